@@ -1,0 +1,486 @@
+"""EXor: tied against untied masked language models, many seeds at once (Bertolotti and Cazzola, ICML 2024)."""
+
+import dataclasses
+import math
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tiejax.data import exor
+from tiejax.reporting import command_line
+from tiejax.reporting.command_line import BadInput
+from tiejax.reporting.console import Console
+from tiejax.reporting.run_directory import CONFIG, RunDirectory, plain, stop_flag
+
+if TYPE_CHECKING:
+    from tiejax.analysis.exor import Symbols, Trajectories
+    from tiejax.reporting import exor as pages
+    from tiejax.training import Ensemble
+
+# jax is imported inside functions: a run's configuration is checked and written before it loads.
+
+# Published settings, by model and size (specification: PMLR 235:3584-3610 and its package).
+PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
+    ("transformer", "small"): {"layers": 1, "width": 4, "heads": 1, "feed_forward": 4, "learning_rate": 5e-4},
+    ("transformer", "medium"): {"layers": 2, "width": 32, "heads": 1, "feed_forward": 32, "learning_rate": 1e-4},
+    ("lstm", "small"): {"layers": 2, "width": 4, "hidden": 8, "learning_rate": 5e-4},
+    ("lstm", "medium"): {"layers": 4, "width": 32, "hidden": 32, "learning_rate": 5e-4},
+    ("mixer", "small"): {"layers": 1, "width": 4, "token_hidden": 4, "channel_hidden": 8, "learning_rate": 5e-4},
+    ("mixer", "medium"): {"layers": 2, "width": 32, "token_hidden": 32, "channel_hidden": 32, "learning_rate": 5e-4},
+}
+STEPS = {"small": 150_000, "medium": 500_000}
+OWN_SETTINGS: dict[str, dict[str, Any]] = {
+    "transformer": {"heads": None, "feed_forward": None, "activation": "gelu", "identical_layers": True},
+    "lstm": {"hidden": None, "bidirectional": True},
+    "mixer": {"token_hidden": None, "channel_hidden": None, "activation": "relu"},
+}
+TIED = ("embed/embedding", "head/embedding")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """EXor, tied against untied.
+
+    Args:
+        variant: published distributions of the spellings: main (0 as .1/.9, 1 as .5/.5), dh (1/0, .5/.5), no-dh (1/0, .1/.9);
+            main if neither this nor explicit distributions are given
+        zero: probabilities of the spellings of the bit 0, as [.1,.9]; any number of them
+        one: probabilities of the spellings of the bit 1
+        bits: bits per string, 2 to 16
+        model: the encoder
+        size: published size, which sets the defaults of layers, width, heads, feed_forward, hidden, token_hidden,
+            channel_hidden, learning_rate and steps
+        layers: number of layers
+        width: width of embeddings and hidden states
+        heads: attention heads (transformer)
+        feed_forward: width of the feed-forward layer (transformer)
+        hidden: width of the state (lstm)
+        token_hidden: width of token mixing (mixer)
+        channel_hidden: width of channel mixing (mixer)
+        activation: of the feed-forward layer; gelu for the transformer, relu for the mixer
+        bidirectional: read sequences in both directions (lstm)
+        identical_layers: start all layers as copies of one, as torch does (transformer)
+        dropout: probability of dropping a hidden value in training
+        seeds: how many (0, 1, ...), or a list of them, as [3,7,11]
+        steps: training steps (default: 150000 small, 500000 medium)
+        batch_size: strings per step, at most the training split (default: all of it)
+        optimizer: adamw (decoupled weight decay) or adam (decay added to the gradient)
+        learning_rate: the largest learning rate
+        schedule: cosine (down to the minimum and up again, never clamped) or constant
+        minimum_learning_rate: the smallest learning rate of the cosine
+        half_period: steps from the largest to the smallest rate
+        weight_decay: of every parameter
+        eps: of the optimizer
+        max_norm: clip gradients to this global norm, a tied pair counted once (default: no clipping)
+        record_every: steps between records of distances and sampled accuracy
+        exact_every: steps between exact risks, a multiple of record_every (default: a 15th of the steps)
+        figure_style: three-panel figure with every seed (seeds) or as the paper prints it (published); both are written, this
+            one stands first in the report
+        out: the run directory (default: runs/exor/VARIANT-MODEL-SIZE)
+    """
+
+    variant: Literal["main", "dh", "no-dh"] | None = None
+    zero: list[float] | None = None
+    one: list[float] | None = None
+    bits: int = 7
+    model: Literal["transformer", "lstm", "mixer"] = "transformer"
+    size: Literal["small", "medium"] = "small"
+    layers: int | None = None
+    width: int | None = None
+    heads: int | None = None
+    feed_forward: int | None = None
+    hidden: int | None = None
+    token_hidden: int | None = None
+    channel_hidden: int | None = None
+    activation: Literal["gelu", "relu", "silu", "tanh"] | None = None
+    bidirectional: bool | None = None
+    identical_layers: bool | None = None
+    dropout: float = 0.0
+    seeds: int | list[int] = 32
+    steps: int | None = None
+    batch_size: int | None = None
+    optimizer: Literal["adamw", "adam"] = "adamw"
+    learning_rate: float | None = None
+    schedule: Literal["cosine", "constant"] = "cosine"
+    minimum_learning_rate: float = 1e-5
+    half_period: int = 10_000
+    weight_decay: float = 0.1
+    eps: float = 1e-12
+    max_norm: float | None = None
+    record_every: int = 500
+    exact_every: int | None = None
+    figure_style: Literal["seeds", "published"] = "seeds"
+    out: str | None = None
+
+    def resolved(self) -> "Config":
+        """Return the configuration with every default written out; raises BadInput if it makes no sense."""
+        if self.variant and (self.zero is not None or self.one is not None):
+            raise BadInput("--variant: give a variant or explicit distributions (--zero, --one), not both")
+        variant = self.variant or ("main" if self.zero is None and self.one is None else None)
+        given = dataclasses.asdict(self) | {"variant": variant}
+        if variant is None:
+            main = exor.VARIANTS["main"]
+            given["zero"], given["one"] = list(self.zero or main[0]), list(self.one or main[1])
+            # An empty list is a mistake to report, not a value to replace.
+            given |= {name: value for name in ("zero", "one") if (value := getattr(self, name)) == []}
+        own = OWN_SETTINGS[self.model]
+        for name in {name for settings in OWN_SETTINGS.values() for name in settings} - set(own):
+            if given[name] is not None:
+                raise BadInput(f"--{name}: the {self.model} has no such setting; it has {', '.join(own)}")
+        defaults = {**own, **PUBLISHED[self.model, self.size], "steps": STEPS[self.size]}
+        given |= {name: value for name, value in defaults.items() if given[name] is None}
+        if given["exact_every"] is None:
+            records = max(1, round(given["steps"] / 15 / max(1, given["record_every"])))
+            given["exact_every"] = records * given["record_every"]
+        if given["out"] is None:
+            given["out"] = f"runs/exor/{variant or 'custom'}-{self.model}-{self.size}"
+        config = Config(**given)
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
+        try:
+            task = self.task
+        except ValueError as error:
+            raise BadInput(f"--{error}") from None
+        seeds = self.seed_list
+        if not seeds:
+            raise BadInput(f"--seeds: needs at least one seed, got {self.seeds}")
+        if twice := next((seed for seed in seeds if seeds.count(seed) > 1), None):
+            raise BadInput(f"--seeds: every seed once, {twice} is repeated")
+        if len(set(seeds)) != len(seeds):
+            raise BadInput("--seeds: every seed once, 0 is repeated")
+        if outside := [seed for seed in seeds if not 0 <= seed < 2**31]:
+            raise BadInput(f"--seeds: must lie between 0 and 2147483647, got {outside[0]}")
+        for name in ("layers", "width", "heads", "feed_forward", "hidden", "token_hidden", "channel_hidden", "steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadInput(f"--{name}: must be at least 1, got {value}")
+        for name in ("half_period", "record_every", "exact_every", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadInput(f"--{name}: must be at least 1, got {value}")
+        for name in ("learning_rate", "minimum_learning_rate", "weight_decay", "eps"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise BadInput(f"--{name}: must be a finite number and not negative, got {value}")
+        if self.max_norm is not None and not self.max_norm > 0:
+            raise BadInput(f"--max_norm: must be above 0, got {self.max_norm}")
+        if not 0 <= self.dropout < 1:
+            raise BadInput(f"--dropout: must lie in [0, 1), got {self.dropout}")
+        assert self.width is not None
+        assert self.learning_rate is not None
+        assert self.exact_every is not None
+        if self.heads and self.width % self.heads:
+            raise BadInput(f"--heads: {self.heads} heads do not divide the width {self.width}")
+        if self.schedule == "cosine" and self.minimum_learning_rate > self.learning_rate:
+            raise BadInput(
+                f"--minimum_learning_rate: {self.minimum_learning_rate} is above --learning_rate {self.learning_rate}"
+            )
+        if self.exact_every % self.record_every:
+            raise BadInput(f"--exact_every: must be a multiple of --record_every {self.record_every}, got {self.exact_every}")
+        train = (2**task.bits - 1) * 9 // 10
+        if self.batch_size is not None and self.batch_size > train:
+            raise BadInput(f"--batch_size: at most the {train} strings of the training split, got {self.batch_size}")
+
+    @property
+    def seed_list(self) -> list[int]:
+        return list(range(self.seeds)) if isinstance(self.seeds, int) else list(self.seeds)
+
+    @property
+    def variant_name(self) -> str:
+        return self.variant or "custom"
+
+    @property
+    def task(self) -> exor.EXor:
+        zero, one = exor.VARIANTS[self.variant] if self.variant else (self.zero or (), self.one or ())
+        return exor.EXor(self.bits, tuple(zero), tuple(one))
+
+    @property
+    def model_settings(self) -> dict[str, Any]:
+        """What the model is built from, for results and report."""
+        names = ["layers", "width", *OWN_SETTINGS[self.model], "dropout"]
+        return {"architecture": self.model, "size": self.size} | {name: getattr(self, name) for name in names}
+
+
+COMMAND = command_line.CommandLine(
+    description="Train tied and untied masked language models on EXor for many seeds at once, compare them with paired "
+    "statistics, and leave figures and a report in a run directory.",
+    example="Example: python experiments/exor.py --seeds 8 --steps 30000 --variant dh. Settings that were published are in "
+    "configs/exor/, as --config configs/exor/lstm_small.yaml. A run that was interrupted goes on with the same command and "
+    "--resume.",
+    switches={
+        "resume": "go on with the unfinished run in the run directory, to the result of an uninterrupted one",
+        "overwrite": "remove the run that is in the run directory and start anew",
+        "quiet": "print nothing but warnings and the path of the report",
+        "deterministic": "ask a GPU for operations that give the same bits every time (slower); a CPU needs no asking",
+    },
+)
+
+
+def read_command_line(argv: Sequence[str]) -> tuple[Config, dict[str, bool], Path]:
+    """Return the resolved configuration, the switches and the run directory; a resumed run starts from its own config.yaml."""
+    given, switches = command_line.parse(Config, COMMAND, argv)
+    out = Path(given.out or given.resolved().out or "")
+    RunDirectory.check(out, switches["resume"], switches["overwrite"])
+    if not switches["resume"]:
+        return given.resolved(), switches, out
+    before, _ = command_line.parse(Config, COMMAND, [], base=out / CONFIG)
+    now, _ = command_line.parse(Config, COMMAND, argv, base=out / CONFIG)
+    now = dataclasses.replace(now, out=before.out, figure_style=before.figure_style)
+    if changed := command_line.differences(before, now):
+        raise BadInput(f"--resume: {out} was started with another configuration ({'; '.join(changed)})")
+    return before.resolved(), switches, out
+
+
+def build_model(config: Config) -> Any:
+    """Return the masked LM of a resolved configuration."""
+    from tiejax import models
+
+    assert config.layers is not None
+    assert config.width is not None
+    encoder: Any
+    if config.model == "transformer":
+        encoder = models.Transformer(
+            config.layers,
+            config.width,
+            config.heads or 1,
+            config.feed_forward or config.width,
+            config.activation or "gelu",
+            config.dropout,
+            bool(config.identical_layers),
+        )
+    elif config.model == "lstm":
+        encoder = models.BidirectionalLSTM(
+            config.layers, config.width, config.hidden or config.width, bool(config.bidirectional), config.dropout
+        )
+    else:
+        encoder = models.Mixer(
+            config.layers,
+            config.token_hidden or config.width,
+            config.channel_hidden or config.width,
+            config.activation or "relu",
+            config.dropout,
+        )
+    return models.MaskedLM(config.task.vocabulary, config.width, encoder)
+
+
+def build_ensemble(config: Config) -> "Ensemble":
+    """Return tied and untied members of a resolved configuration, with what is recorded of them."""
+    import jax
+    import jax.numpy as jnp
+
+    from tiejax import training, tying
+    from tiejax.analysis import pairwise_distances
+    from tiejax.data import exor_batches
+
+    assert config.learning_rate is not None
+    assert config.steps is not None
+    assert config.exact_every is not None
+    task, model = config.task, build_model(config)
+    splits = exor.split(task.bits)
+    sampler = exor_batches.Sampler(task, splits["train"], config.batch_size)
+    redrawn = exor_batches.Sampler(task, splits["train"])
+
+    def init(key: jax.Array) -> Any:
+        return model.init(key, jnp.zeros((1, task.length), jnp.int32), jnp.zeros(1, jnp.int32))["params"]
+
+    def draw(key: jax.Array, step: jax.Array) -> Any:
+        return sampler.batch(training.stream(key, "data"), training.stream(key, "order"), step)
+
+    def logits(params: Any, batch: Any, key: jax.Array | None) -> jax.Array:
+        drops = key is not None and config.dropout > 0
+        rngs = {"dropout": key} if drops else None
+        return model.apply({"params": params}, batch.tokens, batch.position, deterministic=not drops, rngs=rngs)
+
+    def loss(params: Any, batch: Any, key: Any) -> Any:
+        return training.masked_lm_loss(logits, params, batch, key)
+
+    def measure(params: Any, batch: Any, key: jax.Array, step: jax.Array) -> dict[str, jax.Array]:
+        validation = {"redrawn": redrawn.batch(training.stream(key, "validation"), key, step)}
+        if len(splits["validation"]):
+            validation["frozen"] = exor_batches.frozen(task, splits["validation"])
+        sampled = {f"validation_{name}": loss(params, visit, None)[1] for name, visit in validation.items()}
+        sampled["train"] = loss(params, batch, jax.random.fold_in(training.stream(key, "dropout"), step))[1]
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
+        return {
+            "distance_input": pairwise_distances(params["embed"]["embedding"]),
+            "distance_output": pairwise_distances(params["head"]["embedding"]),
+            **{f"{name}_{metric}": value for name, metrics in sampled.items() for metric, value in metrics.items()},
+            "finite": finite,
+        }
+
+    recorders = {"record": training.Recorder(config.record_every, measure)}
+    ordered = config.model != "transformer"  # no positions: a sequence is its multiset of symbols
+    if exor.count_contexts(task, ordered) <= exor.MAX_CONTEXTS:
+        known = exor.contexts(task, ordered)
+        risk = training.exact_risk(
+            encode=lambda params, tokens, position: model.apply({"params": params}, tokens, position, method="encode"),
+            output_table=lambda params: params["head"]["embedding"],
+            tokens=known.tokens,
+            position=known.position,
+            target=known.target,
+            weight=known.weight,
+            pairs=exor.asking_pairs(task, known),
+        )
+        recorders["exact"] = training.Recorder(config.exact_every, lambda params, batch, key, step: risk(params))
+
+    schedule = (
+        training.cosine_cycle(config.learning_rate, config.minimum_learning_rate, config.half_period)
+        if config.schedule == "cosine"
+        else training.constant(config.learning_rate)
+    )
+    return training.Ensemble(
+        init=init,
+        draw=draw,
+        loss=loss,
+        optimizer=training.make_optimizer(config.optimizer, schedule, config.weight_decay, eps=config.eps),
+        ties=[tying.Tie(*TIED)],
+        switches=np.array([[False], [True]]),
+        steps=config.steps,
+        recorders=recorders,
+        max_norm=config.max_norm,
+    )
+
+
+def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config) -> dict[str, np.ndarray]:
+    """Return the records as the arrays of metrics.npz: `[variant, seed, record, ...]`, exact ones under `exact_`."""
+    from tiejax.analysis import symbol_pairs
+    from tiejax.analysis.exor import VARIANTS
+
+    arrays = {
+        "variants": np.array(VARIANTS),
+        "seeds": np.array(config.seed_list),
+        "splits": np.array(exor.SPLITS),
+        "pairs": np.array(symbol_pairs(config.task.vocabulary)),
+    }
+    for recorder, prefix in (("record", ""), ("exact", "exact_")):
+        for field, values in records.get(recorder, {}).items():
+            arrays[prefix + field] = values if field == "step" else np.moveaxis(values, (2, 1, 0), (0, 1, 2))
+    return arrays
+
+
+def task_symbols(task: exor.EXor) -> "Symbols":
+    """Return what the analysis needs to know of a task."""
+    from tiejax.analysis.exor import Symbols
+
+    return Symbols(task.vocabulary, task.even, task.odd, task.used, task.probability)
+
+
+def draw(
+    config: Config, metrics: Mapping[str, np.ndarray], runs: "Trajectories", symbols: "Symbols", bayes: Mapping[str, float]
+) -> "list[pages.Drawn]":
+    """Return the figures of a run in the order of its report."""
+    from tiejax.reporting import exor as pages
+
+    finite = metrics["finite"].all(axis=(0, 2))
+    labels = {bit: pages.pair_label(bit, symbols.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
+    exact = {name: values[..., 0] for name, values in runs.exact.items() if values.ndim > 3}
+    sampled = {
+        "cross_entropy": metrics["validation_redrawn_loss"][:, finite],
+        "accuracy": metrics["validation_redrawn_accuracy"][:, finite],
+    }
+    relative = {table: {pair: runs.final(values) for pair, values in pairs.items()} for table, pairs in runs.relative.items()}
+    tables = {table: metrics[f"distance_{table}"][:, finite] for table in ("input", "output")}
+    names = pages.symbol_names(len(config.task.zero), len(config.task.one))
+    drawn = pages.distances(runs.steps, runs.distance, labels, config.figure_style == "published") if labels else []
+    return [
+        *drawn,
+        pages.relative_distances(runs.steps, runs.relative, labels),
+        pages.learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
+        pages.final_values({name: runs.final(values, exact=True) for name, values in exact.items()}, relative, labels),
+        pages.all_distances(runs.steps, tables, metrics["pairs"], names),
+    ]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the experiment; return its exit status."""
+    config, switches, out = read_command_line(argv)
+    console = Console(switches["quiet"])
+    if RunDirectory.state(out) == "finished" and switches["resume"]:
+        console.result(f"the run is finished: {out / 'report.html'}")
+        return 0
+    run = RunDirectory.claim(out, switches["resume"], switches["overwrite"], config)
+    stop = stop_flag()
+    if switches["deterministic"]:
+        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
+
+    import jax
+
+    from tiejax import training
+    from tiejax.analysis import exor as findings
+    from tiejax.reporting import exor as pages
+    from tiejax.reporting import figures
+
+    seeds, models = config.seed_list, 2 * len(config.seed_list)
+    command = shlex.join(["python", *sys.argv])
+    facts = run.write_environment({"devices": [f"{d.platform} {d.device_kind}" for d in jax.devices()]}, command)
+    console.say(
+        f"EXor {config.variant_name}, {config.model} {config.size}: {len(seeds)} seeds, tied and untied, {config.steps:,} steps"
+        f" in {out}"
+    )
+    ensemble = build_ensemble(config)
+    if "exact" not in ensemble.recorders:
+        number = exor.count_contexts(config.task, config.model != "transformer")
+        console.warn(f"exact risk is left out: {number:,} contexts are more than {exor.MAX_CONTEXTS:,}")
+    checkpoints = training.Checkpoints(run.checkpoints, ensemble.ties, say=console.warn)
+    with console:
+        trained = training.train(
+            ensemble,
+            seeds,
+            checkpoints,
+            resume=switches["resume"],
+            on_compiled=lambda seconds: console.say(f"compiled in {seconds:.1f} s"),
+            on_progress=lambda now: console.progress(now.step, now.steps, now.steps_here, now.train_s, models),
+            stop_requested=stop,
+            say=console.say,
+        )
+    checkpoints.close()
+    if not trained.finished:
+        console.result(f"stopped at step {int(trained.members.cursor):,}; go on with the same command and --resume")
+        return 130
+
+    metrics = named_arrays(trained.records, config)
+    run.write_metrics(metrics)
+    rate = trained.steps_here * models / trained.train_s if trained.train_s else None
+    timing = {"compile_s": trained.compile_s, "train_s": trained.train_s, "model_steps_per_s": rate}
+    task, symbols = config.task, task_symbols(config.task)
+    bayes = {name: exor.bayes(task, rows) for name, rows in {"all": exor.strings(task.bits), **exor.split(task.bits)}.items()}
+    found, runs = findings.analyse(metrics, symbols, bayes["train"][1], 2 * config.half_period)
+    named = {name: {"accuracy": accuracy, "cross_entropy": nats} for name, (accuracy, nats) in bayes.items()}
+    results = plain(
+        {
+            "experiment": "exor",
+            "variant": config.variant_name,
+            "bits": task.bits,
+            "zero": task.zero,
+            "one": task.one,
+            "model": config.model_settings,
+            "steps": config.steps,
+            "bayes": {**named.pop("all"), "splits": named},
+            **found,
+            "timing": timing,
+        }
+    )
+    if results["excluded_seeds"]:
+        excluded = ", ".join(map(str, results["excluded_seeds"]))
+        console.warn(f"a member became non-finite: left out of the statistics are the seeds {excluded}")
+    drawn = draw(config, metrics, runs, symbols, named["train"]) if results["seeds"] else []
+    pictures = [(item.caption, figures.save(item.figure, run.figures, item.name)) for item in drawn]
+    settings = (run.path / CONFIG).read_text()
+    report = run.write_report(pages.page(results, dataclasses.asdict(config), settings, facts, pictures))
+    run.write_results(results)
+    run.release()
+    console.claims(results["claims"])
+    console.result(f"report: {report}")
+    return 0
+
+
+if __name__ == "__main__":
+    command_line.run_main(main)

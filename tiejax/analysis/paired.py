@@ -1,0 +1,83 @@
+"""Paired statistics over seeds, with scipy."""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+SMALLEST_SAMPLE = 6
+RESAMPLES = 9_999
+
+
+@dataclasses.dataclass(frozen=True)
+class Paired:
+    """A paired comparison. estimate: median difference (mean for outcomes of yes and no). None where not defined."""
+
+    estimate: float | None
+    interval: tuple[float, float] | None
+    p: float | None
+    effect_size: float | None
+    n: int
+
+
+def paired_test(differences: np.ndarray, binary: bool = False) -> Paired:
+    """Compare paired values by their differences d, one a seed, finite.
+
+    estimate: median of d, with its 95 % BCa bootstrap interval (9,999 resamples, fixed seed).
+    p: two-sided Wilcoxon signed-rank, exact for n <= 50 without zeros and ties.
+    effect_size: matched-pairs rank-biserial correlation (R+ - R-) / (R+ + R-), R the sums of the ranks of |d| by sign of d.
+
+    binary: d in {-1, 0, 1} are differences of yes-or-no outcomes; the estimate is their mean, p McNemar's exact (binomial).
+    Below 6 seeds or without variance there is no interval and no p: nothing could be decided.
+    """
+    d = np.asarray(differences, dtype=float)
+    n = len(d)
+    if n == 0:
+        return Paired(None, None, None, None, 0)
+    average: Callable[..., Any] = np.mean if binary else np.median
+    estimate = float(average(d))
+    effect = rank_biserial(d)
+    if n < SMALLEST_SAMPLE or np.ptp(d) == 0:
+        return Paired(estimate, None, None, effect, n)
+    if binary:
+        gains, losses = int((d > 0).sum()), int((d < 0).sum())
+        p = float(stats.binomtest(gains, gains + losses, 0.5).pvalue)
+    else:
+        p = float(stats.wilcoxon(d).pvalue)
+    return Paired(estimate, _bca(d, average), p, effect, n)
+
+
+def rank_biserial(differences: np.ndarray) -> float | None:
+    """Return the matched-pairs rank-biserial correlation, in [-1, 1]; None if every difference is 0."""
+    d = differences[differences != 0]
+    if len(d) == 0:
+        return None
+    ranks = stats.rankdata(np.abs(d))
+    return float((ranks[d > 0].sum() - ranks[d < 0].sum()) / ranks.sum())
+
+
+def _bca(d: np.ndarray, average: Callable[..., Any]) -> tuple[float, float] | None:
+    with warnings.catch_warnings():
+        # A sample with many equal values may leave the acceleration undefined: then there is no BCa interval.
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)
+        result = stats.bootstrap(
+            (d,), average, method="BCa", n_resamples=RESAMPLES, rng=np.random.default_rng(0), vectorized=True
+        )
+    low, high = (float(bound) for bound in result.confidence_interval)
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return Holm's adjusted p-values, p_(i) -> max_{j <= i} min(1, (m - j + 1) p_(j)); None stays None and is not counted."""
+    order = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, place) in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p))
+        adjusted[place] = largest
+    return adjusted

@@ -1,0 +1,33 @@
+"""Initial values as torch draws them, which shape the trajectories (specification of the EXor experiment)."""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+def uniform(bound: float) -> jax.nn.initializers.Initializer:
+    """Draw from the uniform distribution on [-bound, bound)."""
+
+    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
+
+
+def linear(fan_in: int, features: int, name: str) -> nn.Dense:
+    """Return a Dense layer whose kernel and bias start uniform in +-1/sqrt(fan_in), as torch.nn.Linear does."""
+    init = uniform(1 / math.sqrt(fan_in))
+    return nn.Dense(features, kernel_init=init, bias_init=init, param_dtype=default_dtype(), name=name)
+
+
+def layer_norm(name: str) -> nn.LayerNorm:
+    """Return a LayerNorm with torch's epsilon, 1e-5 (Flax's own default is 1e-6)."""
+    return nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, param_dtype=default_dtype(), name=name)
+
+
+def default_dtype() -> jnp.dtype:
+    """Return jax's default float type: float32, or float64 under `jax_enable_x64`."""
+    return jnp.zeros(()).dtype

@@ -1,0 +1,66 @@
+"""LSTM encoder, one- or two-directional, with torch's two bias vectors."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from tiejax.models.initializers import default_dtype, linear, uniform
+
+
+class LSTMLayer(nn.Module):
+    """One direction of one layer, from a zero state, gates in the order input, forget, cell, output.
+
+    i, f, g, o = W_x x_t + b_x + W_h h_{t-1} + b_h
+    c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g),    h_t = sigmoid(o) tanh(c_t)
+
+    Both bias vectors are trained (Flax's cells have one); every weight starts uniform in +-1/sqrt(hidden).
+    """
+
+    hidden: int
+    reverse: bool = False
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "batch length features"]) -> Float[Array, "batch length hidden"]:
+        init, dtype = uniform(1 / math.sqrt(self.hidden)), default_dtype()
+        input_kernel = self.param("input_kernel", init, (x.shape[-1], 4 * self.hidden), dtype)
+        hidden_kernel = self.param("hidden_kernel", init, (self.hidden, 4 * self.hidden), dtype)
+        input_bias = self.param("input_bias", init, (4 * self.hidden,), dtype)
+        hidden_bias = self.param("hidden_bias", init, (4 * self.hidden,), dtype)
+
+        def cell(carry: tuple[jax.Array, jax.Array], inputs: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+            h, c = carry
+            i, f, g, o = jnp.split(inputs + h @ hidden_kernel, 4, axis=-1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
+
+        zeros = jnp.zeros((x.shape[0], self.hidden), x.dtype)
+        inputs = jnp.swapaxes(x @ input_kernel + input_bias + hidden_bias, 0, 1)
+        _, states = jax.lax.scan(cell, (zeros, zeros), inputs, reverse=self.reverse)
+        return jnp.swapaxes(states, 0, 1)
+
+
+class BidirectionalLSTM(nn.Module):
+    """Stack of LSTM layers, then Linear(directions * hidden -> width); upper layers read both directions."""
+
+    layers: int
+    width: int
+    hidden: int
+    bidirectional: bool = True
+    dropout: float = 0.0
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "batch length width"], deterministic: bool = True) -> Float[Array, "batch length width"]:
+        directions = ("forward", "backward") if self.bidirectional else ("forward",)
+        for layer in range(self.layers):
+            if layer > 0:
+                x = nn.Dropout(self.dropout, name=f"dropout_{layer}")(x, deterministic=deterministic)
+            states = [
+                LSTMLayer(self.hidden, reverse=direction == "backward", name=f"layer_{layer}_{direction}")(x)
+                for direction in directions
+            ]
+            x = jnp.concatenate(states, axis=-1)
+        return linear(len(directions) * self.hidden, self.width, "projection")(x)

@@ -1,0 +1,166 @@
+"""Typed command lines: a frozen dataclass is the configuration, its fields are the flags and the keys of a YAML file.
+
+jsonargparse does the typing and the help. Added here: flags win over files wherever they stand, no abbreviations, and bad input
+is one line that names the option or the file, with exit status 2.
+"""
+
+import dataclasses
+import difflib
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import jsonargparse
+import yaml
+
+Config = TypeVar("Config")
+
+
+class BadInput(Exception):
+    """Input that cannot be used: one line that names the offending option or file and says what would be right."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CommandLine:
+    """How a script is called: what it does, its plain switches (name -> help), an example."""
+
+    description: str
+    example: str
+    switches: Mapping[str, str]
+
+
+def parse(
+    config_class: type[Config], command: CommandLine, argv: Sequence[str], base: Path | None = None
+) -> tuple[Config, dict[str, bool]]:
+    """Return the configuration and the switches that `argv` asks for.
+
+    base: a file whose values stand under everything else (an earlier run's configuration, when it is resumed).
+    Raises BadInput; `--help` and `--print_config` print and exit.
+    """
+    files, flags = _take_configs(list(argv))
+    parser = _parser(config_class, command)
+    values: dict[str, Any] = {}
+    for file in ([str(base)] if base else []) + files:
+        values |= _read_file(file, config_class, parser)
+    try:
+        parser.set_defaults(values)
+        namespace = parser.parse_args(flags)
+    except jsonargparse.ArgumentError as error:
+        raise BadInput(_explain(str(error), config_class, command)) from None
+    chosen = {field.name: namespace[field.name] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+    return config_class(**chosen), {name: bool(namespace[name]) for name in command.switches}
+
+
+def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentParser:
+    parser = jsonargparse.ArgumentParser(
+        description=command.description,
+        epilog=command.example,
+        exit_on_error=False,
+        allow_abbrev=False,
+        formatter_class=jsonargparse.DefaultHelpFormatter,
+    )
+    parser.add_argument("--config", action="config", help="YAML file of any of the fields below; flags win over it")
+    for name, text in command.switches.items():
+        parser.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_class_arguments(config_class)
+    return parser
+
+
+def _take_configs(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Take every `--config FILE` out, so that flags win wherever they stand."""
+    files, flags = [], []
+    while argv:
+        flag = argv.pop(0)
+        if flag == "--config":
+            if not argv:
+                raise BadInput("--config: needs a file")
+            files.append(argv.pop(0))
+        elif flag.startswith("--config="):
+            files.append(flag.removeprefix("--config="))
+        else:
+            flags.append(flag)
+    return files, flags
+
+
+def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"--config {file}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"--config {file}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        place = f", line {where.line + 1}" if where else ""
+        raise BadInput(f"--config {file}{place}: not YAML: {getattr(error, 'problem', None) or 'unreadable'}") from None
+    if values is None:  # comments only: every default
+        return {}
+    if not isinstance(values, dict):
+        raise BadInput(f"--config {file}: must hold `field: value` lines, holds a {type(values).__name__}")
+    names = [field.name for field in dataclasses.fields(config_class)]
+    for name in values:
+        if name not in names:
+            raise BadInput(f"--config {file}: unknown field {name}{_nearest(str(name), names)}")
+    try:
+        parser.parse_object(values)
+    except jsonargparse.ArgumentError as error:
+        raise BadInput(f"--config {file}: {_explain(str(error), config_class, None)}") from None
+    return values
+
+
+def _nearest(name: str, names: Sequence[str], dashes: str = "") -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {dashes}{near[0]}?" if near else ""
+
+
+def _explain(message: str, config_class: type, command: CommandLine | None) -> str:
+    """Say in one line what jsonargparse says in several."""
+    dashes = "--" if command else ""
+    hints = typing.get_type_hints(config_class)
+    if found := re.match(r"unrecognized arguments: (\S+)", message):
+        flag = found[1].split("=")[0]
+        names = [*hints, *(command.switches if command else ()), "config", "help", "print_config"]
+        return f"unknown option {flag}{_nearest(flag.lstrip('-'), names, '--')}"
+    if found := re.match(r'Parser key "(\w+)"', message):
+        name = found[1]
+        if name in hints:
+            value = re.search(r"Given value: (.*)", message)
+            got = f", got {value[1]}" if value else ""
+            return f"{dashes}{name}: must be {_type_name(hints[name])}{got}"
+    return " ".join(message.split())
+
+
+def _type_name(kind: Any) -> str:
+    """Write a type in words."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        names = [_type_name(one) for one in inner if one is not type(None)]
+        return " or ".join(names)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(str(value) for value in inner)
+    if origin is list:
+        return f"a list [...], each {_type_name(inner[0])}"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(kind, str(kind))
+
+
+def differences(before: object, now: object) -> list[str]:
+    """Write the fields in which two configurations of one class differ, as `field: before -> now`."""
+    return [
+        f"{field.name}: {getattr(before, field.name)} -> {getattr(now, field.name)}"
+        for field in dataclasses.fields(before)  # type: ignore[arg-type]
+        if getattr(before, field.name) != getattr(now, field.name)
+    ]
+
+
+def run_main(main: Callable[[list[str]], int]) -> NoReturn:
+    """Run a script's `main(argv)` as a command: bad input is one line on standard error and exit status 2."""
+    try:
+        status = main(sys.argv[1:])
+    except BadInput as error:
+        print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
+        status = 2
+    sys.exit(status)

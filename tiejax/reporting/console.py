@@ -1,0 +1,109 @@
+"""What a run says on the terminal: one line a fact, a progress bar, a table of claims at the end."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import rich.box
+import rich.console
+import rich.progress
+import rich.table
+
+PLAIN_EVERY_S = 15.0
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as 42 s, 3 min 05 s or 2 h 07 min."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min"
+
+
+class Console:
+    """A bar where standard output is a terminal, plain lines where it is not, nothing but the last line if `quiet`."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+        # A pipe has no width of its own to fit into: a line is as long as it needs to be.
+        self._rich = rich.console.Console(width=None if sys.stdout.isatty() else 200, soft_wrap=True, highlight=False)
+        self._bar: rich.progress.Progress | None = None
+        self._printed_at = 0.0
+
+    def say(self, line: str) -> None:
+        """Print one line, unless quiet."""
+        if not self.quiet:
+            self._rich.print(line, markup=False)
+
+    def result(self, line: str) -> None:
+        """Print one line that is wanted even where quiet."""
+        self._rich.print(line, markup=False)
+
+    def warn(self, line: str) -> None:
+        """Print one line that must not be missed, quiet or not."""
+        self._rich.print(f"warning: {line}", markup=False)
+
+    def __enter__(self) -> "Console":
+        if self._rich.is_terminal and not self.quiet:
+            self._bar = rich.progress.Progress(
+                rich.progress.TextColumn("{task.description}"),
+                rich.progress.BarColumn(),
+                rich.progress.MofNCompleteColumn(),
+                rich.progress.TextColumn("{task.fields[rates]}"),
+                console=self._rich,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("training", total=None, rates="")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+    def progress(self, step: int, steps: int, steps_here: int, seconds: float, models: int) -> None:
+        """Show steps done, steps and model-steps per second, and the time left.
+
+        steps_here, seconds: what this process has trained, in how long; rates come from them.
+        """
+        rate = steps_here / seconds if seconds else 0.0
+        left = f"{duration((steps - step) / rate)} left" if rate else ""
+        rates = f"{rate:,.0f} steps/s  {rate * models:,.0f} model-steps/s  {left}"
+        if self._bar:
+            self._bar.update(self._task, completed=step, total=steps, rates=rates)
+        elif not self.quiet and (time.monotonic() - self._printed_at > PLAIN_EVERY_S or step == steps):
+            self._printed_at = time.monotonic()
+            self.say(f"step {step:,} of {steps:,}  {rates}")
+
+    def claims(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Print the claims with their estimates, intervals, adjusted p, n and verdicts."""
+        if self.quiet:
+            return
+        table = rich.table.Table(box=rich.box.SIMPLE if self._rich.is_terminal else None, pad_edge=False)
+        table.add_column("claim", overflow="fold")
+        for heading in ("estimate", "95 % interval", "adjusted p", "effect", "n"):
+            table.add_column(heading, justify="right", overflow="fold")
+        table.add_column("verdict", no_wrap=True)
+        for row in rows:
+            table.add_row(row["id"], *cells(row), row["verdict"])
+        self._rich.print(table, soft_wrap=False)
+
+
+def number(value: float | None) -> str:
+    """Write a number to three digits; a dash for None."""
+    return "-" if value is None else f"{value:.3g}"
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """Write the numbers of a claim: estimate, interval, adjusted p, effect size, n."""
+    interval = row["interval"]
+    return [
+        number(row["estimate"]),
+        f"{number(interval[0])} to {number(interval[1])}" if interval else "-",
+        number(row["p_adjusted"]),
+        number(row["effect_size"]),
+        str(row["n"]),
+    ]

@@ -1,0 +1,233 @@
+"""The figures and the page of an EXor run, from plain arrays and the body of results.json.
+
+Trajectories are `[variant, seed, record]` with variants (untied, tied), by table (`input`, `output`) and pair.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from tiejax.reporting import figures, report
+from tiejax.reporting.console import duration
+
+VARIANTS = ("untied", "tied")
+PANELS = {"untied, input": ("input", 0), "untied, output": ("output", 0), "tied": ("input", 1)}
+MEASURES = {"cross_entropy": "Cross-entropy (nats)", "accuracy": "Accuracy"}
+
+Trajectories = Mapping[str, Mapping[str, np.ndarray]]  # table -> pair -> [variant, seed, record]
+
+
+class Drawn(NamedTuple):
+    """A figure with its file name and caption."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+def _panels(values: Trajectories, labels: Mapping[str, str]) -> dict[str, dict[str, np.ndarray]]:
+    return {
+        title: {label: values[table][pair][variant] for pair, label in labels.items()}
+        for title, (table, variant) in PANELS.items()
+    }
+
+
+def distances(steps: np.ndarray, distance: Trajectories, labels: Mapping[str, str], published_first: bool) -> list[Drawn]:
+    """Draw the paper's three panels, with every seed and as the paper prints them. labels: pair -> its label."""
+    panels = _panels(distance, labels)
+    own = Drawn(
+        "distance",
+        "Distance between the spellings of each bit over training. Thin: one seed each; thick: median over seeds.",
+        figures.three_panels(steps, panels, "Euclidean distance"),
+    )
+    published = Drawn(
+        "distance_published",
+        "The same as the paper prints it: mean and 95 % band over seeds, every 1,000th step.",
+        figures.three_panels_published(steps, panels),
+    )
+    return [published, own] if published_first else [own, published]
+
+
+def relative_distances(steps: np.ndarray, relative: Trajectories, labels: Mapping[str, str]) -> Drawn:
+    """Draw relative distances of the pairs and of even and odd, every seed."""
+    return Drawn(
+        "relative_distance",
+        "Relative distance: over the mean distance between spellings of 0 and spellings of 1 in the same table (dotted: 1). "
+        "Weight decay shrinks tables as a whole; this takes that out. Even and odd: the reverse violation.",
+        figures.three_panels(
+            steps, _panels(relative, {**labels, "even_odd": "even and odd"}), "relative distance", relative=True
+        ),
+    )
+
+
+def all_distances(steps: np.ndarray, tables: Mapping[str, np.ndarray], pairs: np.ndarray, names: Sequence[str]) -> Drawn:
+    """Draw every pair of symbols. tables: `[variant, seed, record, pair]` by table; names: by symbol."""
+    return Drawn(
+        "all_distances",
+        f"Distances of all {len(pairs)} pairs of symbols over training. 0a, 0b, ...: spellings of 0; 1a, 1b, ...: of 1.",
+        figures.all_distances(
+            steps,
+            {title: tables[table][variant] for title, (table, variant) in PANELS.items()},
+            [f"{names[first]} - {names[second]}" for first, second in pairs],
+        ),
+    )
+
+
+def learning(
+    exact_steps: np.ndarray,
+    exact: Mapping[str, np.ndarray],
+    steps: np.ndarray,
+    sampled: Mapping[str, np.ndarray],
+    bayes: Mapping[str, float],
+) -> Drawn:
+    """Draw exact risk of the training split, where there is one, and the sampled one; both by measure."""
+    panels: dict[str, Any] = {}
+    for kind, its_steps, values in (
+        ("exact, training split", exact_steps, exact),
+        ("training strings redrawn", steps, sampled),
+    ):
+        for measure, title in MEASURES.items():
+            if measure in values:
+                curves = dict(zip(VARIANTS, values[measure], strict=True))
+                panels[f"{title}, {kind}"] = (its_steps, curves, bayes[measure])
+    return Drawn(
+        "learning",
+        "Cross-entropy and accuracy over training. Thin: one seed each; thick: median; dashed: the best predictor there is.",
+        figures.learning_curves(panels),
+    )
+
+
+def final_values(
+    exact: Mapping[str, np.ndarray], relative: Mapping[str, Mapping[str, np.ndarray]], labels: Mapping[str, str]
+) -> Drawn:
+    """Draw final values `[variant, seed]`, untied against tied; relative ones by table and pair."""
+    panels = {
+        f"{title},\nexact, training split": (exact[measure][0], exact[measure][1])
+        for measure, title in MEASURES.items()
+        if measure in exact
+    }
+    for pair, label in {**labels, "even_odd": "even and odd"}.items():
+        for table in ("input", "output"):
+            title = f"relative distance,\n{label},\nuntied {table} - tied"
+            panels[title] = relative[table][pair][0], relative["input"][pair][1]
+    return Drawn(
+        "paired_final",
+        "Final values (mean over the last whole learning-rate cycle), untied against tied: one line a seed, bars: medians.",
+        figures.paired_values(panels),
+    )
+
+
+def pair_label(bit: str, imbalance: float) -> str:
+    """Name a pair by its bit and by whether its spellings are equally likely (imbalance 0)."""
+    return f"{bit} pair (DH {'holds' if imbalance < 1e-9 else 'fails'})"
+
+
+def symbol_names(zero: int, one: int) -> list[str]:
+    """Name the symbols: 0a, 0b, ..., 1a, 1b, ..., even, odd, mask."""
+
+    def spellings(bit: str, number: int) -> list[str]:
+        return [f"{bit}{chr(ord('a') + k) if number <= 26 else f'.{k}'}" for k in range(number)]
+
+    return [*spellings("0", zero), *spellings("1", one), "even", "odd", "mask"]
+
+
+def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, list[float]]:
+    rows: dict[str, list[float]] = {}
+    for name, value in entry.items():
+        words = prefix + name.replace("_", " ")
+        if isinstance(value, Mapping):
+            rows |= _flat(value, f"{words}, ")
+        elif value is not None:
+            rows[words] = value
+    return rows
+
+
+def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the numbers of the report: medians and quartiles by variant, then every seed."""
+    untied, tied = (_flat(results["final"][variant]) for variant in VARIANTS)
+    if not results["seeds"]:
+        return {}
+    medians = []
+    for name in untied:
+        row = [name]
+        for values in (untied[name], tied[name], np.subtract(tied[name], untied[name])):
+            low, middle, high = np.quantile(np.asarray(values, float), [0.25, 0.5, 0.75])
+            row.append("-" if math.isnan(middle) else f"{middle:.4f}  [{low:.4f}, {high:.4f}]")
+        medians.append(row)
+    shown = {"exact cross entropy, train": "cross-entropy", "exact accuracy, train": "accuracy"}
+    shown |= {
+        f"relative distance, {table}, {bit}": f"{bit}, {table}" for bit in ("zero", "one") for table in ("input", "output")
+    }
+    columns = [name for name in shown if name in untied]
+    by_seed = [
+        [str(seed), *(f"{side[name][row]:.4f}" for name in columns for side in (untied, tied))]
+        for row, seed in enumerate(results["seeds"])
+    ]
+    headings = ["seed", *(f"{shown[name]}: {side}" for name in columns for side in VARIANTS)]
+    return {
+        "Numbers: median [quartiles] over seeds, final values": (["", *VARIANTS, "tied - untied"], medians),
+        "Numbers: every seed (exact risk of the training split; relative distances of the pairs)": (headings, by_seed),
+    }
+
+
+def page(
+    results: Mapping[str, Any],
+    config: Mapping[str, Any],
+    config_text: str,
+    facts: Mapping[str, Any],
+    drawn: Sequence[tuple[str, Path]],
+) -> str:
+    """Return the HTML page of a run. config: resolved; facts: environment.json; drawn: captions and PNG files."""
+    bits, model, bayes, timing = results["bits"], results["model"], results["bayes"], results["timing"]
+    setting = {
+        "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
+        "strings": f"{2**bits - 1} of {bits} bits, {config['batch_size'] or 'the whole training split'} a batch",
+        "model": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in model.items()),
+        "seeds": f"{len(results['seeds'])}, each tied and untied from the same initial values on the same batches",
+        "training": f"{results['steps']:,} steps of {config['optimizer']}, {config['schedule']} rate from "
+        f"{config['learning_rate']:g}, weight decay {config['weight_decay']:g}",
+        "Bayes": f"accuracy {bayes['accuracy']:.4f}, cross-entropy {bayes['cross_entropy']:.4f} nats "
+        f"(training split: {bayes['splits']['train']['accuracy']:.4f}, {bayes['splits']['train']['cross_entropy']:.4f})",
+        "source": "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, "
+        "ICML 2024, PMLR 235:3584-3610",
+    }
+    if timing["train_s"]:
+        setting["time"] = (
+            f"{duration(timing['train_s'])} of training, {timing['compile_s']:.1f} s of compilation, "
+            f"{timing['model_steps_per_s']:,.0f} model-steps per second, on {facts['devices'][0]}"
+        )
+    notes = []
+    if results["excluded_seeds"]:
+        notes.append(f"Left out because a member became non-finite: seeds {', '.join(map(str, results['excluded_seeds']))}.")
+    both = len(results["solved_pairs"])
+    if results["solved"]:
+        counts = {name: f"{sum(values)} of {len(values)}" for name, values in results["solved"].items()}
+        setting["solved"] = (
+            f"untied {counts['untied']}, tied {counts['tied']}; both of a pair {both} "
+            "(exact cross-entropy within .1 nat of Bayes)"
+        )
+    else:
+        notes.append("There is no exact risk: the task has too many contexts, or no seed stayed finite.")
+    versions = [f"{name} {version}" for name, version in facts["versions"].items()]
+    return report.render(
+        title=f"EXor, {results['variant']}: tied against untied, {model['architecture']} {model['size']}",
+        question="Two spellings of a bit mean the same. Do input, output and tied embeddings draw them together, also where "
+        "they are not equally likely, so that the distributional hypothesis (DH) fails? And what does tying cost there?",
+        setting=setting,
+        notes=notes,
+        claims={
+            "Claims": results["claims"],
+            f"The same among the {both} pairs that both solved the task": results["claims_solved_pairs"],
+        },
+        figures=drawn,
+        numbers=tables(results),
+        reproduce={
+            "The command of this run:": facts["command"],
+            "All its settings, for --config:": config_text,
+            "With:": "\n".join([*versions, f"python {facts['python']}", *facts["devices"], f"commit {facts['git_commit']}"]),
+        },
+    )

@@ -1,0 +1,169 @@
+"""Figures of runs with many seeds: every seed is drawn, the median over it. Arrays in, PNG and PDF files out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which the colour-blind can tell apart.
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+VARIANT_COLOURS = {"untied": BLUE, "tied": ORANGE}
+RC: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+    "savefig.dpi": 150,
+}
+
+Curves = Mapping[str, np.ndarray]  # name -> [seed, record]
+
+
+def new_figure(rows: int, columns: int, width: float, height: float, share_y: bool = False) -> tuple[Figure, np.ndarray]:
+    """Return a figure and its axes `[rows, columns]`, in the project's style."""
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(rows, columns, squeeze=False, sharey=share_y, sharex=False)
+    return figure, axes
+
+
+def save(figure: Figure, folder: Path, name: str) -> Path:
+    """Write a figure as PNG and PDF; return the path of the PNG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(RC):
+        # Without a creation date the same run gives the same file.
+        figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
+        figure.savefig(folder / f"{name}.png")
+    return folder / f"{name}.png"
+
+
+def draw_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
+    """Draw every seed as a thin line and their median as a thick one; `values` is `[seed, record]`."""
+    # Many seeds would otherwise add up to a solid block.
+    alpha = float(np.clip(3 / len(values), 0.12, 0.5))
+    axes.plot(steps, values.T, color=colour, alpha=alpha, linewidth=0.7)
+    axes.plot(steps, np.median(values, axis=0), color=colour, linewidth=2, label=label)
+
+
+def thousands(axes: Axes) -> None:
+    """Write steps in thousands."""
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if x else "0")
+    axes.set_xlabel("step")
+
+
+def three_panels(steps: np.ndarray, panels: Mapping[str, Curves], ylabel: str, relative: bool = False) -> Figure:
+    """Draw the paper's three panels with every seed: distance of each pair over steps, per table."""
+    figure, axes = new_figure(1, len(panels), 3.4 * len(panels), 3.1, share_y=True)
+    colours = dict(zip(next(iter(panels.values())), (BLUE, ORANGE, GREEN), strict=False))
+    for one, (title, curves) in zip(axes[0], panels.items(), strict=True):
+        for name, values in curves.items():
+            draw_seeds(one, steps, values, colours[name], name)
+        one.set_title(title)
+        thousands(one)
+        if relative:
+            one.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    axes[0, 0].set_ylabel(ylabel)
+    if relative:
+        axes[0, 0].set_yscale("log")
+    else:
+        axes[0, 0].set_ylim(bottom=0)
+    _legend_below(figure, axes[0, 0])
+    return figure
+
+
+def three_panels_published(steps: np.ndarray, panels: Mapping[str, Curves]) -> Figure:
+    """Draw the three panels as the paper prints them: mean and 95 % band over seeds, every 1,000th step, y from 0 to 4.
+
+    The band is the normal one, mean +- 1.96 standard errors.
+    """
+    figure, axes = new_figure(1, len(panels), 3.4 * len(panels), 3.0, share_y=True)
+    kept = np.flatnonzero(steps % 1000 == 0)
+    for one, (title, curves) in zip(axes[0], panels.items(), strict=True):
+        for colour, (name, values) in zip((BLUE, ORANGE), curves.items(), strict=False):
+            shown = values[:, kept]
+            mean = shown.mean(0)
+            half = 1.96 * shown.std(0, ddof=1) / np.sqrt(len(shown)) if len(shown) > 1 else np.zeros_like(mean)
+            one.fill_between(steps[kept], mean - half, mean + half, color=colour, alpha=0.25, linewidth=0)
+            one.plot(steps[kept], mean, color=colour, label=name)
+        one.set_title(title)
+        one.set_ylim(0, 4)
+        thousands(one)
+    axes[0, 0].set_ylabel("Euclidean distance")
+    _legend_below(figure, axes[0, 0])
+    return figure
+
+
+def _legend_below(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+
+
+def all_distances(steps: np.ndarray, tables: Curves, pairs: Sequence[str]) -> Figure:
+    """Draw every pair's distance, one panel a pair, one colour a table; tables hold `[seed, record, pair]`."""
+    columns = min(7, len(pairs))
+    rows = -(-len(pairs) // columns)
+    figure, axes = new_figure(rows, columns, 1.9 * columns, 1.8 * rows + 0.4)
+    for place, one in enumerate(axes.flat):
+        if place >= len(pairs):
+            one.set_axis_off()
+            continue
+        for colour, (name, values) in zip((BLUE, GREEN, ORANGE), tables.items(), strict=True):
+            draw_seeds(one, steps, values[..., place], colour, name)
+        one.set_title(pairs[place], fontsize=8)
+        one.set_ylim(bottom=0)
+        thousands(one)
+        one.set_xlabel("")
+    _legend_below(figure, axes.flat[0])
+    return figure
+
+
+def learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]]) -> Figure:
+    """Draw one panel a measure: (steps, variant -> [seed, record], Bayes value), with the Bayes value as a line."""
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, axes = new_figure(rows, columns, 4.6 * columns, 2.9 * rows + 0.3)
+    for one, (title, (steps, curves, best)) in zip(axes.flat, panels.items(), strict=False):
+        for name, values in curves.items():
+            draw_seeds(one, steps, values, VARIANT_COLOURS[name], name)
+        if np.isfinite(best):
+            one.axhline(best, color="black", linewidth=1, linestyle="--", label=f"Bayes ({title.split(',')[0].lower()})")
+            one.annotate(
+                f"Bayes {best:.4f}", (1, best), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="bottom"
+            )
+        one.set_title(title)
+        thousands(one)
+    for one in axes.flat[len(panels) :]:
+        one.set_axis_off()
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles[:2], labels[:2], loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def paired_values(measures: Mapping[str, tuple[np.ndarray, np.ndarray]], names: tuple[str, str] = ("untied", "tied")) -> Figure:
+    """Draw final values in pairs: one panel a measure, one line a seed, the medians as bars."""
+    columns = min(4, len(measures))
+    rows = -(-len(measures) // columns)
+    figure, axes = new_figure(rows, columns, 2.5 * columns, 2.8 * rows)
+    for one, (title, values) in zip(axes.flat, measures.items(), strict=False):
+        both = np.stack(values)
+        one.plot([0, 1], both, color="grey", alpha=0.35, linewidth=0.8)
+        for place, name in enumerate(names):
+            colour = VARIANT_COLOURS[name]
+            one.plot(np.full(both.shape[1], place), both[place], "o", color=colour, alpha=0.6, markersize=4)
+            one.hlines(np.median(both[place]), place - 0.2, place + 0.2, color=colour, linewidth=2.5)
+        one.set_xticks([0, 1], names)
+        one.set_xlim(-0.4, 1.4)
+        one.set_title(title, fontsize=8)
+        one.grid(visible=False, axis="x")
+    for one in axes.flat[len(measures) :]:
+        one.set_axis_off()
+    return figure

@@ -1,0 +1,15 @@
+"""Training: optimizer and schedules, the step, the seed ensemble, checkpoints."""
+
+from tiejax.training.checkpoint import Checkpoints as Checkpoints
+from tiejax.training.ensemble import Ensemble as Ensemble
+from tiejax.training.ensemble import Members as Members
+from tiejax.training.ensemble import Recorder as Recorder
+from tiejax.training.exact_risk import exact_risk as exact_risk
+from tiejax.training.keys import stream as stream
+from tiejax.training.loss import masked_lm_loss as masked_lm_loss
+from tiejax.training.optimizer import constant as constant
+from tiejax.training.optimizer import cosine_cycle as cosine_cycle
+from tiejax.training.optimizer import make_optimizer as make_optimizer
+from tiejax.training.run import train as train
+from tiejax.training.step import TrainState as TrainState
+from tiejax.training.step import make_step as make_step

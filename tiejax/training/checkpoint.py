@@ -1,0 +1,133 @@
+"""Checkpoints that know when they are damaged.
+
+Orbax writes each step so that a killed process leaves the last good one, but restores a flipped bit without a word. Every
+step therefore carries the SHA-256 digest of each array, and of its own record of them.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from tiejax import tying
+
+PyTree = Any
+
+
+class CheckpointMismatch(ValueError):
+    """A sound checkpoint that belongs to another run: other ties or other arrays."""
+
+
+def _digest(array: np.ndarray) -> str:
+    head = f"{array.dtype.str} {array.shape} ".encode()
+    return hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def _digest_text(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _flat(tree: PyTree) -> dict[str, np.ndarray]:
+    """Arrays by number, in the order of the tree's leaves: optax states hold names that a folder cannot."""
+    return {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(tree))}
+
+
+@dataclasses.dataclass
+class Checkpoints:
+    """The checkpoints of one run, newest last.
+
+    directory: where they are kept. ties: saved beside the arrays. say: receives one line for each damaged step.
+    """
+
+    directory: Path
+    ties: Sequence[tying.Tie]
+    say: Callable[[str], None]
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        self._manager = self._open()
+
+    def _open(self) -> ocp.CheckpointManager:
+        options = ocp.CheckpointManagerOptions(max_to_keep=self.keep, enable_async_checkpointing=False)
+        return ocp.CheckpointManager(self.directory.absolute(), options=options)
+
+    def save(self, step: int, state: PyTree, records: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Write state, the records so far, the ties and all digests as the checkpoint of `step`."""
+        arrays = {"state": _flat(state), **{f"record.{name}": dict(fields) for name, fields in records.items()}}
+        content = {
+            "step": step,
+            "ties": [dataclasses.asdict(tie) for tie in self.ties],
+            "digests": {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()},
+        }
+        facts = {"content": content, "digest": _digest_text(content)}
+        self._manager.save(step, args=ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts)))
+
+    def restore(self, like: PyTree) -> tuple[int, PyTree, dict[str, dict[str, np.ndarray]]] | None:
+        """Return step, state and records of the newest undamaged checkpoint, or None if there is none.
+
+        like: arrays or shapes and dtypes of the state, whose structure the restored one takes. A damaged step is reported
+        and moved out of the way, to `damaged/` beside the checkpoints.
+        Raises CheckpointMismatch if a sound checkpoint has other ties or arrays.
+        """
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                return self._read(step, like)
+            except CheckpointMismatch:
+                raise
+            except Exception as error:  # broken files raise whatever the library's layers raise
+                reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+                self.say(f"checkpoint {self.directory / str(step)} is damaged ({reason}); taking the one before it")
+                self._move_aside(step)
+        return None
+
+    def _move_aside(self, step: int) -> None:
+        aside = self.directory.parent / "damaged"
+        aside.mkdir(exist_ok=True)
+        shutil.rmtree(aside / str(step), ignore_errors=True)
+        (self.directory / str(step)).rename(aside / str(step))
+        # Otherwise the manager still counts the step and refuses, in silence, to save it again.
+        self._manager.reload()
+
+    def _read(self, step: int, like: PyTree) -> tuple[int, PyTree, dict[str, dict[str, np.ndarray]]]:
+        facts = self._manager.restore(step, args=ocp.args.Composite(facts=ocp.args.JsonRestore()))["facts"]
+        content = facts["content"]
+        if facts["digest"] != _digest_text(content):
+            raise ValueError("the digest of its facts differs")
+        restored = self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore()))["arrays"]
+        arrays = {group: {name: np.asarray(array) for name, array in fields.items()} for group, fields in restored.items()}
+        found = {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()}
+        if found != content["digests"]:
+            differ = [
+                f"{group}/{name}"
+                for group, digests in content["digests"].items()
+                for name, digest in digests.items()
+                if found.get(group, {}).get(name) != digest
+            ]
+            raise ValueError(f"the digest of {', '.join(differ) or 'its arrays'} differs")
+        if content["ties"] != [dataclasses.asdict(tie) for tie in self.ties]:
+            raise CheckpointMismatch(f"checkpoint {self.directory / str(step)} has the ties {content['ties']}")
+        leaves, treedef = jax.tree.flatten(like)
+        state = arrays.pop("state")
+        for number, leaf in enumerate(leaves):
+            name = f"{number:04d}"
+            if state[name].shape != leaf.shape or state[name].dtype != leaf.dtype:
+                raise CheckpointMismatch(
+                    f"checkpoint {self.directory / str(step)}: array {name} is {state[name].dtype} {state[name].shape}, "
+                    f"this run's is {leaf.dtype} {leaf.shape}"
+                )
+        restored_state = jax.tree.unflatten(treedef, [jax.device_put(state[f"{n:04d}"]) for n in range(len(leaves))])
+        return step, restored_state, {group.removeprefix("record."): fields for group, fields in arrays.items()}
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._manager.wait_until_finished()
+        self._manager.close()

@@ -1,0 +1,30 @@
+"""The masked-LM loss."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+PyTree = Any
+
+
+def cross_entropy(logits: Float[Array, "batch vocabulary"], target: Int[Array, "batch"]) -> Float[Array, "batch"]:
+    """Return -ln softmax(logits)[target], in nats, in float32 or wider whatever the dtype of the logits."""
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    chosen = jnp.take_along_axis(logits, target[:, None], axis=-1)[:, 0]
+    return jax.nn.logsumexp(logits, axis=-1) - chosen
+
+
+def masked_lm_loss(
+    logits_of: Callable[[PyTree, Any, jax.Array], jax.Array], params: PyTree, batch: Any, key: jax.Array
+) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+    """Return the mean cross-entropy over the masked positions, with metrics `loss` (nats) and `accuracy`.
+
+    logits_of: (params, batch, dropout key) -> logits at the masked positions. Accuracy is that of the argmax over all symbols.
+    """
+    logits = logits_of(params, batch, key)
+    loss = jnp.mean(cross_entropy(logits, batch.target))
+    accuracy = jnp.mean(jnp.argmax(logits, axis=-1) == batch.target, dtype=loss.dtype)
+    return loss, {"loss": loss, "accuracy": accuracy}

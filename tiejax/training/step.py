@@ -1,0 +1,47 @@
+"""One training step: a pure function of state, batch, key and switches."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from tiejax import tying
+
+PyTree = Any
+Loss = Callable[[PyTree, Any, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
+Step = Callable[["TrainState", Any, jax.Array, Any], tuple["TrainState", dict[str, jax.Array]]]
+
+
+class TrainState(NamedTuple):
+    """Parameters and optimizer state. The optimizer counts the steps."""
+
+    params: PyTree
+    opt_state: optax.OptState
+
+
+def make_step(
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    ties: Sequence[tying.Tie] = (),
+    max_norm: float | None = None,
+) -> Step:
+    """Return (state, batch, key, on) -> (state, metrics), for parameters stored in full and ties switched by `on`.
+
+    A tie that is never switched off is cheaper stored once: give the loss `view(stored, ties)` and no ties here.
+    max_norm: clip gradients to this global norm, a tied pair counted once.
+    """
+
+    def step(state: TrainState, batch: Any, key: jax.Array, on: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+        (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(state.params, batch, key)
+        grads = tying.symmetrise(grads, ties, on)
+        if max_norm is not None:
+            grads = tying.clip_by_global_norm(grads, ties, on, max_norm)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        if ties:
+            params = tying.copy_to_targets(params, params, ties, on)
+            opt_state = tying.copy_to_targets(opt_state, params, ties, on)
+        return TrainState(params, opt_state), metrics
+
+    return step

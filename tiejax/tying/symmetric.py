@@ -1,0 +1,87 @@
+r"""Ties that are switched at run time: both leaves are stored and their gradients are made symmetric where the tie is on.
+
+With `a` the source, `b` the target, T the transform (its own inverse) and g the gradients of an untied loss,
+
+    total = g_a + T(g_b),    g_a' = total,    g_b' = T(total)        where the tie is on
+    g_a' = g_a,              g_b' = g_b                              where it is off.
+
+Leaves that start equal, with equal optimizer state, receive equal updates from any element-wise optimizer (AdamW, its
+decoupled weight decay included) and so stay equal: this is the tie, at the memory of two leaves, and its switch is one
+traced boolean. `copy_to_targets` after the update makes the equality independent of how the two updates were compiled.
+
+Whatever looks across leaves must count a tied pair once: `global_norm` and `clip_by_global_norm` do. (The same clip
+inside the optimizer would count it twice.)
+
+`on` is one boolean per resolved tie, or one for all of them.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
+
+Switches = Bool[Array, ""] | Bool[Array, "ties"] | bool
+
+
+def _per_tie(on: Switches, ties: Sequence[Tie]) -> list[tuple[Tie, jax.Array]]:
+    return list(zip(ties, jnp.broadcast_to(jnp.asarray(on), (len(ties),)), strict=True))
+
+
+def symmetrise(grads: PyTree, ties: Sequence[Tie], on: Switches) -> PyTree:
+    """Turn the gradients of the untied loss into those of the tied one, at every tie that is on (module docstring).
+
+    A tie with `gradient="owner"` leaves g_b out of the total. Raises TieError as `resolve` does.
+    """
+    leaves, treedef = leaves_by_path(grads)
+    switched = _per_tie(on, resolve(ties, grads))
+    totals = {tie.source: leaves[tie.source] for tie, _ in switched}
+    for tie, is_on in switched:
+        if tie.gradient == "all":
+            own = apply_transform(tie, leaves[tie.target])
+            totals[tie.source] = jnp.where(is_on, totals[tie.source] + own, totals[tie.source])
+    for tie, is_on in switched:
+        leaves[tie.target] = jnp.where(is_on, apply_transform(tie, totals[tie.source]), leaves[tie.target])
+    return jax.tree_util.tree_unflatten(treedef, (leaves | totals).values())
+
+
+def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switches) -> PyTree:
+    """Overwrite every target by its source where the tie is on, in each part of `tree` that is built like `like`.
+
+    `tree` may be the parameters or any optax state: moments are found as the subtrees whose structure and paths are those
+    of the parameters `like`.
+    """
+    structure = jax.tree.structure(like)
+
+    def is_part(part: PyTree) -> bool:
+        return bool(jax.tree.structure(part) == structure)  # type: ignore[operator]
+
+    def copy(part: PyTree) -> PyTree:
+        if not is_part(part):
+            return part
+        leaves, treedef = leaves_by_path(part)
+        for tie, is_on in _per_tie(on, resolve(ties, part)):
+            source = apply_transform(tie, leaves[tie.source])
+            leaves[tie.target] = jnp.where(is_on, source, leaves[tie.target])
+        return jax.tree_util.tree_unflatten(treedef, leaves.values())
+
+    return jax.tree.map(copy, tree, is_leaf=is_part)
+
+
+def global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches) -> Float[Array, ""]:
+    """Return the Euclidean norm over all leaves of symmetrised gradients, a pair whose tie is on counted once."""
+    leaves, _ = leaves_by_path(grads)
+    counted = {tie.target: ~is_on for tie, is_on in _per_tie(on, resolve(ties, grads))}
+    squares = [
+        jnp.where(counted.get(path, True), jnp.sum(jnp.square(leaf)), 0.0) for path, leaf in leaves.items() if leaf is not None
+    ]
+    return jnp.sqrt(sum(squares, start=jnp.zeros(())))
+
+
+def clip_by_global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches, max_norm: float) -> PyTree:
+    """Scale symmetrised gradients by min(1, max_norm / norm), the norm being `global_norm`'s."""
+    norm = global_norm(grads, ties, on)
+    scale = jnp.where(norm > max_norm, max_norm / norm, 1.0)
+    return jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), grads)
