@@ -1,5 +1,7 @@
 """EXor: tied against untied masked language models, many seeds at once (Bertolotti and Cazzola, ICML 2024)."""
 
+import collections
+import contextlib
 import dataclasses
 import math
 import os
@@ -79,6 +81,7 @@ class Config:
         max_norm: clip gradients to this global norm, a tied pair counted once (default: no clipping)
         record_every: steps between records of distances and sampled accuracy
         exact_every: steps between exact risks, a multiple of record_every (default: a 15th of the steps)
+        checkpoint_every: seconds between checkpoints
         figure_style: three-panel figure with every seed (seeds) or as the paper prints it (published); both are written, this
             one stands first in the report
         out: the run directory (default: runs/exor/VARIANT-MODEL-SIZE)
@@ -114,6 +117,7 @@ class Config:
     max_norm: float | None = None
     record_every: int = 500
     exact_every: int | None = None
+    checkpoint_every: float = 20.0
     figure_style: Literal["seeds", "published"] = "seeds"
     out: str | None = None
 
@@ -149,15 +153,13 @@ class Config:
             task = self.task
         except ValueError as error:
             raise BadInput(f"--{error}") from None
-        seeds = self.seed_list
-        if not seeds:
+        if self.seeds == [] or (isinstance(self.seeds, int) and self.seeds < 1):
             raise BadInput(f"--seeds: needs at least one seed, got {self.seeds}")
-        if twice := next((seed for seed in seeds if seeds.count(seed) > 1), None):
-            raise BadInput(f"--seeds: every seed once, {twice} is repeated")
-        if len(set(seeds)) != len(seeds):
-            raise BadInput("--seeds: every seed once, 0 is repeated")
+        seeds = self.seeds if isinstance(self.seeds, list) else [self.seeds - 1]  # a list of all of them may be huge
         if outside := [seed for seed in seeds if not 0 <= seed < 2**31]:
             raise BadInput(f"--seeds: must lie between 0 and 2147483647, got {outside[0]}")
+        if repeated := [seed for seed, count in collections.Counter(seeds).items() if count > 1]:
+            raise BadInput(f"--seeds: every seed once, {repeated[0]} is repeated")
         for name in ("layers", "width", "heads", "feed_forward", "hidden", "token_hidden", "channel_hidden", "steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -172,6 +174,8 @@ class Config:
                 raise BadInput(f"--{name}: must be a finite number and not negative, got {value}")
         if self.max_norm is not None and not self.max_norm > 0:
             raise BadInput(f"--max_norm: must be above 0, got {self.max_norm}")
+        if not self.checkpoint_every > 0:
+            raise BadInput(f"--checkpoint_every: must be above 0, got {self.checkpoint_every}")
         if not 0 <= self.dropout < 1:
             raise BadInput(f"--dropout: must lie in [0, 1), got {self.dropout}")
         assert self.width is not None
@@ -229,12 +233,23 @@ def read_command_line(argv: Sequence[str]) -> tuple[Config, dict[str, bool], Pat
     given, switches = command_line.parse(Config, COMMAND, argv)
     out = Path(given.out or given.resolved().out or "")
     RunDirectory.check(out, switches["resume"], switches["overwrite"])
+    if switches["overwrite"] and (out / CONFIG).exists():
+        try:
+            command_line.parse(Config, COMMAND, [], base=out / CONFIG)
+        except BadInput as error:
+            raise BadInput(f"--overwrite: {out} holds no run of this experiment ({error}); name another directory") from None
     if not switches["resume"]:
         return given.resolved(), switches, out
     before, _ = command_line.parse(Config, COMMAND, [], base=out / CONFIG)
     now, _ = command_line.parse(Config, COMMAND, argv, base=out / CONFIG)
-    now = dataclasses.replace(now, out=before.out, figure_style=before.figure_style)
+    # What changes no result may be another when a run is resumed.
+    before = dataclasses.replace(before, figure_style=now.figure_style, checkpoint_every=now.checkpoint_every)
+    now = dataclasses.replace(now, out=before.out)
     if changed := command_line.differences(before, now):
+        # A null that stands for the default that the run was started with is no difference.
+        with contextlib.suppress(BadInput):
+            changed = command_line.differences(before, now.resolved())
+    if changed:
         raise BadInput(f"--resume: {out} was started with another configuration ({'; '.join(changed)})")
     return before.resolved(), switches, out
 
@@ -440,6 +455,7 @@ def main(argv: Sequence[str]) -> int:
             on_progress=lambda now: console.progress(now.step, now.steps, now.steps_here, now.train_s, models),
             stop_requested=stop,
             say=console.say,
+            checkpoint_s=config.checkpoint_every,
         )
     checkpoints.close()
     if not trained.finished:

@@ -15,10 +15,12 @@ def symbol_pairs(vocabulary: int) -> list[Pair]:
     return list(itertools.combinations(range(vocabulary), 2))
 
 
-def pairwise_distances(table: Float[Array, "vocabulary width"]) -> Float[Array, "pairs"]:
+def pairwise_distances(
+    table: Float[Array, "vocabulary width"] | Float[np.ndarray, "vocabulary width"],
+) -> Float[Array, "pairs"]:
     """Return the Euclidean distances |e_i - e_j| between the rows of a table, in the order of `symbol_pairs`."""
     first, second = np.array(symbol_pairs(table.shape[0])).T
-    return jnp.sqrt(jnp.sum(jnp.square(table[first] - table[second]), axis=-1))
+    return jnp.sqrt(jnp.sum(jnp.square(jnp.asarray(table[first] - table[second])), axis=-1))
 
 
 def group_pairs(first: Sequence[int], second: Sequence[int] | None = None) -> list[Pair]:

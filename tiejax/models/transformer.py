@@ -7,6 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
 from tiejax.models.initializers import default_dtype, layer_norm, linear, uniform
@@ -84,8 +85,8 @@ class Transformer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch length width"],
-        owner: Int32[Array, "layers"] | None = None,
-        sends: Bool[Array, "layers"] | None = None,
+        owner: Int32[Array, "layers"] | Int32[np.ndarray, "layers"] | None = None,
+        sends: Bool[Array, "layers"] | Bool[np.ndarray, "layers"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "batch length width"]:
         layer = EncoderLayer(
@@ -115,8 +116,8 @@ class Transformer(nn.Module):
             return x, None
 
         index = jnp.arange(self.layers, dtype=jnp.int32)
-        reads = index if owner is None else owner
-        sent = jnp.ones(self.layers, bool) if sends is None else sends
+        reads = index if owner is None else jnp.asarray(owner)
+        sent = jnp.ones(self.layers, bool) if sends is None else jnp.asarray(sends)
         if self.layers == 1:
             return body(x, (index[0], reads[0], sent[0]))[0]
         if self.rematerialise:

@@ -4,6 +4,7 @@ jsonargparse does the typing and the help. Added here: flags win over files wher
 is one line that names the option or the file, with exit status 2.
 """
 
+import argparse
 import dataclasses
 import difflib
 import re
@@ -42,6 +43,9 @@ def parse(
     Raises BadInput; `--help` and `--print_config` print and exit.
     """
     files, flags = _take_configs(list(argv))
+    # Switches are no part of the configuration, and so of what --print_config prints.
+    switches = {name: f"--{name}" in flags for name in command.switches}
+    flags = [flag for flag in flags if flag not in {f"--{name}" for name in switches}]
     parser = _parser(config_class, command)
     values: dict[str, Any] = {}
     for file in ([str(base)] if base else []) + files:
@@ -52,7 +56,7 @@ def parse(
     except jsonargparse.ArgumentError as error:
         raise BadInput(_explain(str(error), config_class, command)) from None
     chosen = {field.name: namespace[field.name] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
-    return config_class(**chosen), {name: bool(namespace[name]) for name in command.switches}
+    return config_class(**chosen), switches
 
 
 def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentParser:
@@ -65,7 +69,7 @@ def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentPa
     )
     parser.add_argument("--config", action="config", help="YAML file of any of the fields below; flags win over it")
     for name, text in command.switches.items():
-        parser.add_argument(f"--{name}", action="store_true", help=text)
+        parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
     parser.add_class_arguments(config_class)
     return parser
 
@@ -105,6 +109,10 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
     for name in values:
         if name not in names:
             raise BadInput(f"--config {file}: unknown field {name}{_nearest(str(name), names)}")
+    hints = typing.get_type_hints(config_class)
+    for name, value in values.items():  # jsonargparse lets a null through
+        if value is None and type(None) not in typing.get_args(hints[name]):
+            raise BadInput(f"--config {file}: {name}: must be {_type_name(hints[name])}, got null")
     try:
         parser.parse_object(values)
     except jsonargparse.ArgumentError as error:
@@ -161,6 +169,7 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
     try:
         status = main(sys.argv[1:])
     except BadInput as error:
-        print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
+        line = " ".join(str(error).splitlines())
+        print(f"{Path(sys.argv[0]).name}: error: {line}", file=sys.stderr)
         status = 2
     sys.exit(status)

@@ -16,11 +16,12 @@ PLAIN_EVERY_S = 15.0
 
 def duration(seconds: float) -> str:
     """Write seconds as 42 s, 3 min 05 s or 2 h 07 min."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min"
+    minutes, seconds = divmod(round(seconds), 60)
+    if minutes == 0:
+        return f"{seconds} s"
+    if minutes < 60:
+        return f"{minutes} min {seconds:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 class Console:

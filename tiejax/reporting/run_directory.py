@@ -22,7 +22,8 @@ import yaml
 from tiejax.reporting.command_line import BadInput
 
 CONFIG, RESULTS = "config.yaml", "results.json"
-CONTENTS = (CONFIG, RESULTS, "environment.json", "metrics.npz", "report.html", "figures", "checkpoints", "damaged")
+# In the order in which an overwritten run is removed: killed on the way, what is left is still known as an unfinished run.
+CONTENTS = (RESULTS, "environment.json", "metrics.npz", "report.html", "figures", "checkpoints", "damaged", CONFIG)
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "matplotlib")
 
 
@@ -43,11 +44,11 @@ class RunDirectory:
     @classmethod
     def state(cls, path: Path) -> str:
         """Return `new` (nothing there yet), `unfinished`, `finished`, or `foreign` (something that is no run)."""
-        if not path.exists():
-            return "new"
-        if not path.is_dir():
-            raise BadInput(f"--out {path}: is a file; name a directory")
         try:
+            if not path.exists():
+                return "new"
+            if not path.is_dir():
+                raise BadInput(f"--out {path}: is a file; name a directory")
             present = {entry.name for entry in path.iterdir()} - {".lock", f".{CONFIG}.part"}
         except OSError as error:
             raise BadInput(f"--out {path}: cannot be read: {error.strerror}") from None

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,21 @@ def _flat(tree: PyTree) -> dict[str, np.ndarray]:
     return {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(tree))}
 
 
+def _quiet_late_callbacks() -> None:
+    """Drop the tracebacks of reads that end after a failed one, of a damaged checkpoint, has closed orbax's event loop."""
+    before = sys.unraisablehook
+    if getattr(before, "drops_late_callbacks", False):
+        return
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        late = isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"
+        if not late:
+            before(unraisable)
+
+    hook.drops_late_callbacks = True  # type: ignore[attr-defined]
+    sys.unraisablehook = hook
+
+
 @dataclasses.dataclass
 class Checkpoints:
     """The checkpoints of one run, newest last.
@@ -53,7 +69,8 @@ class Checkpoints:
     keep: int = 2
 
     def __post_init__(self) -> None:
-        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        for library in ("absl", "asyncio"):
+            logging.getLogger(library).setLevel(logging.CRITICAL)
         self._manager = self._open()
 
     def _open(self) -> ocp.CheckpointManager:
@@ -78,14 +95,17 @@ class Checkpoints:
         and moved out of the way, to `damaged/` beside the checkpoints.
         Raises CheckpointMismatch if a sound checkpoint has other ties or arrays.
         """
-        for step in sorted(self._manager.all_steps(), reverse=True):
+        _quiet_late_callbacks()  # for good: they come from threads that outlive this call
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        for step in steps:
             try:
                 return self._read(step, like)
             except CheckpointMismatch:
                 raise
             except Exception as error:  # broken files raise whatever the library's layers raise
                 reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-                self.say(f"checkpoint {self.directory / str(step)} is damaged ({reason}); taking the one before it")
+                then = "there is none before it" if step == steps[-1] else "taking the one before it"
+                self.say(f"checkpoint {self.directory / str(step)} is damaged ({reason}); {then}")
                 self._move_aside(step)
         return None
 
@@ -117,6 +137,10 @@ class Checkpoints:
             raise CheckpointMismatch(f"checkpoint {self.directory / str(step)} has the ties {content['ties']}")
         leaves, treedef = jax.tree.flatten(like)
         state = arrays.pop("state")
+        if len(state) != len(leaves):
+            raise CheckpointMismatch(
+                f"checkpoint {self.directory / str(step)} has {len(state)} arrays, this run's state {len(leaves)}"
+            )
         for number, leaf in enumerate(leaves):
             name = f"{number:04d}"
             if state[name].shape != leaf.shape or state[name].dtype != leaf.dtype:

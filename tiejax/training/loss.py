@@ -18,11 +18,11 @@ def cross_entropy(logits: Float[Array, "batch vocabulary"], target: Int[Array, "
 
 
 def masked_lm_loss(
-    logits_of: Callable[[PyTree, Any, jax.Array], jax.Array], params: PyTree, batch: Any, key: jax.Array
+    logits_of: Callable[[PyTree, Any, jax.Array | None], jax.Array], params: PyTree, batch: Any, key: jax.Array | None
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
     """Return the mean cross-entropy over the masked positions, with metrics `loss` (nats) and `accuracy`.
 
-    logits_of: (params, batch, dropout key) -> logits at the masked positions. Accuracy is that of the argmax over all symbols.
+    logits_of: (params, batch, dropout key or None) -> logits at the masked positions. Accuracy: of the argmax over all symbols.
     """
     logits = logits_of(params, batch, key)
     loss = jnp.mean(cross_entropy(logits, batch.target))

@@ -62,7 +62,7 @@ def train(
     if resume and checkpoints is not None:
         found = checkpoints.restore(members)
         if found is None:
-            say("there is no checkpoint yet: starting at step 0")
+            say("there is no checkpoint to go on from: starting at step 0")
         else:
             step, members, records = found
             ensemble.check(members)

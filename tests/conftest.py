@@ -1,0 +1,26 @@
+"""Shared by all tests: array shapes and dtypes of public signatures are checked while tests run."""
+
+import os
+from collections.abc import Iterator
+
+# XLA's threads wait for one another in every step of these small models: on a busy machine a test of seconds would take
+# minutes. One thread each is as fast here. Set before jax starts, and inherited by the processes that tests start.
+os.environ["XLA_FLAGS"] = (
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1".strip()
+)
+
+import jax
+import jaxtyping
+import pytest
+
+# Before any test imports them: every annotated signature of these packages is then checked at each call.
+jaxtyping.install_import_hook(
+    ["tiejax.tying", "tiejax.models", "tiejax.data", "tiejax.training", "tiejax.analysis"], "beartype.beartype"
+)
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """Run a test in float64."""
+    with jax.enable_x64(True):
+        yield

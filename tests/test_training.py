@@ -1,0 +1,276 @@
+"""Optimizer, step and ensemble. Oracles: numpy formulae, a Python loop over single members, and runs in other company."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from experiments import exor as experiment
+from tiejax import tying
+from tiejax.training import TrainState, constant, cosine_cycle, make_optimizer, make_step, stream, train
+from tiejax.training.ensemble import root_keys
+from tiejax.training.loss import cross_entropy
+
+
+def config(**changes):
+    settings = {"seeds": 3, "steps": 60, "record_every": 20, "exact_every": 20, **changes}
+    return experiment.Config(**settings).resolved()
+
+
+@pytest.mark.parametrize("step", [0, 1, 3_333, 10_000, 15_000, 20_000, 149_999, 499_999])
+def test_cosine_cycle_is_never_clamped(x64, step):
+    expected = 1e-5 + (5e-4 - 1e-5) / 2 * (1 + np.cos(np.pi * step / 10_000))
+    np.testing.assert_allclose(cosine_cycle(5e-4, 1e-5, 10_000)(jnp.int32(step)), expected, rtol=1e-9)
+
+
+def test_cosine_cycle_keeps_its_digits_in_float32():
+    """At a large step, cos(pi t / 10,000) computed from t itself would be off by 6e-5 of the range."""
+    step = 489_500
+    expected = 1e-5 + (5e-4 - 1e-5) / 2 * (1 + np.cos(np.pi * (step % 20_000) / 10_000))
+    np.testing.assert_allclose(cosine_cycle(5e-4, 1e-5, 10_000)(jnp.int32(step)), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adam"])
+def test_optimizers_against_the_equations(x64, kind):
+    """Three steps by hand, with a schedule that changes: the first update uses schedule(0)."""
+    rates, decay, eps, (b1, b2) = [0.1, 0.05, 0.01], 0.1, 1e-12, (0.9, 0.999)
+    optimizer = make_optimizer(kind, lambda step: jnp.asarray(rates)[step], decay, eps=eps)
+    p = np.array([1.0, -2.0, 0.5])
+    params, opt_state = jnp.asarray(p), optimizer.init(jnp.asarray(p))
+    m = v = np.zeros(3)
+    for t, rate in enumerate(rates, start=1):
+        g = np.array([0.3, -1.0, 2.0]) * t
+        updates, opt_state = optimizer.update(jnp.asarray(g), opt_state, params)
+        params = optax.apply_updates(params, updates)
+        if kind == "adam":
+            g = g + decay * p
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        direction = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
+        p = p - rate * (direction + (decay * p if kind == "adamw" else 0))
+    np.testing.assert_allclose(params, p, rtol=1e-12)
+
+
+def test_constant_schedule():
+    assert constant(0.25)(jnp.int32(12_345)) == 0.25
+
+
+def test_cross_entropy_against_numpy_and_in_float32():
+    logits = np.random.default_rng(0).normal(size=(5, 7)) * 3
+    target = np.array([0, 6, 3, 3, 1])
+    expected = [np.log(np.exp(row).sum()) - row[t] for row, t in zip(logits, target, strict=True)]
+    np.testing.assert_allclose(cross_entropy(jnp.asarray(logits, jnp.float32), jnp.asarray(target)), expected, rtol=1e-5)
+    assert cross_entropy(jnp.asarray(logits, jnp.bfloat16), jnp.asarray(target)).dtype == jnp.float32
+
+
+def test_streams_are_named_and_separate():
+    key = jax.random.key(7)
+    data = jax.random.key_data(stream(key, "data"))
+    assert (data == jax.random.key_data(stream(key, "data"))).all()
+    assert (data != jax.random.key_data(stream(key, "init"))).any()
+    assert (data != jax.random.key_data(stream(jax.random.key(8), "data"))).any()
+    # The name itself is folded in: another number here would change every published run.
+    assert data.tolist() == jax.random.key_data(jax.random.fold_in(key, 2918445923)).tolist()
+
+
+def run(settings, **options):
+    ensemble = experiment.build_ensemble(settings)
+    return ensemble, train(ensemble, settings.seed_list, **options)
+
+
+def test_tied_and_untied_of_a_seed_start_equal_and_see_the_same_batches():
+    ensemble = experiment.build_ensemble(config())
+    params = ensemble.start([0, 1]).state.params
+    untied, tied = (jax.tree.map(lambda leaf, v=v: np.asarray(leaf[:, v]), params) for v in (0, 1))
+    np.testing.assert_array_equal(tied["head"]["embedding"], untied["embed"]["embedding"])
+    assert (untied["head"]["embedding"] != untied["embed"]["embedding"]).all()
+    del untied["head"], tied["head"]
+    jax.tree.map(np.testing.assert_array_equal, tied, untied)
+
+
+def test_members_differ_in_every_random_quantity():
+    ensemble = experiment.build_ensemble(config(model="lstm", batch_size=50))
+    params = ensemble.start([0, 1]).state.params
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        assert (np.asarray(leaf[0]) != np.asarray(leaf[1])).mean() > 0.9, path
+    first, second = (ensemble.draw(jax.random.key(seed), jnp.int32(0)) for seed in (0, 1))
+    for field in ("tokens", "position", "target"):
+        assert (np.asarray(getattr(first, field)) != np.asarray(getattr(second, field))).mean() > 0.1
+
+
+def test_seed_7_alone_is_seed_7_among_32():
+    settings = config(seeds=list(range(32)), steps=100, record_every=10, exact_every=100)
+    alone = config(seeds=[7], steps=100, record_every=10, exact_every=100)
+    ensemble = experiment.build_ensemble(settings)
+    jax.tree.map(
+        lambda one, many: np.testing.assert_array_equal(one[0], many[7]),
+        ensemble.start([7]).state,
+        ensemble.start(range(32)).state,
+    )
+    jax.tree.map(
+        lambda one, many: np.testing.assert_array_equal(one[0], many[7]),
+        jax.vmap(lambda key: ensemble.draw(key, jnp.int32(3)))(root_keys([7])),
+        jax.vmap(lambda key: ensemble.draw(key, jnp.int32(3)))(root_keys(range(32))),
+    )
+    _, many = run(settings)
+    _, one = run(alone)
+    losses = one.records["record"]["train_loss"][:, 0], many.records["record"]["train_loss"][:, 7]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert np.ptp(losses[1]) > 0.1
+
+
+@pytest.mark.parametrize("model", ["transformer", "lstm", "mixer"])
+def test_the_ensemble_is_a_loop_over_single_members(x64, model):
+    """Two seeds, tied and untied, against a Python loop that stores the tied table once and knows no vmap."""
+    settings = config(seeds=[3, 5], steps=12, record_every=4, exact_every=12, half_period=5, model=model)
+    ensemble, trained = run(settings)
+    losses = trained.records["record"]["train_loss"]
+    steps = trained.records["record"]["step"]
+    for place, seed in enumerate(settings.seed_list):
+        key = jax.random.key(seed)
+        for variant, ties in enumerate(([], list(ensemble.ties))):
+            loss = ensemble.loss
+            full = ensemble.init(stream(key, "init"))
+            stored = tying.store(full, ties)
+            opt_state = ensemble.optimizer.init(stored)
+            for step in range(settings.steps + 1):
+                batch = ensemble.draw(key, jnp.int32(step))
+                value, grads = jax.value_and_grad(lambda s, b=batch, t=ties, f=loss: f(tying.view(s, t), b, None)[0])(stored)
+                if step in steps:
+                    expected = losses[list(steps).index(step), place, variant]
+                    np.testing.assert_allclose(value, expected, rtol=1e-10)
+                updates, opt_state = ensemble.optimizer.update(grads, opt_state, stored)
+                if step < settings.steps:
+                    stored = optax.apply_updates(stored, updates)
+            ours = jax.tree.map(lambda leaf, p=place, v=variant: leaf[p, v], trained.members.state.params)
+            np.testing.assert_allclose(
+                ours["embed"]["embedding"], tying.view(stored, ties)["embed"]["embedding"], rtol=0, atol=1e-9
+            )
+
+
+def test_one_run_is_one_compilation_whatever_the_chunks():
+    settings = config(seeds=2, steps=53, record_every=10, exact_every=30)
+    ensemble = experiment.build_ensemble(settings)
+    members = ensemble.start(settings.seed_list)
+    traced = []
+    one = ensemble.draw
+    object.__setattr__(ensemble, "draw", lambda key, step: traced.append(1) or one(key, step))
+    advance = ensemble.compile(settings.seed_list, members)
+    count = len(traced)
+    records = []
+    for until in (1, 2, 9, 33, 53, 54):
+        members, more = advance(members, until)
+        records.append(more)
+    assert len(traced) == count
+    assert int(members.cursor) == 54
+    whole = train(experiment.build_ensemble(settings), settings.seed_list)
+    for name in ("record", "exact"):
+        for field in records[0][name]:
+            joined = np.concatenate([part[name][field] for part in records])
+            np.testing.assert_array_equal(joined, whole.records[name][field])
+    assert whole.records["record"]["step"].tolist() == [0, 10, 20, 30, 40, 50, 53]
+    assert whole.records["exact"]["step"].tolist() == [0, 30, 53]
+    jax.tree.map(np.testing.assert_array_equal, members.state, whole.members.state)
+
+
+def test_a_chunk_longer_than_its_room_is_refused_and_never_asked_for():
+    settings = config(seeds=1, steps=1000, record_every=2, exact_every=1000)
+    ensemble = experiment.build_ensemble(settings)
+    assert ensemble.longest_chunk(0) == 2 * (ensemble.records_per_chunk - 1) + 1
+    trained = train(ensemble, [0], chunk_s=1e9)
+    assert trained.records["record"]["step"].tolist() == [*range(0, 1000, 2), 1000]
+    with pytest.raises(ValueError, match="cannot reach"):
+        ensemble.compile([0], ensemble.start([0]))(ensemble.start([0]), 1001)
+
+
+def test_a_record_of_step_t_follows_t_updates():
+    settings = config(seeds=1, steps=3, record_every=1, exact_every=3)
+    ensemble, trained = run(settings)
+    tables = [np.asarray(ensemble.start([0]).state.params["embed"]["embedding"][0, 0])]
+    members = ensemble.start([0])
+    for step in range(3):
+        state, _ = jax.jit(ensemble.step)(root_keys([0]), members.state, jnp.int32(step))
+        members = members._replace(state=state)
+        tables.append(np.asarray(state.params["embed"]["embedding"][0, 0]))
+    expected = [np.linalg.norm(table[0] - table[1]) for table in tables]
+    np.testing.assert_allclose(trained.records["record"]["distance_input"][:, 0, 0, 0], expected, rtol=1e-6)
+
+
+def test_a_member_that_goes_non_finite_changes_nothing_in_the_others():
+    settings = config(seeds=3)
+    ensemble = experiment.build_ensemble(settings)
+    healthy = ensemble.start(settings.seed_list)
+    state = jax.tree.map(jnp.copy, healthy.state)
+    table = state.params["embed"]["embedding"].at[1, 1, 0, 0].set(jnp.nan)
+    sick = healthy._replace(state=state._replace(params={**state.params, "embed": {"embedding": table}}), cursor=jnp.int32(0))
+    advance = ensemble.compile(settings.seed_list, healthy)
+    after = [advance(members, settings.steps + 1) for members in (healthy, sick)]
+    others = [(seed, variant) for seed in range(3) for variant in range(2) if (seed, variant) != (1, 1)]
+    for seed, variant in others:
+        jax.tree.map(
+            lambda one, two, at=(seed, variant): np.testing.assert_array_equal(one[at], two[at]),
+            after[0][0].state.params,
+            after[1][0].state.params,
+        )
+    finite = after[1][1]["record"]["finite"]
+    assert not finite[:, 1, 1].any()
+    assert finite[:, [seed for seed, _ in others], [variant for _, variant in others]].all()
+
+
+def test_tied_members_stay_tied_to_the_bit():
+    ensemble, trained = run(config(steps=200))
+    params = trained.members.state.params
+    np.testing.assert_array_equal(params["embed"]["embedding"][:, 1], params["head"]["embedding"][:, 1])
+    ensemble.check(trained.members)
+    moved = params["head"]["embedding"].at[0, 1, 0, 0].add(1e-6)
+    state = trained.members.state._replace(params={**params, "head": {"embedding": moved}})
+    with pytest.raises(tying.TieError, match="variant 1 differ"):
+        ensemble.check(trained.members._replace(state=state))
+
+
+def test_clipping_in_the_step_counts_a_tied_pair_once(x64):
+    """The step of a switched tie under clipping against optax's own clip on the table stored once."""
+    tie = tying.Tie("a", "b")
+    params = {"a": jnp.array([1.0, 2.0]), "b": jnp.array([1.0, 2.0]), "c": jnp.array([3.0])}
+
+    def loss(params, batch, key):
+        value = jnp.sum(params["a"] * batch) + jnp.sum(params["b"] ** 2) + jnp.sum(params["c"] ** 3)
+        return value, {}
+
+    sgd = optax.sgd(0.1)
+    step = make_step(loss, sgd, [tie], max_norm=0.5)
+    ours, _ = step(TrainState(params, sgd.init(params)), jnp.array([1.0, -1.0]), jax.random.key(0), True)
+    stored = tying.store(params, [tie])
+    clipped = optax.chain(optax.clip_by_global_norm(0.5), sgd)
+    grads = jax.grad(lambda s: loss(tying.view(s, [tie]), jnp.array([1.0, -1.0]), None)[0])(stored)
+    updates, _ = clipped.update(grads, clipped.init(stored), stored)
+    expected = tying.view(optax.apply_updates(stored, updates), [tie])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), ours.params, expected)
+
+
+@pytest.mark.parametrize("change", [{"dropout": 0.3}, {"optimizer": "adam"}, {"schedule": "constant"}, {"batch_size": 40},
+                                    {"weight_decay": 0.0}, {"activation": "relu"}, {"max_norm": 0.1}])  # fmt: skip
+def test_every_option_changes_the_trajectory(change):
+    base = run(config(seeds=1, steps=20))[1].records["record"]["train_loss"]
+    other = run(config(seeds=1, steps=20, half_period=10, **change))[1].records["record"]["train_loss"]
+    assert np.isfinite(other).all()
+    assert (other[-1] != base[-1]).all()
+
+
+def test_dropout_acts_in_training_alone():
+    """Recorded validation and exact risk at step 0 are those of the same parameters without dropout."""
+    dropped = run(config(seeds=1, steps=1, record_every=1, exact_every=1, dropout=0.5))[1].records
+    plain = run(config(seeds=1, steps=1, record_every=1, exact_every=1))[1].records
+    np.testing.assert_array_equal(dropped["exact"]["cross_entropy"][0], plain["exact"]["cross_entropy"][0])
+    np.testing.assert_array_equal(dropped["record"]["validation_frozen_loss"][0], plain["record"]["validation_frozen_loss"][0])
+    assert (dropped["record"]["train_loss"][0] != plain["record"]["train_loss"][0]).all()
+
+
+def test_a_short_training_learns():
+    """A golden range: 3,000 steps at ten times the rate take every member below the loss of guessing by frequency."""
+    settings = config(seeds=2, steps=3000, record_every=1000, exact_every=3000, learning_rate=5e-3)
+    _, trained = run(settings)
+    exact = trained.records["exact"]["cross_entropy"][-1, :, :, 0]
+    # Guessing each symbol by its frequency alone: ln 2 for the bit, and the entropy of its spelling (.5077 on average).
+    assert (exact < 0.6932 + 0.5077 + 0.01).all()
+    assert (exact > 0.5077 - 1e-4).all()
