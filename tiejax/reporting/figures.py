@@ -74,6 +74,8 @@ def three_panels(steps: np.ndarray, panels: Mapping[str, Curves], ylabel: str, r
     axes[0, 0].set_ylabel(ylabel)
     if relative:
         axes[0, 0].set_yscale("log")
+        axes[0, 0].yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+        axes[0, 0].yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
     else:
         axes[0, 0].set_ylim(bottom=0)
     _legend_below(figure, axes[0, 0])

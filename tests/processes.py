@@ -1,0 +1,87 @@
+"""The experiment as a command, in this process and in others; and what it leaves on disk."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from experiments import exor
+from tiejax.reporting.command_line import run_main
+
+SCRIPT = Path(__file__).parents[1] / "experiments" / "exor.py"
+
+
+class Ended(NamedTuple):
+    status: int | str | None
+    out: str
+    err: str
+
+
+def tree(root: Path) -> dict[str, tuple[int, bytes | None]]:
+    """Everything under a directory: its time of change, and the bytes of a file."""
+    return {
+        str(path.relative_to(root)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def command_here(argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ended:
+    """Run the experiment's command in this process, up to where it would begin to train: getting there fails the test."""
+    monkeypatch.setattr(sys, "argv", [SCRIPT.name, *argv])
+    monkeypatch.setattr(exor, "stop_flag", lambda: pytest.fail(f"{argv} was taken for good input"))
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        run_main(exor.main)
+    return Ended(ended.value.code, *capsys.readouterr())
+
+
+def assert_refused(ended: Ended, *words: str) -> None:
+    """Exit status 2 and one line on standard error that holds every one of `words`."""
+    assert ended.status == 2
+    assert ended.out == ""
+    assert ended.err.startswith(f"{SCRIPT.name}: error: ")
+    assert ended.err.endswith("\n")
+    assert len(ended.err.splitlines()) == 1, ended.err
+    for word in words:
+        assert word in ended.err
+
+
+def start(*argv: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.Popen[str]:
+    """Start the experiment's command as a process."""
+    return start_python(SCRIPT, *argv, env=env, cwd=cwd)
+
+
+def start_python(*argv: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *map(str, argv)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | (env or {}),
+        cwd=cwd,
+    )
+
+
+def end(process: subprocess.Popen[str], timeout: float = 300) -> Ended:
+    """Wait for a process."""
+    out, err = process.communicate(timeout=timeout)
+    return Ended(process.returncode, out, err)
+
+
+def wait_until(true: Callable[[], object], process: subprocess.Popen[str], timeout: float = 300) -> bool:
+    """Wait until something is true, or the process has ended, which gives False."""
+    deadline = time.monotonic() + timeout
+    while not true():
+        if process.poll() is not None:
+            return False
+        if time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(f"nothing happened in {timeout} s")
+        time.sleep(0.01)
+    return True

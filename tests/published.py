@@ -1,0 +1,227 @@
+"""The published models and fixed inputs for them, shared by parity, golden and model tests. Knows nothing of torch.
+
+The table is written out from the specification and not read from the experiment, so that a slip there cannot hide here.
+"""
+
+import functools
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiejax import training, tying
+from tiejax.data import exor
+from tiejax.data.exor_batches import Batch
+from tiejax.models import BidirectionalLSTM, MaskedLM, Mixer, Transformer
+
+LENGTH, VOCABULARY = 8, 7
+DRAWS = 300  # of initial values, where their distribution is tested
+TIES = (tying.Tie("embed/embedding", "head/embedding"),)
+ENCODERS = {"transformer": Transformer, "lstm": BidirectionalLSTM, "mixer": Mixer}
+
+
+class Case(NamedTuple):
+    """An architecture and its settings, by the names of our modules' fields."""
+
+    architecture: str
+    settings: dict
+
+
+PUBLISHED = {
+    "transformer_small": Case("transformer", {"layers": 1, "width": 4, "heads": 1, "feed_forward": 4}),
+    "transformer_medium": Case("transformer", {"layers": 2, "width": 32, "heads": 1, "feed_forward": 32}),
+    "lstm_small": Case("lstm", {"layers": 2, "width": 4, "hidden": 8}),
+    "lstm_medium": Case("lstm", {"layers": 4, "width": 32, "hidden": 32}),
+    "mixer_small": Case("mixer", {"layers": 1, "width": 4, "token_hidden": 4, "channel_hidden": 8}),
+    "mixer_medium": Case("mixer", {"layers": 2, "width": 32, "token_hidden": 32, "channel_hidden": 32}),
+}
+SMALL = [name for name in PUBLISHED if name.endswith("small")]
+MEDIUM = [name for name in PUBLISHED if name.endswith("medium")]
+
+# Settings nobody published, each size different from every other, so that no transposed or misread axis fits by luck.
+OPTIONS = {
+    "transformer_relu_2_heads": Case(
+        "transformer", {"layers": 2, "width": 6, "heads": 2, "feed_forward": 10, "activation": "relu"}
+    ),
+    "transformer_silu_3_heads": Case(
+        "transformer", {"layers": 3, "width": 6, "heads": 3, "feed_forward": 10, "activation": "silu"}
+    ),
+    "lstm_forward": Case("lstm", {"layers": 2, "width": 6, "hidden": 5, "bidirectional": False}),
+    "lstm_uneven": Case("lstm", {"layers": 2, "width": 6, "hidden": 5}),
+    "mixer_gelu": Case("mixer", {"layers": 2, "width": 6, "token_hidden": 9, "channel_hidden": 12, "activation": "gelu"}),
+    "mixer_tanh": Case("mixer", {"layers": 2, "width": 6, "token_hidden": 9, "channel_hidden": 12, "activation": "tanh"}),
+}
+CASES = PUBLISHED | OPTIONS
+
+# (untied, tied) numbers of parameters.
+COUNTS = {
+    "transformer_small": (192, 164),
+    "transformer_medium": (13_376, 13_152),
+    "lstm_small": (2_684, 2_656),
+    "lstm_medium": (94_688, 94_464),
+    "mixer_small": (224, 196),
+    "mixer_medium": (6_032, 5_808),
+}
+
+
+class Protocol(NamedTuple):
+    """The optimizer of a training test; a short half period, so that the rate passes its minimum and rises again."""
+
+    kind: str = "adamw"
+    maximum: float = 5e-4
+    minimum: float = 1e-5
+    half_period: int = 100
+    weight_decay: float = 0.1
+    betas: tuple = (0.9, 0.999)
+    eps: float = 1e-12
+
+
+# What the training tests run: 300 steps of the small models, a few of the medium ones, always past a minimum.
+TRAINING = {name: (300, Protocol(half_period=100)) for name in SMALL}
+TRAINING |= {name: (20, Protocol(half_period=8)) for name in MEDIUM}
+
+
+def build(case: Case) -> MaskedLM:
+    """Return our masked LM of a case."""
+    settings = dict(case.settings)
+    width = settings["width"]
+    if case.architecture == "mixer":
+        del settings["width"]  # a mixer reads its width off its input
+    return MaskedLM(VOCABULARY, width, ENCODERS[case.architecture](**settings))
+
+
+def random_key(seed: int) -> jax.Array:
+    """Return a key of a generator that compiles in a fraction of the default's time; no test depends on which it is."""
+    return jax.random.key(seed, impl="rbg")
+
+
+def init(model: MaskedLM, key: jax.Array) -> dict:
+    """Draw our parameters, untied."""
+    return model.init(key, jnp.zeros((1, LENGTH), jnp.int32), jnp.zeros(1, jnp.int32))["params"]
+
+
+def draws(model: MaskedLM, number: int) -> dict:
+    """Draw our initial values under that many keys, in the float type that is on: leaves [number, ...]."""
+    return _draws(model, number, jnp.zeros(()).dtype)
+
+
+@functools.cache
+def _draws(model: MaskedLM, number: int, dtype: jnp.dtype) -> dict:
+    # One key after another: vectorised over keys, the random bits take several times as long to compile.
+    drawn = jax.lax.map(lambda key: init(model, key), jax.random.split(random_key(7), number))
+    assert drawn["embed"]["embedding"].dtype == dtype
+    return jax.tree.map(np.asarray, drawn)
+
+
+def by_path(params: dict) -> dict:
+    """Return the leaves by slash-separated path; `None` where a tie's target stood."""
+    pairs, _ = jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda leaf: leaf is None)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in pairs}
+
+
+def weights(model: MaskedLM, dtype: type = np.float64) -> dict:
+    """Return parameters that depend on nothing but their paths and shapes: the same wherever numpy runs.
+
+    No leaf keeps a value that would hide it (a zero bias, a scale of 1), and layers of a stack differ.
+    """
+
+    def draw(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        uniform = 2 * np.random.default_rng(zlib.crc32(name.encode())).random(leaf.shape) - 1
+        if name.endswith("embedding"):
+            value = np.sqrt(3) * uniform
+        elif name.endswith("kernel"):
+            value = uniform * np.sqrt(3 / leaf.shape[-2])
+        else:
+            value = name.endswith("scale") + 0.3 * uniform
+        return value.astype(dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(lambda: init(model, random_key(0))))
+
+
+def random_tokens(number: int) -> np.ndarray:
+    """Return sequences of arbitrary symbols, [number, LENGTH]."""
+    return (np.random.default_rng(0).random((number, LENGTH)) * VOCABULARY).astype(np.int32)
+
+
+def visits(steps: int) -> Batch:
+    """Return batches of the whole training split in the main variant, stacked over steps, drawn by numpy."""
+    rng = np.random.default_rng(1)
+    strings = exor.split(7)["train"]
+    shape = (steps, *strings.shape)
+    spelled = np.where(strings == 0, rng.random(shape) >= 0.1, 2 + (rng.random(shape) >= 0.5)).astype(np.int32)
+    parity = np.broadcast_to(4 + strings.sum(1) % 2, shape[:2])[..., None]
+    position = (rng.random(shape[:2]) * 7).astype(np.int32)
+    target = np.take_along_axis(spelled, position[..., None], axis=2)[..., 0]
+    np.put_along_axis(spelled, position[..., None], 6, axis=2)
+    return Batch(np.concatenate([spelled, parity], axis=2).astype(np.int32), position, target)
+
+
+def logits_everywhere(model: MaskedLM, params: dict, tokens: np.ndarray) -> np.ndarray:
+    """Return our logits at every position of every sequence, [batch, length, vocabulary]."""
+    # Accelerators multiply float32 in fewer bits unless told otherwise; the comparison is of mathematics.
+    with jax.default_matmul_precision("highest"):
+        logits = _everywhere(model)(*jax.tree.map(jnp.asarray, (params, tokens)))
+    return np.asarray(logits).reshape(*tokens.shape, VOCABULARY)
+
+
+@functools.cache  # one compilation for parity and golden tests, before and after training
+def _everywhere(model: MaskedLM) -> Callable[[dict, jax.Array], jax.Array]:
+    @jax.jit
+    def apply(params: dict, tokens: jax.Array) -> jax.Array:
+        positions = jnp.tile(jnp.arange(LENGTH, dtype=jnp.int32), len(tokens))
+        return model.apply({"params": params}, jnp.repeat(tokens, LENGTH, axis=0), positions)
+
+    return apply
+
+
+def train(model: MaskedLM, params: dict, batches: Batch, how: str, protocol: Protocol) -> tuple[np.ndarray, dict]:
+    """Train with the library's own step and optimizer; return the loss before every update and the final full parameters.
+
+    how: `untied`; `stored`, the tied table stored once; `switched`, both tables stored and the tie switched on at run time.
+    """
+    with jax.default_matmul_precision("highest"):
+        losses, final = _training(model, how, protocol)(*jax.tree.map(jnp.asarray, (params, batches)))
+    return np.asarray(losses), jax.tree.map(np.asarray, final)
+
+
+@functools.cache  # parity and golden tests start from different weights and share a compilation
+def _training(model: MaskedLM, how: str, protocol: Protocol) -> Callable[[dict, Batch], tuple]:
+    stored_ties = TIES if how == "stored" else ()
+    switched_ties = TIES if how == "switched" else ()
+
+    def logits(stored: dict, batch: Batch, key: jax.Array) -> jax.Array:
+        return model.apply({"params": tying.view(stored, stored_ties)}, batch.tokens, batch.position)
+
+    def loss(stored: dict, batch: Batch, key: jax.Array) -> tuple:
+        return training.masked_lm_loss(logits, stored, batch, key)
+
+    schedule = training.cosine_cycle(protocol.maximum, protocol.minimum, protocol.half_period)
+    optimizer = training.make_optimizer(protocol.kind, schedule, protocol.weight_decay, protocol.betas, protocol.eps)
+    step = training.make_step(loss, optimizer, switched_ties)
+
+    @jax.jit
+    def run(params: dict, batches: Batch) -> tuple:
+        if how == "switched":
+            params = tying.copy_to_targets(params, params, TIES, True)
+        stored = tying.store(params, stored_ties)
+        start = training.TrainState(stored, optimizer.init(stored))
+
+        def visit(state: training.TrainState, batch: Batch) -> tuple:
+            state, metrics = step(state, batch, jax.random.key(0), True)
+            return state, metrics["loss"]
+
+        state, losses = jax.lax.scan(visit, start, batches)
+        return losses, tying.view(state.params, stored_ties)
+
+    return run
+
+
+def difference(ours: np.ndarray, reference: np.ndarray) -> float:
+    """Return the largest difference over the largest reference value."""
+    assert ours.shape == reference.shape
+    assert ours.dtype == reference.dtype
+    return float(np.abs(ours - reference).max() / np.abs(reference).max())

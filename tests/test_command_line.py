@@ -1,0 +1,469 @@
+"""The command line: what is understood, and that bad input is one line, exit status 2, and nothing written."""
+
+import dataclasses
+import itertools
+import shutil
+import signal
+from pathlib import Path
+
+import docstring_parser
+import pytest
+import yaml
+from processes import SCRIPT, Ended, assert_refused, command_here, end, start, start_python, tree, wait_until
+
+from experiments import exor
+from tiejax.reporting import run_directory
+from tiejax.reporting.command_line import BadInput
+from tiejax.reporting.run_directory import RunDirectory
+
+FIELDS = [field.name for field in dataclasses.fields(exor.Config)]
+FILES = {
+    "comments.yaml": "# every line\n# a comment\n",
+    "good.yaml": "steps: 5\nbits: 4\nseeds: 2\n",
+    "unknown.yaml": "bits: 4\nrecord_evry: 10\n",
+    "switch.yaml": "resume: true\n",
+    "type.yaml": "steps: many\n",
+    "fraction.yaml": "seeds: [1.5]\n",
+    "null.yaml": "bits: null\n",
+    "choice.yaml": "model: gru\n",
+    "mapping.yaml": "steps: {a: 1}\n",
+    "sum.yaml": "zero: [.5, .6]\n",
+    "both.yaml": "variant: dh\none: [.5, .5]\n",
+    "malformed.yaml": "seeds: 3\nsteps: [1\nbits: }\n",
+    "tab.yaml": "seeds:\n\t- 3\n",
+    "list.yaml": "- 3\n- 4\n",
+    "text.yaml": "just words\n",
+    "object.yaml": "steps: !!python/object/apply:os.getpid []\n",
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory beside the files above, so that a default run directory would be seen."""
+    (tmp_path / "files").mkdir()
+    for name, text in FILES.items():
+        (tmp_path / "files" / name).write_text(text)
+    (tmp_path / "files" / "binary.yaml").write_bytes(b"\xff\xfe\x00\x80\xfd")
+    (tmp_path / "files" / "directory.yaml").mkdir()
+    (tmp_path / "files" / "some_file").write_text("mine\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def refused(here, monkeypatch, capsys):
+    """Run a command that must be refused, with these words, and change nothing."""
+
+    def run(argv, *words):
+        before = tree(here)
+        assert_refused(command_here(argv, monkeypatch, capsys), *words)
+        assert tree(here) == before
+
+    return run
+
+
+def read(*argv):
+    return exor.read_command_line(argv)[0]
+
+
+def make_run(path, finished=False, **fields):
+    """Leave in `path` what a run leaves there."""
+    config = exor.Config(**fields, out=str(path)).resolved()
+    run = RunDirectory.claim(path, False, False, config)
+    run.checkpoints.mkdir()
+    (run.checkpoints / "1").write_text("a checkpoint")
+    run.figures.mkdir()
+    if finished:
+        run.write_results({"claims": []})
+    run.release()
+    return path
+
+
+BAD = {
+    "sum": ("--zero [.5,.6]", "--zero", "sum to 1", "1.1"),
+    "sum of three": ("--one [.5,.3,.1]", "--one", "sum to 1", "0.9"),
+    "negative probability": ("--zero [-.1,1.1]", "--zero", "not negative", "-0.1"),
+    "probability is nan": ("--zero [.nan,1]", "--zero", "finite"),
+    "no zero": ("--zero []", "--zero", "at least one"),
+    "no one": ("--one []", "--one", "at least one"),
+    "no list": ("--zero .5", "--zero", "list"),
+    "text for a probability": ("--zero [a,1]", "--zero", "number"),
+    "one bit": ("--bits 1", "--bits", "between 2 and 16"),
+    "17 bits": ("--bits 17", "--bits", "between 2 and 16"),
+    "no seed": ("--seeds 0", "--seeds", "at least one"),
+    "less than no seed": ("--seeds -3", "--seeds", "at least one"),
+    "no seed in the list": ("--seeds []", "--seeds", "at least one"),
+    "repeated seed": ("--seeds [3,7,3]", "--seeds", "3 is repeated"),
+    "repeated seed 0": ("--seeds [0,5,0]", "--seeds", "0 is repeated"),
+    "negative seed": ("--seeds [4,-1]", "--seeds", "between 0 and", "-1"),
+    "large seed": ("--seeds [4294967296]", "--seeds", "between 0 and", "4294967296"),
+    "more seeds than there are": ("--seeds 9999999999999", "--seeds", "between 0 and"),
+    "seeds without brackets": ("--seeds 3,7", "--seeds", "whole number", "list"),
+    "variant and zero": ("--variant dh --zero [.5,.5]", "--variant", "--zero", "not both"),
+    "one and variant": ("--one [.5,.5] --variant main", "--variant", "--one", "not both"),
+    "unknown variant": ("--variant both", "--variant", "main, dh, no-dh"),
+    "unknown model": ("--model gru", "--model", "transformer, lstm, mixer"),
+    "heads": ("--heads 3", "--heads", "do not divide", "width 4"),
+    "heads of a width": ("--width 10 --heads 4", "--heads", "do not divide", "width 10"),
+    "no heads": ("--heads 0", "--heads", "at least 1"),
+    "heads of an lstm": ("--model lstm --heads 2", "--heads", "lstm", "hidden"),
+    "negative steps": ("--steps -5", "--steps", "at least 1", "-5"),
+    "no steps": ("--steps 0", "--steps", "at least 1"),
+    "steps in words": ("--steps many", "--steps", "whole number", "many"),
+    "steps without a value": ("--steps", "--steps", "expected one argument"),
+    "negative rate": ("--learning_rate=-1e-3", "--learning_rate", "not negative", "-0.001"),
+    "rate is nan": ("--learning_rate .nan", "--learning_rate", "number"),
+    "negative smallest rate": ("--minimum_learning_rate -1", "--minimum_learning_rate", "not negative"),
+    "smallest above largest": ("--minimum_learning_rate .1", "--minimum_learning_rate", "--learning_rate 0.0005"),
+    "negative decay": ("--weight_decay -.1", "--weight_decay", "not negative"),
+    "negative eps": ("--eps -1", "--eps", "not negative"),
+    "negative half period": ("--half_period -1", "--half_period", "at least 1"),
+    "negative norm": ("--max_norm -1", "--max_norm", "above 0"),
+    "dropout of everything": ("--dropout 1", "--dropout", "[0, 1)"),
+    "no layers": ("--layers 0", "--layers", "at least 1"),
+    "no batch": ("--batch_size 0", "--batch_size", "at least 1"),
+    "batch above the split": ("--batch_size 115", "--batch_size", "114"),
+    "no records": ("--record_every 0", "--record_every", "at least 1"),
+    "exact between records": ("--exact_every 750", "--exact_every", "multiple", "500"),
+    "no time between checkpoints": ("--checkpoint_every 0", "--checkpoint_every", "above 0"),
+    "negative time between checkpoints": ("--checkpoint_every -1", "--checkpoint_every", "above 0"),
+    "abbreviation": ("--step 5", "--step;", "--steps?"),
+    "abbreviated switch": ("--over", "--over;", "--overwrite?"),
+    "abbreviated config": ("--conf files/good.yaml", "--conf;", "--config?"),
+    "unknown option": ("--learning-rat=3", "--learning-rat;", "--learning_rate?"),
+    "far from any option": ("--xyzzy 3", "--xyzzy"),
+    "no option": ("transformer", "transformer"),
+    "config without a file": ("--steps 5 --config", "--config", "needs a file"),
+    "no such file": ("--config files/none.yaml", "files/none.yaml", "no such file"),
+    "unknown field": ("--config files/unknown.yaml", "files/unknown.yaml", "record_evry", "record_every?"),
+    "switch in a file": ("--config files/switch.yaml", "files/switch.yaml", "unknown field resume"),
+    "wrong type in a file": ("--config files/type.yaml", "files/type.yaml", "steps", "whole number", "many"),
+    "wrong type of an item": ("--config files/fraction.yaml", "files/fraction.yaml", "seeds", "whole number", "1.5"),
+    "null in a file": ("--config files/null.yaml", "files/null.yaml", "bits", "whole number", "null"),
+    "wrong choice in a file": ("--config files/choice.yaml", "files/choice.yaml", "model", "transformer, lstm, mixer"),
+    "mapping for a number": ("--config files/mapping.yaml", "files/mapping.yaml", "steps", "whole number"),
+    "sum in a file": ("--config files/sum.yaml", "zero", "sum to 1"),
+    "variant and one in a file": ("--config files/both.yaml", "variant", "one", "not both"),
+    "variant over a file": ("--config files/sum.yaml --variant dh", "variant", "zero", "not both"),
+    "malformed": ("--config files/malformed.yaml", "files/malformed.yaml", "line 3", "not YAML"),
+    "tab": ("--config files/tab.yaml", "files/tab.yaml", "line 2", "not YAML"),
+    "list": ("--config files/list.yaml", "files/list.yaml", "field: value"),
+    "text": ("--config files/text.yaml", "files/text.yaml", "field: value"),
+    "python object": ("--config files/object.yaml", "files/object.yaml", "line 1", "not YAML"),
+    "binary": ("--config files/binary.yaml", "files/binary.yaml", "cannot be read", "UTF-8"),
+    "directory": ("--config files/directory.yaml", "files/directory.yaml", "cannot be read", "directory"),
+    "bad file under a good one": ("--config files/type.yaml --config files/good.yaml", "files/type.yaml", "steps"),
+    "bad file under a good flag": ("--config files/type.yaml --steps 5", "files/type.yaml", "steps"),
+    "out is a file": ("--out files/some_file", "--out", "files/some_file", "is a file", "directory"),
+    "out is under a file": ("--out files/some_file/run", "--out", "files/some_file/run", "cannot be written"),
+    "out cannot be made": ("--out /proc/none/run", "--out", "/proc/none/run", "cannot be written"),
+    "out has a long name": (f"--out {'x' * 300}", "--out", "too long"),
+    "out is no run": ("--out files", "--out", "files", "no run", "new directory"),
+    "overwrite what is no run": ("--out files --overwrite", "--out", "files", "no run", "new directory"),
+    "resume nothing": ("--resume", "--resume", "no run", "runs/exor/main-transformer-small"),
+    "resume nothing there": ("--resume --out files/run", "--resume", "no run", "files/run"),
+    "resume what is no run": ("--resume --out files", "files", "no run"),
+    "resume and overwrite": ("--resume --overwrite --out run", "--resume", "--overwrite", "one of them"),
+}
+
+
+@pytest.mark.parametrize(("line", "words"), [(case[0], case[1:]) for case in BAD.values()], ids=list(BAD))
+def test_bad_input(refused, line, words):
+    refused(line.split(), *words)
+
+
+def test_bad_input_of_many_lines_is_one_line(refused):
+    refused(["--config", "files/a\nb.yaml"], "no such file")
+    refused(["--steps", "1\n2"], "--steps", "whole number")
+
+
+@pytest.mark.parametrize("line", ["--zero [.5,.6]", "--config files/malformed.yaml", "--out files/some_file/run"])
+def test_bad_input_of_a_process(here, line):
+    before = tree(here)
+    assert_refused(end(start(*line.split(), cwd=here)))
+    assert tree(here) == before
+
+
+def test_unfinished_run_needs_resume_or_overwrite(here, refused):
+    make_run(here / "run")
+    refused(["--out", "run"], "run", "unfinished", "--resume", "--overwrite")
+
+
+def test_finished_run_is_not_overwritten(here, refused):
+    make_run(here / "run", finished=True)
+    refused(["--out", "run"], "run", "finished", "--overwrite")
+
+
+def test_default_run_directory_is_looked_at(here, refused):
+    make_run(here / "runs/exor/dh-lstm-small")
+    refused(["--variant", "dh", "--model", "lstm"], "runs/exor/dh-lstm-small", "unfinished")
+
+
+@pytest.mark.parametrize("text", ["lr: 3\n", "just words\n", "steps: [1\n", "steps: many\n"])
+def test_overwrite_spares_a_directory_with_another_config(here, refused, text):
+    """A config.yaml makes no run: other programs write such files, and folders `figures` and `checkpoints`."""
+    for name in ("figures", "checkpoints"):
+        (here / "other" / name).mkdir(parents=True)
+    (here / "other/config.yaml").write_text(text)
+    (here / "other/checkpoints/weights.bin").write_bytes(b"years of work")
+    refused(["--out", "other", "--overwrite"], "other", "no run")
+
+
+def test_overwrite_replaces_a_run_and_nothing_else(here):
+    path = make_run(here / "run", finished=True, steps=5)
+    (path / "notes.txt").write_text("mine")
+    config = exor.Config(steps=7, out="run").resolved()
+    RunDirectory.claim(path, False, True, config).release()
+    assert {entry.name for entry in path.iterdir()} - {".lock"} == {"config.yaml", "notes.txt"}
+    assert yaml.safe_load((path / "config.yaml").read_text()) == dataclasses.asdict(config)
+
+
+def test_overwrite_killed_on_the_way_leaves_an_unfinished_run(here, monkeypatch):
+    path = make_run(here / "run", finished=True)
+    removed = []
+
+    def killed(target):
+        if removed:
+            raise KeyboardInterrupt
+        removed.append(target)
+        shutil.rmtree(target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_directory, "shutil", type("Killed", (), {"rmtree": staticmethod(killed)}))
+        with pytest.raises(KeyboardInterrupt):
+            RunDirectory.claim(path, False, True, exor.Config().resolved())
+    assert RunDirectory.state(path) == "unfinished"
+
+
+def test_a_directory_with_the_lock_alone_is_new(here):
+    """What a process leaves that was killed before it wrote its configuration."""
+    (here / "run").mkdir()
+    (here / "run/.lock").touch()
+    (here / "run/.config.yaml.part").write_text("steps")
+    RunDirectory.claim(here / "run", False, False, exor.Config().resolved()).release()
+    assert RunDirectory.state(here / "run") == "unfinished"
+
+
+HOLD = (
+    "import filelock, sys; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print('held', flush=True); sys.stdin.read()"
+)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_second_process(here, refused, finished):
+    """Another process holds the directory: it is left alone, and free again once that process was killed."""
+    path = make_run(here / "run", finished=finished)
+    other = start_python("-c", HOLD, path / ".lock")
+    assert other.stdout.readline() == "held\n"
+    for switch in ("--overwrite",) if finished else ("--overwrite", "--resume"):
+        refused(["--out", "run", switch], "--out run", "another process")
+    other.send_signal(signal.SIGKILL)
+    end(other)
+    RunDirectory.claim(path, not finished, finished, exor.Config().resolved()).release()
+
+
+def test_second_process_beside_a_running_run(here, refused):
+    """Two are started at once on a new directory: one runs; the other, and all that come later, are refused."""
+    both = [start("--seeds", 1, "--steps", 100_000, "--out", "run", cwd=here) for _ in range(2)]
+    try:
+        wait_until(lambda: any(process.poll() is not None for process in both), both[0])
+        assert [process.poll() for process in both].count(None) == 1, "one of the two must go on"
+        loser, winner = sorted(both, key=lambda process: process.poll() is None)
+        assert_refused(end(loser), "--out run")
+        wait_until((here / "run/config.yaml").exists, winner)
+        winner.send_signal(signal.SIGSTOP)  # alive, and writing nothing while `refused` looks
+        for switch in ("--overwrite", "--resume"):
+            refused(["--out", "run", switch], "--out run", "another process")
+        refused(["--out", "run"], "--out run")
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
+
+
+def test_configuration_is_written_before_jax_is_imported(here):
+    code = """
+import sys
+from pathlib import Path
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("jax", "jaxlib", "flax", "optax", "orbax"):
+            print(name, Path("run/config.yaml").read_text())
+            raise SystemExit(7)
+
+sys.meta_path.insert(0, Watch())
+sys.path.insert(0, sys.argv.pop(1))
+from experiments import exor
+exor.main(sys.argv[1:])
+"""
+    argv = ["--seeds", "[3,7]", "--steps", "5", "--out", "run"]
+    ended = end(start_python("-c", code, SCRIPT.parents[1], *argv, cwd=here))
+    assert ended.status == 7, ended.err
+    name, text = ended.out.split(maxsplit=1)
+    assert name == "jax"
+    assert yaml.safe_load(text) == dataclasses.asdict(exor.Config(seeds=[3, 7], steps=5, out="run").resolved())
+
+
+def test_bad_input_is_refused_without_jax(here):
+    make_run(here / "run")
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from experiments import exor
+from tiejax.reporting.command_line import BadInput
+for line in ("--heads 3", "--out run", "--config files/type.yaml", "--out files/some_file/run", "--out run --resume --steps 9"):
+    try:
+        exor.main(line.split())
+    except BadInput:
+        print(sorted({"jax", "jaxlib", "flax", "optax", "orbax", "matplotlib", "scipy"} & set(sys.modules)))
+"""
+    ended = end(start_python("-c", code, SCRIPT.parents[1], cwd=here))
+    assert ended == Ended(0, "[]\n" * 5, "")
+
+
+@pytest.mark.parametrize(
+    "parts", list(itertools.permutations([["--config", "files/good.yaml"], ["--steps", "7"], ["--seeds=[3,7,11]"]]))
+)
+def test_flags_win_over_the_file_wherever_they_stand(here, parts):
+    config = read(*itertools.chain(*parts))
+    assert (config.steps, config.bits, config.seeds) == (7, 4, [3, 7, 11])
+
+
+def test_a_later_file_wins_over_an_earlier_one(here):
+    Path("later.yaml").write_text("steps: 6\n")
+    config = read("--config=files/good.yaml", "--config", "later.yaml")
+    assert (config.steps, config.bits) == (6, 4)
+
+
+def test_a_file_of_comments_is_valid(here):
+    assert read("--config", "files/comments.yaml") == read() == exor.Config().resolved()
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds", "expected"), [("32", 32, list(range(32))), ("[3,7,11]", [3, 7, 11], [3, 7, 11]), ("[0]", [0], [0])]
+)
+def test_seeds(here, text, seeds, expected):
+    Path("seeds.yaml").write_text(f"seeds: {text}\n")
+    for config in (read("--seeds", text), read(f"--seeds={text}"), read("--config", "seeds.yaml")):
+        assert config.seeds == seeds
+        assert config.seed_list == expected
+
+
+def test_numbers_as_yaml_does_not_read_them(here):
+    """YAML 1.1 takes 5e-4 for text."""
+    Path("rate.yaml").write_text("learning_rate: 5e-4\neps: 1e-8\n")
+    config = read("--config", "rate.yaml")
+    assert (config.learning_rate, config.eps) == (5e-4, 1e-8)
+
+
+@pytest.mark.parametrize("variant", ["main", "dh", "no-dh"])
+def test_variant(here, variant):
+    config = read("--variant", variant)
+    assert config.variant_name == variant
+    assert Path(config.out).name == f"{variant}-transformer-small"
+    assert (config.task.zero, config.task.one) == {
+        "main": ((0.1, 0.9), (0.5, 0.5)),
+        "dh": ((1, 0), (0.5, 0.5)),
+        "no-dh": ((1, 0), (0.1, 0.9)),
+    }[variant]
+
+
+def test_explicit_distributions_are_reported_as_custom(here):
+    Path("custom.yaml").write_text("zero: [.2, .3, .5]\n")
+    for argv in (["--zero", "[.2,.3,.5]"], ["--config", "custom.yaml"]):
+        config = read(*argv)
+        assert config.variant is None
+        assert config.variant_name == "custom"
+        assert Path(config.out).name == "custom-transformer-small"
+        assert (config.task.zero, config.task.one) == ((0.2, 0.3, 0.5), (0.5, 0.5))
+    # Even where they are those of a variant.
+    assert read("--zero", "[.1,.9]", "--one", "[.5,.5]").variant_name == "custom"
+    assert read().variant_name == "main"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [[], ["--seeds", "[3,7,11]", "--variant", "dh", "--resume"], ["--resume", "--quiet", "--config", "files/good.yaml"]],
+)
+def test_print_config_prints_a_file_that_can_be_loaded(here, monkeypatch, capsys, argv):
+    before = tree(here)
+    ended = command_here([*argv, "--print_config"], monkeypatch, capsys)
+    assert tree(here) == before
+    assert (ended.status, ended.err) == (0, "")
+    assert sorted(yaml.safe_load(ended.out)) == sorted(FIELDS)
+    Path("printed.yaml").write_text(ended.out)
+    plain = [word for word in argv if word not in ("--resume", "--quiet")]
+    assert read("--config", "printed.yaml") == read(*plain)
+
+
+def test_help_explains_every_field_and_switch(here, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "1000")
+    ended = command_here(["--help"], monkeypatch, capsys)
+    assert (ended.status, ended.err) == (0, "")
+    explained = {param.arg_name: param.description for param in docstring_parser.parse(exor.Config.__doc__).params}
+    assert sorted(explained) == sorted(FIELDS)
+    options = {part.split(maxsplit=1)[0].rstrip(","): " ".join(part.split()) for part in ended.out.split("\n  --")[1:]}
+    for name, text in (explained | exor.COMMAND.switches).items():
+        assert text.strip()
+        assert " ".join(text.split()) in options[name]
+
+
+def test_sizes_and_models_set_their_defaults(here):
+    """The published settings, as the specification lists them."""
+    config = read("--model", "mixer", "--size", "medium", "--width", "16")
+    assert (config.layers, config.width, config.token_hidden, config.channel_hidden) == (2, 16, 32, 32)
+    assert (config.learning_rate, config.steps, config.heads, config.hidden) == (5e-4, 500_000, None, None)
+    assert read("--size", "medium").learning_rate == 1e-4
+
+
+def test_resume_takes_the_configuration_of_the_run(here):
+    make_run(here / "run", steps=50, bits=4, seeds=[3, 7], variant="dh")
+    started = dataclasses.replace(exor.Config(steps=50, bits=4, seeds=[3, 7], variant="dh").resolved(), out=str(here / "run"))
+    assert read("--out", "run", "--resume") == started
+    assert read("--out", "run", "--resume", "--bits", "4", "--variant=dh") == started
+    # A null stands for the default that the run was started with.
+    Path("nulls.yaml").write_text("heads: null\nexact_every: null\nlearning_rate: null\n")
+    assert read("--out", "run", "--resume", "--config", "nulls.yaml") == started
+    # What changes no result may differ.
+    free = {"checkpoint_every": 5.0, "figure_style": "published"}
+    flags = [f"--{name}={value}" for name, value in free.items()]
+    assert read("--out", "run", "--resume", *flags) == dataclasses.replace(started, **free)
+
+
+@pytest.mark.parametrize(
+    ("line", "differences"),
+    [
+        ("--steps 60 --bits 5", ["steps: 50 -> 60", "bits: 4 -> 5"]),
+        ("--seeds 3", ["seeds: [3, 7] -> 3"]),
+        ("--model lstm", ["model: transformer -> lstm"]),
+        ("--zero [.5,.5]", ["zero: None -> [0.5, 0.5]"]),
+        ("--config files/good.yaml", ["steps: 50 -> 5", "seeds: [3, 7] -> 2"]),
+        ("--config steps.yaml", ["steps: 50 -> 150000"]),
+        ("--learning_rate .001 --width 8 --heads 2", ["learning_rate: 0.0005 -> 0.001", "width: 4 -> 8", "heads: 1 -> 2"]),
+    ],
+)
+def test_resume_with_another_configuration_lists_the_differences(here, refused, line, differences):
+    make_run(here / "run", steps=50, bits=4, seeds=[3, 7])
+    Path("steps.yaml").write_text("steps: null\n")
+    argv = ["--out", "run", "--resume", *line.split()]
+    refused(argv, "--resume", "run", "another configuration", *differences)
+    with pytest.raises(BadInput) as error:
+        exor.read_command_line(argv)
+    assert str(error.value).count(" -> ") == len(differences)
+
+
+def test_resume_with_a_broken_configuration_names_its_file(here, refused):
+    path = make_run(here / "run")
+    (path / "config.yaml").write_text("steps: [1\n")
+    refused(["--out", "run", "--resume"], "run/config.yaml", "not YAML")
+
+
+def test_resume_of_a_finished_run_says_so(here, monkeypatch, capsys):
+    make_run(here / "run", finished=True)
+    before = tree(here)
+    ended = command_here(["--out", "run", "--resume"], monkeypatch, capsys)
+    assert (ended.status, ended.err) == (0, "")
+    assert len(ended.out.splitlines()) == 1
+    assert "finished" in ended.out
+    assert tree(here) == before
