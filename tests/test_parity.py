@@ -102,8 +102,8 @@ def test_100_steps_of_adam_agree(x64, name):
 
 def test_adam_is_not_adamw(x64):
     """The test above could not tell them apart if decay hardly mattered."""
-    _, adam, _ = torch_run("lstm_small", True, 100, published.Protocol(kind="adam", half_period=40))
-    _, adamw, _ = torch_run("lstm_small", True, 100, published.Protocol(half_period=40))
+    _, adam, _ = torch_run("mixer_small", True, 100, published.Protocol(kind="adam", half_period=40))
+    _, adamw, _ = torch_run("mixer_small", True, 100, published.Protocol(half_period=40))
     assert published.difference(adam["embed.weight"], adamw["embed.weight"]) > 1e-3
 
 

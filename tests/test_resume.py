@@ -98,7 +98,7 @@ def resume(out, env, *settings):
 def test_killed_at_random_moments(tmp_path, env, uninterrupted):
     """Killed twice while it imports and compiles, then whenever it has got a little farther than the time before."""
     out, rng, killed = tmp_path / "run", random.Random(20), []
-    for moment in ("importing", "compiling", "training", "training", "training", "training"):
+    for moment in ("importing", "compiling", "training", "training", "training"):
         there, last = (out / "config.yaml").exists(), steps(out)[-1:]
         process = start(*SETTINGS, "--out", out, *(["--resume"] if there else []), env=env)
         if moment == "importing":

@@ -125,7 +125,7 @@ class Checkpoints:
         restored = self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore()))["arrays"]
         arrays = {group: {name: np.asarray(array) for name, array in fields.items()} for group, fields in restored.items()}
         found = {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()}
-        if False:
+        if found != content["digests"]:
             differ = [
                 f"{group}/{name}"
                 for group, digests in content["digests"].items()
