@@ -128,10 +128,8 @@ class Config:
         variant = self.variant or ("main" if self.zero is None and self.one is None else None)
         given = dataclasses.asdict(self) | {"variant": variant}
         if variant is None:
-            main = exor.VARIANTS["main"]
-            given["zero"], given["one"] = list(self.zero or main[0]), list(self.one or main[1])
-            # An empty list is a mistake to report, not a value to replace.
-            given |= {name: value for name in ("zero", "one") if (value := getattr(self, name)) == []}
+            for name, probabilities in zip(("zero", "one"), exor.VARIANTS["main"], strict=True):
+                given[name] = list(probabilities) if given[name] is None else given[name]
         own = OWN_SETTINGS[self.model]
         for name in {name for settings in OWN_SETTINGS.values() for name in settings} - set(own):
             if given[name] is not None:
@@ -189,7 +187,7 @@ class Config:
             )
         if self.exact_every % self.record_every:
             raise BadInput(f"--exact_every: must be a multiple of --record_every {self.record_every}, got {self.exact_every}")
-        train = (2**task.bits - 1) * 9 // 10
+        train = exor.train_size(task.bits)
         if self.batch_size is not None and self.batch_size > train:
             raise BadInput(f"--batch_size: at most the {train} strings of the training split, got {self.batch_size}")
 
@@ -258,32 +256,12 @@ def build_model(config: Config) -> Any:
     """Return the masked LM of a resolved configuration."""
     from tiejax import models
 
-    assert config.layers is not None
     assert config.width is not None
-    encoder: Any
-    if config.model == "transformer":
-        encoder = models.Transformer(
-            config.layers,
-            config.width,
-            config.heads or 1,
-            config.feed_forward or config.width,
-            config.activation or "gelu",
-            config.dropout,
-            bool(config.identical_layers),
-        )
-    elif config.model == "lstm":
-        encoder = models.BidirectionalLSTM(
-            config.layers, config.width, config.hidden or config.width, bool(config.bidirectional), config.dropout
-        )
-    else:
-        encoder = models.Mixer(
-            config.layers,
-            config.token_hidden or config.width,
-            config.channel_hidden or config.width,
-            config.activation or "relu",
-            config.dropout,
-        )
-    return models.MaskedLM(config.task.vocabulary, config.width, encoder)
+    settings = {name: value for name, value in config.model_settings.items() if name not in ("architecture", "size")}
+    if config.model == "mixer":
+        del settings["width"]  # the mixer takes it from its input
+    encoder = {"transformer": models.Transformer, "lstm": models.BidirectionalLSTM, "mixer": models.Mixer}[config.model]
+    return models.MaskedLM(config.task.vocabulary, config.width, encoder(**settings))
 
 
 def build_ensemble(config: Config) -> "Ensemble":
@@ -323,13 +301,13 @@ def build_ensemble(config: Config) -> "Ensemble":
             validation["frozen"] = exor_batches.frozen(task, splits["validation"])
         sampled = {f"validation_{name}": loss(params, visit, None)[1] for name, visit in validation.items()}
         sampled["train"] = loss(params, batch, jax.random.fold_in(training.stream(key, "dropout"), step))[1]
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
-        return {
+        found = {
             "distance_input": pairwise_distances(params["embed"]["embedding"]),
             "distance_output": pairwise_distances(params["head"]["embedding"]),
             **{f"{name}_{metric}": value for name, metrics in sampled.items() for metric, value in metrics.items()},
-            "finite": finite,
         }
+        finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((params, found))]
+        return found | {"finite": jnp.all(jnp.stack(finite))}
 
     recorders = {"record": training.Recorder(config.record_every, measure)}
     ordered = config.model != "transformer"  # no positions: a sequence is its multiset of symbols
@@ -389,14 +367,18 @@ def task_symbols(task: exor.EXor) -> "Symbols":
 
 
 def draw(
-    config: Config, metrics: Mapping[str, np.ndarray], runs: "Trajectories", symbols: "Symbols", bayes: Mapping[str, float]
+    config: Config,
+    metrics: Mapping[str, np.ndarray],
+    runs: "Trajectories",
+    symbols: "Symbols",
+    bayes: Mapping[str, Mapping[str, float]],
 ) -> "list[pages.Drawn]":
     """Return the figures of a run in the order of its report."""
     from tiejax.reporting import exor as pages
 
     finite = metrics["finite"].all(axis=(0, 2))
     labels = {bit: pages.pair_label(bit, symbols.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
-    exact = {name: values[..., 0] for name, values in runs.exact.items() if values.ndim > 3}
+    exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
     sampled = {
         "cross_entropy": metrics["validation_redrawn_loss"][:, finite],
         "accuracy": metrics["validation_redrawn_accuracy"][:, finite],
@@ -409,7 +391,7 @@ def draw(
         *drawn,
         pages.relative_distances(runs.steps, runs.relative, labels),
         pages.learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
-        pages.final_values({name: runs.final(values, exact=True) for name, values in exact.items()}, relative, labels),
+        pages.final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
         pages.all_distances(runs.steps, tables, metrics["pairs"], names),
     ]
 
@@ -428,13 +410,17 @@ def main(argv: Sequence[str]) -> int:
 
     import jax
 
-    from tiejax import training
+    # Accelerators multiply float32 in fewer bits unless told otherwise; exact risk would not be exact.
+    jax.config.update("jax_default_matmul_precision", "highest")
+
+    from tiejax import training, tying
     from tiejax.analysis import exor as findings
     from tiejax.reporting import exor as pages
     from tiejax.reporting import figures
 
     seeds, models = config.seed_list, 2 * len(config.seed_list)
-    command = shlex.join(["python", *sys.argv])
+    # As somebody else would repeat it: from the start.
+    command = shlex.join(["python", sys.argv[0], *(word for word in argv if word not in ("--resume", "--overwrite"))])
     facts = run.write_environment({"devices": [f"{d.platform} {d.device_kind}" for d in jax.devices()]}, command)
     console.say(
         f"EXor {config.variant_name}, {config.model} {config.size}: {len(seeds)} seeds, tied and untied, {config.steps:,} steps"
@@ -445,18 +431,21 @@ def main(argv: Sequence[str]) -> int:
         number = exor.count_contexts(config.task, config.model != "transformer")
         console.warn(f"exact risk is left out: {number:,} contexts are more than {exor.MAX_CONTEXTS:,}")
     checkpoints = training.Checkpoints(run.checkpoints, ensemble.ties, say=console.warn)
-    with console:
-        trained = training.train(
-            ensemble,
-            seeds,
-            checkpoints,
-            resume=switches["resume"],
-            on_compiled=lambda seconds: console.say(f"compiled in {seconds:.1f} s"),
-            on_progress=lambda now: console.progress(now.step, now.steps, now.steps_here, now.train_s, models),
-            stop_requested=stop,
-            say=console.say,
-            checkpoint_s=config.checkpoint_every,
-        )
+    try:
+        with console:
+            trained = training.train(
+                ensemble,
+                seeds,
+                checkpoints,
+                resume=switches["resume"],
+                on_compiled=lambda seconds: console.say(f"compiled in {seconds:.1f} s"),
+                on_progress=lambda now: console.progress(now.step, now.steps, now.steps_here, now.train_s, models),
+                stop_requested=stop,
+                say=console.say,
+                checkpoint_s=config.checkpoint_every,
+            )
+    except (training.CheckpointMismatch, tying.TieError) as error:
+        raise BadInput(f"--resume: {error}") from None
     checkpoints.close()
     if not trained.finished:
         console.result(f"stopped at step {int(trained.members.cursor):,}; go on with the same command and --resume")
@@ -485,9 +474,10 @@ def main(argv: Sequence[str]) -> int:
         }
     )
     if results["excluded_seeds"]:
-        excluded = ", ".join(map(str, results["excluded_seeds"]))
-        console.warn(f"a member became non-finite: left out of the statistics are the seeds {excluded}")
-    drawn = draw(config, metrics, runs, symbols, named["train"]) if results["seeds"] else []
+        for row in results["non_finite"]:
+            console.warn(f"{row['variant']} seed {row['seed']} became non-finite (seen at step {row['step']})")
+        console.warn(f"left out of the statistics: seeds {', '.join(map(str, results['excluded_seeds']))}")
+    drawn = draw(config, metrics, runs, symbols, named) if results["seeds"] else []
     pictures = [(item.caption, figures.save(item.figure, run.figures, item.name)) for item in drawn]
     settings = (run.path / CONFIG).read_text()
     report = run.write_report(pages.page(results, dataclasses.asdict(config), settings, facts, pictures))

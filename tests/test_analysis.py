@@ -113,6 +113,18 @@ def test_no_seeds():
     assert paired_test(np.zeros(0)).estimate is None
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_decides_nothing_and_spoils_no_other_claim(bad):
+    up = np.linspace(0.1, 1, 12)
+    rows = assess([claim(up, 1), claim([*up[:-1], bad], 1)])
+    assert (rows[1]["p"], rows[1]["estimate"], rows[1]["verdict"]) == (None, None, "undecided")
+    assert rows[0]["p_adjusted"] == rows[0]["p"] < 0.01
+
+
+def test_roughness_of_a_single_record_is_nothing():
+    assert np.isnan(log_roughness(np.ones((2, 1)))).all()
+
+
 def test_holm_by_hand():
     assert holm([0.01, None, 0.04, 0.03]) == pytest.approx([0.03, None, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]

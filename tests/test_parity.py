@@ -35,7 +35,9 @@ def test_logits_agree_in_float64(x64, name):
 
 
 def start(name):
-    """Our own initial values."""
+    """Our own initial values; for the medium sizes, whose drawing takes longest to compile, the fixed weights."""
+    if name in published.MEDIUM:
+        return published.weights(published.build(published.CASES[name]))
     return jax.tree.map(lambda leaf: leaf[0], published.draws(published.build(published.CASES[name]), 1))
 
 
@@ -83,10 +85,14 @@ def compare_training(name, how, steps, protocol):
         assert np.array_equal(ours["embed.weight"], ours["head.weight"])
 
 
-@pytest.mark.parametrize("how", ["untied", "stored", "switched"])
+@pytest.mark.parametrize("how", ["untied", "stored"])
 @pytest.mark.parametrize("name", published.SMALL)
 def test_300_steps_of_adamw_agree(x64, name, how):
     compare_training(name, how, *published.TRAINING[name])
+
+
+def test_300_steps_agree_where_the_tie_is_switched_on_at_run_time(x64):
+    compare_training("transformer_small", "switched", *published.TRAINING["transformer_small"])
 
 
 @pytest.mark.parametrize("how", ["untied", "stored"])
@@ -95,9 +101,9 @@ def test_medium_models_train_alike(x64, name, how):
     compare_training(name, how, *published.TRAINING[name])
 
 
-@pytest.mark.parametrize("name", published.SMALL)
-def test_100_steps_of_adam_agree(x64, name):
-    compare_training(name, "stored", 100, published.Protocol(kind="adam", half_period=40))
+@pytest.mark.parametrize("how", ["untied", "stored"])
+def test_100_steps_of_adam_agree(x64, how):
+    compare_training("mixer_small", how, 100, published.Protocol(kind="adam", half_period=40))
 
 
 def test_adam_is_not_adamw(x64):

@@ -267,6 +267,12 @@ def test_other_containers_than_dicts():
     np.testing.assert_array_equal(full[0], [7, 7])
 
 
+def test_equal_leaves_compares_bits():
+    """NaN is equal to itself here: a member that went non-finite is still tied."""
+    params = {"a": np.array([np.nan, 1.0]), "b": np.array([np.nan, 1.0]), "c": np.array([np.nan, 2.0])}
+    assert equal_leaves(params, [Tie("a", "b"), Tie("a", "c")]) == {"b": True, "c": False}
+
+
 def test_equal_leaves_compares_tensors():
     params, _ = autoencoder()
     assert equal_leaves(params, [TIE]) == {"decoder/kernel": False}

@@ -55,7 +55,7 @@ class Trajectories:
 
     relative: distance over the mean distance between spellings of 0 and spellings of 1 that occur, in the same table.
     window: first step of the last whole learning-rate cycle; final values are means over the records after it.
-    exact_cross_entropy: `[variant, seed, exact record, split]`, None where it was not computed.
+    exact: by name, `[variant, seed, exact record, ...]` at `exact_steps`; empty where no exact risk was computed.
     """
 
     steps: np.ndarray
@@ -247,7 +247,7 @@ def _risk_claims(runs: Trajectories, symbols: Symbols, bayes_cross_entropy: floa
 
 
 def output_gap(runs: Trajectories, symbols: Symbols) -> tuple[float, np.ndarray]:
-    r"""Return the bound |ln(p1 / p2)| and, `[variant, seed]`, the smallest |e1 - e2| |h| over contexts, at the end.
+    r"""Return the bound |ln(p1 / p2)| and, `[variant, seed]`, the final value of the smallest |e1 - e2| |h| over contexts.
 
     An optimal model has h . (e1 - e2) = ln(p1 / p2) in every context that asks for the pair's bit, hence
     |e1 - e2| |h| >= |ln(p1 / p2)|. Of more than two spellings, the likeliest and the least likely are compared.
@@ -255,11 +255,15 @@ def output_gap(runs: Trajectories, symbols: Symbols) -> tuple[float, np.ndarray]
     bit = symbols.violating
     if bit is None:
         raise ValueError("no pair violates the distributional hypothesis")
-    return symbols.imbalance(bit), runs.exact[f"gap_{bit}"][:, :, -1]
+    return symbols.imbalance(bit), runs.final(runs.exact[f"gap_{bit}"], exact=True)
 
 
 def summary(runs: Trajectories, splits: Sequence[str], last: bool = False) -> dict[str, Any]:
-    """Return final values by variant, each with one value per seed: the body of `final` in results.json."""
+    """Return final values by variant, each with one value per seed: the body of `final` in results.json.
+
+    `output_side` is what the theory says of an optimal output table, per pair as `exact_risk` measures it: the gap
+    |e1 - e2| |h|, the mean log ratio h . (e1 - e2), and its root mean square distance from the true one.
+    """
     body: dict[str, Any] = {}
     for variant, name in enumerate(VARIANTS):
         entry: dict[str, Any] = {}
@@ -269,6 +273,11 @@ def summary(runs: Trajectories, splits: Sequence[str], last: bool = False) -> di
                 entry[f"exact_{measure}"] = {split: values[:, k].tolist() for k, split in enumerate(splits)}
             else:
                 entry[f"exact_{measure}"] = None
+        entry["output_side"] = {
+            name: runs.final(values, exact=True, last=last)[variant].tolist()
+            for name, values in runs.exact.items()
+            if name.startswith(("gap_", "log_ratio_"))
+        }
         for measure, tables in (("distance", runs.distance), ("relative_distance", runs.relative)):
             entry[measure] = {
                 table: {pair: runs.final(values, last=last)[variant].tolist() for pair, values in pairs.items()}
@@ -287,7 +296,16 @@ def analyse(
     and over those whose tied and untied members both solved the task.
     """
     splits, seeds = [str(name) for name in metrics["splits"]], metrics["seeds"]
-    finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
+    lasting = np.asarray(metrics["finite"])  # [variant, seed, record]
+    finite = np.asarray(lasting.all(axis=(0, 2)))
+    left = [
+        {
+            "variant": VARIANTS[variant],
+            "seed": int(seeds[seed]),
+            "step": int(metrics["step"][np.argmin(lasting[variant, seed])]),
+        }
+        for variant, seed in np.argwhere(~lasting.all(axis=2)).tolist()
+    ]
 
     def of(chosen: np.ndarray) -> Trajectories:
         per_seed = {name: values[:, chosen] if values.ndim > 2 else values for name, values in metrics.items()}
@@ -297,6 +315,7 @@ def analyse(
     found: dict[str, Any] = {
         "seeds": seeds[finite].tolist(),
         "excluded_seeds": seeds[~finite].tolist(),
+        "non_finite": left,
         "final": summary(runs, splits),
         "final_last": summary(runs, splits, last=True),
         "solved": None,

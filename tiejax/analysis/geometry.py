@@ -53,5 +53,7 @@ def area_under_log(distances: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
 
 def log_roughness(distances: np.ndarray) -> np.ndarray:
-    """Return the mean |ln d_{t+1} - ln d_t| from record to record of trajectories `[..., record]`."""
+    """Return the mean |ln d_{t+1} - ln d_t| from record to record of trajectories `[..., record]`; NaN for a single record."""
+    if distances.shape[-1] < 2:
+        return np.full(distances.shape[:-1], np.nan)
     return np.abs(np.diff(np.log(np.maximum(distances, SMALLEST)), axis=-1)).mean(-1)

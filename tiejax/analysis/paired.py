@@ -25,7 +25,7 @@ class Paired:
 
 
 def paired_test(differences: np.ndarray, binary: bool = False) -> Paired:
-    """Compare paired values by their differences d, one a seed, finite.
+    """Compare paired values by their differences d, one a seed. If one of them is not finite, nothing is told.
 
     estimate: median of d, with its 95 % BCa bootstrap interval (9,999 resamples, fixed seed).
     p: two-sided Wilcoxon signed-rank, exact for n <= 50 without zeros and ties.
@@ -36,8 +36,8 @@ def paired_test(differences: np.ndarray, binary: bool = False) -> Paired:
     """
     d = np.asarray(differences, dtype=float)
     n = len(d)
-    if n == 0:
-        return Paired(None, None, None, None, 0)
+    if n == 0 or not np.isfinite(d).all():
+        return Paired(None, None, None, None, n)
     average: Callable[..., Any] = np.mean if binary else np.median
     estimate = float(average(d))
     effect = rank_biserial(d)

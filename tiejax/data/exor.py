@@ -96,6 +96,11 @@ def strings(bits: int) -> Int[np.ndarray, "strings bits"]:
     return ((numbers[:, None] >> np.arange(bits - 1, -1, -1)) & 1).astype(np.int32)
 
 
+def train_size(bits: int) -> int:
+    """Return the number of strings in the training split, 90 % rounded down."""
+    return (2**bits - 1) * 9 // 10
+
+
 def split(bits: int) -> dict[str, Int[np.ndarray, "strings bits"]]:
     """Return the published split: strings in numeric order, shuffled once by `random.Random(14)`; 90 %, 10 %, the rest.
 
@@ -103,7 +108,7 @@ def split(bits: int) -> dict[str, Int[np.ndarray, "strings bits"]]:
     """
     rows = list(strings(bits))
     random.Random(SPLIT_SEED).shuffle(rows)
-    train = len(rows) * 9 // 10
+    train = train_size(bits)
     validation = len(rows) // 10
     parts = rows[:train], rows[train : train + validation], rows[train + validation :]
     return {name: np.array(part, dtype=np.int32).reshape(-1, bits) for name, part in zip(SPLITS, parts, strict=True)}

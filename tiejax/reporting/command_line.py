@@ -97,7 +97,7 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
         raise BadInput(f"--config {file}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--config {file}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that no calendar has
         where = getattr(error, "problem_mark", None)
         place = f", line {where.line + 1}" if where else ""
         raise BadInput(f"--config {file}{place}: not YAML: {getattr(error, 'problem', None) or 'unreadable'}") from None

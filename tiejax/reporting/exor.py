@@ -16,6 +16,7 @@ from tiejax.reporting.console import duration
 
 VARIANTS = ("untied", "tied")
 PANELS = {"untied, input": ("input", 0), "untied, output": ("output", 0), "tied": ("input", 1)}
+MOST_PAIRS = 105  # panels of one picture: 15 rows of 7
 MEASURES = {"cross_entropy": "Cross-entropy (nats)", "accuracy": "Accuracy"}
 
 Trajectories = Mapping[str, Mapping[str, np.ndarray]]  # table -> pair -> [variant, seed, record]
@@ -46,7 +47,7 @@ def distances(steps: np.ndarray, distance: Trajectories, labels: Mapping[str, st
     )
     published = Drawn(
         "distance_published",
-        "The same as the paper prints it: mean and 95 % band over seeds, every 1,000th step.",
+        "The same as the paper prints it: mean and 95 % band over seeds, at the recorded multiples of 1,000 steps.",
         figures.three_panels_published(steps, panels),
     )
     return [published, own] if published_first else [own, published]
@@ -66,13 +67,14 @@ def relative_distances(steps: np.ndarray, relative: Trajectories, labels: Mappin
 
 def all_distances(steps: np.ndarray, tables: Mapping[str, np.ndarray], pairs: np.ndarray, names: Sequence[str]) -> Drawn:
     """Draw every pair of symbols. tables: `[variant, seed, record, pair]` by table; names: by symbol."""
+    number = f"all {len(pairs)}" if len(pairs) <= MOST_PAIRS else f"the first {MOST_PAIRS} of {len(pairs)}"
     return Drawn(
         "all_distances",
-        f"Distances of all {len(pairs)} pairs of symbols over training. 0a, 0b, ...: spellings of 0; 1a, 1b, ...: of 1.",
+        f"Distances of {number} pairs of symbols over training. 0a, 0b, ...: spellings of 0; 1a, 1b, ...: of 1.",
         figures.all_distances(
             steps,
             {title: tables[table][variant] for title, (table, variant) in PANELS.items()},
-            [f"{names[first]} - {names[second]}" for first, second in pairs],
+            [f"{names[first]} - {names[second]}" for first, second in pairs[:MOST_PAIRS]],
         ),
     )
 
@@ -82,18 +84,23 @@ def learning(
     exact: Mapping[str, np.ndarray],
     steps: np.ndarray,
     sampled: Mapping[str, np.ndarray],
-    bayes: Mapping[str, float],
+    bayes: Mapping[str, Mapping[str, float]],
 ) -> Drawn:
-    """Draw exact risk of the training split, where there is one, and the sampled one; both by measure."""
+    """Draw exact risk, where there is one, by split (`[variant, seed, record, split]`), and the sampled one.
+
+    bayes: split -> measure -> the best value there is.
+    """
     panels: dict[str, Any] = {}
-    for kind, its_steps, values in (
-        ("exact, training split", exact_steps, exact),
-        ("training strings redrawn", steps, sampled),
-    ):
+
+    def add(kind: str, split: str, its_steps: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
         for measure, title in MEASURES.items():
-            if measure in values:
+            if measure in values and np.isfinite(values[measure]).any():
                 curves = dict(zip(VARIANTS, values[measure], strict=True))
-                panels[f"{title}, {kind}"] = (its_steps, curves, bayes[measure])
+                panels[f"{title}, {kind}"] = (its_steps, curves, bayes[split][measure])
+
+    for place, (split, kind) in enumerate((("train", "exact, training split"), ("validation", "exact, held-out strings"))):
+        add(kind, split, exact_steps, {measure: values[..., place] for measure, values in exact.items()})
+    add("training strings redrawn", "train", steps, sampled)
     return Drawn(
         "learning",
         "Cross-entropy and accuracy over training. Thin: one seed each; thick: median; dashed: the best predictor there is.",
@@ -135,14 +142,14 @@ def symbol_names(zero: int, one: int) -> list[str]:
     return [*spellings("0", zero), *spellings("1", one), "even", "odd", "mask"]
 
 
-def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, list[float]]:
-    rows: dict[str, list[float]] = {}
+def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+    rows: dict[str, np.ndarray] = {}
     for name, value in entry.items():
         words = prefix + name.replace("_", " ")
         if isinstance(value, Mapping):
             rows |= _flat(value, f"{words}, ")
         elif value is not None:
-            rows[words] = value
+            rows[words] = np.asarray(value, dtype=float)  # null, as in an empty split, becomes NaN
     return rows
 
 
@@ -154,8 +161,8 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     medians = []
     for name in untied:
         row = [name]
-        for values in (untied[name], tied[name], np.subtract(tied[name], untied[name])):
-            low, middle, high = np.quantile(np.asarray(values, float), [0.25, 0.5, 0.75])
+        for values in (untied[name], tied[name], tied[name] - untied[name]):
+            low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
             row.append("-" if math.isnan(middle) else f"{middle:.4f}  [{low:.4f}, {high:.4f}]")
         medians.append(row)
     shown = {"exact cross entropy, train": "cross-entropy", "exact accuracy, train": "accuracy"}
@@ -164,7 +171,10 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     }
     columns = [name for name in shown if name in untied]
     by_seed = [
-        [str(seed), *(f"{side[name][row]:.4f}" for name in columns for side in (untied, tied))]
+        [
+            str(seed),
+            *("-" if np.isnan(side[name][row]) else f"{side[name][row]:.4f}" for name in columns for side in (untied, tied)),
+        ]
         for row, seed in enumerate(results["seeds"])
     ]
     headings = ["seed", *(f"{shown[name]}: {side}" for name in columns for side in VARIANTS)]
@@ -196,13 +206,15 @@ def page(
         "ICML 2024, PMLR 235:3584-3610",
     }
     if timing["train_s"]:
+        since = " since the run was last resumed" if facts.get("resumed") else ""
         setting["time"] = (
-            f"{duration(timing['train_s'])} of training, {timing['compile_s']:.1f} s of compilation, "
+            f"{duration(timing['train_s'])} of training{since}, {timing['compile_s']:.1f} s of compilation, "
             f"{timing['model_steps_per_s']:,.0f} model-steps per second, on {facts['devices'][0]}"
         )
     notes = []
     if results["excluded_seeds"]:
-        notes.append(f"Left out because a member became non-finite: seeds {', '.join(map(str, results['excluded_seeds']))}.")
+        members = ", ".join(f"{row['variant']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
+        notes.append(f"Left out with their partners because they became non-finite: {members}.")
     both = len(results["solved_pairs"])
     if results["solved"]:
         counts = {name: f"{sum(values)} of {len(values)}" for name, values in results["solved"].items()}

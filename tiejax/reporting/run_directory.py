@@ -112,8 +112,9 @@ class RunDirectory:
         return self.path / "figures"
 
     def write_environment(self, devices: Mapping[str, Any], command: str) -> dict[str, Any]:
-        """Write and return versions, machine, devices, git commit, command and date."""
-        facts = {
+        """Write and return versions, machine, devices, git commit, command, date; those of a resumption under `resumed`."""
+        path = self.path / "environment.json"
+        now = {
             "command": command,
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "python": platform.python_version(),
@@ -123,7 +124,9 @@ class RunDirectory:
             **devices,
             "git_commit": _git_commit(),
         }
-        _write(self.path / "environment.json", json.dumps(facts, indent=2).encode())
+        facts = json.loads(path.read_text()) if path.exists() else None
+        facts = {**facts, "resumed": [*facts.get("resumed", []), now]} if facts else now
+        _write(path, json.dumps(facts, indent=2).encode())
         return facts
 
     def write_metrics(self, arrays: Mapping[str, np.ndarray]) -> None:

@@ -86,7 +86,11 @@ class Checkpoints:
             "digests": {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()},
         }
         facts = {"content": content, "digest": _digest_text(content)}
-        self._manager.save(step, args=ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts)))
+        saved = self._manager.save(
+            step, args=ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts))
+        )
+        if not saved:  # what orbax answers, in silence, for a step that is not above the latest
+            raise RuntimeError(f"checkpoint {step} was not saved in {self.directory}")
 
     def restore(self, like: PyTree) -> tuple[int, PyTree, dict[str, dict[str, np.ndarray]]] | None:
         """Return step, state and records of the newest undamaged checkpoint, or None if there is none.
@@ -100,7 +104,7 @@ class Checkpoints:
         for step in steps:
             try:
                 return self._read(step, like)
-            except CheckpointMismatch:
+            except (CheckpointMismatch, PermissionError, MemoryError):
                 raise
             except Exception as error:  # broken files raise whatever the library's layers raise
                 reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__

@@ -48,7 +48,7 @@ class Ensemble:
     init: key -> parameters stored in full.
     draw: (root key of a seed, step) -> batch.
     loss: (params, batch, key) -> (loss, metrics).
-    switches: [variants, ties], which ties each variant has on. A tie that is on starts from its source's values.
+    switches: [variants, resolved ties], which ties each variant has on. A tie that is on starts from its source's values.
     recorders: by name; their records are kept by that name.
     """
 

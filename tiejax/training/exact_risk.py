@@ -20,7 +20,7 @@ def exact_risk(
     target: Float[np.ndarray, "contexts vocabulary"],
     weight: Float[np.ndarray, "splits contexts"],
     pairs: Mapping[str, tuple[Pair, Float[np.ndarray, "contexts"]]],
-    block: int = 2048,
+    block: int = 256,
 ) -> Callable[[PyTree], dict[str, jax.Array]]:
     r"""Return params -> expected `cross_entropy` (nats) and `accuracy` per split, and the optimality of the output side.
 
@@ -31,7 +31,7 @@ def exact_risk(
     pairs: name -> (symbols (s1, s2), probability of each context that asks for them). Of each are given, over these contexts,
     `gap_NAME`, the smallest |e1 - e2| |h|; `log_ratio_NAME`, the mean of h . (e1 - e2), which for an optimal model is
     ln[p(s1 | c) / p(s2 | c)]; and `log_ratio_residual_NAME`, the root mean square of the difference.
-    Contexts are evaluated `block` at a time, so that memory does not grow with their number.
+    Contexts are evaluated `block` at a time, so that memory does not grow with their number (under vmap: `block` a member).
     """
     log_ratio = {
         name: np.log(target[:, first], where=share > 0, out=np.zeros(len(share)))

@@ -31,12 +31,12 @@ class Trained(NamedTuple):
     steps_here: int
 
 
-def _append(records: Records, more: Records) -> Records:
-    if not records:
-        return more
+def _joined(parts: list[Records]) -> Records:
+    if not parts:
+        return Records()
     return {
-        name: {field: np.concatenate([records[name][field], rows]) for field, rows in fields.items()}
-        for name, fields in more.items()
+        name: {field: np.concatenate([part[name][field] for part in parts]) for field in fields}
+        for name, fields in parts[0].items()
     }
 
 
@@ -58,19 +58,20 @@ def train(
     `stop_requested` says so, and at the end. Chunks are sized to `chunk_s` seconds: their length changes no
     result, since a chunk ends between two steps.
     """
-    members, records = ensemble.start(seeds), Records()
+    members, parts = ensemble.start(seeds), list[Records]()
     if resume and checkpoints is not None:
         found = checkpoints.restore(members)
         if found is None:
             say("there is no checkpoint to go on from: starting at step 0")
         else:
             step, members, records = found
+            parts = [records]
             ensemble.check(members)
             say(f"resuming at step {min(step, ensemble.steps)} of {ensemble.steps}")
 
     start = int(members.cursor)
     if start > ensemble.steps:
-        return Trained(members, records, True, 0.0, 0.0, 0)
+        return Trained(members, _joined(parts), True, 0.0, 0.0, 0)
     began = time.perf_counter()
     advance = ensemble.compile(seeds, members)
     compile_s = time.perf_counter() - began
@@ -86,11 +87,14 @@ def train(
         train_s += seconds
         # Aim at chunk_s, but grow no faster than tenfold: the first chunks are too short to measure by.
         length = max(1, min(10 * length, int((until - cursor) * chunk_s / max(seconds, 1e-9))))
-        cursor, records = until, _append(records, more)
+        cursor = until
+        parts.append(more)
         on_progress(Progress(min(cursor, ensemble.steps), ensemble.steps, min(cursor, ensemble.steps) - start, train_s))
         if checkpoints is not None and time.perf_counter() - saved_at > checkpoint_s and cursor <= ensemble.steps:
-            checkpoints.save(cursor, members, records)
+            parts = [_joined(parts)]
+            checkpoints.save(cursor, members, parts[0])
             saved_at, saved = time.perf_counter(), cursor
+    records = _joined(parts)
     if checkpoints is not None and cursor != saved:
         checkpoints.save(cursor, members, records)
     here = min(cursor, ensemble.steps) - start
