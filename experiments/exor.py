@@ -421,7 +421,7 @@ def main(argv: Sequence[str]) -> int:
     seeds, models = config.seed_list, 2 * len(config.seed_list)
     # As somebody else would repeat it: from the start.
     command = shlex.join(["python", sys.argv[0], *(word for word in argv if word not in ("--resume", "--overwrite"))])
-    facts = run.write_environment({"devices": [f"{d.platform} {d.device_kind}" for d in jax.devices()]}, command)
+    facts = run.write_environment({"devices": [device.device_kind for device in jax.devices()]}, command)
     console.say(
         f"EXor {config.variant_name}, {config.model} {config.size}: {len(seeds)} seeds, tied and untied, {config.steps:,} steps"
         f" in {out}"

@@ -93,11 +93,6 @@ def build(case: Case) -> MaskedLM:
     return MaskedLM(VOCABULARY, width, ENCODERS[case.architecture](**settings))
 
 
-def random_key(seed: int) -> jax.Array:
-    """Return a key of a generator that compiles in a fraction of the default's time; no test depends on which it is."""
-    return jax.random.key(seed, impl="rbg")
-
-
 def init(model: MaskedLM, key: jax.Array) -> dict:
     """Draw our parameters, untied."""
     return model.init(key, jnp.zeros((1, LENGTH), jnp.int32), jnp.zeros(1, jnp.int32))["params"]
@@ -111,7 +106,7 @@ def draws(model: MaskedLM, number: int) -> dict:
 @functools.cache
 def _draws(model: MaskedLM, number: int, dtype: jnp.dtype) -> dict:
     # One key after another: vectorised over keys, the random bits take several times as long to compile.
-    drawn = jax.lax.map(lambda key: init(model, key), jax.random.split(random_key(7), number))
+    drawn = jax.lax.map(lambda key: init(model, key), jax.random.split(jax.random.key(7), number))
     assert drawn["embed"]["embedding"].dtype == dtype
     return jax.tree.map(np.asarray, drawn)
 
@@ -139,7 +134,7 @@ def weights(model: MaskedLM, dtype: type = np.float64) -> dict:
             value = name.endswith("scale") + 0.3 * uniform
         return value.astype(dtype)
 
-    return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(lambda: init(model, random_key(0))))
+    return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(lambda: init(model, jax.random.key(0))))
 
 
 def random_tokens(number: int) -> np.ndarray:

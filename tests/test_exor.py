@@ -77,7 +77,7 @@ def test_a_run_leaves_what_the_readme_says(tmp_path, capsys):
             "--seeds",
             "7",
             "--batch_size",
-            "50",
+            "20",
             "--model",
             "lstm",
             "--bits",

@@ -103,7 +103,8 @@ def learning(
     add("training strings redrawn", "train", steps, sampled)
     return Drawn(
         "learning",
-        "Cross-entropy and accuracy over training. Thin: one seed each; thick: median; dashed: the best predictor there is.",
+        "Cross-entropy and accuracy over training. Thin: one seed each; thick: median; dashed: the best predictor there is. "
+        "The first record, of untrained models, may lie outside.",
         figures.learning_curves(panels),
     )
 

@@ -136,11 +136,17 @@ def learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]]) -> F
     for one, (title, (steps, curves, best)) in zip(axes.flat, panels.items(), strict=False):
         for name, values in curves.items():
             draw_seeds(one, steps, values, VARIANT_COLOURS[name], name)
+        later = np.concatenate([values[:, 1:] for values in curves.values()])
+        below = False
+        if later.size:
+            # The first record, of untrained models, would flatten all that follows.
+            low, high = np.nanmin([later.min(), best]), np.nanmax([later.max(), best])
+            one.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+            below = bool(np.median(later) > best)
         if np.isfinite(best):
-            one.axhline(best, color="black", linewidth=1, linestyle="--", label=f"Bayes ({title.split(',')[0].lower()})")
-            one.annotate(
-                f"Bayes {best:.4f}", (1, best), xycoords=("axes fraction", "data"), fontsize=8, ha="right", va="bottom"
-            )
+            one.axhline(best, color="black", linewidth=1, linestyle="--")
+            place = {"ha": "right", "va": "top" if below else "bottom", "fontsize": 8}
+            one.annotate(f"Bayes {best:.4f}", (1, best), xycoords=("axes fraction", "data"), **place)
         one.set_title(title)
         thousands(one)
     for one in axes.flat[len(panels) :]:
