@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 # XLA's threads wait for one another in every step of these small models: on a busy machine a test of seconds would take
-# minutes. One thread each is as fast here. Set before jax starts, and inherited by the processes that tests start.
+# minutes. Set before jax starts, and inherited by the processes that tests start.
 os.environ["XLA_FLAGS"] = (
     f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1".strip()
 )
