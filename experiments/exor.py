@@ -172,6 +172,8 @@ class Config:
                 raise BadInput(f"--{name}: must be a finite number and not negative, got {value}")
         if self.max_norm is not None and not self.max_norm > 0:
             raise BadInput(f"--max_norm: must be above 0, got {self.max_norm}")
+        if not self.out:
+            raise BadInput("--out: must name a directory, got nothing")
         if not self.checkpoint_every > 0:
             raise BadInput(f"--checkpoint_every: must be above 0, got {self.checkpoint_every}")
         if not 0 <= self.dropout < 1:

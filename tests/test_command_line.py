@@ -127,6 +127,7 @@ BAD = {
     "exact between records": ("--exact_every 750", "--exact_every", "multiple", "500"),
     "no time between checkpoints": ("--checkpoint_every 0", "--checkpoint_every", "above 0"),
     "negative time between checkpoints": ("--checkpoint_every -1", "--checkpoint_every", "above 0"),
+    "no run directory": ("--out=", "--out", "must name a directory"),
     "abbreviation": ("--step 5", "--step;", "--steps?"),
     "abbreviated switch": ("--over", "--over;", "--overwrite?"),
     "abbreviated config": ("--conf files/good.yaml", "--conf;", "--config?"),

@@ -105,6 +105,12 @@ def test_changing_owners_does_not_recompile():
         np.testing.assert_allclose(output, loop(params, x, owner), rtol=0, atol=1e-5)
 
 
+def test_numpy_parameters_as_a_checkpoint_gives_them():
+    model, params, x = stack(rematerialise=True)
+    found = model.apply({"params": jax.tree.map(np.asarray, params)}, x, check_owner([0, 0, 2, 2]))
+    np.testing.assert_allclose(found, loop(params, x, [0, 0, 2, 2]), rtol=0, atol=1e-5)
+
+
 def test_a_stack_of_any_height():
     model = Transformer(LAYERS, 8, 2, 16, height=2, identical_layers=False)
     x = jax.random.normal(jax.random.key(1), (3, 5, 8))

@@ -108,7 +108,7 @@ class Transformer(nn.Module):
 
         def body(x: jax.Array, use: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
             index, read, send = use
-            weights = jax.tree.map(lambda leaf: leaf[read], stack)
+            weights = jax.tree.map(lambda leaf: jnp.asarray(leaf)[read], stack)
             if sends is not None:
                 weights = jax.tree.map(lambda leaf: jnp.where(send, leaf, jax.lax.stop_gradient(leaf)), weights)
             rngs = {"dropout": jax.random.fold_in(dropout_key, index)} if dropout_key is not None else None

@@ -172,4 +172,7 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
         line = " ".join(str(error).splitlines())
         print(f"{Path(sys.argv[0]).name}: error: {line}", file=sys.stderr)
         status = 2
+    except KeyboardInterrupt:  # before or after training, where nothing is there to be saved
+        print(f"{Path(sys.argv[0]).name}: interrupted", file=sys.stderr)
+        status = 130
     sys.exit(status)
