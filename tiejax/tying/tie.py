@@ -45,9 +45,9 @@ class Tie:
         return f"tie {self.source} -> {self.target}"
 
 
-def apply_transform(tie: Tie, x: jax.Array) -> jax.Array:
-    """Apply the tie's transform to `x`; each transform is its own inverse, so it also carries gradients back."""
-    return jnp.swapaxes(x, -1, -2) if tie.transform == "transpose" else x
+def apply_transform(tie: Tie, x: Any) -> Any:
+    """Apply the tie's transform to an array of jax or numpy, which keeps its kind; each transform is its own inverse, so it also carries gradients back."""
+    return x.swapaxes(-1, -2) if tie.transform == "transpose" else x
 
 
 def path_name(path: tuple[Any, ...]) -> str:
