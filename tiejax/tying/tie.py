@@ -46,7 +46,7 @@ class Tie:
 
 
 def apply_transform(tie: Tie, x: Any) -> Any:
-    """Apply the tie's transform to an array of jax or numpy, which keeps its kind; each transform is its own inverse, so it also carries gradients back."""
+    """Apply the tie's transform to an array of jax or numpy; it is its own inverse, so it also carries gradients back."""
     return x.swapaxes(-1, -2) if tie.transform == "transpose" else x
 
 
