@@ -158,11 +158,8 @@ class Config:
             raise BadInput(f"--seeds: must lie between 0 and 2147483647, got {outside[0]}")
         if repeated := [seed for seed, count in collections.Counter(seeds).items() if count > 1]:
             raise BadInput(f"--seeds: every seed once, {repeated[0]} is repeated")
-        for name in ("layers", "width", "heads", "feed_forward", "hidden", "token_hidden", "channel_hidden", "steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise BadInput(f"--{name}: must be at least 1, got {value}")
-        for name in ("half_period", "record_every", "exact_every", "batch_size"):
+        sizes = ("layers", "width", "heads", "feed_forward", "hidden", "token_hidden", "channel_hidden")
+        for name in (*sizes, "steps", "half_period", "record_every", "exact_every", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadInput(f"--{name}: must be at least 1, got {value}")

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 VARIANT_COLOURS = {"untied": BLUE, "tied": ORANGE}
 RC: Any = {
     "font.size": 9,

@@ -71,11 +71,8 @@ class Checkpoints:
     def __post_init__(self) -> None:
         for library in ("absl", "asyncio"):
             logging.getLogger(library).setLevel(logging.CRITICAL)
-        self._manager = self._open()
-
-    def _open(self) -> ocp.CheckpointManager:
         options = ocp.CheckpointManagerOptions(max_to_keep=self.keep, enable_async_checkpointing=False)
-        return ocp.CheckpointManager(self.directory.absolute(), options=options)
+        self._manager = ocp.CheckpointManager(self.directory.absolute(), options=options)
 
     def save(self, step: int, state: PyTree, records: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """Write state, the records so far, the ties and all digests as the checkpoint of `step`."""
