@@ -36,6 +36,16 @@ def new_figure(rows: int, columns: int, width: float, height: float, share_y: bo
     return figure, axes
 
 
+def grid(number: int, columns: int, width: float, height: float, below: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """Return a figure of `number` panels, at most `columns` a row and each width x height inches, `below` inches under them."""
+    columns = min(columns, number)
+    rows = -(-number // columns)
+    figure, axes = new_figure(rows, columns, width * columns, height * rows + below)
+    for spare in axes.flat[number:]:
+        spare.set_axis_off()
+    return figure, list(axes.flat[:number])
+
+
 def save(figure: Figure, folder: Path, name: str) -> Path:
     """Write a figure as PNG and PDF; return the path of the PNG."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,29 +121,22 @@ def _legend_below(figure: Figure, axes: Axes) -> None:
 
 def all_distances(steps: np.ndarray, tables: Curves, pairs: Sequence[str]) -> Figure:
     """Draw every pair's distance, one panel a pair, one colour a table; tables hold `[seed, record, pair]`."""
-    columns = min(7, len(pairs))
-    rows = -(-len(pairs) // columns)
-    figure, axes = new_figure(rows, columns, 1.9 * columns, 1.8 * rows + 0.4)
-    for place, one in enumerate(axes.flat):
-        if place >= len(pairs):
-            one.set_axis_off()
-            continue
+    figure, axes = grid(len(pairs), 7, 1.9, 1.8, below=0.4)
+    for place, one in enumerate(axes):
         for colour, (name, values) in zip((BLUE, GREEN, ORANGE), tables.items(), strict=True):
             draw_seeds(one, steps, values[..., place], colour, name)
         one.set_title(pairs[place], fontsize=8)
         one.set_ylim(bottom=0)
         thousands(one)
         one.set_xlabel("")
-    _legend_below(figure, axes.flat[0])
+    _legend_below(figure, axes[0])
     return figure
 
 
 def learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]]) -> Figure:
     """Draw one panel a measure: (steps, variant -> [seed, record], Bayes value), with the Bayes value as a line."""
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure, axes = new_figure(rows, columns, 4.6 * columns, 2.9 * rows + 0.3)
-    for one, (title, (steps, curves, best)) in zip(axes.flat, panels.items(), strict=False):
+    figure, axes = grid(len(panels), 2, 4.6, 2.9, below=0.3)
+    for one, (title, (steps, curves, best)) in zip(axes, panels.items(), strict=True):
         for name, values in curves.items():
             draw_seeds(one, steps, values, VARIANT_COLOURS[name], name)
         later = np.concatenate([values[:, 1:] for values in curves.values()])
@@ -145,23 +148,24 @@ def learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]]) -> F
             below = bool(np.median(later) > best)
         if np.isfinite(best):
             one.axhline(best, color="black", linewidth=1, linestyle="--")
-            place = {"ha": "right", "va": "top" if below else "bottom", "fontsize": 8}
-            one.annotate(f"Bayes {best:.4f}", (1, best), xycoords=("axes fraction", "data"), **place)
+            one.annotate(
+                f"Bayes {best:.4f}",
+                (1, best),
+                xycoords=("axes fraction", "data"),
+                ha="right",
+                va="top" if below else "bottom",
+                fontsize=8,
+            )
         one.set_title(title)
         thousands(one)
-    for one in axes.flat[len(panels) :]:
-        one.set_axis_off()
-    handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles[:2], labels[:2], loc="outside lower center", ncols=2, frameon=False)
+    _legend_below(figure, axes[0])
     return figure
 
 
 def paired_values(measures: Mapping[str, tuple[np.ndarray, np.ndarray]], names: tuple[str, str] = ("untied", "tied")) -> Figure:
     """Draw final values in pairs: one panel a measure, one line a seed, the medians as bars."""
-    columns = min(4, len(measures))
-    rows = -(-len(measures) // columns)
-    figure, axes = new_figure(rows, columns, 2.5 * columns, 2.8 * rows)
-    for one, (title, values) in zip(axes.flat, measures.items(), strict=False):
+    figure, axes = grid(len(measures), 4, 2.5, 2.8)
+    for one, (title, values) in zip(axes, measures.items(), strict=True):
         both = np.stack(values)
         one.plot([0, 1], both, color="grey", alpha=0.35, linewidth=0.8)
         for place, name in enumerate(names):
@@ -172,6 +176,4 @@ def paired_values(measures: Mapping[str, tuple[np.ndarray, np.ndarray]], names: 
         one.set_xlim(-0.4, 1.4)
         one.set_title(title, fontsize=8)
         one.grid(visible=False, axis="x")
-    for one in axes.flat[len(measures) :]:
-        one.set_axis_off()
     return figure
