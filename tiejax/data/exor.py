@@ -164,6 +164,16 @@ def count_contexts(task: EXor, ordered: bool) -> int:
     return total
 
 
+def most_outcomes(task: EXor) -> int:
+    """Return the largest number of different (multiset, target) pairs that visits to one string can give."""
+    zeros, ones = len(task.used["zero"]), len(task.used["one"])
+    return max(
+        zeros * _multisets(k - 1, zeros) * _multisets(task.bits - k, ones)
+        + ones * _multisets(k, zeros) * _multisets(task.bits - k - 1, ones)
+        for k in range(1, task.bits + 1)
+    )
+
+
 def _multisets(size: int, kinds: int) -> int:
     return math.comb(size + kinds - 1, kinds - 1) if size >= 0 else 0
 

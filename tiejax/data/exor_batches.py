@@ -33,17 +33,19 @@ class Sampler:
 
     def batch(self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""]) -> Batch:
         """Return the batch of a step, a function of the two keys and the step alone."""
-        return visit(self.task, self._strings(order_key, step), jax.random.fold_in(data_key, step))
+        chosen = visited(len(self.rows), self.batch_size, order_key, step)
+        return visit(self.task, jnp.asarray(self.rows)[chosen], jax.random.fold_in(data_key, step))
 
-    def _strings(self, order_key: jax.Array, step: jax.Array) -> jax.Array:
-        rows = jnp.asarray(self.rows)
-        size, number = self.batch_size or len(rows), len(rows)
-        if size == number:
-            return rows
-        # start = step * size could pass int32 in a long run: divide it by the epoch's length in two parts.
-        epoch, start = _multiply_divmod(step, size, number)
-        two_epochs = jnp.concatenate([jax.random.permutation(jax.random.fold_in(order_key, epoch + k), number) for k in (0, 1)])
-        return rows[jax.lax.dynamic_slice(two_epochs, (start,), (size,))]
+
+def visited(number: int, batch_size: int | None, order_key: jax.Array, step: jax.Array) -> jax.Array | np.ndarray:
+    """Return which of `number` strings the batch of a step visits: all, or the next `batch_size` of the shuffled epochs."""
+    size = batch_size or number
+    if size == number:
+        return np.arange(number)
+    # start = step * size could pass int32 in a long run: divide it by the epoch's length in two parts.
+    epoch, start = _multiply_divmod(step, size, number)
+    two_epochs = jnp.concatenate([jax.random.permutation(jax.random.fold_in(order_key, epoch + k), number) for k in (0, 1)])
+    return jax.lax.dynamic_slice(two_epochs, (start,), (size,))
 
 
 def _multiply_divmod(step: jax.Array, size: int, number: int) -> tuple[jax.Array, jax.Array]:

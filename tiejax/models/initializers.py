@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 
 
+LAYER_NORM_EPSILON = 1e-5  # torch's; Flax's own default is 1e-6
+
+
 def uniform(bound: float) -> jax.nn.initializers.Initializer:
     """Draw from the uniform distribution on [-bound, bound)."""
 
@@ -24,8 +27,8 @@ def linear(fan_in: int, features: int, name: str) -> nn.Dense:
 
 
 def layer_norm(name: str) -> nn.LayerNorm:
-    """Return a LayerNorm with torch's epsilon, 1e-5 (Flax's own default is 1e-6)."""
-    return nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, param_dtype=default_dtype(), name=name)
+    """Return a LayerNorm with torch's epsilon."""
+    return nn.LayerNorm(epsilon=LAYER_NORM_EPSILON, use_fast_variance=False, param_dtype=default_dtype(), name=name)
 
 
 def default_dtype() -> jnp.dtype:

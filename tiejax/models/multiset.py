@@ -1,0 +1,114 @@
+r"""A masked LM without positional information, computed on multisets of symbols: exact, and with far less arithmetic.
+
+Nothing tells two tokens that carry the same symbol apart: they enter every layer equal, ask every other token alike and
+leave it equal. A sequence is then its multiset of symbols, n_u occurrences of symbol u, and hidden states are kept once a
+symbol. With x_s the state of symbol s, attention over tokens becomes attention over symbols,
+
+    sum_tokens exp(q_s . k_t) v_t / sum_tokens exp(q_s . k_t)  =  sum_u n_u exp(q_s . k_u) v_u / sum_u n_u exp(q_s . k_u)
+
+which is softmax attention with ln n_u added to the score of symbol u (absent symbols: -inf). The mask occurs once in every
+multiset, so no sum is empty. Three more savings are exact as well:
+
+* the states that enter the first layer are rows of the table: its scores do not depend on the multiset;
+* only the mask's state is read, so the last layer has one query;
+* multisets that occur more than once can be computed once and weighted (`asked` of the loss).
+
+Arrays are [features, symbols, multisets], multisets last: contractions of the few features are then matrix products with
+long rows, and everything else runs along them. On two cores with AVX-512 this trains small models 20 times faster than
+tokens do, and twice as fast as the same arithmetic with features written out and members last.
+
+Dropout would tell equal symbols apart; the LSTM and the mixer see positions: `check` refuses them.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from tiejax.models.initializers import LAYER_NORM_EPSILON
+from tiejax.models.masked_lm import MaskedLM
+from tiejax.models.transformer import ACTIVATIONS, Transformer
+
+PyTree = Any
+
+
+class NotExact(ValueError):
+    """The model is not a function of the multiset of its symbols."""
+
+
+def check(model: MaskedLM) -> None:
+    """Raise NotExact, with the reason, unless the model can be computed on multisets."""
+    if not isinstance(model.encoder, Transformer):
+        raise NotExact(f"the {type(model.encoder).__name__} sees the order of its symbols")
+    if model.encoder.dropout > 0:
+        raise NotExact("dropout treats equal symbols differently")
+
+
+def encode(
+    model: MaskedLM, params: PyTree, counts: Float[Array, "vocabulary multisets"], mask: int
+) -> Float[Array, "width multisets"]:
+    """Return h, the encoded state of the mask symbol in each multiset: what `MaskedLM.encode` gives for its sequences.
+
+    counts: how often each symbol occurs; symbol `mask` once in every multiset. Raises NotExact as `check` does.
+    """
+    check(model)
+    encoder, weights = model.encoder, params["encoder"]["layers"]
+    x = params["embed"]["embedding"].T[:, :, None]
+    bias = jnp.log(counts)
+    for layer in range(encoder.layers):
+        queries = slice(mask, mask + 1) if layer == encoder.layers - 1 else slice(None)
+        own = jax.tree.map(lambda leaf, layer=layer: leaf[layer], weights)
+        x = _layer(own, x, bias, queries, encoder.heads, encoder.activation)
+    return x[:, 0]
+
+
+def logits(
+    model: MaskedLM, params: PyTree, counts: Float[Array, "vocabulary multisets"], mask: int
+) -> Float[Array, "vocabulary multisets"]:
+    """Return the logits at the mask of each multiset; arguments as of `encode`."""
+    return params["head"]["embedding"] @ encode(model, params, counts, mask)
+
+
+def _layer(
+    weights: PyTree,
+    x: Float[Array, "width symbols #multisets"],
+    bias: Float[Array, "symbols multisets"],
+    queries: slice,
+    heads: int,
+    activation: str,
+) -> Float[Array, "width queries multisets"]:
+    """Apply one post-LN layer (`EncoderLayer`'s equations) for the queried symbols."""
+    width, multisets = x.shape[0], bias.shape[1]
+
+    def dense(name: str, value: jax.Array) -> jax.Array:
+        return weights[name]["kernel"].T @ value + weights[name]["bias"][:, None]
+
+    def norm(name: str, value: jax.Array) -> jax.Array:
+        centred = value - jnp.mean(value, axis=0)
+        scale = 1 / jnp.sqrt(jnp.mean(jnp.square(centred), axis=0) + LAYER_NORM_EPSILON)
+        return centred * scale * weights[name]["scale"][:, None] + weights[name]["bias"][:, None]
+
+    # Heads are taken one by one: XLA for CPUs multiplies batches of small matrices badly when one more axis has size 1.
+    qkv = dense("qkv", x.reshape(width, -1)).reshape(3, heads, width // heads, *x.shape[1:])
+    attended = [_attend(query[:, queries], key, value, bias) for query, key, value in zip(*qkv, strict=True)]
+    before = jnp.broadcast_to(x[:, queries], (*x[:, queries].shape[:2], multisets))
+    x = norm("attention_norm", before.reshape(width, -1) + dense("out", jnp.concatenate(attended)))
+    hidden = ACTIVATIONS[activation](dense("feed_forward_in", x))
+    return norm("feed_forward_norm", x + dense("feed_forward_out", hidden)).reshape(width, -1, multisets)
+
+
+def _attend(
+    query: Float[Array, "size queries #multisets"],
+    key: Float[Array, "size symbols #multisets"],
+    value: Float[Array, "size symbols #multisets"],
+    bias: Float[Array, "symbols multisets"],
+) -> Float[Array, "size queries*multisets"]:
+    """Attend from the queried symbols to all symbols, in one head; `bias` is ln n."""
+    scores = jnp.sum(key[:, :, None] * query[:, None], axis=0) / math.sqrt(len(query)) + bias[:, None]
+    share = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=0)))  # [symbols, queries, multisets]
+    total = jnp.sum(share, axis=0).reshape(-1)
+    if value.shape[2] == 1:
+        return value[..., 0] @ share.reshape(len(share), -1) / total
+    return jnp.sum(value[:, :, None] * share, axis=1).reshape(len(value), -1) / total
