@@ -80,8 +80,11 @@ class Config:
         eps: of the optimizer
         max_norm: clip gradients to this global norm, a tied pair counted once (default: no clipping)
         record_every: steps between records of distances and sampled accuracy
-        exact_every: steps between exact risks, a multiple of record_every (default: a 15th of the steps)
+        exact_every: steps between exact risks, a multiple of record_every (default: record_every on the fast engine, a 15th
+            of the steps on the plain one)
         checkpoint_every: seconds between checkpoints
+        engine: fast computes a sequence as the multiset of its symbols, exact for a transformer without dropout, and sees the
+            same batches as plain; auto is fast where that is exact
         figure_style: three-panel figure with every seed (seeds) or as the paper prints it (published); both are written, this
             one stands first in the report
         out: the run directory (default: runs/exor/VARIANT-MODEL-SIZE)
@@ -118,6 +121,7 @@ class Config:
     record_every: int = 500
     exact_every: int | None = None
     checkpoint_every: float = 20.0
+    engine: Literal["auto", "fast", "plain"] = "auto"
     figure_style: Literal["seeds", "published"] = "seeds"
     out: str | None = None
 
@@ -136,9 +140,11 @@ class Config:
                 raise BadInput(f"--{name}: the {self.model} has no such setting; it has {', '.join(own)}")
         defaults = {**own, **PUBLISHED[self.model, self.size], "steps": STEPS[self.size]}
         given |= {name: value for name, value in defaults.items() if given[name] is None}
+        if given["engine"] == "auto":
+            given["engine"] = "plain" if _why_not_fast(self.model, self.dropout) else "fast"
         if given["exact_every"] is None:
             records = max(1, round(given["steps"] / 15 / max(1, given["record_every"])))
-            given["exact_every"] = records * given["record_every"]
+            given["exact_every"] = given["record_every"] * (1 if given["engine"] == "fast" else records)
         if given["out"] is None:
             given["out"] = f"runs/exor/{variant or 'custom'}-{self.model}-{self.size}"
         config = Config(**given)
@@ -175,6 +181,8 @@ class Config:
             raise BadInput(f"--checkpoint_every: must be above 0, got {self.checkpoint_every}")
         if not 0 <= self.dropout < 1:
             raise BadInput(f"--dropout: must lie in [0, 1), got {self.dropout}")
+        if self.engine == "fast" and (reason := _why_not_fast(self.model, self.dropout)):
+            raise BadInput(f"--engine: fast would not be exact, since {reason}; use plain, or auto")
         assert self.width is not None
         assert self.learning_rate is not None
         assert self.exact_every is not None
@@ -195,6 +203,16 @@ class Config:
         return list(range(self.seeds)) if isinstance(self.seeds, int) else list(self.seeds)
 
     @property
+    def ordered(self) -> bool:
+        """Whether the model tells sequences apart by the order of their symbols."""
+        return self.model != "transformer"
+
+    @property
+    def tasks(self) -> list[exor.EXor]:
+        """The distributions of the spellings, by condition."""
+        return [self.task]
+
+    @property
     def variant_name(self) -> str:
         return self.variant or "custom"
 
@@ -208,6 +226,13 @@ class Config:
         """What the model is built from, for results and report."""
         names = ["layers", "width", *OWN_SETTINGS[self.model], "dropout"]
         return {"architecture": self.model, "size": self.size} | {name: getattr(self, name) for name in names}
+
+
+def _why_not_fast(model: str, dropout: float) -> str | None:
+    """Say why a model cannot be computed on multisets of symbols, or None if it can."""
+    if model != "transformer":
+        return f"the {model} sees the order of its symbols"
+    return "dropout treats equal symbols differently" if dropout > 0 else None
 
 
 COMMAND = command_line.CommandLine(
@@ -251,6 +276,19 @@ def read_command_line(argv: Sequence[str]) -> tuple[Config, dict[str, bool], Pat
     return before.resolved(), switches, out
 
 
+def one_device_a_core() -> None:
+    """Make every core a device of jax's CPU backend, before jax is imported, unless the environment says otherwise.
+
+    One device over several cores spends them on waiting: its threads meet in every operation of these small models.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_force_host_platform_device_count" in flags or "JAX_NUM_CPU_DEVICES" in os.environ:
+        return
+    os.environ["JAX_NUM_CPU_DEVICES"] = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+    if "xla_cpu_multi_thread_eigen" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1".strip()
+
+
 def build_model(config: Config) -> Any:
     """Return the masked LM of a resolved configuration."""
     from tiejax import models
@@ -264,27 +302,41 @@ def build_model(config: Config) -> Any:
 
 
 def build_ensemble(config: Config) -> "Ensemble":
-    """Return tied and untied members of a resolved configuration, with what is recorded of them."""
+    """Return tied and untied members of a resolved configuration, with what is recorded of them.
+
+    Both engines of a model without positions see the same batches: `plain` as sequences, `fast` as multisets.
+    """
     import jax
     import jax.numpy as jnp
 
     from tiejax import training, tying
     from tiejax.analysis import pairwise_distances
-    from tiejax.data import exor_batches
+    from tiejax.data import exor_batches, exor_multisets
+    from tiejax.models import multiset
 
     assert config.learning_rate is not None
     assert config.steps is not None
     assert config.exact_every is not None
-    task, model = config.task, build_model(config)
-    splits = exor.split(task.bits)
-    sampler = exor_batches.Sampler(task, splits["train"], config.batch_size)
-    redrawn = exor_batches.Sampler(task, splits["train"])
+    tasks, model = config.tasks, build_model(config)
+    task, splits = tasks[0], exor.split(tasks[0].bits)
+    fast = config.engine == "fast"
 
     def init(key: jax.Array) -> Any:
         return model.init(key, jnp.zeros((1, task.length), jnp.int32), jnp.zeros(1, jnp.int32))["params"]
 
-    def draw(key: jax.Array, step: jax.Array) -> Any:
-        return sampler.batch(training.stream(key, "data"), training.stream(key, "order"), step)
+    def visits(batch_size: int | None) -> Any:
+        """Return (data key, order key, step, condition) -> batch, in the form that the engine takes."""
+        if config.ordered:
+            sampler = exor_batches.Sampler(task, splits["train"], batch_size)
+            return lambda data_key, order_key, step, condition: sampler.batch(data_key, order_key, step)
+        multisets = exor_multisets.MultisetSampler(tasks, splits["train"], batch_size)
+        return multisets.multisets if fast else multisets.batch
+
+    draw_train, draw_redrawn = visits(config.batch_size), visits(None)
+
+    def draw(subject: Any, step: jax.Array) -> Any:
+        keys = training.stream(subject.key, "data"), training.stream(subject.key, "order")
+        return draw_train(*keys, step, subject.condition)
 
     def logits(params: Any, batch: Any, key: jax.Array | None) -> jax.Array:
         drops = key is not None and config.dropout > 0
@@ -292,14 +344,18 @@ def build_ensemble(config: Config) -> "Ensemble":
         return model.apply({"params": params}, batch.tokens, batch.position, deterministic=not drops, rngs=rngs)
 
     def loss(params: Any, batch: Any, key: Any) -> Any:
+        if fast:
+            return training.asked_loss(multiset.logits(model, params, batch.counts, task.mask), batch.asked)
         return training.masked_lm_loss(logits, params, batch, key)
 
-    def measure(params: Any, batch: Any, key: jax.Array, step: jax.Array) -> dict[str, jax.Array]:
-        validation = {"redrawn": redrawn.batch(training.stream(key, "validation"), key, step)}
+    def measure(params: Any, batch: Any, subject: Any, step: jax.Array) -> dict[str, jax.Array]:
+        data_key = training.stream(subject.key, "validation")
+        validation = {"redrawn": draw_redrawn(data_key, subject.key, step, subject.condition)}
         if len(splits["validation"]):
-            validation["frozen"] = exor_batches.frozen(task, splits["validation"])
+            frozen = exor_batches.frozen(task, splits["validation"])
+            validation["frozen"] = exor_multisets.count(frozen, task.vocabulary) if fast else frozen
         sampled = {f"validation_{name}": loss(params, visit, None)[1] for name, visit in validation.items()}
-        sampled["train"] = loss(params, batch, jax.random.fold_in(training.stream(key, "dropout"), step))[1]
+        sampled["train"] = loss(params, batch, jax.random.fold_in(training.stream(subject.key, "dropout"), step))[1]
         found = {
             "distance_input": pairwise_distances(params["embed"]["embedding"]),
             "distance_output": pairwise_distances(params["head"]["embedding"]),
@@ -309,19 +365,31 @@ def build_ensemble(config: Config) -> "Ensemble":
         return found | {"finite": jnp.all(jnp.stack(finite))}
 
     recorders = {"record": training.Recorder(config.record_every, measure)}
-    ordered = config.model != "transformer"  # no positions: a sequence is its multiset of symbols
-    if exor.count_contexts(task, ordered) <= exor.MAX_CONTEXTS:
-        known = exor.contexts(task, ordered)
+    if exor.count_contexts(task, config.ordered) <= exor.MAX_CONTEXTS:
+        known = [exor.contexts(each, config.ordered) for each in tasks]
+        asking = [exor.asking_pairs(each, contexts) for each, contexts in zip(tasks, known, strict=True)]
+        expected = [
+            training.Expectations.of(contexts.target, contexts.weight, {name: share for name, (_, share) in pairs.items()})
+            for contexts, pairs in zip(known, asking, strict=True)
+        ]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *expected)
+        counts = exor_multisets.occurrences(known[0].tokens, task.vocabulary).T
         risk = training.exact_risk(
-            encode=lambda params, tokens, position: model.apply({"params": params}, tokens, position, method="encode"),
+            encode=(
+                (lambda params, rows: multiset.encode(model, params, rows.T, task.mask).T)
+                if fast
+                else (lambda params, rows: model.apply({"params": params}, *rows, method="encode"))
+            ),
             output_table=lambda params: params["head"]["embedding"],
-            tokens=known.tokens,
-            position=known.position,
-            target=known.target,
-            weight=known.weight,
-            pairs=exor.asking_pairs(task, known),
+            inputs=counts if fast else (known[0].tokens, known[0].position),
+            pairs={name: symbols for name, (symbols, _) in asking[0].items()},
+            block=1024 if fast else 256,
         )
-        recorders["exact"] = training.Recorder(config.exact_every, lambda params, batch, key, step: risk(params))
+
+        def measure_risk(params: Any, batch: Any, subject: Any, step: jax.Array) -> dict[str, jax.Array]:
+            return risk(params, jax.tree.map(lambda leaf: leaf[subject.condition], stacked))
+
+        recorders["exact"] = training.Recorder(config.exact_every, measure_risk)
 
     schedule = (
         training.cosine_cycle(config.learning_rate, config.minimum_learning_rate, config.half_period)
@@ -407,6 +475,8 @@ def main(argv: Sequence[str]) -> int:
     if switches["deterministic"]:
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
 
+    one_device_a_core()
+
     import jax
 
     # Accelerators multiply float32 in fewer bits unless told otherwise; exact risk would not be exact.
@@ -427,7 +497,7 @@ def main(argv: Sequence[str]) -> int:
     )
     ensemble = build_ensemble(config)
     if "exact" not in ensemble.recorders:
-        number = exor.count_contexts(config.task, config.model != "transformer")
+        number = exor.count_contexts(config.task, config.ordered)
         console.warn(f"exact risk is left out: {number:,} contexts are more than {exor.MAX_CONTEXTS:,}")
     checkpoints = training.Checkpoints(run.checkpoints, ensemble.ties, say=console.warn)
     try:

@@ -72,6 +72,11 @@ def count(batch: Batch, vocabulary: int) -> Multisets:
     return Multisets(counts, jax.nn.one_hot(batch.target, vocabulary, axis=0) / len(batch.target))
 
 
+def occurrences(tokens: Int[np.ndarray, "sequences length"], vocabulary: int) -> Float[np.ndarray, "vocabulary sequences"]:
+    """Return how often each symbol occurs in each sequence."""
+    return np.stack([(tokens == symbol).sum(1) for symbol in range(vocabulary)]).astype(float)
+
+
 @dataclasses.dataclass(frozen=True)
 class MultisetSampler:
     """Visits to a set of strings, for a model that sees no order. Its batches are functions of keys, step and task number.
@@ -164,5 +169,4 @@ def _tables(tasks: Sequence[EXor]) -> _Tables:
             codes = np.zeros(cells, np.int32)
             codes[: len(context)] = context * task.vocabulary + target
             outcome[number, kind] = np.stack([codes, codes[other]], axis=1)
-    counts = np.stack([(known.tokens == symbol).sum(1) for symbol in range(first.vocabulary)]).astype(np.float32)
-    return _Tables(own, outcome, known.tokens, counts)
+    return _Tables(own, outcome, known.tokens, occurrences(known.tokens, first.vocabulary))

@@ -5,8 +5,11 @@ from tiejax.training.checkpoint import Checkpoints as Checkpoints
 from tiejax.training.ensemble import Ensemble as Ensemble
 from tiejax.training.ensemble import Members as Members
 from tiejax.training.ensemble import Recorder as Recorder
+from tiejax.training.ensemble import Subject as Subject
+from tiejax.training.exact_risk import Expectations as Expectations
 from tiejax.training.exact_risk import exact_risk as exact_risk
 from tiejax.training.keys import stream as stream
+from tiejax.training.loss import asked_loss as asked_loss
 from tiejax.training.loss import masked_lm_loss as masked_lm_loss
 from tiejax.training.optimizer import constant as constant
 from tiejax.training.optimizer import cosine_cycle as cosine_cycle

@@ -149,7 +149,7 @@ class Checkpoints:
                     f"checkpoint {self.directory / str(step)}: array {name} is {state[name].dtype} {state[name].shape}, "
                     f"this run's is {leaf.dtype} {leaf.shape}"
                 )
-        restored_state = jax.tree.unflatten(treedef, [jax.device_put(state[f"{n:04d}"]) for n in range(len(leaves))])
+        restored_state = jax.tree.unflatten(treedef, [state[f"{n:04d}"] for n in range(len(leaves))])
         return step, restored_state, {group.removeprefix("record."): fields for group, fields in arrays.items()}
 
     def close(self) -> None:

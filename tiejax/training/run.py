@@ -1,5 +1,6 @@
 """The host's loop: chunks on the device, progress and checkpoints between them."""
 
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -7,6 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from tiejax.training import cluster
 from tiejax.training.checkpoint import Checkpoints
 from tiejax.training.ensemble import Ensemble, Members, Records
 
@@ -51,38 +53,43 @@ def train(
     say: Callable[[str], None] = lambda line: None,
     chunk_s: float = 2.0,
     checkpoint_s: float = 20.0,
+    conditions: Sequence[int] | None = None,
 ) -> Trained:
     """Train the ensemble to its last step, from its last checkpoint if `resume`.
 
-    A checkpoint holds the state and every record so far; one is written at least every `checkpoint_s` seconds, when
-    `stop_requested` says so, and at the end. Chunks are sized to `chunk_s` seconds: their length changes no
-    result, since a chunk ends between two steps.
+    A checkpoint holds the state and every record so far, whatever the number of devices; one is written at least every
+    `checkpoint_s` seconds, when `stop_requested` says so, and at the end. Chunks are sized to `chunk_s` seconds: their
+    length changes no result, since a chunk ends between two steps. Of several processes, the first gives `checkpoints`;
+    all return the same.
     """
     members, parts = ensemble.start(seeds), list[Records]()
-    if resume and checkpoints is not None:
-        found = checkpoints.restore(members)
-        if found is None:
-            say("there is no checkpoint to go on from: starting at step 0")
-        else:
-            step, members, records = found
-            parts = [records]
-            ensemble.check(members)
-            say(f"resuming at step {min(step, ensemble.steps)} of {ensemble.steps}")
+    if resume:
+        members, parts = _restored(ensemble, members, checkpoints, say)
 
     start = int(members.cursor)
     if start > ensemble.steps:
         return Trained(members, _joined(parts), True, 0.0, 0.0, 0)
     began = time.perf_counter()
-    advance = ensemble.compile(seeds, members)
+    runner = ensemble.compile(seeds, members, conditions)
     compile_s = time.perf_counter() - began
     on_compiled(compile_s)
 
+    placed = runner.place(members)
     cursor, train_s, length, saved_at, saved = start, 0.0, 1, time.perf_counter(), start
-    while cursor <= ensemble.steps and not stop_requested():
+    while cursor <= ensemble.steps:
+        save_due = time.perf_counter() - saved_at > checkpoint_s
+        orders = cluster.agree([length, save_due, stop_requested()])
+        length, save_due = orders[0][:2]
+        if save_due and cursor != saved:
+            members, parts = runner.fetch(placed), [_joined(parts)]
+            if checkpoints is not None:
+                checkpoints.save(cursor, members, parts[0])
+            saved_at, saved = time.perf_counter(), cursor
+        if any(stop for *_, stop in orders):
+            break
         until = min(cursor + length, ensemble.longest_chunk(cursor))
         began = time.perf_counter()
-        members, more = advance(members, until)
-        jax.block_until_ready(members)
+        placed, more = runner.advance(placed, until)
         seconds = time.perf_counter() - began
         train_s += seconds
         # Aim at chunk_s, but grow no faster than tenfold: the first chunks are too short to measure by.
@@ -90,12 +97,24 @@ def train(
         cursor = until
         parts.append(more)
         on_progress(Progress(min(cursor, ensemble.steps), ensemble.steps, min(cursor, ensemble.steps) - start, train_s))
-        if checkpoints is not None and time.perf_counter() - saved_at > checkpoint_s and cursor <= ensemble.steps:
-            parts = [_joined(parts)]
-            checkpoints.save(cursor, members, parts[0])
-            saved_at, saved = time.perf_counter(), cursor
-    records = _joined(parts)
+    members, records = runner.fetch(placed), _joined(parts)
     if checkpoints is not None and cursor != saved:
         checkpoints.save(cursor, members, records)
     here = min(cursor, ensemble.steps) - start
     return Trained(members, records, cursor > ensemble.steps, compile_s, train_s, here)
+
+
+def _restored(
+    ensemble: Ensemble, members: Members, checkpoints: Checkpoints | None, say: Callable[[str], None]
+) -> tuple[Members, list[Records]]:
+    """Return members and records of the last checkpoint, which the first process reads and gives to the others."""
+    found = checkpoints.restore(members) if checkpoints is not None else None
+    if jax.process_count() > 1:
+        found = pickle.loads(cluster.from_first(pickle.dumps(found) if jax.process_index() == 0 else None))
+    if found is None:
+        say("there is no checkpoint to go on from: starting at step 0")
+        return members, []
+    step, members, records = found
+    ensemble.check(members)
+    say(f"resuming at step {min(step, ensemble.steps)} of {ensemble.steps}")
+    return members, [records]
