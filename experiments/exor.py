@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import shlex
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tiejax.data import exor
-from tiejax.reporting import command_line
+from tiejax.reporting import command_line, environment
 from tiejax.reporting.command_line import BadInput
 from tiejax.reporting.console import Console
 from tiejax.reporting.run_directory import CONFIG, RunDirectory, plain, stop_flag
@@ -53,6 +54,8 @@ class Config:
             main if neither this nor explicit distributions are given
         zero: probabilities of the spellings of the bit 0, as [.1,.9]; any number of them
         one: probabilities of the spellings of the bit 1
+        doses: for each p in this list, members for whom the bit 0 is spelled with probabilities p and 1 - p: the response of
+            tied and untied models to the strength of the conflict, all in one ensemble (transformer; 1 as --one or .5/.5)
         bits: bits per string, 2 to 16
         model: the encoder
         size: published size, which sets the defaults of layers, width, heads, feed_forward, hidden, token_hidden,
@@ -93,6 +96,7 @@ class Config:
     variant: Literal["main", "dh", "no-dh"] | None = None
     zero: list[float] | None = None
     one: list[float] | None = None
+    doses: list[float] | None = None
     bits: int = 7
     model: Literal["transformer", "lstm", "mixer"] = "transformer"
     size: Literal["small", "medium"] = "small"
@@ -129,9 +133,15 @@ class Config:
         """Return the configuration with every default written out; raises BadInput if it makes no sense."""
         if self.variant and (self.zero is not None or self.one is not None):
             raise BadInput("--variant: give a variant or explicit distributions (--zero, --one), not both")
-        variant = self.variant or ("main" if self.zero is None and self.one is None else None)
+        if self.doses is not None and (self.variant or self.zero is not None):
+            raise BadInput("--doses: sets the probabilities of the bit 0; leave --variant and --zero out")
+        explicit = self.zero is not None or self.one is not None or self.doses is not None
+        variant = self.variant or (None if explicit else "main")
         given = dataclasses.asdict(self) | {"variant": variant}
-        if variant is None:
+        if self.doses is not None:
+            given["one"] = exor.VARIANTS["main"][1] if self.one is None else self.one
+            given["one"] = list(given["one"])
+        elif variant is None:
             for name, probabilities in zip(("zero", "one"), exor.VARIANTS["main"], strict=True):
                 given[name] = list(probabilities) if given[name] is None else given[name]
         own = OWN_SETTINGS[self.model]
@@ -146,17 +156,25 @@ class Config:
             records = max(1, round(given["steps"] / 15 / max(1, given["record_every"])))
             given["exact_every"] = given["record_every"] * (1 if given["engine"] == "fast" else records)
         if given["out"] is None:
-            given["out"] = f"runs/exor/{variant or 'custom'}-{self.model}-{self.size}"
+            named = variant or ("doses" if self.doses is not None else "custom")
+            given["out"] = f"runs/exor/{named}-{self.model}-{self.size}"
         config = Config(**given)
         config.check()
         return config
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
+        if self.doses is not None:
+            self._check_doses(self.doses)
         try:
-            task = self.task
+            task = self.tasks[0]
         except ValueError as error:
             raise BadInput(f"--{error}") from None
+        if len(self.tasks) > 1 and exor.most_outcomes(task) > exor.MAX_OUTCOMES:
+            raise BadInput(
+                f"--doses: strings of {self.bits} bits with these spellings have {exor.most_outcomes(task)} outcomes, at most "
+                f"{exor.MAX_OUTCOMES} are drawn for several doses at once; take fewer --bits"
+            )
         if self.seeds == [] or (isinstance(self.seeds, int) and self.seeds < 1):
             raise BadInput(f"--seeds: needs at least one seed, got {self.seeds}")
         seeds = self.seeds if isinstance(self.seeds, list) else [self.seeds - 1]  # a list of all of them may be huge
@@ -198,6 +216,16 @@ class Config:
         if self.batch_size is not None and self.batch_size > train:
             raise BadInput(f"--batch_size: at most the {train} strings of the training split, got {self.batch_size}")
 
+    def _check_doses(self, doses: list[float]) -> None:
+        if self.ordered:
+            raise BadInput(f"--doses: are for the transformer; visits of the {self.model} are drawn for one distribution")
+        if not doses:
+            raise BadInput("--doses: needs at least one probability, got none")
+        if outside := [dose for dose in doses if not 0 < dose < 1]:
+            raise BadInput(f"--doses: must lie between 0 and 1, got {outside[0]}")
+        if repeated := [dose for dose, count in collections.Counter(doses).items() if count > 1]:
+            raise BadInput(f"--doses: every probability once, {repeated[0]} is repeated")
+
     @property
     def seed_list(self) -> list[int]:
         return list(range(self.seeds)) if isinstance(self.seeds, int) else list(self.seeds)
@@ -209,17 +237,19 @@ class Config:
 
     @property
     def tasks(self) -> list[exor.EXor]:
-        """The distributions of the spellings, by condition."""
-        return [self.task]
+        """The distributions of the spellings, by condition: one, or one a dose."""
+        zero, one = exor.VARIANTS[self.variant] if self.variant else (self.zero or (), self.one or ())
+        zeros = [zero] if self.doses is None else [(dose, 1 - dose) for dose in self.doses]
+        return [exor.EXor(self.bits, tuple(each), tuple(one)) for each in zeros]
+
+    @property
+    def members(self) -> list[tuple[int, int]]:
+        """Condition and seed of every member of a variant: all seeds of the first condition, then of the next."""
+        return [(condition, seed) for condition in range(len(self.tasks)) for seed in self.seed_list]
 
     @property
     def variant_name(self) -> str:
-        return self.variant or "custom"
-
-    @property
-    def task(self) -> exor.EXor:
-        zero, one = exor.VARIANTS[self.variant] if self.variant else (self.zero or (), self.one or ())
-        return exor.EXor(self.bits, tuple(zero), tuple(one))
+        return self.variant or ("doses" if self.doses is not None else "custom")
 
     @property
     def model_settings(self) -> dict[str, Any]:
@@ -244,6 +274,8 @@ COMMAND = command_line.CommandLine(
     switches={
         "resume": "go on with the unfinished run in the run directory, to the result of an uninterrupted one",
         "overwrite": "remove the run that is in the run directory and start anew",
+        "distributed": "work together with the other processes of the cluster that started this one; needless under "
+        "Slurm, Open MPI, on a TPU pod, or where JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are set",
         "quiet": "print nothing but warnings and the path of the report",
         "deterministic": "ask a GPU for operations that give the same bits every time (slower); a CPU needs no asking",
     },
@@ -276,19 +308,6 @@ def read_command_line(argv: Sequence[str]) -> tuple[Config, dict[str, bool], Pat
     return before.resolved(), switches, out
 
 
-def one_device_a_core() -> None:
-    """Make every core a device of jax's CPU backend, before jax is imported, unless the environment says otherwise.
-
-    One device over several cores spends them on waiting: its threads meet in every operation of these small models.
-    """
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_force_host_platform_device_count" in flags or "JAX_NUM_CPU_DEVICES" in os.environ:
-        return
-    os.environ["JAX_NUM_CPU_DEVICES"] = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
-    if "xla_cpu_multi_thread_eigen" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1".strip()
-
-
 def build_model(config: Config) -> Any:
     """Return the masked LM of a resolved configuration."""
     from tiejax import models
@@ -298,7 +317,7 @@ def build_model(config: Config) -> Any:
     if config.model == "mixer":
         del settings["width"]  # the mixer takes it from its input
     encoder = {"transformer": models.Transformer, "lstm": models.BidirectionalLSTM, "mixer": models.Mixer}[config.model]
-    return models.MaskedLM(config.task.vocabulary, config.width, encoder(**settings))
+    return models.MaskedLM(config.tasks[0].vocabulary, config.width, encoder(**settings))
 
 
 def build_ensemble(config: Config) -> "Ensemble":
@@ -416,10 +435,12 @@ def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config
 
     arrays = {
         "variants": np.array(VARIANTS),
-        "seeds": np.array(config.seed_list),
+        "seeds": np.array([seed for _, seed in config.members]),
         "splits": np.array(exor.SPLITS),
-        "pairs": np.array(symbol_pairs(config.task.vocabulary)),
+        "pairs": np.array(symbol_pairs(config.tasks[0].vocabulary)),
     }
+    if config.doses is not None:
+        arrays["dose"] = np.array([config.doses[condition] for condition, _ in config.members])
     for recorder, prefix in (("record", ""), ("exact", "exact_")):
         for field, values in records.get(recorder, {}).items():
             arrays[prefix + field] = values if field == "step" else np.moveaxis(values, (2, 1, 0), (0, 1, 2))
@@ -443,7 +464,7 @@ def draw(
     """Return the figures of a run in the order of its report."""
     from tiejax.reporting import exor as pages
 
-    finite = metrics["finite"].all(axis=(0, 2))
+    task, finite = config.tasks[0], metrics["finite"].all(axis=(0, 2))
     labels = {bit: pages.pair_label(bit, symbols.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
     exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
     sampled = {
@@ -452,30 +473,94 @@ def draw(
     }
     relative = {table: {pair: runs.final(values) for pair, values in pairs.items()} for table, pairs in runs.relative.items()}
     tables = {table: metrics[f"distance_{table}"][:, finite] for table in ("input", "output")}
-    names = pages.symbol_names(len(config.task.zero), len(config.task.one))
     drawn = pages.distances(runs.steps, runs.distance, labels, config.figure_style == "published") if labels else []
     return [
         *drawn,
         pages.relative_distances(runs.steps, runs.relative, labels),
         pages.learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
         pages.final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
-        pages.all_distances(runs.steps, tables, metrics["pairs"], names),
+        pages.all_distances(runs.steps, tables, metrics["pairs"], pages.symbol_names(len(task.zero), len(task.one))),
     ]
+
+
+def conclude(config: Config, metrics: Mapping[str, np.ndarray]) -> "tuple[dict[str, Any], list[pages.Drawn]]":
+    """Return what results.json says of a run of one task, and its figures."""
+    from tiejax.analysis import exor as findings
+
+    task = config.tasks[0]
+    bayes = {name: exor.bayes(task, rows) for name, rows in {"all": exor.strings(task.bits), **exor.split(task.bits)}.items()}
+    found, runs = findings.analyse(metrics, task_symbols(task), bayes["train"][1], 2 * config.half_period)
+    named = {name: {"accuracy": accuracy, "cross_entropy": nats} for name, (accuracy, nats) in bayes.items()}
+    drawn = draw(config, metrics, runs, task_symbols(task), named) if found["seeds"] else []
+    return {"zero": task.zero, "bayes": {**named.pop("all"), "splits": named}, **found}, drawn
+
+
+def conclude_doses(config: Config, metrics: Mapping[str, np.ndarray]) -> "tuple[dict[str, Any], list[pages.Drawn]]":
+    """Return what results.json says of a dose-and-response run, and its figures."""
+    from tiejax.analysis.dose_response import analyse_doses
+    from tiejax.reporting import dose_response
+
+    assert config.doses is not None
+    train = exor.split(config.bits)["train"]
+    body, found = analyse_doses(
+        metrics,
+        np.array([condition for condition, _ in config.members]),
+        config.doses,
+        [task_symbols(task) for task in config.tasks],
+        [exor.bayes(task, train)[1] for task in config.tasks],
+        2 * config.half_period,
+    )
+    responses = found.doses, found.bound, found.gap, found.excess, found.solved
+    return body, dose_response.drawn(*responses) if body["seeds"] else []
+
+
+def start(argv: Sequence[str]) -> "tuple[Config, dict[str, bool], RunDirectory | None, bool]":
+    """Return the configuration, the switches, the run directory, held, and whether its run is finished already.
+
+    Of several processes the first checks and holds the run directory and tells the others the configuration; they hold none.
+    """
+    if not ("--distributed" in argv or environment.names_a_cluster()):
+        config, switches, out = read_command_line(argv)
+        if RunDirectory.state(out) == "finished" and switches["resume"]:
+            return config, switches, None, True
+        return config, switches, RunDirectory.claim(out, switches["resume"], switches["overwrite"], config), False
+
+    _, switches = command_line.parse(Config, COMMAND, argv)
+    import jax
+
+    from tiejax.training import cluster
+
+    try:
+        cluster.join()
+    except cluster.NoCluster as error:
+        raise BadInput(
+            f"--distributed: {error}; start the processes under Slurm, Open MPI or on a TPU pod, or set "
+            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
+        ) from None
+    if jax.process_index() > 0:
+        told = json.loads(cluster.from_first(None))
+        if told is None:
+            raise BadInput("--distributed: the first process refused to start; see what it says")
+        return Config(**told["config"]), switches, None, told["finished"]
+    try:
+        config, switches, out = read_command_line(argv)
+        finished = RunDirectory.state(out) == "finished" and switches["resume"]
+        run = None if finished else RunDirectory.claim(out, switches["resume"], switches["overwrite"], config)
+    except BadInput:
+        cluster.from_first(json.dumps(None).encode())
+        raise
+    cluster.from_first(json.dumps({"config": dataclasses.asdict(config), "finished": finished}).encode())
+    return config, switches, run, finished
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the experiment; return its exit status."""
-    config, switches, out = read_command_line(argv)
-    console = Console(switches["quiet"])
-    if RunDirectory.state(out) == "finished" and switches["resume"]:
-        console.result(f"the run is finished: {out / 'report.html'}")
-        return 0
-    run = RunDirectory.claim(out, switches["resume"], switches["overwrite"], config)
+    environment.one_device_a_core()
+    config, switches, run, finished = start(argv)
+    assert config.out is not None
     stop = stop_flag()
     if switches["deterministic"]:
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
-
-    one_device_a_core()
 
     import jax
 
@@ -483,73 +568,84 @@ def main(argv: Sequence[str]) -> int:
     jax.config.update("jax_default_matmul_precision", "highest")
 
     from tiejax import training, tying
-    from tiejax.analysis import exor as findings
+    from tiejax.reporting import dose_response, figures
     from tiejax.reporting import exor as pages
-    from tiejax.reporting import figures
 
-    seeds, models = config.seed_list, 2 * len(config.seed_list)
+    # Of several processes, only the first speaks.
+    console = Console(switches["quiet"], silent=jax.process_index() > 0)
+    if finished:
+        console.result(f"the run is finished: {Path(config.out) / 'report.html'}")
+        return 0
     # As somebody else would repeat it: from the start.
     command = shlex.join(["python", sys.argv[0], *(word for word in argv if word not in ("--resume", "--overwrite"))])
-    facts = run.write_environment({"devices": [device.device_kind for device in jax.devices()]}, command)
+    facts = run.write_environment({"devices": [one.device_kind for one in jax.devices()]}, command) if run else {}
+    conditions, seeds = zip(*config.members, strict=True)
+    models, doses = 2 * len(seeds), f" x {len(config.tasks)} doses" if config.doses is not None else ""
     console.say(
-        f"EXor {config.variant_name}, {config.model} {config.size}: {len(seeds)} seeds, tied and untied, {config.steps:,} steps"
-        f" in {out}"
+        f"EXor {config.variant_name}, {config.model} {config.size}: {len(config.seed_list)} seeds{doses}, tied and untied, "
+        f"{config.steps:,} steps, {config.engine} engine on {jax.device_count()} x {jax.devices()[0].device_kind}, "
+        f"in {config.out}"
     )
     ensemble = build_ensemble(config)
     if "exact" not in ensemble.recorders:
-        number = exor.count_contexts(config.task, config.ordered)
+        number = exor.count_contexts(config.tasks[0], config.ordered)
         console.warn(f"exact risk is left out: {number:,} contexts are more than {exor.MAX_CONTEXTS:,}")
-    checkpoints = training.Checkpoints(run.checkpoints, ensemble.ties, say=console.warn)
+    checkpoints = training.Checkpoints(run.checkpoints, ensemble.ties, say=console.warn) if run else None
     try:
         with console:
-            trained = training.train(
-                ensemble,
-                seeds,
-                checkpoints,
-                resume=switches["resume"],
-                on_compiled=lambda seconds: console.say(f"compiled in {seconds:.1f} s"),
-                on_progress=lambda now: console.progress(now.step, now.steps, now.steps_here, now.train_s, models),
-                stop_requested=stop,
-                say=console.say,
-                checkpoint_s=config.checkpoint_every,
+            trained = training.cluster.or_die(
+                lambda: training.train(
+                    ensemble,
+                    seeds,
+                    checkpoints,
+                    resume=switches["resume"],
+                    on_compiled=lambda seconds: console.say(f"compiled in {seconds:.1f} s"),
+                    on_progress=lambda now: console.progress(now.step, now.steps, now.steps_here, now.train_s, models),
+                    stop_requested=stop,
+                    say=console.say,
+                    checkpoint_s=config.checkpoint_every,
+                    conditions=conditions,
+                ),
+                expected=(training.CheckpointMismatch, tying.TieError),
             )
     except (training.CheckpointMismatch, tying.TieError) as error:
         raise BadInput(f"--resume: {error}") from None
-    checkpoints.close()
+    if checkpoints is not None:
+        checkpoints.close()
     if not trained.finished:
         console.result(f"stopped at step {int(trained.members.cursor):,}; go on with the same command and --resume")
         return 130
+    if run is None:
+        return 0
 
     metrics = named_arrays(trained.records, config)
     run.write_metrics(metrics)
-    rate = trained.steps_here * models / trained.train_s if trained.train_s else None
-    timing = {"compile_s": trained.compile_s, "train_s": trained.train_s, "model_steps_per_s": rate}
-    task, symbols = config.task, task_symbols(config.task)
-    bayes = {name: exor.bayes(task, rows) for name, rows in {"all": exor.strings(task.bits), **exor.split(task.bits)}.items()}
-    found, runs = findings.analyse(metrics, symbols, bayes["train"][1], 2 * config.half_period)
-    named = {name: {"accuracy": accuracy, "cross_entropy": nats} for name, (accuracy, nats) in bayes.items()}
+    found, drawn = (conclude if config.doses is None else conclude_doses)(config, metrics)
     results = plain(
         {
             "experiment": "exor",
             "variant": config.variant_name,
-            "bits": task.bits,
-            "zero": task.zero,
-            "one": task.one,
+            "engine": config.engine,
+            "bits": config.bits,
+            "one": config.tasks[0].one,
             "model": config.model_settings,
             "steps": config.steps,
-            "bayes": {**named.pop("all"), "splits": named},
             **found,
-            "timing": timing,
+            "timing": {
+                "compile_s": trained.compile_s,
+                "train_s": trained.train_s,
+                "model_steps_per_s": trained.steps_here * models / trained.train_s if trained.train_s else None,
+            },
         }
     )
     if results["excluded_seeds"]:
         for row in results["non_finite"]:
             console.warn(f"{row['variant']} seed {row['seed']} became non-finite (seen at step {row['step']})")
         console.warn(f"left out of the statistics: seeds {', '.join(map(str, results['excluded_seeds']))}")
-    drawn = draw(config, metrics, runs, symbols, named) if results["seeds"] else []
     pictures = [(item.caption, figures.save(item.figure, run.figures, item.name)) for item in drawn]
+    write_page = pages.page if config.doses is None else dose_response.page
     settings = (run.path / CONFIG).read_text()
-    report = run.write_report(pages.page(results, dataclasses.asdict(config), settings, facts, pictures))
+    report = run.write_report(write_page(results, dataclasses.asdict(config), settings, facts, pictures))
     run.write_results(results)
     run.release()
     console.claims(results["claims"])

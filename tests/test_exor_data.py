@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tiejax.data import exor, exor_batches
-from tiejax.training import exact_risk, stream
+from tiejax.training import Expectations, exact_risk, stream
 
 # The spec's table, to the four digits that it gives.
 TABLE = {"main": (0.7016, 0.5077), "dh": (0.7520, 0.3438), "no-dh": (0.9504, 0.1613)}
@@ -132,14 +132,18 @@ def test_exact_risk_against_a_slow_loop(x64, ordered):
     generator = np.random.default_rng(0)
     embedding, output = generator.normal(size=(2, task.vocabulary, 3))
 
-    def encode(params, tokens, position):
+    def encode(params, tokens):
         return jnp.tanh(params["embed"][tokens].sum(1))
 
-    measure = exact_risk(
-        encode, lambda params: params["head"], known.tokens, known.position, known.target, known.weight,
-        exor.asking_pairs(task, known), block=7,
-    )  # fmt: skip
-    found = jax.jit(measure)({"embed": jnp.asarray(embedding), "head": jnp.asarray(output)})
+    asking = exor.asking_pairs(task, known)
+    pairs = {name: symbols for name, (symbols, _) in asking.items()}
+    expected = Expectations.of(known.target, known.weight, {name: share for name, (_, share) in asking.items()})
+    params = {"embed": jnp.asarray(embedding), "head": jnp.asarray(output)}
+    found, whole = (
+        jax.jit(exact_risk(encode, lambda params: params["head"], known.tokens, pairs, block))(params, expected)
+        for block in (7, 10**6)
+    )
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-13), found, whole)
 
     def state(context):
         return np.tanh(embedding[list(context)].sum(0))
@@ -217,9 +221,8 @@ def test_visits_differ_by_step_and_by_seed_and_repeat_by_key():
 
 @pytest.mark.parametrize("size", [50, 113, 1])
 def test_small_batches_visit_every_string_equally_often(size):
-    task, rows = variant("main"), exor.split(7)["train"]
-    sampler = exor_batches.Sampler(task, rows, batch_size=size)
-    strings = jax.jit(lambda step: sampler._strings(jax.random.key(1), step))
+    rows = exor.split(7)["train"]
+    strings = jax.jit(lambda step: jnp.asarray(rows)[exor_batches.visited(114, size, jax.random.key(1), step)])
     steps = 2 * 114
     seen = np.concatenate([np.asarray(strings(jnp.int32(step))) for step in range(steps)])
     numbers = (seen @ (2 ** np.arange(6, -1, -1))).reshape(-1, 114)

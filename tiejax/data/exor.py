@@ -17,6 +17,7 @@ SPLITS = ("train", "validation", "test")
 SPLIT_SEED = 14
 MAX_BITS = 16
 MAX_CONTEXTS = 2**20
+MAX_OUTCOMES = 1024
 
 # (zero, one): probabilities of the spellings of the bit 0 and of the bit 1.
 VARIANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {

@@ -19,11 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
-from tiejax.data.exor import EXor, contexts, most_outcomes, split
+from tiejax.data.exor import MAX_OUTCOMES, EXor, contexts, most_outcomes, split
 from tiejax.data.exor_batches import Batch, visit, visited
 
 WORD_BITS = 32
-MAX_OUTCOMES = 1024
 
 
 class Multisets(NamedTuple):
@@ -37,7 +36,9 @@ class Multisets(NamedTuple):
     asked: Float[Array, "vocabulary multisets"]
 
 
-def alias_table(probability: Float[np.ndarray, "outcomes"], cells: int) -> tuple[UInt32[np.ndarray, "cells"], Int[np.ndarray, "cells"]]:
+def alias_table(
+    probability: Float[np.ndarray, "outcomes"], cells: int
+) -> tuple[UInt32[np.ndarray, "cells"], Int[np.ndarray, "cells"]]:
     """Return, for each cell k, how many of its 2^32 / cells words mean outcome k, and the outcome that the others mean.
 
     cells: a power of two, at least the number of outcomes. Raises ValueError if it is not.
@@ -118,9 +119,7 @@ class MultisetSampler:
         outcome = jnp.asarray(tables.outcome)[task].ravel()[2 * place + is_other]
         return outcome // self.tasks[0].vocabulary, outcome % self.tasks[0].vocabulary
 
-    def batch(
-        self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]
-    ) -> Batch:
+    def batch(self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]) -> Batch:
         """Return the batch of a step as sequences, each the first of its multiset's with the mask in front."""
         if not self.tabled:
             strings = jnp.asarray(self.rows)[visited(len(self.rows), self.batch_size, order_key, step)]

@@ -7,7 +7,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-
 LAYER_NORM_EPSILON = 1e-5  # torch's; Flax's own default is 1e-6
 
 

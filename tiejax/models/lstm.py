@@ -5,9 +5,10 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from tiejax.models.initializers import default_dtype, linear, uniform
+from tiejax.models import columns
+from tiejax.models.initializers import default_dtype, uniform
 
 
 class LSTMLayer(nn.Module):
@@ -23,23 +24,23 @@ class LSTMLayer(nn.Module):
     reverse: bool = False
 
     @nn.compact
-    def __call__(self, x: Float[Array, "batch length features"]) -> Float[Array, "batch length hidden"]:
+    def __call__(self, x: Float[Array, "features length batch"]) -> Float[Array, "hidden length batch"]:
         init, dtype = uniform(1 / math.sqrt(self.hidden)), default_dtype()
-        input_kernel = self.param("input_kernel", init, (x.shape[-1], 4 * self.hidden), dtype)
+        input_kernel = self.param("input_kernel", init, (x.shape[0], 4 * self.hidden), dtype)
         hidden_kernel = self.param("hidden_kernel", init, (self.hidden, 4 * self.hidden), dtype)
         input_bias = self.param("input_bias", init, (4 * self.hidden,), dtype)
         hidden_bias = self.param("hidden_bias", init, (4 * self.hidden,), dtype)
 
-        def cell(carry: tuple[jax.Array, jax.Array], inputs: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        def cell(carry: tuple[jax.Array, jax.Array], x_t: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
             h, c = carry
-            i, f, g, o = jnp.split(inputs + h @ hidden_kernel, 4, axis=-1)
+            gates = input_kernel.T @ x_t + hidden_kernel.T @ h + (input_bias + hidden_bias)[:, None]
+            i, f, g, o = jnp.split(gates, 4)
             c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
             h = jax.nn.sigmoid(o) * jnp.tanh(c)
             return (h, c), h
 
-        zeros = jnp.zeros((x.shape[0], self.hidden), x.dtype)
-        inputs = jnp.swapaxes(x @ input_kernel + input_bias + hidden_bias, 0, 1)
-        _, states = jax.lax.scan(cell, (zeros, zeros), inputs, reverse=self.reverse)
+        zeros = jnp.zeros((self.hidden, x.shape[2]), x.dtype)
+        _, states = jax.lax.scan(cell, (zeros, zeros), jnp.swapaxes(x, 0, 1), reverse=self.reverse)
         return jnp.swapaxes(states, 0, 1)
 
 
@@ -53,8 +54,15 @@ class BidirectionalLSTM(nn.Module):
     dropout: float = 0.0
 
     @nn.compact
-    def __call__(self, x: Float[Array, "batch length width"], deterministic: bool = True) -> Float[Array, "batch length width"]:
+    def __call__(
+        self,
+        x: Float[Array, "batch length width"],
+        position: Int[Array, "batch"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch *length width"]:
+        """Return the encoded sequences, or their states at `position` alone."""
         directions = ("forward", "backward") if self.bidirectional else ("forward",)
+        x = x.transpose(2, 1, 0)
         for layer in range(self.layers):
             if layer > 0:
                 x = nn.Dropout(self.dropout, name=f"dropout_{layer}")(x, deterministic=deterministic)
@@ -62,5 +70,7 @@ class BidirectionalLSTM(nn.Module):
                 LSTMLayer(self.hidden, reverse=direction == "backward", name=f"layer_{layer}_{direction}")(x)
                 for direction in directions
             ]
-            x = jnp.concatenate(states, axis=-1)
-        return linear(len(directions) * self.hidden, self.width, "projection")(x)
+            x = jnp.concatenate(states)
+        if position is not None:
+            x = columns.at(jnp.swapaxes(x, 0, 1), position)
+        return columns.Linear(self.width, name="projection")(x).T

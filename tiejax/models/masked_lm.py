@@ -2,9 +2,9 @@
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from tiejax.models import columns
 from tiejax.models.initializers import default_dtype
 
 
@@ -28,8 +28,7 @@ class MaskedLM(nn.Module):
         self, tokens: Int[Array, "batch length"], position: Int[Array, "batch"], deterministic: bool = True
     ) -> Float[Array, "batch width"]:
         """Return h, the encoded state at `position`, which the output table reads."""
-        encoded = self.encoder(self.embed(tokens), deterministic=deterministic)
-        return jnp.take_along_axis(encoded, position[:, None, None], axis=1)[:, 0]
+        return self.encoder(columns.lookup(self.embed.embedding, tokens), position=position, deterministic=deterministic)
 
     def __call__(
         self, tokens: Int[Array, "batch length"], position: Int[Array, "batch"], deterministic: bool = True

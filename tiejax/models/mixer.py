@@ -3,9 +3,9 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from tiejax.models.initializers import layer_norm, linear
+from tiejax.models import columns
 from tiejax.models.transformer import ACTIVATIONS
 
 
@@ -21,17 +21,25 @@ class MixerLayer(nn.Module):
     dropout: float
 
     @nn.compact
-    def __call__(self, x: Float[Array, "batch length width"], deterministic: bool) -> Float[Array, "batch length width"]:
-        def mix(value: jax.Array, hidden: int, name: str) -> jax.Array:
-            size = value.shape[-1]
-            value = ACTIVATIONS[self.activation](linear(size, hidden, f"{name}_in")(value))
+    def __call__(
+        self, x: Float[Array, "width length batch"], position: Int[Array, "batch"] | None, deterministic: bool
+    ) -> Float[Array, "width *length batch"]:
+        """Return the layer's output at every position, or at one `position` of each sequence."""
+
+        def mix(value: jax.Array, hidden: int, name: str, chosen: jax.Array | None = None) -> jax.Array:
+            size = value.shape[0]
+            value = ACTIVATIONS[self.activation](columns.Linear(hidden, name=f"{name}_in")(value))
             value = nn.Dropout(self.dropout, name=f"{name}_hidden_dropout")(value, deterministic=deterministic)
-            value = linear(hidden, size, f"{name}_out")(value)
+            value = columns.Linear(size, name=f"{name}_out")(value, chosen)
             return nn.Dropout(self.dropout, name=f"{name}_dropout")(value, deterministic=deterministic)
 
-        across = jnp.swapaxes(layer_norm("token_norm")(x), -1, -2)
-        x = x + jnp.swapaxes(mix(across, self.token_hidden, "token"), -1, -2)
-        return x + mix(layer_norm("channel_norm")(x), self.channel_hidden, "channel")
+        across = jnp.swapaxes(columns.norm("token_norm")(x), 0, 1)
+        if position is None:
+            x = x + jnp.swapaxes(mix(across, self.token_hidden, "token"), 0, 1)
+        else:
+            chosen = jax.nn.one_hot(position, x.shape[1], axis=0, dtype=x.dtype)
+            x = columns.at(jnp.swapaxes(x, 0, 1), position) + mix(across, self.token_hidden, "token", chosen)
+        return x + mix(columns.norm("channel_norm")(x), self.channel_hidden, "channel")
 
 
 class Mixer(nn.Module):
@@ -44,9 +52,17 @@ class Mixer(nn.Module):
     dropout: float = 0.0
 
     @nn.compact
-    def __call__(self, x: Float[Array, "batch length width"], deterministic: bool = True) -> Float[Array, "batch length width"]:
+    def __call__(
+        self,
+        x: Float[Array, "batch length width"],
+        position: Int[Array, "batch"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch *length width"]:
+        """Return the encoded sequences, or their states at `position` alone, with no work for others in the last layer."""
+        x = x.transpose(2, 1, 0)
         for layer in range(self.layers):
+            wanted = position if layer == self.layers - 1 else None
             x = MixerLayer(self.token_hidden, self.channel_hidden, self.activation, self.dropout, name=f"layer_{layer}")(
-                x, deterministic
+                x, wanted, deterministic
             )
-        return x
+        return x.T

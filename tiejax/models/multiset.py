@@ -90,10 +90,16 @@ def _layer(
         scale = 1 / jnp.sqrt(jnp.mean(jnp.square(centred), axis=0) + LAYER_NORM_EPSILON)
         return centred * scale * weights[name]["scale"][:, None] + weights[name]["bias"][:, None]
 
-    # Heads are taken one by one: XLA for CPUs multiplies batches of small matrices badly when one more axis has size 1.
-    qkv = dense("qkv", x.reshape(width, -1)).reshape(3, heads, width // heads, *x.shape[1:])
-    attended = [_attend(query[:, queries], key, value, bias) for query, key, value in zip(*qkv, strict=True)]
-    before = jnp.broadcast_to(x[:, queries], (*x[:, queries].shape[:2], multisets))
+    # Only asking symbols need a query. Heads are taken one by one: XLA for CPUs multiplies batches of small matrices badly
+    # where one more axis has size 1.
+    asking = x[:, queries]
+    kernel, offset = weights["qkv"]["kernel"].T, weights["qkv"]["bias"][:, None]
+    query = kernel[:width] @ asking.reshape(width, -1) + offset[:width]
+    key_value = kernel[width:] @ x.reshape(width, -1) + offset[width:]
+    query = query.reshape(heads, width // heads, *asking.shape[1:])
+    key, value = key_value.reshape(2, heads, width // heads, *x.shape[1:])
+    attended = [_attend(*one, bias) for one in zip(query, key, value, strict=True)]
+    before = jnp.broadcast_to(asking, (*asking.shape[:2], multisets))
     x = norm("attention_norm", before.reshape(width, -1) + dense("out", jnp.concatenate(attended)))
     hidden = ACTIVATIONS[activation](dense("feed_forward_in", x))
     return norm("feed_forward_norm", x + dense("feed_forward_out", hidden)).reshape(width, -1, multisets)

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int32
+from jaxtyping import Array, Bool, Float, Int, Int32
 
 from tiejax.models.initializers import default_dtype, layer_norm, linear, uniform
 
@@ -30,7 +30,14 @@ class EncoderLayer(nn.Module):
     dropout: float
 
     @nn.compact
-    def __call__(self, x: Float[Array, "batch length width"], deterministic: bool) -> Float[Array, "batch length width"]:
+    def __call__(
+        self,
+        x: Float[Array, "batch length width"],
+        position: Int[Array, "batch"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch queries width"]:
+        """Return the layer's output at every position, or at one `position` of each sequence."""
+
         def drop(value: jax.Array, name: str) -> jax.Array:
             return nn.Dropout(self.dropout, name=name)(value, deterministic=deterministic)
 
@@ -39,6 +46,10 @@ class EncoderLayer(nn.Module):
         qkv = nn.Dense(3 * self.width, kernel_init=xavier, param_dtype=default_dtype(), name="qkv")(x)
         heads = qkv.reshape(*x.shape[:-1], 3, self.heads, self.width // self.heads)
         query, key, value = jnp.moveaxis(heads, -3, 0)
+        if position is not None:
+            chosen = jax.nn.one_hot(position, x.shape[1], dtype=x.dtype)
+            x = jnp.einsum("bl,blw->bw", chosen, x)[:, None]
+            query = jnp.einsum("bl,blhc->bhc", chosen, query)[:, None]
         attended = nn.dot_product_attention(
             query,
             key,
@@ -87,8 +98,10 @@ class Transformer(nn.Module):
         x: Float[Array, "batch length width"],
         owner: Int32[Array, "layers"] | Int32[np.ndarray, "layers"] | None = None,
         sends: Bool[Array, "layers"] | Bool[np.ndarray, "layers"] | None = None,
+        position: Int[Array, "batch"] | None = None,
         deterministic: bool = True,
-    ) -> Float[Array, "batch length width"]:
+    ) -> Float[Array, "batch *length width"]:
+        """Return the encoded sequences, or their states at `position` alone, with no work for others in the last layer."""
         layer = EncoderLayer(
             self.width, self.heads, self.feed_forward, self.activation, self.dropout, parent=None, name="layer"
         )
@@ -96,7 +109,7 @@ class Transformer(nn.Module):
 
         def init(key: jax.Array) -> Any:
             def one(key: jax.Array) -> Any:
-                return layer.init(key, x[:1], deterministic=True)["params"]
+                return layer.init(key, x[:1], None, deterministic=True)["params"]
 
             if self.identical_layers:
                 return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (height, *leaf.shape)), one(key))
@@ -106,20 +119,29 @@ class Transformer(nn.Module):
         drops = self.dropout > 0 and not deterministic
         dropout_key = self.make_rng("dropout") if drops else None
 
-        def body(x: jax.Array, use: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        def apply(x: jax.Array, use: Any, wanted: jax.Array | None) -> jax.Array:
             index, read, send = use
             weights = jax.tree.map(lambda leaf: jnp.asarray(leaf)[read], stack)
             if sends is not None:
                 weights = jax.tree.map(lambda leaf: jnp.where(send, leaf, jax.lax.stop_gradient(leaf)), weights)
             rngs = {"dropout": jax.random.fold_in(dropout_key, index)} if dropout_key is not None else None
-            x = jnp.asarray(layer.apply({"params": weights}, x, deterministic=deterministic, rngs=rngs))
-            return x, None
+            return jnp.asarray(layer.apply({"params": weights}, x, wanted, deterministic=deterministic, rngs=rngs))
+
+        def body(x: jax.Array, use: Any) -> tuple[jax.Array, None]:
+            return apply(x, use, None), None
+
+        def last(x: jax.Array, use: Any) -> jax.Array:
+            return apply(x, use, position)
 
         index = jnp.arange(self.layers, dtype=jnp.int32)
         reads = index if owner is None else jnp.asarray(owner)
         sent = jnp.ones(self.layers, bool) if sends is None else jnp.asarray(sends)
-        if self.layers == 1:
-            return body(x, (index[0], reads[0], sent[0]))[0]
-        if self.rematerialise:
-            return jax.lax.scan(jax.checkpoint(body), x, (index, reads, sent))[0]
-        return jax.lax.scan(body, x, (index, reads, sent), unroll=True)[0]
+        uses = index, reads, sent
+        if self.layers > 1:
+            below = jax.tree.map(lambda leaf: leaf[:-1], uses)
+            if self.rematerialise:
+                x = jax.lax.scan(jax.checkpoint(body), x, below)[0]
+            else:
+                x = jax.lax.scan(body, x, below, unroll=True)[0]
+        x = (jax.checkpoint(last) if self.rematerialise else last)(x, jax.tree.map(lambda leaf: leaf[-1], uses))
+        return x if position is None else x[:, 0]

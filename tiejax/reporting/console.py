@@ -25,10 +25,14 @@ def duration(seconds: float) -> str:
 
 
 class Console:
-    """A bar where standard output is a terminal, plain lines where it is not, nothing but the last line if `quiet`."""
+    """A bar where standard output is a terminal, plain lines where it is not, nothing but the last line if `quiet`.
 
-    def __init__(self, quiet: bool = False) -> None:
-        self.quiet = quiet
+    silent: not even that, as all but the first of several processes are.
+    """
+
+    def __init__(self, quiet: bool = False, silent: bool = False) -> None:
+        self.quiet = quiet or silent
+        self._silent = silent
         # A pipe has no width of its own to fit into: a line is as long as it needs to be.
         self._rich = rich.console.Console(width=None if sys.stdout.isatty() else 200, soft_wrap=True, highlight=False)
         self._bar: rich.progress.Progress | None = None
@@ -41,11 +45,13 @@ class Console:
 
     def result(self, line: str) -> None:
         """Print one line that is wanted even where quiet."""
-        self._rich.print(line, markup=False)
+        if not self._silent:
+            self._rich.print(line, markup=False)
 
     def warn(self, line: str) -> None:
         """Print one line that must not be missed, quiet or not."""
-        self._rich.print(f"warning: {line}", markup=False)
+        if not self._silent:
+            self._rich.print(f"warning: {line}", markup=False)
 
     def __enter__(self) -> "Console":
         if self._rich.is_terminal and not self.quiet:

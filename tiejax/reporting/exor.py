@@ -16,6 +16,7 @@ from tiejax.reporting.console import duration
 
 VARIANTS = ("untied", "tied")
 PANELS = {"untied, input": ("input", 0), "untied, output": ("output", 0), "tied": ("input", 1)}
+PAIR_COLOURS = {"zero": figures.BLUE, "one": figures.ORANGE, "even_odd": figures.GREEN}
 MOST_PAIRS = 105  # panels of one picture: 15 rows of 7
 MEASURES = {"cross_entropy": "Cross-entropy (nats)", "accuracy": "Accuracy"}
 
@@ -37,31 +38,35 @@ def _panels(values: Trajectories, labels: Mapping[str, str]) -> dict[str, dict[s
     }
 
 
+def _colours(labels: Mapping[str, str]) -> dict[str, str]:
+    """A pair has one colour in all variants, whether or not the other one occurs."""
+    return {label: PAIR_COLOURS[pair] for pair, label in labels.items()}
+
+
 def distances(steps: np.ndarray, distance: Trajectories, labels: Mapping[str, str], published_first: bool) -> list[Drawn]:
     """Draw the paper's three panels, with every seed and as the paper prints them. labels: pair -> its label."""
-    panels = _panels(distance, labels)
+    panels, colours = _panels(distance, labels), _colours(labels)
     own = Drawn(
         "distance",
         "Distance between the spellings of each bit over training. Thin: one seed each; thick: median over seeds.",
-        figures.three_panels(steps, panels, "Euclidean distance"),
+        figures.three_panels(steps, panels, "Euclidean distance", colours),
     )
     published = Drawn(
         "distance_published",
         "The same as the paper prints it: mean and 95 % band over seeds, at the recorded multiples of 1,000 steps.",
-        figures.three_panels_published(steps, panels),
+        figures.three_panels_published(steps, panels, colours),
     )
     return [published, own] if published_first else [own, published]
 
 
 def relative_distances(steps: np.ndarray, relative: Trajectories, labels: Mapping[str, str]) -> Drawn:
     """Draw relative distances of the pairs and of even and odd, every seed."""
+    groups = {**labels, "even_odd": "even and odd"}
     return Drawn(
         "relative_distance",
         "Relative distance: over the mean distance between spellings of 0 and spellings of 1 in the same table (dotted: 1). "
         "Weight decay shrinks tables as a whole; this takes that out. Even and odd: the reverse violation.",
-        figures.three_panels(
-            steps, _panels(relative, {**labels, "even_odd": "even and odd"}), "relative distance", relative=True
-        ),
+        figures.three_panels(steps, _panels(relative, groups), "relative distance", _colours(groups), relative=True),
     )
 
 
@@ -185,6 +190,24 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     }
 
 
+def performance(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
+    """Write a run's times for the page's setting; nothing if this process trained nothing."""
+    if not timing["train_s"]:
+        return {}
+    since = " since the run was last resumed" if facts.get("resumed") else ""
+    devices = f"{len(facts['devices'])} x {facts['devices'][0]}"
+    return {
+        "time": f"{duration(timing['train_s'])} of training{since}, {timing['compile_s']:.1f} s of compilation, "
+        f"{timing['model_steps_per_s']:,.0f} model-steps per second, on {devices}"
+    }
+
+
+def versions(facts: Mapping[str, Any]) -> str:
+    """Write what a run was made with, a line each."""
+    packages = [f"{name} {version}" for name, version in facts["versions"].items()]
+    return "\n".join([*packages, f"python {facts['python']}", *facts["devices"], f"commit {facts['git_commit']}"])
+
+
 def page(
     results: Mapping[str, Any],
     config: Mapping[str, Any],
@@ -206,12 +229,7 @@ def page(
         "source": "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, "
         "ICML 2024, PMLR 235:3584-3610",
     }
-    if timing["train_s"]:
-        since = " since the run was last resumed" if facts.get("resumed") else ""
-        setting["time"] = (
-            f"{duration(timing['train_s'])} of training{since}, {timing['compile_s']:.1f} s of compilation, "
-            f"{timing['model_steps_per_s']:,.0f} model-steps per second, on {facts['devices'][0]}"
-        )
+    setting |= performance(timing, facts)
     notes = []
     if results["excluded_seeds"]:
         members = ", ".join(f"{row['variant']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
@@ -225,7 +243,6 @@ def page(
         )
     else:
         notes.append("There is no exact risk: the task has too many contexts, or no seed stayed finite.")
-    versions = [f"{name} {version}" for name, version in facts["versions"].items()]
     return report.render(
         title=f"EXor, {results['variant']}: tied against untied, {model['architecture']} {model['size']}",
         question="Two spellings of a bit mean the same. Do input, output and tied embeddings draw them together, also where "
@@ -241,6 +258,6 @@ def page(
         reproduce={
             "The command of this run:": facts["command"],
             "All its settings, for --config:": config_text,
-            "With:": "\n".join([*versions, f"python {facts['python']}", *facts["devices"], f"commit {facts['git_commit']}"]),
+            "With:": versions(facts),
         },
     )

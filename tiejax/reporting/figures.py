@@ -70,10 +70,11 @@ def thousands(axes: Axes) -> None:
     axes.set_xlabel("step")
 
 
-def three_panels(steps: np.ndarray, panels: Mapping[str, Curves], ylabel: str, relative: bool = False) -> Figure:
-    """Draw the paper's three panels with every seed: distance of each pair over steps, per table."""
+def three_panels(
+    steps: np.ndarray, panels: Mapping[str, Curves], ylabel: str, colours: Mapping[str, str], relative: bool = False
+) -> Figure:
+    """Draw the paper's three panels with every seed: distance of each pair over steps, per table. colours: by pair."""
     figure, axes = new_figure(1, len(panels), 3.4 * len(panels), 3.1, share_y=True)
-    colours = dict(zip(next(iter(panels.values())), (BLUE, ORANGE, GREEN), strict=False))
     for one, (title, curves) in zip(axes[0], panels.items(), strict=True):
         for name, values in curves.items():
             draw_seeds(one, steps, values, colours[name], name)
@@ -92,7 +93,7 @@ def three_panels(steps: np.ndarray, panels: Mapping[str, Curves], ylabel: str, r
     return figure
 
 
-def three_panels_published(steps: np.ndarray, panels: Mapping[str, Curves]) -> Figure:
+def three_panels_published(steps: np.ndarray, panels: Mapping[str, Curves], colours: Mapping[str, str]) -> Figure:
     """Draw the three panels as the paper prints them: mean and 95 % band over seeds, every 1,000th step, y from 0 to 4.
 
     The band is the normal one, mean +- 1.96 standard errors.
@@ -100,7 +101,8 @@ def three_panels_published(steps: np.ndarray, panels: Mapping[str, Curves]) -> F
     figure, axes = new_figure(1, len(panels), 3.4 * len(panels), 3.0, share_y=True)
     kept = np.flatnonzero(steps % 1000 == 0)
     for one, (title, curves) in zip(axes[0], panels.items(), strict=True):
-        for colour, (name, values) in zip((BLUE, ORANGE), curves.items(), strict=False):
+        for name, values in curves.items():
+            colour = colours[name]
             shown = values[:, kept]
             mean = shown.mean(0)
             half = 1.96 * shown.std(0, ddof=1) / np.sqrt(len(shown)) if len(shown) > 1 else np.zeros_like(mean)
@@ -176,4 +178,53 @@ def paired_values(measures: Mapping[str, tuple[np.ndarray, np.ndarray]], names: 
         one.set_xlim(-0.4, 1.4)
         one.set_title(title, fontsize=8)
         one.grid(visible=False, axis="x")
+    return figure
+
+
+def _scatter(axes: Axes, x: np.ndarray, values: np.ndarray, filled: np.ndarray, colour: str, shift: float) -> None:
+    """Draw `[x, seed]` as dots beside their x, filled where `filled`."""
+    places = np.repeat((x + shift)[:, None], values.shape[1], axis=1)
+    axes.scatter(places[filled], values[filled], s=12, color=colour, alpha=0.5, linewidths=0)
+    axes.scatter(places[~filled], values[~filled], s=12, facecolors="none", edgecolors=colour, alpha=0.35, linewidths=0.7)
+
+
+def dose_gap(bound: np.ndarray, gaps: Curves, solved: Curves) -> Figure:
+    """Draw what each variant answers to each dose against what the theory asks; `[dose, seed]` by variant."""
+    figure, axes = new_figure(1, len(gaps), 4.2 * len(gaps), 3.6, share_y=True)
+    for one, (name, values) in zip(axes[0], gaps.items(), strict=True):
+        _scatter(one, bound, values, solved[name], VARIANT_COLOURS[name], 0.0)
+        medians = [np.median(row[mark]) if mark.any() else np.nan for row, mark in zip(values, solved[name], strict=True)]
+        one.plot(bound, medians, color=VARIANT_COLOURS[name], linewidth=2)
+        one.axline((0, 0), slope=1, color="black", linewidth=1, linestyle="--")
+        one.set_title(name)
+        one.set_xlabel("|ln(p / (1 - p))|")
+        one.set_ylim(bottom=0)
+    axes[0, 0].set_ylabel("smallest |e1 - e2| |h|")
+    return figure
+
+
+def dose_cost(doses: np.ndarray, excess: Curves, solved: Curves) -> Figure:
+    """Draw loss over Bayes by variant, the price of tying, and the share of seeds that solved, against the dose."""
+    figure, axes = new_figure(2, 2, 8.4, 6.0)
+    names = list(excess)
+    for one, name in zip(axes[0], names, strict=True):
+        _scatter(one, doses, excess[name], solved[name], VARIANT_COLOURS[name], 0.0)
+        one.plot(doses, np.median(excess[name], axis=1), color=VARIANT_COLOURS[name], linewidth=2)
+        one.set_title(f"loss over Bayes (nats), {name}")
+    top = max(one.get_ylim()[1] for one in axes[0])
+    for one in axes[0]:
+        one.set_ylim(bottom=0, top=top)
+    cost = excess[names[1]] - excess[names[0]]
+    everywhere = np.ones_like(cost, dtype=bool)
+    _scatter(axes[1, 0], doses, cost, everywhere, GREEN, 0.0)
+    axes[1, 0].plot(doses, np.median(cost, axis=1), color=GREEN, linewidth=2)
+    axes[1, 0].axhline(0, color="black", linewidth=0.8, linestyle=":")
+    axes[1, 0].set_title("cost of tying (nats), tied - untied")
+    for name in names:
+        axes[1, 1].plot(doses, solved[name].mean(axis=1), "o-", color=VARIANT_COLOURS[name], label=name)
+    axes[1, 1].set_title("share of seeds within .1 nat of Bayes")
+    axes[1, 1].set_ylim(0, 1)
+    axes[1, 1].legend()
+    for one in axes.flat:
+        one.set_xlabel("p")
     return figure

@@ -1,5 +1,6 @@
 """Training: optimizer and schedules, the step, the seed ensemble, checkpoints."""
 
+from tiejax.training import cluster as cluster
 from tiejax.training.checkpoint import CheckpointMismatch as CheckpointMismatch
 from tiejax.training.checkpoint import Checkpoints as Checkpoints
 from tiejax.training.ensemble import Ensemble as Ensemble

@@ -1,14 +1,16 @@
 """Several processes as one: how they find each other, agree, and collect what their devices hold."""
 
 import os
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 PyTree = Any
+Result = TypeVar("Result")
 
 # A process that says nothing for so long is taken for dead.
 HEARTBEAT_S = 10
@@ -16,17 +18,6 @@ HEARTBEAT_S = 10
 
 class NoCluster(ValueError):
     """Processes were to work together, and nothing says which."""
-
-
-def recognised() -> bool:
-    """Say whether the environment names a cluster of more than one process."""
-    if os.environ.get("SLURM_JOB_ID") and int(os.environ.get("SLURM_NTASKS", "1")) > 1:
-        return True
-    if "OMPI_MCA_orte_hnp_uri" in os.environ and int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")) > 1:
-        return True
-    if "," in os.environ.get("TPU_WORKER_HOSTNAMES", ""):
-        return True
-    return "JAX_COORDINATOR_ADDRESS" in os.environ
 
 
 def join() -> None:
@@ -54,7 +45,7 @@ def agree(numbers: list[int]) -> list[list[int]]:
     """Return the numbers of every process, by process: one collective, at which the death of another is noticed."""
     if jax.process_count() == 1:
         return [numbers]
-    return multihost_utils.process_allgather(np.asarray(numbers, np.int32)).tolist()  # type: ignore[no-any-return]
+    return multihost_utils.process_allgather(np.asarray(numbers, np.int32)).tolist()
 
 
 def from_first(content: bytes | None) -> bytes:
@@ -70,13 +61,19 @@ def from_first(content: bytes | None) -> bytes:
     return np.asarray(multihost_utils.broadcast_one_to_all(block)).tobytes()
 
 
-def or_die(work: Callable[[], PyTree], say: Callable[[str], None]) -> PyTree:
-    """Do what needs all processes; if one of them has died, say so and end this process with status 3."""
+def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...]) -> Result:
+    """Do what needs all processes; where one of them has ended, say so and end this one with status 3.
+
+    expected: errors of this process itself, which are passed on.
+    """
     try:
         return work()
     except Exception as error:
-        if jax.process_count() == 1:
+        if jax.process_count() == 1 or isinstance(error, expected):
             raise
-        say(f"another process of this run has ended ({str(error).splitlines()[0][:200]}); run all of them again with --resume")
-        # The library would wait for the dead one at exit.
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        print(
+            f"another process of this run has ended ({reason}); start them all again with --resume", file=sys.stderr, flush=True
+        )
+        # An orderly exit would wait for the process that is gone.
         os._exit(3)

@@ -77,9 +77,8 @@ def train(
     placed = runner.place(members)
     cursor, train_s, length, saved_at, saved = start, 0.0, 1, time.perf_counter(), start
     while cursor <= ensemble.steps:
-        save_due = time.perf_counter() - saved_at > checkpoint_s
-        orders = cluster.agree([length, save_due, stop_requested()])
-        length, save_due = orders[0][:2]
+        orders = cluster.agree([length, time.perf_counter() - saved_at > checkpoint_s, stop_requested()])
+        length, save_due, _ = orders[0]
         if save_due and cursor != saved:
             members, parts = runner.fetch(placed), [_joined(parts)]
             if checkpoints is not None:
