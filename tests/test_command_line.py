@@ -363,7 +363,7 @@ def test_variant(here, variant):
     config = read("--variant", variant)
     assert config.variant_name == variant
     assert Path(config.out).name == f"{variant}-transformer-small"
-    assert (config.task.zero, config.task.one) == {
+    assert (config.tasks[0].zero, config.tasks[0].one) == {
         "main": ((0.1, 0.9), (0.5, 0.5)),
         "dh": ((1, 0), (0.5, 0.5)),
         "no-dh": ((1, 0), (0.1, 0.9)),
@@ -377,7 +377,7 @@ def test_explicit_distributions_are_reported_as_custom(here):
         assert config.variant is None
         assert config.variant_name == "custom"
         assert Path(config.out).name == "custom-transformer-small"
-        assert (config.task.zero, config.task.one) == ((0.2, 0.3, 0.5), (0.5, 0.5))
+        assert (config.tasks[0].zero, config.tasks[0].one) == ((0.2, 0.3, 0.5), (0.5, 0.5))
     # Even where they are those of a variant.
     assert read("--zero", "[.1,.9]", "--one", "[.5,.5]").variant_name == "custom"
     assert read().variant_name == "main"

@@ -166,7 +166,7 @@ def test_every_figure_becomes_a_picture_and_a_pdf(tmp_path):
 
 def test_figures_show_every_seed_and_the_median():
     steps, values = curves(seeds=5)
-    figure = figures.three_panels(steps, {"tied": {"zero pair": values}}, "distance")
+    figure = figures.three_panels(steps, {"tied": {"zero pair": values}}, "distance", {"zero pair": figures.BLUE})
     lines = figure.axes[0].lines
     assert len(lines) == 6
     for line, seed in zip(lines[:5], values, strict=True):
@@ -176,7 +176,7 @@ def test_figures_show_every_seed_and_the_median():
 
 def test_published_style_is_mean_and_band_at_every_1000th_step():
     steps, values = curves(seeds=5)
-    figure = figures.three_panels_published(steps, {"tied": {"zero pair": values}})
+    figure = figures.three_panels_published(steps, {"tied": {"zero pair": values}}, {"zero pair": figures.BLUE})
     (line,) = figure.axes[0].lines
     assert line.get_xdata().tolist() == [step for step in steps if step % 1000 == 0]
     np.testing.assert_allclose(line.get_ydata(), values[:, ::2].mean(0))

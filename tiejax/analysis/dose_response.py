@@ -52,8 +52,8 @@ def analyse_doses(
     number of each one's dose. symbols, bayes_cross_entropy (of the training split): by dose.
     """
     entries, gaps, excesses, solved = [], [], [], []
-    whole = np.array(metrics["finite"].all(axis=(0, 2))).reshape(len(doses), -1)
-    lasting = whole.all(axis=0)
+    whole = np.reshape(metrics["finite"].all(axis=(0, 2)), (len(doses), -1))
+    lasting = np.asarray(whole.all(axis=0))
     for number, dose in enumerate(doses):
         of_dose = member_dose == number
         own = {name: values[:, of_dose] if values.ndim > 2 else values for name, values in metrics.items()}

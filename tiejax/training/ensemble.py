@@ -141,7 +141,9 @@ class Ensemble:
             check_vma=False,
         )
         # Wider vectors than XLA prefers for CPUs: a quarter faster for these short loops.
-        options = {"xla_cpu_prefer_vector_width": "512"} if jax.default_backend() == "cpu" else None
+        options: dict[str, str | bool] | None = (
+            {"xla_cpu_prefer_vector_width": "512"} if jax.default_backend() == "cpu" else None
+        )
         executable = jax.jit(advance, donate_argnums=1).lower(whom, placed, jnp.int32(0)).compile(options)
         return Runner(self, layout, whom, executable)
 
