@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -514,18 +514,21 @@ def conclude_doses(config: Config, metrics: Mapping[str, np.ndarray]) -> "tuple[
     return body, dose_response.drawn(*responses) if body["seeds"] else []
 
 
-def start(argv: Sequence[str]) -> "tuple[Config, dict[str, bool], RunDirectory | None, bool]":
-    """Return the configuration, the switches, the run directory, held, and whether its run is finished already.
+class Started(NamedTuple):
+    """How a process begins. Of several, the first holds the run directory and speaks; the others have none."""
 
-    Of several processes the first checks and holds the run directory and tells the others the configuration; they hold none.
-    """
+    config: Config
+    switches: dict[str, bool]
+    run: RunDirectory | None
+    first: bool
+    finished: bool
+
+
+def start(argv: Sequence[str]) -> Started:
+    """Check the command line and take hold of the run directory; of several processes the first does, and tells the others."""
     if not ("--distributed" in argv or environment.names_a_cluster()):
-        config, switches, out = read_command_line(argv)
-        if RunDirectory.state(out) == "finished" and switches["resume"]:
-            return config, switches, None, True
-        return config, switches, RunDirectory.claim(out, switches["resume"], switches["overwrite"], config), False
-
-    _, switches = command_line.parse(Config, COMMAND, argv)
+        return _start_first(argv)
+    command_line.parse(Config, COMMAND, argv)  # what is wrong with it is said before processes wait for each other
     import jax
 
     from tiejax.training import cluster
@@ -541,23 +544,33 @@ def start(argv: Sequence[str]) -> "tuple[Config, dict[str, bool], RunDirectory |
         told = json.loads(cluster.from_first(None))
         if told is None:
             raise BadInput("--distributed: the first process refused to start; see what it says")
-        return Config(**told["config"]), switches, None, told["finished"]
+        return Started(Config(**told["config"]), told["switches"], None, False, told["finished"])
     try:
-        config, switches, out = read_command_line(argv)
-        finished = RunDirectory.state(out) == "finished" and switches["resume"]
-        run = None if finished else RunDirectory.claim(out, switches["resume"], switches["overwrite"], config)
+        started = _start_first(argv)
     except BadInput:
         cluster.from_first(json.dumps(None).encode())
         raise
-    cluster.from_first(json.dumps({"config": dataclasses.asdict(config), "finished": finished}).encode())
-    return config, switches, run, finished
+    told = {"config": dataclasses.asdict(started.config), "switches": started.switches, "finished": started.finished}
+    cluster.from_first(json.dumps(told).encode())
+    return started
+
+
+def _start_first(argv: Sequence[str]) -> Started:
+    config, switches, out = read_command_line(argv)
+    if switches["resume"] and RunDirectory.state(out) == "finished":
+        return Started(config, switches, None, True, True)
+    return Started(config, switches, RunDirectory.claim(out, switches["resume"], switches["overwrite"], config), True, False)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the experiment; return its exit status."""
     environment.one_device_a_core()
-    config, switches, run, finished = start(argv)
+    config, switches, run, first, finished = start(argv)
     assert config.out is not None
+    console = Console(switches["quiet"], silent=not first)
+    if finished:
+        console.result(f"the run is finished: {Path(config.out) / 'report.html'}")
+        return 0
     stop = stop_flag()
     if switches["deterministic"]:
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
@@ -571,11 +584,6 @@ def main(argv: Sequence[str]) -> int:
     from tiejax.reporting import dose_response, figures
     from tiejax.reporting import exor as pages
 
-    # Of several processes, only the first speaks.
-    console = Console(switches["quiet"], silent=jax.process_index() > 0)
-    if finished:
-        console.result(f"the run is finished: {Path(config.out) / 'report.html'}")
-        return 0
     # As somebody else would repeat it: from the start.
     command = shlex.join(["python", sys.argv[0], *(word for word in argv if word not in ("--resume", "--overwrite"))])
     facts = run.write_environment({"devices": [one.device_kind for one in jax.devices()]}, command) if run else {}

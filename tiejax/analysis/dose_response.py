@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.analysis.claims import Claim, assess
-from tiejax.analysis.exor import VARIANTS, Symbols, analyse
+from tiejax.analysis.exor import SOLVED_WITHIN, VARIANTS, Symbols, analyse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def analyse_doses(
         loss = runs.final(runs.exact["cross_entropy"], exact=True)[:, kept, 0]
         excesses.append(loss - bayes_cross_entropy[number])
         gaps.append(runs.final(runs.exact["gap_zero"], exact=True)[:, kept])
-        solved.append(np.array([found["solved"][name] for name in VARIANTS])[:, kept])
+        solved.append(excesses[-1] < SOLVED_WITHIN)
     bound = np.array([abs(math.log(dose / (1 - dose))) for dose in doses])
     seeds = metrics["seeds"][member_dose == 0]
     responses = Responses(np.array(doses), bound, seeds[lasting], np.array(gaps), np.array(excesses), np.array(solved))

@@ -18,8 +18,8 @@ def drawn(doses: np.ndarray, bound: np.ndarray, gap: np.ndarray, excess: np.ndar
         Drawn(
             "dose_gap",
             "How far apart the output table holds the two spellings of 0: the smallest |e1 - e2| |h| over contexts, against "
-            "what the conflict asks of an optimal model (dashed). One dot a seed, filled where it solved the task; line: median "
-            "of the solved.",
+            "what the conflict asks of an optimal model (dashed). One dot a seed, filled where it solved the task; line: "
+            "median of the solved.",
             figures.dose_gap(bound, gaps, marked),
         ),
         Drawn(

@@ -1,0 +1,342 @@
+"""Benchmarks of the experiments: how many model-steps a second this machine makes, and how far that is from its floor."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# As a script this file finds its own folder alone, and it measures what a neighbour builds.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from experiments import exor as experiment
+from tiejax.data import exor
+from tiejax.reporting import command_line, environment
+from tiejax.reporting.command_line import BadInput
+from tiejax.reporting.console import Console, number
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Throughput of EXor's training, recording included.
+
+    Args:
+        seeds: numbers of seeds, each trained tied and untied, so twice as many models
+        engines: engines to be measured
+        size: published size of the transformer
+        repeats: measurements of each setting, at least 5
+        seconds: length of one measurement
+        torch_seconds: length of one measurement of the torch loop
+        out: where results.json and the figure go
+    """
+
+    seeds: list[int] = dataclasses.field(default_factory=lambda: [1, 8, 32, 128])
+    engines: list[str] = dataclasses.field(default_factory=lambda: ["fast", "plain"])
+    size: str = "small"
+    repeats: int = 5
+    seconds: float = 1.5
+    torch_seconds: float = 3.0
+    out: str = "runs/bench/exor"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if this cannot be measured."""
+        if not self.seeds or min(self.seeds) < 1:
+            raise BadInput(f"--seeds: needs numbers of at least 1, got {self.seeds}")
+        if unknown := [engine for engine in self.engines if engine not in ("fast", "plain")] or not self.engines:
+            raise BadInput(f"--engines: fast, plain or both, got {unknown if self.engines else 'none'}")
+        if self.size not in experiment.STEPS:
+            raise BadInput(f"--size: must be one of {', '.join(experiment.STEPS)}, got {self.size}")
+        if self.repeats < 5:
+            raise BadInput(f"--repeats: a median needs at least 5, got {self.repeats}")
+        for name in ("seconds", "torch_seconds"):
+            if not getattr(self, name) > 0:
+                raise BadInput(f"--{name}: must be above 0, got {getattr(self, name)}")
+
+
+COMMAND = command_line.CommandLine(
+    description="Measure training throughput: `bench.py exor` times the EXor ensemble on its engines, and, where torch is "
+    "installed, the same protocol as a plain torch loop.",
+    example="Example: python experiments/bench.py exor --seeds [8,32]",
+    switches={"quiet": "print nothing but the path of the results"},
+)
+
+
+def spread(rates: Sequence[float]) -> dict[str, float]:
+    """Return median, minimum and maximum of repeated measurements."""
+    return {"median": float(np.median(rates)), "min": float(min(rates)), "max": float(max(rates))}
+
+
+def measure_ensemble(config: Config, engine: str, seeds: int, recording: bool = True) -> dict[str, Any]:
+    """Return model-steps per second of an ensemble at its default schedule of records, and the time to compile it."""
+    endless = 100_000_000
+    every = 500 if recording else endless
+    settings = experiment.Config(
+        seeds=seeds,
+        size=config.size,
+        engine=engine,
+        steps=endless,
+        record_every=every,
+        exact_every=every,  # type: ignore[arg-type]
+    ).resolved()
+    ensemble = dataclasses.replace(experiment.build_ensemble(settings), records_per_chunk=4096)
+    members = ensemble.start(settings.seed_list)
+    began = time.perf_counter()
+    runner = ensemble.compile(settings.seed_list, members)
+    compile_s = time.perf_counter() - began
+    placed, cursor = runner.place(members), 0
+
+    def run(steps: int) -> float:
+        nonlocal placed, cursor
+        began = time.perf_counter()
+        placed, _ = runner.advance(placed, cursor + steps)
+        cursor += steps
+        return time.perf_counter() - began
+
+    run(20)
+    # Whole periods of records, about as long as asked.
+    steps = max(1, round(config.seconds / (run(500) / 500) / 500)) * 500 if config.size == "small" else 20
+    rates = [2 * seeds * steps / run(steps) for _ in range(config.repeats)]
+    return {"engine": engine, "seeds": seeds, "models": 2 * seeds, "compile_s": compile_s, **spread(rates)}
+
+
+def torch_loop(config: Config) -> Callable[[float], float]:
+    """Return seconds -> steps per second of one untied model in torch, its batches built in Python, string by string."""
+    import random
+
+    import torch
+
+    published = experiment.PUBLISHED["transformer", config.size]
+    task, rows = exor.EXor(), exor.split(7)["train"].tolist()
+    torch.manual_seed(0)
+    rng = random.Random(0)
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = torch.nn.Embedding(task.vocabulary, published["width"])
+            self.head = torch.nn.Embedding(task.vocabulary, published["width"])
+            layer = torch.nn.TransformerEncoderLayer(
+                published["width"],
+                published["heads"],
+                published["feed_forward"],
+                dropout=0.0,
+                activation="gelu",
+                batch_first=True,
+            )
+            self.encoder = torch.nn.TransformerEncoder(layer, published["layers"])
+
+        def forward(self, tokens: Any) -> Any:
+            return self.encoder(self.embed(tokens)) @ self.head.weight.T
+
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=published["learning_rate"], eps=1e-12, weight_decay=0.1)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10_000, 1e-5)
+
+    def step() -> None:
+        tokens, targets, positions = [], [], []
+        for bits in rows:
+            spelled = [rng.choices((0, 1), task.zero)[0] if bit == 0 else rng.choices((2, 3), task.one)[0] for bit in bits]
+            position = rng.randrange(len(bits))
+            targets.append(spelled[position])
+            positions.append(position)
+            spelled[position] = task.mask
+            tokens.append([*spelled, task.odd if sum(bits) % 2 else task.even])
+        logits = model(torch.tensor(tokens))[torch.arange(len(rows)), torch.tensor(positions)]
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(targets))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+
+    for _ in range(20):
+        step()
+
+    def run(seconds: float) -> float:
+        steps, began = 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            step()
+            steps += 1
+        return steps / (time.perf_counter() - began)
+
+    return run
+
+
+def work(size: str) -> dict[str, float]:
+    """Return the arithmetic that one model-step of the fast engine cannot do without, counted from its shapes.
+
+    flops: multiplications and additions of matrix products, forward and twice backward. exponentials: of attention, of GELU and
+    of the softmax. bytes: parameters and both moments, read and written once, and the batch.
+    """
+    task, published = exor.EXor(), experiment.PUBLISHED["transformer", size]
+    width, hidden, layers = published["width"], published["feed_forward"], published["layers"]
+    multisets = min(exor.count_contexts(task, ordered=False), len(exor.split(task.bits)["train"]))
+    symbols = task.vocabulary
+    products = symbols * 3 * width * width + symbols * width * multisets  # the table's keys and values; the logits
+    exponentials = symbols * multisets
+    for layer in range(layers):
+        asking = 1 if layer == layers - 1 else symbols
+        columns = asking * multisets
+        products += columns * (symbols * width + width * width + 2 * width * hidden)
+        products += columns * symbols * width + multisets * (2 * symbols + asking) * width * width if layer > 0 else 0
+        exponentials += columns * (symbols + hidden)
+    layer_parameters = 4 * width * width + 4 * width + 2 * width * hidden + hidden + width + 4 * width
+    parameters = 2 * symbols * width + layers * layer_parameters
+    return {
+        "flops": 3 * 2.0 * products,
+        "exponentials": float(exponentials),
+        "bytes": 4.0 * (2 * 3 * parameters + 2 * symbols * multisets),
+    }
+
+
+def device_rates() -> dict[str, float]:
+    """Return what all devices together do at best: flops of large matrix products, exponentials, bytes copied, a second."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import PartitionSpec
+
+    mesh = jax.make_mesh((jax.device_count(),), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def best(body: Callable[[Any], Any], shape: tuple[int, ...], loops: int, amount: float) -> float:
+        def on_device(x: Any) -> Any:
+            return jax.lax.fori_loop(0, loops, lambda _, x: body(x), x)
+
+        spec = PartitionSpec("devices")
+        run = jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+        x = jnp.full((jax.device_count() * shape[0], *shape[1:]), 1e-3, jnp.float32)
+        jax.block_until_ready(run(x))
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            jax.block_until_ready(run(x))
+            times.append(time.perf_counter() - began)
+        return jax.device_count() * loops * amount / min(times)
+
+    side, small, large = 512, 2**14, 2**24
+    return {
+        "flops": best(lambda x: x @ x * 1e-3, (side, side), 50, 2.0 * side**3),
+        "exponentials": best(lambda x: jnp.exp(x * 1e-3), (small,), 2000, small),
+        "bytes": best(lambda x: x + 1.0, (large,), 10, 8.0 * large),
+    }
+
+
+def floor(counted: dict[str, float], rates: dict[str, float]) -> dict[str, float]:
+    """Return the model-steps per second at which nothing but the counted work is left, by what would then be the limit."""
+    arithmetic = counted["flops"] / rates["flops"] + counted["exponentials"] / rates["exponentials"]
+    return {"arithmetic": 1 / arithmetic, "memory": rates["bytes"] / counted["bytes"]}
+
+
+def draw(rows: Sequence[dict[str, Any]], torch_rate: dict[str, float] | None, least: float) -> Any:
+    """Draw throughput over the number of models, log-log, with its spread."""
+    from tiejax.reporting import figures
+
+    figure, axes = figures.new_figure(1, 1, 6.0, 4.0)
+    one = axes[0, 0]
+    for colour, engine in ((figures.ORANGE, "fast"), (figures.BLUE, "plain")):
+        own = [row for row in rows if row["engine"] == engine]
+        if own:
+            middle = np.array([row["median"] for row in own])
+            bars = np.abs([[row["median"] - row["min"], row["max"] - row["median"]] for row in own]).T
+            one.errorbar([row["models"] for row in own], middle, yerr=bars, color=colour, marker="o", capsize=3, label=engine)
+    if torch_rate:
+        one.axhline(torch_rate["median"], color=figures.GREEN, label="torch, one model")
+    one.axhline(least, color="black", linestyle="--", linewidth=1, label="floor of the fast engine")
+    one.set_xscale("log", base=2)
+    one.set_yscale("log")
+    one.set_xlabel("models in one ensemble")
+    one.set_ylabel("model-steps per second")
+    one.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    one.legend()
+    return figure
+
+
+def bench_exor(argv: Sequence[str]) -> int:
+    """Measure everything, print one table, write results.json and one figure; return the exit status."""
+    config, switches = command_line.parse(Config, COMMAND, argv)
+    config.check()
+    out = Path(config.out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out {out}: cannot be written: {error.strerror}") from None
+    console = Console(switches["quiet"])
+    environment.one_device_a_core()
+    import jax
+
+    jax.config.update("jax_default_matmul_precision", "highest")
+    from tiejax.reporting import figures
+
+    torch_rate = None
+    if importlib.util.find_spec("torch"):
+        loop = torch_loop(config)
+        torch_rate = spread([loop(config.torch_seconds) for _ in range(config.repeats)])
+        console.say(f"torch, one model: {torch_rate['median']:,.0f} steps per second")
+    else:
+        console.say("torch is not installed: its loop is left out")
+    rates, counted = device_rates(), work(config.size)
+    floors = floor(counted, rates)
+    least = min(floors.values())
+    rows = []
+    for engine in config.engines:
+        for seeds in config.seeds:
+            row = measure_ensemble(config, engine, seeds)
+            row["over_torch"] = row["median"] / torch_rate["median"] if torch_rate else None
+            row["of_floor"] = row["median"] / least
+            rows.append(row)
+            console.say(
+                f"{engine:>5}  {seeds:4} seeds  {row['models']:4} models  {row['median']:9,.0f} model-steps/s  "
+                f"({row['min']:,.0f} to {row['max']:,.0f})  compiled in {row['compile_s']:.1f} s  "
+                f"{number(row['over_torch'])} x torch  {row['of_floor']:.1%} of the floor"
+            )
+    bare = measure_ensemble(config, config.engines[0], 32, recording=False)
+    whole = next((row for row in rows if row["seeds"] == 32 and row["engine"] == config.engines[0]), None)
+    share = 1 - whole["median"] / bare["median"] if whole else None
+    if share is not None:
+        console.say(f"recording at the default schedule takes {share:.1%} of the time (32 seeds, {config.engines[0]})")
+    console.say(
+        f"floor: {counted['flops']:,.0f} flops, {counted['exponentials']:,.0f} exponentials and {counted['bytes']:,.0f} bytes a "
+        f"model-step, against {rates['flops']:.3g} flops, {rates['exponentials']:.3g} exponentials and "
+        f"{rates['bytes']:.3g} bytes a second: {floors['arithmetic']:,.0f} model-steps/s by arithmetic, "
+        f"{floors['memory']:,.0f} by memory"
+    )
+    results = {
+        "benchmark": "exor",
+        "config": dataclasses.asdict(config),
+        "devices": [device.device_kind for device in jax.devices()],
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "jax": jax.__version__,
+        "torch": torch_rate,
+        "rows": rows,
+        "without_recording": bare,
+        "recording_share": share,
+        "work_per_model_step": counted,
+        "device_rates": rates,
+        "floor": floors,
+    }
+    (out / "results.json").write_text(json.dumps(results, indent=1))
+    figure = figures.save(draw(rows, torch_rate, least), out, "throughput")
+    console.result(f"results: {out / 'results.json'}, figure: {figure}")
+    return 0
+
+
+BENCHMARKS = {"exor": bench_exor}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the benchmark that the first word names."""
+    if argv and argv[0] in BENCHMARKS:
+        return BENCHMARKS[argv[0]](argv[1:])
+    if any(word in ("-h", "--help") for word in argv):
+        command_line.parse(Config, COMMAND, ["--help"])
+    raise BadInput(f"name a benchmark first: {', '.join(BENCHMARKS)}, as in `bench.py exor`; got {argv[0] if argv else 'none'}")
+
+
+if __name__ == "__main__":
+    command_line.run_main(main)
