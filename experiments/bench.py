@@ -77,14 +77,8 @@ def measure_ensemble(config: Config, engine: str, seeds: int, recording: bool = 
     """Return model-steps per second of an ensemble at its default schedule of records, and the time to compile it."""
     endless = 100_000_000
     every = 500 if recording else endless
-    settings = experiment.Config(
-        seeds=seeds,
-        size=config.size,
-        engine=engine,
-        steps=endless,
-        record_every=every,
-        exact_every=every,  # type: ignore[arg-type]
-    ).resolved()
+    chosen: dict[str, Any] = {"size": config.size, "engine": engine}
+    settings = experiment.Config(seeds=seeds, steps=endless, record_every=every, exact_every=every, **chosen).resolved()
     ensemble = dataclasses.replace(experiment.build_ensemble(settings), records_per_chunk=4096)
     members = ensemble.start(settings.seed_list)
     began = time.perf_counter()
@@ -300,8 +294,8 @@ def bench_exor(argv: Sequence[str]) -> int:
     if share is not None:
         console.say(f"recording at the default schedule takes {share:.1%} of the time (32 seeds, {config.engines[0]})")
     console.say(
-        f"floor: {counted['flops']:,.0f} flops, {counted['exponentials']:,.0f} exponentials and {counted['bytes']:,.0f} bytes a "
-        f"model-step, against {rates['flops']:.3g} flops, {rates['exponentials']:.3g} exponentials and "
+        f"floor: {counted['flops']:,.0f} flops, {counted['exponentials']:,.0f} exponentials and {counted['bytes']:,.0f} bytes "
+        f"a model-step, against {rates['flops']:.3g} flops, {rates['exponentials']:.3g} exponentials and "
         f"{rates['bytes']:.3g} bytes a second: {floors['arithmetic']:,.0f} model-steps/s by arithmetic, "
         f"{floors['memory']:,.0f} by memory"
     )

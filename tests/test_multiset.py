@@ -27,7 +27,7 @@ def cases(draw):
     heads = draw(st.sampled_from([1, 2, 3]))
     encoder = models.Transformer(
         layers=draw(st.integers(1, 3)),
-        width=heads * draw(st.integers(2, 4)),
+        width=heads * draw(st.integers(-(-4 // heads), 5)),  # of fewer than 4 features, LayerNorm leaves next to no gradient
         heads=heads,
         feed_forward=draw(st.integers(1, 9)),
         activation=draw(st.sampled_from(sorted(ACTIVATIONS))),
@@ -68,20 +68,9 @@ def assert_equal_with_gradients(model, params, batch, tolerance):
     np.testing.assert_allclose(fast[0][0], plain[0][0], rtol=tolerance)
     np.testing.assert_allclose(fast[0][1]["accuracy"], plain[0][1]["accuracy"], rtol=1e-6)
     (_, plain_grads), (_, fast_grads) = plain, fast
-    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(plain_grads))
     for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(fast_grads), jax.tree.leaves(plain_grads), strict=True):
-        one, other = np.asarray(one), np.asarray(other)
-        for block in ("query", "key", "value") if "qkv" in str(path) else ("whole",):
-            # The gradient of a key's bias is zero but for rounding, so each third of the stack has a scale of its own.
-            third = one.shape[-1] // 3
-            part = {"query": np.s_[..., :third], "key": np.s_[..., third : 2 * third], "value": np.s_[..., 2 * third :]}.get(
-                block, np.s_[...]
-            )
-            scale = np.abs(other[part]).max()
-            if block == "key" and "bias" in str(path):
-                assert np.abs(one[part]).max() < 100 * tolerance * largest
-            else:
-                np.testing.assert_allclose(one[part], other[part], rtol=0, atol=tolerance * max(scale, 1e-9), err_msg=str(path))
+        scale = float(jnp.abs(other).max())
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * max(scale, 1e-9), err_msg=str(path))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -139,7 +128,10 @@ def test_1000_steps_of_both_engines_from_the_same_batches(x64, variant_name):
         for field, expected in fields.items():
             np.testing.assert_allclose(trained["fast"].records[name][field], expected, rtol=1e-7, atol=1e-9, err_msg=field)
     plain, fast = (trained[engine].members.state.params for engine in ("plain", "fast"))
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-7), fast, plain)
+    for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(fast), jax.tree.leaves(plain), strict=True):
+        # The gradient of a key's bias is exactly zero: AdamW turns its rounding into steps of any size, and no loss sees them.
+        seen = np.r_[0:4, 8:12] if "qkv" in str(path) and "bias" in str(path) else np.s_[:]
+        np.testing.assert_allclose(one[..., seen], other[..., seen], rtol=0, atol=1e-7, err_msg=str(path))
     start = experiment.build_ensemble(config).start(config.seed_list).state.params["embed"]["embedding"]
     assert np.abs(np.asarray(plain["embed"]["embedding"]) - np.asarray(start)).max() > 0.01
 

@@ -71,7 +71,15 @@ class Checkpoints:
     def __post_init__(self) -> None:
         for library in ("absl", "asyncio"):
             logging.getLogger(library).setLevel(logging.CRITICAL)
-        options = ocp.CheckpointManagerOptions(max_to_keep=self.keep, enable_async_checkpointing=False)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        # Of several processes one alone keeps the checkpoints: orbax must not wait for the others.
+        mine = jax.process_index()
+        alone = ocp.options.MultiprocessingOptions(
+            primary_host=mine, active_processes={mine}, barrier_sync_key_prefix="checkpoints"
+        )
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=self.keep, enable_async_checkpointing=False, create=False, multiprocessing_options=alone
+        )
         self._manager = ocp.CheckpointManager(self.directory.absolute(), options=options)
 
     def save(self, step: int, state: PyTree, records: Mapping[str, Mapping[str, np.ndarray]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
 
 PyTree = Any
 Result = TypeVar("Result")
@@ -38,27 +38,59 @@ def collect(tree: PyTree) -> PyTree:
     """Return arrays, sharded or not, as numpy arrays that every process has in full."""
     if jax.process_count() == 1:
         return jax.tree.map(np.asarray, tree)
-    return multihost_utils.process_allgather(tree, tiled=True)
+    leaves, treedef = jax.tree.flatten(tree)
+    split = [leaf for leaf in leaves if not leaf.is_fully_replicated]
+    mine = [np.asarray(shard.data).tobytes() for leaf in split for shard in sorted(leaf.addressable_shards, key=_by_device)]
+    rows = _exchange(b"".join(mine))
+    whole = {id(leaf): np.empty(leaf.shape, leaf.dtype) for leaf in split}
+    for process, row in enumerate(rows):
+        start = 0
+        for leaf in split:
+            places = leaf.sharding.devices_indices_map(leaf.shape)
+            for device in sorted((one for one in places if one.process_index == process), key=lambda one: one.id):
+                part = whole[id(leaf)][places[device]]
+                part[...] = np.frombuffer(row[start : start + part.nbytes], part.dtype).reshape(part.shape)
+                start += part.nbytes
+    return jax.tree.unflatten(treedef, [whole.get(id(leaf), _replica(leaf)) for leaf in leaves])
+
+
+def _by_device(shard: Any) -> int:
+    return int(shard.device.id)
+
+
+def _replica(leaf: jax.Array) -> np.ndarray:
+    return np.asarray(leaf.addressable_data(0))
+
+
+def _exchange(mine: bytes) -> list[bytes]:
+    """Return what each process hands in, all of one length, by one collective on one device a process.
+
+    Several collectives at once, or several devices of one process in one, are mixed up by gloo, which serves CPUs.
+    """
+    devices = [next(one for one in jax.devices() if one.process_index == process) for process in range(jax.process_count())]
+    mesh = jax.sharding.Mesh(np.array(devices), ("processes",))
+    row = jax.device_put(np.frombuffer(mine, np.uint8)[None], devices[jax.process_index()])
+    split = NamedSharding(mesh, PartitionSpec("processes"))
+    rows = jax.make_array_from_single_device_arrays((len(devices), row.shape[1]), split, [row])
+    everywhere = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(rows)
+    return [row.tobytes() for row in _replica(jax.block_until_ready(everywhere))]
 
 
 def agree(numbers: list[int]) -> list[list[int]]:
     """Return the numbers of every process, by process: one collective, at which the death of another is noticed."""
     if jax.process_count() == 1:
         return [numbers]
-    return multihost_utils.process_allgather(np.asarray(numbers, np.int32)).tolist()
+    return [np.frombuffer(row, np.int64).tolist() for row in _exchange(np.asarray(numbers, np.int64).tobytes())]
 
 
 def from_first(content: bytes | None) -> bytes:
     """Return what process 0 has; the others hand in None."""
+    mine = content or b""
+    sizes = agree([len(mine)])
     if jax.process_count() == 1:
-        assert content is not None
-        return content
-    size = np.array([0 if content is None else len(content)], np.int32)
-    size = multihost_utils.broadcast_one_to_all(size)
-    block = np.zeros(int(size[0]), np.uint8)
-    if content is not None:
-        block[:] = np.frombuffer(content, np.uint8)
-    return np.asarray(multihost_utils.broadcast_one_to_all(block)).tobytes()
+        return mine
+    longest = max(size for (size,) in sizes)
+    return _exchange(mine.ljust(longest, b"\0"))[0][: sizes[0][0]]
 
 
 def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...]) -> Result:
