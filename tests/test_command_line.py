@@ -165,6 +165,17 @@ BAD = {
     "resume nothing there": ("--resume --out files/run", "--resume", "no run", "files/run"),
     "resume what is no run": ("--resume --out files", "files", "no run"),
     "resume and overwrite": ("--resume --overwrite --out run", "--resume", "--overwrite", "one of them"),
+    "fast engine for the lstm": ("--engine fast --model lstm", "--engine", "the lstm sees the order", "plain"),
+    "fast engine for the mixer": ("--engine fast --model mixer", "--engine", "the mixer sees the order", "plain"),
+    "fast engine with dropout": ("--engine fast --dropout .1", "--engine", "dropout treats equal symbols differently"),
+    "unknown engine": ("--engine slow", "--engine", "auto, fast, plain"),
+    "doses with a variant": ("--doses [.5] --variant main", "--doses", "leave --variant and --zero out"),
+    "doses with zero": ("--doses [.5] --zero [.1,.9]", "--doses", "leave --variant and --zero out"),
+    "no dose": ("--doses []", "--doses", "at least one"),
+    "dose of 1": ("--doses [.5,1.0]", "--doses", "between 0 and 1", "1.0"),
+    "repeated dose": ("--doses [.5,.7,.5]", "--doses", "0.5 is repeated"),
+    "doses for the mixer": ("--doses [.5] --model mixer", "--doses", "are for the transformer"),
+    "too many outcomes": ("--doses [.5,.6] --one [.2,.3,.5] --bits 16", "--doses", "at most 1024", "--bits"),
 }
 
 
@@ -468,3 +479,53 @@ def test_resume_of_a_finished_run_says_so(here, monkeypatch, capsys):
     assert len(ended.out.splitlines()) == 1
     assert "finished" in ended.out
     assert tree(here) == before
+
+
+def test_the_engine_is_fast_where_that_is_exact(here):
+    assert read().engine == "fast"
+    assert read("--engine", "plain").engine == "plain"
+    assert read("--dropout", "0.1").engine == "plain"
+    assert {read("--model", model).engine for model in ("lstm", "mixer")} == {"plain"}
+    assert read().exact_every == read().record_every == 500
+    assert read("--engine", "plain").exact_every == 10_000
+
+
+def test_doses_are_conditions_with_every_seed(here):
+    config = read("--doses", "[.5,.9]", "--seeds", "[4,2]")
+    assert [task.zero for task in config.tasks] == [(0.5, 0.5), (0.9, pytest.approx(0.1))]
+    assert [task.one for task in config.tasks] == [(0.5, 0.5)] * 2
+    assert config.members == [(0, 4), (0, 2), (1, 4), (1, 2)]
+    assert config.variant_name == "doses"
+    assert Path(config.out).name == "doses-transformer-small"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", ("name a benchmark", "exor")),
+        ("layer", ("name a benchmark", "got layer")),
+        ("exor --seeds []", ("--seeds",)),
+        ("exor --seeds [0]", ("--seeds", "at least 1")),
+        ("exor --repeats 4", ("--repeats", "at least 5")),
+        ("exor --engines [fast,slow]", ("--engines", "slow")),
+        ("exor --size large", ("--size", "small, medium")),
+        ("exor --seconds 0", ("--seconds", "above 0")),
+        ("exor --repeat 9", ("--repeat", "--repeats")),
+        ("exor --out files/some_file/x", ("--out", "cannot be written")),
+    ],
+)
+def test_bad_input_of_the_benchmark(here, line, words):
+    before = tree(here)
+    ended = end(start_python(SCRIPT.parent / "bench.py", *line.split(), cwd=here))
+    assert (ended.status, ended.out) == (2, "")
+    assert len(ended.err.splitlines()) == 1, ended.err
+    for word in words:
+        assert word in ended.err
+    assert tree(here) == before
+
+
+def test_every_config_file_can_be_read(here):
+    files = sorted((SCRIPT.parents[1] / "configs" / "exor").glob("*.yaml"))
+    assert len(files) >= 14
+    outs = [read("--config", str(file)).out for file in files]
+    assert len(set(outs)) == len(files)

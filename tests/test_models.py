@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from tiejax import tying
+from tiejax.models import BidirectionalLSTM, Mixer, Transformer, columns
 from tiejax.models.transformer import ACTIVATIONS
 
 
@@ -230,3 +231,39 @@ def test_only_the_transformer_is_blind_to_order(x64, name):
         assert published.difference(logits_at_mask([3, 0, 1, 2, 4, 5, 6, 7]), plain) < 1e-12
     else:
         assert published.difference(permuted, plain) > 1e-2
+
+
+ENCODERS = {
+    "transformer": Transformer(layers=2, width=6, heads=2, feed_forward=5),
+    "rematerialised": Transformer(layers=3, width=6, heads=2, feed_forward=5, rematerialise=True),
+    "lstm": BidirectionalLSTM(layers=2, width=6, hidden=5),
+    "one direction": BidirectionalLSTM(layers=1, width=6, hidden=5, bidirectional=False),
+    "mixer": Mixer(layers=2, token_hidden=5, channel_hidden=7),
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_state_at_one_position_is_that_of_the_whole_sequence(name):
+    """And so is its gradient: the last layer alone does less."""
+    encoder, rng = ENCODERS[name], np.random.default_rng(4)
+    x, position = jnp.asarray(rng.normal(size=(9, 4, 6)), jnp.float32), jnp.asarray(rng.integers(0, 4, 9), jnp.int32)
+    params = encoder.init(jax.random.key(1), x)
+    probe = jnp.asarray(rng.normal(size=(9, 6)), jnp.float32)
+
+    def whole(params):
+        return jnp.sum(probe * encoder.apply(params, x)[jnp.arange(9), position])
+
+    def one(params):
+        return jnp.sum(probe * encoder.apply(params, x, position=position))
+
+    (expected, grads), (found, ours) = (jax.jit(jax.value_and_grad(loss))(params) for loss in (whole, one))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(grads))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * scale), ours, grads)
+
+
+@pytest.mark.parametrize("vocabulary", [7, columns.SMALL_TABLE, columns.SMALL_TABLE + 1])
+def test_a_lookup_reads_rows(vocabulary):
+    rng = np.random.default_rng(0)
+    table, tokens = rng.normal(size=(vocabulary, 3)).astype(np.float32), rng.integers(0, vocabulary, (4, 5)).astype(np.int32)
+    np.testing.assert_array_equal(columns.lookup(jnp.asarray(table), jnp.asarray(tokens)), table[tokens])

@@ -224,7 +224,7 @@ def dose_cost(doses: np.ndarray, excess: Curves, solved: Curves) -> Figure:
         axes[1, 1].plot(doses, solved[name].mean(axis=1), "o-", color=VARIANT_COLOURS[name], label=name)
     axes[1, 1].set_title("share of seeds within .1 nat of Bayes")
     axes[1, 1].set_ylim(0, 1)
-    axes[1, 1].legend()
+    axes[1, 1].legend(frameon=False)
     for one in axes.flat:
         one.set_xlabel("p")
     return figure
