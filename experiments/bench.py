@@ -22,6 +22,9 @@ from tiejax.reporting import command_line, environment
 from tiejax.reporting.command_line import BadInput
 from tiejax.reporting.console import Console, number
 
+RECORD_EVERY = 500
+ENDLESS = 100_000_000
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -73,13 +76,14 @@ def spread(rates: Sequence[float]) -> dict[str, float]:
     return {"median": float(np.median(rates)), "min": float(min(rates)), "max": float(max(rates))}
 
 
-def measure_ensemble(config: Config, engine: str, seeds: int, recording: bool = True) -> dict[str, Any]:
-    """Return model-steps per second of an ensemble at its default schedule of records, and the time to compile it."""
-    endless = 100_000_000
-    every = 500 if recording else endless
+def make_timer(config: Config, engine: str, seeds: int, recording: bool = True) -> tuple[Callable[[int], float], float]:
+    """Return steps -> seconds of an ensemble at its default schedule of records (or none), and the seconds it took to compile."""
+    import jax
+
+    every = RECORD_EVERY if recording else ENDLESS
     chosen: dict[str, Any] = {"size": config.size, "engine": engine}
-    settings = experiment.Config(seeds=seeds, steps=endless, record_every=every, exact_every=every, **chosen).resolved()
-    ensemble = dataclasses.replace(experiment.build_ensemble(settings), records_per_chunk=4096)
+    settings = experiment.Config(seeds=seeds, steps=ENDLESS, record_every=every, exact_every=every, **chosen).resolved()
+    ensemble = experiment.build_ensemble(settings)
     members = ensemble.start(settings.seed_list)
     began = time.perf_counter()
     runner = ensemble.compile(settings.seed_list, members)
@@ -88,23 +92,45 @@ def measure_ensemble(config: Config, engine: str, seeds: int, recording: bool = 
 
     def run(steps: int) -> float:
         nonlocal placed, cursor
-        began = time.perf_counter()
-        placed, _ = runner.advance(placed, cursor + steps)
-        cursor += steps
+        began, end = time.perf_counter(), cursor + steps
+        while cursor < end:
+            until = min(end, ensemble.longest_chunk(cursor))
+            placed, _ = runner.advance(placed, until)
+            cursor = until
+        jax.block_until_ready(placed)
         return time.perf_counter() - began
 
     run(20)
-    # Whole periods of records, about as long as asked.
-    steps = max(1, round(config.seconds / (run(500) / 500) / 500)) * 500 if config.size == "small" else 20
+    return run, compile_s
+
+
+def steps_for(run: Callable[[int], float], seconds: float) -> int:
+    """Return about how many steps take so long; whole periods of records where that is more than one."""
+    steps = max(20, round(seconds / (run(100) / 100)))
+    return steps if steps <= RECORD_EVERY else round(steps / RECORD_EVERY) * RECORD_EVERY
+
+
+def measure_ensemble(config: Config, engine: str, seeds: int) -> dict[str, Any]:
+    """Return model-steps per second of an ensemble, recording included, and the time to compile it."""
+    run, compile_s = make_timer(config, engine, seeds)
+    steps = steps_for(run, config.seconds)
     rates = [2 * seeds * steps / run(steps) for _ in range(config.repeats)]
     return {"engine": engine, "seeds": seeds, "models": 2 * seeds, "compile_s": compile_s, **spread(rates)}
 
 
+def recording_share(config: Config, engine: str, seeds: int) -> dict[str, float]:
+    """Return the share of time that recording takes, from measurements with and without it in turn."""
+    recorded, bare = (make_timer(config, engine, seeds, recording)[0] for recording in (True, False))
+    steps = max(RECORD_EVERY, steps_for(recorded, config.seconds))
+    return spread([1 - bare(steps) / recorded(steps) for _ in range(2 * config.repeats)])
+
+
 def torch_loop(config: Config) -> Callable[[float], float]:
-    """Return seconds -> steps per second of one untied model in torch, its batches built in Python, string by string."""
+    """Return seconds -> steps per second of one untied model in torch, fed by a Dataset and a DataLoader."""
     import random
 
     import torch
+    import torch.utils.data
 
     published = experiment.PUBLISHED["transformer", config.size]
     task, rows = exor.EXor(), exor.split(7)["train"].tolist()
@@ -124,7 +150,7 @@ def torch_loop(config: Config) -> Callable[[float], float]:
                 activation="gelu",
                 batch_first=True,
             )
-            self.encoder = torch.nn.TransformerEncoder(layer, published["layers"])
+            self.encoder = torch.nn.TransformerEncoder(layer, published["layers"], enable_nested_tensor=False)
 
         def forward(self, tokens: Any) -> Any:
             return self.encoder(self.embed(tokens)) @ self.head.weight.T
@@ -133,21 +159,28 @@ def torch_loop(config: Config) -> Callable[[float], float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=published["learning_rate"], eps=1e-12, weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10_000, 1e-5)
 
-    def step() -> None:
-        tokens, targets, positions = [], [], []
-        for bits in rows:
+    class Visits(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return len(rows)
+
+        def __getitem__(self, index: int) -> tuple[Any, int, int]:
+            bits = rows[index]
             spelled = [rng.choices((0, 1), task.zero)[0] if bit == 0 else rng.choices((2, 3), task.one)[0] for bit in bits]
             position = rng.randrange(len(bits))
-            targets.append(spelled[position])
-            positions.append(position)
+            target = spelled[position]
             spelled[position] = task.mask
-            tokens.append([*spelled, task.odd if sum(bits) % 2 else task.even])
-        logits = model(torch.tensor(tokens))[torch.arange(len(rows)), torch.tensor(positions)]
-        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(targets))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        scheduler.step()
+            return torch.tensor([*spelled, task.odd if sum(bits) % 2 else task.even]), position, target
+
+    loader = torch.utils.data.DataLoader(Visits(), batch_size=len(rows), shuffle=True)
+
+    def step() -> None:
+        for tokens, positions, targets in loader:
+            logits = model(tokens)[torch.arange(len(tokens)), positions]
+            loss = torch.nn.functional.cross_entropy(logits, targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
 
     for _ in range(20):
         step()
@@ -288,11 +321,11 @@ def bench_exor(argv: Sequence[str]) -> int:
                 f"({row['min']:,.0f} to {row['max']:,.0f})  compiled in {row['compile_s']:.1f} s  "
                 f"{number(row['over_torch'])} x torch  {row['of_floor']:.1%} of the floor"
             )
-    bare = measure_ensemble(config, config.engines[0], 32, recording=False)
-    whole = next((row for row in rows if row["seeds"] == 32 and row["engine"] == config.engines[0]), None)
-    share = 1 - whole["median"] / bare["median"] if whole else None
-    if share is not None:
-        console.say(f"recording at the default schedule takes {share:.1%} of the time (32 seeds, {config.engines[0]})")
+    share = recording_share(config, config.engines[0], 32)
+    console.say(
+        f"recording at the default schedule takes {share['median']:.1%} of the time ({share['min']:.1%} to {share['max']:.1%}; "
+        f"32 seeds, {config.engines[0]})"
+    )
     console.say(
         f"floor: {counted['flops']:,.0f} flops, {counted['exponentials']:,.0f} exponentials and {counted['bytes']:,.0f} bytes "
         f"a model-step, against {rates['flops']:.3g} flops, {rates['exponentials']:.3g} exponentials and "
@@ -308,7 +341,6 @@ def bench_exor(argv: Sequence[str]) -> int:
         "jax": jax.__version__,
         "torch": torch_rate,
         "rows": rows,
-        "without_recording": bare,
         "recording_share": share,
         "work_per_model_step": counted,
         "device_rates": rates,
