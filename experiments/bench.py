@@ -77,7 +77,7 @@ def spread(rates: Sequence[float]) -> dict[str, float]:
 
 
 def make_timer(config: Config, engine: str, seeds: int, recording: bool = True) -> tuple[Callable[[int], float], float]:
-    """Return steps -> seconds of an ensemble at its default schedule of records (or none), and the seconds it took to compile."""
+    """Return steps -> seconds of an ensemble, with its default schedule of records or none, and the seconds to compile it."""
     import jax
 
     every = RECORD_EVERY if recording else ENDLESS
