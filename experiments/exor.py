@@ -175,6 +175,10 @@ class Config:
                 f"--doses: strings of {self.bits} bits with these spellings have {exor.most_outcomes(task)} outcomes, at most "
                 f"{exor.MAX_OUTCOMES} are drawn for several doses at once; take fewer --bits"
             )
+        if self.doses is not None and exor.count_contexts(task, ordered=False) > exor.MAX_CONTEXTS:
+            raise BadInput(
+                f"--doses: more than {exor.MAX_CONTEXTS} contexts have no exact risk to respond with; take fewer --bits"
+            )
         if self.seeds == [] or (isinstance(self.seeds, int) and self.seeds < 1):
             raise BadInput(f"--seeds: needs at least one seed, got {self.seeds}")
         seeds = self.seeds if isinstance(self.seeds, list) else [self.seeds - 1]  # a list of all of them may be huge
@@ -274,8 +278,8 @@ COMMAND = command_line.CommandLine(
     switches={
         "resume": "go on with the unfinished run in the run directory, to the result of an uninterrupted one",
         "overwrite": "remove the run that is in the run directory and start anew",
-        "distributed": "work together with the other processes of the cluster that started this one; needless under "
-        "Slurm, Open MPI, on a TPU pod, or where JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are set",
+        "distributed": "work together with the other processes of the cluster that started this one (as on a TPU pod); "
+        "needless under Slurm and Open MPI, or where JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are set",
         "quiet": "print nothing but warnings and the path of the report",
         "deterministic": "ask a GPU for operations that give the same bits every time (slower); a CPU needs no asking",
     },
@@ -343,6 +347,11 @@ def build_ensemble(config: Config) -> "Ensemble":
     def init(key: jax.Array) -> Any:
         return model.init(key, jnp.zeros((1, task.length), jnp.int32), jnp.zeros(1, jnp.int32))["params"]
 
+    def of_condition(by_condition: Sequence[Any], subject: Any) -> Any:
+        if len(by_condition) == 1:  # not one copy a seed
+            return by_condition[0]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[subject.condition], *by_condition)
+
     def visits(batch_size: int | None) -> Any:
         """Return (data key, order key, step, condition) -> batch, in the form that the engine takes."""
         if config.ordered:
@@ -371,7 +380,7 @@ def build_ensemble(config: Config) -> "Ensemble":
         data_key = training.stream(subject.key, "validation")
         validation = {"redrawn": draw_redrawn(data_key, subject.key, step, subject.condition)}
         if len(splits["validation"]):
-            frozen = exor_batches.frozen(task, splits["validation"])
+            frozen = of_condition([exor_batches.frozen(each, splits["validation"]) for each in tasks], subject)
             validation["frozen"] = exor_multisets.count(frozen, task.vocabulary) if fast else frozen
         sampled = {f"validation_{name}": loss(params, visit, None)[1] for name, visit in validation.items()}
         sampled["train"] = loss(params, batch, jax.random.fold_in(training.stream(subject.key, "dropout"), step))[1]
@@ -388,10 +397,12 @@ def build_ensemble(config: Config) -> "Ensemble":
         known = [exor.contexts(each, config.ordered) for each in tasks]
         asking = [exor.asking_pairs(each, contexts) for each, contexts in zip(tasks, known, strict=True)]
         expected = [
-            training.Expectations.of(contexts.target, contexts.weight, {name: share for name, (_, share) in pairs.items()})
-            for contexts, pairs in zip(known, asking, strict=True)
+            training.Expectations.of(contexts.target, contexts.weight, {name: share for name, (_, share) in own.items()})
+            for contexts, own in zip(known, asking, strict=True)
         ]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *expected)
+        pairs = {name: symbols for name, (symbols, _) in asking[0].items()}
+        # Pairs are measured in the first task's order, and their log ratios told from the likelier symbol to the other.
+        turned = [{name: 1.0 if own[name][0] == pairs[name] else -1.0 for name in pairs} for own in asking]
         counts = exor_multisets.occurrences(known[0].tokens, task.vocabulary).T
         risk = training.exact_risk(
             encode=(
@@ -401,12 +412,14 @@ def build_ensemble(config: Config) -> "Ensemble":
             ),
             output_table=lambda params: params["head"]["embedding"],
             inputs=counts if fast else (known[0].tokens, known[0].position),
-            pairs={name: symbols for name, (symbols, _) in asking[0].items()},
+            pairs=pairs,
             block=1024 if fast else 256,
         )
 
         def measure_risk(params: Any, batch: Any, subject: Any, step: jax.Array) -> dict[str, jax.Array]:
-            return risk(params, jax.tree.map(lambda leaf: leaf[subject.condition], stacked))
+            found = risk(params, of_condition(expected, subject))
+            sign = of_condition(turned, subject)
+            return found | {f"log_ratio_{name}": sign[name] * found[f"log_ratio_{name}"] for name in pairs}
 
         recorders["exact"] = training.Recorder(config.exact_every, measure_risk)
 
@@ -529,29 +542,27 @@ def start(argv: Sequence[str]) -> Started:
     if not ("--distributed" in argv or environment.names_a_cluster()):
         return _start_first(argv)
     command_line.parse(Config, COMMAND, argv)  # what is wrong with it is said before processes wait for each other
-    import jax
-
     from tiejax.training import cluster
 
     try:
-        cluster.join()
+        first = cluster.join()
     except cluster.NoCluster as error:
         raise BadInput(
-            f"--distributed: {error}; start the processes under Slurm, Open MPI or on a TPU pod, or set "
+            f"--distributed: {error}; start the processes under Slurm or Open MPI or on a TPU pod, or set "
             "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         ) from None
-    if jax.process_index() > 0:
-        told = json.loads(cluster.from_first(None))
+    if not first:
+        told = json.loads(cluster.or_die(lambda: cluster.from_first(None)))
         if told is None:
             raise BadInput("--distributed: the first process refused to start; see what it says")
         return Started(Config(**told["config"]), told["switches"], None, False, told["finished"])
     try:
         started = _start_first(argv)
-    except BadInput:
+    except BaseException:
         cluster.from_first(json.dumps(None).encode())
         raise
     told = {"config": dataclasses.asdict(started.config), "switches": started.switches, "finished": started.finished}
-    cluster.from_first(json.dumps(told).encode())
+    cluster.or_die(lambda: cluster.from_first(json.dumps(told).encode()))
     return started
 
 
@@ -565,6 +576,8 @@ def _start_first(argv: Sequence[str]) -> Started:
 def main(argv: Sequence[str]) -> int:
     """Run the experiment; return its exit status."""
     environment.one_device_a_core()
+    if "--deterministic" in argv:
+        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
     config, switches, run, first, finished = start(argv)
     assert config.out is not None
     console = Console(switches["quiet"], silent=not first)
@@ -572,8 +585,6 @@ def main(argv: Sequence[str]) -> int:
         console.result(f"the run is finished: {Path(config.out) / 'report.html'}")
         return 0
     stop = stop_flag()
-    if switches["deterministic"]:
-        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
 
     import jax
 

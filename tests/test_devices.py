@@ -11,18 +11,19 @@ from processes import SCRIPT, end, start, start_python, wait_until
 
 SETTINGS = ["--seeds", 3, "--steps", 500, "--record_every", 50, "--exact_every", 100, "--half_period", 200]
 
-# Writes each step's batch of every seed, as it was drawn on its own device.
-BATCHES = """
+# The same training with the batches of every 100th step as well, as each device drew them; written as metrics.npz is.
+RUN = """
 import dataclasses, sys
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 from experiments import exor
 from tiejax.training import Recorder, train
-config = exor.Config(seeds=3, steps=6, record_every=1, exact_every=6).resolved()
+config = exor.Config(seeds=3, steps=500, record_every=50, exact_every=100, half_period=200).resolved()
 ensemble = exor.build_ensemble(config)
-batch = Recorder(1, lambda params, batch, subject, step: batch._asdict())
-ensemble = dataclasses.replace(ensemble, recorders={"batch": batch})
-np.savez(sys.argv[2], **train(ensemble, config.seed_list).records["batch"])
+batch = Recorder(100, lambda params, batch, subject, step: batch._asdict())
+ensemble = dataclasses.replace(ensemble, recorders={**ensemble.recorders, "batch": batch})
+records = train(ensemble, config.seed_list).records
+np.savez(sys.argv[2], **records.pop("batch"), **{"run_" + name: a for name, a in exor.named_arrays(records, config).items()})
 """
 
 
@@ -30,58 +31,52 @@ def on_devices(number):
     return {"JAX_NUM_CPU_DEVICES": str(number)}
 
 
-def metrics(out):
-    with np.load(out / "metrics.npz") as found:
+def load(file):
+    with np.load(file) as found:
         return dict(found)
 
 
-def assert_close(out, expected):
-    """Losses and distances to rounding, 1e-5, over the whole run."""
-    ours, wanted = metrics(out), metrics(expected)
+def assert_close(ours, wanted, tolerance=1e-5):
+    """Losses and distances to rounding over the whole run."""
     assert ours.keys() == wanted.keys()
     for name in ("train_loss", "distance_input", "distance_output", "exact_cross_entropy", "step", "seeds"):
-        np.testing.assert_allclose(ours[name], wanted[name], rtol=1e-5, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(ours[name], wanted[name], rtol=tolerance, atol=tolerance, err_msg=name)
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The run on one device."""
-    out = tmp_path_factory.mktemp("alone") / "run"
-    ended = end(start(*SETTINGS, "--out", out, env=on_devices(1)))
+def on_one(tmp_path_factory):
+    """What one device makes: the run, and its batches."""
+    return by_script(tmp_path_factory.mktemp("one"), 1)
+
+
+def by_script(folder, number):
+    ended = end(start_python("-c", RUN, SCRIPT.parents[1], folder / "found.npz", env=on_devices(number)))
     assert ended.status == 0, ended.err
-    assert metrics(out)["train_loss"].shape == (2, 3, 11)
-    return out
+    found = load(folder / "found.npz")
+    run = {name.removeprefix("run_"): found.pop(name) for name in list(found) if name.startswith("run_")}
+    assert run["train_loss"].shape == (2, 3, 11)
+    return run, found
 
 
 @pytest.mark.parametrize("number", [2, 4, 8])
-def test_results_do_not_depend_on_the_number_of_devices(tmp_path, alone, number):
-    """Three seeds divide none of these numbers: the padding is dropped."""
-    ended = end(start(*SETTINGS, "--out", tmp_path / "run", env=on_devices(number)))
-    assert ended.status == 0, ended.err
-    assert f"{number} x cpu" in ended.out
-    assert_close(tmp_path / "run", alone)
+def test_results_do_not_depend_on_the_number_of_devices(tmp_path, on_one, number):
+    """Three seeds divide none of these numbers: the padding is dropped. Batches are equal in every bit."""
+    run, batches = by_script(tmp_path, number)
+    assert_close(run, on_one[0])
+    for name, values in on_one[1].items():
+        assert batches[name].tobytes() == values.tobytes(), name
 
 
-def test_batches_do_not_depend_on_the_number_of_devices(tmp_path):
-    drawn = []
-    for number in (1, 4):
-        file = tmp_path / f"{number}.npz"
-        ended = end(start_python("-c", BATCHES, SCRIPT.parents[1], file, env=on_devices(number)))
-        assert ended.status == 0, ended.err
-        with np.load(file) as found:
-            drawn.append(dict(found))
-    assert drawn[0]["counts"].shape[:3] == (7, 3, 2)  # [step, seed, variant, ...]
-    for name in ("counts", "asked"):
-        assert drawn[0][name].tobytes() == drawn[1][name].tobytes()
-        # The pair of a seed shares its batch, seeds and steps do not.
-        np.testing.assert_array_equal(drawn[0][name][:, :, 0], drawn[0][name][:, :, 1])
-    asked = drawn[0]["asked"]
+def test_a_seeds_members_share_batches_that_seeds_and_steps_do_not(on_one):
+    asked = on_one[1]["asked"]  # [record, seed, variant, ...]
+    assert asked.shape[:3] == (6, 3, 2)
+    np.testing.assert_array_equal(asked[:, :, 0], asked[:, :, 1])
     assert (asked[:, 0] != asked[:, 1]).any()
     assert (asked[0] != asked[1]).any()
 
 
-def cluster(number, out, *argv):
-    """Start the processes of one run, with two devices each."""
+def cluster(number, out, *argv, devices=(2, 2)):
+    """Start the processes of one run, with these numbers of devices."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -91,7 +86,7 @@ def cluster(number, out, *argv):
             "--out",
             out,
             env={
-                **on_devices(2),
+                **on_devices(devices[process]),
                 "JAX_COORDINATOR_ADDRESS": address,
                 "JAX_NUM_PROCESSES": str(number),
                 "JAX_PROCESS_ID": str(process),
@@ -101,12 +96,12 @@ def cluster(number, out, *argv):
     ]
 
 
-def test_two_processes_are_one_run(tmp_path, alone):
+def test_two_processes_are_one_run(tmp_path, on_one):
     first, second = (end(process) for process in cluster(2, tmp_path / "run", *SETTINGS))
     assert (first.status, second.status) == (0, 0), first.err + second.err
     assert "4 x cpu" in first.out
     assert [line for line in second.out.splitlines() if not line.startswith("[Gloo]")] == []
-    assert_close(tmp_path / "run", alone)
+    assert_close(load(tmp_path / "run" / "metrics.npz"), on_one[0])
 
 
 def test_bad_input_ends_every_process(tmp_path):
@@ -126,21 +121,41 @@ def test_distributed_without_a_cluster_says_what_is_missing(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+# Longer, so that it is still training when a process dies.
+LONGER = ["--seeds", 3, "--steps", 6000, "--record_every", 50, "--exact_every", 3000, "--checkpoint_every", "0.01"]
+
+
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory):
+    """The longer run, uninterrupted, on one device."""
+    out = tmp_path_factory.mktemp("longer") / "run"
+    ended = end(start(*LONGER, "--out", out, env=on_devices(1)))
+    assert ended.status == 0, ended.err
+    return load(out / "metrics.npz")
+
+
 @pytest.mark.parametrize("dies", [0, 1])
-def test_a_process_that_dies_stops_the_other_and_the_run_resumes_on_other_devices(tmp_path, alone, dies):
+def test_a_process_that_dies_stops_the_other_and_the_run_resumes_on_other_devices(tmp_path, longer, dies):
     out = tmp_path / "run"
-    longer = [*SETTINGS, "--checkpoint_every", "0.01"]
-    processes = cluster(2, out, *longer)
+    processes = cluster(2, out, *LONGER)
     folder = out / "checkpoints"
     assert wait_until(lambda: folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir()), processes[0])
     os.kill(processes[dies].pid, signal.SIGKILL)
     other = end(processes[1 - dies], timeout=60)
     assert end(processes[dies]).status == -signal.SIGKILL
-    assert other.status != 0
-    assert "another process of this run has ended" in other.err
+    assert other.status not in (0, None)
+    # Ours, or, where it notices first, the line of jax's own service, which ends the process at once.
+    assert "another process of this run has ended" in other.err or "another task died" in other.err
     assert not (out / "results.json").exists()
-    resumed = end(start(*longer, "--out", out, "--resume", env=on_devices(3)))
+    resumed = end(start(*LONGER, "--out", out, "--resume", env=on_devices(3)))
     assert resumed.status == 0, resumed.err
     assert "resuming at step" in resumed.out
-    assert_close(out, alone)
+    assert_close(load(out / "metrics.npz"), longer, tolerance=1e-3)
     assert json.loads((out / "results.json").read_text())["seeds"] == [0, 1, 2]
+
+
+def test_processes_with_different_numbers_of_devices_are_refused(tmp_path):
+    first, second = (end(process) for process in cluster(2, tmp_path / "run", *SETTINGS, devices=(1, 2)))
+    assert (first.status, second.status) == (2, 2)
+    assert "[1, 2] devices" in first.err
+    assert not (tmp_path / "run").exists()

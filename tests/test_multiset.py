@@ -73,7 +73,7 @@ def assert_equal_with_gradients(model, params, batch, tolerance):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * max(scale, 1e-9), err_msg=str(path))
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(cases())
 def test_loss_and_gradients_are_the_plain_models(case):
     model, batch, rng = case
@@ -81,7 +81,7 @@ def test_loss_and_gradients_are_the_plain_models(case):
         assert_equal_with_gradients(model, random_weights(model, batch, rng), batch, 1e-12)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(cases())
 def test_loss_and_gradients_are_the_plain_models_in_float32(case):
     model, batch, rng = case
@@ -109,6 +109,7 @@ def test_absent_symbols_with_huge_scores_take_nothing_away(x64):
         (models.Mixer(1, 3, 3), "the Mixer sees the order"),
         (models.BidirectionalLSTM(1, 4, 3), "the BidirectionalLSTM sees the order"),
         (models.Transformer(1, 4, 1, 3, dropout=0.1), "dropout treats equal symbols differently"),
+        (models.Transformer(2, 4, 1, 3, height=1), "owner vector"),
     ],
 )
 def test_what_is_no_function_of_the_multiset_is_refused(encoder, reason):
@@ -258,9 +259,9 @@ def test_a_dose_in_an_ensemble_is_the_run_with_its_distribution():
         alone = experiment.Config(zero=[dose, 1 - dose], one=[0.5, 0.5], **settings).resolved()
         expected = training.train(experiment.build_ensemble(alone), alone.seed_list).records
         of_dose = slice(2 * number, 2 * number + 2)
-        for name in ("train_loss", "validation_redrawn_loss", "distance_output"):
+        for name in ("train_loss", "validation_redrawn_loss", "validation_frozen_loss", "distance_output"):
             np.testing.assert_allclose(records["record"][name][:, of_dose], expected["record"][name], rtol=1e-5, atol=1e-6)
         for name, values in expected["exact"].items():
-            if name != "step" and "log_ratio" not in name:  # whose sign follows the likelier symbol
-                np.testing.assert_allclose(records["exact"][name][:, of_dose], values, rtol=1e-4, err_msg=name)
+            if name != "step":
+                np.testing.assert_allclose(records["exact"][name][:, of_dose], values, rtol=1e-4, atol=1e-5, err_msg=name)
     assert (records["record"]["train_loss"][:, :2] != records["record"]["train_loss"][:, 2:]).all()

@@ -114,9 +114,10 @@ class MultisetSampler:
         kind = jnp.asarray(zeros)[visited(len(self.rows), self.batch_size, order_key, step)]
         word = jax.random.bits(jax.random.fold_in(data_key, step), kind.shape, jnp.uint32)
         low_bits = WORD_BITS - (tables.own.shape[-1].bit_length() - 1)
-        place = kind * tables.own.shape[-1] + (word >> low_bits).astype(jnp.int32)
-        is_other = (word & np.uint32(2**low_bits - 1)) >= jnp.asarray(tables.own)[task].ravel()[place]
-        outcome = jnp.asarray(tables.outcome)[task].ravel()[2 * place + is_other]
+        kinds, cells = tables.own.shape[1:]
+        place = (task * kinds + kind) * cells + (word >> low_bits).astype(jnp.int32)
+        is_other = (word & np.uint32(2**low_bits - 1)) >= jnp.asarray(tables.own).ravel()[place]
+        outcome = jnp.asarray(tables.outcome).ravel()[2 * place + is_other]
         return outcome // self.tasks[0].vocabulary, outcome % self.tasks[0].vocabulary
 
     def batch(self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]) -> Batch:

@@ -12,21 +12,23 @@ from tiejax.reporting.exor import VARIANTS, Drawn, performance, versions
 
 def drawn(doses: np.ndarray, bound: np.ndarray, gap: np.ndarray, excess: np.ndarray, solved: np.ndarray) -> list[Drawn]:
     """Draw the gap against its bound and the price of tying against the dose; arrays are `[dose, variant, seed]`."""
-    gaps, losses = ({name: values[:, variant] for variant, name in enumerate(VARIANTS)} for values in (gap, excess))
-    marked = {name: solved[:, variant] for variant, name in enumerate(VARIANTS)}
+
+    def sorted_by(x: np.ndarray, values: np.ndarray) -> dict[str, np.ndarray]:
+        return {name: values[np.argsort(x), variant] for variant, name in enumerate(VARIANTS)}
+
     return [
         Drawn(
             "dose_gap",
             "How far apart the output table holds the two spellings of 0: the smallest |e1 - e2| |h| over contexts, against "
             "what the conflict asks of an optimal model (dashed). One dot a seed, filled where it solved the task; line: "
             "median of the solved.",
-            figures.dose_gap(bound, gaps, marked),
+            figures.dose_gap(np.sort(bound), sorted_by(bound, gap), sorted_by(bound, solved)),
         ),
         Drawn(
             "dose_cost",
             "Exact cross-entropy of the training split over Bayes, and what tying costs, against the probability p of the "
             "first spelling of 0. One dot a seed; line: median; bottom right: share of seeds within .1 nat of Bayes.",
-            figures.dose_cost(doses, losses, marked),
+            figures.dose_cost(np.sort(doses), sorted_by(doses, excess), sorted_by(doses, solved)),
         ),
     ]
 

@@ -18,9 +18,11 @@ def one_device_a_core() -> None:
 
 
 def names_a_cluster() -> bool:
-    """Say whether this process was started as one of several: by Slurm, Open MPI, on a TPU pod, or by jax's own variables."""
-    if os.environ.get("SLURM_JOB_ID") and os.environ.get("SLURM_NTASKS", "1") != "1":
+    """Say whether this process was started as one of several, by Slurm or Open MPI, or with jax's own variables."""
+    # A job's shell has some of these as well; only a step started by srun has all.
+    step = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID")
+    if all(name in os.environ for name in step) and os.environ.get("SLURM_NTASKS", "1") != "1":
         return True
     if "OMPI_MCA_orte_hnp_uri" in os.environ and os.environ.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
         return True
-    return "," in os.environ.get("TPU_WORKER_HOSTNAMES", "") or "JAX_COORDINATOR_ADDRESS" in os.environ
+    return "JAX_COORDINATOR_ADDRESS" in os.environ

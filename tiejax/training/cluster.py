@@ -1,7 +1,9 @@
 """Several processes as one: how they find each other, agree, and collect what their devices hold."""
 
+import functools
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,11 +22,12 @@ class NoCluster(ValueError):
     """Processes were to work together, and nothing says which."""
 
 
-def join() -> None:
-    """Join the cluster that the environment names, before jax looks for devices.
+def join() -> bool:
+    """Join the cluster that the environment names, before jax looks for devices; say whether this process is the first.
 
     Either one that jax recognises (Slurm, Open MPI, Cloud TPU), or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
-    JAX_PROCESS_ID. Raises NoCluster if there is none, or if it cannot be reached.
+    JAX_PROCESS_ID. Raises NoCluster if there is none, if it cannot be reached, or if its processes have different numbers of
+    devices.
     """
     given = {name: os.environ.get(f"JAX_{name.upper()}") for name in ("num_processes", "process_id")}
     try:
@@ -32,6 +35,10 @@ def join() -> None:
         jax.distributed.initialize(**numbers, heartbeat_timeout_seconds=HEARTBEAT_S)  # type: ignore[arg-type]
     except (ValueError, RuntimeError) as error:
         raise NoCluster(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+    devices = [count for (count,) in agree([jax.local_device_count()])]
+    if len(set(devices)) > 1:
+        raise NoCluster(f"the processes have {devices} devices, all must have as many (JAX_NUM_CPU_DEVICES sets them on CPUs)")
+    return jax.process_index() == 0
 
 
 def collect(tree: PyTree) -> PyTree:
@@ -51,7 +58,7 @@ def collect(tree: PyTree) -> PyTree:
                 part = whole[id(leaf)][places[device]]
                 part[...] = np.frombuffer(row[start : start + part.nbytes], part.dtype).reshape(part.shape)
                 start += part.nbytes
-    return jax.tree.unflatten(treedef, [whole.get(id(leaf), _replica(leaf)) for leaf in leaves])
+    return jax.tree.unflatten(treedef, [whole[id(leaf)] if id(leaf) in whole else _replica(leaf) for leaf in leaves])
 
 
 def _by_device(shard: Any) -> int:
@@ -62,18 +69,24 @@ def _replica(leaf: jax.Array) -> np.ndarray:
     return np.asarray(leaf.addressable_data(0))
 
 
+@functools.cache
+def _gather() -> tuple[list[Any], NamedSharding, Any]:
+    """Return one device a process, how rows lie on them, and the function that brings every row to all of them."""
+    devices = [next(one for one in jax.devices() if one.process_index == process) for process in range(jax.process_count())]
+    mesh = jax.sharding.Mesh(np.array(devices), ("processes",))
+    everywhere = jax.jit(lambda rows: rows, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    return devices, NamedSharding(mesh, PartitionSpec("processes")), everywhere
+
+
 def _exchange(mine: bytes) -> list[bytes]:
     """Return what each process hands in, all of one length, by one collective on one device a process.
 
     Several collectives at once, or several devices of one process in one, are mixed up by gloo, which serves CPUs.
     """
-    devices = [next(one for one in jax.devices() if one.process_index == process) for process in range(jax.process_count())]
-    mesh = jax.sharding.Mesh(np.array(devices), ("processes",))
+    devices, split, everywhere = _gather()
     row = jax.device_put(np.frombuffer(mine, np.uint8)[None], devices[jax.process_index()])
-    split = NamedSharding(mesh, PartitionSpec("processes"))
     rows = jax.make_array_from_single_device_arrays((len(devices), row.shape[1]), split, [row])
-    everywhere = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(rows)
-    return [row.tobytes() for row in _replica(jax.block_until_ready(everywhere))]
+    return [row.tobytes() for row in _replica(jax.block_until_ready(everywhere(rows)))]
 
 
 def agree(numbers: list[int]) -> list[list[int]]:
@@ -93,19 +106,24 @@ def from_first(content: bytes | None) -> bytes:
     return _exchange(mine.ljust(longest, b"\0"))[0][: sizes[0][0]]
 
 
-def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...]) -> Result:
-    """Do what needs all processes; where one of them has ended, say so and end this one with status 3.
+def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = ()) -> Result:
+    """Do what needs all processes; where that fails here or because another has ended, say so and end this process.
 
-    expected: errors of this process itself, which are passed on.
+    The exit status is 3 where another process has ended, 1 otherwise. expected: errors that all processes raise alike, which
+    are passed on.
     """
     try:
         return work()
     except Exception as error:
         if jax.process_count() == 1 or isinstance(error, expected):
             raise
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        print(
-            f"another process of this run has ended ({reason}); start them all again with --resume", file=sys.stderr, flush=True
-        )
-        # An orderly exit would wait for the process that is gone.
-        os._exit(3)
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+            line = f"another process of this run has ended ({reason}); start them all again with --resume"
+            print(line, file=sys.stderr, flush=True)
+            status = 3
+        else:
+            traceback.print_exc()
+            status = 1
+        # An orderly exit would wait for the others, who wait for this one.
+        os._exit(status)

@@ -44,8 +44,8 @@ def exact_risk(
     inputs: what is encoded, a tree of arrays [contexts, ...]. pairs: name -> symbols (s1, s2), named as in `asking`. Of each
     are given, over the contexts that ask for it, `gap_NAME`, the smallest |e1 - e2| |h|; `log_ratio_NAME`, the mean of
     h . (e1 - e2), which for an optimal model is ln[p(s1 | c) / p(s2 | c)]; and `log_ratio_residual_NAME`, the root mean
-    square of the difference. Contexts are evaluated `block` at a time, so that memory does not grow with their number
-    (under vmap: `block` a member).
+    square of the difference. Contexts are evaluated `block` at a time (under vmap: `block` a member); of each, no more than
+    the few numbers above is kept.
     """
     number = len(jax.tree.leaves(inputs)[0])
     block = min(block, number)

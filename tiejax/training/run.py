@@ -3,7 +3,7 @@
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -107,9 +107,14 @@ def _restored(
     ensemble: Ensemble, members: Members, checkpoints: Checkpoints | None, say: Callable[[str], None]
 ) -> tuple[Members, list[Records]]:
     """Return members and records of the last checkpoint, which the first process reads and gives to the others."""
-    found = checkpoints.restore(members) if checkpoints is not None else None
+    try:
+        found: Any = checkpoints.restore(members) if checkpoints is not None else None
+    except Exception as error:  # the others must not wait for what never comes
+        found = error
     if jax.process_count() > 1:
         found = pickle.loads(cluster.from_first(pickle.dumps(found) if jax.process_index() == 0 else None))
+    if isinstance(found, Exception):
+        raise found
     if found is None:
         say("there is no checkpoint to go on from: starting at step 0")
         return members, []
