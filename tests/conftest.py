@@ -1,6 +1,9 @@
 """Shared by all tests: array shapes and dtypes of public signatures are checked while tests run."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 # XLA's threads wait for one another in every step of these small models: on a busy machine a test of seconds would take
@@ -8,6 +11,12 @@ from collections.abc import Iterator
 os.environ["XLA_FLAGS"] = (
     f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1".strip()
 )
+
+# Many tests, and the processes that they start, compile the same: the first process of a session makes a cache for all.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 import jax
 import jaxtyping

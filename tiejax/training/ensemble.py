@@ -239,13 +239,11 @@ class Runner:
             raise ValueError(f"a chunk from {cursor} cannot reach {until}")
         placed, rooms, steps, counts = self.executable(self.whom, placed, jnp.int32(until))
         rooms, steps, counts = cluster.collect((rooms, steps, counts))
-        records = {
-            name: {
-                "step": steps[name][: counts[name]],
-                **{field: rows[: counts[name], : self.layout.seeds] for field, rows in rooms[name].items()},
-            }
-            for name in rooms
-        }
+        records = Records()
+        for name, fields in rooms.items():
+            kept = {field: rows[: counts[name], : self.layout.seeds] for field, rows in fields.items()}
+            # In the order in which a checkpoint gives them back.
+            records[name] = dict(sorted({**kept, "step": steps[name][: counts[name]]}.items()))
         return placed, records
 
 
