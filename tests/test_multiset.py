@@ -73,7 +73,7 @@ def assert_equal_with_gradients(model, params, batch, tolerance):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * max(scale, 1e-9), err_msg=str(path))
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(cases())
 def test_loss_and_gradients_are_the_plain_models(case):
     model, batch, rng = case
@@ -81,7 +81,7 @@ def test_loss_and_gradients_are_the_plain_models(case):
         assert_equal_with_gradients(model, random_weights(model, batch, rng), batch, 1e-12)
 
 
-@settings(max_examples=4, deadline=None, derandomize=True)
+@settings(max_examples=3, deadline=None, derandomize=True)
 @given(cases())
 def test_loss_and_gradients_are_the_plain_models_in_float32(case):
     model, batch, rng = case

@@ -18,6 +18,10 @@ Result = TypeVar("Result")
 HEARTBEAT_S = 10
 
 
+class ProcessGone(RuntimeError):
+    """Another process did not take its part."""
+
+
 class NoCluster(ValueError):
     """Processes were to work together, and nothing says which."""
 
@@ -35,7 +39,10 @@ def join() -> bool:
         jax.distributed.initialize(**numbers, heartbeat_timeout_seconds=HEARTBEAT_S)  # type: ignore[arg-type]
     except (ValueError, RuntimeError) as error:
         raise NoCluster(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
-    devices = [count for (count,) in agree([jax.local_device_count()])]
+    try:
+        devices = [count for (count,) in agree([jax.local_device_count()])]
+    except ProcessGone as error:
+        raise NoCluster(f"another process ended at the start ({error})") from None
     if len(set(devices)) > 1:
         raise NoCluster(f"the processes have {devices} devices, all must have as many (JAX_NUM_CPU_DEVICES sets them on CPUs)")
     return jax.process_index() == 0
@@ -82,11 +89,16 @@ def _exchange(mine: bytes) -> list[bytes]:
     """Return what each process hands in, all of one length, by one collective on one device a process.
 
     Several collectives at once, or several devices of one process in one, are mixed up by gloo, which serves CPUs.
+    Raises ProcessGone.
     """
     devices, split, everywhere = _gather()
     row = jax.device_put(np.frombuffer(mine, np.uint8)[None], devices[jax.process_index()])
     rows = jax.make_array_from_single_device_arrays((len(devices), row.shape[1]), split, [row])
-    return [row.tobytes() for row in _replica(jax.block_until_ready(everywhere(rows)))]
+    try:
+        found = _replica(jax.block_until_ready(everywhere(rows)))
+    except (RuntimeError, ValueError) as error:  # the library raises either
+        raise ProcessGone(str(error).strip().splitlines()[0][:200]) from None
+    return [row.tobytes() for row in found]
 
 
 def agree(numbers: list[int]) -> list[list[int]]:
@@ -117,9 +129,8 @@ def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = (
     except Exception as error:
         if jax.process_count() == 1 or isinstance(error, expected):
             raise
-        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
-            reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-            line = f"another process of this run has ended ({reason}); start them all again with --resume"
+        if isinstance(error, ProcessGone):
+            line = f"another process of this run has ended ({error}); start them all again with --resume"
             print(line, file=sys.stderr, flush=True)
             status = 3
         else:
