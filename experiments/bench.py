@@ -281,7 +281,7 @@ def draw(rows: Sequence[dict[str, Any]], torch_rate: dict[str, float] | None, le
     one.set_xlabel("models in one ensemble")
     one.set_ylabel("model-steps per second")
     one.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-    one.legend(frameon=False)
+    one.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 0.12))
     return figure
 
 
