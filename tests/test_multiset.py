@@ -265,3 +265,14 @@ def test_a_dose_in_an_ensemble_is_the_run_with_its_distribution():
             if name != "step":
                 np.testing.assert_allclose(records["exact"][name][:, of_dose], values, rtol=1e-4, atol=1e-5, err_msg=name)
     assert (records["record"]["train_loss"][:, :2] != records["record"]["train_loss"][:, 2:]).all()
+
+
+@pytest.mark.parametrize("settings", [{}, {"dropout": 0.1}, {"model": "lstm"}, {"model": "mixer"}], ids=str)
+def test_the_configuration_and_the_model_refuse_alike(settings):
+    """The configuration is checked before jax is there to build a model: two places, one rule."""
+    config = experiment.Config(**settings).resolved()
+    try:
+        multiset.check(experiment.build_model(config))
+        assert config.engine == "fast"
+    except multiset.NotExact:
+        assert config.engine == "plain"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.analysis.claims import Claim, assess
-from tiejax.analysis.exor import SOLVED_WITHIN, VARIANTS, Symbols, analyse
+from tiejax.analysis.exor import SOLVED_WITHIN, VARIANTS, Symbols, analyse, of_seeds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +55,7 @@ def analyse_doses(
     whole = np.reshape(metrics["finite"].all(axis=(0, 2)), (len(doses), -1))
     lasting = np.asarray(whole.all(axis=0))
     for number, dose in enumerate(doses):
-        of_dose = member_dose == number
-        own = {name: values[:, of_dose] if values.ndim > 2 else values for name, values in metrics.items()}
-        own["seeds"] = metrics["seeds"][of_dose]
+        own = of_seeds(metrics, member_dose == number)
         found, runs = analyse(own, symbols[number], bayes_cross_entropy[number], cycle)
         entries.append({"p": dose, "bayes_cross_entropy": bayes_cross_entropy[number], **found})
         kept = lasting[whole[number]]

@@ -287,6 +287,12 @@ def summary(runs: Trajectories, splits: Sequence[str], last: bool = False) -> di
     return body
 
 
+def of_seeds(metrics: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the arrays of metrics.npz for the chosen places of its seed axis."""
+    kept = {name: values[:, chosen] if values.ndim > 2 else values for name, values in metrics.items()}
+    return kept | {"seeds": metrics["seeds"][chosen]}
+
+
 def analyse(
     metrics: Mapping[str, np.ndarray], symbols: Symbols, bayes_cross_entropy: float, cycle: int
 ) -> tuple[dict[str, Any], Trajectories]:
@@ -308,8 +314,7 @@ def analyse(
     ]
 
     def of(chosen: np.ndarray) -> Trajectories:
-        per_seed = {name: values[:, chosen] if values.ndim > 2 else values for name, values in metrics.items()}
-        return trajectories(per_seed, symbols, cycle)
+        return trajectories(of_seeds(metrics, chosen), symbols, cycle)
 
     runs = of(finite)
     found: dict[str, Any] = {

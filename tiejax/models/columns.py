@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from tiejax.models.initializers import LAYER_NORM_EPSILON, default_dtype, uniform
+from tiejax.models.initializers import default_dtype, uniform
 
 SMALL_TABLE = 64
 
@@ -35,18 +35,6 @@ class Linear(nn.Module):
             return y.reshape(self.features, *x.shape[1:])
         own = (kernel @ chosen).reshape(x.shape[0], *[1] * (x.ndim - 2), -1)
         return jnp.sum(own * x, axis=0) + bias @ chosen
-
-
-def norm(name: str) -> nn.LayerNorm:
-    """Return a LayerNorm over the first axis with torch's epsilon."""
-    return nn.LayerNorm(
-        epsilon=LAYER_NORM_EPSILON,
-        use_fast_variance=False,
-        param_dtype=default_dtype(),
-        reduction_axes=0,
-        feature_axes=0,
-        name=name,
-    )
 
 
 def lookup(table: Float[Array, "vocabulary width"], tokens: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:

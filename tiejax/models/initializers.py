@@ -25,9 +25,16 @@ def linear(fan_in: int, features: int, name: str) -> nn.Dense:
     return nn.Dense(features, kernel_init=init, bias_init=init, param_dtype=default_dtype(), name=name)
 
 
-def layer_norm(name: str) -> nn.LayerNorm:
-    """Return a LayerNorm with torch's epsilon."""
-    return nn.LayerNorm(epsilon=LAYER_NORM_EPSILON, use_fast_variance=False, param_dtype=default_dtype(), name=name)
+def layer_norm(name: str, axis: int = -1) -> nn.LayerNorm:
+    """Return a LayerNorm over one axis with torch's epsilon."""
+    return nn.LayerNorm(
+        epsilon=LAYER_NORM_EPSILON,
+        use_fast_variance=False,
+        param_dtype=default_dtype(),
+        reduction_axes=axis,
+        feature_axes=axis,
+        name=name,
+    )
 
 
 def default_dtype() -> jnp.dtype:

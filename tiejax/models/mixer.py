@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from tiejax.models import columns
+from tiejax.models.initializers import layer_norm
 from tiejax.models.transformer import ACTIVATIONS
 
 
@@ -33,13 +34,13 @@ class MixerLayer(nn.Module):
             value = columns.Linear(size, name=f"{name}_out")(value, chosen)
             return nn.Dropout(self.dropout, name=f"{name}_dropout")(value, deterministic=deterministic)
 
-        across = jnp.swapaxes(columns.norm("token_norm")(x), 0, 1)
+        across = jnp.swapaxes(layer_norm("token_norm", axis=0)(x), 0, 1)
         if position is None:
             x = x + jnp.swapaxes(mix(across, self.token_hidden, "token"), 0, 1)
         else:
             chosen = jax.nn.one_hot(position, x.shape[1], axis=0, dtype=x.dtype)
             x = columns.at(jnp.swapaxes(x, 0, 1), position) + mix(across, self.token_hidden, "token", chosen)
-        return x + mix(columns.norm("channel_norm")(x), self.channel_hidden, "channel")
+        return x + mix(layer_norm("channel_norm", axis=0)(x), self.channel_hidden, "channel")
 
 
 class Mixer(nn.Module):

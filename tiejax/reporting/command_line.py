@@ -136,7 +136,7 @@ def _explain(message: str, config_class: type, command: CommandLine | None) -> s
     if found := re.match(r'Parser key "(\w+)"', message):
         name = found[1]
         if name in hints:
-            value = re.search(r"Given value: (.*)", message)
+            value = re.search(r"(?:Given|Got) value: (.*)", message)
             got = f", got {value[1]}" if value else ""
             return f"{dashes}{name}: must be {_type_name(hints[name])}{got}"
     return " ".join(message.split())

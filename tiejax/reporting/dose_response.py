@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.reporting import figures, report
-from tiejax.reporting.exor import VARIANTS, Drawn, performance, versions
+from tiejax.reporting.exor import VARIANTS, Drawn, model_of, performance, reproduction, training_of
 
 
 def drawn(doses: np.ndarray, bound: np.ndarray, gap: np.ndarray, excess: np.ndarray, solved: np.ndarray) -> list[Drawn]:
@@ -45,10 +45,9 @@ def page(
     setting = {
         "doses": ", ".join(f"{entry['p']:g}" for entry in results["doses"])
         + f" as the probability of the first spelling of 0; 1 is spelled with {results['one']}",
-        "model": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in model.items()),
+        "model": model_of(results),
         "seeds": f"{number} a dose, each tied and untied from the same initial values on the same batches",
-        "training": f"{results['steps']:,} steps of {config['optimizer']}, {config['schedule']} rate from "
-        f"{config['learning_rate']:g}, weight decay {config['weight_decay']:g}",
+        "training": training_of(results, config),
         **performance(results["timing"], facts),
     }
     notes = (
@@ -79,9 +78,5 @@ def page(
         claims={"Claims": results["claims"]},
         figures=pictures,
         numbers={"Numbers: medians over seeds, exact cross-entropy (nats) of the training split": (headings, rows)},
-        reproduce={
-            "The command of this run:": facts["command"],
-            "All its settings, for --config:": config_text,
-            "With:": versions(facts),
-        },
+        reproduce=reproduction(facts, config_text),
     )

@@ -202,10 +202,27 @@ def performance(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str
     }
 
 
-def versions(facts: Mapping[str, Any]) -> str:
-    """Write what a run was made with, a line each."""
+def model_of(results: Mapping[str, Any]) -> str:
+    """Write what the model of a run is, for the page's setting."""
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["model"].items())
+
+
+def training_of(results: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Write how a run was trained, for the page's setting."""
+    return (
+        f"{results['steps']:,} steps of {config['optimizer']}, {config['schedule']} rate from "
+        f"{config['learning_rate']:g}, weight decay {config['weight_decay']:g}"
+    )
+
+
+def reproduction(facts: Mapping[str, Any], config_text: str) -> dict[str, str]:
+    """Write how to repeat a run: its command, its settings, what it was made with."""
     packages = [f"{name} {version}" for name, version in facts["versions"].items()]
-    return "\n".join([*packages, f"python {facts['python']}", *facts["devices"], f"commit {facts['git_commit']}"])
+    return {
+        "The command of this run:": facts["command"],
+        "All its settings, for --config:": config_text,
+        "With:": "\n".join([*packages, f"python {facts['python']}", *facts["devices"], f"commit {facts['git_commit']}"]),
+    }
 
 
 def page(
@@ -220,10 +237,9 @@ def page(
     setting = {
         "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
         "strings": f"{2**bits - 1} of {bits} bits, {config['batch_size'] or 'the whole training split'} a batch",
-        "model": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in model.items()),
+        "model": model_of(results),
         "seeds": f"{len(results['seeds'])}, each tied and untied from the same initial values on the same batches",
-        "training": f"{results['steps']:,} steps of {config['optimizer']}, {config['schedule']} rate from "
-        f"{config['learning_rate']:g}, weight decay {config['weight_decay']:g}",
+        "training": training_of(results, config),
         "Bayes": f"accuracy {bayes['accuracy']:.4f}, cross-entropy {bayes['cross_entropy']:.4f} nats "
         f"(training split: {bayes['splits']['train']['accuracy']:.4f}, {bayes['splits']['train']['cross_entropy']:.4f})",
         "source": "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, "
@@ -255,9 +271,5 @@ def page(
         },
         figures=drawn,
         numbers=tables(results),
-        reproduce={
-            "The command of this run:": facts["command"],
-            "All its settings, for --config:": config_text,
-            "With:": versions(facts),
-        },
+        reproduce=reproduction(facts, config_text),
     )
