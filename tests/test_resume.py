@@ -318,7 +318,9 @@ def test_a_broken_file(pair, tmp_path, damage):
         elif damage == "zeroed":
             (folder / part).write_bytes(bytes(size))
         else:
-            (folder / part).write_bytes((folder / part).read_bytes()[: rng.randrange(size) if damage == "truncated" else 0])
+            # The last bytes of a file of arrays may be an index that a later one replaces: half of it is never enough.
+            kept = rng.randrange((size + 1) // 2) if damage == "truncated" else 0
+            (folder / part).write_bytes((folder / part).read_bytes()[:kept])
         # Nothing can be restored without the arrays and the facts.
         harmful = part in (largest(pair / "20").relative_to(pair), largest(pair / "20/facts").relative_to(pair))
         assert_taken_or_left(folder, harmful)
