@@ -94,7 +94,7 @@ def make_timer(config: Config, engine: str, seeds: int, recording: bool = True) 
         began, end = time.perf_counter(), cursor + steps
         while cursor < end:
             until = min(end, ensemble.longest_chunk(cursor))
-            placed, _ = runner.advance(placed, until)
+            placed, *_ = runner.advance(placed, until)
             cursor = until
         jax.block_until_ready(placed)
         return time.perf_counter() - began

@@ -1,24 +1,20 @@
 """EXor: tied against untied masked language models, many seeds at once (Bertolotti and Cazzola, ICML 2024)."""
 
 import collections
-import contextlib
 import dataclasses
-import json
 import math
-import os
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tiejax import launch
 from tiejax.data import exor
 from tiejax.reporting import command_line, environment
 from tiejax.reporting.command_line import BadInput
 from tiejax.reporting.console import Console
-from tiejax.reporting.run_directory import CONFIG, RunDirectory, plain, stop_flag
+from tiejax.reporting.run_directory import CONFIG, plain, stop_flag
 
 if TYPE_CHECKING:
     from tiejax.analysis.exor import Symbols, Trajectories
@@ -275,41 +271,9 @@ COMMAND = command_line.CommandLine(
     example="Example: python experiments/exor.py --seeds 8 --steps 30000 --variant dh. Settings that were published are in "
     "configs/exor/, as --config configs/exor/lstm_small.yaml. A run that was interrupted goes on with the same command and "
     "--resume.",
-    switches={
-        "resume": "go on with the unfinished run in the run directory, to the result of an uninterrupted one",
-        "overwrite": "remove the run that is in the run directory and start anew",
-        "distributed": "work together with the other processes of the cluster that started this one (as on a TPU pod); "
-        "needless under Slurm and Open MPI, or where JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are set",
-        "quiet": "print nothing but warnings and the path of the report",
-        "deterministic": "ask a GPU for operations that give the same bits every time (slower); a CPU needs no asking",
-    },
+    switches=launch.SWITCHES,
 )
-
-
-def read_command_line(argv: Sequence[str]) -> tuple[Config, dict[str, bool], Path]:
-    """Return the resolved configuration, the switches and the run directory; a resumed run starts from its own config.yaml."""
-    given, switches = command_line.parse(Config, COMMAND, argv)
-    out = Path(given.out or given.resolved().out or "")
-    RunDirectory.check(out, switches["resume"], switches["overwrite"])
-    if switches["overwrite"] and (out / CONFIG).exists():
-        try:
-            command_line.parse(Config, COMMAND, [], base=out / CONFIG)
-        except BadInput as error:
-            raise BadInput(f"--overwrite: {out} holds no run of this experiment ({error}); name another directory") from None
-    if not switches["resume"]:
-        return given.resolved(), switches, out
-    before, _ = command_line.parse(Config, COMMAND, [], base=out / CONFIG)
-    now, _ = command_line.parse(Config, COMMAND, argv, base=out / CONFIG)
-    # What changes no result may be another when a run is resumed.
-    before = dataclasses.replace(before, figure_style=now.figure_style, checkpoint_every=now.checkpoint_every)
-    now = dataclasses.replace(now, out=before.out)
-    if changed := command_line.differences(before, now):
-        # A null that stands for the default that the run was started with is no difference.
-        with contextlib.suppress(BadInput):
-            changed = command_line.differences(before, now.resolved())
-    if changed:
-        raise BadInput(f"--resume: {out} was started with another configuration ({'; '.join(changed)})")
-    return before.resolved(), switches, out
+EXPERIMENT = launch.Experiment(Config, COMMAND, free=("figure_style", "checkpoint_every"))
 
 
 def build_model(config: Config) -> Any:
@@ -362,7 +326,7 @@ def build_ensemble(config: Config) -> "Ensemble":
 
     draw_train, draw_redrawn = visits(config.batch_size), visits(None)
 
-    def draw(subject: Any, step: jax.Array) -> Any:
+    def draw(subject: Any, step: jax.Array, fed: None) -> Any:
         keys = training.stream(subject.key, "data"), training.stream(subject.key, "order")
         return draw_train(*keys, step, subject.condition)
 
@@ -527,61 +491,14 @@ def conclude_doses(config: Config, metrics: Mapping[str, np.ndarray]) -> "tuple[
     return body, dose_response.drawn(*responses) if body["seeds"] else []
 
 
-class Started(NamedTuple):
-    """How a process begins. Of several, the first holds the run directory and speaks; the others have none."""
-
-    config: Config
-    switches: dict[str, bool]
-    run: RunDirectory | None
-    first: bool
-    finished: bool
-
-
-def start(argv: Sequence[str]) -> Started:
-    """Check the command line and take hold of the run directory; of several processes the first does, and tells the others."""
-    if not ("--distributed" in argv or environment.names_a_cluster()):
-        return _start_first(argv)
-    command_line.parse(Config, COMMAND, argv)  # what is wrong with it is said before processes wait for each other
-    from tiejax.training import cluster
-
-    try:
-        first = cluster.join()
-    except cluster.NoCluster as error:
-        raise BadInput(
-            f"--distributed: {error}; start the processes under Slurm or Open MPI or on a TPU pod, or set "
-            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
-        ) from None
-    if not first:
-        told = json.loads(cluster.or_die(lambda: cluster.from_first(None)))
-        if told is None:
-            raise BadInput("--distributed: the first process refused to start; see what it says")
-        return Started(Config(**told["config"]), told["switches"], None, False, told["finished"])
-    try:
-        started = _start_first(argv)
-    except BaseException:
-        cluster.from_first(json.dumps(None).encode())
-        raise
-    told = {"config": dataclasses.asdict(started.config), "switches": started.switches, "finished": started.finished}
-    cluster.or_die(lambda: cluster.from_first(json.dumps(told).encode()))
-    return started
-
-
-def _start_first(argv: Sequence[str]) -> Started:
-    config, switches, out = read_command_line(argv)
-    if switches["resume"] and RunDirectory.state(out) == "finished":
-        return Started(config, switches, None, True, True)
-    return Started(config, switches, RunDirectory.claim(out, switches["resume"], switches["overwrite"], config), True, False)
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the experiment; return its exit status."""
     environment.one_device_a_core()
-    if "--deterministic" in argv:
-        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
-    config, switches, run, first, finished = start(argv)
+    started = launch.start(EXPERIMENT, argv)
+    config, run = started.config, started.run
     assert config.out is not None
-    console = Console(switches["quiet"], silent=not first)
-    if finished:
+    console = Console(started.switches["quiet"], silent=not started.first)
+    if started.finished:
         console.result(f"the run is finished: {Path(config.out) / 'report.html'}")
         return 0
     stop = stop_flag()
@@ -591,13 +508,11 @@ def main(argv: Sequence[str]) -> int:
     # Accelerators multiply float32 in fewer bits unless told otherwise; exact risk would not be exact.
     jax.config.update("jax_default_matmul_precision", "highest")
 
-    from tiejax import training, tying
     from tiejax.reporting import dose_response, figures
     from tiejax.reporting import exor as pages
 
-    # As somebody else would repeat it: from the start.
-    command = shlex.join(["python", sys.argv[0], *(word for word in argv if word not in ("--resume", "--overwrite"))])
-    facts = run.write_environment({"devices": [one.device_kind for one in jax.devices()]}, command) if run else {}
+    devices = {"devices": [one.device_kind for one in jax.devices()]}
+    facts = run.write_environment(devices, launch.command_of(argv)) if run else {}
     conditions, seeds = zip(*config.members, strict=True)
     models, doses = 2 * len(seeds), f" x {len(config.tasks)} doses" if config.doses is not None else ""
     console.say(
@@ -609,30 +524,8 @@ def main(argv: Sequence[str]) -> int:
     if "exact" not in ensemble.recorders:
         number = exor.count_contexts(config.tasks[0], config.ordered)
         console.warn(f"exact risk is left out: {number:,} contexts are more than {exor.MAX_CONTEXTS:,}")
-    checkpoints = training.Checkpoints(run.checkpoints, ensemble.ties, say=console.warn) if run else None
-    try:
-        with console:
-            trained = training.cluster.or_die(
-                lambda: training.train(
-                    ensemble,
-                    seeds,
-                    checkpoints,
-                    resume=switches["resume"],
-                    on_compiled=lambda seconds: console.say(f"compiled in {seconds:.1f} s"),
-                    on_progress=lambda now: console.progress(now.step, now.steps, now.steps_here, now.train_s, models),
-                    stop_requested=stop,
-                    say=console.say,
-                    checkpoint_s=config.checkpoint_every,
-                    conditions=conditions,
-                ),
-                expected=(training.CheckpointMismatch, tying.TieError),
-            )
-    except (training.CheckpointMismatch, tying.TieError) as error:
-        raise BadInput(f"--resume: {error}") from None
-    if checkpoints is not None:
-        checkpoints.close()
+    trained = launch.train(ensemble, seeds, started, console, stop, models, conditions)
     if not trained.finished:
-        console.result(f"stopped at step {int(trained.members.cursor):,}; go on with the same command and --resume")
         return 130
     if run is None:
         return 0

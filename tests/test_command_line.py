@@ -12,6 +12,7 @@ import yaml
 from processes import SCRIPT, Ended, assert_refused, command_here, end, start, start_python, tree, wait_until
 
 from experiments import exor
+from tiejax import launch
 from tiejax.reporting import run_directory
 from tiejax.reporting.command_line import BadInput
 from tiejax.reporting.run_directory import RunDirectory
@@ -63,7 +64,7 @@ def refused(here, monkeypatch, capsys):
 
 
 def read(*argv):
-    return exor.read_command_line(argv)[0]
+    return launch.read_command_line(exor.EXPERIMENT, argv)[0]
 
 
 def make_run(path, finished=False, **fields):
@@ -307,6 +308,7 @@ class Watch:
 sys.meta_path.insert(0, Watch())
 sys.path.insert(0, sys.argv.pop(1))
 from experiments import exor
+from tiejax import launch
 exor.main(sys.argv[1:])
 """
     argv = ["--seeds", "[3,7]", "--steps", "5", "--out", "run"]
@@ -323,6 +325,7 @@ def test_bad_input_is_refused_without_jax(here):
 import sys
 sys.path.insert(0, sys.argv[1])
 from experiments import exor
+from tiejax import launch
 from tiejax.reporting.command_line import BadInput
 for line in ("--heads 3", "--out run", "--config files/type.yaml", "--out files/some_file/run", "--out run --resume --steps 9"):
     try:
@@ -461,7 +464,7 @@ def test_resume_with_another_configuration_lists_the_differences(here, refused, 
     argv = ["--out", "run", "--resume", *line.split()]
     refused(argv, "--resume", "run", "another configuration", *differences)
     with pytest.raises(BadInput) as error:
-        exor.read_command_line(argv)
+        launch.read_command_line(exor.EXPERIMENT, argv)
     assert str(error.value).count(" -> ") == len(differences)
 
 

@@ -95,7 +95,7 @@ def test_members_differ_in_every_random_quantity():
     params = ensemble.start([0, 1]).state.params
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         assert (np.asarray(leaf[0]) != np.asarray(leaf[1])).mean() > 0.9, path
-    first, second = (ensemble.draw(jax.tree.map(lambda leaf: leaf[0], subjects([seed])), jnp.int32(0)) for seed in (0, 1))
+    first, second = (ensemble.draw(jax.tree.map(lambda leaf: leaf[0], subjects([seed])), jnp.int32(0), None) for seed in (0, 1))
     for field in ("tokens", "position", "target"):
         assert (np.asarray(getattr(first, field)) != np.asarray(getattr(second, field))).mean() > 0.1
 
@@ -111,8 +111,8 @@ def test_seed_7_alone_is_seed_7_among_32():
     )
     jax.tree.map(
         lambda one, many: np.testing.assert_array_equal(one[0], many[7]),
-        jax.vmap(lambda subject: ensemble.draw(subject, jnp.int32(3)))(subjects([7])),
-        jax.vmap(lambda subject: ensemble.draw(subject, jnp.int32(3)))(subjects(range(32))),
+        jax.vmap(lambda subject: ensemble.draw(subject, jnp.int32(3), None))(subjects([7])),
+        jax.vmap(lambda subject: ensemble.draw(subject, jnp.int32(3), None))(subjects(range(32))),
     )
     _, many = run(settings)
     _, one = run(alone)
@@ -143,7 +143,7 @@ def test_the_ensemble_is_a_loop_over_single_members(x64, model):
             opt_state = optimizer.init(stored)
             for step in range(settings.steps + 1):
                 before = stored
-                value, stored, opt_state = update(stored, opt_state, draw(Subject(key, jnp.int32(0)), jnp.int32(step)))
+                value, stored, opt_state = update(stored, opt_state, draw(Subject(key, jnp.int32(0)), jnp.int32(step), None))
                 if step in steps:
                     expected = losses[list(steps).index(step), place, variant]
                     np.testing.assert_allclose(value, expected, rtol=1e-10)
@@ -162,7 +162,7 @@ def test_one_run_is_one_compilation_whatever_the_chunks():
     count = len(traced)
     members, records = runner.place(members), []
     for until in (1, 2, 9, 33, 53, 54):
-        members, more = runner.advance(members, until)
+        members, more, _ = runner.advance(members, until)
         records.append(more)
     members = runner.fetch(members)
     assert len(traced) == count

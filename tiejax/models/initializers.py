@@ -19,18 +19,19 @@ def uniform(bound: float) -> jax.nn.initializers.Initializer:
     return init
 
 
-def linear(fan_in: int, features: int, name: str) -> nn.Dense:
+def linear(fan_in: int, features: int, name: str, dtype: Any = None) -> nn.Dense:
     """Return a Dense layer whose kernel and bias start uniform in +-1/sqrt(fan_in), as torch.nn.Linear does."""
     init = uniform(1 / math.sqrt(fan_in))
-    return nn.Dense(features, kernel_init=init, bias_init=init, param_dtype=default_dtype(), name=name)
+    return nn.Dense(features, kernel_init=init, bias_init=init, param_dtype=default_dtype(), dtype=dtype, name=name)
 
 
-def layer_norm(name: str, axis: int = -1) -> nn.LayerNorm:
-    """Return a LayerNorm over one axis with torch's epsilon."""
+def layer_norm(name: str, axis: int = -1, dtype: Any = None) -> nn.LayerNorm:
+    """Return a LayerNorm over one axis with torch's epsilon; its sums are in float32 whatever the `dtype` of its output."""
     return nn.LayerNorm(
         epsilon=LAYER_NORM_EPSILON,
         use_fast_variance=False,
         param_dtype=default_dtype(),
+        dtype=dtype,
         reduction_axes=axis,
         feature_axes=axis,
         name=name,

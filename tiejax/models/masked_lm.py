@@ -1,8 +1,11 @@
 """A masked language model: input table, encoder, output table. No bias and no scale on the logits."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
-from jaxtyping import Array, Float, Int
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Integer
 
 from tiejax.models import columns
 from tiejax.models.initializers import default_dtype
@@ -11,27 +14,68 @@ from tiejax.models.initializers import default_dtype
 class MaskedLM(nn.Module):
     """Predict the symbol at a position from all the others: logits = encoder(E_in[tokens]) . E_out^T.
 
-    `embed/embedding` is E_in and `head/embedding` is E_out, both [vocabulary, width] and N(0, 1) at the start.
-    Source: Bertolotti and Cazzola, ICML 2024, section on EXor.
+    `embed/embedding` is E_in and `head/embedding` is E_out, both [vocabulary, width] and N(0, embedding_std^2) at the start.
+    padding: this row of both tables starts at 0, and looking it up sends it no gradient, as torch's padding_idx.
+    max_positions: add a learned embedding of the position, `positions/embedding`, for so many of them (default: none).
+    dtype: of the encoder's computation (default: that of the tables).
+    Source: Bertolotti and Cazzola, ICML 2024, sections on EXor and on large-scale experiments.
     """
 
     vocabulary: int
     width: int
     encoder: nn.Module
+    embedding_std: float = 1.0
+    padding: int | None = None
+    max_positions: int | None = None
+    dtype: Any = None
 
     def setup(self) -> None:
-        init = jax.nn.initializers.normal(1.0)
+        normal = jax.nn.initializers.normal(self.embedding_std)
+
+        def init(key: jax.Array, shape: Any, dtype: Any) -> jax.Array:
+            table = normal(key, shape, dtype)
+            return table if self.padding is None else table.at[self.padding].set(0)
+
         self.embed = nn.Embed(self.vocabulary, self.width, embedding_init=init, param_dtype=default_dtype())
         self.head = nn.Embed(self.vocabulary, self.width, embedding_init=init, param_dtype=default_dtype())
+        if self.max_positions is not None:
+            self.positions = nn.Embed(self.max_positions, self.width, embedding_init=normal, param_dtype=default_dtype())
 
     def encode(
-        self, tokens: Int[Array, "batch length"], position: Int[Array, "batch"], deterministic: bool = True
-    ) -> Float[Array, "batch width"]:
-        """Return h, the encoded state at `position`, which the output table reads."""
-        return self.encoder(columns.lookup(self.embed.embedding, tokens), position=position, deterministic=deterministic)
+        self,
+        tokens: Int[Array, "batch length"],
+        position: Int[Array, "batch"] | None = None,
+        segments: Integer[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch *length width"]:
+        """Return h, the encoded states that the output table reads: everywhere, or at one `position` of each sequence.
+
+        segments: several sequences in one row, by number; each is encoded as in a row of its own.
+        """
+        x = columns.lookup(self.embed.embedding, tokens)
+        if self.padding is not None:
+            x = jnp.where((tokens == self.padding)[..., None], jax.lax.stop_gradient(x), x)
+        if self.max_positions is not None:
+            # A row alone is one segment.
+            places = jnp.arange(tokens.shape[1])[None] if segments is None else restarting_positions(segments)
+            x = x + self.positions(places)
+        x = x if self.dtype is None else x.astype(self.dtype)
+        several = {} if segments is None else {"segments": segments}
+        return self.encoder(x, position=position, deterministic=deterministic, **several)
 
     def __call__(
-        self, tokens: Int[Array, "batch length"], position: Int[Array, "batch"], deterministic: bool = True
-    ) -> Float[Array, "batch vocabulary"]:
-        """Return the logits at `position`, the only place where a masked LM has something to predict."""
-        return self.head.attend(self.encode(tokens, position, deterministic))
+        self,
+        tokens: Int[Array, "batch length"],
+        position: Int[Array, "batch"] | None = None,
+        segments: Integer[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch *length vocabulary"]:
+        """Return the logits at `position`, the only place where a masked LM has something to predict, or everywhere."""
+        return self.head.attend(self.encode(tokens, position, segments, deterministic))
+
+
+def restarting_positions(segments: Integer[Array, "batch length"]) -> Int[Array, "batch length"]:
+    """Return the position of each piece within its segment, segments being runs of one number."""
+    place = jnp.arange(segments.shape[1])
+    begins = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], axis=1)
+    return place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)

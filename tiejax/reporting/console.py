@@ -1,8 +1,9 @@
 """What a run says on the terminal: one line a fact, a progress bar, a table of claims at the end."""
 
+import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -84,6 +85,33 @@ class Console:
         elif not self.quiet and (time.monotonic() - self._printed_at > PLAIN_EVERY_S or step == steps):
             self._printed_at = time.monotonic()
             self.say(f"step {step:,} of {steps:,}  {rates}")
+
+    @contextlib.contextmanager
+    def preparing(self) -> Iterator[Callable[[str, int, int | None], None]]:
+        """Yield a function (phase, done, total) that shows how far each phase of a preparation is, and the time left."""
+        began: dict[str, float] = {}
+        if self._rich.is_terminal and not self.quiet:
+            columns = rich.progress.BarColumn(), rich.progress.TaskProgressColumn(), rich.progress.TimeRemainingColumn()
+            with rich.progress.Progress("{task.description}", *columns, console=self._rich) as bar:
+                tasks: dict[str, rich.progress.TaskID] = {}
+
+                def show(phase: str, done: int, total: int | None) -> None:
+                    if phase not in tasks:
+                        tasks[phase] = bar.add_task(phase, total=total)
+                    bar.update(tasks[phase], completed=done, total=total)
+
+                yield show
+            return
+
+        def tell(phase: str, done: int, total: int | None) -> None:
+            now = time.monotonic()
+            began.setdefault(phase, now)
+            if not self.quiet and done and now - max(self._printed_at, began[phase]) > PLAIN_EVERY_S:
+                self._printed_at = now
+                left = f", {duration((total - done) * (now - began[phase]) / done)} left" if total else ""
+                self.say(f"{phase}: {done:,}{f' of {total:,}' if total else ''}{left}")
+
+        yield tell
 
     def claims(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Print the claims with their estimates, intervals, adjusted p, n and verdicts."""

@@ -93,13 +93,15 @@ def three_panels(
     return figure
 
 
-def three_panels_published(steps: np.ndarray, panels: Mapping[str, Curves], colours: Mapping[str, str]) -> Figure:
-    """Draw the three panels as the paper prints them: mean and 95 % band over seeds, every 1,000th step, y from 0 to 4.
+def three_panels_published(
+    steps: np.ndarray, panels: Mapping[str, Curves], colours: Mapping[str, str], every: int = 1000, top: float = 4
+) -> Figure:
+    """Draw the three panels as the paper prints them: mean and 95 % band over seeds (or pairs), y from 0 to `top`.
 
-    The band is the normal one, mean +- 1.96 standard errors.
+    The band is the normal one, mean +- 1.96 standard errors. Only multiples of `every` steps are shown.
     """
     figure, axes = new_figure(1, len(panels), 3.4 * len(panels), 3.0, share_y=True)
-    kept = np.flatnonzero(steps % 1000 == 0)
+    kept = np.flatnonzero(steps % every == 0)
     for one, (title, curves) in zip(axes[0], panels.items(), strict=True):
         for name, values in curves.items():
             colour = colours[name]
@@ -109,16 +111,92 @@ def three_panels_published(steps: np.ndarray, panels: Mapping[str, Curves], colo
             one.fill_between(steps[kept], mean - half, mean + half, color=colour, alpha=0.25, linewidth=0)
             one.plot(steps[kept], mean, color=colour, label=name)
         one.set_title(title)
-        one.set_ylim(0, 4)
+        one.set_ylim(0, top)
         thousands(one)
     axes[0, 0].set_ylabel("Euclidean distance")
     _legend_below(figure, axes[0, 0])
     return figure
 
 
+def shades(colour: str, number: int) -> list[str]:
+    """Return `number` shades of a colour, from itself towards white."""
+    red, green, blue = mpl.colors.to_rgb(colour)
+    lighter = [0.7 * k / number for k in range(number)]
+    return [mpl.colors.to_hex((red + (1 - red) * t, green + (1 - green) * t, blue + (1 - blue) * t)) for t in lighter]
+
+
+def curves_by_name(steps: np.ndarray, curves: Curves, ylabel: str, colours: Mapping[str, str]) -> Figure:
+    """Draw `[seed, record]` curves in one panel, every seed and the median, y from 0."""
+    figure, axes = new_figure(1, 1, 7.5, 3.0)
+    for name, values in curves.items():
+        draw_seeds(axes[0, 0], steps, values, colours[name], name)
+    axes[0, 0].set_ylabel(ylabel)
+    axes[0, 0].set_ylim(bottom=0)
+    thousands(axes[0, 0])
+    _legend_below(figure, axes[0, 0])
+    return figure
+
+
+def strips(panels: Mapping[str, Curves], ylabel: str, colours: Mapping[str, str]) -> Figure:
+    """Draw one panel a title and one strip of dots a name, the median as a bar; 1 is dotted. Values are `[pair]`."""
+    figure, axes = new_figure(1, len(panels), 3.4 * len(panels), 3.3, share_y=True)
+    for one, (title, strip) in zip(axes[0], panels.items(), strict=True):
+        for place, (name, values) in enumerate(strip.items()):
+            beside = np.linspace(-0.3, 0.3, len(values)) if len(values) > 1 else np.zeros(1)
+            one.plot(place + beside, values, "o", color=colours[name], alpha=0.4, markersize=3.5, markeredgewidth=0, label=name)
+            one.hlines(np.median(values), place - 0.38, place + 0.38, color=colours[name], linewidth=2.5)
+        one.axhline(1, color="black", linewidth=0.8, linestyle=":")
+        one.set_xticks([])
+        one.set_title(title)
+    axes[0, 0].set_ylabel(ylabel)
+    axes[0, 0].set_ylim(bottom=0)
+    _legend_below(figure, axes[0, 0])
+    return figure
+
+
+def by_bucket(names: Sequence[str], measures: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
+    """Draw pairs of values by bucket, one column a measure: both above, their difference below.
+
+    measures: (untied, tied), each `[seed, bucket]`; NaN where a bucket is empty. One dot a seed, bars: medians.
+    """
+    figure, axes = new_figure(2, len(measures), max(4.8, 0.9 * len(names)) * len(measures), 5.4)
+    places = np.arange(len(names))
+    for column, (title, values) in enumerate(measures.items()):
+        above, below = axes[:, column]
+        untied, tied = values
+        for seed in range(len(untied)):
+            above.plot(
+                np.stack([places - 0.18, places + 0.18]),
+                np.stack([untied[seed], tied[seed]]),
+                color="grey",
+                alpha=0.3,
+                linewidth=0.8,
+            )
+        for (name, colour), shift, shown in zip(VARIANT_COLOURS.items(), (-0.18, 0.18), values, strict=True):
+            _dots(above, places + shift, shown, colour, 0.14, name)
+        _dots(below, places, tied - untied, GREEN, 0.3, "tied - untied")
+        below.axhline(0, color="black", linewidth=0.8, linestyle=":")
+        above.set_title(title)
+        below.set_title(f"{title}, tied - untied")
+        for one in (above, below):
+            one.set_xticks(places, names)
+            one.grid(visible=False, axis="x")
+    _legend_below(figure, axes[0, 0])
+    return figure
+
+
+def _dots(axes: Axes, places: np.ndarray, values: np.ndarray, colour: str, half: float, label: str) -> None:
+    """Draw `[seed, place]` as dots and the median over seeds as bars."""
+    axes.plot(
+        np.broadcast_to(places, values.shape).ravel(), values.ravel(), "o", color=colour, alpha=0.5, markersize=4, label=label
+    )
+    medians = np.median(values, axis=0)
+    axes.hlines(medians, places - half, places + half, color=colour, linewidth=2.5)
+
+
 def _legend_below(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False)
 
 
 def all_distances(steps: np.ndarray, tables: Curves, pairs: Sequence[str]) -> Figure:
@@ -146,7 +224,8 @@ def learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]]) -> F
         if later.size:
             # The first record, of untrained models, would flatten all that follows.
             low, high = np.nanmin([later.min(), best]), np.nanmax([later.max(), best])
-            one.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+            if high > low:
+                one.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
             below = bool(np.median(later) > best)
         if np.isfinite(best):
             one.axhline(best, color="black", linewidth=1, linestyle="--")

@@ -23,7 +23,18 @@ from tiejax.reporting.command_line import BadInput
 
 CONFIG, RESULTS = "config.yaml", "results.json"
 # In the order in which an overwritten run is removed: killed on the way, what is left is still known as an unfinished run.
-CONTENTS = (RESULTS, "environment.json", "metrics.npz", "report.html", "figures", "checkpoints", "damaged", CONFIG)
+CONTENTS = (
+    RESULTS,
+    "environment.json",
+    "metrics.npz",
+    "data.json",
+    "report.html",
+    "figures",
+    "events",
+    "checkpoints",
+    "damaged",
+    CONFIG,
+)
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "matplotlib")
 
 
@@ -128,6 +139,13 @@ class RunDirectory:
         facts = {**facts, "resumed": [*facts.get("resumed", []), now]} if facts else now
         _write(path, json.dumps(facts, indent=2).encode())
         return facts
+
+    def keep(self, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Write facts as a JSON file unless it is there already; return what it holds."""
+        path = self.path / name
+        if not path.exists():
+            _write(path, json.dumps(facts, indent=2).encode())
+        return dict(json.loads(path.read_text()))
 
     def write_metrics(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Write named arrays, no pickles, as metrics.npz."""

@@ -7,8 +7,9 @@ waits for another while it trains.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tiejax import tying
 from tiejax.training import cluster
 from tiejax.training.keys import stream
+from tiejax.training.sharding import DATA, gather, spec
 from tiejax.training.step import Loss, TrainState, make_step
 
 AXIS = "seeds"
@@ -53,22 +55,40 @@ class Recorder:
     measure: Callable[[PyTree, Any, Subject, jax.Array], dict[str, jax.Array]]
 
 
+@runtime_checkable
+class Feed(Protocol):
+    """What the host reads for the steps, in windows of so many steps: window w serves those from w * window on."""
+
+    @property
+    def window(self) -> int:
+        """The steps of a window."""
+
+    def open(self, seeds: Sequence[int], part: int, parts: int, first: int) -> Iterator[PyTree]:
+        """Return the windows from `first` on for these seeds, leaves `[seeds, window, rows, ...]` of numpy arrays.
+
+        parts: the rows of each step are split into so many equal parts, of which the one with number `part` is wanted.
+        """
+
+
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
     """How members are made, trained and measured.
 
     init: key -> parameters stored in full.
-    draw: (subject, step) -> batch.
+    draw: (subject, step, fed) -> batch. fed: what the feed has for this seed and step, None without a feed.
     loss: (params, batch, key) -> (loss, metrics).
     switches: [variants, resolved ties], which ties each variant has on. A tie that is on starts from its source's values.
     recorders: by name; their records are kept by that name.
+    together: train the variants of a seed as one vmapped computation, as suits small models; otherwise one after the other.
+    devices: how many devices train a member together. Batches then hold a device's part of the rows, and losses and
+        measures use `sharding.total`.
 
     Where seeds are compiled for, `conditions` may number the condition of each (default: 0); a seed may then occur once a
     condition.
     """
 
     init: Callable[[jax.Array], PyTree]
-    draw: Callable[[Subject, jax.Array], Any]
+    draw: Callable[[Subject, jax.Array, Any], Any]
     loss: Loss
     optimizer: optax.GradientTransformation
     ties: Sequence[tying.Tie]
@@ -77,6 +97,13 @@ class Ensemble:
     recorders: Mapping[str, Recorder]
     max_norm: float | None = None
     records_per_chunk: int = 64
+    feed: Feed | None = None
+    together: bool = True
+    devices: int = 1
+
+    def __post_init__(self) -> None:
+        if self.devices > 1 and (self.max_norm is not None or any(tie.transform == "transpose" for tie in self.ties)):
+            raise ValueError("members on several devices are neither clipped nor tied by transposes")
 
     def start(self, seeds: Sequence[int]) -> Members:
         """Return the members of these seeds before their first step."""
@@ -98,45 +125,66 @@ class Ensemble:
                 if is_on and not equal[tie.target]:
                     raise tying.TieError(f"{tie}: the leaves of variant {variant} differ although they are tied")
 
-    def step(self, whom: Subject, state: TrainState, number: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
+    def _whole(self, params: PyTree) -> PyTree:
+        """Return the parameters of a member in full, from what this device holds of them."""
+        return gather(params, jax.eval_shape(self.init, jax.random.key(0)), self.devices)
+
+    def _each(self, one: Callable[..., Any], *variants: Any) -> Any:
+        """Apply a function to every variant of a seed."""
+        if self.together:
+            return jax.vmap(one)(*variants)
+        return jax.lax.map(lambda arguments: one(*arguments), variants)
+
+    def step(
+        self, whom: Subject, state: TrainState, number: jax.Array, fed: Any = None
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
         """Train every member for one step: one batch a seed, shared by its variants."""
-        one = make_step(self.loss, self.optimizer, self.ties, self.max_norm)
 
-        def seed_step(subject: Subject, variants: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
-            batch = self.draw(subject, number)
+        def loss(params: PyTree, batch: Any, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+            return self.loss(self._whole(params), batch, key)
+
+        one = make_step(loss, self.optimizer, self.ties, self.max_norm)
+
+        def seed_step(subject: Subject, variants: TrainState, fed: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+            batch = self.draw(subject, number, fed)
             dropout_key = jax.random.fold_in(stream(subject.key, "dropout"), number)
-            on = jnp.asarray(self.switches)
-            return jax.vmap(one, in_axes=(0, None, None, 0))(variants, batch, dropout_key, on)
+            return self._each(lambda state, on: one(state, batch, dropout_key, on), variants, jnp.asarray(self.switches))
 
-        return jax.vmap(seed_step)(whom, state)
+        return jax.vmap(seed_step)(whom, state, fed)
 
-    def measure(self, name: str, whom: Subject, state: TrainState, number: jax.Array) -> dict[str, jax.Array]:
+    def measure(self, name: str, whom: Subject, state: TrainState, number: jax.Array, fed: Any = None) -> dict[str, jax.Array]:
         """Apply one recorder to every member; leaves come back [seed, variant, ...]."""
         recorder = self.recorders[name]
 
-        def seed_measure(subject: Subject, variants: TrainState) -> dict[str, jax.Array]:
-            batch = self.draw(subject, number)
-            return jax.vmap(lambda params: recorder.measure(params, batch, subject, number))(variants.params)
+        def seed_measure(subject: Subject, variants: TrainState, fed: Any) -> dict[str, jax.Array]:
+            batch = self.draw(subject, number, fed)
+            return self._each(lambda params: recorder.measure(self._whole(params), batch, subject, number), variants.params)
 
-        return jax.vmap(seed_measure)(whom, state)
+        return jax.vmap(seed_measure)(whom, state, fed)
 
     def longest_chunk(self, cursor: int) -> int:
-        """Return the last cursor that one chunk from here may reach without more records than it has room for."""
+        """Return the last cursor that one chunk from here may reach: it has room for so many records, and one window."""
         densest = min(recorder.every for recorder in self.recorders.values())
-        return min(self.steps + 1, (cursor // densest + self.records_per_chunk - 1) * densest + 1)
+        until = min(self.steps + 1, (cursor // densest + self.records_per_chunk - 1) * densest + 1)
+        return until if self.feed is None else min(until, (cursor // self.feed.window + 1) * self.feed.window)
 
     def compile(self, seeds: Sequence[int], members: Members, conditions: Sequence[int] | None = None) -> "Runner":
         """Compile the chunk for all devices: train up to a cursor given at run time, recording on the way."""
-        mesh = jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+        if jax.device_count() % self.devices:
+            raise ValueError(f"{jax.device_count()} devices cannot be shared out {self.devices} to a member")
+        shape = jax.device_count() // self.devices, self.devices
+        mesh = jax.make_mesh(shape, (AXIS, DATA), axis_types=(jax.sharding.AxisType.Auto,) * 2)
         layout = _Layout(mesh, len(seeds))
-        whom = layout.place(_numbers(seeds, conditions))
-        placed = layout.place_members(members)
-        split, whole = PartitionSpec(AXIS), PartitionSpec()
-        held = Members(split, whole)  # type: ignore[arg-type]
+        numbers = _numbers(seeds, conditions)
+        whom = layout.place(numbers)
+        windows = None if self.feed is None else _Windows(self.feed, layout, numbers[0].tolist())
+        placed, fed = layout.place_members(members), windows.at(int(members.cursor)) if windows else None
+        split, whole, state = PartitionSpec(AXIS), PartitionSpec(), layout.specs(members.state)
+        held = Members(state, whole)  # type: ignore[arg-type]
         advance = jax.shard_map(
             self._advance,
             mesh=mesh,
-            in_specs=(split, held, whole),
+            in_specs=(split, held, whole, layout.fed_spec),
             out_specs=(held, PartitionSpec(None, AXIS), whole, whole),
             check_vma=False,
         )
@@ -144,17 +192,20 @@ class Ensemble:
         options: dict[str, str | bool] | None = (
             {"xla_cpu_prefer_vector_width": "512"} if jax.default_backend() == "cpu" else None
         )
-        executable = jax.jit(advance, donate_argnums=1).lower(whom, placed, jnp.int32(0)).compile(options)
-        return Runner(self, layout, whom, executable)
+        executable = jax.jit(advance, donate_argnums=1).lower(whom, placed, jnp.int32(0), fed).compile(options)
+        return Runner(self, layout, whom, executable, windows)
 
     def _advance(
-        self, whom: tuple[jax.Array, jax.Array], members: Members, until: jax.Array
+        self, whom: tuple[jax.Array, jax.Array], members: Members, until: jax.Array, fed: Any
     ) -> tuple[Members, PyTree, dict[str, jax.Array], dict[str, jax.Array]]:
         """Train the members of one device; return them with rooms for records, their steps, and how many there are."""
         subjects = Subject(jax.vmap(jax.random.key)(whom[0]), whom[1])
 
+        def fed_at(cursor: jax.Array) -> Any:
+            return jax.tree.map(lambda leaf: leaf[:, cursor % leaf.shape[1]], fed)
+
         def room(name: str) -> PyTree:
-            shapes = jax.eval_shape(lambda: self.measure(name, subjects, members.state, members.cursor))
+            shapes = jax.eval_shape(lambda: self.measure(name, subjects, members.state, members.cursor, fed_at(members.cursor)))
             return jax.tree.map(lambda leaf: jnp.zeros((self.records_per_chunk, *leaf.shape), leaf.dtype), shapes)
 
         def segment(carry: tuple[Members, PyTree, PyTree, PyTree]) -> tuple[Members, PyTree, PyTree, PyTree]:
@@ -163,7 +214,7 @@ class Ensemble:
             for name, recorder in self.recorders.items():
 
                 def write(rows: PyTree, name: str = name, count: jax.Array = counts[name]) -> PyTree:
-                    row = self.measure(name, subjects, state, cursor)
+                    row = self.measure(name, subjects, state, cursor, fed_at(cursor))
                     return jax.tree.map(lambda all_rows, one: all_rows.at[count].set(one), rows, row)
 
                 due = (cursor % recorder.every == 0) | (cursor == self.steps)
@@ -173,9 +224,11 @@ class Ensemble:
                 counts = counts | {name: counts[name] + due}
                 stop = jnp.minimum(stop, (cursor // recorder.every + 1) * recorder.every)
             stop = jnp.where(cursor < self.steps, stop, self.steps + 1)
-            state = jax.lax.fori_loop(
-                cursor, jnp.minimum(stop, self.steps), lambda number, state: self.step(subjects, state, number)[0], state
-            )
+
+            def train(number: jax.Array, state: TrainState) -> TrainState:
+                return self.step(subjects, state, number, fed_at(number))[0]
+
+            state = jax.lax.fori_loop(cursor, jnp.minimum(stop, self.steps), train, state)
             return Members(state, stop), rooms, steps, counts
 
         rooms = {name: room(name) for name in self.recorders}
@@ -192,23 +245,88 @@ class _Layout:
     mesh: jax.sharding.Mesh
     seeds: int
 
-    def place(self, tree: PyTree) -> PyTree:
-        """Deal the first axis of every leaf out over the devices."""
-        sharding = NamedSharding(self.mesh, PartitionSpec(AXIS))
+    fed_spec = PartitionSpec(AXIS, None, DATA)
 
-        def put(leaf: Any) -> jax.Array:
+    @property
+    def padded(self) -> int:
+        return self.seeds + -self.seeds % self.mesh.shape[AXIS]
+
+    def specs(self, state: PyTree) -> PyTree:
+        """Return how each leaf `[seed, variant, ...]` of the members' state lies on the mesh."""
+        return jax.tree.map(lambda leaf: PartitionSpec(AXIS, None, *spec(leaf.shape[2:], self.mesh.shape[DATA])), state)
+
+    def place(self, tree: PyTree, specs: PyTree | None = None) -> PyTree:
+        """Deal every leaf out over the devices: its first axis (the seeds), and what `specs` say."""
+
+        def put(leaf: Any, how: PartitionSpec) -> jax.Array:
             host = np.asarray(leaf)
-            padded = np.concatenate([host, np.repeat(host[-1:], -len(host) % self.mesh.size, axis=0)])
-            return jax.make_array_from_callback(padded.shape, sharding, lambda index: padded[index])
+            padded = np.concatenate([host, np.repeat(host[-1:], self.padded - self.seeds, axis=0)])
+            return jax.make_array_from_callback(padded.shape, NamedSharding(self.mesh, how), lambda index: padded[index])
 
-        return jax.tree.map(put, tree)
+        return jax.tree.map(put, tree, jax.tree.map(lambda leaf: PartitionSpec(AXIS), tree) if specs is None else specs)
 
     def place_members(self, members: Members) -> Members:
         whole = NamedSharding(self.mesh, PartitionSpec())
         cursor = np.asarray(members.cursor, np.int32)
         return Members(
-            self.place(members.state), jax.make_array_from_callback(cursor.shape, whole, lambda index: cursor[index])
+            self.place(members.state, self.specs(members.state)),
+            jax.make_array_from_callback(cursor.shape, whole, lambda index: cursor[index]),
         )
+
+
+class _Windows:
+    """The windows of a feed as arrays on the devices; the next one is read while the devices work on this one.
+
+    Each process reads the seeds, and the part of the rows, that its own devices train.
+    """
+
+    def __init__(self, feed: Feed, layout: _Layout, seeds: list[int]) -> None:
+        self._feed, self._sharding = feed, NamedSharding(layout.mesh, layout.fed_spec)
+        padded = seeds + seeds[-1:] * (layout.padded - len(seeds))
+        self._seeds, parts = len(padded), layout.mesh.shape[DATA]
+        places = self._sharding.addressable_devices_indices_map((len(padded), 1, parts)).values()
+        mine = [(place[0].indices(len(padded)), place[2].indices(parts)) for place in places if place is not None]
+        self._first = min(seed[0] for seed, _ in mine)
+        own = padded[self._first : max(seed[1] for seed, _ in mine)]
+        lowest, highest = min(part[0] for _, part in mine), max(part[1] for _, part in mine)
+        number = highest - lowest
+        if lowest % number or parts % number:
+            raise ValueError("the devices of a process must hold an aligned part of each member")
+        self._parts = parts // number
+        self._open = lambda first: feed.open(own, lowest // number, self._parts, first)
+        self._part = lowest // number
+        self._held: dict[int, PyTree] = {}
+        self._source: Iterator[PyTree] | None = None
+
+    def at(self, cursor: int) -> PyTree:
+        """Return the window that serves this step."""
+        number = cursor // self._feed.window
+        if self._source is None:
+            self._source = self._open(number)
+        if number not in self._held:
+            self._held = {number: self._placed(next(self._source))}
+        return self._held[number]
+
+    def read_ahead(self, cursor: int) -> None:
+        """Read the window of a step that comes next; the present one is kept."""
+        number = cursor // self._feed.window
+        if number not in self._held and self._source is not None:
+            self._held[number] = self._placed(next(self._source))
+
+    def _placed(self, window: PyTree) -> PyTree:
+        def put(leaf: np.ndarray) -> jax.Array:
+            rows = leaf.shape[2]
+            shape = (self._seeds, leaf.shape[1], rows * self._parts, *leaf.shape[3:])
+
+            def part(index: Any) -> np.ndarray:
+                low, high, _ = index[0].indices(shape[0])
+                first, last, _ = index[2].indices(shape[2])
+                own = slice(first - self._part * rows, last - self._part * rows)
+                return leaf[low - self._first : high - self._first, :, own]
+
+            return jax.make_array_from_callback(shape, self._sharding, part)
+
+        return jax.tree.map(put, window)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,6 +337,7 @@ class Runner:
     layout: _Layout
     whom: PyTree
     executable: Any
+    windows: _Windows | None
 
     def place(self, members: Members) -> Members:
         """Deal members out over the devices."""
@@ -229,22 +348,28 @@ class Runner:
         state, cursor = cluster.collect(placed)
         return Members(jax.tree.map(lambda leaf: leaf[: self.layout.seeds], state), cursor)
 
-    def advance(self, placed: Members, until: int) -> tuple[Members, Records]:
-        """Train placed members up to `until`; return them, still placed, and the records made on the way.
+    def advance(self, placed: Members, until: int) -> tuple[Members, Records, float]:
+        """Train placed members up to `until`; return them, still placed, the records made on the way, and the seconds worked.
 
         The arrays handed in are used up. Raises ValueError if `until` lies beyond `longest_chunk` or is no progress.
         """
         cursor = int(placed.cursor)
         if not cursor < until <= self.ensemble.longest_chunk(cursor):
             raise ValueError(f"a chunk from {cursor} cannot reach {until}")
-        placed, rooms, steps, counts = self.executable(self.whom, placed, jnp.int32(until))
+        fed = self.windows.at(cursor) if self.windows else None
+        began = time.perf_counter()
+        placed, rooms, steps, counts = self.executable(self.whom, placed, jnp.int32(until), fed)
+        if self.windows and until <= self.ensemble.steps:
+            self.windows.read_ahead(until)
+        jax.block_until_ready(counts)
+        worked = time.perf_counter() - began
         rooms, steps, counts = cluster.collect((rooms, steps, counts))
         records = Records()
         for name, fields in rooms.items():
             kept = {field: rows[: counts[name], : self.layout.seeds] for field, rows in fields.items()}
             # In the order in which a checkpoint gives them back.
             records[name] = dict(sorted({**kept, "step": steps[name][: counts[name]]}.items()))
-        return placed, records
+        return placed, records, worked
 
 
 def _numbers(seeds: Sequence[int], conditions: Sequence[int] | None) -> tuple[np.ndarray, np.ndarray]:

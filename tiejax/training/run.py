@@ -23,7 +23,10 @@ class Progress(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """Members at the end (or where they were stopped), all records, and this process's times."""
+    """Members at the end (or where they were stopped), all records, and this process's times.
+
+    idle_share: part of the time, from the first step to the last, in which the devices had nothing to do.
+    """
 
     members: Members
     records: Records
@@ -31,6 +34,7 @@ class Trained(NamedTuple):
     compile_s: float
     train_s: float
     steps_here: int
+    idle_share: float
 
 
 def _joined(parts: list[Records]) -> Records:
@@ -51,6 +55,7 @@ def train(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     stop_requested: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda line: None,
+    on_records: Callable[[Records], None] = lambda records: None,
     chunk_s: float = 2.0,
     checkpoint_s: float = 20.0,
     conditions: Sequence[int] | None = None,
@@ -60,15 +65,17 @@ def train(
     A checkpoint holds the state and every record so far, whatever the number of devices; one is written at least every
     `checkpoint_s` seconds, when `stop_requested` says so, and at the end. Chunks are sized to `chunk_s` seconds: their
     length changes no result, since a chunk ends between two steps. Of several processes, the first gives `checkpoints`;
-    all return the same.
+    all return the same. `on_records` receives the records of every chunk, those of the checkpoint first.
     """
     members, parts = ensemble.start(seeds), list[Records]()
     if resume:
         members, parts = _restored(ensemble, members, checkpoints, say)
+        for part in parts:
+            on_records(part)
 
     start = int(members.cursor)
     if start > ensemble.steps:
-        return Trained(members, _joined(parts), True, 0.0, 0.0, 0)
+        return Trained(members, _joined(parts), True, 0.0, 0.0, 0, 0.0)
     began = time.perf_counter()
     runner = ensemble.compile(seeds, members, conditions)
     compile_s = time.perf_counter() - began
@@ -76,6 +83,7 @@ def train(
 
     placed = runner.place(members)
     cursor, train_s, length, saved_at, saved = start, 0.0, 1, time.perf_counter(), start
+    worked_s, started_at = 0.0, time.perf_counter()
     while cursor <= ensemble.steps:
         orders = cluster.agree([length, time.perf_counter() - saved_at > checkpoint_s, stop_requested()])
         length, save_due, _ = orders[0]
@@ -88,19 +96,22 @@ def train(
             break
         until = min(cursor + length, ensemble.longest_chunk(cursor))
         began = time.perf_counter()
-        placed, more = runner.advance(placed, until)
+        placed, more, worked = runner.advance(placed, until)
         seconds = time.perf_counter() - began
+        worked_s += worked
         train_s += seconds
         # Aim at chunk_s, but grow no faster than tenfold: the first chunks are too short to measure by.
         length = max(1, min(10 * length, int((until - cursor) * chunk_s / max(seconds, 1e-9))))
         cursor = until
         parts.append(more)
+        on_records(more)
         on_progress(Progress(min(cursor, ensemble.steps), ensemble.steps, min(cursor, ensemble.steps) - start, train_s))
+    idle = 1 - worked_s / max(time.perf_counter() - started_at, 1e-9)
     members, records = runner.fetch(placed), _joined(parts)
     if checkpoints is not None and cursor != saved:
         checkpoints.save(cursor, members, records)
     here = min(cursor, ensemble.steps) - start
-    return Trained(members, records, cursor > ensemble.steps, compile_s, train_s, here)
+    return Trained(members, records, cursor > ensemble.steps, compile_s, train_s, here, idle)
 
 
 def _restored(

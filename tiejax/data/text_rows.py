@@ -1,0 +1,201 @@
+"""Sentences packed into rows of one length, planned on the host from their lengths and read ahead by grain.
+
+An epoch visits every sentence once, in an order of its own for each seed. A row holds whole sentences, each a segment; what is
+left of it is padding.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import grain
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+# Sentences of so many are packed together: enough of every length to fill rows, and not enough to order an epoch by length.
+POOL = 4096
+
+
+class Plan(NamedTuple):
+    """Which sentences share a row: row r holds order[starts[r]:starts[r + 1]]."""
+
+    order: Int64[np.ndarray, "sentences"]
+    starts: Int64[np.ndarray, "rows_and_one"]
+
+
+def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random.Generator) -> Plan:
+    """Pack sentences into rows, pool after pool of the given order: the longest that still fits comes next.
+
+    The rows of a pool are then shuffled, so that neighbours are no more alike in length than chance makes them.
+    Raises ValueError if a sentence is longer than a row.
+    """
+    if len(lengths) and lengths.max() > row_length:
+        raise ValueError(f"a sentence of {lengths.max()} pieces does not fit into a row of {row_length}")
+    placed: list[np.ndarray] = []
+    sizes: list[np.ndarray] = []
+    for start in range(0, len(order), POOL):
+        rows = _pack_pool(lengths, order[start : start + POOL], row_length)
+        shuffled = [rows[number] for number in rng.permutation(len(rows))]
+        placed.append(np.concatenate(shuffled))
+        sizes.append(np.array([len(row) for row in shuffled]))
+    return Plan(
+        np.concatenate(placed).astype(np.int64), np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
+    )
+
+
+def _pack_pool(lengths: np.ndarray, pool: np.ndarray, row_length: int) -> list[list[int]]:
+    by_length: list[list[int]] = [[] for _ in range(row_length + 1)]
+    for sentence, length in zip(pool.tolist(), lengths[pool].tolist(), strict=True):
+        by_length[length].append(sentence)
+    # One bit for each length of which there is a sentence left: the longest that fits is the highest bit below.
+    present = sum(1 << length for length, those in enumerate(by_length) if those)
+    rows = []
+    while present:
+        row, left = [], row_length
+        while fitting := present & ((2 << left) - 1):
+            length = fitting.bit_length() - 1
+            row.append(by_length[length].pop())
+            if not by_length[length]:
+                present ^= 1 << length
+            left -= length
+        rows.append(row)
+    return rows
+
+
+class Rows(NamedTuple):
+    """Rows of pieces. tokens: padded with `padding`. segments: number of the sentence in its row, from 1; 0 is padding.
+
+    row: number of the row in its step. Leaves are [..., rows, length] and [..., rows].
+    """
+
+    tokens: np.ndarray
+    segments: UInt8[np.ndarray, "*steps rows length"]
+    row: np.ndarray
+
+
+@dataclasses.dataclass
+class Stream:
+    """The rows of one seed, epoch after epoch without end, each a pure function of seed and number.
+
+    ids, offsets: the sentences' pieces, one after the other, and where each begins.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    row_length: int
+    padding: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not len(self.offsets) > 1:
+            raise ValueError("there are no sentences")
+        self._lengths = np.diff(self.offsets)
+        self._ends: list[int] = []  # the number of rows up to the end of each epoch
+        self._plans: dict[int, Plan] = {}
+
+    def _plan(self, epoch: int) -> Plan:
+        if epoch not in self._plans:
+            rng = np.random.default_rng([self.seed, epoch])
+            plan = pack(self._lengths, rng.permutation(len(self._lengths)), self.row_length, rng)
+            # A batch may end one epoch and begin the next; older plans are not asked for again.
+            self._plans = {known: kept for known, kept in self._plans.items() if known == epoch - 1} | {epoch: plan}
+        return self._plans[epoch]
+
+    def _epoch_of(self, row: int) -> tuple[int, int]:
+        """Return the epoch that a row belongs to, and the number of its first row."""
+        while not self._ends or self._ends[-1] <= row:
+            before = self._ends[-1] if self._ends else 0
+            self._ends.append(before + len(self._plan(len(self._ends)).starts) - 1)
+        epoch = int(np.searchsorted(self._ends, row, side="right"))
+        return epoch, self._ends[epoch - 1] if epoch else 0
+
+    def rows(self, first: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return tokens and segments `[number, row_length]` of the rows from `first` on."""
+        sentences: list[np.ndarray] = []
+        counts: list[np.ndarray] = []
+        at = first
+        while at < first + number:
+            epoch, begin = self._epoch_of(at)
+            plan = self._plan(epoch)
+            here = slice(at - begin, min(first + number - begin, len(plan.starts) - 1))
+            sentences.append(plan.order[plan.starts[here.start] : plan.starts[here.stop]])
+            counts.append(np.diff(plan.starts[here.start : here.stop + 1]))
+            at += here.stop - here.start
+        return self._gather(np.concatenate(sentences), np.concatenate(counts))
+
+    def _gather(self, sentences: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Copy sentences, `counts` of them to a row, with one gather."""
+        lengths = self._lengths[sentences]
+        ends = np.cumsum(lengths)
+        within = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+        # Where each sentence begins in the rows: behind those before it in its own row.
+        row = np.repeat(np.arange(len(counts)), counts)
+        first_of_row = np.repeat(np.cumsum(counts) - counts, counts)
+        before = (ends - lengths) - (ends - lengths)[first_of_row]
+        target = np.repeat(row * self.row_length + before, lengths) + within
+        tokens = np.full(len(counts) * self.row_length, self.padding, self.ids.dtype)
+        segments = np.zeros(len(counts) * self.row_length, np.uint8)
+        tokens[target] = self.ids[np.repeat(self.offsets[sentences], lengths) + within]
+        segments[target] = np.repeat(np.arange(len(sentences)) - first_of_row + 1, lengths)
+        shape = len(counts), self.row_length
+        return tokens.reshape(shape), segments.reshape(shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Windows:
+    """Windows of steps by number, as grain reads them: a part of the rows of each step, for some seeds."""
+
+    streams: Sequence[Stream]
+    rows: int
+    window: int
+    part: int
+    parts: int
+
+    def __len__(self) -> int:
+        return 2**31 // self.window
+
+    def __getitem__(self, number: int) -> Rows:
+        size = self.rows // self.parts
+        wanted = np.arange(self.part * size, (self.part + 1) * size)
+        found = [self._of(stream, number) for stream in self.streams]
+        tokens, segments = (np.stack(leaves)[:, :, wanted] for leaves in zip(*found, strict=True))
+        return Rows(tokens, segments, np.broadcast_to(wanted.astype(np.int32), tokens.shape[:3]))
+
+    def _of(self, stream: Stream, number: int) -> tuple[np.ndarray, np.ndarray]:
+        total = self.window * self.rows
+        tokens, segments = stream.rows(number * total, total)
+        shape = self.window, self.rows, stream.row_length
+        return tokens.reshape(shape), segments.reshape(shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedFeed:
+    """The feed of an ensemble on text: `rows` packed rows a step, in windows of so many steps, read ahead by grain.
+
+    Any window can be the first, so a run resumes where it stopped without reading what came before.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    row_length: int
+    padding: int
+    rows: int
+    window: int = 64
+
+    def open(self, seeds: Sequence[int], part: int, parts: int, first: int) -> Iterator[Rows]:
+        """Return the windows from `first` on, leaves `[seeds, window, rows / parts, ...]`."""
+        if self.rows % parts:
+            raise ValueError(f"{self.rows} rows cannot be split into {parts} equal parts")
+        of = {seed: Stream(self.ids, self.offsets, self.row_length, self.padding, seed) for seed in seeds}
+        source = _Windows([of[seed] for seed in seeds], self.rows, self.window, part, parts)
+        # One thread: it plans and gathers faster than any device trains, and streams remember their last plans.
+        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
+        windows = iter(grain.MapDataset.source(source).to_iter_dataset(options))
+        windows.set_state({"next_index": first})
+        return windows
+
+
+def rows_for(lengths: np.ndarray, sentences: float, row_length: int, multiple: int = 1) -> int:
+    """Return how many rows hold about so many sentences, a multiple of `multiple`."""
+    exact = sentences * float(np.mean(lengths)) / row_length
+    return max(1, round(exact / multiple)) * multiple

@@ -1,0 +1,80 @@
+"""Planted twins: new ids that mean the same as a word of the vocabulary, with a known probability of being written for it.
+
+Source: Bertolotti and Cazzola, ICML 2024, large-scale experiments, where every probability is .5.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float32, Int32
+
+# The most common words of English, as the published experiment plants twins for them.
+COMMON_WORDS = tuple(
+    """the be to of and a in that have I it for not on with he as you do at this but his by from they we say her she or an
+    will my one all would there their what so up out if about who get which go me when make can like time no just him know
+    take people into year your good some could them see other than then now look only come its over think also back after
+    use two how our work first well way even new want because any these give day most us""".split()  # noqa: SIM905
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Twins:
+    """The twins of a vocabulary of `size` original pieces: twin k is the id size + k.
+
+    words, ids: the word of each twin and its original id. probability: that its twin is written for it.
+    """
+
+    size: int
+    words: tuple[str, ...]
+    ids: tuple[int, ...]
+    probability: tuple[float, ...]
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of ids, twins included."""
+        return self.size + len(self.ids)
+
+    def tables(self) -> tuple[Int32[np.ndarray, "vocabulary"], Float32[np.ndarray, "vocabulary"]]:
+        """Return, by original id, the id of its twin (its own, where it has none) and the probability of the twin."""
+        twin, probability = np.arange(self.size, dtype=np.int32), np.zeros(self.size, np.float32)
+        twin[list(self.ids)] = self.size + np.arange(len(self.ids))
+        probability[list(self.ids)] = self.probability
+        return twin, probability
+
+
+def plant(
+    sets: Mapping[float, Sequence[str]], size: int, id_of: Callable[[str], int | None], unknown: int | None = None
+) -> tuple[Twins, list[str]]:
+    """Return the twins of the sets, probability -> words, and the words that are no piece of the vocabulary.
+
+    id_of: word -> its piece, or None. unknown: plant a twin of this piece for the words that have none; otherwise they are
+    left out. Raises ValueError if a probability lies outside (0, 1), a piece would have two twins, or no word is known.
+    """
+    words, missing = list[str](), list[str]()
+    ids, probabilities = list[int](), list[float]()
+    for probability, of_set in sets.items():
+        if not 0 < probability < 1:
+            raise ValueError(f"a twin's probability must lie between 0 and 1, got {probability:g}")
+        for word in of_set:
+            found = id_of(word)
+            if found is None:
+                missing.append(word)
+                found = unknown
+            if found is None:
+                continue
+            if found in ids:
+                raise ValueError(f"{words[ids.index(found)]} and {word} are one piece, which can have one twin")
+            words.append(word)
+            ids.append(found)
+            probabilities.append(float(probability))
+    if sets and not ids:
+        raise ValueError(f"none of {', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''} is in the vocabulary")
+    return Twins(size, tuple(words), tuple(ids), tuple(probabilities)), missing
+
+
+def unrelated(twins: Twins, number: int, seed: int = 0) -> list[tuple[int, int]]:
+    """Return so many pairs (places in `words`) of different words, drawn once without repetition; all, if there are fewer."""
+    first, second = np.triu_indices(len(twins.ids), 1)
+    chosen = np.random.default_rng(seed).choice(len(first), min(number, len(first)), replace=False)
+    return list(zip(first[chosen].tolist(), second[chosen].tolist(), strict=True))

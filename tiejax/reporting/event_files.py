@@ -1,0 +1,53 @@
+"""Scalars of every member as TensorBoard event files, by tensorboardX: no TensorFlow.
+
+To be imported where event files are asked for: tensorboardX imports torch where there is one.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+
+VARIANTS = ("untied", "tied")
+
+
+class EventFiles:
+    """One folder of event files a member (`untied-seed-3`), which TensorBoard overlays as runs.
+
+    first_step: the step a run starts or resumes from. Points of this step and later that an earlier process left in `folder`
+    vanish from TensorBoard.
+    """
+
+    def __init__(self, folder: Path, seeds: Sequence[int], first_step: int = 0) -> None:
+        # tensorboardX's SummaryWriter would start a thread and a pipe a member.
+        self._writers = [[_opened(folder / f"{variant}-seed-{seed}", first_step) for variant in VARIANTS] for seed in seeds]
+
+    def write(self, records: Mapping[str, np.ndarray], steps: np.ndarray) -> None:
+        """Append points, on disk when this returns: records `[record, seed, variant]` by name, at steps `[record]`."""
+        for seed, of_seed in enumerate(self._writers):
+            for variant, writer in enumerate(of_seed):
+                for place, step in enumerate(steps):
+                    values = [
+                        Summary.Value(tag=name, simple_value=float(points[place, seed, variant]))
+                        for name, points in records.items()
+                    ]
+                    writer.write_event(Event(step=int(step), wall_time=time.time(), summary=Summary(value=values)))
+                writer.flush()
+
+    def close(self) -> None:
+        """Close the files; what was written stays."""
+        for of_seed in self._writers:
+            for writer in of_seed:
+                writer.close()
+
+
+def _opened(folder: Path, first_step: int) -> EventsWriter:
+    folder.mkdir(parents=True, exist_ok=True)
+    # A file's name tells whole seconds: without the step, a run resumed within the same one would overwrite its own points.
+    writer = EventsWriter(str(folder / "events"), f".{first_step}")
+    writer.write_event(Event(step=first_step, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
+    return writer
