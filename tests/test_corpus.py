@@ -171,12 +171,14 @@ def refused(names: list[str], *words: str, **options: str) -> None:
 
 def test_fingerprint_tells_contents_and_their_order_and_no_names(tmp_path):
     write(tmp_path, {"a": "One.", "b": "Two.", "c": "One.", "ab": "One.Two.", "empty": ""})
+    kind = type(corpus.sources([str(tmp_path / "a")])[0]).__name__
+    write(tmp_path, {"as two": f"One.{kind}Two."})
 
     def of(*names):
         return corpus.fingerprint(corpus.sources([str(tmp_path / name) for name in names]))
 
     assert of("a", "b") == of("c", "b")
-    assert len({of("a", "b"), of("b", "a"), of("ab"), of("a"), of("a", "b", "empty"), of("a", "a")}) == 6
+    assert len({of("a", "b"), of("b", "a"), of("ab"), of("as two"), of("a"), of("a", "b", "empty"), of("a", "a")}) == 7
 
 
 def test_progress_ends_at_the_bytes_on_disk(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import shuffle
 
-from tests.processes import end, start_python, tree, wait_until
+from tests.processes import end, start_python, tree
 from tiejax.data import corpus, prepared, tokenizer
 from tiejax.data.corpus import CorpusError
 
@@ -116,9 +116,12 @@ def test_a_novel_with_the_vocabulary_of_bert(tmp_path):
     expected, dropped, cut = by_loop(NOVEL, found, 128, 4)
     assert [ids for name in prepared.SPLITS for ids in listed(found.split(name))] == expected
     assert (found.facts["dropped"], found.facts["cut"], found.facts["vocabulary"]) == (dropped, cut, 30_522)
-    # Read as words again, it is the novel: lower-cased, without the spaces that punctuation takes.
+    # Read as words again, it is the novel, lower-cased.
     model = tokenizer.load(str(found.tokenizer_file))
-    assert model.decode(listed(found.split("train"))[0]) == corpus.sentences(NOVEL.read_text("utf-8"))[0].lower()
+    first = model.decode_batch(listed(found.split("train"))[:6])
+    text = "".join("".join(first).split())
+    assert "".join(NOVEL.read_text("utf-8").lower().split()).startswith(text)
+    assert len(text) > 500
 
 
 def test_it_is_a_tfds_data_set_as_any_other(text, tmp_path):
@@ -176,11 +179,10 @@ def test_what_a_set_depends_on(text, tmp_path):
     # The vocabulary is trained once for its size, whatever else changes.
     assert len(list(folder.glob("tokenizer-*.json"))) == 2
     (trained,) = folder.glob("tokenizer-*-120-*.json")
-    found.append(fingerprint(tokenizer=str(trained)))
+    assert fingerprint(tokenizer=str(trained)) == found[0]
     text.write_text(text.read_text() + " One sentence more is here, at the very end.")
     found.append(fingerprint())
-    assert len(set(found)) == len(found) or found[4] == found[0]
-    assert len(set(found[:4] + found[5:])) == 5
+    assert len(set(found)) == 5
     assert len(list(folder.glob("tokenizer-*.json"))) == 3
 
 
@@ -355,7 +357,7 @@ def test_text_that_changes_while_it_is_read(text, tmp_path):
         if phase == "tokenising":
             text.write_text(text.read_text() + " More.")
 
-    with pytest.raises(CorpusError, match="^--corpus: changed while it was read"):
+    with pytest.raises(CorpusError, match=r"^--corpus: changed while it was read"):
         prepared.prepare([str(text)], folder=tmp_path / "data", progress=progress, **SETTINGS)
     assert not list((tmp_path / "data").glob("sentences-*"))
 

@@ -76,6 +76,9 @@ def test_special_pieces_in_a_text_are_text(tmp_path):
     tokenizer = tokenization.load(vocab(tmp_path, [*PIECES, "[", "]", "mask"]))
     assert tokenizer.encode("a [MASK] b", add_special_tokens=False).tokens == ["a", "[", "mask", "]", "b"]
     assert tokenizer.encode("a").tokens == ["[CLS]", "a", "[SEP]"]
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    again = tokenization.load(str(tmp_path / "tokenizer.json"))
+    assert again.encode("a [MASK] b", add_special_tokens=False).tokens == ["a", "[", "mask", "]", "b"]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])

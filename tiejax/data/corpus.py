@@ -4,7 +4,6 @@ Reading files or the default needs neither a network nor TensorFlow.
 """
 
 # TFDS carries no types.
-# mypy: disable-error-code="import-untyped"
 
 import abc
 import ast
@@ -367,17 +366,18 @@ def byte_values(builder: Any, split: str, feature: str) -> Iterator[Sequence[byt
 
     builder: a tensorflow_datasets builder. Raises CorpusError where the records cannot be read.
     """
-    import tensorflow_datasets as tfds
+    from array_record.python.array_record_module import ArrayRecordReader
     from tensorflow_datasets.proto import tf_example_pb2
 
     parse = tf_example_pb2.Example.FromString
     try:
-        records = builder.as_data_source(
-            split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES, file_format="array_record"
-        )
-        for start in range(0, len(records), RECORDS_AT_ONCE):
-            for record in records.__getitems__(range(start, min(start + RECORDS_AT_ONCE, len(records)))):
-                yield parse(record).features.feature[feature].bytes_list.value
+        for shard in builder.info.splits[split].filepaths:
+            # The data source of TFDS reads the same ranges, at half the speed.
+            with contextlib.closing(ArrayRecordReader(str(shard))) as reader:
+                number = reader.num_records()
+                for start in range(0, number, RECORDS_AT_ONCE):
+                    for record in reader.read(start, min(start + RECORDS_AT_ONCE, number)):
+                        yield parse(record).features.feature[feature].bytes_list.value
     # The readers are C++ and raise what they like.
     except Exception as error:
         raise CorpusError(f"--corpus {TFDS}{builder.info.name}: split {split} cannot be read: {first_line(error)}") from None

@@ -4,7 +4,6 @@ Neither writing nor reading needs TensorFlow.
 """
 
 # TFDS carries no types.
-# mypy: disable-error-code="import-untyped"
 
 import array
 import contextlib
@@ -191,7 +190,7 @@ def _trained(folder: Path, text: str, vocab_size: int, texts: Callable[[], Itera
         if path.name != f"{stem}{_sha256(path)[:16]}.json":
             raise CorpusError(f"{OPTION} {folder}: {path.name} is damaged; remove it, and what was prepared with it is lost")
         return path
-    stored = tokenization.train(texts(), vocab_size).to_str(pretty=True).encode()
+    stored = tokenization.train(texts(), vocab_size).to_str().encode()
     path = folder / f"{stem}{hashlib.sha256(stored).hexdigest()[:16]}.json"
     beside = folder / f"{INCOMPLETE}{path.name}"
     try:

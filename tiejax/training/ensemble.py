@@ -79,7 +79,8 @@ class Ensemble:
     loss: (params, batch, key) -> (loss, metrics).
     switches: [variants, resolved ties], which ties each variant has on. A tie that is on starts from its source's values.
     recorders: by name; their records are kept by that name.
-    together: train the variants of a seed as one vmapped computation, as suits small models; otherwise one after the other.
+    together: train the members of a device as one vmapped computation, as suits small models; otherwise one after the other,
+        which takes longer to compile.
     devices: how many devices train a member together. Batches then hold a device's part of the rows, and losses and
         measures use `sharding.total`.
 
@@ -129,11 +130,13 @@ class Ensemble:
         """Return the parameters of a member in full, from what this device holds of them."""
         return gather(params, jax.eval_shape(self.init, jax.random.key(0)), self.devices)
 
-    def _each(self, one: Callable[..., Any], *variants: Any) -> Any:
-        """Apply a function to every variant of a seed."""
+    def _each(self, one: Callable[..., Any], *members: Any) -> Any:
+        """Apply a function to every member of the leading axis."""
         if self.together:
-            return jax.vmap(one)(*variants)
-        return jax.lax.map(lambda arguments: one(*arguments), variants)
+            return jax.vmap(one)(*members)
+        number = len(jax.tree.leaves(members)[0])
+        found = [one(*jax.tree.map(lambda leaf, place=place: leaf[place], members)) for place in range(number)]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
 
     def step(
         self, whom: Subject, state: TrainState, number: jax.Array, fed: Any = None
@@ -150,7 +153,7 @@ class Ensemble:
             dropout_key = jax.random.fold_in(stream(subject.key, "dropout"), number)
             return self._each(lambda state, on: one(state, batch, dropout_key, on), variants, jnp.asarray(self.switches))
 
-        return jax.vmap(seed_step)(whom, state, fed)
+        return self._each(seed_step, whom, state, fed)
 
     def measure(self, name: str, whom: Subject, state: TrainState, number: jax.Array, fed: Any = None) -> dict[str, jax.Array]:
         """Apply one recorder to every member; leaves come back [seed, variant, ...]."""
@@ -160,7 +163,7 @@ class Ensemble:
             batch = self.draw(subject, number, fed)
             return self._each(lambda params: recorder.measure(self._whole(params), batch, subject, number), variants.params)
 
-        return jax.vmap(seed_measure)(whom, state, fed)
+        return self._each(seed_measure, whom, state, fed)
 
     def longest_chunk(self, cursor: int) -> int:
         """Return the last cursor that one chunk from here may reach: it has room for so many records, and one window."""
