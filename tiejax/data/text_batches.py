@@ -41,7 +41,7 @@ def below(bits: UInt32[Array, "..."], probability: Any) -> Bool[Array, "..."]:
     return (bits >> 8).astype(jnp.float32) * 2.0**-24 < probability
 
 
-def slots_for(places: float, deviations: float = 5.0) -> int:
+def slots_for(places: int | float, deviations: float = 5.0) -> int:
     """Return how many slots hold the masked ones of so many places, but for once in 3 million batches (5 deviations)."""
     return math.ceil(MASKED * places + deviations * math.sqrt(places * MASKED * (1 - MASKED)))
 
@@ -66,7 +66,7 @@ class Masking:
         key: Key[Array, ""],
     ) -> Batch:
         """Return one visit of the rows. row: their numbers in the batch, which with the key decide every draw."""
-        words = jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (4, tokens.shape[1])))(row)
+        words = jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (4, tokens.shape[1]), jnp.uint32))(row)
         swap, masked, by, piece = jnp.moveaxis(words, 1, 0)
         twin, probability = (jnp.asarray(table) for table in self.twins.tables())
         original = tokens.astype(jnp.int32)

@@ -195,7 +195,7 @@ class PackedFeed:
         return windows
 
 
-def rows_for(lengths: np.ndarray, sentences: float, row_length: int, multiple: int = 1) -> int:
+def rows_for(lengths: np.ndarray, sentences: int | float, row_length: int, multiple: int = 1) -> int:
     """Return how many rows hold about so many sentences, a multiple of `multiple`."""
     exact = sentences * float(np.mean(lengths)) / row_length
     return max(1, round(exact / multiple)) * multiple

@@ -7,6 +7,7 @@ is one line that names the option or the file, with exit status 2.
 import argparse
 import dataclasses
 import difflib
+import json
 import re
 import sys
 import types
@@ -46,6 +47,7 @@ def parse(
     # Switches are no part of the configuration, and so of what --print_config prints.
     switches = {name: f"--{name}" in flags for name in command.switches}
     flags = [flag for flag in flags if flag not in {f"--{name}" for name in switches}]
+    flags = _gather_words(flags, config_class)
     parser = _parser(config_class, command)
     values: dict[str, Any] = {}
     for file in ([str(base)] if base else []) + files:
@@ -88,6 +90,25 @@ def _take_configs(argv: list[str]) -> tuple[list[str], list[str]]:
         else:
             flags.append(flag)
     return files, flags
+
+
+def _gather_words(flags: Sequence[str], config_class: type) -> list[str]:
+    """Turn `--name a b` into `--name=["a", "b"]` for fields that are lists of words, as a shell's patterns give them."""
+    lists = {f"--{name}" for name, kind in typing.get_type_hints(config_class).items() if kind == list[str]}
+    gathered: list[str] = []
+    waiting = list(flags)
+    while waiting:
+        flag, _, value = (first := waiting.pop(0)).partition("=")
+        if flag not in lists or value.startswith("["):
+            gathered.append(first)
+            continue
+        words = [value] if value else []
+        while waiting and not waiting[0].startswith("--"):
+            words.append(waiting.pop(0))
+        if not words:
+            raise BadInput(f"{flag}: needs at least one value")
+        gathered.append(f"{flag}={words[0] if words[0].startswith('[') else json.dumps(words)}")
+    return gathered
 
 
 def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser) -> dict[str, Any]:

@@ -1,0 +1,180 @@
+"""Twins and masks: what is drawn, how often, and never."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from tiejax.data import text_batches
+from tiejax.data.text_batches import Masking, buckets, slots_for
+from tiejax.data.twins import COMMON_WORDS, Twins, plant, unrelated
+
+SIZE, SPECIAL, MASK = 50, (0, 1, 2, 3, 4), 4
+TWINS = Twins(SIZE, ("ten", "eleven", "unknown"), (10, 11, 1), (0.5, 0.1, 0.5))
+ROWS, LENGTH = 40, 64
+
+
+def rows(seed=0):
+    """Rows of pieces with [CLS] 2 and [SEP] 3 and 8 places of padding at the end; unknown pieces (1) among them."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.choice([1, 10, 11, 12, 13, 20, 49], (ROWS, LENGTH)).astype(np.uint16)
+    segments = np.ones((ROWS, LENGTH), np.uint8)
+    tokens[:, 0], tokens[:, -9] = 2, 3
+    tokens[:, -8:], segments[:, -8:] = 0, 0
+    return jnp.asarray(tokens), jnp.asarray(segments)
+
+
+@pytest.fixture(scope="module")
+def visits():
+    """400 visits of the same rows: the batch, and what the rows held."""
+    tokens, segments = rows()
+    masking = Masking(TWINS, SPECIAL, MASK, slots=600)
+    visit = jax.jit(jax.vmap(lambda key: masking.visit(tokens, segments, jnp.arange(ROWS), key)))
+    batch = jax.tree.map(np.asarray, visit(jax.random.split(jax.random.key(0), 400)))
+    return batch, np.asarray(tokens).astype(int), np.asarray(segments)
+
+
+def binomial(count, number, probability):
+    """The p-value of a count; every one of the tests below passes at 1e-4 for fixed keys."""
+    return stats.binomtest(int(count), int(number), probability).pvalue
+
+
+def places(batch):
+    """Whether each place is masked, from the slots; `[visit, rows, length]`."""
+    masked = np.zeros((len(batch.tokens), ROWS * LENGTH), bool)
+    for one, slots, weight in zip(masked, batch.slot, batch.weight, strict=True):
+        used = slots[weight > 0]
+        assert len(set(used)) == len(used)
+        one[used] = True
+    return masked.reshape(-1, ROWS, LENGTH)
+
+
+def test_twins_are_written_with_their_probabilities(visits):
+    batch, original, _ = visits
+    masked = places(batch)
+    for place, (own, probability) in enumerate(zip(TWINS.ids, TWINS.probability, strict=True)):
+        here = (original == own)[None] & ~masked
+        shown = batch.tokens[here]
+        assert set(shown) == {own, SIZE + place}
+        if own not in SPECIAL:  # the twin alone of a special piece can be masked, which takes from its share here
+            assert binomial((shown == SIZE + place).sum(), here.sum(), probability) > 1e-4
+    others = ~np.isin(original, TWINS.ids)[None] & ~masked
+    np.testing.assert_array_equal(batch.tokens[others], np.broadcast_to(original, batch.tokens.shape)[others])
+
+
+def test_targets_are_the_pieces_after_the_swap(visits):
+    batch, original, _ = visits
+    used = batch.weight > 0
+    before = np.take_along_axis(np.broadcast_to(original.ravel(), (400, ROWS * LENGTH)), batch.slot, axis=1)[used]
+    target = batch.target[used]
+    twin = {own: SIZE + place for place, own in enumerate(TWINS.ids)}
+    assert all(after in (own, twin.get(own)) for own, after in set(zip(before.tolist(), target.tolist(), strict=True)))
+    assert binomial((target[before == 10] == SIZE).sum(), (before == 10).sum(), 0.5) > 1e-4
+    assert binomial((target[before == 11] == SIZE + 1).sum(), (before == 11).sum(), 0.1) > 1e-4
+
+
+def test_pieces_are_masked_as_in_bert(visits):
+    batch, original, segments = visits
+    masked = places(batch)
+    ordinary = ~np.isin(original, SPECIAL) & (segments > 0)
+    assert binomial(masked[:, ordinary].sum(), 400 * ordinary.sum(), 0.15) > 1e-4
+    assert not masked[:, np.isin(original, (0, 2, 3))].any()
+    # An unknown piece is never a target, its twin is, like any other.
+    unknown = original == 1
+    assert binomial(masked[:, unknown].sum(), 400 * unknown.sum(), 0.5 * 0.15) > 1e-4
+    assert set(batch.target[batch.weight > 0]) & set(SPECIAL) == set()
+    shown = np.take_along_axis(batch.tokens.reshape(400, -1), batch.slot, axis=1)[batch.weight > 0]
+    target = batch.target[batch.weight > 0]
+    by_mask, kept = shown == MASK, shown == target
+    random = ~by_mask & ~kept
+    assert binomial(by_mask.sum(), len(shown), 0.8 + 0.1 / SIZE) > 1e-4
+    # A random piece may be the mask, or what was there: each of the SIZE originals has its share, and twins have none.
+    assert binomial(kept.sum(), len(shown), 0.1 + 0.1 * (target < SIZE).mean() / SIZE) > 1e-4
+    assert shown[random].max() < SIZE
+    seen = np.bincount(shown[random & ~np.isin(target, np.arange(SIZE))], minlength=SIZE)
+    others = np.arange(SIZE) != MASK
+    assert stats.chisquare(seen[others]).pvalue > 1e-4
+
+
+def test_visits_differ(visits):
+    batch, *_ = visits
+    assert len({one.tobytes() for one in batch.tokens}) == 400
+
+
+def test_a_part_of_the_rows_is_drawn_as_in_the_whole():
+    tokens, segments = rows()
+    key, masking = jax.random.key(5), Masking(TWINS, SPECIAL, MASK, slots=600)
+    whole = masking.visit(tokens, segments, jnp.arange(ROWS), key)
+    for part in (slice(0, 10), slice(10, 40)):
+        own = masking.visit(tokens[part], segments[part], jnp.arange(ROWS)[part], key)
+        np.testing.assert_array_equal(own.tokens, whole.tokens[part])
+        wanted = np.flatnonzero(np.asarray(places(jax.tree.map(lambda leaf: np.asarray(leaf)[None], whole)))[0][part])
+        np.testing.assert_array_equal(own.slot[own.weight > 0], wanted)
+
+
+def test_what_has_no_slot_is_counted():
+    tokens, segments = rows()
+    key = jax.random.key(5)
+    enough = Masking(TWINS, SPECIAL, MASK, slots=600).visit(tokens, segments, jnp.arange(ROWS), key)
+    number = int(enough.weight.sum())
+    assert int(enough.overflow) == 0
+    few = Masking(TWINS, SPECIAL, MASK, slots=number - 7).visit(tokens, segments, jnp.arange(ROWS), key)
+    assert int(few.overflow) == 7
+    assert few.weight.all()
+    np.testing.assert_array_equal(few.slot, enough.slot[: number - 7])
+
+
+def test_slots_suffice_but_for_once_in_three_million():
+    number = 3_000
+    assert stats.binom.sf(slots_for(number), number, text_batches.MASKED) < 1e-6
+    assert slots_for(number) < 1.25 * text_batches.MASKED * number
+
+
+def test_buckets_are_ranks_of_frequency():
+    count = np.arange(2_000)[::-1].copy()
+    count[[0, 1999]] = 0, 5_000
+    twins = Twins(2_000, ("a", "b"), (3, 4), (0.5, 0.5))
+    names, of = buckets(count, twins)
+    assert names == ["1-100", "101-1,000", "1,001-2,000", "twins"]
+    order = sorted(range(2_000), key=lambda piece: -count[piece])
+    assert [of[piece] for piece in order] == [0] * 100 + [1] * 900 + [2] * 1000
+    assert of[2_000:].tolist() == [3, 3]
+    assert of[1999] == 0
+
+
+def test_planting():
+    vocabulary = {"the": 7, "be": 8, "to": 9}
+    twins, missing = plant({0.5: ["the", "I"], 0.1: ["to"]}, 30, vocabulary.get)
+    assert twins == Twins(30, ("the", "to"), (7, 9), (0.5, 0.1))
+    assert missing == ["I"]
+    assert twins.vocabulary == 32
+    of, probability = twins.tables()
+    assert of[[7, 8, 9]].tolist() == [30, 8, 31]
+    np.testing.assert_allclose(probability[[7, 8, 9]], [0.5, 0, 0.1])
+    # As the paper does it: what is not in the vocabulary becomes the unknown piece, which has a twin.
+    assert plant({0.5: ["the", "I"]}, 30, vocabulary.get, unknown=1)[0].ids == (7, 1)
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ({0.0: ["the"]}, "between 0 and 1, got 0"),
+        ({1.5: ["the"]}, "between 0 and 1, got 1.5"),
+        ({0.5: ["the"], 0.1: ["the"]}, "the and the are one piece"),
+        ({0.5: ["ye", "thee"]}, "none of ye, thee is in the vocabulary"),
+    ],
+)
+def test_twins_that_cannot_be_planted(sets, message):
+    with pytest.raises(ValueError, match=message):
+        plant(sets, 30, {"the": 7}.get)
+
+
+def test_unrelated_pairs_are_of_different_words_and_always_the_same():
+    twins = Twins(500, COMMON_WORDS, tuple(range(100)), (0.5,) * 100)
+    pairs = unrelated(twins, 100)
+    assert len(set(pairs)) == 100
+    assert all(0 <= first < second < 100 for first, second in pairs)
+    assert pairs == unrelated(twins, 100)
+    few = Twins(500, ("a", "b", "c"), (1, 2, 3), (0.5,) * 3)
+    assert sorted(unrelated(few, 100)) == [(0, 1), (0, 2), (1, 2)]

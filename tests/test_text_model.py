@@ -1,0 +1,231 @@
+"""The masked LM on packed text: rows, options of the encoder, and the loss of the slots."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tiejax import models, training
+from tiejax.models.attention import attend, has_fused
+from tiejax.models.masked_lm import restarting_positions
+from tiejax.training.loss import chunk_of
+
+VOCABULARY, WIDTH, LENGTH = 40, 8, 24
+SENTENCES = [5, 9, 8, 24, 3, 17, 4]
+ROWS = [[0, 1, 2], [3], [4, 5, 6]]
+OPTIONS = {
+    "published": {},
+    "positions": {"max_positions": LENGTH},
+    "pre": {"norm_first": True},
+    "pre, positions, rematerialised": {"norm_first": True, "max_positions": LENGTH, "rematerialise": True},
+}
+
+
+def build(norm_first=False, rematerialise=False, dropout=0.0, dtype=None, **of_model):
+    encoder = models.Transformer(
+        2, WIDTH, 2, 16, dropout=dropout, identical_layers=False, norm_first=norm_first, rematerialise=rematerialise, dtype=dtype
+    )
+    return models.MaskedLM(VOCABULARY, WIDTH, encoder, embedding_std=0.3, padding=0, dtype=dtype, **of_model)
+
+
+def weights(model, seed=0):
+    """Random everywhere, norms and biases included, so that nothing is hidden by a 0 or a 1."""
+    params = model.init(jax.random.key(seed), jnp.zeros((1, LENGTH), jnp.int32))["params"]
+    leaves, treedef = jax.tree.flatten(params)
+    rng = np.random.default_rng(seed)
+    return treedef.unflatten([leaf + 0.2 * rng.standard_normal(leaf.shape) for leaf in leaves])
+
+
+def packed():
+    """Rows of several sentences, and the same sentences alone, each in a row as long as itself."""
+    rng = np.random.default_rng(1)
+    sentences = [rng.integers(1, VOCABULARY, length, dtype=np.int32) for length in SENTENCES]
+    tokens, segments = np.zeros((len(ROWS), LENGTH), np.int32), np.zeros((len(ROWS), LENGTH), np.int32)
+    for row, members in enumerate(ROWS):
+        at = 0
+        for number, sentence in enumerate(members, 1):
+            tokens[row, at : at + SENTENCES[sentence]] = sentences[sentence]
+            segments[row, at : at + SENTENCES[sentence]] = number
+            at += SENTENCES[sentence]
+    return jnp.asarray(tokens), jnp.asarray(segments), [jnp.asarray(one) for one in sentences]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_packed_sentence_is_encoded_as_alone(x64, options):
+    model = build(**OPTIONS[options])
+    params = weights(model)
+    tokens, segments, sentences = packed()
+    encoded = model.apply({"params": params}, tokens, None, segments, method="encode")
+    for row, members in enumerate(ROWS):
+        for number, sentence in enumerate(members, 1):
+            alone = model.apply({"params": params}, sentences[sentence][None], method="encode")[0]
+            np.testing.assert_allclose(encoded[row][segments[row] == number], alone, rtol=0, atol=1e-12)
+    # Were segments ignored, it would be another result.
+    unaware = model.apply({"params": params}, tokens, method="encode")
+    assert np.abs(np.asarray(unaware - encoded))[0].max() > 1e-3
+
+
+def test_positions_restart_in_every_segment():
+    segments = np.array([[1, 1, 1, 2, 2, 3, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]])
+    np.testing.assert_array_equal(
+        restarting_positions(jnp.asarray(segments)), [[0, 1, 2, 0, 1, 0, 0, 1], [0, 0, 1, 2, 3, 4, 5, 6]]
+    )
+
+
+def test_only_learned_positions_see_the_order(x64):
+    _, _, sentences = packed()
+    sentence, turned = sentences[1][None], sentences[1][::-1][None]
+    for options, sees in (("published", False), ("positions", True)):
+        model = build(**OPTIONS[options])
+        params = weights(model)
+        one = model.apply({"params": params}, sentence, method="encode")
+        other = model.apply({"params": params}, turned, method="encode")[:, ::-1]
+        assert (float(jnp.abs(one - other).max()) > 1e-3) == sees
+
+
+def test_rematerialising_changes_no_gradient(x64):
+    tokens, segments, _ = packed()
+    found = []
+    for rematerialise in (False, True):
+        model = build(rematerialise=rematerialise)
+        params = weights(model)
+
+        def loss(params, model=model):
+            return jnp.sum(jnp.sin(model.apply({"params": params}, tokens, None, segments, method="encode")))
+
+        found.append(jax.grad(loss)(params))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-12), *found)
+
+
+def test_half_precision_computes_in_it_and_keeps_parameters():
+    tokens, segments, _ = packed()
+    exact, half = build(), build(dtype=jnp.bfloat16)
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), weights(exact))
+    drawn = half.init(jax.random.key(0), jnp.zeros((1, LENGTH), jnp.int32))["params"]
+    assert {leaf.dtype for leaf in jax.tree.leaves(drawn)} == {jnp.dtype("float32")}
+    one = exact.apply({"params": params}, tokens, None, segments, method="encode")
+    other = half.apply({"params": params}, tokens, None, segments, method="encode")
+    assert other.dtype == jnp.bfloat16
+    # bfloat16 has 8 bits: two layers of products are good to some percent, and not to float32.
+    error = float(jnp.abs(one - other).max() / jnp.abs(one).max())
+    assert 1e-4 < error < 0.05
+    loss, predicted = training.predict_slots(
+        other.reshape(-1, WIDTH), params["head"]["embedding"], jnp.zeros(72, jnp.int32), jnp.ones(72)
+    )
+    assert loss.dtype == predicted.cross_entropy.dtype == jnp.float32
+
+
+def test_dropout_drops_only_in_training():
+    tokens, segments, _ = packed()
+    model, without = build(dropout=0.5), build()
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), weights(without))
+
+    def encode(model, deterministic, key):
+        return model.apply(
+            {"params": params}, tokens, None, segments, deterministic, rngs={"dropout": jax.random.key(key)}, method="encode"
+        )
+
+    np.testing.assert_array_equal(encode(model, True, 0), encode(without, True, 0))
+    assert float(jnp.abs(encode(model, False, 0) - encode(model, False, 1)).max()) > 0.1
+
+
+def test_the_padding_row_starts_at_zero_and_looking_it_up_sends_no_gradient():
+    tokens, segments, _ = packed()
+    model = build()
+    drawn = model.init(jax.random.key(0), jnp.zeros((1, LENGTH), jnp.int32))["params"]
+    for part in ("embed", "head"):
+        table = np.asarray(drawn[part]["embedding"])
+        assert not table[0].any()
+        np.testing.assert_allclose(table[1:].std(), 0.3, rtol=0.15)
+
+    def loss(params):
+        return jnp.sum(jnp.sin(model.apply({"params": params}, tokens, None, segments, method="encode")))
+
+    gradient = jax.grad(loss)(weights(model))["embed"]["embedding"]
+    assert not np.asarray(gradient)[0].any()
+    assert np.abs(np.asarray(gradient)[1:]).max() > 0.1
+
+
+def test_a_fused_kernel_is_used_where_there_is_one():
+    assert has_fused("gpu", jnp.dtype("bfloat16"), 64)
+    assert not has_fused("gpu", jnp.dtype("float32"), 64)
+    assert not has_fused("cpu", jnp.dtype("bfloat16"), 64)
+    assert not has_fused("gpu", jnp.dtype("float16"), 12)
+    assert not has_fused("gpu", jnp.dtype("float16"), 256)
+
+
+def test_attention_is_a_softmax_of_scaled_products(x64):
+    rng = np.random.default_rng(0)
+    query, key, value = rng.standard_normal((3, 2, 5, 3, 4))
+    mask = rng.random((2, 1, 5, 5)) < 0.6
+    mask |= np.eye(5, dtype=bool)
+    found = np.asarray(attend(*map(jnp.asarray, (query, key, value, mask))))
+    for batch in range(2):
+        for head in range(3):
+            scores = query[batch, :, head] @ key[batch, :, head].T / 2
+            share = np.exp(scores) * mask[batch, 0]
+            share /= share.sum(1, keepdims=True)
+            np.testing.assert_allclose(found[batch, :, head], share @ value[batch, :, head], rtol=0, atol=1e-12)
+
+
+def plain_loss(states, table, target, weight):
+    logits = states @ table.T
+    logs = jax.nn.log_softmax(logits)
+    return -jnp.sum(weight * logs[jnp.arange(len(target)), target]), logits
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 4, 7, 20])
+def test_slots_are_predicted_as_by_a_plain_softmax(x64, chunk):
+    """Value, predictions, and gradients with respect to states and table; 20 slots in chunks, some of weight 0."""
+    rng = np.random.default_rng(2)
+    states, table = jnp.asarray(rng.standard_normal((20, 6))), jnp.asarray(rng.standard_normal((33, 6)))
+    target, weight = rng.integers(0, 33, 20), np.where(np.arange(20) < 15, rng.random(20), 0)
+
+    def ours(states, table):
+        return training.predict_slots(states, table, jnp.asarray(target), jnp.asarray(weight), chunk)
+
+    value, predicted = ours(states, table)
+    gradients = jax.grad(lambda *both: 3 * ours(*both)[0], (0, 1))(states, table)
+    expected, logits = plain_loss(states, table, target, weight)
+    np.testing.assert_allclose(value, expected, rtol=1e-13)
+    each = -jax.nn.log_softmax(logits)[np.arange(20), target]
+    np.testing.assert_allclose(predicted.cross_entropy, each, rtol=1e-12)
+    np.testing.assert_array_equal(predicted.correct, np.argmax(logits, 1) == target)
+    wanted = jax.grad(lambda *both: 3 * plain_loss(*both, target, weight)[0], (0, 1))(states, table)
+    for one, other in zip(gradients, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+
+
+def test_vmapped_slots_are_those_of_each_member(x64):
+    rng = np.random.default_rng(3)
+    states, table = jnp.asarray(rng.standard_normal((3, 10, 4))), jnp.asarray(rng.standard_normal((3, 12, 4)))
+    target, weight = rng.integers(0, 12, 10), rng.random(10)
+
+    def gradient(states, table):
+        return jax.grad(lambda s: training.predict_slots(s, table, jnp.asarray(target), jnp.asarray(weight), 4)[0])(states)
+
+    together = jax.vmap(gradient)(states, table)
+    for one, own, its_table in zip(together, states, table, strict=True):
+        np.testing.assert_allclose(one, jax.grad(lambda s, t=its_table: plain_loss(s, t, target, weight)[0])(own), atol=1e-13)
+
+
+def test_memory_does_not_grow_with_slots_times_vocabulary():
+    """The compiler's own count, for 8,192 slots and 30,000 pieces: logits alone would take 983 MB."""
+    slots, vocabulary, width = 8192, 30_000, 16
+
+    def loss(states, table, target, weight):
+        return training.predict_slots(states, table, target, weight)[0]
+
+    shapes = [
+        jax.ShapeDtypeStruct(shape, dtype)
+        for shape, dtype in (
+            ((slots, width), jnp.float32),
+            ((vocabulary, width), jnp.float32),
+            ((slots,), jnp.int32),
+            ((slots,), jnp.float32),
+        )
+    ]
+    temporary = jax.jit(jax.grad(loss, (0, 1))).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+    assert temporary < 4 * 2**26 + 2**25
+    assert chunk_of(slots, vocabulary) * vocabulary * 4 <= 2**26
+    assert chunk_of(100, 50) == 100
