@@ -50,7 +50,7 @@ class Config:
         max_length: pieces to which a sentence is cut, [CLS] and [SEP] included; also the length of a packed row
         min_length: sentences of fewer pieces are left out
         twins: sets of twins, probability of the twin -> words; at .5 the distributional hypothesis holds, at any other it fails
-            (default: every other of the 100 common words at .5, the others at .1)
+            (default: every other of the 100 common words at .5, the others at .1); YAML wants quotes around "on" and "no"
         missing_words: what becomes of a twin whose word is not in the vocabulary: leave_out, or as_unknown, a twin of [UNK]
         layers: number of layers
         width: width of embeddings and hidden states
@@ -67,7 +67,8 @@ class Config:
         seeds: how many (0, 1, ...), or a list of them, as [3,7,11]
         steps: training steps
         epochs: instead of steps, how often every sentence is visited
-        batch_size: sentences a step, on average: rows are packed with whole sentences, and a step takes a fixed number of rows
+        batch_size: sentences a step; packed, on average, since a step takes a fixed number of rows
+        packing: packed fills rows with whole sentences that do not see each other; padded, as published, gives each its own row
         optimizer: adamw (decoupled weight decay) or adam (decay added to the gradient)
         learning_rate: the largest learning rate
         schedule: cosine (down to the minimum and up again, never clamped) or constant
@@ -111,6 +112,7 @@ class Config:
     steps: int | None = None
     epochs: float | None = None
     batch_size: int = 32
+    packing: Literal["packed", "padded"] = "packed"
     optimizer: Literal["adamw", "adam"] = "adamw"
     learning_rate: float = 1e-3
     schedule: Literal["cosine", "constant"] = "cosine"
@@ -221,13 +223,14 @@ class Text(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What the text decides of a run. rows: packed rows a step. mesh: devices a member. padding: its share of the rows."""
+    """What the text decides of a run. rows: of a step. slots: of a device's part of them. mesh: devices a member."""
 
     steps: int
     half_period: int
     rows: int
+    slots: int
     mesh: int
-    padding: float
+    padding: float  # its share of the rows
     tokens: float  # real pieces of one step
 
 
@@ -282,7 +285,7 @@ def read(config: Config, prepared: "Prepared", warn: Callable[[str], None] = lam
 
 def plan(config: Config, text: Text, devices: int) -> Plan:
     """Return steps, rows and devices a member for so many devices; raises BadInput."""
-    from tiejax.data import text_rows
+    from tiejax.data import text_batches, text_rows
 
     mesh = config.mesh
     if mesh is None:
@@ -290,17 +293,21 @@ def plan(config: Config, text: Text, devices: int) -> Plan:
         mesh = devices // groups
     elif devices % mesh:
         raise BadInput(f"--mesh: {mesh} devices a member cannot be made of {devices}; give a divisor of {devices}")
-    lengths = np.diff(text.train.offsets)
-    rows = text_rows.rows_for(lengths, config.batch_size, config.max_length, mesh)
+    lengths, packed = np.diff(text.train.offsets), config.packing == "packed"
+    if not packed and config.batch_size % mesh:
+        raise BadInput(f"--batch_size: {config.batch_size} sentences cannot be split evenly over {mesh} devices a member")
+    rows = text_rows.rows_for(lengths, config.batch_size, config.max_length, mesh) if packed else config.batch_size
     if rows * config.max_length > 2**24:
         raise BadInput(f"--batch_size: {config.batch_size} sentences make {rows * config.max_length:,} places, too many")
     visited = config.steps
     if visited is None:
         assert config.epochs is not None
         visited = max(1, round(config.epochs * len(lengths) / config.batch_size))
-    epoch = text_rows.pack(lengths, np.arange(len(lengths)), config.max_length, np.random.default_rng(0))
-    padding = 1 - float(lengths.sum()) / ((len(epoch.starts) - 1) * config.max_length)
-    return Plan(visited, config.half_period or visited, rows, mesh, padding, rows * config.max_length * (1 - padding))
+    row = text_rows.filling(lengths, config.max_length, packed)
+    own = rows // mesh
+    slots = min(text_batches.slots_for(own * row.maskable, own * row.variance), own * config.max_length)
+    padding = 1 - row.pieces / config.max_length
+    return Plan(visited, config.half_period or visited, rows, slots, mesh, padding, rows * row.pieces)
 
 
 def build_model(config: Config, text: Text) -> Any:
@@ -369,11 +376,8 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
     from tiejax.data import text_batches, text_rows
 
     model = build_model(config, text)
-    lengths = np.diff(text.train.offsets)
-    own_rows = planned.rows // planned.mesh
-    # Of a sentence of n pieces n - 2 can be masked.
-    places = own_rows * config.max_length * float((lengths - 2).sum() / lengths.sum())
-    masking = text_batches.Masking(text.twins, text.vocabulary.special, text.vocabulary.mask, text_batches.slots_for(places))
+    own_rows, packed = planned.rows // planned.mesh, config.packing == "packed"
+    masking = text_batches.Masking(text.twins, text.vocabulary.special, text.vocabulary.mask, planned.slots)
 
     def init(key: jax.Array) -> Any:
         return model.init(key, jnp.zeros((1, config.max_length), jnp.int32))["params"]
@@ -411,7 +415,7 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
 
     count = np.bincount(text.train.ids, minlength=text.vocabulary.size)
     names, bucket = text_batches.buckets(count, text.twins)
-    stream = text_rows.Stream(*text.validation, config.max_length, text.vocabulary.pad, seed=0)
+    stream = text_rows.Stream(*text.validation, config.max_length, text.vocabulary.pad, 0, packed)
     held_out = [
         leaf.reshape(config.validation_batches, planned.rows, config.max_length)
         for leaf in stream.rows(0, config.validation_batches * planned.rows)
@@ -452,7 +456,7 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
             "record": training.Recorder(config.record_every, measure),
             "validation": training.Recorder(config.validate_every, validate),
         },
-        feed=text_rows.PackedFeed(*text.train, config.max_length, text.vocabulary.pad, planned.rows),
+        feed=text_rows.TextFeed(*text.train, config.max_length, text.vocabulary.pad, planned.rows, packed),
         together=False,
         devices=planned.mesh,
     )
@@ -529,7 +533,7 @@ def main(argv: Sequence[str]) -> int:
     together = "--distributed" in argv or environment.names_a_cluster()
     if together:
         environment.one_device_a_core()
-    started = launch.start(EXPERIMENT, argv, lambda config: prepare(config, Console(quiet)))
+    started = launch.start(EXPERIMENT, argv, lambda config, first: prepare(config, Console(quiet, silent=not first)))
     config, run = started.config, started.run
     console = Console(quiet, silent=not started.first)
     if started.finished:

@@ -1,4 +1,4 @@
-"""The experiment as a command, in this process and in others; and what it leaves on disk."""
+"""Experiments as commands, in this process and in others; and what they leave on disk."""
 
 import os
 import subprocess
@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -13,7 +14,8 @@ import pytest
 from experiments import exor
 from tiejax.reporting.command_line import run_main
 
-SCRIPT = Path(__file__).parents[1] / "experiments" / "exor.py"
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+SCRIPT, TEXT_SCRIPT = EXPERIMENTS / "exor.py", EXPERIMENTS / "text_mlm.py"
 
 
 class Ended(NamedTuple):
@@ -30,30 +32,34 @@ def tree(root: Path) -> dict[str, tuple[int, bytes | None]]:
     }
 
 
-def command_here(argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ended:
-    """Run the experiment's command in this process, up to where it would begin to train: getting there fails the test."""
-    monkeypatch.setattr(sys, "argv", [SCRIPT.name, *argv])
-    monkeypatch.setattr(exor, "stop_flag", lambda: pytest.fail(f"{argv} was taken for good input"))
+def command_here(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], experiment: ModuleType = exor
+) -> Ended:
+    """Run an experiment's command in this process, up to where it would begin to train: getting there fails the test."""
+    monkeypatch.setattr(sys, "argv", [Path(str(experiment.__file__)).name, *argv])
+    monkeypatch.setattr(experiment, "stop_flag", lambda: pytest.fail(f"{argv} was taken for good input"))
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        run_main(exor.main)
+        run_main(experiment.main)
     return Ended(ended.value.code, *capsys.readouterr())
 
 
-def assert_refused(ended: Ended, *words: str) -> None:
+def assert_refused(ended: Ended, *words: str, script: Path = SCRIPT) -> None:
     """Exit status 2 and one line on standard error that holds every one of `words`."""
     assert ended.status == 2
     assert ended.out == ""
-    assert ended.err.startswith(f"{SCRIPT.name}: error: ")
+    assert ended.err.startswith(f"{script.name}: error: ")
     assert ended.err.endswith("\n")
     assert len(ended.err.splitlines()) == 1, ended.err
     for word in words:
         assert word in ended.err
 
 
-def start(*argv: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.Popen[str]:
-    """Start the experiment's command as a process."""
-    return start_python(SCRIPT, *argv, env=env, cwd=cwd)
+def start(
+    *argv: object, env: dict[str, str] | None = None, cwd: Path | None = None, script: Path = SCRIPT
+) -> subprocess.Popen[str]:
+    """Start an experiment's command as a process."""
+    return start_python(script, *argv, env=env, cwd=cwd)
 
 
 def start_python(*argv: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.Popen[str]:

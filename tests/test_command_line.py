@@ -308,7 +308,6 @@ class Watch:
 sys.meta_path.insert(0, Watch())
 sys.path.insert(0, sys.argv.pop(1))
 from experiments import exor
-from tiejax import launch
 exor.main(sys.argv[1:])
 """
     argv = ["--seeds", "[3,7]", "--steps", "5", "--out", "run"]
@@ -325,7 +324,6 @@ def test_bad_input_is_refused_without_jax(here):
 import sys
 sys.path.insert(0, sys.argv[1])
 from experiments import exor
-from tiejax import launch
 from tiejax.reporting.command_line import BadInput
 for line in ("--heads 3", "--out run", "--config files/type.yaml", "--out files/some_file/run", "--out run --resume --steps 9"):
     try:

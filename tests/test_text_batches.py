@@ -129,6 +129,10 @@ def test_slots_suffice_but_for_once_in_three_million():
     number = 3_000
     assert stats.binom.sf(slots_for(number), number, text_batches.MASKED) < 1e-6
     assert slots_for(number) < 1.25 * text_batches.MASKED * number
+    # Where the number of places varies as well: a normal one with this variance, drawn 2,000 times.
+    rng = np.random.default_rng(0)
+    masked = rng.binomial(rng.normal(number, 300, 2_000).astype(int), text_batches.MASKED)
+    assert masked.std() == pytest.approx((slots_for(number, 300**2) - 0.15 * number) / 5, rel=0.1)
 
 
 def test_buckets_are_ranks_of_frequency():

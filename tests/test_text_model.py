@@ -23,7 +23,15 @@ OPTIONS = {
 
 def build(norm_first=False, rematerialise=False, dropout=0.0, dtype=None, **of_model):
     encoder = models.Transformer(
-        2, WIDTH, 2, 16, dropout=dropout, identical_layers=False, norm_first=norm_first, rematerialise=rematerialise, dtype=dtype
+        2,
+        WIDTH,
+        2,
+        16,
+        dropout=dropout,
+        identical_layers=False,
+        norm_first=norm_first,
+        rematerialise=rematerialise,
+        dtype=dtype,
     )
     return models.MaskedLM(VOCABULARY, WIDTH, encoder, embedding_std=0.3, padding=0, dtype=dtype, **of_model)
 

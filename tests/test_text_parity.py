@@ -1,4 +1,4 @@
-"""The published model and loss in torch, sentence by sentence with padding and predictions everywhere, against our packed slots."""
+"""The published model and loss in torch, with padding and predictions everywhere, against our packed rows and slots."""
 
 import jax
 import jax.numpy as jnp

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiejax.data.text_rows import PackedFeed, Stream, pack, rows_for
+from tiejax.data.text_rows import Stream, TextFeed, filling, pack, rows_for
 
 PAD = 99
 
@@ -100,7 +100,7 @@ def test_any_rows_are_those_of_the_whole():
 
 def test_the_feed_gives_each_process_its_part_and_starts_anywhere():
     data = corpus(natural_lengths(200))
-    feed = PackedFeed(*data, 128, PAD, rows=6, window=4)
+    feed = TextFeed(*data, 128, PAD, rows=6, window=4)
     whole = [next(windows) for windows in [feed.open([3, 8], 0, 1, 0)] for _ in range(5)]
     for place, seed in enumerate((3, 8)):
         tokens, segments = Stream(*data, 128, PAD, seed).rows(0, 5 * 4 * 6)
@@ -115,7 +115,7 @@ def test_the_feed_gives_each_process_its_part_and_starts_anywhere():
 
 
 def test_grain_keeps_its_place_exactly():
-    feed = PackedFeed(*corpus(natural_lengths(200)), 128, PAD, rows=2, window=3)
+    feed = TextFeed(*corpus(natural_lengths(200)), 128, PAD, rows=2, window=3)
     windows = feed.open([0], 0, 1, 0)
     for _ in range(2):
         next(windows)
@@ -136,3 +136,17 @@ def test_as_many_rows_as_sentences_need():
 def test_no_sentences_are_refused():
     with pytest.raises(ValueError, match="no sentences"):
         Stream(np.zeros(0, np.int32), np.zeros(1, np.int64), 16, PAD, 0)
+
+
+def test_rows_of_one_sentence_each():
+    ids, offsets = corpus(natural_lengths(50))
+    tokens, segments = Stream(ids, offsets, 128, PAD, seed=2, packed=False).rows(0, 50)
+    assert set(segments.ravel()) == {0, 1}
+    found = [row[own == 1].tolist() for row, own in zip(tokens, segments, strict=True)]
+    assert sorted(found) == sorted(ids[low:high].tolist() for low, high in itertools.pairwise(offsets))
+
+
+def test_what_rows_hold():
+    lengths = np.array([10, 6, 6, 4])  # rows of 12: 10 and 6 + 6 and 4, since neither 4 nor 6 fits beside 10
+    assert filling(lengths, 12, packed=True) == pytest.approx((26 / 3, 6.0, 8.0))  # maskable: 8, 8, 2
+    assert filling(lengths, 12, packed=False) == pytest.approx((6.5, 4.5, 4.75))  # maskable: 8, 4, 4, 2

@@ -84,10 +84,14 @@ class Started(NamedTuple):
     prepared: Any
 
 
-def start(experiment: Experiment, argv: Sequence[str], prepare: Callable[[Any], Any] = lambda config: None) -> Started:
+Preparation = Callable[[Any, bool], Any]
+
+
+def start(experiment: Experiment, argv: Sequence[str], prepare: Preparation = lambda config, first: None) -> Started:
     """Check the command line and take hold of the run directory; of several processes the first does, and tells the others.
 
-    prepare: what else may refuse the configuration, and must be there before the run directory is written to.
+    prepare: (configuration, whether this process is the first) -> what must be there before the run directory is written to;
+    it too may raise BadInput.
     """
     if "--deterministic" in argv:
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
@@ -109,7 +113,7 @@ def start(experiment: Experiment, argv: Sequence[str], prepare: Callable[[Any], 
         if told is None:
             raise BadInput("--distributed: the first process refused to start; see what it says")
         config = experiment.config(**told["config"])
-        prepared = None if told["finished"] else prepare(config)
+        prepared = None if told["finished"] else prepare(config, False)
         return Started(config, told["switches"], None, False, told["finished"], prepared)
     try:
         started = _start_first(experiment, argv, prepare)
@@ -121,11 +125,11 @@ def start(experiment: Experiment, argv: Sequence[str], prepare: Callable[[Any], 
     return started
 
 
-def _start_first(experiment: Experiment, argv: Sequence[str], prepare: Callable[[Any], Any]) -> Started:
+def _start_first(experiment: Experiment, argv: Sequence[str], prepare: Preparation) -> Started:
     config, switches, out = read_command_line(experiment, argv)
     if switches["resume"] and RunDirectory.state(out) == "finished":
         return Started(config, switches, None, True, True, None)
-    prepared = prepare(config)
+    prepared = prepare(config, True)
     run = RunDirectory.claim(out, switches["resume"], switches["overwrite"], config)
     return Started(config, switches, run, True, False, prepared)
 

@@ -41,9 +41,13 @@ def below(bits: UInt32[Array, "..."], probability: Any) -> Bool[Array, "..."]:
     return (bits >> 8).astype(jnp.float32) * 2.0**-24 < probability
 
 
-def slots_for(places: int | float, deviations: float = 5.0) -> int:
-    """Return how many slots hold the masked ones of so many places, but for once in 3 million batches (5 deviations)."""
-    return math.ceil(MASKED * places + deviations * math.sqrt(places * MASKED * (1 - MASKED)))
+def slots_for(places: int | float, variance: int | float = 0, deviations: float = 5.0) -> int:
+    """Return how many slots hold the masked ones of so many places, but for once in 3 million batches (5 deviations).
+
+    places, variance: of the number of places that can be masked, from batch to batch.
+    """
+    spread = math.sqrt(places * MASKED * (1 - MASKED) + MASKED**2 * variance)
+    return math.ceil(MASKED * places + deviations * spread)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,6 +43,11 @@ def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random
     )
 
 
+def one_a_row(order: np.ndarray) -> Plan:
+    """Return the plan of rows that hold one sentence each, the rest padding, as published."""
+    return Plan(order.astype(np.int64), np.arange(len(order) + 1, dtype=np.int64))
+
+
 def _pack_pool(lengths: np.ndarray, pool: np.ndarray, row_length: int) -> list[list[int]]:
     by_length: list[list[int]] = [[] for _ in range(row_length + 1)]
     for sentence, length in zip(pool.tolist(), lengths[pool].tolist(), strict=True):
@@ -77,7 +82,7 @@ class Rows(NamedTuple):
 class Stream:
     """The rows of one seed, epoch after epoch without end, each a pure function of seed and number.
 
-    ids, offsets: the sentences' pieces, one after the other, and where each begins.
+    ids, offsets: the sentences' pieces, one after the other, and where each begins. packed: whether sentences share rows.
     """
 
     ids: np.ndarray
@@ -85,6 +90,7 @@ class Stream:
     row_length: int
     padding: int
     seed: int
+    packed: bool = True
 
     def __post_init__(self) -> None:
         if not len(self.offsets) > 1:
@@ -96,7 +102,8 @@ class Stream:
     def _plan(self, epoch: int) -> Plan:
         if epoch not in self._plans:
             rng = np.random.default_rng([self.seed, epoch])
-            plan = pack(self._lengths, rng.permutation(len(self._lengths)), self.row_length, rng)
+            order = rng.permutation(len(self._lengths))
+            plan = pack(self._lengths, order, self.row_length, rng) if self.packed else one_a_row(order)
             # A batch may end one epoch and begin the next; older plans are not asked for again.
             self._plans = {known: kept for known, kept in self._plans.items() if known == epoch - 1} | {epoch: plan}
         return self._plans[epoch]
@@ -169,8 +176,8 @@ class _Windows:
 
 
 @dataclasses.dataclass(frozen=True)
-class PackedFeed:
-    """The feed of an ensemble on text: `rows` packed rows a step, in windows of so many steps, read ahead by grain.
+class TextFeed:
+    """The feed of an ensemble on text: `rows` rows a step, in windows of so many steps, read ahead by grain.
 
     Any window can be the first, so a run resumes where it stopped without reading what came before.
     """
@@ -180,19 +187,37 @@ class PackedFeed:
     row_length: int
     padding: int
     rows: int
+    packed: bool = True
     window: int = 64
 
     def open(self, seeds: Sequence[int], part: int, parts: int, first: int) -> Iterator[Rows]:
         """Return the windows from `first` on, leaves `[seeds, window, rows / parts, ...]`."""
         if self.rows % parts:
             raise ValueError(f"{self.rows} rows cannot be split into {parts} equal parts")
-        of = {seed: Stream(self.ids, self.offsets, self.row_length, self.padding, seed) for seed in seeds}
+        of = {seed: Stream(self.ids, self.offsets, self.row_length, self.padding, seed, self.packed) for seed in seeds}
         source = _Windows([of[seed] for seed in seeds], self.rows, self.window, part, parts)
         # One thread: it plans and gathers faster than any device trains, and streams remember their last plans.
         options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
         windows = iter(grain.MapDataset.source(source).to_iter_dataset(options))
         windows.set_state({"next_index": first})
         return windows
+
+
+class Filling(NamedTuple):
+    """What a row holds on average: pieces, pieces that can be masked (no [CLS], no [SEP]), and the variance of the latter."""
+
+    pieces: float
+    maskable: float
+    variance: float
+
+
+def filling(lengths: np.ndarray, row_length: int, packed: bool) -> Filling:
+    """Return what the rows of an epoch hold."""
+    order = np.arange(len(lengths))
+    plan = pack(lengths, order, row_length, np.random.default_rng(0)) if packed else one_a_row(order)
+    in_row = np.add.reduceat((lengths - 2)[plan.order], plan.starts[:-1])
+    pieces = float(lengths.sum()) / (len(plan.starts) - 1)
+    return Filling(pieces, float(in_row.mean()), float(in_row.var()))
 
 
 def rows_for(lengths: np.ndarray, sentences: int | float, row_length: int, multiple: int = 1) -> int:

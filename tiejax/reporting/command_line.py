@@ -173,6 +173,8 @@ def _type_name(kind: Any) -> str:
         return "one of " + ", ".join(str(value) for value in inner)
     if origin is list:
         return f"a list [...], each {_type_name(inner[0])}"
+    if origin is dict:
+        return f"{{{_type_name(inner[0])}: {_type_name(inner[1])}}}"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(kind, str(kind))
 
 
