@@ -1,4 +1,4 @@
-"""Benchmarks of the experiments: how many model-steps a second this machine makes, and how far that is from its floor."""
+"""Benchmarks of the experiments: how fast this machine trains, and how far that is from what its arithmetic would allow."""
 
 import dataclasses
 import importlib.util
@@ -17,6 +17,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from experiments import exor as experiment
+from experiments import text_mlm
 from tiejax.data import exor
 from tiejax.reporting import command_line, environment
 from tiejax.reporting.command_line import BadInput
@@ -62,8 +63,8 @@ class Config:
 
 
 COMMAND = command_line.CommandLine(
-    description="Measure training throughput: `bench.py exor` times the EXor ensemble on its engines, and, where torch is "
-    "installed, the same protocol as a plain torch loop.",
+    description="Measure training throughput of `exor` (the ensemble on its engines and, where torch is installed, the same "
+    "protocol as a plain torch loop); `bench.py text --help` is about the text experiment.",
     example="Example: python experiments/bench.py exor --seeds [8,32]",
     switches={"quiet": "print nothing but the path of the results"},
 )
@@ -352,7 +353,200 @@ def bench_exor(argv: Sequence[str]) -> int:
     return 0
 
 
-BENCHMARKS = {"exor": bench_exor}
+@dataclasses.dataclass(frozen=True)
+class TextConfig:
+    """Throughput of the text experiment's training at the published size, in three forms.
+
+    Args:
+        corpus: text files or folders, as for text_mlm.py (default: the prose that CPython carries)
+        tokenizer: vocab.txt, tokenizer.json or a name on the hub (default: WordPiece trained on the corpus)
+        vocab_size: pieces of a trained vocabulary
+        data_dir: where prepared text is kept (default: as for text_mlm.py)
+        seeds: seeds, each trained tied and untied
+        batch_size: sentences a step
+        forms: published predicts everywhere and pads; masked predicts at the masked pieces; packed also fills its rows
+        repeats: measurements of each form, at least 5
+        seconds: length of one measurement, at least one step
+        out: where results.json goes
+    """
+
+    corpus: list[str] = dataclasses.field(default_factory=list)
+    tokenizer: str | None = None
+    vocab_size: int = 30_522
+    data_dir: str | None = None
+    seeds: int = 2
+    batch_size: int = 128
+    forms: list[Literal["published", "masked", "packed"]] = dataclasses.field(
+        default_factory=lambda: ["published", "masked", "packed"]
+    )
+    repeats: int = 5
+    seconds: float = 4.0
+    out: str = "runs/bench/text"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if this cannot be measured."""
+        if not self.forms:
+            raise BadInput("--forms: published, masked, packed or some of them, got none")
+        if self.repeats < 5:
+            raise BadInput(f"--repeats: a median needs at least 5, got {self.repeats}")
+        if not self.seconds > 0:
+            raise BadInput(f"--seconds: must be above 0, got {self.seconds}")
+
+
+TEXT_COMMAND = command_line.CommandLine(
+    description="Measure how many real (unpadded) pieces a second the text experiment trains on: predicting everywhere with "
+    "padded rows, as published, at the masked pieces only, and at these in packed rows.",
+    example="Example: python experiments/bench.py text --corpus novels/ --tokenizer vocab.txt",
+    switches={"quiet": "print nothing but the path of the results"},
+)
+
+
+def everywhere(config: text_mlm.Config, text: text_mlm.Text) -> Callable[..., Any]:
+    """Return the published loss: logits at every place of every row, of which the masked ones are asked for."""
+    import jax.numpy as jnp
+
+    from tiejax import training
+    from tiejax.training.loss import cross_entropy
+
+    model = text_mlm.build_model(config, text)
+
+    def loss(params: Any, batch: Any, key: Any) -> Any:
+        logits = model.apply({"params": params}, batch.tokens, None, batch.segments).reshape(batch.tokens.size, -1)
+        target = jnp.zeros(batch.tokens.size, jnp.int32).at[batch.slot].max(batch.target)
+        asked = jnp.zeros(batch.tokens.size).at[batch.slot].max(batch.weight)
+        nats = jnp.sum(asked * cross_entropy(logits, target))
+        number = training.total(jnp.sum(asked))
+        return nats / number, {"loss": training.total(nats) / number}
+
+    return loss
+
+
+def text_work(config: text_mlm.Config, text: text_mlm.Text, plan: text_mlm.Plan, published: bool) -> float:
+    """Return the flops of the matrix products of one model-step, forward and twice backward."""
+    places = plan.rows * config.max_length
+    layer = 2 * (4 * config.width**2 + 2 * config.width * config.feed_forward) + 4 * config.max_length * config.width
+    asked = places if published else plan.slots * plan.mesh
+    return 3.0 * (places * config.layers * layer + asked * 2 * text.twins.vocabulary * config.width)
+
+
+def measure_text(config: TextConfig, form: str, console: Console) -> dict[str, Any]:
+    """Return real pieces per second of all models together, memory, and the flops of a second."""
+    import jax
+
+    packing: Any = "packed" if form == "packed" else "padded"
+    settings = text_mlm.Config(
+        corpus=config.corpus,
+        tokenizer=config.tokenizer,
+        vocab_size=config.vocab_size,
+        data_dir=config.data_dir,
+        seeds=config.seeds,
+        batch_size=config.batch_size,
+        steps=ENDLESS,
+        record_every=ENDLESS,
+        validate_every=ENDLESS,
+        validation_batches=1,
+        packing=packing,
+    ).resolved()
+    text, plan = text_mlm.prepare(settings, console)
+    ensemble = text_mlm.build_ensemble(settings, text, plan)
+    if form == "published":
+        ensemble = dataclasses.replace(ensemble, loss=everywhere(settings, text))
+    # Only training is measured, and only its memory.
+    ensemble = dataclasses.replace(ensemble, recorders={"none": _nothing_recorded()})
+    members = ensemble.start(settings.seed_list)
+    began = time.perf_counter()
+    runner = ensemble.compile(settings.seed_list, members)
+    compile_s = time.perf_counter() - began
+    memory = runner.executable.memory_analysis()
+    placed = runner.place(members)
+    del members
+
+    def run(steps: int) -> tuple[float, float]:
+        """Return the seconds of so many steps, and those in which the devices worked."""
+        nonlocal placed
+        began, worked = time.perf_counter(), 0.0
+        end = int(placed.cursor) + steps
+        while (cursor := int(placed.cursor)) < end:
+            placed, _, seconds = runner.advance(placed, min(end, ensemble.longest_chunk(cursor)))
+            worked += seconds
+        return time.perf_counter() - began, worked
+
+    run(1)
+    steps = max(1, round(config.seconds / run(1)[0]))
+    models = 2 * config.seeds
+    times = [run(steps) for _ in range(config.repeats)]
+    flops = text_work(settings, text, plan, form == "published")
+    rates = [models * steps * plan.tokens / seconds for seconds, _ in times]
+    bytes_of_one = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+    return {
+        "form": form,
+        "models": models,
+        "rows": plan.rows,
+        "tokens_per_step": plan.tokens,
+        "padding": plan.padding,
+        "slots": plan.slots * plan.mesh,
+        "compile_s": compile_s,
+        "bytes": bytes_of_one * jax.device_count(),
+        "idle_share": 1 - sum(worked for _, worked in times) / sum(seconds for seconds, _ in times),
+        "flops_per_model_step": flops,
+        "flops_per_s": float(np.median([models * steps * flops / seconds for seconds, _ in times])),
+        **spread(rates),
+    }
+
+
+def _nothing_recorded() -> Any:
+    import jax.numpy as jnp
+
+    from tiejax import training
+
+    return training.Recorder(ENDLESS, lambda params, batch, subject, step: {"step_seen": jnp.asarray(step)})
+
+
+def bench_text(argv: Sequence[str]) -> int:
+    """Measure every form, print one table, write results.json; return the exit status."""
+    config, switches = command_line.parse(TextConfig, TEXT_COMMAND, argv)
+    config.check()
+    out = Path(config.out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out {out}: cannot be written: {error.strerror}") from None
+    console = Console(switches["quiet"])
+    rows: list[dict[str, Any]] = []
+    rates: dict[str, float] = {}
+    for form in config.forms:
+        row = measure_text(config, form, console)
+        rows.append(row)
+        # The first form has started jax as the experiment does.
+        rates = rates or device_rates()
+        row["of_rate"] = row["flops_per_s"] / rates["flops"]
+        row["over_first"] = row["median"] / rows[0]["median"]
+        console.say(
+            f"{form:>9}  {row['median']:8,.0f} pieces/s ({row['min']:,.0f} to {row['max']:,.0f})  "
+            f"{row['over_first']:.1f} x {rows[0]['form']}  {row['padding']:.1%} padding  "
+            f"{row['bytes'] / 2**30:.2f} GiB  {row['of_rate']:.0%} of the rate of matrix products  idle {row['idle_share']:.1%}"
+        )
+    import jax
+
+    console.say(
+        f"matrix products: {rates['flops'] / 1e9:,.0f} GFLOP/s; {rows[0]['models']} models on {jax.device_count()} devices"
+    )
+    results = {
+        "benchmark": "text",
+        "config": dataclasses.asdict(config),
+        "devices": [device.device_kind for device in jax.devices()],
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "jax": jax.__version__,
+        "rows": rows,
+        "device_rates": rates,
+    }
+    (out / "results.json").write_text(json.dumps(results, indent=1))
+    console.result(f"results: {out / 'results.json'}")
+    return 0
+
+
+BENCHMARKS = {"exor": bench_exor, "text": bench_text}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -141,7 +141,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
         ("short.txt.gz", gzip.compress(b"a" * 1000)[:-9], ["short.txt.gz: is no whole .gz file"]),
         ("flipped.gz", gzip.compress(b"One.")[:-8] + b"\0" * 8, ["flipped.gz: is no whole .gz file: CRC"]),
         ("none.gz", b"One.", ["none.gz: is no whole .gz file: Not a gzipped file"]),
-        ("blank.txt", " \n\n ", ["--corpus: there is no text in it"]),
+        ("blank.txt", " \n\n ", ["--corpus ", "blank.txt: there is no text in it"]),
         ("x.pdf/y.pdf", b"", ["x.pdf: the folder holds no *.txt, *.text, *.md nor any .gz of these"]),
     ],
 )

@@ -335,7 +335,7 @@ def test_text_that_cannot_be_used(text, tmp_path):
         assert not list((tmp_path / "data").glob("sentences-*"))
         assert not list((tmp_path / "data").glob("incomplete-*"))
 
-    refused("", "--corpus: there is no text in it")
+    refused("", f"--corpus {tmp_path}/bad.txt: there is no text in it")
     refused(
         "Ab cd.\n\nEf gh.", "--corpus: no sentence long enough: none of 2 has 30 pieces or more", min_length=30, max_length=40
     )

@@ -62,6 +62,8 @@ class Document(NamedTuple):
 class Source(abc.ABC):
     """Somewhere that documents come from."""
 
+    name: str
+
     @property
     @abc.abstractmethod
     def size(self) -> int:
@@ -109,7 +111,7 @@ def sources(
     return found
 
 
-def read(found: Iterable[Source], seen: Callable[[int], None] = lambda taken: None) -> Iterator[str]:
+def read(found: Sequence[Source], seen: Callable[[int], None] = lambda taken: None) -> Iterator[str]:
     """Yield the documents of these sources; `seen` is told the bytes on disk that were read so far.
 
     Raises CorpusError if there is no text in any of them.
@@ -123,7 +125,9 @@ def read(found: Iterable[Source], seen: Callable[[int], None] = lambda taken: No
                 empty = False
                 yield document.text
     if empty:
-        raise CorpusError("--corpus: there is no text in it")
+        names = [source.name for source in found]
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise CorpusError(f"--corpus {shown}: there is no text in it")
 
 
 def fingerprint(found: Iterable[Source], seen: Callable[[int], None] = lambda taken: None) -> str:
@@ -211,7 +215,7 @@ def _is_text(file: str) -> bool:
 
 class _TextFile(Source):
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.name = path, str(path)
 
     @property
     def size(self) -> int:
@@ -248,6 +252,8 @@ class _TextFile(Source):
 
 
 class _StandardLibrary(Source):
+    name = "(the standard library)"
+
     def __init__(self) -> None:
         root = Path(sysconfig.get_path("stdlib"))
         modules = []
