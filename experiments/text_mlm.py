@@ -401,7 +401,7 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
         number = jnp.maximum(number, 1)
         return sum_of / number, {"loss": sums / number, "accuracy": rights / number}
 
-    pairs = jnp.asarray(pairs_of(text.twins)[0]).reshape(-1, 2)
+    pairs = jnp.asarray(pairs_of(text.twins)[0], jnp.int32).reshape(-1, 2)
 
     def measure(params: Any, batch: Any, subject: Any, step: jax.Array) -> dict[str, jax.Array]:
         _, metrics = loss(params, batch, None)

@@ -503,7 +503,7 @@ def test_doses_are_conditions_with_every_seed(here):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", ("name a benchmark", "exor")),
+        ("", ("name a benchmark", "exor, text")),
         ("layer", ("name a benchmark", "got layer")),
         ("exor --seeds []", ("--seeds",)),
         ("exor --seeds [0]", ("--seeds", "at least 1")),
@@ -513,6 +513,9 @@ def test_doses_are_conditions_with_every_seed(here):
         ("exor --seconds 0", ("--seconds", "above 0")),
         ("exor --repeat 9", ("--repeat", "--repeats")),
         ("exor --out files/some_file/x", ("--out", "cannot be written")),
+        ("text --forms [packed,tight]", ("--forms", "tight")),
+        ("text --repeats 1", ("--repeats", "at least 5")),
+        ("text --corpus nothing.txt", ("--corpus nothing.txt",)),
     ],
 )
 def test_bad_input_of_the_benchmark(here, line, words):

@@ -263,6 +263,7 @@ BAD = {
     "--corpus files/some.txt --vocab_size 60 --twins {'.5':[zebra,ye]}": ("--twins", "none of zebra, ye"),
     "--corpus files/some.txt --vocab_size 60 --twins {'.5':[the],'.1':[the]}": ("--twins", "one twin"),
     "--corpus tfds:no_such_set_of_text": ("tfds:no_such_set_of_text",),
+    "--corpus tfds:huggingface:bookcorpus": ("tfds:huggingface:bookcorpus", "datasets"),
     "--corpus": ("--corpus", "at least one"),
     "--steps 5 --epochs 1": ("--steps and --epochs",),
     "--epochs 0": ("--epochs", "above 0"),
@@ -357,6 +358,40 @@ def test_every_configuration_is_one(file):
     assert any(
         line.startswith("# Command: python experiments/text_mlm.py --config configs/text_mlm/" + file.name) for line in head
     )
+
+
+def test_every_option_of_the_encoder_trains(data, tmp_path):
+    """Learned positions, pre-LN, dropout, bfloat16, recomputed layers, constant rate, Adam, padded rows; no twins at all."""
+    out = tmp_path / "run"
+    options = [
+        "--positions",
+        "learned",
+        "--layer_norm",
+        "pre",
+        "--dropout",
+        ".1",
+        "--compute_dtype",
+        "bfloat16",
+        "--rematerialise",
+        "true",
+    ]
+    options += [
+        "--schedule",
+        "constant",
+        "--optimizer",
+        "adam",
+        "--packing",
+        "padded",
+        "--identical_layers",
+        "false",
+        "--activation",
+        "silu",
+    ]
+    assert experiment.main(settings(data, *options, "--seeds", 1, "--steps", 60, "--twins", "{}", "--out", out)) == 0
+    recorded = metrics(out)
+    assert recorded["finite"].all()
+    assert (recorded["validation_loss"][..., -1] < recorded["validation_loss"][..., 0] - 0.3).all()
+    assert recorded["distance_input"].shape == (2, 1, 7, 0)
 
 
 def test_help_explains_every_setting(monkeypatch, capsys):

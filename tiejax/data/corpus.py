@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import gzip
 import hashlib
+import importlib.util
 import io
 import os
 import re
@@ -28,6 +29,7 @@ import nupunkt
 
 SUFFIXES = (".txt", ".text", ".md")
 TFDS = "tfds:"
+HUB = "huggingface:"  # how TFDS names the data sets of the hub
 SECONDS_TO_ANSWER = 3.0
 RECORDS_AT_ONCE = 16_384
 
@@ -431,6 +433,13 @@ def _unprepared(name: str, wanted: str, directory: str | None) -> Any:
     """The builder of a data set of the catalogue that is not on this disk yet."""
     import tensorflow_datasets as tfds
 
+    if wanted.startswith(HUB):
+        if importlib.util.find_spec("datasets") is None:
+            raise CorpusError(f"--corpus {name}: needs the package datasets, which is not installed (pip install datasets)")
+        if not reachable(_hub()):
+            raise CorpusError(f"--corpus {name}: is not prepared, and {_hub()}, where it is downloaded, does not answer")
+        with _preparing(name):
+            return tfds.builder(wanted, data_dir=directory, file_format="array_record")
     base, _, config = wanted.partition("/")
     cls = _catalogued(name, base.partition(":")[0], directory)
     config = config.partition(":")[0]
@@ -440,10 +449,17 @@ def _unprepared(name: str, wanted: str, directory: str | None) -> Any:
         return tfds.builder(wanted, data_dir=directory, file_format="array_record")
 
 
+def _hub() -> str:
+    from huggingface_hub import constants
+
+    return constants.ENDPOINT
+
+
 def _download_and_prepare(name: str, builder: Any, say: Callable[[str], None]) -> Any:
     import tensorflow_datasets as tfds
 
-    url = next((url for url in builder.url_infos or () if url.startswith("http")), "https://storage.googleapis.com")
+    urls = [_hub()] if name.startswith(f"{TFDS}{HUB}") else [*(builder.url_infos or ()), "https://storage.googleapis.com"]
+    url = next(url for url in urls if url.startswith("http"))
     host, where = url.split("/")[2], builder.data_dir_root
     # TFDS itself would try again for minutes and not say so.
     if not reachable(url):
