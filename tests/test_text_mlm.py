@@ -363,30 +363,9 @@ def test_every_configuration_is_one(file):
 def test_every_option_of_the_encoder_trains(data, tmp_path):
     """Learned positions, pre-LN, dropout, bfloat16, recomputed layers, constant rate, Adam, padded rows; no twins at all."""
     out = tmp_path / "run"
-    options = [
-        "--positions",
-        "learned",
-        "--layer_norm",
-        "pre",
-        "--dropout",
-        ".1",
-        "--compute_dtype",
-        "bfloat16",
-        "--rematerialise",
-        "true",
-    ]
-    options += [
-        "--schedule",
-        "constant",
-        "--optimizer",
-        "adam",
-        "--packing",
-        "padded",
-        "--identical_layers",
-        "false",
-        "--activation",
-        "silu",
-    ]
+    encoder = "--positions learned --layer_norm pre --dropout .1 --compute_dtype bfloat16 --rematerialise true"
+    training = "--schedule constant --optimizer adam --packing padded --identical_layers false --activation silu"
+    options = shlex.split(f"{encoder} {training}")
     assert experiment.main(settings(data, *options, "--seeds", 1, "--steps", 60, "--twins", "{}", "--out", out)) == 0
     recorded = metrics(out)
     assert recorded["finite"].all()
