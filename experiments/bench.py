@@ -448,6 +448,9 @@ def measure_text(config: TextConfig, form: str, console: Console) -> dict[str, A
         packing=packing,
     ).resolved()
     text, plan = text_mlm.prepare(settings, console)
+    jax.config.update("jax_default_matmul_precision", "highest")
+    lengths = np.diff(text.train.offsets)
+    batches = np.random.default_rng(0).permutation(len(lengths))[: len(lengths) // config.batch_size * config.batch_size]
     ensemble = text_mlm.build_ensemble(settings, text, plan)
     if form == "published":
         ensemble = dataclasses.replace(ensemble, loss=everywhere(settings, text))
@@ -484,6 +487,8 @@ def measure_text(config: TextConfig, form: str, console: Console) -> dict[str, A
         "rows": plan.rows,
         "tokens_per_step": plan.tokens,
         "padding": plan.padding,
+        "row_length": settings.max_length,
+        "longest_of_batch": float(lengths[batches].reshape(-1, config.batch_size).max(1).mean()),
         "slots": plan.slots * plan.mesh,
         "compile_s": compile_s,
         "bytes": bytes_of_one * jax.device_count(),
@@ -524,7 +529,7 @@ def bench_text(argv: Sequence[str]) -> int:
         console.say(
             f"{form:>9}  {row['median']:8,.0f} pieces/s ({row['min']:,.0f} to {row['max']:,.0f})  "
             f"{row['over_first']:.1f} x {rows[0]['form']}  {row['padding']:.1%} padding  "
-            f"{row['bytes'] / 2**30:.2f} GiB  {row['of_rate']:.0%} of the rate of matrix products  idle {row['idle_share']:.1%}"
+            f"{row['bytes'] / 2**30:.2f} GiB by the compiler's count  {row['of_rate']:.0%} of the rate of matrix products  idle {row['idle_share']:.1%}"
         )
     import jax
 

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # jax is imported inside functions: a run's configuration is checked before it loads.
 
+TOKENIZER = "tokenizer.json"
 TIED = ("embed/embedding", "head/embedding")
 UNRELATED_PAIRS = 100  # as published
 
@@ -78,10 +80,11 @@ class Config:
         eps: of the optimizer
         record_every: steps between records of distances, norms and training loss
         validate_every: steps between validations
-        validation_batches: batches of one validation, drawn afresh every time
+        validation_batches: batches of one validation, of the same sentences with twins and masks drawn afresh
         checkpoint_every: seconds between checkpoints
         mesh: devices that train one member together, its rows, parameters and optimizer state split over them (default: as many
-            as the seeds leave without work)
+            as the seeds leave without work). Changes results by no more than rounding, and which values dropout drops. At the
+            start and for checkpoints a member still passes through one device
         tensorboard: also write TensorBoard event files, to events/ in the run directory
         out: the run directory
     """
@@ -146,13 +149,21 @@ class Config:
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
-        for probability in self.twins or {}:
+        seen: dict[float, str] = {}
+        if not self.twins:
+            raise BadInput("--twins: needs at least one set, as {.5: [the, be]}")
+        for probability, words in self.twins.items():
             try:
                 value = float(probability)
             except ValueError:
                 raise BadInput(f"--twins: must be sets as {{.5: [the, be]}}, {probability!r} is no probability") from None
             if not 0 < value < 1:
                 raise BadInput(f"--twins: a twin's probability must lie between 0 and 1, got {probability}")
+            if value in seen:
+                raise BadInput(f"--twins: one set for each probability, {seen[value]} and {probability} are one")
+            seen[value] = probability
+            if not words:
+                raise BadInput(f"--twins: the set at {probability} has no word")
         if self.seeds == [] or (isinstance(self.seeds, int) and self.seeds < 1):
             raise BadInput(f"--seeds: needs at least one seed, got {self.seeds}")
         seeds = self.seeds if isinstance(self.seeds, list) else [self.seeds - 1]
@@ -220,6 +231,7 @@ class Text(NamedTuple):
     train: "Sentences"
     validation: "Sentences"
     facts: dict[str, Any]
+    tokenizer: bytes
 
 
 class Plan(NamedTuple):
@@ -234,17 +246,21 @@ class Plan(NamedTuple):
     tokens: float  # real pieces of one step
 
 
-def prepare(config: Config, console: Console) -> tuple[Text, Plan]:
-    """Return the text of a configuration and the plan that follows from it; raises BadInput."""
+def prepare(config: Config, console: Console, resume: bool = False) -> tuple[Text, Plan]:
+    """Return the text of a configuration and the plan that follows from it; raises BadInput.
+
+    resume: with the vocabulary that the run was started with.
+    """
     from tiejax.data.corpus import CorpusError
     from tiejax.data.prepared import prepare as prepare_text
 
     try:
         with console.preparing() as progress:
             assert config.data_dir is not None
+            own = Path(config.out, TOKENIZER)
             prepared = prepare_text(
                 config.corpus,
-                config.tokenizer,
+                str(own) if config.tokenizer is None and resume and own.exists() else config.tokenizer,
                 config.vocab_size,
                 config.max_length,
                 config.min_length,
@@ -258,11 +274,11 @@ def prepare(config: Config, console: Console) -> tuple[Text, Plan]:
     except CorpusError as error:
         raise BadInput(str(error)) from None
     # One device a core is faster where the members can be dealt out evenly, one device over all cores where they cannot.
-    if config.mesh is not None or len(config.seed_list) % (os.cpu_count() or 1) == 0:
+    if config.mesh is not None or len(config.seed_list) % environment.cores() == 0:
         environment.one_device_a_core()
     import jax
 
-    return text, plan(config, text, jax.device_count())
+    return text, plan(config, text, jax.device_count(), jax.local_device_count())
 
 
 def read(config: Config, prepared: "Prepared", warn: Callable[[str], None] = lambda line: None) -> Text:
@@ -280,32 +296,32 @@ def read(config: Config, prepared: "Prepared", warn: Callable[[str], None] = lam
     for name, sentences in (("training", train), ("validation", validation)):
         if len(sentences.offsets) < 2:
             raise BadInput(f"--corpus: {prepared.facts['corpus']} leaves no sentence for {name}; give more text")
-    return Text(vocabulary, twins, train, validation, prepared.facts | {"fingerprint": prepared.fingerprint})
+    facts = prepared.facts | {"fingerprint": prepared.fingerprint}
+    return Text(vocabulary, twins, train, validation, facts, prepared.tokenizer_file.read_bytes())
 
 
-def plan(config: Config, text: Text, devices: int) -> Plan:
-    """Return steps, rows and devices a member for so many devices; raises BadInput."""
+def plan(config: Config, text: Text, devices: int, local: int) -> Plan:
+    """Return steps, rows and devices a member for so many devices, so many of them to a process; raises BadInput."""
     from tiejax.data import text_batches, text_rows
 
+    # A process holds whole members, or an equal part of one.
+    fitting = [size for size in range(1, devices + 1) if devices % size == 0 and (local % size == 0 or size % local == 0)]
     mesh = config.mesh
     if mesh is None:
-        groups = max(size for size in range(1, devices + 1) if devices % size == 0 and len(config.seed_list) % size == 0)
-        mesh = devices // groups
-    elif devices % mesh:
-        raise BadInput(f"--mesh: {mesh} devices a member cannot be made of {devices}; give a divisor of {devices}")
+        mesh = min(size for size in fitting if len(config.seed_list) % (devices // size) == 0)
+    elif mesh not in fitting:
+        raise BadInput(f"--mesh: {mesh} devices a member do not fit {devices} devices; give {', '.join(map(str, fitting))}")
     lengths, packed = np.diff(text.train.offsets), config.packing == "packed"
-    if not packed and config.batch_size % mesh:
-        raise BadInput(f"--batch_size: {config.batch_size} sentences cannot be split evenly over {mesh} devices a member")
-    rows = text_rows.rows_for(lengths, config.batch_size, config.max_length, mesh) if packed else config.batch_size
+    rows = text_rows.rows_for(lengths, config.batch_size, config.max_length) if packed else config.batch_size
     if rows * config.max_length > 2**24:
         raise BadInput(f"--batch_size: {config.batch_size} sentences make {rows * config.max_length:,} places, too many")
+    row = text_rows.filling(lengths, config.max_length, packed)
     visited = config.steps
     if visited is None:
         assert config.epochs is not None
-        visited = max(1, round(config.epochs * len(lengths) / config.batch_size))
-    row = text_rows.filling(lengths, config.max_length, packed)
-    own = rows // mesh
-    slots = min(text_batches.slots_for(own * row.maskable, own * row.variance), own * config.max_length)
+        visited = max(1, round(config.epochs * float(lengths.sum()) / (rows * row.pieces)))
+    own = -(-rows // mesh)
+    slots = text_batches.slots_for(own * row.maskable, own * row.variance, own * config.max_length)
     padding = 1 - row.pieces / config.max_length
     return Plan(visited, config.half_period or visited, rows, slots, mesh, padding, rows * row.pieces)
 
@@ -340,29 +356,35 @@ def build_model(config: Config, text: Text) -> Any:
     )
 
 
-def pairs_of(twins: planting.Twins) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
+def pairs_of(text: Text) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
     """Return the pairs of ids whose distances are recorded, and what metrics.npz says of them.
 
     Every word and its twin, set by set, then as many unrelated pairs of words as the paper takes.
     """
-    probabilities = sorted(set(twins.probability), key=lambda p: (p != 0.5, -p))
+    twins, unknown = text.twins, text.vocabulary.unknown
+    # The unknown piece is never a target, its twin is: as targets go, the twin is all there is.
+    target = [1.0 if own == unknown else p for own, p in zip(twins.ids, twins.probability, strict=True)]
+    probabilities = sorted(set(target), key=lambda p: (p != 0.5, -p))
     found: list[tuple[int, int]] = []
     words: list[str] = []
     of_set: list[int] = []
     for number, probability in enumerate(probabilities):
-        for place, own in enumerate(twins.probability):
+        for place, own in enumerate(target):
             if own == probability:
                 found.append((twins.ids[place], twins.size + place))
                 words.append(twins.words[place])
                 of_set.append(number)
-    for first, second in planting.unrelated(twins, UNRELATED_PAIRS):
+    known = [place for place, own in enumerate(twins.ids) if own != unknown]
+    for one, other in planting.unrelated(len(known), UNRELATED_PAIRS):
+        first, second = known[one], known[other]
         found.append((twins.ids[first], twins.ids[second]))
         words.append(f"{twins.words[first]}/{twins.words[second]}")
         of_set.append(len(probabilities))
+    names = ["twin of the unknown piece" if p == 1 else f"twins {f'{p:g}'.removeprefix('0')}" for p in probabilities]
     return found, {
         "pair_words": np.array(words),
-        "pair_set": np.array(of_set),
-        "set_names": np.array([*(f"twins {f'{p:g}'.removeprefix('0')}" for p in probabilities), "unrelated"]),
+        "pair_set": np.array(of_set, dtype=int),
+        "set_names": np.array([*names, "unrelated"]),
         "set_probability": np.array([*probabilities, np.nan]),
     }
 
@@ -376,7 +398,7 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
     from tiejax.data import text_batches, text_rows
 
     model = build_model(config, text)
-    own_rows, packed = planned.rows // planned.mesh, config.packing == "packed"
+    own_rows, packed = -(-planned.rows // planned.mesh), config.packing == "packed"
     masking = text_batches.Masking(text.twins, text.vocabulary.special, text.vocabulary.mask, planned.slots)
 
     def init(key: jax.Array) -> Any:
@@ -401,7 +423,7 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
         number = jnp.maximum(number, 1)
         return sum_of / number, {"loss": sums / number, "accuracy": rights / number}
 
-    pairs = jnp.asarray(pairs_of(text.twins)[0], jnp.int32).reshape(-1, 2)
+    pairs = jnp.asarray(pairs_of(text)[0], jnp.int32).reshape(-1, 2)
 
     def measure(params: Any, batch: Any, subject: Any, step: jax.Array) -> dict[str, jax.Array]:
         _, metrics = loss(params, batch, None)
@@ -416,9 +438,11 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
     count = np.bincount(text.train.ids, minlength=text.vocabulary.size)
     names, bucket = text_batches.buckets(count, text.twins)
     stream = text_rows.Stream(*text.validation, config.max_length, text.vocabulary.pad, 0, packed)
+    shape = config.validation_batches, planned.rows, config.max_length
+    everywhere = np.arange(own_rows * planned.mesh)
     held_out = [
-        leaf.reshape(config.validation_batches, planned.rows, config.max_length)
-        for leaf in stream.rows(0, config.validation_batches * planned.rows)
+        text_rows.take_rows(leaf.reshape(shape), everywhere, empty)
+        for leaf, empty in zip(stream.rows(0, shape[0] * shape[1]), (text.vocabulary.pad, 0), strict=True)
     ]
 
     def validate(params: Any, batch: Any, subject: Any, step: jax.Array) -> dict[str, jax.Array]:
@@ -489,7 +513,7 @@ def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config
         "variants": np.array(VARIANTS),
         "seeds": np.array(config.seed_list),
         "bucket_names": np.array(text_batches.buckets(count, text.twins)[0]),
-        **pairs_of(text.twins)[1],
+        **pairs_of(text)[1],
     }
     for recorder, prefix in (("record", ""), ("validation", "validation_")):
         for field, values in records[recorder].items():
@@ -499,7 +523,7 @@ def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config
 
 def scalars(records: Mapping[str, Mapping[str, np.ndarray]], text: Text) -> "list[tuple[dict[str, np.ndarray], np.ndarray]]":
     """Return what TensorBoard is shown of records: points `[record, seed, variant]` by name, and their steps."""
-    facts = pairs_of(text.twins)[1]
+    facts = pairs_of(text)[1]
     record = records["record"]
     shown = {name: record[name] for name in ("train_loss", "train_accuracy", "norm_input", "norm_output")}
     for number, name in enumerate(facts["set_names"]):
@@ -533,15 +557,21 @@ def main(argv: Sequence[str]) -> int:
     together = "--distributed" in argv or environment.names_a_cluster()
     if together:
         environment.one_device_a_core()
-    started = launch.start(EXPERIMENT, argv, lambda config, first: prepare(config, Console(quiet, silent=not first)))
+    started = launch.start(
+        EXPERIMENT, argv, lambda config, first: prepare(config, Console(quiet, silent=not first), "--resume" in argv)
+    )
     config, run = started.config, started.run
     console = Console(quiet, silent=not started.first)
     if started.finished:
         console.result(f"the run is finished: {Path(config.out) / 'report.html'}")
         return 0
     text, planned = started.prepared
-    if run is not None and (before := run.keep("data.json", text.facts))["fingerprint"] != text.facts["fingerprint"]:
-        raise BadInput(f"--resume: {config.out} was started on another text ({before['fingerprint'][:16]}...)")
+    if run is not None:
+        before = json.loads(run.keep("data.json", json.dumps(text.facts, indent=2).encode()))
+        if before["fingerprint"] != text.facts["fingerprint"]:
+            raise BadInput(f"--resume: {config.out} was started on another text ({before['fingerprint'][:16]}...)")
+        # A vocabulary trained anew would be another one: the run keeps its own.
+        run.keep(TOKENIZER, text.tokenizer)
     stop = stop_flag()
 
     import jax
@@ -549,7 +579,7 @@ def main(argv: Sequence[str]) -> int:
     from tiejax.training import cluster
 
     own = np.frombuffer(bytes.fromhex(text.facts["fingerprint"])[:8], np.int64).tolist()
-    if len({tuple(other) for other in cluster.agree(own)}) > 1:
+    if len({tuple(other) for other in cluster.or_die(lambda: cluster.agree(own))}) > 1:
         raise BadInput("--data_dir: the processes have prepared different texts; give one that all share, or a --tokenizer")
     # Accelerators multiply float32 in fewer bits unless told otherwise.
     if config.compute_dtype == "float32":
@@ -601,7 +631,8 @@ def main(argv: Sequence[str]) -> int:
 
     metrics = named_arrays(trained.records, config, text)
     run.write_metrics(metrics)
-    found, runs = analyse(metrics)
+    decay = config.weight_decay * far["per_coordinate"] if config.optimizer == "adamw" else 0.0
+    found, runs = analyse(metrics, decay)
     rate = trained.steps_here / trained.train_s if trained.train_s else None
     results = plain(
         {

@@ -155,11 +155,13 @@ def test_the_padding_row_starts_at_zero_and_looking_it_up_sends_no_gradient():
 
 
 def test_a_fused_kernel_is_used_where_there_is_one():
-    assert has_fused("gpu", jnp.dtype("bfloat16"), 64)
-    assert not has_fused("gpu", jnp.dtype("float32"), 64)
-    assert not has_fused("cpu", jnp.dtype("bfloat16"), 64)
-    assert not has_fused("gpu", jnp.dtype("float16"), 12)
-    assert not has_fused("gpu", jnp.dtype("float16"), 256)
+    assert has_fused(9.0, jnp.dtype("bfloat16"), 64, 128)
+    assert not has_fused(9.0, jnp.dtype("float32"), 64, 128)
+    assert not has_fused(None, jnp.dtype("bfloat16"), 64, 128)
+    assert not has_fused(7.5, jnp.dtype("bfloat16"), 64, 128)
+    assert not has_fused(9.0, jnp.dtype("float16"), 12, 128)
+    assert not has_fused(9.0, jnp.dtype("float16"), 256, 128)
+    assert not has_fused(9.0, jnp.dtype("float16"), 64, 127)
 
 
 def test_attention_is_a_softmax_of_scaled_products(x64):

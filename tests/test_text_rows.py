@@ -106,11 +106,13 @@ def test_the_feed_gives_each_process_its_part_and_starts_anywhere():
         tokens, segments = Stream(*data, 128, PAD, seed).rows(0, 5 * 4 * 6)
         np.testing.assert_array_equal(np.concatenate([window.tokens[place] for window in whole]).reshape(-1, 128), tokens)
         np.testing.assert_array_equal(np.concatenate([window.segments[place] for window in whole]).reshape(-1, 128), segments)
-    halves = [feed.open([8], part, 2, 2) for part in range(2)]
-    for window in whole[2:]:
-        low, high = (next(half) for half in halves)
-        for leaf, one, two in zip(window, low, high, strict=True):
-            np.testing.assert_array_equal(np.concatenate([one, two], axis=2), leaf[1:])
+    for parts in (2, 4):  # four parts of 6 rows: the last two rows are empty
+        several = [feed.open([8], part, parts, 2) for part in range(parts)]
+        for window in whole[2:]:
+            found = [np.concatenate(leaves, axis=2) for leaves in zip(*(next(part) for part in several), strict=True)]
+            for leaf, joined, empty in zip(window, found, (PAD, 0, None), strict=True):
+                np.testing.assert_array_equal(joined[:, :, :6], leaf[1:])
+                assert empty is None or (joined[:, :, 6:] == empty).all()
     np.testing.assert_array_equal(whole[0].row, np.broadcast_to(np.arange(6), (2, 4, 6)))
 
 
@@ -129,8 +131,13 @@ def test_grain_keeps_its_place_exactly():
 def test_as_many_rows_as_sentences_need():
     lengths = np.array([10, 20, 30])  # 20 on average: 128 sentences are 2,560 pieces, 20 rows of 128
     assert rows_for(lengths, 128, 128) == 20
-    assert rows_for(lengths, 128, 128, multiple=8) == 16
-    assert rows_for(lengths, 1, 128, multiple=4) == 4
+    assert rows_for(lengths, 1, 128) == 1
+
+
+def test_a_row_holds_more_segments_than_a_byte_counts():
+    tokens, segments = Stream(*corpus(np.full(700, 2)), 1400, PAD, seed=0).rows(0, 1)
+    assert segments.max() == 700
+    assert len(sentences_of(tokens, segments)) == 700
 
 
 def test_no_sentences_are_refused():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tiejax.training import Checkpoints, Ensemble
     from tiejax.training.run import Trained
 
-# jax is imported inside functions: a run's configuration is checked and written before it loads.
+# jax is imported inside functions: a configuration is checked before it loads.
 
 SWITCHES = {
     "resume": "go on with the unfinished run in the run directory, to the result of an uninterrupted one",
@@ -96,7 +96,7 @@ def start(experiment: Experiment, argv: Sequence[str], prepare: Preparation = la
     if "--deterministic" in argv:
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
     if not ("--distributed" in argv or environment.names_a_cluster()):
-        return _start_first(experiment, argv, prepare)
+        return _claim(_begin(experiment, argv, prepare))
     # What is wrong with it is said before processes wait for each other.
     command_line.parse(experiment.config, experiment.command, argv)
     from tiejax.training import cluster
@@ -109,29 +109,44 @@ def start(experiment: Experiment, argv: Sequence[str], prepare: Preparation = la
             "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         ) from None
     if not first:
+        cluster.or_die(lambda: cluster.together(None))
         told = json.loads(cluster.or_die(lambda: cluster.from_first(None)))
         if told is None:
             raise BadInput("--distributed: the first process refused to start; see what it says")
-        config = experiment.config(**told["config"])
-        prepared = None if told["finished"] else prepare(config, False)
+        config, prepared = experiment.config(**told["config"]), None
+        if not told["finished"]:
+            prepared = cluster.or_die(lambda: cluster.together(lambda: prepare(config, False))[0], expected=(BadInput,))
         return Started(config, told["switches"], None, False, told["finished"], prepared)
     try:
-        started = _start_first(experiment, argv, prepare)
+        begun, _ = cluster.or_die(lambda: cluster.together(lambda: _begin(experiment, argv, prepare)), expected=(BadInput,))
+        assert begun is not None
+        started = _claim(begun)
     except BaseException:
-        cluster.from_first(json.dumps(None).encode())
+        cluster.or_die(lambda: cluster.from_first(json.dumps(None).encode()))
         raise
     told = {"config": dataclasses.asdict(started.config), "switches": started.switches, "finished": started.finished}
     cluster.or_die(lambda: cluster.from_first(json.dumps(told).encode()))
+    if not started.finished and not cluster.or_die(lambda: cluster.together(None))[1]:
+        raise BadInput("--distributed: another process could not prepare itself; see what it says")
     return started
 
 
-def _start_first(experiment: Experiment, argv: Sequence[str], prepare: Preparation) -> Started:
+def _begin(experiment: Experiment, argv: Sequence[str], prepare: Preparation) -> Started:
+    """Do what may take long, and writes nothing to the run directory."""
     config, switches, out = read_command_line(experiment, argv)
     if switches["resume"] and RunDirectory.state(out) == "finished":
         return Started(config, switches, None, True, True, None)
-    prepared = prepare(config, True)
-    run = RunDirectory.claim(out, switches["resume"], switches["overwrite"], config)
-    return Started(config, switches, run, True, False, prepared)
+    RunDirectory.probe(out)
+    return Started(config, switches, None, True, False, prepare(config, True))
+
+
+def _claim(begun: Started) -> Started:
+    if begun.finished:
+        return begun
+    switches = begun.switches
+    return begun._replace(
+        run=RunDirectory.claim(Path(begun.config.out), switches["resume"], switches["overwrite"], begun.config)
+    )
 
 
 def command_of(argv: Sequence[str]) -> str:

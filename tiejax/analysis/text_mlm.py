@@ -59,12 +59,15 @@ def distance_ratio(metrics: Metrics, name: str) -> np.ndarray:
     return np.asarray(final(metrics[name]) / metrics[name][:, :, 0])
 
 
-def claims(metrics: Metrics) -> list[Claim]:
+def claims(metrics: Metrics, decay: float) -> list[Claim]:
     """Return the claims that apply to the planted sets, about distances twice: over seeds and over pairs.
 
-    With c = ln(d_end / d_start) of a pair in one table of one seed, less the median of c over the pairs it is compared with:
-    `.../seeds` has one difference a seed, the median of c over its pairs; `.../pairs` one a pair, the mean of c over seeds.
-    That unrelated words do not come together is tested as c > -ln 2: weight decay alone draws every pair together a little.
+    With c = ln(d_end / d_start) of a pair in one table of one seed, and c' that of the pairs it is compared with, the statistic
+    is max(c, c - c') for pairs that come together, so that they must do so in themselves and more than the others; c - c' for
+    pairs that are held apart; c + decay for unrelated ones.
+    `.../seeds` has one difference a seed, c and c' being medians over pairs. `.../pairs` has one a pair, c and c' means over
+    seeds of the first pair, the second and so on of the two sets: single pairs, so that those of both sets vary.
+    decay: how far weight decay alone draws any pair together, -ln(d_end / d_start).
     """
     change = {table: np.log(distance_ratio(metrics, name)[variant]) for table, (name, variant) in RECORDED.items()}
     kind_of_pair = np.array([kind(p) for p in metrics["set_probability"]])[metrics["pair_set"]]
@@ -72,30 +75,33 @@ def claims(metrics: Metrics) -> list[Claim]:
     rows: list[Claim] = []
 
     def add(claim: str, table: str, of_kind: str, statement: str, sign: int, reference: str | None) -> None:
-        chosen = is_kind[of_kind]
-        if not chosen.any():
+        if not is_kind[of_kind].any():
             return
-        c, compared = change[table], ""
-        if reference is None:
-            c, compared = c + np.log(2), " + ln 2"
-        elif is_kind[reference].any():
-            c = c - np.median(c[:, is_kind[reference]], axis=1, keepdims=True)
-            compared = f", less its median over {NAMES[reference]}"
-        statistic = f"ln(distance at the end / at the start){compared}"
-        statement = f"{statement} ({TABLES[table]})."
-        for over, inside, differences in (
-            ("seed", "median of its pairs", np.median(c[:, chosen], axis=1)),
-            ("pair", "mean of its seeds", c[:, chosen].mean(0)),
-        ):
-            rows.append(Claim(f"{claim}/{table}/{over}s", statement, f"{statistic}; one a {over}, {inside}", differences, sign))
+        c = change[table]
+        own = {"seed": np.median(c[:, is_kind[of_kind]], axis=1), "pair": c[:, is_kind[of_kind]].mean(0)}
+        others = None
+        if reference is not None and is_kind[reference].any():
+            others = {"seed": np.median(c[:, is_kind[reference]], axis=1), "pair": c[:, is_kind[reference]].mean(0)}
+        for over, inside in (("seed", "medians of its pairs"), ("pair", "means of its seeds")):
+            value, statistic = own[over], "c"
+            if reference is None:
+                value, statistic = value + decay, f"c + {decay:.3g}, what weight decay takes"
+            elif others is not None:
+                number = min(len(value), len(others[over]))
+                excess = value[:number] - others[over][:number]
+                value, statistic = excess, f"c - c' of {NAMES[reference]}"
+                if sign < 0:
+                    value, statistic = np.maximum(own[over][:number], excess), f"the larger of c and {statistic}"
+            described = f"{statistic}, with c = ln(distance at the end / at the start); one a {over}, {inside}"
+            rows.append(Claim(f"{claim}/{table}/{over}s", f"{statement} ({TABLES[table]}).", described, value, sign))
 
     for table in TABLES:
-        add("converge", table, "holding", "Twins for whom DH holds come together", -1, "unrelated")
-    add("conflict-converge", "input", "conflict", "Conflict twins come together", -1, "unrelated")
+        add("converge", table, "holding", "Twins for whom DH holds come together, more than unrelated words", -1, "unrelated")
+    add("conflict-converge", "input", "conflict", "Conflict twins come together, more than unrelated words", -1, "unrelated")
     for table in ("output", "tied"):
-        add("conflict-apart", table, "conflict", "Conflict twins are held apart", 1, "holding")
+        add("conflict-apart", table, "conflict", "Conflict twins stay farther apart than twins for whom DH holds", 1, "holding")
     for table in TABLES:
-        add("unrelated", table, "unrelated", "Unrelated words keep more than half of their distance", 1, None)
+        add("unrelated", table, "unrelated", "Unrelated words come together no more than by weight decay", 1, None)
 
     where = "as it does for the conflict twins" if is_kind["conflict"].any() else "and no planted set violates it"
     for measure, unit, sign in (("loss", "nats a masked piece", 1), ("accuracy", "fraction of masked pieces", -1)):
@@ -152,11 +158,11 @@ def summary(metrics: Metrics) -> dict[str, Any]:
     return body
 
 
-def analyse(metrics: Metrics) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def analyse(metrics: Metrics, decay: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what results.json says of a run, and the arrays of the seeds whose members all stayed finite.
 
-    metrics: the arrays of metrics.npz. The body's `distance_ratio_by_pair` has the median over seeds of every pair, by table;
-    `overflow` the most masked positions that one batch of a variant left out.
+    metrics: the arrays of metrics.npz. decay: as for `claims`. The body's `distance_ratio_by_pair` has the median over seeds of
+    every pair, by table; `overflow` the most masked positions that one recorded batch of a variant left out.
     """
     seeds, lasting = metrics["seeds"], np.asarray(metrics["finite"])  # lasting: [variant, seed, record]
     finite = np.asarray(lasting.all(axis=(0, 2)))
@@ -188,7 +194,7 @@ def analyse(metrics: Metrics) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "claims": [],
     }
     if finite.any():
-        found["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in assess(claims(runs))]
+        found["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in assess(claims(runs, decay))]
         ratio = {
             table: np.median(distance_ratio(runs, name)[variant], axis=0).tolist()
             for table, (name, variant) in RECORDED.items()

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Integer, Key, UInt32
+from scipy import stats
 
 from tiejax.data.twins import Twins
 
@@ -41,13 +42,14 @@ def below(bits: UInt32[Array, "..."], probability: Any) -> Bool[Array, "..."]:
     return (bits >> 8).astype(jnp.float32) * 2.0**-24 < probability
 
 
-def slots_for(places: int | float, variance: int | float = 0, deviations: float = 5.0) -> int:
-    """Return how many slots hold the masked ones of so many places, but for once in 3 million batches (5 deviations).
+def slots_for(places: int | float, variance: int | float = 0, most: int | None = None) -> int:
+    """Return how many slots hold the masked ones of so many places: more are masked less often than once in 10^12 batches.
 
-    places, variance: of the number of places that can be masked, from batch to batch.
+    places, variance: mean and variance of the number of places that can be masked, from batch to batch. most: there are.
     """
-    spread = math.sqrt(places * MASKED * (1 - MASKED) + MASKED**2 * variance)
-    return math.ceil(MASKED * places + deviations * spread)
+    highest = math.ceil(places + 7 * math.sqrt(variance))
+    highest = highest if most is None else min(highest, most)
+    return min(highest, int(stats.binom.isf(1e-12, highest, MASKED)) + 1)
 
 
 @dataclasses.dataclass(frozen=True)

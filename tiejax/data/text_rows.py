@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import grain
 import numpy as np
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64, UInt16
 
 # Sentences of so many are packed together: enough of every length to fill rows, and not enough to order an epoch by length.
 POOL = 4096
@@ -74,7 +74,7 @@ class Rows(NamedTuple):
     """
 
     tokens: np.ndarray
-    segments: UInt8[np.ndarray, "*steps rows length"]
+    segments: UInt16[np.ndarray, "*steps rows length"]
     row: np.ndarray
 
 
@@ -141,11 +141,24 @@ class Stream:
         before = (ends - lengths) - (ends - lengths)[first_of_row]
         target = np.repeat(row * self.row_length + before, lengths) + within
         tokens = np.full(len(counts) * self.row_length, self.padding, self.ids.dtype)
-        segments = np.zeros(len(counts) * self.row_length, np.uint8)
+        segments = np.zeros(len(counts) * self.row_length, np.uint16)
         tokens[target] = self.ids[np.repeat(self.offsets[sentences], lengths) + within]
         segments[target] = np.repeat(np.arange(len(sentences)) - first_of_row + 1, lengths)
         shape = len(counts), self.row_length
         return tokens.reshape(shape), segments.reshape(shape)
+
+
+def part_of(rows: int, part: int, parts: int) -> np.ndarray:
+    """Return the numbers of the rows in one of so many equal parts; those from `rows` on are empty."""
+    size = -(-rows // parts)
+    return np.arange(part * size, (part + 1) * size)
+
+
+def take_rows(leaf: np.ndarray, wanted: np.ndarray, empty: int) -> np.ndarray:
+    """Return these rows of `[..., rows, length]`; beyond the last, rows of nothing but `empty`."""
+    missing = max(0, int(wanted[-1]) + 1 - leaf.shape[-2])
+    widths = [(0, 0)] * (leaf.ndim - 2) + [(0, missing), (0, 0)]
+    return np.asarray(np.pad(leaf, widths, constant_values=empty)[..., wanted, :])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,11 +175,11 @@ class _Windows:
         return 2**31 // self.window
 
     def __getitem__(self, number: int) -> Rows:
-        size = self.rows // self.parts
-        wanted = np.arange(self.part * size, (self.part + 1) * size)
+        wanted = part_of(self.rows, self.part, self.parts)
         found = [self._of(stream, number) for stream in self.streams]
-        tokens, segments = (np.stack(leaves)[:, :, wanted] for leaves in zip(*found, strict=True))
-        return Rows(tokens, segments, np.broadcast_to(wanted.astype(np.int32), tokens.shape[:3]))
+        tokens, segments = (np.stack(leaves) for leaves in zip(*found, strict=True))
+        tokens = take_rows(tokens, wanted, self.streams[0].padding)
+        return Rows(tokens, take_rows(segments, wanted, 0), np.broadcast_to(wanted.astype(np.int32), tokens.shape[:3]))
 
     def _of(self, stream: Stream, number: int) -> tuple[np.ndarray, np.ndarray]:
         total = self.window * self.rows
@@ -179,7 +192,8 @@ class _Windows:
 class TextFeed:
     """The feed of an ensemble on text: `rows` rows a step, in windows of so many steps, read ahead by grain.
 
-    Any window can be the first, so a run resumes where it stopped without reading what came before.
+    Any window can be the first: a run resumes where it stopped, and plans what came before without reading it. Where rows are
+    split into parts that do not divide them, the last part ends with empty rows: a step is the same on any number of devices.
     """
 
     ids: np.ndarray
@@ -191,9 +205,7 @@ class TextFeed:
     window: int = 64
 
     def open(self, seeds: Sequence[int], part: int, parts: int, first: int) -> Iterator[Rows]:
-        """Return the windows from `first` on, leaves `[seeds, window, rows / parts, ...]`."""
-        if self.rows % parts:
-            raise ValueError(f"{self.rows} rows cannot be split into {parts} equal parts")
+        """Return the windows from `first` on, leaves `[seeds, window, ceil(rows / parts), ...]`."""
         of = {seed: Stream(self.ids, self.offsets, self.row_length, self.padding, seed, self.packed) for seed in seeds}
         source = _Windows([of[seed] for seed in seeds], self.rows, self.window, part, parts)
         # One thread: it plans and gathers faster than any device trains, and streams remember their last plans.
@@ -220,7 +232,6 @@ def filling(lengths: np.ndarray, row_length: int, packed: bool) -> Filling:
     return Filling(pieces, float(in_row.mean()), float(in_row.var()))
 
 
-def rows_for(lengths: np.ndarray, sentences: int | float, row_length: int, multiple: int = 1) -> int:
-    """Return how many rows hold about so many sentences, a multiple of `multiple`."""
-    exact = sentences * float(np.mean(lengths)) / row_length
-    return max(1, round(exact / multiple)) * multiple
+def rows_for(lengths: np.ndarray, sentences: int | float, row_length: int) -> int:
+    """Return how many rows hold about so many sentences."""
+    return max(1, round(sentences * float(np.mean(lengths)) / row_length))

@@ -73,8 +73,8 @@ def plant(
     return Twins(size, tuple(words), tuple(ids), tuple(probabilities)), missing
 
 
-def unrelated(twins: Twins, number: int, seed: int = 0) -> list[tuple[int, int]]:
-    """Return so many pairs (places in `words`) of different words, drawn once without repetition; all, if there are fewer."""
-    first, second = np.triu_indices(len(twins.ids), 1)
+def unrelated(words: int, number: int, seed: int = 0) -> list[tuple[int, int]]:
+    """Return so many pairs of different words (by place), drawn once without repetition; all pairs, if there are fewer."""
+    first, second = np.triu_indices(words, 1)
     chosen = np.random.default_rng(seed).choice(len(first), min(number, len(first)), replace=False)
     return list(zip(first[chosen].tolist(), second[chosen].tolist(), strict=True))

@@ -8,12 +8,22 @@ from jaxtyping import Array, Bool, Float
 HALF = (jnp.bfloat16, jnp.float16)
 
 
-def has_fused(backend: str, dtype: jnp.dtype, width: int) -> bool:
+def has_fused(capability: float | None, dtype: jnp.dtype, width: int, length: int) -> bool:
     """Say whether jax has a fused kernel for heads of this width: cuDNN's, on NVIDIA GPUs in half precision.
 
-    cuDNN takes widths that are multiples of 8, up to 128. Source: `jax.nn.dot_product_attention`.
+    capability: of the GPU, None elsewhere; cuDNN asks for 8.0, for widths that are multiples of 8 up to 128, and, with a mask,
+    for even lengths. Source: `jax.nn.dot_product_attention`.
     """
-    return backend == "gpu" and dtype in HALF and width % 8 == 0 and width <= 128
+    fits = width % 8 == 0 and width <= 128 and length % 2 == 0
+    return capability is not None and capability >= 8.0 and dtype in HALF and fits
+
+
+def _capability() -> float | None:
+    found = getattr(jax.devices()[0], "compute_capability", None) if jax.default_backend() == "gpu" else None
+    try:
+        return None if found is None else float(found)
+    except ValueError:  # other makers' names
+        return None
 
 
 def attend(
@@ -28,7 +38,7 @@ def attend(
 
     The softmax is in float32 or wider. With a `dropout_key`, probabilities are dropped, which no fused kernel of jax does.
     """
-    if dropout_key is None and has_fused(jax.default_backend(), query.dtype, query.shape[-1]):
+    if dropout_key is None and has_fused(_capability(), query.dtype, query.shape[-1], key.shape[1]):
         return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
     return nn.dot_product_attention(
         query,

@@ -3,6 +3,11 @@
 import os
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def one_device_a_core() -> None:
     """Make every core a device of jax's CPU backend, unless the environment says otherwise.
 
@@ -11,8 +16,7 @@ def one_device_a_core() -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" in flags or "JAX_NUM_CPU_DEVICES" in os.environ:
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    os.environ["JAX_NUM_CPU_DEVICES"] = str(cores)
+    os.environ["JAX_NUM_CPU_DEVICES"] = str(cores())
     if "xla_cpu_multi_thread_eigen" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1".strip()
 

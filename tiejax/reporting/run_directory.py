@@ -28,6 +28,7 @@ CONTENTS = (
     "environment.json",
     "metrics.npz",
     "data.json",
+    "tokenizer.json",
     "report.html",
     "figures",
     "events",
@@ -86,6 +87,21 @@ class RunDirectory:
         return state
 
     @classmethod
+    def probe(cls, path: Path) -> None:
+        """Raise BadInput, writing nothing, if `path` could not be claimed now: before work that would be in vain."""
+        ancestor = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+        if not (ancestor.is_dir() and os.access(ancestor, os.W_OK)):
+            raise BadInput(f"--out {path}: cannot be written: {ancestor} is no folder that may be written to")
+        if (path / ".lock").exists():
+            try:
+                with filelock.FileLock(path / ".lock").acquire(timeout=0):
+                    pass
+            except filelock.Timeout:
+                raise BadInput(
+                    f"--out {path}: another process is running there; wait for it or name another directory"
+                ) from None
+
+    @classmethod
     def claim(cls, path: Path, resume: bool, overwrite: bool, config: object) -> "RunDirectory":
         """Take hold of `path` and leave it with `config` in it: created, resumed, or (`overwrite`) emptied.
 
@@ -140,12 +156,12 @@ class RunDirectory:
         _write(path, json.dumps(facts, indent=2).encode())
         return facts
 
-    def keep(self, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Write facts as a JSON file unless it is there already; return what it holds."""
+    def keep(self, name: str, content: bytes) -> bytes:
+        """Write a file unless it is there already; return what it holds."""
         path = self.path / name
         if not path.exists():
-            _write(path, json.dumps(facts, indent=2).encode())
-        return dict(json.loads(path.read_text()))
+            _write(path, content)
+        return path.read_bytes()
 
     def write_metrics(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Write named arrays, no pickles, as metrics.npz."""

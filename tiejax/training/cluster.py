@@ -1,5 +1,6 @@
 """Several processes as one: how they find each other, agree, and collect what their devices hold."""
 
+import concurrent.futures
 import functools
 import os
 import sys
@@ -16,6 +17,8 @@ Result = TypeVar("Result")
 
 # A process that says nothing for so long is taken for dead.
 HEARTBEAT_S = 10
+# How often processes meet while one of them works.
+MEET_S = 2
 
 
 class ProcessGone(RuntimeError):
@@ -116,6 +119,23 @@ def from_first(content: bytes | None) -> bytes:
         return mine
     longest = max(size for (size,) in sizes)
     return _exchange(mine.ljust(longest, b"\0"))[0][: sizes[0][0]]
+
+
+def together(work: Callable[[], Result] | None) -> tuple[Result | None, bool]:
+    """Do work that takes longer than the others could wait in one collective: they meet often, until all have done theirs.
+
+    Return what the work returned (None without any), and whether that of every process succeeded. Raises what it raises here.
+    """
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        mine = pool.submit(work) if work is not None else None
+        while True:
+            if mine is not None:
+                concurrent.futures.wait([mine], timeout=MEET_S)
+            done = mine is None or mine.done()
+            failed = done and mine is not None and mine.exception() is not None
+            states = [state for (state,) in agree([1 if failed else 2 if done else 0])]
+            if all(states):
+                return (mine.result() if mine is not None else None), min(states) == 2
 
 
 def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = ()) -> Result:
