@@ -529,12 +529,14 @@ def bench_text(argv: Sequence[str]) -> int:
         console.say(
             f"{form:>9}  {row['median']:8,.0f} pieces/s ({row['min']:,.0f} to {row['max']:,.0f})  "
             f"{row['over_first']:.1f} x {rows[0]['form']}  {row['padding']:.1%} padding  "
-            f"{row['bytes'] / 2**30:.2f} GiB by the compiler's count  {row['of_rate']:.0%} of the rate of matrix products  idle {row['idle_share']:.1%}"
+            f"{row['bytes'] / 2**30:.2f} GiB  {row['of_rate']:.0%} of the rate of matrix products  idle {row['idle_share']:.1%}"
         )
     import jax
 
     console.say(
-        f"matrix products: {rates['flops'] / 1e9:,.0f} GFLOP/s; {rows[0]['models']} models on {jax.device_count()} devices"
+        f"memory by the compiler's count; matrix products at {rates['flops'] / 1e9:,.0f} GFLOP/s; {rows[0]['models']} models on "
+        f"{jax.device_count()} devices; a batch is {rows[0]['longest_of_batch']:.0f} pieces long on average, a padded row "
+        f"{rows[0]['row_length']}"
     )
     results = {
         "benchmark": "text",
