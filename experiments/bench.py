@@ -534,8 +534,8 @@ def bench_text(argv: Sequence[str]) -> int:
     import jax
 
     console.say(
-        f"memory by the compiler's count; matrix products at {rates['flops'] / 1e9:,.0f} GFLOP/s; {rows[0]['models']} models on "
-        f"{jax.device_count()} devices; a batch is {rows[0]['longest_of_batch']:.0f} pieces long on average, a padded row "
+        f"memory by the compiler's count; matrix products at {rates['flops'] / 1e9:,.0f} GFLOP/s; {rows[0]['models']} models "
+        f"on {jax.device_count()} devices; a batch is {rows[0]['longest_of_batch']:.0f} pieces long on average, a padded row "
         f"{rows[0]['row_length']}"
     )
     results = {
