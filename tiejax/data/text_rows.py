@@ -148,10 +148,10 @@ class Stream:
         return tokens.reshape(shape), segments.reshape(shape)
 
 
-def part_of(rows: int, part: int, parts: int) -> np.ndarray:
-    """Return the numbers of the rows in one of so many equal parts; those from `rows` on are empty."""
+def part_of(rows: int, own: range, parts: int) -> np.ndarray:
+    """Return the numbers of the rows in some of so many equal parts; those from `rows` on are empty."""
     size = -(-rows // parts)
-    return np.arange(part * size, (part + 1) * size)
+    return np.arange(own.start * size, own.stop * size)
 
 
 def take_rows(leaf: np.ndarray, wanted: np.ndarray, empty: int) -> np.ndarray:
@@ -168,14 +168,14 @@ class _Windows:
     streams: Sequence[Stream]
     rows: int
     window: int
-    part: int
+    own: range
     parts: int
 
     def __len__(self) -> int:
         return 2**31 // self.window
 
     def __getitem__(self, number: int) -> Rows:
-        wanted = part_of(self.rows, self.part, self.parts)
+        wanted = part_of(self.rows, self.own, self.parts)
         found = [self._of(stream, number) for stream in self.streams]
         tokens, segments = (np.stack(leaves) for leaves in zip(*found, strict=True))
         tokens = take_rows(tokens, wanted, self.streams[0].padding)
@@ -204,10 +204,10 @@ class TextFeed:
     packed: bool = True
     window: int = 64
 
-    def open(self, seeds: Sequence[int], part: int, parts: int, first: int) -> Iterator[Rows]:
-        """Return the windows from `first` on, leaves `[seeds, window, ceil(rows / parts), ...]`."""
+    def open(self, seeds: Sequence[int], own: range, parts: int, first: int) -> Iterator[Rows]:
+        """Return the windows from `first` on, leaves `[seeds, window, len(own) ceil(rows / parts), ...]`."""
         of = {seed: Stream(self.ids, self.offsets, self.row_length, self.padding, seed, self.packed) for seed in seeds}
-        source = _Windows([of[seed] for seed in seeds], self.rows, self.window, part, parts)
+        source = _Windows([of[seed] for seed in seeds], self.rows, self.window, own, parts)
         # One thread: it plans and gathers faster than any device trains, and streams remember their last plans.
         options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
         windows = iter(grain.MapDataset.source(source).to_iter_dataset(options))

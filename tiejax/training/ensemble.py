@@ -63,10 +63,10 @@ class Feed(Protocol):
     def window(self) -> int:
         """The steps of a window."""
 
-    def open(self, seeds: Sequence[int], part: int, parts: int, first: int) -> Iterator[PyTree]:
+    def open(self, seeds: Sequence[int], own: range, parts: int, first: int) -> Iterator[PyTree]:
         """Return the windows from `first` on for these seeds, leaves `[seeds, window, rows, ...]` of numpy arrays.
 
-        parts: the rows of each step are split into so many equal parts, of which the one with number `part` is wanted.
+        parts: the rows of each step are split into so many equal parts, of which those with the numbers `own` are wanted.
         """
 
 
@@ -292,12 +292,8 @@ class _Windows:
         self._first = min(seed[0] for seed, _ in mine)
         own = padded[self._first : max(seed[1] for seed, _ in mine)]
         lowest, highest = min(part[0] for _, part in mine), max(part[1] for _, part in mine)
-        number = highest - lowest
-        if lowest % number or parts % number:
-            raise ValueError("the devices of a process must hold an aligned part of each member")
-        self._parts = parts // number
-        self._open = lambda first: feed.open(own, lowest // number, self._parts, first)
-        self._part = lowest // number
+        self._parts, self._own = parts, range(lowest, highest)
+        self._open = lambda first: feed.open(own, self._own, parts, first)
         self._held: dict[int, PyTree] = {}
         self._source: Iterator[PyTree] | None = None
         self._next = 0  # what the source gives next
@@ -322,13 +318,13 @@ class _Windows:
 
     def _placed(self, window: PyTree) -> PyTree:
         def put(leaf: np.ndarray) -> jax.Array:
-            rows = leaf.shape[2]
+            rows = leaf.shape[2] // len(self._own)
             shape = (self._seeds, leaf.shape[1], rows * self._parts, *leaf.shape[3:])
 
             def part(index: Any) -> np.ndarray:
                 low, high, _ = index[0].indices(shape[0])
                 first, last, _ = index[2].indices(shape[2])
-                own = slice(first - self._part * rows, last - self._part * rows)
+                own = slice(first - self._own.start * rows, last - self._own.start * rows)
                 return leaf[low - self._first : high - self._first, :, own]
 
             return jax.make_array_from_callback(shape, self._sharding, part)
