@@ -207,16 +207,11 @@ def assert_close(ours, wanted):
 def test_eight_devices_train_one_member_as_one_does(data, on_one_device):
     """Rows, parameters and optimizer state in eight parts: 50 steps to 1e-5."""
     one = on_one_device
-    eight = on_devices(data, 8, "--seeds", 1, "--mesh", 8)
+    eight = on_devices(data, 8, "--seeds", 1)  # nobody asked for 8: the seeds leave no more to do
     assert (int(one["mesh"]), int(eight["mesh"])) == (1, 8)
     assert int(eight["rows"]) == int(one["rows"])
     assert np.prod(eight["part"]) * 8 == np.prod(one["part"])
     assert_close(eight, one)
-    # Two devices a member, two members at once: nobody asked, the seeds leave no more to do.
-    two = on_devices(data, 4, "--seeds", 2)
-    assert int(two["mesh"]) == 2
-    first = {name: two[name][:, :1] if two[name].ndim > 2 else two[name] for name in two if name != "table"}
-    assert_close({**first, "table": two["table"][:1]}, one)
 
 
 def test_two_processes_work_as_one(data, on_one_device):
