@@ -227,6 +227,14 @@ def _written(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _data_words(data: Mapping[str, Any]) -> str:
+    splits = [f"{part['sentences']:,} ({part['pieces']:,} pieces) for {name}" for name, part in data["splits"].items()]
+    return (
+        f"sentences: {', '.join(splits)}; {data['dropped']:,} too short, {data['cut']:,} cut; "
+        f"fingerprint {data['fingerprint'][:16]}"
+    )
+
+
 def _set_words(entry: Mapping[str, Any]) -> str:
     """Write what a set of pairs is, and whether DH holds in it."""
     if entry["dh"] is None:
@@ -258,7 +266,7 @@ def page(
     more = "".join(f"; {_written({name: value})}" for name, value in results["model"].items() if name not in config)
     setting = {
         "corpus": ", ".join(map(str, config["corpus"])) or "the prose that CPython carries",
-        "data": _written(results["data"]),
+        "data": _data_words(results["data"]),
         "tokenizer": f"{config['tokenizer'] or 'WordPiece trained on the corpus'}, vocabulary {config['vocab_size']:,}",
         "pairs": "; ".join(_set_words(entry) for entry in results["sets"]),
         "model": f"{shape}, {config['heads']} heads, feed-forward {config['feed_forward']}{more}",
