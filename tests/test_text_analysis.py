@@ -341,7 +341,8 @@ def test_the_page_says_what_was_run_and_found(analysed, pictures):
     page = page_of(analysed, pictures)
     assert page.count("data:image/png") == len(analysed[2])
     for text in (
-        "books/a.txt, books/b.txt", "123,456 (7,654,321 pieces) for validation", "3,456 cut; fingerprint ab12cd", "vocabulary 8,192",
+        "books/a.txt, books/b.txt", "123,456 (7,654,321 pieces) for validation", "3,456 cut; fingerprint ab12cd",
+        "vocabulary 8,192",
         "3 layers of width 128, 4 heads, feed-forward 512; parameters untied 8,434,048, tied 4,514,432",
         "probability 0.5, as likely as its word: DH holds", "probability 0.1, not as likely as its word: DH fails",
         "unrelated: 40 pairs of different words", "10,123 real pieces per second, 1.8% padding, device idle 1.3% of the time",
