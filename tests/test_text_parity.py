@@ -95,7 +95,7 @@ def test_loss_and_gradients_are_the_published_ones(x64, tied, norm_first):
     visit, vocabulary = batch()
     encoder = models.Transformer(LAYERS, WIDTH, HEADS, HIDDEN, identical_layers=False, norm_first=norm_first)
     model = models.MaskedLM(vocabulary, WIDTH, encoder, embedding_std=0.3, padding=0)
-    params = model.init(jax.random.key(0), jnp.zeros((1, LENGTH), jnp.int32))["params"]
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, LENGTH), jnp.int32))["params"]
     assert params["embed"]["embedding"].dtype == jnp.float64
     stored = tying.store(params, TIES) if tied else params
 
@@ -106,7 +106,7 @@ def test_loss_and_gradients_are_the_published_ones(x64, tied, norm_first):
         table = params["head"]["embedding"]
         return training.predict_slots(states, table, visit.target, visit.weight, 16)[0] / jnp.sum(visit.weight)
 
-    value, gradients = jax.value_and_grad(loss)(stored)
+    value, gradients = jax.jit(jax.value_and_grad(loss))(stored)
     reference = Published(tying.view(stored, TIES) if tied else params, tied, norm_first)
     expected = reference.loss(*as_published(visit))
     expected.backward()
