@@ -22,6 +22,7 @@ from tiejax.data import exor
 from tiejax.reporting import command_line, environment
 from tiejax.reporting.command_line import BadInput
 from tiejax.reporting.console import Console, number
+from tiejax.reporting.run_directory import RunDirectory
 
 RECORD_EVERY = 500
 ENDLESS = 100_000_000
@@ -512,10 +513,7 @@ def bench_text(argv: Sequence[str]) -> int:
     config, switches = command_line.parse(TextConfig, TEXT_COMMAND, argv)
     config.check()
     out = Path(config.out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"--out {out}: cannot be written: {error.strerror}") from None
+    RunDirectory.probe(out)
     console = Console(switches["quiet"])
     # Before jax is imported, as the experiment does where its seeds can be dealt out evenly.
     if config.seeds % environment.cores() == 0:
@@ -550,6 +548,7 @@ def bench_text(argv: Sequence[str]) -> int:
         "rows": rows,
         "device_rates": rates,
     }
+    out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(results, indent=1))
     console.result(f"results: {out / 'results.json'}")
     return 0

@@ -157,7 +157,7 @@ def test_one_run_is_one_compilation_whatever_the_chunks():
     members = ensemble.start(settings.seed_list)
     traced = []
     one = ensemble.draw
-    object.__setattr__(ensemble, "draw", lambda key, step: traced.append(1) or one(key, step))
+    object.__setattr__(ensemble, "draw", lambda key, step, fed: traced.append(1) or one(key, step, fed))
     runner = ensemble.compile(settings.seed_list, members)
     count = len(traced)
     members, records = runner.place(members), []

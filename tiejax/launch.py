@@ -134,6 +134,7 @@ def start(experiment: Experiment, argv: Sequence[str], prepare: Preparation = la
 def _begin(experiment: Experiment, argv: Sequence[str], prepare: Preparation) -> Started:
     """Do what may take long, and writes nothing to the run directory."""
     config, switches, out = read_command_line(experiment, argv)
+    config = dataclasses.replace(config, out=str(out))  # where it is now: a run directory may have been moved
     if switches["resume"] and RunDirectory.state(out) == "finished":
         return Started(config, switches, None, True, True, None)
     RunDirectory.probe(out)
