@@ -389,6 +389,13 @@ def pairs_of(text: Text) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
     }
 
 
+def buckets_of(text: Text) -> tuple[list[str], np.ndarray]:
+    """Return the token-frequency buckets of the training split: their names, and the bucket of every id."""
+    from tiejax.data import text_batches
+
+    return text_batches.buckets(np.bincount(text.train.ids, minlength=text.vocabulary.size), text.twins)
+
+
 def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
     """Return tied and untied members of a resolved configuration, with what is recorded of them."""
     import jax
@@ -435,8 +442,7 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
         finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((params, found))]
         return found | {"overflow": training.total(batch.overflow), "finite": jnp.all(jnp.stack(finite))}
 
-    count = np.bincount(text.train.ids, minlength=text.vocabulary.size)
-    names, bucket = text_batches.buckets(count, text.twins)
+    names, bucket = buckets_of(text)
     stream = text_rows.Stream(*text.validation, config.max_length, text.vocabulary.pad, 0, packed)
     shape = config.validation_batches, planned.rows, config.max_length
     everywhere = np.arange(own_rows * planned.mesh)
@@ -506,13 +512,11 @@ def reach(config: Config, planned: Plan) -> dict[str, float]:
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config, text: Text) -> dict[str, np.ndarray]:
     """Return the records as the arrays of metrics.npz: `[variant, seed, record, ...]`, validations under `validation_`."""
     from tiejax.analysis.exor import VARIANTS
-    from tiejax.data import text_batches
 
-    count = np.bincount(text.train.ids, minlength=text.vocabulary.size)
     arrays = {
         "variants": np.array(VARIANTS),
         "seeds": np.array(config.seed_list),
-        "bucket_names": np.array(text_batches.buckets(count, text.twins)[0]),
+        "bucket_names": np.array(buckets_of(text)[0]),
         **pairs_of(text)[1],
     }
     for recorder, prefix in (("record", ""), ("validation", "validation_")):
@@ -521,14 +525,18 @@ def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config
     return arrays
 
 
-def scalars(records: Mapping[str, Mapping[str, np.ndarray]], text: Text) -> "list[tuple[dict[str, np.ndarray], np.ndarray]]":
-    """Return what TensorBoard is shown of records: points `[record, seed, variant]` by name, and their steps."""
-    facts = pairs_of(text)[1]
+def scalars(
+    records: Mapping[str, Mapping[str, np.ndarray]], pairs: Mapping[str, np.ndarray]
+) -> "list[tuple[dict[str, np.ndarray], np.ndarray]]":
+    """Return what TensorBoard is shown of records: points `[record, seed, variant]` by name, and their steps.
+
+    pairs: what `pairs_of` says of the recorded distances.
+    """
     record = records["record"]
     shown = {name: record[name] for name in ("train_loss", "train_accuracy", "norm_input", "norm_output")}
-    for number, name in enumerate(facts["set_names"]):
+    for number, name in enumerate(pairs["set_names"]):
         for table in ("input", "output"):
-            of_set = record[f"distance_{table}"][..., facts["pair_set"] == number]
+            of_set = record[f"distance_{table}"][..., pairs["pair_set"] == number]
             if of_set.shape[-1]:
                 shown[f"distance_{table}/{name}"] = of_set.mean(-1)
     validation = records["validation"]
@@ -609,7 +617,7 @@ def main(argv: Sequence[str]) -> int:
     if 2 * far["per_coordinate"] < far["initial"]:
         console.warn("twins cannot meet in this run: raise --steps or --learning_rate")
     ensemble = build_ensemble(config, text, planned)
-    events = None
+    events, pairs = None, pairs_of(text)[1]
     if config.tensorboard and run is not None:
         from tiejax.reporting.event_files import EventFiles
 
@@ -618,7 +626,7 @@ def main(argv: Sequence[str]) -> int:
 
     def write_events(records: Any) -> None:
         if events is not None:
-            for points, steps in scalars(records, text):
+            for points, steps in scalars(records, pairs):
                 events.write(points, steps)
 
     trained = launch.train(ensemble, config.seed_list, started, console, stop, models, on_records=write_events)

@@ -20,8 +20,8 @@ import pytest
 import tensorflow_datasets as tfds
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import Ended, end, start_python
 
-from tests.processes import Ended, end, start_python
 from tiejax.data import corpus
 from tiejax.data.corpus import CorpusError
 

@@ -12,9 +12,9 @@ import filelock
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from processes import end, start_python, tree
 from tensorflow_datasets.core import shuffle
 
-from tests.processes import end, start_python, tree
 from tiejax.data import corpus, prepared, tokenizer
 from tiejax.data.corpus import CorpusError
 

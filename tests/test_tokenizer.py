@@ -12,9 +12,9 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import Ended, end, start_python
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from tests.processes import Ended, end, start_python
 from tiejax.data import tokenizer as tokenization
 from tiejax.data.corpus import CorpusError
 

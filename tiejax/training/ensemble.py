@@ -128,6 +128,8 @@ class Ensemble:
 
     def _whole(self, params: PyTree) -> PyTree:
         """Return the parameters of a member in full, from what this device holds of them."""
+        if self.devices == 1:  # tracing `init` for shapes is not free
+            return params
         return gather(params, jax.eval_shape(self.init, jax.random.key(0)), self.devices)
 
     def _each(self, one: Callable[..., Any], *members: Any) -> Any:

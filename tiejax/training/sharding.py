@@ -5,7 +5,7 @@ Parameters are gathered where the loss reads them, so that automatic differentia
 the optimizer updates each part where it lies. A loss is a device's share of the mean: whoever writes it divides by `total`.
 """
 
-import functools
+import math
 from typing import Any
 
 import jax
@@ -20,9 +20,8 @@ SMALLEST = 4096  # elements below which splitting a leaf costs more than it save
 
 def split_axis(shape: tuple[int, ...], devices: int) -> int | None:
     """Return the axis along which a leaf of this shape is split over so many devices, None if it is kept whole."""
-    size = functools.reduce(lambda product, length: product * length, shape, 1)
     fitting = [axis for axis, length in enumerate(shape) if length % devices == 0]
-    if devices == 1 or size < SMALLEST or not fitting:
+    if devices == 1 or math.prod(shape) < SMALLEST or not fitting:
         return None
     return max(fitting, key=lambda axis: shape[axis])
 
@@ -40,7 +39,7 @@ def gather(parts: PyTree, shapes: PyTree, devices: int) -> PyTree:
         axis = split_axis(shape.shape, devices)
         return _read_everywhere(part) if axis is None else jax.lax.all_gather(part, DATA, axis=axis, tiled=True)
 
-    return parts if devices == 1 else jax.tree.map(whole, parts, shapes)
+    return jax.tree.map(whole, parts, shapes)
 
 
 @jax.custom_vjp
