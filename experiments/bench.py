@@ -28,6 +28,30 @@ RECORD_EVERY = 500
 ENDLESS = 100_000_000
 
 
+def check_repeats(repeats: int) -> None:
+    """Raise BadInput if so many measurements have no median worth its name."""
+    if repeats < 5:
+        raise BadInput(f"--repeats: a median needs at least 5, got {repeats}")
+
+
+def write(out: Path, benchmark: str, config: Any, measured: dict[str, Any]) -> Path:
+    """Write results.json: what was measured, with what settings, on what machine; return its path."""
+    import jax
+
+    results = {
+        "benchmark": benchmark,
+        "config": dataclasses.asdict(config),
+        "devices": [device.device_kind for device in jax.devices()],
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "jax": jax.__version__,
+        **measured,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "results.json").write_text(json.dumps(results, indent=1))
+    return out / "results.json"
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Throughput of EXor's training, recording included.
@@ -56,8 +80,7 @@ class Config:
             raise BadInput(f"--seeds: needs numbers of at least 1, got {self.seeds}")
         if not self.engines:
             raise BadInput("--engines: fast, plain or both, got none")
-        if self.repeats < 5:
-            raise BadInput(f"--repeats: a median needs at least 5, got {self.repeats}")
+        check_repeats(self.repeats)
         for name in ("seconds", "torch_seconds"):
             if not getattr(self, name) > 0:
                 raise BadInput(f"--{name}: must be above 0, got {getattr(self, name)}")
@@ -290,10 +313,7 @@ def bench_exor(argv: Sequence[str]) -> int:
     config, switches = command_line.parse(Config, COMMAND, argv)
     config.check()
     out = Path(config.out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"--out {out}: cannot be written: {error.strerror}") from None
+    RunDirectory.probe(out)
     console = Console(switches["quiet"])
     environment.one_device_a_core()
     import jax
@@ -334,13 +354,7 @@ def bench_exor(argv: Sequence[str]) -> int:
         f"{rates['bytes']:.3g} bytes a second: {floors['arithmetic']:,.0f} model-steps/s by arithmetic, "
         f"{floors['memory']:,.0f} by memory"
     )
-    results = {
-        "benchmark": "exor",
-        "config": dataclasses.asdict(config),
-        "devices": [device.device_kind for device in jax.devices()],
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "jax": jax.__version__,
+    measured = {
         "torch": torch_rate,
         "rows": rows,
         "recording_share": share,
@@ -348,9 +362,9 @@ def bench_exor(argv: Sequence[str]) -> int:
         "device_rates": rates,
         "floor": floors,
     }
-    (out / "results.json").write_text(json.dumps(results, indent=1))
+    file = write(out, "exor", config, measured)
     figure = figures.save(draw(rows, torch_rate, least), out, "throughput")
-    console.result(f"results: {out / 'results.json'}, figure: {figure}")
+    console.result(f"results: {file}, figure: {figure}")
     return 0
 
 
@@ -388,8 +402,7 @@ class TextConfig:
         """Raise BadInput, naming the option, if this cannot be measured."""
         if not self.forms:
             raise BadInput("--forms: published, masked, packed or some of them, got none")
-        if self.repeats < 5:
-            raise BadInput(f"--repeats: a median needs at least 5, got {self.repeats}")
+        check_repeats(self.repeats)
         if not self.seconds > 0:
             raise BadInput(f"--seconds: must be above 0, got {self.seconds}")
 
@@ -538,19 +551,7 @@ def bench_text(argv: Sequence[str]) -> int:
         f"on {jax.device_count()} devices; a batch is {rows[0]['longest_of_batch']:.0f} pieces long on average, a padded row "
         f"{rows[0]['row_length']}"
     )
-    results = {
-        "benchmark": "text",
-        "config": dataclasses.asdict(config),
-        "devices": [device.device_kind for device in jax.devices()],
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "jax": jax.__version__,
-        "rows": rows,
-        "device_rates": rates,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "results.json").write_text(json.dumps(results, indent=1))
-    console.result(f"results: {out / 'results.json'}")
+    console.result(f"results: {write(out, 'text', config, {'rows': rows, 'device_rates': rates})}")
     return 0
 
 

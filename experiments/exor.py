@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,10 +10,10 @@ import numpy as np
 
 from tiejax import launch
 from tiejax.data import exor
-from tiejax.reporting import command_line, environment
+from tiejax.reporting import checks, command_line, environment
 from tiejax.reporting.command_line import BadInput
 from tiejax.reporting.console import Console
-from tiejax.reporting.run_directory import CONFIG, plain, stop_flag
+from tiejax.reporting.run_directory import plain, stop_flag
 
 if TYPE_CHECKING:
     from tiejax.analysis.exor import Symbols, Trajectories
@@ -175,41 +174,21 @@ class Config:
             raise BadInput(
                 f"--doses: more than {exor.MAX_CONTEXTS} contexts have no exact risk to respond with; take fewer --bits"
             )
-        if self.seeds == [] or (isinstance(self.seeds, int) and self.seeds < 1):
-            raise BadInput(f"--seeds: needs at least one seed, got {self.seeds}")
-        seeds = self.seeds if isinstance(self.seeds, list) else [self.seeds - 1]  # a list of all of them may be huge
-        if outside := [seed for seed in seeds if not 0 <= seed < 2**31]:
-            raise BadInput(f"--seeds: must lie between 0 and 2147483647, got {outside[0]}")
-        if repeated := [seed for seed, count in collections.Counter(seeds).items() if count > 1]:
-            raise BadInput(f"--seeds: every seed once, {repeated[0]} is repeated")
+        checks.check_seeds(self.seeds)
         sizes = ("layers", "width", "heads", "feed_forward", "hidden", "token_hidden", "channel_hidden")
-        for name in (*sizes, "steps", "half_period", "record_every", "exact_every", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise BadInput(f"--{name}: must be at least 1, got {value}")
-        for name in ("learning_rate", "minimum_learning_rate", "weight_decay", "eps"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise BadInput(f"--{name}: must be a finite number and not negative, got {value}")
+        checks.check_counts(self, (*sizes, "steps", "half_period", "record_every", "exact_every", "batch_size"))
+        checks.check_not_negative(self, ("learning_rate", "minimum_learning_rate", "weight_decay", "eps"))
         if self.max_norm is not None and not self.max_norm > 0:
             raise BadInput(f"--max_norm: must be above 0, got {self.max_norm}")
         if not self.out:
             raise BadInput("--out: must name a directory, got nothing")
         if not self.checkpoint_every > 0:
             raise BadInput(f"--checkpoint_every: must be above 0, got {self.checkpoint_every}")
-        if not 0 <= self.dropout < 1:
-            raise BadInput(f"--dropout: must lie in [0, 1), got {self.dropout}")
+        checks.check_model(self)
         if self.engine == "fast" and (reason := _why_not_fast(self.model, self.dropout)):
             raise BadInput(f"--engine: fast would not be exact, since {reason}; use plain, or auto")
-        assert self.width is not None
-        assert self.learning_rate is not None
         assert self.exact_every is not None
-        if self.heads and self.width % self.heads:
-            raise BadInput(f"--heads: {self.heads} heads do not divide the width {self.width}")
-        if self.schedule == "cosine" and self.minimum_learning_rate > self.learning_rate:
-            raise BadInput(
-                f"--minimum_learning_rate: {self.minimum_learning_rate} is above --learning_rate {self.learning_rate}"
-            )
+        checks.check_schedule(self)
         if self.exact_every % self.record_every:
             raise BadInput(f"--exact_every: must be a multiple of --record_every {self.record_every}, got {self.exact_every}")
         train = exor.train_size(task.bits)
@@ -228,7 +207,7 @@ class Config:
 
     @property
     def seed_list(self) -> list[int]:
-        return list(range(self.seeds)) if isinstance(self.seeds, int) else list(self.seeds)
+        return checks.seed_list(self.seeds)
 
     @property
     def ordered(self) -> bool:
@@ -353,8 +332,7 @@ def build_ensemble(config: Config) -> "Ensemble":
             "distance_output": pairwise_distances(params["head"]["embedding"]),
             **{f"{name}_{metric}": value for name, metrics in sampled.items() for metric, value in metrics.items()},
         }
-        finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((params, found))]
-        return found | {"finite": jnp.all(jnp.stack(finite))}
+        return found | {"finite": training.all_finite((params, found))}
 
     recorders = {"record": training.Recorder(config.record_every, measure)}
     if exor.count_contexts(task, config.ordered) <= exor.MAX_CONTEXTS:
@@ -387,11 +365,8 @@ def build_ensemble(config: Config) -> "Ensemble":
 
         recorders["exact"] = training.Recorder(config.exact_every, measure_risk)
 
-    schedule = (
-        training.cosine_cycle(config.learning_rate, config.minimum_learning_rate, config.half_period)
-        if config.schedule == "cosine"
-        else training.constant(config.learning_rate)
-    )
+    rates = config.learning_rate, config.minimum_learning_rate
+    schedule = training.make_schedule(config.schedule, *rates, config.half_period)
     return training.Ensemble(
         init=init,
         draw=draw,
@@ -407,6 +382,7 @@ def build_ensemble(config: Config) -> "Ensemble":
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config) -> dict[str, np.ndarray]:
     """Return the records as the arrays of metrics.npz: `[variant, seed, record, ...]`, exact ones under `exact_`."""
+    from tiejax import training
     from tiejax.analysis import symbol_pairs
     from tiejax.analysis.exor import VARIANTS
 
@@ -418,10 +394,7 @@ def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config
     }
     if config.doses is not None:
         arrays["dose"] = np.array([config.doses[condition] for condition, _ in config.members])
-    for recorder, prefix in (("record", ""), ("exact", "exact_")):
-        for field, values in records.get(recorder, {}).items():
-            arrays[prefix + field] = values if field == "step" else np.moveaxis(values, (2, 1, 0), (0, 1, 2))
-    return arrays
+    return arrays | training.by_variant(records, {"record": "", "exact": "exact_"})
 
 
 def task_symbols(task: exor.EXor) -> "Symbols":
@@ -508,7 +481,7 @@ def main(argv: Sequence[str]) -> int:
     # Accelerators multiply float32 in fewer bits unless told otherwise; exact risk would not be exact.
     jax.config.update("jax_default_matmul_precision", "highest")
 
-    from tiejax.reporting import dose_response, figures
+    from tiejax.reporting import dose_response
     from tiejax.reporting import exor as pages
 
     devices = {"devices": [one.device_kind for one in jax.devices()]}
@@ -543,25 +516,11 @@ def main(argv: Sequence[str]) -> int:
             "model": config.model_settings,
             "steps": config.steps,
             **found,
-            "timing": {
-                "compile_s": trained.compile_s,
-                "train_s": trained.train_s,
-                "model_steps_per_s": trained.steps_here * models / trained.train_s if trained.train_s else None,
-            },
+            "timing": launch.timing(trained, models),
         }
     )
-    if results["excluded_seeds"]:
-        for row in results["non_finite"]:
-            console.warn(f"{row['variant']} seed {row['seed']} became non-finite (seen at step {row['step']})")
-        console.warn(f"left out of the statistics: seeds {', '.join(map(str, results['excluded_seeds']))}")
-    pictures = [(item.caption, figures.save(item.figure, run.figures, item.name)) for item in drawn]
     write_page = pages.page if config.doses is None else dose_response.page
-    settings = (run.path / CONFIG).read_text()
-    report = run.write_report(write_page(results, dataclasses.asdict(config), settings, facts, pictures))
-    run.write_results(results)
-    run.release()
-    console.claims(results["claims"])
-    console.result(f"report: {report}")
+    launch.finish(run, config, results, facts, drawn, write_page, console)
     return 0
 
 

@@ -1,6 +1,5 @@
 """Masked-LM pre-training on text with planted twins, tied against untied (Bertolotti and Cazzola, ICML 2024)."""
 
-import collections
 import dataclasses
 import json
 import math
@@ -13,10 +12,10 @@ import numpy as np
 
 from tiejax import launch
 from tiejax.data import twins as planting
-from tiejax.reporting import command_line, environment
+from tiejax.reporting import checks, command_line, environment
 from tiejax.reporting.command_line import BadInput
 from tiejax.reporting.console import Console
-from tiejax.reporting.run_directory import CONFIG, plain, stop_flag
+from tiejax.reporting.run_directory import plain, stop_flag
 
 if TYPE_CHECKING:
     from tiejax.data.prepared import Prepared, Sentences
@@ -164,22 +163,10 @@ class Config:
             seen[value] = probability
             if not words:
                 raise BadInput(f"--twins: the set at {probability} has no word")
-        if self.seeds == [] or (isinstance(self.seeds, int) and self.seeds < 1):
-            raise BadInput(f"--seeds: needs at least one seed, got {self.seeds}")
-        seeds = self.seeds if isinstance(self.seeds, list) else [self.seeds - 1]
-        if outside := [seed for seed in seeds if not 0 <= seed < 2**31]:
-            raise BadInput(f"--seeds: must lie between 0 and 2147483647, got {outside[0]}")
-        if repeated := [seed for seed, count in collections.Counter(seeds).items() if count > 1]:
-            raise BadInput(f"--seeds: every seed once, {repeated[0]} is repeated")
+        checks.check_seeds(self.seeds)
         sizes = ("layers", "width", "heads", "feed_forward", "batch_size", "steps", "half_period", "record_every")
-        for name in (*sizes, "validate_every", "validation_batches", "mesh", "vocab_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise BadInput(f"--{name}: must be at least 1, got {value}")
-        for name in ("learning_rate", "minimum_learning_rate", "weight_decay", "eps", "embedding_std"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise BadInput(f"--{name}: must be a finite number and not negative, got {value}")
+        checks.check_counts(self, (*sizes, "validate_every", "validation_batches", "mesh", "vocab_size"))
+        checks.check_not_negative(self, ("learning_rate", "minimum_learning_rate", "weight_decay", "eps", "embedding_std"))
         for name in ("epochs", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
@@ -188,20 +175,14 @@ class Config:
             raise BadInput(f"--max_length: must lie between 3, for [CLS], a piece and [SEP], and 4096, got {self.max_length}")
         if not 3 <= self.min_length <= self.max_length:
             raise BadInput(f"--min_length: must lie between 3 and --max_length {self.max_length}, got {self.min_length}")
-        if not 0 <= self.dropout < 1:
-            raise BadInput(f"--dropout: must lie in [0, 1), got {self.dropout}")
-        if self.width % self.heads:
-            raise BadInput(f"--heads: {self.heads} heads do not divide the width {self.width}")
-        if self.schedule == "cosine" and self.minimum_learning_rate > self.learning_rate:
-            raise BadInput(
-                f"--minimum_learning_rate: {self.minimum_learning_rate} is above --learning_rate {self.learning_rate}"
-            )
+        checks.check_model(self)
+        checks.check_schedule(self)
         if not self.out:
             raise BadInput("--out: must name a directory, got nothing")
 
     @property
     def seed_list(self) -> list[int]:
-        return list(range(self.seeds)) if isinstance(self.seeds, int) else list(self.seeds)
+        return checks.seed_list(self.seeds)
 
     @property
     def sets(self) -> dict[float, list[str]]:
@@ -439,8 +420,7 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
             table = params[part]["embedding"]
             found[f"distance_{name}"] = jnp.linalg.norm(table[pairs[:, 0]] - table[pairs[:, 1]], axis=-1)
             found[f"norm_{name}"] = jnp.mean(jnp.linalg.norm(table, axis=-1))
-        finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((params, found))]
-        return found | {"overflow": training.total(batch.overflow), "finite": jnp.all(jnp.stack(finite))}
+        return found | {"overflow": training.total(batch.overflow), "finite": training.all_finite((params, found))}
 
     names, bucket = buckets_of(text)
     stream = text_rows.Stream(*text.validation, config.max_length, text.vocabulary.pad, 0, packed)
@@ -496,9 +476,8 @@ def schedule_of(config: Config, planned: Plan) -> Any:
     """Return the learning-rate schedule of a run."""
     from tiejax import training
 
-    if config.schedule == "constant":
-        return training.constant(config.learning_rate)
-    return training.cosine_cycle(config.learning_rate, config.minimum_learning_rate, planned.half_period)
+    rates = config.learning_rate, config.minimum_learning_rate
+    return training.make_schedule(config.schedule, *rates, planned.half_period)
 
 
 def reach(config: Config, planned: Plan) -> dict[str, float]:
@@ -511,6 +490,7 @@ def reach(config: Config, planned: Plan) -> dict[str, float]:
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config, text: Text) -> dict[str, np.ndarray]:
     """Return the records as the arrays of metrics.npz: `[variant, seed, record, ...]`, validations under `validation_`."""
+    from tiejax import training
     from tiejax.analysis.exor import VARIANTS
 
     arrays = {
@@ -519,10 +499,7 @@ def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config
         "bucket_names": np.array(buckets_of(text)[0]),
         **pairs_of(text)[1],
     }
-    for recorder, prefix in (("record", ""), ("validation", "validation_")):
-        for field, values in records[recorder].items():
-            arrays[prefix + field] = values if field == "step" else np.moveaxis(values, (2, 1, 0), (0, 1, 2))
-    return arrays
+    return arrays | training.by_variant(records, {"record": "", "validation": "validation_"})
 
 
 def scalars(
@@ -594,7 +571,6 @@ def main(argv: Sequence[str]) -> int:
         jax.config.update("jax_default_matmul_precision", "highest")
 
     from tiejax.analysis.text_mlm import analyse
-    from tiejax.reporting import figures
     from tiejax.reporting import text_mlm as pages
 
     devices = {"devices": [one.device_kind for one in jax.devices()]}
@@ -641,7 +617,8 @@ def main(argv: Sequence[str]) -> int:
     run.write_metrics(metrics)
     decay = config.weight_decay * far["per_coordinate"] if config.optimizer == "adamw" else 0.0
     found, runs = analyse(metrics, decay)
-    rate = trained.steps_here / trained.train_s if trained.train_s else None
+    timing = launch.timing(trained, models)
+    rate = timing["model_steps_per_s"]
     results = plain(
         {
             "experiment": "text_mlm",
@@ -651,24 +628,14 @@ def main(argv: Sequence[str]) -> int:
             "reach": far,
             **found,
             "timing": {
-                "compile_s": trained.compile_s,
-                "train_s": trained.train_s,
-                "model_steps_per_s": rate * models if rate else None,
-                "tokens_per_s": rate * models * planned.tokens if rate else None,
+                **timing,
+                "tokens_per_s": rate * planned.tokens if rate else None,
                 "idle_share": trained.idle_share if rate else None,
                 "padding": planned.padding,
             },
         }
     )
-    if results["excluded_seeds"]:
-        console.warn(f"left out of the statistics, not finite: seeds {', '.join(map(str, results['excluded_seeds']))}")
-    pictures = [(item.caption, figures.save(item.figure, run.figures, item.name)) for item in pages.drawn(runs, found)]
-    settings = (run.path / CONFIG).read_text()
-    report = run.write_report(pages.page(results, dataclasses.asdict(config), settings, facts, pictures))
-    run.write_results(results)
-    run.release()
-    console.claims(results["claims"])
-    console.result(f"report: {report}")
+    launch.finish(run, config, results, facts, pages.drawn(runs, found), pages.page, console)
     return 0
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from tiejax.reporting.console import Console
 from tiejax.reporting.run_directory import CONFIG, RunDirectory
 
 if TYPE_CHECKING:
+    from tiejax.reporting.exor import Drawn
     from tiejax.training import Checkpoints, Ensemble
     from tiejax.training.run import Trained
 
@@ -196,3 +197,40 @@ def train(
     if not trained.finished:
         console.result(f"stopped at step {int(trained.members.cursor):,}; go on with the same command and --resume")
     return trained
+
+
+def timing(trained: "Trained", models: int) -> dict[str, float | None]:
+    """Return what results.json says of the time of so many models; no rate if this process trained nothing."""
+    return {
+        "compile_s": trained.compile_s,
+        "train_s": trained.train_s,
+        "model_steps_per_s": trained.steps_here * models / trained.train_s if trained.train_s else None,
+    }
+
+
+def finish(
+    run: RunDirectory,
+    config: Any,
+    results: dict[str, Any],
+    facts: Mapping[str, Any],
+    drawn: "Sequence[Drawn]",
+    page: Callable[..., str],
+    console: Console,
+) -> None:
+    """Write figures, report and results, which end the run, and say what was found.
+
+    facts: environment.json. page: (results, resolved configuration, its YAML, facts, captions and PNG files) -> HTML.
+    """
+    from tiejax.reporting import figures
+
+    if results["excluded_seeds"]:
+        for row in results["non_finite"]:
+            console.warn(f"{row['variant']} seed {row['seed']} became non-finite (seen at step {row['step']})")
+        console.warn(f"left out of the statistics: seeds {', '.join(map(str, results['excluded_seeds']))}")
+    pictures = [(item.caption, figures.save(item.figure, run.figures, item.name)) for item in drawn]
+    settings = (run.path / CONFIG).read_text()
+    report = run.write_report(page(results, dataclasses.asdict(config), settings, facts, pictures))
+    run.write_results(results)
+    run.release()
+    console.claims(results["claims"])
+    console.result(f"report: {report}")

@@ -293,16 +293,9 @@ def of_seeds(metrics: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str,
     return kept | {"seeds": metrics["seeds"][chosen]}
 
 
-def analyse(
-    metrics: Mapping[str, np.ndarray], symbols: Symbols, bayes_cross_entropy: float, cycle: int
-) -> tuple[dict[str, Any], Trajectories]:
-    """Return what results.json says of a run, and the trajectories of the seeds whose members all stayed finite.
-
-    metrics: the arrays of metrics.npz. bayes_cross_entropy: of the training split. The claims are tested twice, over all seeds
-    and over those whose tied and untied members both solved the task.
-    """
-    splits, seeds = [str(name) for name in metrics["splits"]], metrics["seeds"]
-    lasting = np.asarray(metrics["finite"])  # [variant, seed, record]
+def who_lasted(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return which places of the seed axis stayed finite in every variant, and what results.json says of the others."""
+    seeds, lasting = metrics["seeds"], np.asarray(metrics["finite"])  # lasting: [variant, seed, record]
     finite = np.asarray(lasting.all(axis=(0, 2)))
     left = [
         {
@@ -312,15 +305,26 @@ def analyse(
         }
         for variant, seed in np.argwhere(~lasting.all(axis=2)).tolist()
     ]
+    return finite, {"seeds": seeds[finite].tolist(), "excluded_seeds": seeds[~finite].tolist(), "non_finite": left}
+
+
+def analyse(
+    metrics: Mapping[str, np.ndarray], symbols: Symbols, bayes_cross_entropy: float, cycle: int
+) -> tuple[dict[str, Any], Trajectories]:
+    """Return what results.json says of a run, and the trajectories of the seeds whose members all stayed finite.
+
+    metrics: the arrays of metrics.npz. bayes_cross_entropy: of the training split. The claims are tested twice, over all seeds
+    and over those whose tied and untied members both solved the task.
+    """
+    splits, seeds = [str(name) for name in metrics["splits"]], metrics["seeds"]
+    finite, lasted = who_lasted(metrics)
 
     def of(chosen: np.ndarray) -> Trajectories:
         return trajectories(of_seeds(metrics, chosen), symbols, cycle)
 
     runs = of(finite)
     found: dict[str, Any] = {
-        "seeds": seeds[finite].tolist(),
-        "excluded_seeds": seeds[~finite].tolist(),
-        "non_finite": left,
+        **lasted,
         "final": summary(runs, splits),
         "final_last": summary(runs, splits, last=True),
         "solved": None,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.analysis.claims import Claim, assess
-from tiejax.analysis.exor import VARIANTS, of_seeds
+from tiejax.analysis.exor import VARIANTS, of_seeds, who_lasted
 
 TABLES = {"input": "untied input table", "output": "untied output table", "tied": "tied table"}
 RECORDED = {"input": ("distance_input", 0), "output": ("distance_output", 0), "tied": ("distance_input", 1)}
@@ -164,21 +164,11 @@ def analyse(metrics: Metrics, decay: float) -> tuple[dict[str, Any], dict[str, n
     metrics: the arrays of metrics.npz. decay: as for `claims`. The body's `distance_ratio_by_pair` has the median over seeds of
     every pair, by table; `overflow` the most masked positions that one recorded batch of a variant left out.
     """
-    seeds, lasting = metrics["seeds"], np.asarray(metrics["finite"])  # lasting: [variant, seed, record]
-    finite = np.asarray(lasting.all(axis=(0, 2)))
+    finite, lasted = who_lasted(metrics)
     runs = of_seeds(metrics, finite)
     probability = metrics["set_probability"].tolist()
     found: dict[str, Any] = {
-        "seeds": seeds[finite].tolist(),
-        "excluded_seeds": seeds[~finite].tolist(),
-        "non_finite": [
-            {
-                "variant": VARIANTS[variant],
-                "seed": int(seeds[seed]),
-                "step": int(metrics["step"][np.argmin(lasting[variant, seed])]),
-            }
-            for variant, seed in np.argwhere(~lasting.all(axis=2)).tolist()
-        ],
+        **lasted,
         "sets": [
             {
                 "name": str(name),

@@ -148,29 +148,35 @@ def symbol_names(zero: int, one: int) -> list[str]:
     return [*spellings("0", zero), *spellings("1", one), "even", "odd", "mask"]
 
 
-def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+def flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+    """Return the arrays of a nested mapping by their names in words; entries that are None are left out."""
     rows: dict[str, np.ndarray] = {}
     for name, value in entry.items():
         words = prefix + name.replace("_", " ")
         if isinstance(value, Mapping):
-            rows |= _flat(value, f"{words}, ")
+            rows |= flat(value, f"{words}, ")
         elif value is not None:
             rows[words] = np.asarray(value, dtype=float)  # null, as in an empty split, becomes NaN
     return rows
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the numbers of the report: medians and quartiles by variant, then every seed."""
-    untied, tied = (_flat(results["final"][variant]) for variant in VARIANTS)
-    if not results["seeds"]:
-        return {}
-    medians = []
+def medians(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarray]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the report's table of medians and quartiles over seeds, values `[seed]` by name."""
+    rows = []
     for name in untied:
         row = [name]
         for values in (untied[name], tied[name], tied[name] - untied[name]):
             low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
             row.append("-" if math.isnan(middle) else f"{middle:.4f}  [{low:.4f}, {high:.4f}]")
-        medians.append(row)
+        rows.append(row)
+    return ["", *VARIANTS, "tied - untied"], rows
+
+
+def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the numbers of the report: medians and quartiles by variant, then every seed."""
+    untied, tied = (flat(results["final"][variant]) for variant in VARIANTS)
+    if not results["seeds"]:
+        return {}
     shown = {"exact cross entropy, train": "cross-entropy", "exact accuracy, train": "accuracy"}
     shown |= {
         f"relative distance, {table}, {bit}": f"{bit}, {table}" for bit in ("zero", "one") for table in ("input", "output")
@@ -185,7 +191,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     ]
     headings = ["seed", *(f"{shown[name]}: {side}" for name in columns for side in VARIANTS)]
     return {
-        "Numbers: median [quartiles] over seeds, final values": (["", *VARIANTS, "tied - untied"], medians),
+        "Numbers: median [quartiles] over seeds, final values": medians(untied, tied),
         "Numbers: every seed (exact risk of the training split; relative distances of the pairs)": (headings, by_seed),
     }
 
@@ -225,6 +231,12 @@ def reproduction(facts: Mapping[str, Any], config_text: str) -> dict[str, str]:
     }
 
 
+def excluded(results: Mapping[str, Any]) -> list[str]:
+    """Return the page's note on members that became non-finite, if there are any."""
+    members = ", ".join(f"{row['variant']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
+    return [f"Left out with their partners because they became non-finite: {members}."] if results["excluded_seeds"] else []
+
+
 def page(
     results: Mapping[str, Any],
     config: Mapping[str, Any],
@@ -246,10 +258,7 @@ def page(
         "ICML 2024, PMLR 235:3584-3610",
     }
     setting |= performance(timing, facts)
-    notes = []
-    if results["excluded_seeds"]:
-        members = ", ".join(f"{row['variant']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
-        notes.append(f"Left out with their partners because they became non-finite: {members}.")
+    notes = excluded(results)
     both = len(results["solved_pairs"])
     if results["solved"]:
         counts = {name: f"{sum(values)} of {len(values)}" for name, values in results["solved"].items()}

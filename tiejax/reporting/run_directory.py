@@ -46,6 +46,10 @@ def _write(path: Path, content: bytes) -> None:
     os.replace(beside, path)
 
 
+def _held(path: Path) -> BadInput:
+    return BadInput(f"--out {path}: another process is running there; wait for it or name another directory")
+
+
 @dataclasses.dataclass
 class RunDirectory:
     """A directory that this process holds until it ends. Use `claim`."""
@@ -97,9 +101,7 @@ class RunDirectory:
                 with filelock.FileLock(path / ".lock").acquire(timeout=0):
                     pass
             except filelock.Timeout:
-                raise BadInput(
-                    f"--out {path}: another process is running there; wait for it or name another directory"
-                ) from None
+                raise _held(path) from None
 
     @classmethod
     def claim(cls, path: Path, resume: bool, overwrite: bool, config: object) -> "RunDirectory":
@@ -113,7 +115,7 @@ class RunDirectory:
             lock = filelock.FileLock(path / ".lock")
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise BadInput(f"--out {path}: another process is running there; wait for it or name another directory") from None
+            raise _held(path) from None
         except OSError as error:
             raise BadInput(f"--out {path}: cannot be written: {error.strerror}") from None
         cls.check(path, resume, overwrite)

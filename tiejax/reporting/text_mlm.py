@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiejax.reporting import figures, report
-from tiejax.reporting.exor import PANELS, VARIANTS, Drawn, performance, reproduction, training_of
+from tiejax.reporting.exor import PANELS, VARIANTS, Drawn, excluded, flat, medians, performance, reproduction, training_of
 
 PUBLISHED_TOP = 5.0
 TABLE_COLOURS = {"untied, input": figures.BLUE, "untied, output": figures.GREEN, "tied": figures.ORANGE}
@@ -175,26 +175,11 @@ def drawn(metrics: Metrics, results: Mapping[str, Any]) -> list[Drawn]:
     ]
 
 
-def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
-    rows: dict[str, np.ndarray] = {}
-    for name, value in entry.items():
-        words = prefix + name.replace("_", " ")
-        rows |= _flat(value, f"{words}, ") if isinstance(value, Mapping) else {words: np.asarray(value, dtype=float)}
-    return rows
-
-
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Return the numbers of the report: medians and quartiles by variant, every seed, every pair of twins."""
     if not results["seeds"]:
         return {}
-    untied, tied = (_flat(results["final"][variant]) for variant in VARIANTS)
-    medians = []
-    for name in untied:
-        row = [name]
-        for values in (untied[name], tied[name], tied[name] - untied[name]):
-            low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-            row.append("-" if math.isnan(middle) else f"{middle:.4f}  [{low:.4f}, {high:.4f}]")
-        medians.append(row)
+    untied, tied = (flat(results["final"][variant]) for variant in VARIANTS)
     shown = {"validation loss": "loss", "validation accuracy": "accuracy"}
     by_seed = [
         [str(seed), *(f"{side[name][row]:.4f}" for name in shown for side in (untied, tied))]
@@ -207,7 +192,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
         if row["set"] in twins
     ]
     return {
-        "Numbers: median [quartiles] over seeds, final values": (["", *VARIANTS, "tied - untied"], medians),
+        "Numbers: median [quartiles] over seeds, final values": medians(untied, tied),
         "Numbers: every seed, validation": (
             ["seed", *(f"{title}: {side}" for title in shown.values() for side in VARIANTS)],
             by_seed,
@@ -281,10 +266,7 @@ def page(
         **performance(results["timing"], facts),
         **_speed(results["timing"]),
     }
-    notes = []
-    if results["excluded_seeds"]:
-        members = ", ".join(f"{row['variant']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
-        notes.append(f"Left out with their partners because they became non-finite: {members}.")
+    notes = excluded(results)
     if 2 * reach < initial:
         notes.append(
             f"The learning rates sum to {reach:.3g}: two words that start {initial:.3g} apart a coordinate cannot meet in this "

@@ -380,6 +380,23 @@ class Runner:
         return placed, records, worked
 
 
+def all_finite(tree: PyTree) -> jax.Array:
+    """Say whether every number in a tree is finite."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def by_variant(records: Mapping[str, Mapping[str, np.ndarray]], prefixes: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return records `[record, seed, variant, ...]` as `[variant, seed, record, ...]` by prefix and field; steps as they are.
+
+    prefixes: recorder -> what its fields' names begin with; a recorder without records is left out.
+    """
+    return {
+        prefix + field: values if field == "step" else np.moveaxis(values, (2, 1, 0), (0, 1, 2))
+        for recorder, prefix in prefixes.items()
+        for field, values in records.get(recorder, {}).items()
+    }
+
+
 def _numbers(seeds: Sequence[int], conditions: Sequence[int] | None) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(seeds, np.uint32), np.asarray([0] * len(seeds) if conditions is None else conditions, np.int32)
 

@@ -26,6 +26,13 @@ def constant(rate: float) -> optax.Schedule:
     return optax.constant_schedule(rate)
 
 
+def make_schedule(
+    kind: Literal["cosine", "constant"], maximum: int | float, minimum: int | float, half_period: int
+) -> optax.Schedule:
+    """Return the `cosine_cycle` of these rates, or the `constant` one at the maximum."""
+    return cosine_cycle(maximum, minimum, half_period) if kind == "cosine" else constant(maximum)
+
+
 def make_optimizer(
     kind: Literal["adamw", "adam"],
     schedule: optax.Schedule,

@@ -1,0 +1,56 @@
+"""What the configurations of several experiments must hold; each check raises BadInput that names the option."""
+
+import collections
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tiejax.reporting.command_line import BadInput
+
+
+def seed_list(seeds: int | list[int]) -> list[int]:
+    """Return the seeds that a number (0, 1, ...) or a list of them stands for."""
+    return list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+
+
+def check_seeds(seeds: int | list[int]) -> None:
+    """Seeds are at least one, between 0 and 2^31 - 1, each once."""
+    if seeds == [] or (isinstance(seeds, int) and seeds < 1):
+        raise BadInput(f"--seeds: needs at least one seed, got {seeds}")
+    named = seeds if isinstance(seeds, list) else [seeds - 1]  # a list of all of them may be huge
+    if outside := [seed for seed in named if not 0 <= seed < 2**31]:
+        raise BadInput(f"--seeds: must lie between 0 and 2147483647, got {outside[0]}")
+    if repeated := [seed for seed, count in collections.Counter(named).items() if count > 1]:
+        raise BadInput(f"--seeds: every seed once, {repeated[0]} is repeated")
+
+
+def check_counts(config: Any, names: Sequence[str]) -> None:
+    """These fields are at least 1 where they are given."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise BadInput(f"--{name}: must be at least 1, got {value}")
+
+
+def check_not_negative(config: Any, names: Sequence[str]) -> None:
+    """These fields are finite and not negative."""
+    for name in names:
+        value = getattr(config, name)
+        if not (math.isfinite(value) and value >= 0):
+            raise BadInput(f"--{name}: must be a finite number and not negative, got {value}")
+
+
+def check_model(config: Any) -> None:
+    """Dropout is a probability below 1, and the heads, where there are any, divide the width."""
+    if not 0 <= config.dropout < 1:
+        raise BadInput(f"--dropout: must lie in [0, 1), got {config.dropout}")
+    if config.heads and config.width % config.heads:
+        raise BadInput(f"--heads: {config.heads} heads do not divide the width {config.width}")
+
+
+def check_schedule(config: Any) -> None:
+    """The smallest rate of a cosine is not above the largest."""
+    if config.schedule == "cosine" and config.minimum_learning_rate > config.learning_rate:
+        raise BadInput(
+            f"--minimum_learning_rate: {config.minimum_learning_rate} is above --learning_rate {config.learning_rate}"
+        )
