@@ -20,6 +20,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tiejax import tying
 from tiejax.training import cluster
 from tiejax.training.keys import stream
+from tiejax.training.phases import NEVER, Phase, turn
+from tiejax.training.phases import on as phases_on
 from tiejax.training.sharding import DATA, gather, spec
 from tiejax.training.step import Loss, TrainState, make_step
 
@@ -77,7 +79,8 @@ class Ensemble:
     init: key -> parameters stored in full.
     draw: (subject, step, fed) -> batch. fed: what the feed has for this seed and step, None without a feed.
     loss: (params, batch, key) -> (loss, metrics).
-    switches: [variants, resolved ties], which ties each variant has on. A tie that is on starts from its source's values.
+    switches: [variants, resolved ties], which ties each variant has. A tie that is on starts from its source's values.
+    phases: when each variant's ties are on (default: from the start to the end); all variants are one executable.
     recorders: by name; their records are kept by that name.
     together: train the members of a device as one vmapped computation, as suits small models; otherwise one after the other,
         which takes longer to compile.
@@ -101,25 +104,45 @@ class Ensemble:
     feed: Feed | None = None
     together: bool = True
     devices: int = 1
+    phases: Sequence[Phase] | None = None
 
     def __post_init__(self) -> None:
+        if self.phases is not None and len(self.phases) != len(self.switches):
+            raise ValueError(f"{len(self.phases)} phases do not fit {len(self.switches)} variants")
+        if self.phases is not None and (self.switches.any(axis=1) != self.switches.all(axis=1)).any():
+            raise ValueError("a variant with phases has all ties or none")
         if self.devices > 1 and (self.max_norm is not None or any(tie.transform == "transpose" for tie in self.ties)):
             raise ValueError("members on several devices are neither clipped nor tied by transposes")
 
     def start(self, seeds: Sequence[int]) -> Members:
         """Return the members of these seeds before their first step."""
 
+        equal = self.switches & np.array([[phase.starts_equal] for phase in self._phases])
+        by_use = any(phase.policy == "split" and phase.end < NEVER for phase in self._phases)
+
         def member(key: jax.Array, on: jax.Array) -> TrainState:
             params = self.init(stream(key, "init"))
             params = tying.copy_to_targets(params, params, self.ties, on)
-            return TrainState(params, self.optimizer.init(params))
+            uses = self.optimizer.init(tying.only_tied(params, self.ties)) if by_use else None
+            return TrainState(params, self.optimizer.init(params), uses)
 
         make = jax.vmap(jax.vmap(member, in_axes=(None, 0)), in_axes=(0, None))
-        return Members(jax.jit(make)(subjects(seeds).key, jnp.asarray(self.switches)), jnp.int32(0))
+        return Members(jax.jit(make)(subjects(seeds).key, jnp.asarray(equal)), jnp.int32(0))
+
+    @property
+    def _phases(self) -> Sequence[Phase]:
+        return [Phase()] * len(self.switches) if self.phases is None else self.phases
+
+    @property
+    def _turns(self) -> list[int]:
+        """The steps before whose update a tie of some variant ends or begins."""
+        return sorted({step for phase in self._phases for step in phase.turns})
 
     def check(self, members: Members) -> None:
         """Compare the leaves with the ties: raise TieError if a tie that is on joins leaves that differ in a bit."""
-        for variant, on in enumerate(self.switches):
+        last = int(members.cursor) - 1  # a tie that ends or begins at the cursor does so when the next chunk starts
+        was_on = [phase.starts_equal if last < 0 else phase.on(last) for phase in self._phases]
+        for variant, on in enumerate(self.switches & np.array(was_on)[:, None]):
             params = jax.tree.map(lambda leaf, variant=variant: leaf[:, variant], members.state.params)
             equal = tying.equal_leaves(params, self.ties)
             for tie, is_on in zip(tying.resolve(self.ties, params), on, strict=True):
@@ -149,11 +172,14 @@ class Ensemble:
             return self.loss(self._whole(params), batch, key)
 
         one = make_step(loss, self.optimizer, self.ties, self.max_norm)
+        on = jnp.asarray(self.switches)
+        if self.phases is not None:
+            on &= phases_on(self._phases, number)[:, None]
 
         def seed_step(subject: Subject, variants: TrainState, fed: Any) -> tuple[TrainState, dict[str, jax.Array]]:
             batch = self.draw(subject, number, fed)
             dropout_key = jax.random.fold_in(stream(subject.key, "dropout"), number)
-            return self._each(lambda state, on: one(state, batch, dropout_key, on), variants, jnp.asarray(self.switches))
+            return self._each(lambda state, on: one(state, batch, dropout_key, on), variants, on)
 
         return self._each(seed_step, whom, state, fed)
 
@@ -200,6 +226,9 @@ class Ensemble:
         executable = jax.jit(advance, donate_argnums=1).lower(whom, placed, jnp.int32(0), fed).compile(options)
         return Runner(self, layout, whom, executable, windows)
 
+    def _turn(self, state: TrainState, number: jax.Array) -> TrainState:
+        return turn(self._phases, self.switches, self.optimizer, self.ties, state, number)
+
     def _advance(
         self, whom: tuple[jax.Array, jax.Array], members: Members, until: jax.Array, fed: Any
     ) -> tuple[Members, PyTree, dict[str, jax.Array], dict[str, jax.Array]]:
@@ -228,6 +257,11 @@ class Ensemble:
                 steps = steps | {name: steps[name].at[counts[name]].set(cursor)}
                 counts = counts | {name: counts[name] + due}
                 stop = jnp.minimum(stop, (cursor // recorder.every + 1) * recorder.every)
+            if self._turns:
+                after = jnp.asarray([*self._turns, NEVER], jnp.int32)
+                stop = jnp.minimum(stop, jnp.min(jnp.where(after > cursor, after, NEVER)))
+                # What was recorded of this step came before.
+                state = jax.lax.cond(jnp.any(after == cursor), self._turn, lambda state, _: state, state, cursor)
             stop = jnp.where(cursor < self.steps, stop, self.steps + 1)
 
             def train(number: jax.Array, state: TrainState) -> TrainState:

@@ -53,7 +53,7 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switche
     `tree` may be the parameters or any optax state: moments are found as the subtrees whose structure and paths are those
     of the parameters `like`.
     """
-    structure = jax.tree.structure(like)
+    structure, switched = jax.tree.structure(like), _per_tie(on, resolve(ties, like))
 
     def is_part(part: PyTree) -> bool:
         return bool(jax.tree.structure(part) == structure)  # type: ignore[operator]
@@ -62,8 +62,9 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switche
         if not is_part(part):
             return part
         leaves, treedef = leaves_by_path(part)
-        for tie, is_on in _per_tie(on, resolve(ties, part)):
-            source = apply_transform(tie, leaves[tie.source])
+        for tie, is_on in switched:
+            shared = leaves[tie.source]
+            source = apply_transform(tie, shared) if jnp.ndim(shared) else shared  # a step count of a leaf is a number
             leaves[tie.target] = jnp.where(is_on, source, leaves[tie.target])
         return jax.tree_util.tree_unflatten(treedef, leaves.values())
 
@@ -80,8 +81,13 @@ def global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches) -> Float[Array
     return jnp.sqrt(sum(squares, start=jnp.zeros(())))
 
 
-def clip_by_global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches, max_norm: float) -> PyTree:
-    """Scale symmetrised gradients by min(1, max_norm / norm), the norm being `global_norm`'s."""
+def clip_scale(grads: PyTree, ties: Sequence[Tie], on: Switches, max_norm: float) -> Float[Array, ""]:
+    """Return min(1, max_norm / norm), the norm being `global_norm`'s of symmetrised gradients."""
     norm = global_norm(grads, ties, on)
-    scale = jnp.where(norm > max_norm, max_norm / norm, 1.0)
+    return jnp.where(norm > max_norm, max_norm / norm, 1.0)
+
+
+def clip_by_global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches, max_norm: float) -> PyTree:
+    """Scale symmetrised gradients by `clip_scale`."""
+    scale = clip_scale(grads, ties, on, max_norm)
     return jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), grads)

@@ -1,0 +1,316 @@
+"""Ties that end and begin in mid-training. Oracles: equations by hand, and the other form of the same tie."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tiejax import training, tying
+from tiejax.tying import Tie, TieError
+
+WIDTH, SIZE = 3, 5
+TRANSPOSED = Tie("in/table", "out/table", "transpose")
+TIES = [TRANSPOSED]
+RATE = 0.05
+
+
+def start():
+    rng = np.random.default_rng(0)
+    return {
+        "in": {"table": jnp.asarray(rng.normal(size=(SIZE, WIDTH)))},
+        "out": {"table": jnp.asarray(rng.normal(size=(WIDTH, SIZE))), "bias": jnp.asarray(rng.normal(size=SIZE))},
+    }
+
+
+def loss(params, step):
+    """Both uses of the table send gradients of their own, and different ones at every step."""
+    x = jnp.sin(jnp.arange(4 * SIZE).reshape(4, SIZE) + step)
+    return jnp.mean(jnp.square(jnp.tanh(x @ params["in"]["table"]) @ params["out"]["table"] + params["out"]["bias"] - x))
+
+
+def adamw(counts="leaf"):
+    return training.make_optimizer("adamw", lambda count: RATE / (1 + count), 0.1, eps=1e-8, counts=counts)
+
+
+def stored_once(optimizer, until, untie_at, policy, new="target", retie_at=None, keep="mean"):
+    """Train with the table stored once up to `untie_at`, with two from then on, and with one again from `retie_at`."""
+    stored = tying.store(start(), TIES)
+    full = tying.view(stored, TIES)
+    opt_state, uses, tied = optimizer.init(stored), optimizer.init(tying.only_tied(full, TIES)), True
+    for step in range(until):
+        if step == untie_at:
+            stored, opt_state = tying.untie(optimizer, stored, opt_state, TIES, policy, new, uses)
+            tied = False
+        if step == retie_at:
+            stored, opt_state = tying.retie(optimizer, stored, opt_state, TIES, keep)
+            tied = True
+        if tied:
+            own = tying.gradients_by_use(loss, stored, TIES, step)
+            full = tying.view(stored, TIES)
+        else:
+            own, full = jax.grad(loss)(stored, step), stored
+        _, uses = optimizer.update(tying.only_tied(own, TIES), uses, tying.only_tied(full, TIES))
+        updates, opt_state = optimizer.update(tying.collect(own, TIES) if tied else own, opt_state, stored)
+        stored = optax.apply_updates(stored, updates)
+    return (tying.view(stored, TIES) if tied else stored), opt_state
+
+
+def ensemble(optimizer, steps, phases, tied=True):
+    """An ensemble of this model, both leaves stored, with a variant for each phase."""
+
+    def init(key):
+        shift = jax.random.uniform(jax.random.fold_in(key, 1))
+        return jax.tree.map(lambda leaf: leaf + shift, start())
+
+    return training.Ensemble(
+        init=init,
+        draw=lambda subject, step, fed: step + subject.condition,
+        loss=lambda params, batch, key: (loss(params, batch), {}),
+        optimizer=optimizer,
+        ties=TIES,
+        switches=np.full((len(phases), 1), tied),
+        steps=steps,
+        recorders={"record": training.Recorder(4, lambda params, batch, subject, step: params["in"])},
+        phases=phases,
+    )
+
+
+def switched(optimizer, until, phase):
+    """Train one member of such an ensemble, from the initial values of the other form."""
+    one = dataclasses.replace(ensemble(optimizer, until, [phase]), init=lambda key: start())
+    trained = training.train(one, [0])
+    return jax.tree.map(lambda leaf: leaf[0, 0], trained.members.state)
+
+
+def assert_equal_trees(one, other, tolerance=1e-12):
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance, err_msg=str(path))
+
+
+CASES = [("copy", "target"), ("zero", "target"), ("zero", "source"), ("zero-keep-count", "target"), ("split", "target")]
+
+
+@pytest.mark.parametrize(("policy", "new"), CASES)
+def test_both_forms_agree(x64, policy, new):
+    """Stored once and rewritten by `untie`, or stored twice and switched, through the split and beyond it."""
+    once = stored_once(adamw(), 11, 6, policy, new)
+    twice = switched(adamw(), 11, training.Phase(0, 6, policy, new))
+    assert_equal_trees(once, (twice.params, twice.opt_state))
+    assert np.abs(np.asarray(once[0]["in"]["table"].T - once[0]["out"]["table"])).max() > 0.01
+
+
+@pytest.mark.parametrize("keep", ["mean", "source", "target"])
+def test_both_forms_agree_where_the_tie_begins_again(x64, keep):
+    once, state = stored_once(adamw(), 11, 4, "copy", retie_at=8, keep=keep)
+    twice = switched(adamw(), 11, training.Phase(8, 4, keep=keep))
+    assert_equal_trees(once, twice.params)
+    assert_equal_trees(state[0].mu["in"], twice.opt_state[0].mu["in"])
+    np.testing.assert_array_equal(twice.params["in"]["table"].T, twice.params["out"]["table"])
+    at_begin = switched(adamw(), 8, training.Phase(8, 4)).params
+    # What was rewritten before step 8 is what both were after 8 updates.
+    joined, _ = tying.join(at_begin, (), TIES, keep)
+    first, second = np.asarray(at_begin["in"]["table"]), np.asarray(at_begin["out"]["table"]).T
+    expected = {"mean": (first + second) / 2, "source": first, "target": second}[keep]
+    np.testing.assert_allclose(joined["in"]["table"], expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("counts", ["all", "leaf"])
+def test_untied_at_0_is_never_tied_and_untied_at_the_end_is_always_tied(x64, counts):
+    optimizer = adamw(counts)
+    never = tying.view(tying.store(start(), TIES), TIES)
+    state = optimizer.init(never)
+    always, always_state = tying.store(start(), TIES), optimizer.init(tying.store(start(), TIES))
+    for step in range(9):
+        updates, state = optimizer.update(jax.grad(loss)(never, step), state, never)
+        never = optax.apply_updates(never, updates)
+        grads = jax.grad(lambda stored, step=step: loss(tying.view(stored, TIES), step))(always)
+        updates, always_state = optimizer.update(grads, always_state, always)
+        always = optax.apply_updates(always, updates)
+    for end, expected in ((0, never), (9, tying.view(always, TIES)), (training.NEVER, tying.view(always, TIES))):
+        assert_equal_trees(switched(optimizer, 9, training.Phase(0, end)).params, expected)
+    assert_equal_trees(stored_once(optimizer, 9, 0, "copy")[0], never)
+
+
+def moments(policy, new="target", until=6):
+    """The optimizer's state right after the split at step `until`, and by hand: per-use moments over the tied past."""
+    optimizer = adamw()
+    stored = tying.store(start(), TIES)
+    opt_state, uses = optimizer.init(stored), optimizer.init(tying.only_tied(tying.view(stored, TIES), TIES))
+    gradients = []
+    for step in range(until):
+        own = tying.gradients_by_use(loss, stored, TIES, step)
+        gradients.append((np.asarray(own["in"]["table"]), np.asarray(own["out"]["table"])))
+        full = tying.view(stored, TIES)
+        _, uses = optimizer.update(tying.only_tied(own, TIES), uses, tying.only_tied(full, TIES))
+        updates, opt_state = optimizer.update(tying.collect(own, TIES), opt_state, stored)
+        stored = optax.apply_updates(stored, updates)
+    _, after = tying.untie(optimizer, stored, opt_state, TIES, policy, new, uses)
+
+    def decayed(values, rate):
+        found = np.zeros_like(values[0])
+        for value in values:
+            found = rate * found + (1 - rate) * value
+        return found
+
+    total = [a + b.T for a, b in gradients]
+    shared = decayed(total, 0.9), decayed([g**2 for g in total], 0.999)
+    first = decayed([a for a, _ in gradients], 0.9), decayed([a**2 for a, _ in gradients], 0.999)
+    second = decayed([b for _, b in gradients], 0.9), decayed([b**2 for _, b in gradients], 0.999)
+    return after[0], shared, first, second
+
+
+NOTHING = (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "new", "of_source", "of_target", "counts"),
+    [
+        ("copy", "target", "shared", "shared", (6, 6)),
+        ("zero", "target", "shared", "nothing", (6, 0)),
+        ("zero", "source", "nothing", "shared", (0, 6)),
+        ("zero-keep-count", "target", "shared", "nothing", (6, 6)),
+        ("split", "target", "first", "second", (6, 6)),
+    ],
+)
+def test_moments_are_what_the_policy_says(x64, policy, new, of_source, of_target, counts):
+    adam, shared, first, second = moments(policy, new)
+    wanted = {"shared": shared, "first": first, "nothing": NOTHING}
+    wanted_out = {"shared": tuple(part.T for part in shared), "second": second, "nothing": NOTHING}
+    for place, part in enumerate((adam.mu, adam.nu)):
+        np.testing.assert_allclose(part["in"]["table"], wanted[of_source][place], rtol=0, atol=1e-14)
+        np.testing.assert_allclose(part["out"]["table"], wanted_out[of_target][place], rtol=0, atol=1e-14)
+    assert (int(adam.count["in"]["table"]), int(adam.count["out"]["table"])) == counts
+    assert int(adam.count["out"]["bias"]) == 6
+
+
+def test_a_count_a_leaf_is_the_same_adam_until_one_restarts(x64):
+    grads = [jax.grad(loss)(start(), step) for step in range(5)]
+    found = []
+    for counts in ("all", "leaf"):
+        optimizer, params = adamw(counts), start()
+        state = optimizer.init(params)
+        for own in grads:
+            updates, state = optimizer.update(own, state, params)
+            params = optax.apply_updates(params, updates)
+        found.append(params)
+    assert_equal_trees(*found, tolerance=1e-15)
+
+
+def test_zero_restarts_the_bias_correction_and_keeping_the_count_is_a_spike(x64):
+    """The first update of a leaf with a gradient g and no past: Adam's is g / |g|; with a count of 1,000 it is larger."""
+    sizes = {}
+    for policy in ("zero", "zero-keep-count"):
+        optimizer = training.make_optimizer("adamw", training.constant(1.0), 0.0, eps=0.0, counts="leaf")
+        params = tying.view(tying.store(start(), TIES), TIES)
+        state = optimizer.init(params)
+        many = jax.tree.map(lambda leaf: jnp.full_like(leaf, 1000), state[0].count)
+        state = (state[0]._replace(count=many, nu=jax.tree.map(jnp.ones_like, state[0].nu)), *state[1:])
+        state = tying.part(optimizer, params, state, TIES, policy)
+        updates, _ = optimizer.update(jax.grad(loss)(params, 0), state, params)
+        sizes[policy] = np.abs(np.asarray(updates["out"]["table"]))
+    np.testing.assert_allclose(sizes["zero"], 1.0, rtol=1e-9)
+    # m = .1 g, v = .001 g^2, corrected for 1,001 steps.
+    expected = 0.1 / np.sqrt(0.001 / (1 - 0.999**1001)) / (1 - 0.9**1001)
+    np.testing.assert_allclose(sizes["zero-keep-count"], expected, rtol=1e-9)
+
+
+OTHERS = {
+    "adamw": optax.adamw(1e-2),
+    "clipped, scheduled": optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(optax.cosine_decay_schedule(1e-2, 10))),
+    "momentum": optax.sgd(1e-2, momentum=0.9),
+    "lion": optax.lion(1e-2),
+    "accumulated": optax.MultiSteps(optax.adamw(1e-2), 2).gradient_transformation(),
+    "no state": optax.sgd(1e-2),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_belongs_to_a_leaf_is_found_in_any_optax_state(x64, name):
+    """`copy`, against a run that stored both leaves and was switched; then tied again, from equal leaves, nothing is lost."""
+    optimizer = OTHERS[name]
+    stored, full = tying.store(start(), TIES), tying.view(tying.store(start(), TIES), TIES)
+    opt_state, full_state = optimizer.init(stored), optimizer.init(full)
+    for step in range(3):
+        own = tying.gradients_by_use(loss, stored, TIES, step)
+        updates, opt_state = optimizer.update(tying.collect(own, TIES), opt_state, stored)
+        stored = optax.apply_updates(stored, updates)
+        # Clipping inside the optimizer counts a pair twice: the scale is far from 1 in neither, as no norm reaches 1.
+        updates, full_state = optimizer.update(tying.symmetrise(own, TIES, True), full_state, full)
+        full = optax.apply_updates(full, updates)
+    params, state = tying.untie(optimizer, stored, opt_state, TIES)
+    assert jax.tree.structure(state) == jax.tree.structure(full_state)
+    if name != "clipped, scheduled":
+        assert_equal_trees((params, state), (full, full_state))
+    again, again_state = tying.retie(optimizer, params, state, TIES)
+    assert_equal_trees((again, again_state), (stored, opt_state))
+
+
+def test_a_state_that_counts_for_all_leaves_cannot_restart_one():
+    optimizer = optax.adamw(1e-2)
+    stored = tying.store(start(), TIES)
+    opt_state = optimizer.init(stored)
+    with pytest.raises(TieError, match=r"zero: 0/count counts the steps of all leaves .* zero-keep-count"):
+        tying.untie(optimizer, stored, opt_state, TIES, "zero")
+    with pytest.raises(TieError, match="split: needs the optimizer state of each use"):
+        tying.untie(optimizer, stored, opt_state, TIES, "split")
+    with pytest.raises(TieError, match="another optimizer"):
+        tying.untie(optax.sgd(1e-2, momentum=0.9), stored, opt_state, TIES)
+
+
+def test_phases():
+    def on(phase, until=8):
+        single = [phase.on(step) for step in range(until)]
+        traced = [bool(training.phases.on([phase], jnp.int32(step))[0]) for step in range(until)]
+        assert single == traced
+        return "".join("+" if value else "-" for value in single)
+
+    assert on(training.Phase()) == "++++++++"
+    assert on(training.Phase(0, 0)) == "--------"
+    assert on(training.Phase(0, 3)) == "+++-----"
+    assert on(training.Phase(3)) == "---+++++"
+    assert on(training.Phase(5, 2)) == "++---+++"
+    assert [training.Phase(*steps).starts_equal for steps in ((0, 0), (0, 3), (3,), (5, 2))] == [True, True, False, True]
+    with pytest.raises(ValueError, match="from step 3 until step 3"):
+        training.Phase(3, 3)
+
+
+ENDS = [(0, "copy"), (7, "copy"), (10, "zero"), (13, "zero-keep-count"), (13, "split"), (training.NEVER, "copy")]
+PHASES = [training.Phase(0, end, policy) for end, policy in ENDS]
+
+
+def test_members_with_different_phases_are_one_executable_and_resume_across_the_split(x64):
+    """Interrupted before, at and after a split, to the same bits; every member is the one it is in other company."""
+    many = ensemble(adamw(), 24, PHASES)
+    runner, found = many.compile([0, 1], many.start([0, 1])), []
+    for stops in ((24, 25), (7, 8, 24, 25), (1, 10, 13, 14, 25)):
+        members = runner.place(many.start([0, 1]))
+        for until in stops:
+            members, _, _ = runner.advance(members, until)
+            kept = runner.fetch(members)
+            many.check(kept)
+            members = runner.place(kept)
+        found.append(kept)
+    for other in found[1:]:
+        jax.tree.map(np.testing.assert_array_equal, other, found[0])
+    params = found[0].state.params
+    apart = np.abs(params["in"]["table"] - params["out"]["table"].swapaxes(-1, -2)).max(axis=(0, 2, 3))
+    assert apart[-1] == 0
+    assert (apart[:-1] > 1e-3).all()
+    alone = training.train(ensemble(adamw(), 24, PHASES[2:3]), [1]).members.state.params
+    np.testing.assert_allclose(alone["out"]["table"][0, 0], params["out"]["table"][1, 2], rtol=0, atol=1e-12)
+
+
+def test_leaves_that_differ_although_their_tie_is_on_are_refused():
+    many = ensemble(adamw(), 24, PHASES)
+    members = many.start([0])
+    many.check(members)
+    many.check(members._replace(cursor=jnp.int32(7)))
+    out = members.state.params["out"]
+    out = {**out, "table": out["table"].at[0, 1].add(1)}
+    wrong = members._replace(state=members.state._replace(params={**members.state.params, "out": out}))
+    with pytest.raises(TieError, match="variant 1"):
+        many.check(wrong._replace(cursor=jnp.int32(7)))
+    many.check(wrong._replace(cursor=jnp.int32(8)))

@@ -1,0 +1,97 @@
+"""When the ties of a variant are on, and what becomes of the optimizer's state where they end or begin."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from tiejax import tying
+from tiejax.training.step import TrainState
+
+NEVER = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """Ties that are on from step `begin` until before step `end`; where `end` comes first, until then and again from `begin`.
+
+    A variant starts from equal leaves if its ties are on at step 0, or would be but end there (begin 0, end 0: never tied,
+    from equal leaves). policy, new: what the optimizer's state becomes at the end (`tying.untie`). keep: which values a tie
+    that begins later takes.
+    """
+
+    begin: int = 0
+    end: int = NEVER
+    policy: tying.Policy = "copy"
+    new: tying.New = "target"
+    keep: tying.Keep = "mean"
+
+    def __post_init__(self) -> None:
+        if self.begin < 0 or self.end < 0 or self.begin == self.end > 0:
+            raise ValueError(f"a tie cannot be on from step {self.begin} until step {self.end}")
+
+    @property
+    def starts_equal(self) -> bool:
+        return self.begin == 0 or self.end < self.begin
+
+    def on(self, step: int) -> bool:
+        """Say whether the ties are on in the update of this step."""
+        return self.begin <= step < self.end if self.begin <= self.end else step < self.end or step >= self.begin
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """The steps before whose update a tie ends or begins."""
+        return tuple(step for step in (self.begin, self.end) if 0 < step < NEVER)
+
+
+def on(phases: Sequence[Phase], step: jax.Array) -> jax.Array:
+    """Return `Phase.on` of every variant at a traced step."""
+    begin, end = (jnp.asarray([getattr(phase, name) for phase in phases], jnp.int32) for name in ("begin", "end"))
+    started, going = step >= begin, step < end
+    return jnp.where(begin <= end, started & going, started | going)
+
+
+def turn(
+    phases: Sequence[Phase],
+    switches: np.ndarray,
+    optimizer: optax.GradientTransformation,
+    ties: Sequence[tying.Tie],
+    state: TrainState,
+    step: jax.Array,
+) -> TrainState:
+    """Return the members `[seed, variant, ...]` with the ties ended and begun that turn before this step's update."""
+
+    def chosen(variants: np.ndarray, yes: TrainState, no: TrainState, at: list[int]) -> TrainState:
+        now = jnp.asarray(variants) & (jnp.asarray(at, jnp.int32) == step)
+
+        def pick(one: jax.Array, other: jax.Array) -> jax.Array:
+            return jnp.where(now.reshape(1, -1, *(1,) * (one.ndim - 2)), one, other)
+
+        return jax.tree.map(pick, yes, no)
+
+    has_ties = np.asarray(switches.any(axis=1))
+    ends, begins = [phase.end for phase in phases], [phase.begin for phase in phases]
+    rewriting = {(phase.policy, phase.new) for phase in phases if 0 < phase.end < NEVER} - {
+        ("copy", "source"),
+        ("copy", "target"),
+    }
+    for policy, new in sorted(rewriting):
+
+        def parted(member: TrainState, policy: tying.Policy = policy, new: tying.New = new) -> TrainState:
+            found = tying.part(optimizer, member.params, member.opt_state, ties, policy, new, member.uses)
+            return member._replace(opt_state=found)
+
+        ending = has_ties & np.array([(phase.policy, phase.new) == (policy, new) for phase in phases])
+        state = chosen(ending, jax.vmap(jax.vmap(parted))(state), state, ends)
+    for keep in sorted({phase.keep for phase in phases if 0 < phase.begin < NEVER}):
+
+        def joined(member: TrainState, keep: tying.Keep = keep) -> TrainState:
+            params, opt_state = tying.join(member.params, member.opt_state, ties, keep)
+            return member._replace(params=params, opt_state=opt_state)
+
+        beginning = has_ties & np.array([phase.keep == keep for phase in phases])
+        state = chosen(beginning, jax.vmap(jax.vmap(joined))(state), state, begins)
+    return state
