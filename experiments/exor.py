@@ -153,7 +153,7 @@ class Config:
         if given["out"] is None:
             named = variant or ("doses" if self.doses is not None else "custom")
             given["out"] = f"runs/exor/{named}-{self.model}-{self.size}"
-        config = Config(**given)
+        config = type(self)(**given)
         config.check()
         return config
 
@@ -267,6 +267,16 @@ def build_model(config: Config) -> Any:
     return models.MaskedLM(config.tasks[0].vocabulary, config.width, encoder(**settings))
 
 
+def make_optimizer(config: Config, counts: Literal["all", "leaf"] = "all") -> Any:
+    """Return the optimizer of a resolved configuration; counts: as `training.make_optimizer` says."""
+    from tiejax import training
+
+    assert config.learning_rate is not None
+    rates = config.learning_rate, config.minimum_learning_rate
+    schedule = training.make_schedule(config.schedule, *rates, config.half_period)
+    return training.make_optimizer(config.optimizer, schedule, config.weight_decay, eps=config.eps, counts=counts)
+
+
 def build_ensemble(config: Config) -> "Ensemble":
     """Return tied and untied members of a resolved configuration, with what is recorded of them.
 
@@ -276,11 +286,10 @@ def build_ensemble(config: Config) -> "Ensemble":
     import jax.numpy as jnp
 
     from tiejax import training, tying
-    from tiejax.analysis import pairwise_distances
+    from tiejax.analysis import pairwise_distances, use_gradients
     from tiejax.data import exor_batches, exor_multisets
     from tiejax.models import multiset
 
-    assert config.learning_rate is not None
     assert config.steps is not None
     assert config.exact_every is not None
     tasks, model = config.tasks, build_model(config)
@@ -332,7 +341,12 @@ def build_ensemble(config: Config) -> "Ensemble":
             "distance_output": pairwise_distances(params["head"]["embedding"]),
             **{f"{name}_{metric}": value for name, metrics in sampled.items() for metric, value in metrics.items()},
         }
-        return found | {"finite": training.all_finite((params, found))}
+        finite = {"finite": training.all_finite((params, found))}
+        # Of the tied loss these sum to the table's gradient; each symbol is a bucket.
+        own = jax.grad(lambda params: loss(params, batch, None)[0])(params)
+        symbols = jnp.arange(task.vocabulary)
+        uses = use_gradients(own["embed"]["embedding"], own["head"]["embedding"], symbols, task.vocabulary)
+        return found | finite | {f"use_{name}": values for name, values in uses.items()}
 
     recorders = {"record": training.Recorder(config.record_every, measure)}
     if exor.count_contexts(task, config.ordered) <= exor.MAX_CONTEXTS:
@@ -365,13 +379,11 @@ def build_ensemble(config: Config) -> "Ensemble":
 
         recorders["exact"] = training.Recorder(config.exact_every, measure_risk)
 
-    rates = config.learning_rate, config.minimum_learning_rate
-    schedule = training.make_schedule(config.schedule, *rates, config.half_period)
     return training.Ensemble(
         init=init,
         draw=draw,
         loss=loss,
-        optimizer=training.make_optimizer(config.optimizer, schedule, config.weight_decay, eps=config.eps),
+        optimizer=make_optimizer(config),
         ties=[tying.Tie(*TIED)],
         switches=np.array([[False], [True]]),
         steps=config.steps,

@@ -18,14 +18,17 @@ from tiejax.reporting.console import Console
 from tiejax.reporting.run_directory import plain, stop_flag
 
 if TYPE_CHECKING:
+    from tiejax.analysis.untying import Variants
     from tiejax.data.prepared import Prepared, Sentences
     from tiejax.data.tokenizer import Vocabulary
+    from tiejax.reporting.exor import Drawn
     from tiejax.training import Ensemble
 
 # jax is imported inside functions: a run's configuration is checked before it loads.
 
 TOKENIZER = "tokenizer.json"
 TIED = ("embed/embedding", "head/embedding")
+UNTIED = {"input": "source", "output": "target"}  # the leaf of the tie that is a table
 UNRELATED_PAIRS = 100  # as published
 
 
@@ -63,6 +66,11 @@ class Config:
         positions: none as published, or learned positional embeddings
         layer_norm: after each sublayer (post) or before it (pre)
         dropout: probability of dropping a hidden value in training
+        untie_at: instead of tied against untied, train members that are tied and untie at each of these: steps (whole numbers)
+            or fractions of the run (with a point, as .5); never and always tied ones are always among them
+        untie_policy: what the optimizer remembers of the table that leaves: copy (all), zero (nothing, its bias correction
+            restarts), zero-keep-count (no moments, the step count goes on), split (the moments of its own use's gradients)
+        untie_new: which table leaves, where that makes a difference (zero, zero-keep-count)
         compute_dtype: of the encoder and the logits' product; parameters and losses stay in float32
         rematerialise: recompute each layer in the backward pass, for deep encoders
         seeds: how many (0, 1, ...), or a list of them, as [3,7,11]
@@ -108,6 +116,9 @@ class Config:
     positions: Literal["none", "learned"] = "none"
     layer_norm: Literal["post", "pre"] = "post"
     dropout: float = 0.0
+    untie_at: list[int | float] | None = None
+    untie_policy: Literal["copy", "zero", "zero-keep-count", "split"] = "copy"
+    untie_new: Literal["input", "output"] = "output"
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     rematerialise: bool = False
     seeds: int | list[int] = 2
@@ -177,6 +188,7 @@ class Config:
             raise BadInput(f"--min_length: must lie between 3 and --max_length {self.max_length}, got {self.min_length}")
         checks.check_model(self)
         checks.check_schedule(self)
+        checks.check_untie_at(self)
         if not self.out:
             raise BadInput("--out: must name a directory, got nothing")
 
@@ -454,13 +466,20 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
             "bucket_count": counted,
         }
 
+    schedule, variants = schedule_of(config, planned), variants_of(config, planned)
+    switches, phases = np.array([[False], [True]]), None
+    if variants is not None:
+        leaves = [UNTIED.get(str(table), "") for table in variants.new]
+        switches, phases = training.of_variants(variants.step.tolist(), planned.steps, variants.policy.tolist(), leaves)
+    counts: Literal["all", "leaf"] = "all" if variants is None else "leaf"
     return training.Ensemble(
         init=init,
         draw=draw,
         loss=loss,
-        optimizer=training.make_optimizer(config.optimizer, schedule_of(config, planned), config.weight_decay, eps=config.eps),
+        optimizer=training.make_optimizer(config.optimizer, schedule, config.weight_decay, eps=config.eps, counts=counts),
         ties=[tying.Tie(*TIED)],
-        switches=np.array([[False], [True]]),
+        switches=switches,
+        phases=phases,
         steps=planned.steps,
         recorders={
             "record": training.Recorder(config.record_every, measure),
@@ -470,6 +489,15 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
         together=False,
         devices=planned.mesh,
     )
+
+
+def variants_of(config: Config, planned: Plan) -> "Variants | None":
+    """Return the variants of a run whose members untie; None for tied against untied."""
+    if config.untie_at is None:
+        return None
+    from tiejax.analysis.untying import Variants
+
+    return Variants.of(config.untie_at, planned.steps, [config.untie_policy], [config.untie_new])
 
 
 def schedule_of(config: Config, planned: Plan) -> Any:
@@ -488,17 +516,21 @@ def reach(config: Config, planned: Plan) -> dict[str, float]:
     return {"per_coordinate": float(jnp.sum(rates)), "initial": config.embedding_std * math.sqrt(2)}
 
 
-def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config, text: Text) -> dict[str, np.ndarray]:
+def named_arrays(
+    records: Mapping[str, Mapping[str, np.ndarray]], config: Config, text: Text, variants: "Variants | None" = None
+) -> dict[str, np.ndarray]:
     """Return the records as the arrays of metrics.npz: `[variant, seed, record, ...]`, validations under `validation_`."""
     from tiejax import training
     from tiejax.analysis.exor import VARIANTS
 
     arrays = {
-        "variants": np.array(VARIANTS),
+        "variants": np.array(VARIANTS if variants is None else variants.names),
         "seeds": np.array(config.seed_list),
         "bucket_names": np.array(buckets_of(text)[0]),
         **pairs_of(text)[1],
     }
+    if variants is not None:
+        arrays |= {"untie_step": variants.step, "policy": variants.policy, "new": variants.new}
     return arrays | training.by_variant(records, {"record": "", "validation": "validation_"})
 
 
@@ -536,6 +568,43 @@ def facts_of_model(config: Config, ensemble: "Ensemble") -> dict[str, Any]:
     }
 
 
+def conclude(metrics: Mapping[str, np.ndarray], decay: float) -> "tuple[dict[str, Any], list[Drawn]]":
+    """Return what results.json says of a run, tied against untied, and its figures."""
+    from tiejax.analysis.text_mlm import analyse
+    from tiejax.reporting import text_mlm as pages
+
+    found, runs = analyse(metrics, decay)
+    return found, pages.drawn(runs, found)
+
+
+def conclude_untying(metrics: Mapping[str, np.ndarray], variants: "Variants") -> "tuple[dict[str, Any], list[Drawn]]":
+    """Return what results.json says of a run whose members untie, and its figures."""
+    from tiejax.analysis import exor, text_mlm, untying
+    from tiejax.reporting import untying as pages
+
+    finite, lasted = exor.who_lasted(metrics)
+    found: dict[str, Any] = {**lasted, "claims": [], "curves": []}
+    if not finite.any():
+        return found, []
+    runs = exor.of_seeds(metrics, finite)
+    loss = text_mlm.final(runs["validation_loss"])
+    others = {"accuracy": text_mlm.final(runs["validation_accuracy"])}
+    distances = {}
+    for number, name in enumerate(runs["set_names"]):
+        for table in ("input", "output"):
+            ratio = text_mlm.distance_ratio(runs, f"distance_{table}")[..., runs["pair_set"] == number]
+            if ratio.shape[-1]:
+                distances[f"{name}, {table}"] = np.median(ratio, axis=-1)
+    others |= {f"distance, end / start, {name}": values for name, values in distances.items()}
+    found |= untying.analyse(variants, loss, None, others, "validation loss")
+    curves, title = variants.curves(), "validation loss (nats a masked piece)"
+    return found, [
+        pages.curve(found, title, curves, variants.step, None, None),
+        pages.distances(distances, curves, variants.step, "distance, end / start"),
+        pages.trajectories(runs["validation_step"], runs["validation_loss"], curves, variants.step, title, None),
+    ]
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the experiment; return its exit status."""
     quiet = "--quiet" in argv
@@ -570,12 +639,13 @@ def main(argv: Sequence[str]) -> int:
     if config.compute_dtype == "float32":
         jax.config.update("jax_default_matmul_precision", "highest")
 
-    from tiejax.analysis.text_mlm import analyse
     from tiejax.reporting import text_mlm as pages
+    from tiejax.reporting import untying as curves
 
     devices = {"devices": [one.device_kind for one in jax.devices()]}
     facts = run.write_environment(devices, launch.command_of(argv)) if run else {}
-    models = 2 * len(config.seed_list)
+    variants = variants_of(config, planned)
+    models = (2 if variants is None else len(variants.step)) * len(config.seed_list)
     far = reach(config, planned)
     sentences = {name: facts["sentences"] for name, facts in text.facts["splits"].items()}
     console.say(
@@ -583,7 +653,7 @@ def main(argv: Sequence[str]) -> int:
         f"{text.vocabulary.size:,} pieces and {len(text.twins.ids)} twins; fingerprint {text.facts['fingerprint'][:16]}"
     )
     console.say(
-        f"{len(config.seed_list)} seeds, tied and untied, {planned.steps:,} steps of {planned.rows} rows "
+        f"{len(config.seed_list)} seeds, {models} models tied and untied, {planned.steps:,} steps of {planned.rows} rows "
         f"({planned.tokens:,.0f} pieces, {planned.padding:.1%} padding) on {jax.device_count()} x "
         f"{jax.devices()[0].device_kind}, {planned.mesh} a member, in {config.out}"
     )
@@ -598,7 +668,8 @@ def main(argv: Sequence[str]) -> int:
         from tiejax.reporting.event_files import EventFiles
 
         # Records of a checkpoint come again when a run is resumed, so every process writes from the first step.
-        events = EventFiles(run.path / "events", config.seed_list)
+        names = ("untied", "tied") if variants is None else variants.names
+        events = EventFiles(run.path / "events", config.seed_list, variants=names)
 
     def write_events(records: Any) -> None:
         if events is not None:
@@ -613,10 +684,10 @@ def main(argv: Sequence[str]) -> int:
     if run is None:
         return 0
 
-    metrics = named_arrays(trained.records, config, text)
+    metrics = named_arrays(trained.records, config, text, variants)
     run.write_metrics(metrics)
     decay = config.weight_decay * far["per_coordinate"] if config.optimizer == "adamw" else 0.0
-    found, runs = analyse(metrics, decay)
+    found, drawn = conclude(metrics, decay) if variants is None else conclude_untying(metrics, variants)
     timing = launch.timing(trained, models)
     rate = timing["model_steps_per_s"]
     results = plain(
@@ -635,7 +706,7 @@ def main(argv: Sequence[str]) -> int:
             },
         }
     )
-    launch.finish(run, config, results, facts, pages.drawn(runs, found), pages.page, console)
+    launch.finish(run, config, results, facts, drawn, pages.page if variants is None else curves.page_on_text, console)
     return 0
 
 

@@ -299,7 +299,7 @@ def who_lasted(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[str,
     finite = np.asarray(lasting.all(axis=(0, 2)))
     left = [
         {
-            "variant": VARIANTS[variant],
+            "variant": str(metrics["variants"][variant]),
             "seed": int(seeds[seed]),
             "step": int(metrics["step"][np.argmin(lasting[variant, seed])]),
         }

@@ -54,3 +54,17 @@ def check_schedule(config: Any) -> None:
         raise BadInput(
             f"--minimum_learning_rate: {config.minimum_learning_rate} is above --learning_rate {config.learning_rate}"
         )
+
+
+def check_untie_at(config: Any) -> None:
+    """Check `untie_at`: whole steps of a run, or fractions of it."""
+    values = config.untie_at
+    if values is None:
+        return
+    if not values:
+        raise BadInput("--untie_at: needs at least one step or fraction, got none")
+    for value in values:
+        most = 1.0 if isinstance(value, float) or config.steps is None else config.steps
+        if not 0 <= value <= most or (isinstance(value, int) and config.steps is None and value):
+            steps = "" if config.steps is None else f"a step from 0 to --steps {config.steps}, or "
+            raise BadInput(f"--untie_at: {steps}a fraction of the run, written with a point, from 0. to 1., got {value}")

@@ -22,9 +22,9 @@ class EventFiles:
     vanish from TensorBoard.
     """
 
-    def __init__(self, folder: Path, seeds: Sequence[int], first_step: int = 0) -> None:
+    def __init__(self, folder: Path, seeds: Sequence[int], first_step: int = 0, variants: Sequence[str] = VARIANTS) -> None:
         # tensorboardX's SummaryWriter would start a thread and a pipe a member.
-        self._writers = [[_opened(folder / f"{variant}-seed-{seed}", first_step) for variant in VARIANTS] for seed in seeds]
+        self._writers = [[_opened(folder / f"{variant}-seed-{seed}", first_step) for variant in variants] for seed in seeds]
 
     def write(self, records: Mapping[str, np.ndarray], steps: np.ndarray) -> None:
         """Append points, on disk when this returns: records `[record, seed, variant]` by name, at steps `[record]`."""

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+SKY, YELLOW, PURPLE = "#56B4E9", "#E69F00", "#CC79A7"
 VARIANT_COLOURS = {"untied": BLUE, "tied": ORANGE}
 RC: Any = {
     "font.size": 9,
@@ -194,9 +195,9 @@ def _dots(axes: Axes, places: np.ndarray, values: np.ndarray, colour: str, half:
     axes.hlines(medians, places - half, places + half, color=colour, linewidth=2.5)
 
 
-def _legend_below(figure: Figure, axes: Axes) -> None:
+def _legend_below(figure: Figure, axes: Axes, columns: int = 5) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), columns), frameon=False)
 
 
 def all_distances(steps: np.ndarray, tables: Curves, pairs: Sequence[str]) -> Figure:
@@ -306,4 +307,87 @@ def dose_cost(doses: np.ndarray, excess: Curves, solved: Curves) -> Figure:
     axes[1, 1].legend(frameon=False)
     for one in axes.flat:
         one.set_xlabel("p")
+    return figure
+
+
+SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
+Line = tuple[np.ndarray, Sequence[float], Sequence[Sequence[float]]]  # x, y, (low, high) of each
+
+
+def _bands(axes: Axes, lines: Mapping[str, Line]) -> None:
+    """Draw lines with bars of their intervals, a little beside each other so that all can be read."""
+    for number, (name, (x, y, intervals)) in enumerate(lines.items()):
+        low, high = np.array(intervals, dtype=float).T
+        shift = (number - (len(lines) - 1) / 2) * 0.008 * np.ptp(x)
+        inside = np.r_[0, np.full(len(x) - 2, shift), 0]
+        colour = SERIES[number % len(SERIES)]
+        axes.plot(x + inside, y, "o-", color=colour, linewidth=1.6, markersize=3.5, label=name)
+        axes.vlines(x + inside, low, high, color=colour, linewidth=1, alpha=0.6)
+    thousands(axes)
+    axes.set_xlabel("untied at step")
+
+
+def untie_curve(
+    title: str,
+    losses: Mapping[str, Line],
+    independent: tuple[float, Sequence[float]],
+    best: float | None,
+    shares: Mapping[str, Line] | None,
+    independent_share: float | None,
+) -> Figure:
+    """Draw the final loss over the untie step, and the share of solved seeds below it where there is one.
+
+    independent: median and interval of the baseline that is no point of the curve. best: the Bayes value.
+    """
+    rows = 1 if shares is None else 2
+    figure, axes = new_figure(rows, 1, 7.5, 3.6 * rows)
+    above = axes[0, 0]
+    above.axhline(independent[0], color="grey", linewidth=1.2, label="never tied, independent tables")
+    if np.isfinite(independent[1]).all():
+        above.axhspan(*independent[1], color="grey", alpha=0.15, linewidth=0)
+    if best is not None:
+        above.axhline(best, color="black", linewidth=1, linestyle="--", label="Bayes")
+    _bands(above, losses)
+    above.set_ylabel(title)
+    if shares is not None:
+        below = axes[1, 0]
+        below.axhline(independent_share, color="grey", linewidth=1.2)
+        _bands(below, shares)
+        below.set_ylim(0, 1)
+        below.set_ylabel("share of seeds that solve it")
+    _legend_below(figure, above, columns=3)
+    return figure
+
+
+def lines(panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]], ylabel: str) -> Figure:
+    """Draw one panel a title, one line a name (x, y); 1 is dotted, y is logarithmic."""
+    figure, axes = grid(len(panels), 2, 4.2, 2.9, below=0.3)
+    for one, (title, curves) in zip(axes, panels.items(), strict=True):
+        for number, (name, (x, y)) in enumerate(curves.items()):
+            one.plot(x, y, "o-", color=SERIES[number % len(SERIES)], linewidth=1.4, markersize=3, label=name)
+        one.axhline(1, color="black", linewidth=0.8, linestyle=":")
+        one.set_title(title)
+        one.set_ylabel(ylabel)
+        one.set_yscale("log")
+        one.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+        one.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
+        thousands(one)
+        one.set_xlabel("untied at step")
+    _legend_below(figure, axes[0], columns=3)
+    return figure
+
+
+def by_untie_step(steps: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarray]], ylabel: str, best: float | None) -> Figure:
+    """Draw one panel a policy and one line an untie step, `[record]`, darker the later; the first record is left out."""
+    figure, axes = grid(len(panels), 2, 4.2, 2.9, below=0.3)
+    for one, (title, curves) in zip(axes, panels.items(), strict=True):
+        colours = mpl.colormaps["viridis_r"](np.linspace(0.05, 1, len(curves)))
+        for colour, (name, values) in zip(colours, curves.items(), strict=True):
+            one.plot(steps[1:], values[1:], color=colour, linewidth=1.2, label=name)
+        if best is not None:
+            one.axhline(best, color="black", linewidth=1, linestyle="--")
+        one.set_title(title)
+        one.set_ylabel(ylabel)
+        thousands(one)
+    _legend_below(figure, axes[0])
     return figure

@@ -212,7 +212,8 @@ def _written(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _data_words(data: Mapping[str, Any]) -> str:
+def data_words(data: Mapping[str, Any]) -> str:
+    """Write how much text a run was trained on, for the page's setting."""
     splits = [f"{part['sentences']:,} ({part['pieces']:,} pieces) for {name}" for name, part in data["splits"].items()]
     return (
         f"sentences: {', '.join(splits)}; {data['dropped']:,} too short, {data['cut']:,} cut; "
@@ -251,7 +252,7 @@ def page(
     more = "".join(f"; {_written({name: value})}" for name, value in results["model"].items() if name not in config)
     setting = {
         "corpus": ", ".join(map(str, config["corpus"])) or "the prose that CPython carries",
-        "data": _data_words(results["data"]),
+        "data": data_words(results["data"]),
         "tokenizer": f"{config['tokenizer'] or 'WordPiece trained on the corpus'}, vocabulary {config['vocab_size']:,}",
         "pairs": "; ".join(_set_words(entry) for entry in results["sets"]),
         "model": f"{shape}, {config['heads']} heads, feed-forward {config['feed_forward']}{more}",

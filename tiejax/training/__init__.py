@@ -22,6 +22,7 @@ from tiejax.training.optimizer import make_optimizer as make_optimizer
 from tiejax.training.optimizer import make_schedule as make_schedule
 from tiejax.training.phases import NEVER as NEVER
 from tiejax.training.phases import Phase as Phase
+from tiejax.training.phases import of_variants as of_variants
 from tiejax.training.run import train as train
 from tiejax.training.sharding import DATA as DATA
 from tiejax.training.sharding import total as total

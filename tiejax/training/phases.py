@@ -47,6 +47,19 @@ class Phase:
         return tuple(step for step in (self.begin, self.end) if 0 < step < NEVER)
 
 
+def of_variants(steps: Sequence[int], last: int, policies: Sequence[str], new: Sequence[str]) -> tuple[np.ndarray, list[Phase]]:
+    """Return switches and phases of variants that untie before the update of a step.
+
+    steps: 0 for never tied from equal leaves, `last` for always tied, -1 for never tied from independent leaves. policies, new:
+    by variant, `""` where nothing turns.
+    """
+    phases = [
+        Phase(0, NEVER if step in (-1, last) else int(step), policy or "copy", leaf or "target")  # type: ignore[arg-type]
+        for step, policy, leaf in zip(steps, policies, new, strict=True)
+    ]
+    return np.array([[step >= 0] for step in steps]), phases
+
+
 def on(phases: Sequence[Phase], step: jax.Array) -> jax.Array:
     """Return `Phase.on` of every variant at a traced step."""
     begin, end = (jnp.asarray([getattr(phase, name) for phase in phases], jnp.int32) for name in ("begin", "end"))

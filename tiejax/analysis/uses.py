@@ -1,0 +1,51 @@
+r"""What each use of a tied table asks of it: the gradient of the input use, of the output use, and how they meet.
+
+A tied table's gradient is the sum of two, g = g_in + g_out, of the loss with respect to the table as the model reads it in and
+as it scores with it. Both are had exactly, from one backward pass, where the tables are separate arguments of the loss.
+
+Published figures to set beside them: A. Lopardo et al. 2026 (arXiv:2603.26663) find an output share of about .7 over the first
+1,000 steps of OLMo-1B; their log has median ratios output / input 7.4 (steps 1-10), 10.0 (10-100), 3.8 (100-300), 1.8
+(300-1,000) and 1.7 (1,000-10,000). They compare the norm of a gradient of activations with that of a gradient of weights, which
+is not like with like; here both are gradients of the same table.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+# Steps from, steps to, and the published median ratio output / input in between.
+PUBLISHED_RATIOS = ((1, 10, 7.4), (10, 100, 10.0), (100, 300, 3.8), (300, 1_000, 1.8), (1_000, 10_000, 1.7))
+
+
+def use_gradients(
+    of_input: Float[Array, "vocabulary width"],
+    of_output: Float[Array, "vocabulary width"],
+    bucket: Int[Array, "vocabulary"] | Int[np.ndarray, "vocabulary"],
+    buckets: int,
+) -> dict[str, Float[Array, ""] | Float[Array, "buckets"]]:
+    r"""Return norms, ratio and cosine of the gradients of both uses of a table, over all rows and by bucket of rows.
+
+    norm = |g|,    ratio = |g_out| / |g_in|,    cosine = <g_in, g_out> / (|g_in| |g_out|)
+
+    with Frobenius norms; nats per unit of an entry. bucket: of each row, from 0 to buckets - 1. Names are `input`, `output`,
+    `ratio`, `cosine`, and the same after `bucket_`. A use without gradient gives a ratio or cosine of NaN or infinity.
+    """
+
+    def summed(values: jax.Array) -> jax.Array:
+        return jax.ops.segment_sum(jnp.sum(values, axis=1), jnp.asarray(bucket), buckets)
+
+    squares = summed(jnp.square(of_input)), summed(jnp.square(of_output)), summed(of_input * of_output)
+
+    def measures(first: jax.Array, second: jax.Array, product: jax.Array) -> dict[str, jax.Array]:
+        norms = jnp.sqrt(first), jnp.sqrt(second)
+        both = norms[0] * norms[1]
+        return {"input": norms[0], "output": norms[1], "ratio": norms[1] / norms[0], "cosine": product / both}
+
+    whole = measures(*(jnp.sum(part) for part in squares))
+    return whole | {f"bucket_{name}": values for name, values in measures(*squares).items()}
+
+
+def output_share(ratio: np.ndarray) -> np.ndarray:
+    """Return |g_out| / (|g_in| + |g_out|) of ratios |g_out| / |g_in|."""
+    return ratio / (1 + ratio)
