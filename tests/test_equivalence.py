@@ -66,6 +66,7 @@ def counting(tokens, position):
 def test_semantic_distance_against_a_loop(block):
     rng = np.random.default_rng(2)
     tokens, position, weight = rng.integers(0, 5, (20, 5)), rng.integers(0, 5, 20), rng.uniform(size=20)
+    weight[[3, 8, 11]] = 0  # contexts that never occur
     total = share = 0.0
     holding = [0, 0]
     for row, asked, w in zip(tokens, position, weight, strict=True):
@@ -79,7 +80,7 @@ def test_semantic_distance_against_a_loop(block):
         if places:
             total, share = total + w * np.mean(changes), share + w
         for k in (0, 1):
-            holding[k] += any(row[place] == k + 1 for place in places)
+            holding[k] += w > 0 and any(row[place] == k + 1 for place in places)
     found = semantic_distance(counting, tokens, position, (1, 2), weight, block=block)
     assert found.distance == pytest.approx(total / share, rel=1e-9)
     assert list(found.contexts) == holding
@@ -233,6 +234,46 @@ def test_bad_input_is_named(pair, options, message):
         measures.equivalence(counting, tokens, np.zeros(2, int), [pair], **options)
     with pytest.raises(ValueError, match=r"^contexts: needs at least one, got none$"):
         measures.equivalence(counting, tokens[:0], np.zeros(0, int), [(1, 2)])
+
+
+def test_a_row_holds_what_the_functions_of_this_file_return():
+    """And None, not an error, for a pair that no context asks for."""
+    rng = np.random.default_rng(8)
+    tokens, position, weight = rng.integers(0, 3, (9, 4)), np.zeros(9, int), rng.uniform(size=9)
+    states, table, truth = rng.normal(size=(9, 2)), rng.normal(size=(4, 2)), rng.normal(size=9)
+
+    def predict(*asked):
+        return np.pad(counting(*asked), ((0, 0), (0, 2)), constant_values=-np.inf)
+
+    options = {"weight": weight, "states": states, "table": np.pad(table, ((0, 1), (0, 0))), "log_ratios": {(0, 1): truth}}
+    asked, never = measures.equivalence(predict, tokens, position, [(0, 1), (3, 4)], **options)
+    asking = weight * np.exp(predict(tokens, position))[:, :2].sum(1)
+    semantic = semantic_distance(predict, tokens, position, (0, 1), weight)
+    conditional = conditional_distance(predict(tokens, position), (0, 1), weight)
+    expected = {
+        "first": 0,
+        "second": 1,
+        "contexts_first": semantic.contexts[0],
+        "contexts_second": semantic.contexts[1],
+        "semantic_distance": semantic.distance,
+        "conditional_distance": conditional.distance,
+        "log_ratio_mean": conditional.log_ratio_mean,
+        "log_ratio_rms": conditional.log_ratio_rms,
+        "asked": conditional.asked,
+        **violation(semantic.distance, conditional.distance)._asdict(),
+        "residual_rms": math.sqrt(np.average((states @ (table[0] - table[1]) - truth) ** 2, weights=asking)),
+        "residual_mean": np.average(abs(states @ (table[0] - table[1]) - truth), weights=asking),
+        "residual_largest": max(abs(states @ (table[0] - table[1]) - truth)),
+        "condition_number": np.linalg.cond(states * np.sqrt(asking)[:, None]),
+        "effective_rank": conditioning(states, asking).effective_rank,
+    }
+    assert asked.pop("case") == expected.pop("case")
+    assert asked == pytest.approx(expected)
+    assert {name for name, value in never.items() if value is None} == {
+        *("semantic_distance", "log_ratio_mean", "log_ratio_rms", "score"),
+        *("residual_rms", "residual_mean", "residual_largest", "condition_number", "effective_rank"),
+    }
+    assert (never["case"], never["asked"], never["contexts_first"]) == ("unknown", 0, 0)
 
 
 def everywhere(task):

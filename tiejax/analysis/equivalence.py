@@ -16,7 +16,7 @@ from jaxtyping import Float, Integer
 from scipy.special import entr, logsumexp, rel_entr
 
 from tiejax.analysis.geometry import Pair
-from tiejax.analysis.optimality import check_pair, conditioning, normalised, optimality_residual
+from tiejax.analysis.optimality import Conditioning, Residual, check_pair, conditioning, normalised, optimality_residual
 
 Predict = Callable[[np.ndarray, np.ndarray], Any]
 Case = Literal["holds: same", "holds: different", "fails: same meaning", "fails: same use", "unknown"]
@@ -130,7 +130,7 @@ def semantic_distance(
     row, swapped = swaps(tokens, position, pair)
     occurrences = np.bincount(row, minlength=len(tokens))
     elsewhere = np.arange(tokens.shape[1]) != position[:, None]
-    contexts = tuple(int(np.any((tokens == symbol) & elsewhere, axis=1).sum()) for symbol in pair)
+    contexts = tuple(int((np.any((tokens == symbol) & elsewhere, axis=1) & (weight > 0)).sum()) for symbol in pair)
     share = weight[row] / occurrences[row]
     if not share.sum() > 0:
         return Semantic(math.nan, (contexts[0], contexts[1]))
@@ -237,12 +237,21 @@ def equivalence(
         found |= violation(seen, conditional.distance, threshold)._asdict()
         if states is not None and table is not None:
             asking = weight * np.exp(np.asarray(known[:, list(pair)], float)).sum(1)
-            truth = (log_ratios or {}).get(pair, math.nan)
-            residual = optimality_residual(states, table, pair, truth, asking)
-            found |= {f"residual_{name}": value for name, value in residual._asdict().items()}
-            found |= conditioning(states, asking)._asdict()
+            found |= _output_side(states, table, pair, (log_ratios or {}).get(pair, math.nan), asking)
         rows.append({name: _plain(value) for name, value in found.items()})
     return rows
+
+
+def _output_side(
+    states: np.ndarray, table: np.ndarray, pair: Pair, log_ratio: float | np.ndarray, asking: np.ndarray
+) -> dict[str, float]:
+    """Return residual and conditioning under the weights of the contexts that ask for a pair; NaN where none does."""
+    if asking.sum() > 0:
+        residual = optimality_residual(states, table, pair, log_ratio, asking)
+        spanned = conditioning(states, asking)
+    else:
+        residual, spanned = Residual(math.nan, math.nan, math.nan), Conditioning(math.nan, math.nan)
+    return {f"residual_{name}": value for name, value in residual._asdict().items()} | spanned._asdict()
 
 
 def _plain(value: Any) -> Any:
