@@ -420,13 +420,15 @@ def draw(
     config: Config,
     metrics: Mapping[str, np.ndarray],
     runs: "Trajectories",
-    symbols: "Symbols",
+    found: Mapping[str, Any],
     bayes: Mapping[str, Mapping[str, float]],
 ) -> "list[pages.Drawn]":
     """Return the figures of a run in the order of its report."""
+    from tiejax.analysis import exor as findings
     from tiejax.reporting import exor as pages
 
-    task, finite = config.tasks[0], metrics["finite"].all(axis=(0, 2))
+    task, finite = config.tasks[0], np.asarray(metrics["finite"].all(axis=(0, 2)))
+    symbols, names = task_symbols(task), pages.symbol_names(len(task.zero), len(task.one))
     labels = {bit: pages.pair_label(bit, symbols.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
     exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
     sampled = {
@@ -441,7 +443,8 @@ def draw(
         pages.relative_distances(runs.steps, runs.relative, labels),
         pages.learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
         pages.final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
-        pages.all_distances(runs.steps, tables, metrics["pairs"], pages.symbol_names(len(task.zero), len(task.one))),
+        pages.all_distances(runs.steps, tables, metrics["pairs"], names),
+        pages.uses(findings.of_seeds(metrics, finite), names, found["uses"]),
     ]
 
 
@@ -453,7 +456,7 @@ def conclude(config: Config, metrics: Mapping[str, np.ndarray]) -> "tuple[dict[s
     bayes = {name: exor.bayes(task, rows) for name, rows in {"all": exor.strings(task.bits), **exor.split(task.bits)}.items()}
     found, runs = findings.analyse(metrics, task_symbols(task), bayes["train"][1], 2 * config.half_period)
     named = {name: {"accuracy": accuracy, "cross_entropy": nats} for name, (accuracy, nats) in bayes.items()}
-    drawn = draw(config, metrics, runs, task_symbols(task), named) if found["seeds"] else []
+    drawn = draw(config, metrics, runs, found, named) if found["seeds"] else []
     return {"zero": task.zero, "bayes": {**named.pop("all"), "splits": named}, **found}, drawn
 
 

@@ -395,6 +395,7 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
     import jax.numpy as jnp
 
     from tiejax import training, tying
+    from tiejax.analysis import use_gradients
     from tiejax.data import text_batches, text_rows
 
     model = build_model(config, text)
@@ -424,17 +425,22 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
         return sum_of / number, {"loss": sums / number, "accuracy": rights / number}
 
     pairs = jnp.asarray(pairs_of(text)[0], jnp.int32).reshape(-1, 2)
+    names, bucket = buckets_of(text)
 
     def measure(params: Any, batch: Any, subject: Any, step: jax.Array) -> dict[str, jax.Array]:
-        _, metrics = loss(params, batch, None)
+        (_, metrics), own = jax.value_and_grad(loss, has_aux=True)(params, batch, None)
         found = {f"train_{name}": value for name, value in metrics.items()}
+        # Of the tied loss these sum to the table's gradient.
+        of_input, of_output = training.total((own["embed"]["embedding"], own["head"]["embedding"]))
+        uses = use_gradients(of_input, of_output, bucket, len(names))
+        found |= {f"use_{name}": value for name, value in uses.items()}
         for name, part in (("input", "embed"), ("output", "head")):
             table = params[part]["embedding"]
             found[f"distance_{name}"] = jnp.linalg.norm(table[pairs[:, 0]] - table[pairs[:, 1]], axis=-1)
             found[f"norm_{name}"] = jnp.mean(jnp.linalg.norm(table, axis=-1))
-        return found | {"overflow": training.total(batch.overflow), "finite": training.all_finite((params, found))}
+        finite = training.all_finite((params, metrics))
+        return found | {"overflow": training.total(batch.overflow), "finite": finite}
 
-    names, bucket = buckets_of(text)
     stream = text_rows.Stream(*text.validation, config.max_length, text.vocabulary.pad, 0, packed)
     shape = config.validation_batches, planned.rows, config.max_length
     everywhere = np.arange(own_rows * planned.mesh)

@@ -158,6 +158,8 @@ def run_metrics(seeds=8, symbols=MAIN, exact=True, distance=None):
                 values[variant, seed, :, k] = 2.0 if pair in between else distance(table, variant, seed, steps, pair)
         metrics[f"distance_{table}"] = values
     metrics["finite"] = np.ones((2, seeds, len(steps)), bool)
+    metrics["variants"] = np.array(["untied", "tied"])
+    metrics |= {"use_ratio": np.full((2, seeds, len(steps)), 2.0), "use_cosine": np.zeros((2, seeds, len(steps)))}
     if exact:
         exact_steps = np.arange(0, 50_001, 5000)
         metrics["exact_step"] = exact_steps

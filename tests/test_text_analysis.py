@@ -68,6 +68,10 @@ def run(seeds=10, sets=BOTH, unrelated=40, change=CHANGE):
         "train_accuracy": np.full(shape, 0.25),
         "finite": np.ones(shape, bool),
         "overflow": np.zeros(shape, int),
+        "use_ratio": np.full(shape, 2.0),
+        "use_cosine": np.full(shape, 0.1),
+        "use_bucket_input": np.full((*shape, 3), 1.0),
+        "use_bucket_output": np.full((*shape, 3), [1.0, 2.0, 3.0]),
         "validation_step": np.arange(VALIDATIONS) * 475,
         "validation_loss": loss,
         "validation_accuracy": 0.5 - loss / 10,
@@ -269,7 +273,7 @@ def test_figures_show_every_pair_seed_and_bucket(analysed):
     metrics, _, drawn = analysed
     shown = {item.name: item.figure for item in drawn}
     assert list(shown) == [
-        "distance", "distance_published", "distance_ratio", "learning", "paired_final", "buckets", "norms",
+        "distance", "distance_published", "distance_ratio", "learning", "paired_final", "buckets", "norms", "uses",
     ]  # fmt: skip
     panels = shown["distance"].axes
     assert [one.get_title() for one in panels] == ["untied, input", "untied, output", "tied"]

@@ -11,5 +11,4 @@ from tiejax.analysis.geometry import symbol_pairs as symbol_pairs
 from tiejax.analysis.paired import Paired as Paired
 from tiejax.analysis.paired import holm as holm
 from tiejax.analysis.paired import paired_test as paired_test
-from tiejax.analysis.uses import output_share as output_share
 from tiejax.analysis.uses import use_gradients as use_gradients

@@ -13,6 +13,7 @@ import numpy as np
 
 from tiejax.analysis.claims import Claim, assess
 from tiejax.analysis.geometry import area_under_log, group_pairs, log_roughness, mean_distance
+from tiejax.analysis.uses import over_training
 
 VARIANTS = ("untied", "tied")
 TABLES = ("input", "output")
@@ -328,12 +329,15 @@ def analyse(
         "final": summary(runs, splits),
         "final_last": summary(runs, splits, last=True),
         "solved": None,
+        "uses": [],
         "claims": [],
         "solved_pairs": [],
         "claims_solved_pairs": [],
     }
     if not finite.any():
         return found, runs
+    own = of_seeds(metrics, finite)
+    found["uses"] = over_training(metrics["step"], own["use_ratio"], own["use_cosine"], VARIANTS)
     found["claims"] = assess(claims(runs, symbols, bayes_cross_entropy, cycle))
     is_solved = solved(runs, bayes_cross_entropy)
     if is_solved is not None:

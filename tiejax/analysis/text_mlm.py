@@ -13,6 +13,7 @@ import numpy as np
 
 from tiejax.analysis.claims import Claim, assess
 from tiejax.analysis.exor import VARIANTS, of_seeds, who_lasted
+from tiejax.analysis.uses import over_training
 
 TABLES = {"input": "untied input table", "output": "untied output table", "tied": "tied table"}
 RECORDED = {"input": ("distance_input", 0), "output": ("distance_output", 0), "tied": ("distance_input", 1)}
@@ -180,10 +181,12 @@ def analyse(metrics: Metrics, decay: float) -> tuple[dict[str, Any], dict[str, n
         ],
         "overflow": {name: int(metrics["overflow"][variant].max()) for variant, name in enumerate(VARIANTS)},
         "final": summary(runs),
+        "uses": [],
         "distance_ratio_by_pair": [],
         "claims": [],
     }
     if finite.any():
+        found["uses"] = over_training(runs["step"], runs["use_ratio"], runs["use_cosine"], VARIANTS)
         found["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in assess(claims(runs, decay))]
         ratio = {
             table: np.median(distance_ratio(runs, name)[variant], axis=0).tolist()

@@ -119,7 +119,7 @@ def analyse(
     values `[variant, seed]`, of which medians are told. Steps inside a curve are tested against a baseline together (Holm).
     """
     bases = {base: variants.baseline(base) for base in BASELINES}
-    ends = {base: _summary(number, loss, solved, others) for base, number in bases.items()}
+    ends = {base: {"words": BASELINES[base], **_summary(number, loss, solved, others)} for base, number in bases.items()}
     curves, claims = [], []
     for curve, numbers in variants.curves().items():
         inside = numbers[1:-1]
@@ -145,7 +145,7 @@ def analyse(
             {
                 "curve": curve,
                 "steps": variants.step[numbers].tolist(),
-                "points": [_summary(number, loss, solved, others) for number in numbers],
+                "points": [_summary(number, loss, solved, others) for number in numbers.tolist()],
                 "against": against,
                 "best_step": best,
                 "best_step_interval": list(interval),

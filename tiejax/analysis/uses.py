@@ -9,6 +9,9 @@ Published figures to set beside them: A. Lopardo et al. 2026 (arXiv:2603.26663) 
 is not like with like; here both are gradients of the same table.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,6 +49,21 @@ def use_gradients(
     return whole | {f"bucket_{name}": values for name, values in measures(*squares).items()}
 
 
-def output_share(ratio: np.ndarray) -> np.ndarray:
-    """Return |g_out| / (|g_in| + |g_out|) of ratios |g_out| / |g_in|."""
-    return ratio / (1 + ratio)
+def over_training(steps: np.ndarray, ratio: np.ndarray, cosine: np.ndarray, variants: Sequence[str]) -> list[dict[str, Any]]:
+    """Return medians over records and seeds of each window of steps that is published, of step 0, and of those after.
+
+    ratio, cosine: `[variant, seed, record]`. A row has `from`, `to` (excluded; None: the end), `published` (ratio, or None) and
+    by variant `ratio`, `cosine` and `share`, |g_out| / (|g_in| + |g_out|). Windows without a record are left out.
+    """
+    windows = [(0, 1, None), *PUBLISHED_RATIOS, (PUBLISHED_RATIOS[-1][1], None, None)]
+    rows: list[dict[str, Any]] = []
+    for low, high, published in windows:
+        inside = (steps >= low) & (steps < (np.inf if high is None else high))
+        if inside.any():
+            row: dict[str, Any] = {"from": low, "to": high, "published": published}
+            for number, name in enumerate(variants):
+                middle = float(np.median(ratio[number][:, inside]))
+                found = {"ratio": middle, "share": middle / (1 + middle), "cosine": float(np.median(cosine[number][:, inside]))}
+                row[str(name)] = found
+            rows.append(row)
+    return rows

@@ -160,6 +160,47 @@ def flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
     return rows
 
 
+def uses(metrics: Mapping[str, np.ndarray], names: Sequence[str], of_variants: Sequence[Mapping[str, Any]]) -> Drawn:
+    """Draw what each use of a table asks of it: gradients of the input and of the output use over training and by bucket.
+
+    metrics: `use_*` as recorded, `[variant, seed, record, ...]`. names: of the buckets. of_variants: `uses` of results.json.
+    """
+    late = max(1, metrics["use_ratio"].shape[2] // 10)
+    ratio = metrics["use_bucket_output"][:, :, -late:] / metrics["use_bucket_input"][:, :, -late:]
+    by_bucket = {name: np.median(ratio[variant], axis=(0, 1)).tolist() for variant, name in enumerate(VARIANTS)}
+    published = [(row["from"], row["to"], row["published"]) for row in of_variants if row["published"]]
+    return Drawn(
+        "uses",
+        "What each use of a table asks of it: the norm of the gradient of the output use over that of the input use (dotted: "
+        "1), and the cosine of both, on the batch of the step. Untied: gradients of two tables. Thin: one seed each; thick: "
+        "median. Dashed: a published log of OLMo-1B (arXiv:2603.26663), which compares a gradient of activations with one of "
+        "weights. Right: median over seeds and the last tenth of the records.",
+        figures.uses(
+            metrics["step"],
+            dict(zip(VARIANTS, metrics["use_ratio"], strict=True)),
+            dict(zip(VARIANTS, metrics["use_cosine"], strict=True)),
+            published,
+            by_bucket,
+            names,
+        ),
+    )
+
+
+def uses_table(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the report's table of both uses over training, beside the published ratios; rows: `uses` of results.json."""
+    shown = []
+    for row in rows:
+        low, high = f"{row['from']:,}", "the end" if row["to"] is None else f"{row['to'] - 1:,}"
+        own = [f"{row[name][measure]:.3g}" for measure in ("ratio", "share", "cosine") for name in VARIANTS]
+        shown.append(
+            [f"{low} to {high}" if row["to"] != 1 else "0", *own, f"{row['published']:g}" if row["published"] else "-"]
+        )
+    measures = ("output / input", "share of the output use", "cosine")
+    headings = ["steps", *(f"{measure}, {name}" for measure in measures for name in VARIANTS), "OLMo-1B, published"]
+    title = "What each use of a table asks of it: norms of gradients, medians over records and seeds"
+    return {title: (headings, shown)} if rows else {}
+
+
 def medians(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarray]) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows of the report's table of medians and quartiles over seeds, values `[seed]` by name."""
     rows = []
@@ -279,6 +320,6 @@ def page(
             f"The same among the {both} pairs that both solved the task": results["claims_solved_pairs"],
         },
         figures=drawn,
-        numbers=tables(results),
+        numbers=tables(results) | uses_table(results["uses"]),
         reproduce=reproduction(facts, config_text),
     )

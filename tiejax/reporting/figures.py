@@ -391,3 +391,47 @@ def by_untie_step(steps: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarra
         thousands(one)
     _legend_below(figure, axes[0])
     return figure
+
+
+def uses(
+    steps: np.ndarray,
+    ratios: Curves,
+    cosines: Curves,
+    published: Sequence[tuple[int, int, float]],
+    by_bucket: Mapping[str, Sequence[float]],
+    names: Sequence[str],
+) -> Figure:
+    """Draw the ratio of the gradients of both uses and their cosine over training, and the last ratio by bucket of rows.
+
+    published: steps from, steps to, ratio. by_bucket: variant -> the median ratio of each bucket, called `names`.
+    """
+    figure, axes = new_figure(1, 3, 11.5, 3.3)
+    first, second, third = axes[0]
+    shown = np.where(steps > 0, steps, np.nan)
+    for name, values in ratios.items():
+        draw_seeds(first, shown, values, VARIANT_COLOURS[name], name)
+        draw_seeds(second, shown, cosines[name], VARIANT_COLOURS[name], name)
+    for number, (low, high, ratio) in enumerate(published):
+        first.hlines(
+            ratio, low, high, color="black", linewidth=1.5, linestyle="--", label=None if number else "OLMo-1B, published"
+        )
+    first.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    first.set_title("|g of the output use| / |g of the input use|")
+    first.set_yscale("log")
+    first.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    second.set_title("cosine of both")
+    second.axhline(0, color="black", linewidth=0.8, linestyle=":")
+    for one in (first, second):
+        one.set_xscale("log")
+        one.set_xlabel("step")
+    places, width = np.arange(len(names)), 0.8 / len(by_bucket)
+    for number, (name, heights) in enumerate(by_bucket.items()):
+        third.bar(places + (number - (len(by_bucket) - 1) / 2) * width, heights, width, color=VARIANT_COLOURS[name])
+    third.set_yscale("log")
+    third.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    third.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    third.set_xticks(places, names, rotation=30 if len("".join(names)) > 30 else 0)
+    third.grid(visible=False, axis="x")
+    third.set_title("ratio at the end, by rows of the table")
+    _legend_below(figure, first)
+    return figure

@@ -12,7 +12,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiejax.reporting import figures, report
-from tiejax.reporting.exor import PANELS, VARIANTS, Drawn, excluded, flat, medians, performance, reproduction, training_of
+from tiejax.reporting.exor import (
+    PANELS,
+    VARIANTS,
+    Drawn,
+    excluded,
+    flat,
+    medians,
+    performance,
+    reproduction,
+    training_of,
+    uses,
+    uses_table,
+)
 
 PUBLISHED_TOP = 5.0
 TABLE_COLOURS = {"untied, input": figures.BLUE, "untied, output": figures.GREEN, "tied": figures.ORANGE}
@@ -172,6 +184,7 @@ def drawn(metrics: Metrics, results: Mapping[str, Any]) -> list[Drawn]:
         final_values(results["final"], sets),
         buckets(metrics, results["final"]),
         norms(metrics),
+        uses(metrics, [str(name) for name in metrics["bucket_names"]], results["uses"]),
     ]
 
 
@@ -288,6 +301,6 @@ def page(
             ]
         },
         figures=drawn,
-        numbers=tables(results),
+        numbers=tables(results) | uses_table(results["uses"]),
         reproduce=reproduction(facts, config_text),
     )

@@ -101,8 +101,8 @@ def numbers(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[
         "Never and always tied: medians over seeds": (
             ["", "loss", *with_solved, *names],
             [
-                [base, f"{end['median']:.4f}", *solved_of(end), *(f"{end['medians'][name]:.4f}" for name in names)]
-                for base, end in ends.items()
+                [end["words"], f"{end['median']:.4f}", *solved_of(end), *(f"{end['medians'][name]:.4f}" for name in names)]
+                for end in ends.values()
             ],
         )
     }
@@ -115,7 +115,7 @@ def numbers(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[
             against = [shown(one["against"][base][place - 1]) if inside else "" for base in ends]
             interval = " to ".join("-" if bound is None else f"{bound:.4f}" for bound in point["interval"])
             rows.append([f"{step:,}", f"{point['median']:.4f}", interval, *solved_of(point), *against])
-        found[heading] = (["untie step", "loss", "95 %", *with_solved, *(f"- {base}" for base in ends)], rows)
+        found[heading] = (["untie step", "loss", "95 %", *with_solved, *(f"- {end['words']}" for end in ends.values())], rows)
     return found
 
 
