@@ -283,6 +283,8 @@ BAD = {
     "--compute_dtype float8": ("--compute_dtype", "float32, bfloat16"),
     "--batch_sise 3": ("--batch_sise", "did you mean --batch_size"),
     "--resume --out nothing_here": ("--resume",),
+    "--untie_at [2000]": ("--untie_at", "--steps 1500", "got 2000"),
+    "--untie_at [.5,1.5]": ("--untie_at", "from 0. to 1.", "got 1.5"),
 }
 
 
@@ -380,6 +382,30 @@ def test_every_option_of_the_encoder_trains(data, tmp_path):
     recorded = metrics(out)
     assert recorded["finite"].all()
     assert (recorded["validation_loss"][..., -1] < recorded["validation_loss"][..., 0] - 0.3).all()
+
+
+def test_members_untie_on_text(data, tmp_path):
+    """Tied up to step 20 of 40: one table before, two after, and the curve over the untie step in results and page."""
+    out = tmp_path / "run"
+    untying = ["--untie_at", "[0., 20, 1.]", "--untie_policy", "split", "--record_every", 10, "--tensorboard", "true"]
+    assert experiment.main(settings(data, *untying, "--seeds", 1, "--steps", 40, "--out", out)) == 0
+    recorded, found = metrics(out), json.loads((out / "results.json").read_text())
+    assert recorded["untie_step"].tolist() == [-1, 0, 40, 20]
+    apart = np.abs(recorded["distance_input"] - recorded["distance_output"]).max(axis=(1, 3)) > 0
+    assert recorded["step"].tolist() == [0, 10, 20, 30, 40]
+    np.testing.assert_array_equal(
+        apart, [[True] * 5, [False, True, True, True, True], [False] * 5, [False, False, False, True, True]]
+    )
+    (curve,) = found["curves"]
+    assert (curve["curve"], curve["steps"]) == ("split", [0, 20, 40])
+    np.testing.assert_allclose(curve["points"][1]["loss"], recorded["validation_loss"][3, :, -1], rtol=1e-6)
+    assert {row["id"] for row in found["claims"]} == {
+        f"untying-helps/{base}/split" for base in ("tied", "equal", "independent")
+    }
+    assert len(os.listdir(out / "events")) == 4
+    page = (out / "report.html").read_text()
+    assert "tied, then untied" in page
+    assert page.count("data:image/png") == 3
 
 
 def test_help_explains_every_setting(monkeypatch, capsys):
