@@ -435,3 +435,35 @@ def uses(
     third.set_title("ratio at the end, by rows of the table")
     _legend_below(figure, first)
     return figure
+
+
+CASES = (
+    (0.02, 0.97, "DH fails:\nsame meaning"),
+    (0.98, 0.97, "DH holds:\ndifferent"),
+    (0.98, 0.02, "DH fails:\nsame use"),
+    (0.02, 0.02, "DH holds:\nsame"),
+)
+
+
+def equivalences(panels: Mapping[str, Mapping[str, tuple[float, float]]], threshold: float) -> Figure:
+    """Draw semantic against conditional distance of each set of pairs, one panel a variant, with lines between the cases."""
+    figure, axes = grid(len(panels), 3, 3.6, 3.4, below=0.3)
+    for one, (title, sets) in zip(axes, panels.items(), strict=True):
+        for number, (name, (semantic, conditional)) in enumerate(sets.items()):
+            one.plot(semantic, conditional, "o", color=SERIES[number % len(SERIES)], markersize=8, label=name)
+        one.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
+        one.axhline(threshold, color="black", linewidth=0.8, linestyle=":")
+        one.set_xscale("symlog", linthresh=threshold / 4, linscale=0.5)
+        one.set_yscale("symlog", linthresh=threshold / 4, linscale=0.5)
+        one.set_xlim(-threshold / 20, 1)
+        one.set_ylim(-threshold / 20, 1)
+        for x, y, words in CASES:
+            along, up = "left" if x < 0.5 else "right", "bottom" if y < 0.5 else "top"
+            one.text(x, y, words, transform=one.transAxes, fontsize=7, color="grey", ha=along, va=up)
+        for axis in (one.xaxis, one.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:g}")
+        one.set_title(title)
+        one.set_xlabel("semantic distance (nats)")
+        one.set_ylabel("conditional distance (nats)")
+    _legend_below(figure, axes[0])
+    return figure
