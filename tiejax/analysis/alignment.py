@@ -1,0 +1,202 @@
+"""How near two embedding tables of the same tokens are: maps from one to the other, neighbours, canonical correlations.
+
+Source: A. Lopardo et al. 2026, arXiv:2603.26663. Tables are read by blocks of rows (`tables.py`) and never held whole.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import linalg
+
+from tiejax.analysis.neighbours import Overlap as Overlap
+from tiejax.analysis.neighbours import neighbour_overlap as neighbour_overlap
+from tiejax.analysis.tables import Rows, check_pair, check_rows, read_rows, row_blocks
+from tiejax.analysis.tables import Table as Table
+
+# Published for OLMo-1B (same source): how well the untied model's output and input tables give the tied model's table.
+OLMO_1B = {
+    "least_squares": {"output": 0.719, "input": 0.525},
+    "neighbour_overlap": {"output": 0.733, "input": 0.496},
+}
+
+# Eigenvalues of a correlation matrix below this part of the largest are rounding errors of products in float32.
+RANK_CUT = 1e-6
+
+
+class CrossProducts(NamedTuple):
+    """Means, and products X^T X, Y^T Y and X^T Y, of two tables X, Y [rows, width] centred on their means; float64."""
+
+    rows: int
+    source_mean: Float[np.ndarray, "source"]
+    target_mean: Float[np.ndarray, "target"]
+    source_gram: Float[np.ndarray, "source source"]
+    target_gram: Float[np.ndarray, "target target"]
+    cross: Float[np.ndarray, "source target"]
+
+
+class Alignment(NamedTuple):
+    """Mean cosine between a token's row in the target and its row in the source, mapped; one score for each map.
+
+    None: identity where the widths differ, any map that leaves out every token. tokens: the rows that were compared.
+    left_out: by map, how many of them have no cosine, because one of their two vectors is exactly zero.
+    """
+
+    identity: float | None
+    procrustes: float | None
+    least_squares: float | None
+    tokens: int
+    left_out: dict[str, int]
+
+
+def cross_products(source: Table, target: Table, rows: Int[np.ndarray, "tokens"] | None = None) -> CrossProducts:
+    """Compute the cross-products of two tables centred on their means, in one pass over blocks of rows.
+
+    X^T Y = sum_b X_b^T Y_b + sum_b n_b (m_b - m) (k_b - k)^T (Chan, Golub and LeVeque 1983), with X_b and Y_b the n_b rows of
+    block b less their own means m_b and k_b, so that tables far from the origin lose no digits. Products within a block are
+    float32, sums over blocks float64. rows: the ascending rows to use, all if None. ValueError: tables that do not fit.
+    """
+    chosen = _chosen(source, target, rows)
+    widths = source.shape[1], target.shape[1]
+    source_gram, target_gram, cross = (np.zeros((widths[i], widths[j])) for i, j in ((0, 0), (1, 1), (0, 1)))
+    counts, source_means, target_means = [], [], []
+    for block in _blocks(chosen, 4 * max(widths)):
+        x, y = read_rows(source, block), read_rows(target, block)
+        counts.append(len(x))
+        source_means.append(x.mean(axis=0, dtype=np.float64))
+        target_means.append(y.mean(axis=0, dtype=np.float64))
+        x -= source_means[-1].astype(np.float32)
+        y -= target_means[-1].astype(np.float32)
+        source_gram += x.T @ x
+        target_gram += y.T @ y
+        cross += x.T @ y
+    source_mean, between_x = _between(source_means, counts)
+    target_mean, between_y = _between(target_means, counts)
+    source_gram += between_x.T @ between_x
+    target_gram += between_y.T @ between_y
+    cross += between_x.T @ between_y
+    return CrossProducts(sum(counts), source_mean, target_mean, source_gram, target_gram, cross)
+
+
+def alignment(
+    source: Table,
+    target: Table,
+    rows: Int[np.ndarray, "tokens"] | None = None,
+    products: CrossProducts | None = None,
+) -> Alignment:
+    """Score how well the rows of the source, mapped, point where the rows of the target do.
+
+    score = mean_i cos(f(x_i), y_i). identity: f(x) = x, of the rows as they are, which asks whether the tables are
+    interchangeable; a direction common to all rows counts. On tables centred on their means, f(x) = x W with
+    procrustes: W = U V^T, where U S V^T = X^T Y is the thin SVD: orthogonal, for different widths with orthonormal rows or
+    columns; least_squares: W = (X^T X)^+ X^T Y. Fitted to the tokens that it scores, it gives two independent
+    Gaussian tables about sqrt(width / (rows - 1)), not 0.
+
+    rows: the ascending rows to fit and to score, all if None. products: `cross_products` of the same tables and rows,
+    where they are known already. ValueError: tables that do not fit.
+    """
+    chosen = _chosen(source, target, rows)
+    found = cross_products(source, target, rows) if products is None else products
+    maps = np.hstack([_orthogonal_map(found.cross), _least_squares_map(found)]).astype(np.float32)
+    width = target.shape[1]
+    scores: dict[str, list[np.ndarray]] = {"identity": [], "procrustes": [], "least_squares": []}
+    for block in _blocks(chosen, 4 * max(source.shape[1], 2 * width)):
+        x, y = read_rows(source, block), read_rows(target, block)
+        if source.shape[1] == width:
+            scores["identity"].append(_cosines(x, y))
+        x -= found.source_mean.astype(np.float32)
+        y -= found.target_mean.astype(np.float32)
+        mapped = x @ maps
+        scores["procrustes"].append(_cosines(mapped[:, :width], y))
+        scores["least_squares"].append(_cosines(mapped[:, width:], y))
+    cosines = {name: np.concatenate(parts) for name, parts in scores.items() if parts}
+    means = {name: _mean(values) for name, values in cosines.items()}
+    left_out = {name: int(np.isnan(values).sum()) for name, values in cosines.items()}
+    return Alignment(means.get("identity"), means["procrustes"], means["least_squares"], found.rows, left_out)
+
+
+def token_cosines(source: Table, target: Table) -> Float[np.ndarray, "rows"]:
+    """Return cos(x_i, y_i) of each token's rows as they are; NaN where one of them is zero.
+
+    The lowest are the tokens whose roles differ most. ValueError: tables that do not fit, or whose widths differ.
+    """
+    number = check_pair(source, target)
+    if source.shape[1] != target.shape[1]:
+        raise ValueError(f"rows of widths {source.shape[1]} and {target.shape[1]} have no cosine: the widths must be the same")
+    blocks = row_blocks(number, 4 * source.shape[1])
+    return np.concatenate([_cosines(read_rows(source, block), read_rows(target, block)) for block in blocks])
+
+
+def canonical_correlations(
+    first: Table, second: Table, products: CrossProducts | None = None
+) -> Float[np.ndarray, "min_width"]:
+    """Return the canonical correlations of two tables, in descending order, in [0, 1] (Hotelling 1936).
+
+    The singular values of (X^T X)^(-1/2) X^T Y (Y^T Y)^(-1/2), for tables centred on their means, as many as the narrower is
+    wide. Directions in which a table has no variance correlate with nothing: 0. With no more rows than columns they
+    are 1 for any two tables. products: `cross_products` of the two, where they are known already. ValueError: tables that
+    do not fit.
+    """
+    check_pair(first, second)
+    found = cross_products(first, second) if products is None else products
+    correlations = linalg.svdvals(_whitening(found.source_gram).T @ found.cross @ _whitening(found.target_gram))
+    return np.pad(np.clip(correlations, 0, 1), (0, min(found.cross.shape) - len(correlations)))
+
+
+def _chosen(source: Table, target: Table, rows: np.ndarray | None) -> int | np.ndarray:
+    number = check_pair(source, target)
+    if rows is None:
+        return number
+    check_rows(rows, number)
+    return rows
+
+
+def _blocks(chosen: int | np.ndarray, bytes_per_row: int) -> Iterator[Rows]:
+    if isinstance(chosen, int):
+        return row_blocks(chosen, bytes_per_row)
+    return (chosen[block] for block in row_blocks(len(chosen), bytes_per_row))
+
+
+def _between(means: list[np.ndarray], counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of all rows, and sqrt(n_b) (m_b - m) of each block."""
+    mean = np.average(means, axis=0, weights=counts)
+    return mean, np.sqrt(counts)[:, None] * (np.array(means) - mean)
+
+
+def _whitening(gram: np.ndarray) -> np.ndarray:
+    """Return L [width, rank] with L^T (X^T X) L = 1, so that X L is an orthonormal basis of what the columns of X span.
+
+    Columns are brought to one scale first: the rounding errors of their products are relative to their norms.
+    """
+    scale = np.sqrt(np.diag(gram))
+    scale[scale == 0] = 1
+    correlation = gram / np.outer(scale, scale)
+    factor, failed = linalg.lapack.dpotrf(correlation)
+    if not failed and linalg.lapack.dpocon(factor, np.abs(correlation).sum(axis=0).max())[0] > RANK_CUT:
+        return linalg.solve_triangular(factor, np.eye(len(gram))) / scale[:, None]
+    # The columns are dependent, or nearly so: eigenvalues say which directions are there, at many times the price.
+    values, vectors = linalg.eigh(correlation, driver="evd")
+    kept = values > max(RANK_CUT * values[-1], 0)
+    return vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
+
+
+def _orthogonal_map(cross: np.ndarray) -> np.ndarray:
+    left, _, right = linalg.svd(cross, full_matrices=False)
+    return left @ right
+
+
+def _least_squares_map(products: CrossProducts) -> np.ndarray:
+    basis = _whitening(products.source_gram)
+    return basis @ (basis.T @ products.cross)
+
+
+def _cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        cosines = np.vecdot(x, y) / np.sqrt(np.vecdot(x, x)) / np.sqrt(np.vecdot(y, y))
+    return np.clip(cosines, -1, 1)
+
+
+def _mean(cosines: np.ndarray) -> float | None:
+    there = ~np.isnan(cosines)
+    return float(cosines[there].mean(dtype=np.float64)) if there.any() else None

@@ -1,0 +1,69 @@
+"""Tables of embeddings that need not fit in memory: read by blocks of rows, computed with in float32."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+# What is held of a table at a time, as float32.
+BLOCK_BYTES = 64 * 2**20
+
+
+@runtime_checkable
+class Table(Protocol):
+    """One embedding per row: a numpy array, or a reader of a file.
+
+    shape: (rows, width). `table[rows]`, for a slice or an ascending integer array, gives these rows as a numpy array of any
+    real dtype, bfloat16 included. No more than one block of rows is asked for at a time.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and width."""
+        ...
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        """Return some rows."""
+        ...
+
+
+Rows = slice | Int[np.ndarray, "rows"]
+
+
+def check_pair(first: Table, second: Table) -> int:
+    """Return the number of rows of two tables of the same tokens. ValueError where the shapes do not allow that."""
+    for table in (first, second):
+        if len(table.shape) != 2 or 0 in table.shape:
+            raise ValueError(
+                f"a table of shape {tuple(table.shape)}: a table has one row per token, [rows, width], none of them 0"
+            )
+    if first.shape[0] != second.shape[0]:
+        raise ValueError(
+            f"tables of {first.shape[0]} and {second.shape[0]} rows: compared token by token, both need one row per token"
+        )
+    return int(first.shape[0])
+
+
+def check_rows(chosen: Int[np.ndarray, "rows"], number: int) -> None:
+    """Raise a ValueError unless the chosen rows are ascending and within a table of so many rows."""
+    if len(chosen) == 0 or chosen[0] < 0 or chosen[-1] >= number or (np.diff(chosen) <= 0).any():
+        raise ValueError(f"rows must be ascending, without repeats, and within 0 to {number - 1}; at least one")
+
+
+def row_blocks(number: int, bytes_per_row: int) -> Iterator[slice]:
+    """Cut so many rows into blocks of at most `BLOCK_BYTES`, and of one row at least."""
+    step = max(BLOCK_BYTES // bytes_per_row, 1)
+    for start in range(0, number, step):
+        yield slice(start, min(start + step, number))
+
+
+def read_rows(table: Table, rows: Rows) -> Float[np.ndarray, "rows width"]:
+    """Return a copy of some rows as float32. ValueError where one of them is not finite."""
+    block = np.asarray(table[rows]).astype(np.float32)
+    finite = np.isfinite(block).all(axis=1)
+    if not finite.all():
+        place = int(np.argmin(finite))
+        row = (rows.start or 0) + place if isinstance(rows, slice) else int(rows[place])
+        raise ValueError(f"row {row} of a table of shape {tuple(table.shape)} holds a value that is not finite")
+    return block
