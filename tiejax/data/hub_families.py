@@ -166,7 +166,9 @@ def _named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tenso
 def _only(checkpoint: Checkpoint, found: Sequence[Tensor], role: str) -> str | None:
     if len(found) > 1:
         shown = ", ".join(f"{one.name} {list(one.shape)}" for one in found[:5]) + (", ..." if len(found) > 5 else "")
-        raise CheckpointError(f"{checkpoint.folder}: several tensors may be the {role} table; name one by --{role}_table: {shown}")
+        raise CheckpointError(
+            f"{checkpoint.folder}: several tensors may be the {role} table; name one by --{role}_table: {shown}"
+        )
     return found[0].name if found else None
 
 
@@ -193,9 +195,10 @@ def _predicts(config: dict[str, Any]) -> bool:
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
         return True
-    return any(re.search(r"LM|ConditionalGeneration|PreTraining|Generator", str(name)) for name in names)
+    return any(re.search("MaskedLM|CausalLM|LMHead|ConditionalGeneration|PreTraining", str(name)) for name in names)
 
 
 def _scales(config: dict[str, Any]) -> tuple[str, ...]:
-    found = [f"{key} {_text(config)[key]}" for key in SCALES if isinstance(_text(config).get(key), int | float)]
+    text = _text(config)
+    found = [f"{key} {text[key]}" for key in SCALES if isinstance(text.get(key), int | float) and text[key] != 1]
     return (f"config.json scales embeddings or logits ({', '.join(found)}), which no table shows.",) if found else ()
