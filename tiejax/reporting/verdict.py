@@ -76,8 +76,8 @@ def _grounds(results: Mapping[str, Any]) -> list[str]:
         f"about {number(chance['from_input'])} and {number(chance['from_output'])}.",
         f"For comparison, OLMo-1B tied against its untied twin: neighbours {marks[1]['output']:.3f} shared with the untied "
         f"output table and {marks[1]['input']:.3f} with the input table, least squares {marks[0]['output']:.3f} and "
-        f"{marks[0]['input']:.3f} ({SOURCE}). At the first or above in both scores we say near, below the second in both "
-        "apart.",
+        f"{marks[0]['input']:.3f} ({SOURCE}). Near: at or above the output table's figures in both scores; apart: "
+        "below the input table's in both.",
     ]
     if max(chance.values()) >= marks[0]["input"]:
         lines.append(
