@@ -87,10 +87,10 @@ COMMAND = CommandLine(
 
 
 class Watched:
-    """A table that tells how many of its rows have been read."""
+    """A table that tells how many rows are read of it."""
 
     def __init__(self, table: "HubTable", seen: Callable[[int], None]) -> None:
-        self.table, self.seen, self.number = table, seen, 0
+        self.table, self.seen = table, seen
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,9 +99,20 @@ class Watched:
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         found = self.table[rows]
-        self.number += len(found)
-        self.seen(self.number)
+        self.seen(len(found))
         return found
+
+
+def watch(tell: Tell, phase: str, total: int, *tables: "HubTable") -> "list[Table]":
+    """Return tables that tell how far a phase is which reads `total` rows of them."""
+    done = 0
+
+    def seen(number: int) -> None:
+        nonlocal done
+        done = min(done + number, total)
+        tell(phase, done, total)
+
+    return [Watched(table, seen) for table in tables]
 
 
 class Ranked(NamedTuple):
@@ -212,30 +223,33 @@ def relate(tables: "Tables", config: Config, tell: Tell) -> tuple[dict[str, Any]
     """Return how the input and output tables of an untied checkpoint relate; and cosines by token and correlations."""
     from tiejax.analysis import alignment as aligned
     from tiejax.analysis import roles
+    from tiejax.analysis.tables import row_blocks
 
     assert tables.output is not None
     rows, widths = tables.input.shape[0], (tables.input.shape[1], tables.output.shape[1])
 
-    def watched(phase: str, passes: int | None, table: "HubTable") -> "Table":
-        return Watched(table, lambda number: tell(phase, number, passes * rows if passes else None))
-
     first, second = tables.input, tables.output
-    products = aligned.cross_products(watched("products of the tables", 1, first), second)
+    watched = watch(tell, "products of the tables", 2 * rows, first, second)
+    products = aligned.cross_products(watched[0], watched[1])
     backwards = roles.swapped(products)
-    tell("maps between the tables", 0, None)
     scored = np.arange(rows)
     if rows > SCORED:
         scored = np.sort(np.random.default_rng(config.seed).choice(rows, SCORED, replace=False))
+    # The widest tables spend minutes on these four.
     scores = aligned.alignment(first, second, scored, products)
-    cosines = {
-        "from_input": roles.mapped_cosines(first, second, scored, products),
-        "from_output": roles.mapped_cosines(second, first, scored, backwards),
-    }
+    tell("maps between the tables", 1, 4)
+    cosines = {"from_input": roles.mapped_cosines(first, second, scored, products)}
+    tell("maps between the tables", 2, 4)
+    cosines["from_output"] = roles.mapped_cosines(second, first, scored, backwards)
+    tell("maps between the tables", 3, 4)
     correlations = aligned.canonical_correlations(first, second, products)
+    tell("maps between the tables", 4, 4)
     chance = {name: roles.least_squares_chance(rows, width) for name, width in zip(cosines, widths, strict=True)}
     least_squares = {name: _mean(values) for name, values in cosines.items()}
-    k = min(config.neighbours, rows - 1)
-    overlap = aligned.neighbour_overlap(watched("neighbours", None, first), second, k, config.sample, config.seed)
+    k, queries = min(config.neighbours, rows - 1), min(config.sample, rows)
+    reading = 2 * (queries + rows * len(list(row_blocks(queries, 4 * max(widths)))))
+    watched = watch(tell, "neighbours", reading, first, second)
+    overlap = aligned.neighbour_overlap(watched[0], watched[1], k, config.sample, config.seed)
     found = {
         "alignment": {
             "identity": scores.identity,
@@ -261,7 +275,8 @@ def relate(tables: "Tables", config: Config, tell: Tell) -> tuple[dict[str, Any]
     }
     arrays = {f"cosine_{name}": values for name, values in cosines.items()} | {"scored": scored, "canonical": correlations}
     if widths[0] == widths[1]:
-        arrays["cosine_as_is"] = aligned.token_cosines(watched("cosines", 1, first), second)
+        watched = watch(tell, "cosines", 2 * rows, first, second)
+        arrays["cosine_as_is"] = aligned.token_cosines(watched[0], watched[1])
     return found, arrays
 
 
@@ -326,8 +341,9 @@ def diagnose(config: Config, console: Console) -> tuple[dict[str, Any], dict[str
     with console.preparing() as tell:
         rows = tables.input.shape[0]
         tokens, ranked = rank_tokens(config, checkpoint.folder, rows, console, tell)
-        shown = Watched(tables.input, lambda number: tell("norms", number, rows))
-        norms = roles.norms_and_equality(shown, tables.output)
+        stored = [table for table in (tables.input, tables.output) if table is not None]
+        watched = watch(tell, "norms", rows * len(stored), *stored)
+        norms = roles.norms_and_equality(watched[0], watched[1] if len(watched) > 1 else None)
         fact = "absent" if tables.output is None else "untied" if norms.differing else "equal"
         results = {"experiment": "diagnose", **facts_of(checkpoint, tables), "fact": fact, "rank": ranked.facts}
         results |= {"differing_rows": norms.differing, "largest_difference": norms.largest}

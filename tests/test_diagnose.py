@@ -1,6 +1,7 @@
 """The adviser from command to page: numbers against numpy, real models of the families, and bad input in one line."""
 
 import importlib
+import itertools
 import json
 import re
 import sys
@@ -17,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from experiments import diagnose
 from tiejax.data import hub_tokens
-from tiejax.reporting import verdict
+from tiejax.reporting import command_line, verdict
 from tiejax.reporting.command_line import run_main
 from tiejax.reporting.console import Console
 
@@ -352,6 +353,37 @@ def test_bad_input(here, command, name):
     before = tree(here)
     assert_refused(command(*line.split()), *words, script=SCRIPT)
     assert tree(here) == before
+
+
+def test_checkpoint_may_stand_anywhere_or_in_a_file(here):
+    (here / "d.yaml").write_text("checkpoint: a\nsample: 7\n")
+    for line, expected in (
+        ("c --sample 5", ("c", 5)),
+        ("--sample 5 c", ("c", 5)),
+        ("--config d.yaml", ("a", 7)),
+        ("--config d.yaml c", ("c", 7)),
+    ):
+        config, switches = command_line.parse(diagnose.Config, diagnose.COMMAND, [*line.split(), "--quiet"])
+        assert (config.checkpoint, config.sample) == expected
+        assert switches == {"overwrite": False, "quiet": True}
+
+
+def test_progress_counts_every_row_once(here):
+    """Each phase ends at its total, so that the time left is right."""
+    told = {}
+    checkpoint = make(here / "c", dict(zip(NAMES, pair(), strict=True)))
+    _, tables = diagnose.open_tables(diagnose.Config(checkpoint=str(checkpoint)))
+    diagnose.relate(
+        tables, diagnose.Config(sample=20), lambda phase, done, total: told.setdefault(phase, []).append((done, total))
+    )
+    assert {phase: seen[-1] for phase, seen in told.items()} == {
+        "products of the tables": (80, 80),
+        "maps between the tables": (4, 4),
+        "neighbours": (120, 120),
+        "cosines": (80, 80),
+    }
+    for seen in told.values():
+        assert all(before < after for (before, _), (after, _) in itertools.pairwise(seen))
 
 
 def test_two_inputs_are_named(here, command):
