@@ -230,6 +230,32 @@ def test_tables_of_other_widths_and_transposed(here):
     np.testing.assert_allclose(arrays["norm_output"], np.linalg.norm(second, axis=1), rtol=1e-5)
 
 
+EDGES = {
+    "output of zeros": (pair()[0], np.zeros((40, 4), np.float32), None),
+    "three tokens": (np.zeros((3, 4), np.float32), np.eye(3, 4, dtype=np.float32), None),
+    "one column": (pair(width=1)[0], pair(width=1)[1], None),
+    "one token in the corpus": (*pair(len(PIECES)), "the the"),
+}
+
+
+@pytest.mark.parametrize("name", list(EDGES))
+def test_degenerate_tables_are_reported_without_a_warning(here, name):
+    from tiejax.reporting import diagnose as pages
+
+    first, second, text = EDGES[name]
+    options = {}
+    if text:
+        (here / "t.txt").write_text(text)
+        options["corpus"] = "t.txt"
+    results, arrays = results_of(make(here / "c", dict(zip(NAMES, (first, second), strict=True)), pieces=PIECES), **options)
+    assert json.loads(json.dumps(results, allow_nan=False)) == results
+    assert len(pages.drawn(results, diagnose.curves_of(results, arrays), arrays)) == 3
+    assert len(verdict.verdict(results)) >= 5
+    if name == "output of zeros":
+        assert results["alignment"]["identity"] is None
+        assert results["neighbours"]["estimate"] == 0
+
+
 # Tokens.
 
 

@@ -35,6 +35,8 @@ CONFOUNDS = (
 
 
 def _band(axes: Axes, bands: Any, colour: str, label: str) -> None:
+    if not len(bands.rank):
+        return
     axes.fill_between(bands.rank, bands.low, bands.high, color=colour, alpha=0.18, linewidth=0)
     axes.plot(bands.rank, bands.median, color=colour, linewidth=2, label=label)
 
@@ -60,8 +62,8 @@ def norms_figure(results: Mapping[str, Any], curves: Mapping[str, Any]) -> Figur
 def cosines_figure(results: Mapping[str, Any], curves: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Figure:
     """Draw how the cosines of tokens' two rows are distributed, and their course over token rank."""
     figure, axes = figures.new_figure(1, 2, 8.4, 3.2)
-    shown = {name: look for name, look in MAPPED.items() if name in arrays}
-    low = min(float(np.nanmin(arrays[name])) for name in shown)
+    shown = {name: look for name, look in MAPPED.items() if name in arrays and not np.isnan(arrays[name]).all()}
+    low = min((float(np.nanmin(arrays[name])) for name in shown), default=0.0)
     edges = np.linspace(min(low, 0), 1, 81)
     for name, (label, colour) in shown.items():
         values = arrays[name][~np.isnan(arrays[name])]
@@ -70,7 +72,8 @@ def cosines_figure(results: Mapping[str, Any], curves: Mapping[str, Any], arrays
         _band(axes[0, 1], curves[name], colour, label)
     axes[0, 0].set_xlabel("cosine of a token's two rows")
     axes[0, 0].set_ylabel("share of the tokens")
-    axes[0, 0].legend(frameon=False, fontsize=8)
+    if shown:  # a table of zeros has no cosines
+        axes[0, 0].legend(frameon=False, fontsize=8)
     axes[0, 1].set_ylabel("cosine of a token's two rows")
     _by_rank(axes[0, 1], results)
     return figure
