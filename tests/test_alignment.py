@@ -98,12 +98,15 @@ def test_scores_against_scipy_and_lstsq(source_width, target_width):
         assert found.procrustes == pytest.approx(mean_cosine(x @ linalg.polar(x.T @ y)[0], y), abs=1e-6)
 
 
-def test_dependent_columns_are_fitted_as_the_pseudo_inverse_does():
+@pytest.mark.parametrize("constant", [0, 2])
+def test_dependent_and_constant_columns_are_fitted_as_the_pseudo_inverse_does(constant):
     source = gaussian(80, 3, 4) @ gaussian(3, 10, 5)
+    source[:, :constant] = 3  # whole rows of X^T Y are then 0
     target = gaussian(80, 10, 6) + source
     x, y = centred(source), centred(target)
     found = alignment(source, target)
     assert found.least_squares == pytest.approx(mean_cosine(x @ np.linalg.pinv(x, rcond=1e-4) @ y, y), abs=1e-6)
+    assert found.procrustes == pytest.approx(mean_cosine(x @ linalg.orthogonal_procrustes(x, y)[0], y), abs=1e-6)
 
 
 def test_fewer_rows_than_columns_are_fitted_exactly():
@@ -316,6 +319,8 @@ def test_tables_that_do_not_fit_are_refused_in_one_line():
     for k in (0, 10):
         with pytest.raises(ValueError, match="k must be within 1 to 9"):
             neighbour_overlap(table, table, k=k)
+    with pytest.raises(ValueError, match=r"products of 10 rows .* are not of these tables: 5 rows"):
+        alignment(table, table, rows=np.arange(5), products=cross_products(table, table))
     with pytest.raises(ValueError, match="at least 2"):
         neighbour_overlap(table, table, k=1, sample=1)
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import linalg
 
+from tiejax.analysis.linear_maps import orthogonal_map, whitening
 from tiejax.analysis.neighbours import Overlap as Overlap
 from tiejax.analysis.neighbours import neighbour_overlap as neighbour_overlap
 from tiejax.analysis.tables import Rows, check_pair, check_rows, read_rows, row_blocks
@@ -20,9 +21,6 @@ OLMO_1B = {
     "least_squares": {"output": 0.719, "input": 0.525},
     "neighbour_overlap": {"output": 0.733, "input": 0.496},
 }
-
-# Eigenvalues of a correlation matrix below this part of the largest are rounding errors of products in float32.
-RANK_CUT = 1e-6
 
 
 class CrossProducts(NamedTuple):
@@ -97,8 +95,8 @@ def alignment(
     where they are known already. ValueError: tables that do not fit.
     """
     chosen = _chosen(source, target, rows)
-    found = cross_products(source, target, rows) if products is None else products
-    maps = np.hstack([_orthogonal_map(found.cross), _least_squares_map(found)]).astype(np.float32)
+    found = _products(source, target, rows, products)
+    maps = np.hstack([orthogonal_map(found.cross), _least_squares_map(found)]).astype(np.float32)
     width = target.shape[1]
     scores: dict[str, list[np.ndarray]] = {"identity": [], "procrustes": [], "least_squares": []}
     for block in _blocks(chosen, 4 * max(source.shape[1], 2 * width)):
@@ -134,14 +132,17 @@ def canonical_correlations(
     """Return the canonical correlations of two tables, in descending order, in [0, 1] (Hotelling 1936).
 
     The singular values of (X^T X)^(-1/2) X^T Y (Y^T Y)^(-1/2), for tables centred on their means, as many as the narrower is
-    wide. Directions in which a table has no variance correlate with nothing: 0. With no more rows than columns they
-    are 1 for any two tables. products: `cross_products` of the two, where they are known already. ValueError: tables that
-    do not fit.
+    wide. Directions in which a table has no variance correlate with nothing: 0. Where a table is as wide as it has rows, all
+    others are 1, whatever stands in it. products: `cross_products` of the two, where they are known already. ValueError:
+    tables that do not fit.
     """
-    check_pair(first, second)
-    found = cross_products(first, second) if products is None else products
-    correlations = linalg.svdvals(_whitening(found.source_gram).T @ found.cross @ _whitening(found.target_gram))
-    return np.pad(np.clip(correlations, 0, 1), (0, min(found.cross.shape) - len(correlations)))
+    found = _products(first, second, None, products)
+    whitened = whitening(found.source_gram).T @ found.cross @ whitening(found.target_gram)
+    if whitened.shape[0] < whitened.shape[1]:
+        whitened = whitened.T
+    # Of the Gram matrix, in less time than an SVD takes; what that loses is far below the rounding of the products.
+    squares = linalg.eigvalsh(whitened.T @ whitened)[::-1] if whitened.size else np.zeros(0)
+    return np.pad(np.sqrt(np.clip(squares, 0, 1)), (0, min(found.cross.shape) - len(squares)))
 
 
 def _chosen(source: Table, target: Table, rows: np.ndarray | None) -> int | np.ndarray:
@@ -150,6 +151,19 @@ def _chosen(source: Table, target: Table, rows: np.ndarray | None) -> int | np.n
         return number
     check_rows(rows, number)
     return rows
+
+
+def _products(source: Table, target: Table, rows: np.ndarray | None, given: CrossProducts | None) -> CrossProducts:
+    if given is None:
+        return cross_products(source, target, rows)
+    chosen = _chosen(source, target, rows)
+    number = chosen if isinstance(chosen, int) else len(chosen)
+    if (given.rows, *given.cross.shape) != (number, source.shape[1], target.shape[1]):
+        raise ValueError(
+            f"products of {given.rows} rows of widths {given.cross.shape} are not of these tables: "
+            f"{number} rows of widths {(source.shape[1], target.shape[1])}"
+        )
+    return given
 
 
 def _blocks(chosen: int | np.ndarray, bytes_per_row: int) -> Iterator[Rows]:
@@ -164,30 +178,8 @@ def _between(means: list[np.ndarray], counts: list[int]) -> tuple[np.ndarray, np
     return mean, np.sqrt(counts)[:, None] * (np.array(means) - mean)
 
 
-def _whitening(gram: np.ndarray) -> np.ndarray:
-    """Return L [width, rank] with L^T (X^T X) L = 1, so that X L is an orthonormal basis of what the columns of X span.
-
-    Columns are brought to one scale first: the rounding errors of their products are relative to their norms.
-    """
-    scale = np.sqrt(np.diag(gram))
-    scale[scale == 0] = 1
-    correlation = gram / np.outer(scale, scale)
-    factor, failed = linalg.lapack.dpotrf(correlation)
-    if not failed and linalg.lapack.dpocon(factor, np.abs(correlation).sum(axis=0).max())[0] > RANK_CUT:
-        return linalg.solve_triangular(factor, np.eye(len(gram))) / scale[:, None]
-    # The columns are dependent, or nearly so: eigenvalues say which directions are there, at many times the price.
-    values, vectors = linalg.eigh(correlation, driver="evd")
-    kept = values > max(RANK_CUT * values[-1], 0)
-    return vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
-
-
-def _orthogonal_map(cross: np.ndarray) -> np.ndarray:
-    left, _, right = linalg.svd(cross, full_matrices=False)
-    return left @ right
-
-
 def _least_squares_map(products: CrossProducts) -> np.ndarray:
-    basis = _whitening(products.source_gram)
+    basis = whitening(products.source_gram)
     return basis @ (basis.T @ products.cross)
 
 

@@ -78,7 +78,7 @@ def _keys(similarity: np.ndarray, start: int) -> np.ndarray:
 
     Positive floats compare as their bits do, negative ones the other way round; the low half holds the inverted row.
     """
-    bits = (similarity + np.float32(0)).view(np.int32)  # -0 becomes 0
+    bits = similarity.view(np.int32)
     ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64)
     row = np.arange(start, start + similarity.shape[1])
     return (ordered << 32) | (0xFFFFFFFF - row)
