@@ -236,7 +236,7 @@ def relate(tables: "Tables", config: Config, tell: Tell) -> tuple[dict[str, Any]
     if rows > SCORED:
         scored = np.sort(np.random.default_rng(config.seed).choice(rows, SCORED, replace=False))
     # The widest tables spend minutes on these four.
-    scores = aligned.alignment(first, second, scored, products)
+    turned = roles.mapped_cosines(first, second, scored, products, orthogonal=True)
     tell("maps between the tables", 1, 4)
     cosines = {"from_input": roles.mapped_cosines(first, second, scored, products)}
     tell("maps between the tables", 2, 4)
@@ -250,10 +250,10 @@ def relate(tables: "Tables", config: Config, tell: Tell) -> tuple[dict[str, Any]
     reading = 2 * (queries + rows * len(list(row_blocks(queries, 4 * max(widths)))))
     watched = watch(tell, "neighbours", reading, first, second)
     overlap = aligned.neighbour_overlap(watched[0], watched[1], k, config.sample, config.seed)
-    found = {
+    found: dict[str, Any] = {
         "alignment": {
-            "identity": scores.identity,
-            "procrustes": scores.procrustes,
+            "identity": None,
+            "procrustes": _mean(turned),
             "least_squares": least_squares,
             "chance": chance,
             "scored": len(scored),
@@ -273,10 +273,12 @@ def relate(tables: "Tables", config: Config, tell: Tell) -> tuple[dict[str, Any]
             max(chance.values()),
         ),
     }
-    arrays = {f"cosine_{name}": values for name, values in cosines.items()} | {"scored": scored, "canonical": correlations}
+    arrays = {f"cosine_{name}": values for name, values in cosines.items()} | {"cosine_procrustes": turned}
+    arrays |= {"scored": scored, "canonical": correlations}
     if widths[0] == widths[1]:
         watched = watch(tell, "cosines", 2 * rows, first, second)
         arrays["cosine_as_is"] = aligned.token_cosines(watched[0], watched[1])
+        found["alignment"]["identity"] = _mean(arrays["cosine_as_is"])
     return found, arrays
 
 

@@ -45,7 +45,7 @@ def test_tables_of_other_widths_differ_in_every_row():
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_mapped_cosines_against_lstsq(small_blocks, backwards):
+def test_mapped_cosines_against_lstsq_and_svd(small_blocks, backwards):
     first = gaussian(60, 5)
     second = first @ gaussian(5, 4, seed=1) + 0.8 * gaussian(60, 4, seed=2) + 3
     products = cross_products(first, second)
@@ -56,6 +56,9 @@ def test_mapped_cosines_against_lstsq(small_blocks, backwards):
     mapped = x @ np.linalg.lstsq(x, y)[0]
     expected = [a @ b / linalg.norm(a) / linalg.norm(b) for a, b in zip(mapped[rows], y[rows], strict=True)]
     np.testing.assert_allclose(roles.mapped_cosines(first, second, rows, products), expected, atol=1e-5)
+    left, _, right = linalg.svd(x.T @ y, full_matrices=False)
+    expected = [a @ b / linalg.norm(a) / linalg.norm(b) for a, b in zip((x @ left @ right)[rows], y[rows], strict=True)]
+    np.testing.assert_allclose(roles.mapped_cosines(first, second, rows, products, orthogonal=True), expected, atol=1e-5)
     everything = roles.mapped_cosines(first, second, np.arange(60), products)
     assert everything.mean() == pytest.approx(alignment(first, second).least_squares, abs=1e-5)
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from tiejax.analysis.alignment import CrossProducts, _cosines, _least_squares_map
+from tiejax.analysis.linear_maps import orthogonal_map
 from tiejax.analysis.tables import Table, check_pair, check_rows, read_rows, row_blocks
 
 
@@ -71,15 +72,16 @@ def swapped(products: CrossProducts) -> CrossProducts:
 
 
 def mapped_cosines(
-    source: Table, target: Table, rows: Int[np.ndarray, "tokens"], products: CrossProducts
+    source: Table, target: Table, rows: Int[np.ndarray, "tokens"], products: CrossProducts, orthogonal: bool = False
 ) -> Float[np.ndarray, "tokens"]:
-    """Return cos((x_i - m) W, y_i - k) of some tokens, W = (X^T X)^+ X^T Y the least-squares map of the whole tables.
+    """Return cos((x_i - m) W, y_i - k) of some tokens, W the least-squares or the orthogonal map of the whole tables.
 
-    m, k: the tables' means. NaN where a vector is zero. rows: ascending. products: `cross_products` of the whole tables.
+    W = (X^T X)^+ X^T Y, or U V^T where U S V^T = X^T Y (as in `alignment`, which fits to the tokens that it scores); m, k: the
+    tables' means. NaN where a vector is zero. rows: ascending. products: `cross_products` of the whole tables.
     ValueError: tables or rows that do not fit.
     """
     check_rows(rows, check_pair(source, target))
-    weights = _least_squares_map(products).astype(np.float32)
+    weights = (orthogonal_map(products.cross) if orthogonal else _least_squares_map(products)).astype(np.float32)
     source_mean, target_mean = (mean.astype(np.float32) for mean in (products.source_mean, products.target_mean))
     found = np.empty(len(rows), np.float32)
     for block in row_blocks(len(rows), 4 * max(source.shape[1], target.shape[1])):
