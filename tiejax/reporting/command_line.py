@@ -28,11 +28,15 @@ class BadInput(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class CommandLine:
-    """How a script is called: what it does, its plain switches (name -> help), an example."""
+    """How a script is called: what it does, its plain switches (name -> help), an example.
+
+    positional: fields that are given without a flag (name -> help); each may be left out, and then has its default.
+    """
 
     description: str
     example: str
     switches: Mapping[str, str]
+    positional: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def parse(
@@ -72,7 +76,9 @@ def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentPa
     parser.add_argument("--config", action="config", help="YAML file of any of the fields below; flags win over it")
     for name, text in command.switches.items():
         parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
-    parser.add_class_arguments(config_class)
+    for name, text in command.positional.items():
+        parser.add_argument(name, nargs="?", help=text)
+    parser.add_class_arguments(config_class, skip=set(command.positional))
     return parser
 
 
