@@ -2,12 +2,13 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from experiments import diagnose_run
 from tiejax import launch
 from tiejax.reporting import checks, command_line
 from tiejax.reporting.command_line import BadInput, CommandLine
@@ -34,7 +35,7 @@ class Config:
     """Where the input and output tables of a checkpoint stand.
 
     Args:
-        checkpoint: folder of a checkpoint in the hub's format
+        checkpoint: folder of a checkpoint in the hub's format, or directory of a run of ours
         corpus: a text file, a folder of them, or .gz, in which the checkpoint's tokenizer counts tokens, for their ranks of
             frequency (default: tokens rank by their ids)
         input_table: tensor of the input embeddings (default: found by the usual names of the model's family)
@@ -82,7 +83,10 @@ COMMAND = CommandLine(
         "overwrite": "remove the diagnosis that is in the directory and start anew",
         "quiet": "print nothing but warnings and the path of the report",
     },
-    positional={"checkpoint": "folder of a checkpoint in the hub's format: config.json and *.safetensors, also sharded"},
+    positional={
+        "checkpoint": "folder of a checkpoint in the hub's format (config.json and *.safetensors, also sharded), or the "
+        "directory of a run of ours"
+    },
 )
 
 
@@ -145,9 +149,6 @@ def open_tables(config: Config) -> "tuple[Checkpoint, Tables]":
     from tiejax.data.hub_tables import open_checkpoint
 
     folder = Path(config.checkpoint or "").expanduser()
-    if (folder / CONFIG).is_file() and (folder / "checkpoints").is_dir():
-        # The one place where a run of ours will be told from a checkpoint of the hub.
-        raise BadInput(f"{folder}: is a run of tiejax; only checkpoints in the hub's format can be diagnosed yet")
     checkpoint = open_checkpoint(folder)
     tables = find_tables(checkpoint, config.input_table, config.output_table)
     if tables.input.shape[0] < 3:
@@ -382,12 +383,43 @@ def curves_of(results: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[st
     return curves
 
 
+def of_run(config: Config, out: Path, switches: Mapping[str, bool], console: Console, argv: Sequence[str]) -> int:
+    """Diagnose a run of ours; return the exit status."""
+    for name in ("corpus", "input_table", "output_table", "tokenizer"):
+        if getattr(config, name) is not None:
+            raise BadInput(f"--{name}: is for checkpoints of the hub; a run of ours has its own")
+    assert config.checkpoint is not None
+    opened = diagnose_run.open_run(Path(config.checkpoint).expanduser(), console)
+    with console.preparing() as tell:
+        found = diagnose_run.diagnose(opened, tell)
+    results = plain({"experiment": "diagnose", "checkpoint": config.checkpoint, **found})
+
+    from tiejax.analysis.equivalence import THRESHOLD
+    from tiejax.reporting import diagnose_run as pages
+    from tiejax.reporting import figures
+
+    run = RunDirectory.claim(out, False, switches["overwrite"], config)
+    facts = run.write_environment({"devices": []}, launch.command_of(argv))
+    drawn = pages.drawn(results, THRESHOLD)
+    pictures = [(item.caption, figures.save(item.figure, run.figures, item.name)) for item in drawn]
+    report = run.write_report(pages.page(results, facts, (run.path / CONFIG).read_text(), pictures))
+    run.write_results(results)
+    run.release()
+    for line in pages.verdict(results):
+        console.say(line)
+    console.result(f"report: {report}")
+    return 0
+
+
 def main(argv: Sequence[str]) -> int:
     """Diagnose a checkpoint; return the exit status."""
     given, switches = command_line.parse(Config, COMMAND, argv)
     config = given.resolved()
     out = directory_of(config, switches["overwrite"])
     console = Console(switches["quiet"])
+
+    if diagnose_run.is_run(Path(config.checkpoint or "").expanduser()):
+        return of_run(config, out, switches, console, argv)
 
     from tiejax.data.corpus import CorpusError
     from tiejax.data.hub_tables import CheckpointError

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from processes import TEXT_SCRIPT, assert_refused, command_here, end, start, start_python, tree, wait_until
 
+from experiments import diagnose, diagnose_run
 from experiments import text_mlm as experiment
 from tiejax import launch
 from tiejax.analysis.text_mlm import analyse
@@ -382,6 +383,23 @@ def test_every_option_of_the_encoder_trains(data, tmp_path):
     recorded = metrics(out)
     assert recorded["finite"].all()
     assert (recorded["validation_loss"][..., -1] < recorded["validation_loss"][..., 0] - 0.3).all()
+
+
+def test_a_run_on_text_is_diagnosed(run, tmp_path):
+    """Contexts hold the planted twins and ask for pairs; every set of pairs is judged for both variants."""
+    config = launch.read_command_line(experiment.EXPERIMENT, ["--resume", "--out", str(run[0])])[0]
+    text, _ = experiment.prepare(config, experiment.Console(quiet=True))
+    asked = diagnose_run.text_contexts(text, 32)
+    assert (asked.tokens[np.arange(len(asked.position)), asked.position] == text.vocabulary.mask).all()
+    assert (asked.tokens >= text.vocabulary.size).any()
+    (own, twin), *_ = asked.pairs["twins .1"]
+    assert asked.log_ratios[own, twin][0] == pytest.approx(np.log(9))
+    out = tmp_path / "diagnosis"
+    assert diagnose.main([str(run[0]), "--out", str(out), "--quiet"]) == 0
+    found = json.loads((out / "results.json").read_text())
+    assert found["kind"] == "text_mlm"
+    assert [row["set"] for row in found["equivalence"]["untied"]] == ["twins .5", "twins .1", "unrelated"]
+    assert [member["tied"] for name in ("untied", "tied") for member in found["alignment"][name]] == [False, False, True, True]
 
 
 def test_members_untie_on_text(data, tmp_path):

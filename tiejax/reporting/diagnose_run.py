@@ -28,27 +28,29 @@ def drawn(results: Mapping[str, Any], threshold: float) -> list[Drawn]:
         Drawn(
             "equivalence",
             "What swapping two symbols does to the predictions: in the input (semantic distance) and in the output "
-            "(conditional distance), mean Jensen-Shannon divergence, medians over pairs and seeds. The distributional hypothesis (DH) says "
-            "that both are small or neither.",
+            "(conditional distance), mean Jensen-Shannon divergence, medians over pairs and seeds. The distributional "
+            "hypothesis (DH) says that both are small or neither.",
             figures.equivalences(panels, threshold),
         )
     ]
 
 
+FAILS = {
+    "fails: same meaning": "mean the same and are not used alike, so that one table for both roles is asked to hold them "
+    "together and apart",
+    "fails: same use": "are used alike and do not mean the same",
+}
+
+
 def verdict(results: Mapping[str, Any]) -> list[str]:
-    """Say in words which pairs part for which variant."""
-    lines = []
+    """Say in words which sets of pairs part, and for how many of the members of each variant."""
+    found: dict[tuple[str, str], list[str]] = {}
     for name, rows in results["equivalence"].items():
         for row in rows:
             case, number = max(row["cases"].items(), key=lambda item: item[1])
-            share = f"{number} of {sum(row['cases'].values())}"
-            if case == "fails: same meaning":
-                lines.append(
-                    f"{name}, {row['set']}: mean the same and are not used alike ({share}): one table for both roles is asked "
-                    "to hold them together and apart"
-                )
-            elif case == "fails: same use":
-                lines.append(f"{name}, {row['set']}: used alike and do not mean the same ({share})")
+            if case in FAILS:
+                found.setdefault((row["set"], case), []).append(f"{name} ({number} of {sum(row['cases'].values())})")
+    lines = [f"{pairs}: {FAILS[case]}: {', '.join(names)}" for (pairs, case), names in found.items()]
     return lines or ["no set of pairs violates the distributional hypothesis for most members: none speaks against tying"]
 
 
