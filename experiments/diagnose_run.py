@@ -216,7 +216,7 @@ def diagnose(run: Run, tell: Callable[[str, int, int | None], None]) -> dict[str
                 asked.position,
                 pairs,
                 weight=asked.weight,
-                states=states.astype(float),
+                states=states,
                 table=np.asarray(params["head"]["embedding"], float),
                 log_ratios=asked.log_ratios,
             )

@@ -69,19 +69,30 @@ def test_a_run_leaves_what_the_readme_says(tmp_path, capsys):
     "argv",
     [
         ["--bits", "2", "--seeds", "6"],  # no validation string at all
-        ["--zero", "[1]", "--one", "[1]", "--seeds", "[5]", "--model", "mixer"],  # no pair, one seed, another model
+        [
+            "--zero",
+            "[1]",
+            "--one",
+            "[1]",
+            "--seeds",
+            "[5]",
+            "--model",
+            "mixer",
+            "--bits",
+            "4",
+        ],  # no pair, one seed, another model
         ["--zero", "[.2,.3,.5]", "--one", "[.5,.5,0]", "--bits", "4", "--steps", "1", "--seeds", "2"],  # one step
         [
             "--half_period",
             "3",
             "--seeds",
-            "7",
+            "6",
             "--batch_size",
-            "20",
+            "8",
             "--model",
             "lstm",
             "--bits",
-            "5",
+            "4",
         ],  # a cycle within a record
     ],
 )

@@ -15,7 +15,7 @@ LAYERS = 4
 def stack(rematerialise, identical=False):
     model = Transformer(LAYERS, 8, 2, 16, identical_layers=identical, rematerialise=rematerialise)
     x = jax.random.normal(jax.random.key(1), (3, 5, 8))
-    return model, model.init(jax.random.key(0), x)["params"], x
+    return model, jax.jit(model.init)(jax.random.key(0), x)["params"], x
 
 
 def loop(params, x, owner):
@@ -25,6 +25,10 @@ def loop(params, x, owner):
         weights = jax.tree.map(lambda leaf, source=source: leaf[source], params["layers"])
         x = layer.apply({"params": weights}, x, deterministic=True)
     return x
+
+
+def jitted_loop(params, x, owner):
+    return jax.jit(lambda params: loop(params, x, owner))(params)
 
 
 def loss_of(forward, x):
@@ -65,26 +69,25 @@ def test_owner_arange_is_the_plain_model_over_100_steps(x64, rematerialise):
 
 def test_owner_arange_is_the_plain_model_in_float32():
     model, params, x = stack(rematerialise=True)
-    owned = model.apply({"params": params}, x, independent(LAYERS))
-    np.testing.assert_allclose(owned, loop(params, x, range(LAYERS)), rtol=0, atol=1e-5)
+    owned = jax.jit(model.apply)({"params": params}, x, independent(LAYERS))
+    np.testing.assert_allclose(owned, jitted_loop(params, x, range(LAYERS)), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("rematerialise", [False, True])
 def test_gradient_of_an_owner_is_the_sum_over_its_uses(x64, rematerialise):
     model, params, x = stack(rematerialise)
     owner = check_owner([0, 0, 2, 0])
-    tied = jax.grad(loss_of(lambda p, x: model.apply({"params": p}, x, owner), x))(params)
+    tied = jax.jit(jax.grad(loss_of(lambda p, x: model.apply({"params": p}, x, owner), x)))(params)
     # The same weights written out at every place, so that each use has a gradient of its own.
     written_out = jax.tree.map(lambda leaf: leaf[owner], params)
-    uses = jax.grad(loss_of(lambda p, x: loop(p, x, range(LAYERS)), x))(written_out)
+    uses = jax.jit(jax.grad(loss_of(lambda p, x: loop(p, x, range(LAYERS)), x)))(written_out)
     expected = jax.tree.map(
         lambda leaf: jnp.stack([leaf[0] + leaf[1] + leaf[3], jnp.zeros_like(leaf[0]), leaf[2], jnp.zeros_like(leaf[0])]), uses
     )
     assert largest_difference(tied, expected) < 1e-12
 
-    first = jax.grad(
-        loss_of(lambda p, x: model.apply({"params": p}, x, owner, jnp.asarray(sends_gradient(owner, "owner"))), x)
-    )(params)
+    sends = jnp.asarray(sends_gradient(owner, "owner"))
+    first = jax.jit(jax.grad(loss_of(lambda p, x: model.apply({"params": p}, x, owner, sends), x)))(params)
     expected = jax.tree.map(lambda leaf: leaf.at[jnp.array([1, 3])].set(0), uses)
     assert largest_difference(first, expected) < 1e-12
 
@@ -102,22 +105,23 @@ def test_changing_owners_does_not_recompile():
     outputs = [forward(check_owner(owner)) for owner in ([0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 1, 0])]
     assert traced == 1
     for output, owner in zip(outputs, ([0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 1, 0]), strict=True):
-        np.testing.assert_allclose(output, loop(params, x, owner), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(output, jitted_loop(params, x, owner), rtol=0, atol=1e-5)
 
 
 def test_numpy_parameters_as_a_checkpoint_gives_them():
     model, params, x = stack(rematerialise=True)
     found = model.apply({"params": jax.tree.map(np.asarray, params)}, x, check_owner([0, 0, 2, 2]))
-    np.testing.assert_allclose(found, loop(params, x, [0, 0, 2, 2]), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found, jitted_loop(params, x, [0, 0, 2, 2]), rtol=0, atol=1e-5)
 
 
 def test_a_stack_of_any_height():
     model = Transformer(LAYERS, 8, 2, 16, height=2, identical_layers=False)
     x = jax.random.normal(jax.random.key(1), (3, 5, 8))
     owner = jnp.array([0, 1, 1, 0], jnp.int32)
-    params = model.init(jax.random.key(0), x, owner)["params"]
+    params = jax.jit(model.init)(jax.random.key(0), x, owner)["params"]
     assert {leaf.shape[0] for leaf in jax.tree.leaves(params)} == {2}
-    np.testing.assert_allclose(model.apply({"params": params}, x, owner), loop(params, x, owner), rtol=0, atol=1e-5)
+    found = jax.jit(model.apply)({"params": params}, x, owner)
+    np.testing.assert_allclose(found, jitted_loop(params, x, owner.tolist()), rtol=0, atol=1e-5)
 
 
 def test_first_uses():

@@ -247,7 +247,7 @@ def test_the_state_at_one_position_is_that_of_the_whole_sequence(name):
     """And so is its gradient: the last layer alone does less."""
     encoder, rng = ENCODERS[name], np.random.default_rng(4)
     x, position = jnp.asarray(rng.normal(size=(9, 4, 6)), jnp.float32), jnp.asarray(rng.integers(0, 4, 9), jnp.int32)
-    params = encoder.init(jax.random.key(1), x)
+    params = jax.jit(encoder.init)(jax.random.key(1), x)
     probe = jnp.asarray(rng.normal(size=(9, 6)), jnp.float32)
 
     def whole(params):

@@ -73,7 +73,7 @@ def assert_equal_with_gradients(model, params, batch, tolerance):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * max(scale, 1e-9), err_msg=str(path))
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=5, deadline=None, derandomize=True)
 @given(cases())
 def test_loss_and_gradients_are_the_plain_models(case):
     model, batch, rng = case
@@ -98,7 +98,7 @@ def test_absent_symbols_with_huge_scores_take_nothing_away(x64):
     found, expected = (jax.jit(functools.partial(loss, model))(params, batch)[0] for loss in (fast_loss, plain_loss))
     assert np.isfinite(expected)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
-    grads = jax.grad(lambda params: fast_loss(model, params, batch)[0])(params)
+    grads = jax.jit(jax.grad(lambda params: fast_loss(model, params, batch)[0]))(params)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
     assert (np.asarray(grads["embed"]["embedding"][4]) == 0).all()
 

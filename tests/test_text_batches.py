@@ -105,9 +105,10 @@ def test_visits_differ(visits):
 def test_a_part_of_the_rows_is_drawn_as_in_the_whole():
     tokens, segments = rows()
     key, masking = jax.random.key(5), Masking(TWINS, SPECIAL, MASK, slots=600)
-    whole = masking.visit(tokens, segments, jnp.arange(ROWS), key)
+    visit = jax.jit(masking.visit)
+    whole = visit(tokens, segments, jnp.arange(ROWS), key)
     for part in (slice(0, 10), slice(10, 40)):
-        own = masking.visit(tokens[part], segments[part], jnp.arange(ROWS)[part], key)
+        own = visit(tokens[part], segments[part], jnp.arange(ROWS)[part], key)
         np.testing.assert_array_equal(own.tokens, whole.tokens[part])
         wanted = np.flatnonzero(np.asarray(places(jax.tree.map(lambda leaf: np.asarray(leaf)[None], whole)))[0][part])
         np.testing.assert_array_equal(own.slot[own.weight > 0], wanted)

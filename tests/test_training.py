@@ -1,5 +1,6 @@
 """Optimizer, step and ensemble. Oracles: numpy formulae, a Python loop over single members, and runs in other company."""
 
+import dataclasses
 import functools
 
 import jax
@@ -9,7 +10,7 @@ import optax
 import pytest
 
 from experiments import exor as experiment
-from tiejax import tying
+from tiejax import training, tying
 from tiejax.training import Subject, TrainState, constant, cosine_cycle, make_optimizer, make_step, stream, train
 from tiejax.training.ensemble import subjects
 from tiejax.training.loss import cross_entropy
@@ -80,6 +81,17 @@ def run(settings, **options):
     return ensemble, train(ensemble, settings.seed_list, **options)
 
 
+def light(settings):
+    """An ensemble that records its training loss and tables alone: what EXor records takes most of the time to compile."""
+    ensemble = experiment.build_ensemble(settings)
+
+    def measure(params, batch, subject, step):
+        tables = {"input": params["embed"]["embedding"], "output": params["head"]["embedding"]}
+        return {"train_loss": ensemble.loss(params, batch, None)[0], **tables, "finite": training.all_finite(params)}
+
+    return dataclasses.replace(ensemble, recorders={"record": training.Recorder(settings.record_every, measure)})
+
+
 def test_tied_and_untied_of_a_seed_start_equal_and_see_the_same_batches():
     ensemble = experiment.build_ensemble(config())
     params = ensemble.start([0, 1]).state.params
@@ -114,8 +126,7 @@ def test_seed_7_alone_is_seed_7_among_32():
         jax.vmap(lambda subject: ensemble.draw(subject, jnp.int32(3), None))(subjects([7])),
         jax.vmap(lambda subject: ensemble.draw(subject, jnp.int32(3), None))(subjects(range(32))),
     )
-    _, many = run(settings)
-    _, one = run(alone)
+    many, one = (train(light(own), own.seed_list) for own in (settings, alone))
     losses = one.records["record"]["train_loss"][:, 0], many.records["record"]["train_loss"][:, 7]
     np.testing.assert_allclose(*losses, rtol=1e-5)
     assert np.ptp(losses[1]) > 0.1
@@ -125,7 +136,8 @@ def test_seed_7_alone_is_seed_7_among_32():
 def test_the_ensemble_is_a_loop_over_single_members(x64, model):
     """Two seeds, tied and untied, against a Python loop that stores the tied table once and knows no vmap."""
     settings = config(seeds=[3, 5], steps=12, record_every=4, exact_every=12, half_period=5, model=model)
-    ensemble, trained = run(settings)
+    ensemble = light(settings)
+    trained = train(ensemble, settings.seed_list)
     losses = trained.records["record"]["train_loss"]
     steps = trained.records["record"]["step"]
     draw, loss, optimizer = jax.jit(ensemble.draw), ensemble.loss, ensemble.optimizer
@@ -179,7 +191,7 @@ def test_one_run_is_one_compilation_whatever_the_chunks():
 
 def test_a_chunk_longer_than_its_room_is_refused_and_never_asked_for():
     settings = config(seeds=1, steps=1000, record_every=2, exact_every=1000)
-    ensemble = experiment.build_ensemble(settings)
+    ensemble = light(settings)
     assert ensemble.longest_chunk(0) == 2 * (ensemble.records_per_chunk - 1) + 1
     trained = train(ensemble, [0], chunk_s=1e9)
     assert trained.records["record"]["step"].tolist() == [*range(0, 1000, 2), 1000]
@@ -203,7 +215,7 @@ def test_a_record_of_step_t_follows_t_updates():
 
 def test_a_member_that_goes_non_finite_changes_nothing_in_the_others():
     settings = config(seeds=3)
-    ensemble = experiment.build_ensemble(settings)
+    ensemble = light(settings)
     healthy = ensemble.start(settings.seed_list)
     state = jax.tree.map(jnp.copy, healthy.state)
     table = state.params["embed"]["embedding"].at[1, 1, 0, 0].set(jnp.nan)
@@ -223,7 +235,9 @@ def test_a_member_that_goes_non_finite_changes_nothing_in_the_others():
 
 
 def test_tied_members_stay_tied_to_the_bit():
-    ensemble, trained = run(config(steps=200))
+    settings = config(steps=200)
+    ensemble = light(settings)
+    trained = train(ensemble, settings.seed_list)
     params = trained.members.state.params
     np.testing.assert_array_equal(params["embed"]["embedding"][:, 1], params["head"]["embedding"][:, 1])
     ensemble.check(trained.members)

@@ -10,6 +10,8 @@ from tiejax.reporting import figures, report
 from tiejax.reporting.exor import Drawn, reproduction
 
 SHOWN = 6  # variants in a figure
+# Members that solve EXor tell spellings of different bits apart with a residual below this, others exceed it by far.
+ACROSS, LEARNT = "a 0 and a 1", 2.0
 MEASURES = {"identity": "identity", "procrustes": "Procrustes", "least_squares": "least squares"}
 MEASURES |= {"neighbours": "shared neighbours", "canonical": "mean canonical correlation"}
 
@@ -51,6 +53,16 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
             if case in FAILS:
                 found.setdefault((row["set"], case), []).append(f"{name} ({number} of {sum(row['cases'].values())})")
     lines = [f"{pairs}: {FAILS[case]}: {', '.join(names)}" for (pairs, case), names in found.items()]
+    unlearnt = [
+        name
+        for name, rows in results["equivalence"].items()
+        if any(row["set"] == ACROSS and (row["residual_rms"] or 0) > LEARNT for row in rows)
+    ]
+    if unlearnt:
+        lines.append(
+            f"most members have not learnt which bit a context asks for ({', '.join(unlearnt)}: their residual between "
+            f"{ACROSS} is above {LEARNT:g}): what is said of these describes the models, not the task"
+        )
     return lines or ["no set of pairs violates the distributional hypothesis for most members: none speaks against tying"]
 
 
