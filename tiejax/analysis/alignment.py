@@ -96,18 +96,18 @@ def alignment(
     """
     chosen = _chosen(source, target, rows)
     found = _products(source, target, rows, products)
-    maps = np.hstack([orthogonal_map(found.cross), _least_squares_map(found)]).astype(np.float32)
+    maps = np.hstack([orthogonal_map(found.cross), least_squares_map(found)]).astype(np.float32)
     width = target.shape[1]
     scores: dict[str, list[np.ndarray]] = {"identity": [], "procrustes": [], "least_squares": []}
     for block in _blocks(chosen, 4 * max(source.shape[1], 2 * width)):
         x, y = read_rows(source, block), read_rows(target, block)
         if source.shape[1] == width:
-            scores["identity"].append(_cosines(x, y))
+            scores["identity"].append(row_cosines(x, y))
         x -= found.source_mean.astype(np.float32)
         y -= found.target_mean.astype(np.float32)
         mapped = x @ maps
-        scores["procrustes"].append(_cosines(mapped[:, :width], y))
-        scores["least_squares"].append(_cosines(mapped[:, width:], y))
+        scores["procrustes"].append(row_cosines(mapped[:, :width], y))
+        scores["least_squares"].append(row_cosines(mapped[:, width:], y))
     cosines = {name: np.concatenate(parts) for name, parts in scores.items() if parts}
     means = {name: _mean(values) for name, values in cosines.items()}
     left_out = {name: int(np.isnan(values).sum()) for name, values in cosines.items()}
@@ -123,7 +123,7 @@ def token_cosines(source: Table, target: Table) -> Float[np.ndarray, "rows"]:
     if source.shape[1] != target.shape[1]:
         raise ValueError(f"rows of widths {source.shape[1]} and {target.shape[1]} have no cosine: the widths must be the same")
     blocks = row_blocks(number, 4 * source.shape[1])
-    return np.concatenate([_cosines(read_rows(source, block), read_rows(target, block)) for block in blocks])
+    return np.concatenate([row_cosines(read_rows(source, block), read_rows(target, block)) for block in blocks])
 
 
 def canonical_correlations(
@@ -178,12 +178,14 @@ def _between(means: list[np.ndarray], counts: list[int]) -> tuple[np.ndarray, np
     return mean, np.sqrt(counts)[:, None] * (np.array(means) - mean)
 
 
-def _least_squares_map(products: CrossProducts) -> np.ndarray:
+def least_squares_map(products: CrossProducts) -> Float[np.ndarray, "source target"]:
+    """Return W = (X^T X)^+ X^T Y, which maps centred source rows to target rows with the least squared error."""
     basis = whitening(products.source_gram)
     return basis @ (basis.T @ products.cross)
 
 
-def _cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def row_cosines(x: Float[np.ndarray, "rows width"], y: Float[np.ndarray, "rows width"]) -> Float[np.ndarray, "rows"]:
+    """Return the cosine of every row of x with the same row of y; NaN where one of them is zero."""
     with np.errstate(invalid="ignore"):
         cosines = np.vecdot(x, y) / np.sqrt(np.vecdot(x, x)) / np.sqrt(np.vecdot(y, y))
     return np.clip(cosines, -1, 1)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from tiejax.analysis.alignment import CrossProducts, _cosines, _least_squares_map
+from tiejax.analysis.alignment import CrossProducts, least_squares_map, row_cosines
 from tiejax.analysis.linear_maps import orthogonal_map
 from tiejax.analysis.tables import Table, check_pair, check_rows, read_rows, row_blocks
 
@@ -81,12 +81,12 @@ def mapped_cosines(
     ValueError: tables or rows that do not fit.
     """
     check_rows(rows, check_pair(source, target))
-    weights = (orthogonal_map(products.cross) if orthogonal else _least_squares_map(products)).astype(np.float32)
+    weights = (orthogonal_map(products.cross) if orthogonal else least_squares_map(products)).astype(np.float32)
     source_mean, target_mean = (mean.astype(np.float32) for mean in (products.source_mean, products.target_mean))
     found = np.empty(len(rows), np.float32)
     for block in row_blocks(len(rows), 4 * max(source.shape[1], target.shape[1])):
         x, y = read_rows(source, rows[block]), read_rows(target, rows[block])
-        found[block] = _cosines((x - source_mean) @ weights, y - target_mean)
+        found[block] = row_cosines((x - source_mean) @ weights, y - target_mean)
     return found
 
 
