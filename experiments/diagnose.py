@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tiejax.data.hub_families import Tables
     from tiejax.data.hub_tables import Checkpoint, HubTable
     from tiejax.data.hub_tokens import Tokens
+    from tiejax.reporting.exor import Drawn
 
 # What reads checkpoints and tables is imported inside functions: the command line is checked before it loads.
 
@@ -383,8 +384,17 @@ def curves_of(results: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[st
     return curves
 
 
-def of_run(config: Config, out: Path, switches: Mapping[str, bool], console: Console, argv: Sequence[str]) -> int:
-    """Diagnose a run of ours; return the exit status."""
+class Diagnosis(NamedTuple):
+    """All that is known of a model. pages: the module that writes its page and verdict."""
+
+    results: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    drawn: "list[Drawn]"
+    pages: Any
+
+
+def of_run(config: Config, console: Console) -> Diagnosis:
+    """Diagnose a run of ours; raises BadInput."""
     for name in ("corpus", "input_table", "output_table", "tokenizer"):
         if getattr(config, name) is not None:
             raise BadInput(f"--{name}: is for checkpoints of the hub; a run of ours has its own")
@@ -396,31 +406,12 @@ def of_run(config: Config, out: Path, switches: Mapping[str, bool], console: Con
 
     from tiejax.analysis.equivalence import THRESHOLD
     from tiejax.reporting import diagnose_run as pages
-    from tiejax.reporting import figures
 
-    run = RunDirectory.claim(out, False, switches["overwrite"], config)
-    facts = run.write_environment({"devices": []}, launch.command_of(argv))
-    drawn = pages.drawn(results, THRESHOLD)
-    pictures = [(item.caption, figures.save(item.figure, run.figures, item.name)) for item in drawn]
-    report = run.write_report(pages.page(results, facts, (run.path / CONFIG).read_text(), pictures))
-    run.write_results(results)
-    run.release()
-    for line in pages.verdict(results):
-        console.say(line)
-    console.result(f"report: {report}")
-    return 0
+    return Diagnosis(results, {}, pages.drawn(results, THRESHOLD), pages)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Diagnose a checkpoint; return the exit status."""
-    given, switches = command_line.parse(Config, COMMAND, argv)
-    config = given.resolved()
-    out = directory_of(config, switches["overwrite"])
-    console = Console(switches["quiet"])
-
-    if diagnose_run.is_run(Path(config.checkpoint or "").expanduser()):
-        return of_run(config, out, switches, console, argv)
-
+def of_checkpoint(config: Config, console: Console) -> Diagnosis:
+    """Diagnose a checkpoint in the hub's format; raises BadInput."""
     from tiejax.data.corpus import CorpusError
     from tiejax.data.hub_tables import CheckpointError
 
@@ -430,18 +421,31 @@ def main(argv: Sequence[str]) -> int:
         raise BadInput(str(error)) from None
 
     from tiejax.reporting import diagnose as pages
+
+    return Diagnosis(results, arrays, pages.drawn(results, curves_of(results, arrays), arrays), pages)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Diagnose a model; return the exit status."""
+    given, switches = command_line.parse(Config, COMMAND, argv)
+    config = given.resolved()
+    out = directory_of(config, switches["overwrite"])
+    console = Console(switches["quiet"])
+    is_run = diagnose_run.is_run(Path(config.checkpoint or "").expanduser())
+    found = of_run(config, console) if is_run else of_checkpoint(config, console)
+
     from tiejax.reporting import figures
 
-    drawn = pages.drawn(results, curves_of(results, arrays), arrays)
     # All is known now, so that a diagnosis that fails leaves nothing behind.
     run = RunDirectory.claim(out, False, switches["overwrite"], config)
     facts = run.write_environment({"devices": []}, launch.command_of(argv))
-    run.write_metrics(arrays)
-    pictures = [(item.caption, figures.save(item.figure, run.figures, item.name)) for item in drawn]
-    report = run.write_report(pages.page(results, facts, (run.path / CONFIG).read_text(), pictures))
-    run.write_results(results)
+    if found.arrays:
+        run.write_metrics(found.arrays)
+    pictures = [(item.caption, figures.save(item.figure, run.figures, item.name)) for item in found.drawn]
+    report = run.write_report(found.pages.page(found.results, facts, (run.path / CONFIG).read_text(), pictures))
+    run.write_results(found.results)
     run.release()
-    for line in pages.verdict(results):
+    for line in found.pages.verdict(found.results):
         console.say(line)
     console.result(f"report: {report}")
     return 0

@@ -1,10 +1,12 @@
 """The untying experiment: its statistics against numpy, and the command from its options to its page."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from processes import assert_refused, command_here, tree
 
 from experiments import untying as experiment
@@ -12,6 +14,7 @@ from tiejax import launch, training
 from tiejax.analysis import untying
 from tiejax.analysis.untying import Variants
 
+CONFIGS = Path(__file__).parents[1] / "configs" / "untying"
 STEPS = [0, 25, 50, 75, 100]
 
 
@@ -175,3 +178,16 @@ def test_bad_input(line, tmp_path, monkeypatch, capsys):
     ended = command_here(line.split(), monkeypatch, capsys, experiment)
     assert_refused(ended, *BAD[line], script=Path(experiment.__file__))
     assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_configuration_is_one(file):
+    """It resolves, holds nothing but what differs from the defaults, and its header names its source and command."""
+    config = launch.read_command_line(experiment.EXPERIMENT, ["--config", str(file)])[0]
+    given = yaml.safe_load(file.read_text())
+    defaults = dataclasses.asdict(experiment.Config())
+    assert not {name for name, value in given.items() if value == defaults[name]}
+    assert Path(config.out).name == file.stem
+    head = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    assert head[0].startswith("# Source: ")
+    assert f"# Command: python experiments/untying.py --config configs/untying/{file.name}" in head

@@ -342,7 +342,7 @@ def untie_curve(
     independent: median and interval of the baseline that is no point of the curve. best: the Bayes value.
     """
     rows = 1 if shares is None else 2
-    figure, axes = new_figure(rows, 1, 7.5, 3.6 * rows)
+    figure, axes = new_figure(rows, 1, 9.2, 3.6 * rows)
     above = axes[0, 0]
     above.axhline(independent[0], color="grey", linewidth=1.2, label="never tied, independent tables")
     if np.isfinite(independent[1]).all():
