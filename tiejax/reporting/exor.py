@@ -168,8 +168,14 @@ def uses(metrics: Mapping[str, np.ndarray], names: Sequence[str], of_variants: S
     late = max(1, metrics["use_ratio"].shape[2] // 10)
     with np.errstate(divide="ignore", invalid="ignore"):  # a symbol that does not occur is not asked for as an input
         ratio = metrics["use_bucket_output"][:, :, -late:] / metrics["use_bucket_input"][:, :, -late:]
-    ratio = np.where(np.isfinite(ratio), ratio, np.nan)
-    by_bucket = {name: np.median(ratio[variant], axis=(0, 1)).tolist() for variant, name in enumerate(VARIANTS)}
+
+    def median(values: np.ndarray) -> float:
+        finite = values[np.isfinite(values)]
+        return float(np.median(finite)) if finite.size else math.nan
+
+    by_bucket = {
+        name: [median(ratio[variant, ..., bucket]) for bucket in range(len(names))] for variant, name in enumerate(VARIANTS)
+    }
     published = [(row["from"], row["to"], row["published"]) for row in of_variants if row["published"]]
     return Drawn(
         "uses",

@@ -418,7 +418,7 @@ def uses(
             ratio, low, high, color="black", linewidth=1.5, linestyle="--", label=None if number else "OLMo-1B, published"
         )
     first.axhline(1, color="black", linewidth=0.8, linestyle=":")
-    first.set_title("|g of the output use| / |g of the input use|")
+    first.set_title("gradient of output use / input use")
     first.set_yscale("log")
     first.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     second.set_title("cosine of both")
