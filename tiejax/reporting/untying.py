@@ -174,7 +174,7 @@ def _page(
     notes = [
         *excluded(results),
         "Untying changes more than the tie: weight decay then acts on two tables, and the initial scale of a tied table suits "
-        "one of its roles. The claims choose the untie step for each seed by the other seeds.",
+        "one of its roles. The claims take the mean over the untie steps: no step is chosen.",
     ]
     return report.render(
         title=title,
