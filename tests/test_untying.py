@@ -67,7 +67,7 @@ def test_the_best_step_and_what_untying_there_gives():
 
 
 def test_claims_choose_no_step():
-    """Every seed is lucky at a step of its own, and no step is better than another: untying seems neither to help nor to harm."""
+    """Every seed is lucky at a step of its own, and no step is better than another: untying neither helps nor harms."""
     rng, found = np.random.default_rng(3), Variants.of(list(range(1, 21)), 21, ["copy"])
     verdicts = []
     for _ in range(40):

@@ -104,8 +104,8 @@ def analyse(
 
     loss: final, `[variant, seed]`, called `name` in words. solved: whether a member solved its task. others: further final
     values `[variant, seed]`, of which medians are told. Steps inside a curve are tested against a baseline together (Holm).
-    A claim takes the mean over them: a best step chosen on the same seeds would flatter untying, and one chosen for each seed on
-    the others would slander it, since where a seed is lucky the others are less so.
+    A claim takes the mean over them: a best step chosen on the same seeds would flatter untying, and one chosen for each seed
+    on the others would slander it, since where a seed is lucky the others are less so.
     """
     bases = {base: variants.baseline(base) for base in BASELINES}
     ends = {base: {"words": BASELINES[base], **_summary(number, loss, solved, others)} for base, number in bases.items()}
