@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 TOKENIZER = "tokenizer.json"
 TIED = ("embed/embedding", "head/embedding")
-UNTIED = {"input": "source", "output": "target"}  # the leaf of the tie that is a table
 UNRELATED_PAIRS = 100  # as published
 
 
@@ -475,8 +474,9 @@ def build_ensemble(config: Config, text: Text, planned: Plan) -> "Ensemble":
     schedule, variants = schedule_of(config, planned), variants_of(config, planned)
     switches, phases = np.array([[False], [True]]), None
     if variants is not None:
-        leaves = [UNTIED.get(str(table), "") for table in variants.new]
-        switches, phases = training.of_variants(variants.step.tolist(), planned.steps, variants.policy.tolist(), leaves)
+        switches, phases = training.of_variants(
+            variants.step.tolist(), planned.steps, variants.policy.tolist(), variants.new.tolist()
+        )
     counts: Literal["all", "leaf"] = "all" if variants is None else "leaf"
     return training.Ensemble(
         init=init,
@@ -530,13 +530,13 @@ def named_arrays(
     from tiejax.analysis.exor import VARIANTS
 
     arrays = {
-        "variants": np.array(VARIANTS if variants is None else variants.names),
+        "variants": np.array(VARIANTS),
         "seeds": np.array(config.seed_list),
         "bucket_names": np.array(buckets_of(text)[0]),
         **pairs_of(text)[1],
     }
     if variants is not None:
-        arrays |= {"untie_step": variants.step, "policy": variants.policy, "new": variants.new}
+        arrays |= variants.arrays
     return arrays | training.by_variant(records, {"record": "", "validation": "validation_"})
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 Policy = Literal["copy", "zero", "zero-keep-count", "split"]
 POLICIES: tuple[Policy, ...] = ("copy", "zero", "zero-keep-count", "split")
-# The tie's source is the input table.
-TABLES = {"input": "source", "output": "target"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,22 +96,16 @@ def build_ensemble(config: Config) -> "Ensemble":
 
     assert config.steps is not None
     variants = config.variants
-    leaves = [TABLES.get(str(table), "") for table in variants.new]
-    switches, phases = training.of_variants(variants.step.tolist(), config.steps, variants.policy.tolist(), leaves)
+    switches, phases = training.of_variants(
+        variants.step.tolist(), config.steps, variants.policy.tolist(), variants.new.tolist()
+    )
     optimizer = base.make_optimizer(config, counts="leaf")
     return dataclasses.replace(base.build_ensemble(config), optimizer=optimizer, switches=switches, phases=phases)
 
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config) -> dict[str, np.ndarray]:
     """Return the records as the arrays of metrics.npz: `[variant, seed, record, ...]`, exact ones under `exact_`."""
-    variants = config.variants
-    own = {
-        "variants": np.array(variants.names),
-        "untie_step": variants.step,
-        "policy": variants.policy,
-        "new": variants.new,
-    }
-    return base.named_arrays(records, config) | own
+    return base.named_arrays(records, config) | config.variants.arrays
 
 
 def conclude(config: Config, metrics: Mapping[str, np.ndarray]) -> "tuple[dict[str, Any], list[Drawn]]":

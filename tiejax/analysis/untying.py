@@ -63,6 +63,11 @@ class Variants:
             for number, (step, policy, table) in enumerate(zip(self.step, self.policy, self.new, strict=True))
         ]
 
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what metrics.npz says of the variants."""
+        return {"variants": np.array(self.names), "untie_step": self.step, "policy": self.policy, "new": self.new}
+
     def baseline(self, name: str) -> int:
         """Return the number of the variant that is a baseline."""
         return int(np.flatnonzero(self.step == {"tied": self.last, "equal": 0, "independent": -1}[name])[0])

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -243,14 +242,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
 
 def page(results: Mapping[str, Any], facts: Mapping[str, Any], config_text: str, pictures: Sequence[tuple[str, Path]]) -> str:
     """Return the HTML page of a diagnosis. facts: environment.json; pictures: captions and PNG files."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("diagnose.html.j2").render(
+    return report.template("diagnose.html.j2").render(
         title=f"Input and output embeddings of {Path(results['checkpoint']).name or results['checkpoint']}",
         question="Should these embeddings be tied?",
         verdict=verdict(results),

@@ -15,6 +15,19 @@ def embed(png: Path) -> str:
     return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
 
 
+def template(name: str) -> jinja2.Template:
+    """Return a template of this folder, which escapes what it is given and raises where something is missing."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(cells=cells, number=number)
+    return environment.get_template(name)
+
+
 def render(
     title: str,
     question: str,
@@ -30,15 +43,7 @@ def render(
     claims: heading -> rows as `assess` gives them. figures: (caption, PNG file). numbers: heading -> (columns, rows).
     reproduce: what to run, where and with what, by name.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(cells=cells, number=number)
-    return environment.get_template("report.html.j2").render(
+    return template("report.html.j2").render(
         title=title,
         question=question,
         setting=setting,

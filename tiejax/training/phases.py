@@ -12,6 +12,7 @@ from tiejax import tying
 from tiejax.training.step import TrainState
 
 NEVER = 2**31 - 1
+LEAVES: dict[str, tying.New] = {"input": "source", "output": "target"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +52,11 @@ def of_variants(steps: Sequence[int], last: int, policies: Sequence[str], new: S
     """Return switches and phases of variants that untie before the update of a step.
 
     steps: 0 for never tied from equal leaves, `last` for always tied, -1 for never tied from independent leaves. policies, new:
-    by variant, `""` where nothing turns.
+    by variant, `""` where nothing turns; new is the table that leaves: `input`, the ties' source, or `output`, their target.
     """
     phases = [
-        Phase(0, NEVER if step in (-1, last) else int(step), policy or "copy", leaf or "target")  # type: ignore[arg-type]
-        for step, policy, leaf in zip(steps, policies, new, strict=True)
+        Phase(0, NEVER if step in (-1, last) else int(step), policy or "copy", LEAVES[table or "output"])  # type: ignore[arg-type]
+        for step, policy, table in zip(steps, policies, new, strict=True)
     ]
     return np.array([[step >= 0] for step in steps]), phases
 
