@@ -372,7 +372,9 @@ def lines(panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]], yla
         one.set_ylabel(ylabel)
         one.set_yscale("log")
         one.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-        one.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
+        low, high = one.get_ylim()
+        labelled = "25" if high > 4 * low else "23456789"
+        one.yaxis.set_minor_formatter(lambda y, _, labelled=labelled: f"{y:g}" if f"{y:e}"[0] in labelled else "")
         thousands(one)
         one.set_xlabel("untied at step")
     _legend_below(figure, axes[0], columns=3)
