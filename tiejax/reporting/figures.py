@@ -1,6 +1,6 @@
 """Figures of runs with many seeds: every seed is drawn, the median over it. Arrays in, PNG and PDF files out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,12 @@ def three_panels_published(
     axes[0, 0].set_ylabel("Euclidean distance")
     _legend_below(figure, axes[0, 0])
     return figure
+
+
+def _between(low: float, high: float) -> Callable[[float, Any], str]:
+    """Return what a logarithmic axis writes between the powers of ten: more, the less it spans."""
+    labelled = "25" if high > 4 * low else "23456789"
+    return lambda y, _: f"{y:g}" if f"{y:e}"[0] in labelled else ""
 
 
 def shades(colour: str, number: int) -> list[str]:
@@ -372,9 +378,7 @@ def lines(panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]], yla
         one.set_ylabel(ylabel)
         one.set_yscale("log")
         one.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-        low, high = one.get_ylim()
-        labelled = "25" if high > 4 * low else "23456789"
-        one.yaxis.set_minor_formatter(lambda y, _, labelled=labelled: f"{y:g}" if f"{y:e}"[0] in labelled else "")
+        one.yaxis.set_minor_formatter(_between(*one.get_ylim()))
         thousands(one)
         one.set_xlabel("untied at step")
     _legend_below(figure, axes[0], columns=3)
