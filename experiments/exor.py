@@ -264,7 +264,7 @@ def build_model(config: Config) -> Any:
     if config.model == "mixer":
         del settings["width"]  # the mixer takes it from its input
     encoder = {"transformer": models.Transformer, "lstm": models.BidirectionalLSTM, "mixer": models.Mixer}[config.model]
-    return models.MaskedLM(config.tasks[0].vocabulary, config.width, encoder(**settings))
+    return models.LanguageModel(config.tasks[0].vocabulary, config.width, encoder(**settings))
 
 
 def make_optimizer(config: Config, counts: Literal["all", "leaf"] = "all") -> Any:

@@ -337,7 +337,7 @@ def build_model(config: Config, text: Text) -> Any:
         norm_first=config.layer_norm == "pre",
         dtype=dtype,
     )
-    return models.MaskedLM(
+    return models.LanguageModel(
         text.twins.vocabulary,
         config.width,
         encoder,

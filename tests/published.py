@@ -15,7 +15,7 @@ import numpy as np
 from tiejax import training, tying
 from tiejax.data import exor
 from tiejax.data.exor_batches import Batch
-from tiejax.models import BidirectionalLSTM, MaskedLM, Mixer, Transformer
+from tiejax.models import BidirectionalLSTM, LanguageModel, Mixer, Transformer
 
 LENGTH, VOCABULARY = 8, 7
 DRAWS = 300  # of initial values, where their distribution is tested
@@ -84,27 +84,27 @@ TRAINING = {name: (300, Protocol(half_period=100)) for name in SMALL}
 TRAINING |= {name: (20, Protocol(half_period=8)) for name in MEDIUM}
 
 
-def build(case: Case) -> MaskedLM:
+def build(case: Case) -> LanguageModel:
     """Return our masked LM of a case."""
     settings = dict(case.settings)
     width = settings["width"]
     if case.architecture == "mixer":
         del settings["width"]  # a mixer reads its width off its input
-    return MaskedLM(VOCABULARY, width, ENCODERS[case.architecture](**settings))
+    return LanguageModel(VOCABULARY, width, ENCODERS[case.architecture](**settings))
 
 
-def init(model: MaskedLM, key: jax.Array) -> dict:
+def init(model: LanguageModel, key: jax.Array) -> dict:
     """Draw our parameters, untied."""
     return model.init(key, jnp.zeros((1, LENGTH), jnp.int32), jnp.zeros(1, jnp.int32))["params"]
 
 
-def draws(model: MaskedLM, number: int) -> dict:
+def draws(model: LanguageModel, number: int) -> dict:
     """Draw our initial values under that many keys, in the float type that is on: leaves [number, ...]."""
     return _draws(model, number, jnp.zeros(()).dtype)
 
 
 @functools.cache
-def _draws(model: MaskedLM, number: int, dtype: jnp.dtype) -> dict:
+def _draws(model: LanguageModel, number: int, dtype: jnp.dtype) -> dict:
     # One key after another: vectorised over keys, the random bits take several times as long to compile.
     drawn = jax.lax.map(lambda key: init(model, key), jax.random.split(jax.random.key(7), number))
     assert drawn["embed"]["embedding"].dtype == dtype
@@ -117,7 +117,7 @@ def by_path(params: dict) -> dict:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in pairs}
 
 
-def weights(model: MaskedLM, dtype: type = np.float64) -> dict:
+def weights(model: LanguageModel, dtype: type = np.float64) -> dict:
     """Return parameters that depend on nothing but their paths and shapes: the same wherever numpy runs.
 
     No leaf keeps a value that would hide it (a zero bias, a scale of 1), and layers of a stack differ.
@@ -155,7 +155,7 @@ def visits(steps: int) -> Batch:
     return Batch(np.concatenate([spelled, parity], axis=2).astype(np.int32), position, target)
 
 
-def logits_everywhere(model: MaskedLM, params: dict, tokens: np.ndarray) -> np.ndarray:
+def logits_everywhere(model: LanguageModel, params: dict, tokens: np.ndarray) -> np.ndarray:
     """Return our logits at every position of every sequence, [batch, length, vocabulary]."""
     # Accelerators multiply float32 in fewer bits unless told otherwise; the comparison is of mathematics.
     with jax.default_matmul_precision("highest"):
@@ -164,7 +164,7 @@ def logits_everywhere(model: MaskedLM, params: dict, tokens: np.ndarray) -> np.n
 
 
 @functools.cache  # one compilation for parity and golden tests, before and after training
-def _everywhere(model: MaskedLM) -> Callable[[dict, jax.Array], jax.Array]:
+def _everywhere(model: LanguageModel) -> Callable[[dict, jax.Array], jax.Array]:
     @jax.jit
     def apply(params: dict, tokens: jax.Array) -> jax.Array:
         positions = jnp.tile(jnp.arange(LENGTH, dtype=jnp.int32), len(tokens))
@@ -173,7 +173,7 @@ def _everywhere(model: MaskedLM) -> Callable[[dict, jax.Array], jax.Array]:
     return apply
 
 
-def train(model: MaskedLM, params: dict, batches: Batch, how: str, protocol: Protocol) -> tuple[np.ndarray, dict]:
+def train(model: LanguageModel, params: dict, batches: Batch, how: str, protocol: Protocol) -> tuple[np.ndarray, dict]:
     """Train with the library's own step and optimizer; return the loss before every update and the final full parameters.
 
     how: `untied`; `stored`, the tied table stored once; `switched`, both tables stored and the tie switched on at run time.
@@ -184,7 +184,7 @@ def train(model: MaskedLM, params: dict, batches: Batch, how: str, protocol: Pro
 
 
 @functools.cache  # parity and golden tests start from different weights and share a compilation
-def _training(model: MaskedLM, how: str, protocol: Protocol) -> Callable[[dict, Batch], tuple]:
+def _training(model: LanguageModel, how: str, protocol: Protocol) -> Callable[[dict, Batch], tuple]:
     stored_ties = TIES if how == "stored" else ()
     switched_ties = TIES if how == "switched" else ()
 

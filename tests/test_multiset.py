@@ -41,7 +41,7 @@ def cases(draw):
     target = tokens[np.arange(BATCH), position]
     tokens[np.arange(BATCH), position] = vocabulary - 1
     batch = exor_batches.Batch(*(jnp.asarray(part, jnp.int32) for part in (tokens, position, target)))
-    return models.MaskedLM(vocabulary, encoder.width, encoder), batch, rng
+    return models.LanguageModel(vocabulary, encoder.width, encoder), batch, rng
 
 
 def random_weights(model, batch, rng, scale=1.0):
@@ -90,7 +90,7 @@ def test_loss_and_gradients_are_the_plain_models_in_float32(case):
 
 def test_absent_symbols_with_huge_scores_take_nothing_away(x64):
     """A softmax over all symbols, instead of those that occur, would underflow here: scores differ by thousands."""
-    model = models.MaskedLM(6, 4, models.Transformer(layers=2, width=4, heads=1, feed_forward=3))
+    model = models.LanguageModel(6, 4, models.Transformer(layers=2, width=4, heads=1, feed_forward=3))
     tokens = jnp.array([[0, 1, 5], [2, 2, 5], [5, 3, 3]], jnp.int32)
     batch = exor_batches.Batch(tokens, jnp.array([2, 2, 0], jnp.int32), jnp.array([0, 1, 2], jnp.int32))
     params = random_weights(model, batch, np.random.default_rng(3))
@@ -114,7 +114,7 @@ def test_absent_symbols_with_huge_scores_take_nothing_away(x64):
 )
 def test_what_is_no_function_of_the_multiset_is_refused(encoder, reason):
     with pytest.raises(multiset.NotExact, match=reason):
-        multiset.encode(models.MaskedLM(7, 4, encoder), {}, jnp.ones((7, 1)), 6)
+        multiset.encode(models.LanguageModel(7, 4, encoder), {}, jnp.ones((7, 1)), 6)
 
 
 @pytest.mark.parametrize("variant_name", ["main", "dh"])

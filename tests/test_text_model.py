@@ -7,7 +7,7 @@ import pytest
 
 from tiejax import models, training
 from tiejax.models.attention import attend, has_fused
-from tiejax.models.masked_lm import restarting_positions
+from tiejax.models.language_model import restarting_positions
 from tiejax.training.loss import chunk_of
 
 VOCABULARY, WIDTH, LENGTH = 40, 8, 24
@@ -33,7 +33,7 @@ def build(norm_first=False, rematerialise=False, dropout=0.0, dtype=None, **of_m
         rematerialise=rematerialise,
         dtype=dtype,
     )
-    return models.MaskedLM(VOCABULARY, WIDTH, encoder, embedding_std=0.3, padding=0, dtype=dtype, **of_model)
+    return models.LanguageModel(VOCABULARY, WIDTH, encoder, embedding_std=0.3, padding=0, dtype=dtype, **of_model)
 
 
 def weights(model, seed=0):

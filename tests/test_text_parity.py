@@ -94,7 +94,7 @@ def as_published(visit):
 def test_loss_and_gradients_are_the_published_ones(x64, tied, norm_first):
     visit, vocabulary = batch()
     encoder = models.Transformer(LAYERS, WIDTH, HEADS, HIDDEN, identical_layers=False, norm_first=norm_first)
-    model = models.MaskedLM(vocabulary, WIDTH, encoder, embedding_std=0.3, padding=0)
+    model = models.LanguageModel(vocabulary, WIDTH, encoder, embedding_std=0.3, padding=0)
     params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, LENGTH), jnp.int32))["params"]
     assert params["embed"]["embedding"].dtype == jnp.float64
     stored = tying.store(params, TIES) if tied else params

@@ -1,24 +1,28 @@
-"""A masked language model: input table, encoder, output table. No bias and no scale on the logits."""
+"""A language model: input table, encoder, output table. No bias and no scale on the logits."""
 
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Integer
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 
 from tiejax.models import columns
-from tiejax.models.initializers import default_dtype
+from tiejax.models.initializers import default_dtype, layer_norm
 
 
-class MaskedLM(nn.Module):
-    """Predict the symbol at a position from all the others: logits = encoder(E_in[tokens]) . E_out^T.
+class LanguageModel(nn.Module):
+    """Predict a symbol from what the encoder shows of the others: logits = encoder(E_in[tokens]) . E_out^T.
+
+    It is a masked LM where the encoder sees both sides, a causal one where it sees what came before.
 
     `embed/embedding` is E_in and `head/embedding` is E_out, both [vocabulary, width] and N(0, embedding_std^2) at the start.
     padding: this row of both tables starts at 0, and looking it up sends it no gradient, as torch's padding_idx.
     max_positions: add a learned embedding of the position, `positions/embedding`, for so many of them (default: none).
+    embedding_norm, embedding_dropout: LayerNorm (as BERT) and dropout (as BERT and GPT-2) of what the encoder is given.
     dtype: of the encoder's computation (default: that of the tables).
-    Source: Bertolotti and Cazzola, ICML 2024, sections on EXor and on large-scale experiments.
+    Source: Bertolotti and Cazzola, ICML 2024, sections on EXor and on large-scale experiments; GPT-2: Radford et al., 2019.
     """
 
     vocabulary: int
@@ -27,6 +31,8 @@ class MaskedLM(nn.Module):
     embedding_std: float = 1.0
     padding: int | None = None
     max_positions: int | None = None
+    embedding_norm: bool = False
+    embedding_dropout: float = 0.0
     dtype: Any = None
 
     def setup(self) -> None:
@@ -40,6 +46,9 @@ class MaskedLM(nn.Module):
         self.head = nn.Embed(self.vocabulary, self.width, embedding_init=init, param_dtype=default_dtype())
         if self.max_positions is not None:
             self.positions = nn.Embed(self.max_positions, self.width, embedding_init=normal, param_dtype=default_dtype())
+        if self.embedding_norm:
+            self.norm = layer_norm("norm", dtype=self.dtype)
+        self.drop = nn.Dropout(self.embedding_dropout)
 
     def encode(
         self,
@@ -47,10 +56,13 @@ class MaskedLM(nn.Module):
         position: Int[Array, "batch"] | None = None,
         segments: Integer[Array, "batch length"] | None = None,
         deterministic: bool = True,
+        owner: Int32[Array, "layers"] | Int32[np.ndarray, "layers"] | None = None,
+        sends: Bool[Array, "layers"] | Bool[np.ndarray, "layers"] | None = None,
     ) -> Float[Array, "batch *length width"]:
         """Return h, the encoded states that the output table reads: everywhere, or at one `position` of each sequence.
 
         segments: several sequences in one row, by number; each is encoded as in a row of its own.
+        owner, sends: whose weights each layer computes with, and whether it sends them gradient (`Transformer`).
         """
         x = columns.lookup(self.embed.embedding, tokens)
         if self.padding is not None:
@@ -60,8 +72,11 @@ class MaskedLM(nn.Module):
             places = jnp.arange(tokens.shape[1])[None] if segments is None else restarting_positions(segments)
             x = x + self.positions(places)
         x = x if self.dtype is None else x.astype(self.dtype)
-        several = {} if segments is None else {"segments": segments}
-        return self.encoder(x, position=position, deterministic=deterministic, **several)
+        x = self.norm(x) if self.embedding_norm else x
+        x = self.drop(x, deterministic=deterministic) if self.embedding_dropout else x
+        given = {"segments": segments, "owner": owner, "sends": sends}
+        asked = {name: value for name, value in given.items() if value is not None}
+        return self.encoder(x, position=position, deterministic=deterministic, **asked)
 
     def __call__(
         self,
@@ -69,9 +84,11 @@ class MaskedLM(nn.Module):
         position: Int[Array, "batch"] | None = None,
         segments: Integer[Array, "batch length"] | None = None,
         deterministic: bool = True,
+        owner: Int32[Array, "layers"] | Int32[np.ndarray, "layers"] | None = None,
+        sends: Bool[Array, "layers"] | Bool[np.ndarray, "layers"] | None = None,
     ) -> Float[Array, "batch *length vocabulary"]:
         """Return the logits at `position`, the only place where a masked LM has something to predict, or everywhere."""
-        return self.head.attend(self.encode(tokens, position, segments, deterministic))
+        return self.head.attend(self.encode(tokens, position, segments, deterministic, owner, sends))
 
 
 def restarting_positions(segments: Integer[Array, "batch length"]) -> Int[Array, "batch length"]:

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from tiejax.models.initializers import LAYER_NORM_EPSILON
-from tiejax.models.masked_lm import MaskedLM
+from tiejax.models.language_model import LanguageModel
 from tiejax.models.transformer import ACTIVATIONS, Transformer
 
 PyTree = Any
@@ -38,7 +38,7 @@ class NotExact(ValueError):
     """The model is not a function of the multiset of its symbols."""
 
 
-def check(model: MaskedLM) -> None:
+def check(model: LanguageModel) -> None:
     """Raise NotExact, with the reason, unless the model can be computed on multisets."""
     if not isinstance(model.encoder, Transformer):
         raise NotExact(f"the {type(model.encoder).__name__} sees the order of its symbols")
@@ -49,9 +49,9 @@ def check(model: MaskedLM) -> None:
 
 
 def encode(
-    model: MaskedLM, params: PyTree, counts: Float[Array, "vocabulary multisets"], mask: int
+    model: LanguageModel, params: PyTree, counts: Float[Array, "vocabulary multisets"], mask: int
 ) -> Float[Array, "width multisets"]:
-    """Return h, the encoded state of the mask symbol in each multiset: what `MaskedLM.encode` gives for its sequences.
+    """Return h, the encoded state of the mask symbol in each multiset: what `LanguageModel.encode` gives for its sequences.
 
     counts: how often each symbol occurs; symbol `mask` once in every multiset. Raises NotExact as `check` does.
     """
@@ -67,7 +67,7 @@ def encode(
 
 
 def logits(
-    model: MaskedLM, params: PyTree, counts: Float[Array, "vocabulary multisets"], mask: int
+    model: LanguageModel, params: PyTree, counts: Float[Array, "vocabulary multisets"], mask: int
 ) -> Float[Array, "vocabulary multisets"]:
     """Return the logits at the mask of each multiset; arguments as of `encode`."""
     return params["head"]["embedding"] @ encode(model, params, counts, mask)

@@ -1,4 +1,4 @@
-"""Transformer encoder without positional information of its own, its layers stacked and applied under an owner vector."""
+"""Transformer without positional information of its own, its layers stacked and applied under an owner vector."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,6 +15,7 @@ from tiejax.models.initializers import default_dtype, layer_norm, linear, unifor
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": lambda x: 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5))),  # exact; jax.nn.gelu's erfc is slower on a CPU
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "relu": jax.nn.relu,
     "silu": jax.nn.silu,
     "tanh": jnp.tanh,
@@ -24,7 +25,11 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
 class EncoderLayer(nn.Module):
     """One post-LN layer: x = LN(x + attention(x)); x = LN(x + W_2 act(W_1 x)), as torch's TransformerEncoderLayer.
 
-    norm_first: a pre-LN layer instead, x = x + attention(LN(x)); x = x + W_2 act(W_1 LN(x)).
+    norm_first: a pre-LN layer instead, x = x + attention(LN(x)); x = x + W_2 act(W_1 LN(x)), as GPT-2's.
+    causal: a position sees itself and what came before.
+    kernel_std, residual_std: kernels start as N(0, kernel_std^2), those of the two maps that are added to x as
+        N(0, residual_std^2), and biases as 0, as GPT-2's and BERT's (default: as torch's).
+    hidden_dropout: drop values between W_2 and act too, as torch does; GPT-2 and BERT do not.
     dtype: of the computation (default: that of the input); parameters and LayerNorms stay in float32.
     """
 
@@ -34,6 +39,10 @@ class EncoderLayer(nn.Module):
     activation: str
     dropout: float
     norm_first: bool = False
+    causal: bool = False
+    kernel_std: float | None = None
+    residual_std: float | None = None
+    hidden_dropout: bool = True
     dtype: Any = None
 
     @nn.compact
@@ -55,11 +64,16 @@ class EncoderLayer(nn.Module):
         attention_norm = layer_norm("attention_norm", dtype=self.dtype)
         feed_forward_norm = layer_norm("feed_forward_norm", dtype=self.dtype)
 
+        def dense(features: int, name: str, default: Any, std: float | None) -> nn.Dense:
+            init = default if std is None else jax.nn.initializers.normal(std)
+            return nn.Dense(features, kernel_init=init, param_dtype=default_dtype(), dtype=self.dtype, name=name)
+
+        def inner(fan_in: int, features: int, name: str, std: float | None) -> nn.Dense:
+            return linear(fan_in, features, name, self.dtype) if std is None else dense(features, name, None, std)
+
         # Query, key and value start as one Xavier-uniform matrix [3 width, width], biases as zeros.
         xavier = uniform(math.sqrt(6 / (4 * self.width)))
-        qkv = nn.Dense(3 * self.width, kernel_init=xavier, param_dtype=default_dtype(), dtype=self.dtype, name="qkv")(
-            attention_norm(x) if self.norm_first else x
-        )
+        qkv = dense(3 * self.width, "qkv", xavier, self.kernel_std)(attention_norm(x) if self.norm_first else x)
         heads = qkv.reshape(*x.shape[:-1], 3, self.heads, self.width // self.heads)
         query, key, value = jnp.moveaxis(heads, -3, 0)
         if position is not None:
@@ -70,33 +84,38 @@ class EncoderLayer(nn.Module):
         if segments is not None:
             own = segments if position is None else jnp.take_along_axis(segments, position[:, None], axis=1)
             mask = own[:, None, :, None] == segments[:, None, None, :]
+        if self.causal:
+            places = jnp.arange(key.shape[1])
+            own = places[None] if position is None else position[:, None]
+            before = own[:, None, :, None] >= places
+            mask = before if mask is None else mask & before
         drops = self.dropout > 0 and not deterministic
         dropout_key = self.make_rng("dropout") if drops else None
         attended = attend(query, key, value, mask, self.dropout, dropout_key).reshape(x.shape)
-        out_init = uniform(1 / math.sqrt(self.width))
-        out = nn.Dense(self.width, kernel_init=out_init, param_dtype=default_dtype(), dtype=self.dtype, name="out")(attended)
+        out = dense(self.width, "out", uniform(1 / math.sqrt(self.width)), self.residual_std)(attended)
         x = x + drop(out, "attention_dropout")
         x = x if self.norm_first else attention_norm(x)
 
-        inner = linear(self.width, self.feed_forward, "feed_forward_in", self.dtype)
-        hidden = ACTIVATIONS[self.activation](inner(feed_forward_norm(x) if self.norm_first else x))
-        out = linear(self.feed_forward, self.width, "feed_forward_out", self.dtype)(drop(hidden, "hidden_dropout"))
+        first = inner(self.width, self.feed_forward, "feed_forward_in", self.kernel_std)
+        hidden = ACTIVATIONS[self.activation](first(feed_forward_norm(x) if self.norm_first else x))
+        hidden = drop(hidden, "hidden_dropout") if self.hidden_dropout else hidden
+        out = inner(self.feed_forward, self.width, "feed_forward_out", self.residual_std)(hidden)
         x = x + drop(out, "feed_forward_dropout")
         return x if self.norm_first else feed_forward_norm(x)
 
 
 class Transformer(nn.Module):
-    """Encoder of `layers` post-LN layers with no positions and no final LayerNorm, or pre-LN ones and a final one (norm_first).
+    """`layers` post-LN layers with no positions and no final LayerNorm, or pre-LN ones and a final one (norm_first).
 
     Weights are stacked: every leaf of `layers` is `[height, ...]`. Layer i computes with the weights at `owner[i]`
     (default: its own) and, where `sends[i]` is false, sends them no gradient.
 
     identical_layers: start all layers as copies of one, as torch's TransformerEncoder does.
-    height: number of layers whose weights are stored; `layers` by default.
+    height: number of layers whose weights `init` makes, `layers` by default; parameters of any height can be applied.
     rematerialise: scan over the layers and recompute each in the backward pass, so that neither its activations nor a gradient
         per layer use is held: for deep stacks. Otherwise layers are unrolled, which is faster for a few (by 45 % at
         two layers of width 32 in an ensemble of 64).
-    dtype: of the computation (default: that of the input); parameters and LayerNorms stay in float32.
+    causal, kernel_std, residual_std, hidden_dropout, dtype: of each layer (`EncoderLayer`).
     """
 
     layers: int
@@ -109,6 +128,10 @@ class Transformer(nn.Module):
     height: int | None = None
     rematerialise: bool = False
     norm_first: bool = False
+    causal: bool = False
+    kernel_std: float | None = None
+    residual_std: float | None = None
+    hidden_dropout: bool = True
     dtype: Any = None
 
     @nn.compact
@@ -132,6 +155,10 @@ class Transformer(nn.Module):
             self.activation,
             self.dropout,
             self.norm_first,
+            self.causal,
+            self.kernel_std,
+            self.residual_std,
+            self.hidden_dropout,
             self.dtype,
             parent=None,
             name="layer",
@@ -146,7 +173,9 @@ class Transformer(nn.Module):
                 return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (height, *leaf.shape)), one(key))
             return jax.vmap(one)(jax.random.split(key, height))
 
-        stack = self.param("layers", init)
+        # A stack is applied whatever its height, which changes when ties do.
+        given = self.has_variable("params", "layers")
+        stack = self.get_variable("params", "layers") if given else self.param("layers", init)
         drops = self.dropout > 0 and not deterministic
         dropout_key = self.make_rng("dropout") if drops else None
 
@@ -168,6 +197,10 @@ class Transformer(nn.Module):
         reads = index if owner is None else jnp.asarray(owner)
         sent = jnp.ones(self.layers, bool) if sends is None else jnp.asarray(sends)
         uses = index, reads, sent
+        if self.rematerialise and position is None:
+            # Scanned with the others, the last layer adds no gradient of the whole stack of its own.
+            x = jax.lax.scan(jax.checkpoint(body), x, uses)[0]
+            return layer_norm("final_norm", dtype=self.dtype)(x) if self.norm_first else x
         if self.layers > 1:
             below = jax.tree.map(lambda leaf: leaf[:-1], uses)
             if self.rematerialise:

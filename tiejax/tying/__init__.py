@@ -1,9 +1,26 @@
 """A tie: `store`/`view` for leaves shared once, `symmetric` for switched ones, `untie` to end one, `layers` for owners."""
 
+from tiejax.tying.layer_maps import MAPS as MAPS
+from tiejax.tying.layer_maps import check_maps as check_maps
+from tiejax.tying.layer_maps import random_map as random_map
+from tiejax.tying.layer_maps import static_map as static_map
+from tiejax.tying.layers import LayerTies as LayerTies
+from tiejax.tying.layers import Move as Move
+from tiejax.tying.layers import Owner as Owner
+from tiejax.tying.layers import Rule as Rule
+from tiejax.tying.layers import Start as Start
+from tiejax.tying.layers import Storage as Storage
+from tiejax.tying.layers import Uses as Uses
 from tiejax.tying.layers import check_owner as check_owner
+from tiejax.tying.layers import choose as choose
+from tiejax.tying.layers import choose_owner as choose_owner
 from tiejax.tying.layers import first_uses as first_uses
 from tiejax.tying.layers import independent as independent
+from tiejax.tying.layers import move as move
+from tiejax.tying.layers import places as places
 from tiejax.tying.layers import sends_gradient as sends_gradient
+from tiejax.tying.layers import start_ties as start_ties
+from tiejax.tying.layers import uses as uses
 from tiejax.tying.store import equal_leaves as equal_leaves
 from tiejax.tying.store import store as store
 from tiejax.tying.store import view as view

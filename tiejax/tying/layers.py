@@ -1,12 +1,12 @@
 """Ties between the layers of a stack: an owner vector, which is data.
 
-A stacked model holds its layers' weights as arrays `[height, ...]` and is applied under an int32 vector `owner[layers]`:
-layer i computes with the weights at `owner[i]`. `owner = arange(layers)` is the untied model; any other pattern is the same
-executable with another array.
+A stacked model holds its layers' weights as arrays `[height, ...]` and is applied under an int32 vector of places in the stack,
+one for each layer. Full storage keeps a place for every layer, so that one executable serves every pattern, and the vector is
+the owner vector itself; `owner = arange(layers)` is the untied model. Compact storage keeps the distinct layers alone.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32
@@ -14,6 +14,7 @@ from jaxtyping import Bool, Int32
 from tiejax.tying.tie import TieError
 
 Owner = Int32[np.ndarray, "layers"]
+Storage = Literal["full", "compact"]
 
 
 def independent(layers: int) -> Owner:
@@ -50,3 +51,118 @@ def sends_gradient(owner: Owner, gradient: Literal["all", "owner"]) -> Bool[np.n
     if gradient == "all":
         return np.ones(len(owner), dtype=bool)
     return first_uses(owner)
+
+
+def choose_owner(owner: Owner, layer: int, choice: int) -> Owner:
+    """Return the owner vector after `layer` has become a copy of the earlier layer `choice` (or independent: itself).
+
+    Ties resolve: the copy of a copy has the owner of that one, and the copies of a layer that becomes a copy follow it, so
+    that every owner still owns itself. Raises TieError if `choice` is a later layer.
+    """
+    if not 0 <= choice <= layer < len(owner):
+        raise TieError(f"owner: layer {layer} of {len(owner)} cannot copy layer {choice}")
+    after = owner.copy()
+    if choice == layer:
+        after[layer] = layer
+    else:
+        # Copies of this layer, if it has any, have no weights left to share but those that it takes.
+        after[(owner == layer) | (np.arange(len(owner)) == layer)] = owner[choice]
+    return after
+
+
+def places(owner: Owner, storage: Storage) -> Int32[np.ndarray, "layers"]:
+    """Return the place in the stack that each layer reads."""
+    if storage == "full":
+        return owner.astype(np.int32)
+    return np.unique(owner, return_inverse=True)[1].astype(np.int32)
+
+
+class Move(NamedTuple):
+    """How a stack changes with its owners: new place p takes what stood at `source[p]`.
+
+    separated: those of layers that were copies and are independent now.
+    """
+
+    source: Int32[np.ndarray, "height"]
+    separated: Bool[np.ndarray, "height"]
+
+
+def move(before: Owner, after: Owner, storage: Storage) -> Move:
+    """Return how weights move between the places of two owner vectors; a layer that becomes independent takes what it read."""
+    place_of = dict(zip(before.tolist(), places(before, storage).tolist(), strict=True))
+    kept = np.arange(len(before)) if storage == "full" else np.unique(after)
+    separated = np.isin(kept, after) & ~np.isin(kept, before)
+    source = [
+        place_of[int(before[owner])] if new else place_of.get(owner, owner)
+        for owner, new in zip(kept.tolist(), separated, strict=True)
+    ]
+    return Move(np.array(source, np.int32), separated)
+
+
+Rule = Literal["resolved", "published"]
+Start = Literal["tied", "independent", "frozen-random"]
+
+
+class LayerTies(NamedTuple):
+    """Which weights each layer reads, whether it trains them, and what an agent is told of it.
+
+    owner: the layer whose weights are read. trains: false for a layer that has not been chosen for since it started frozen, or,
+    by the published rule, for a copy. said: the state s of the agent, s_i the layer that i copies.
+    """
+
+    owner: Owner
+    trains: Bool[np.ndarray, "layers"]
+    said: Owner
+
+
+def start_ties(layers: int, start: Start, rule: Rule) -> LayerTies:
+    """Return the ties before the first choice: all copies of layer 0, all independent, or, as the published code starts, all
+    independent and random, those above layer 0 frozen, and the agent told that they are copies of layer 0.
+    """
+    own, zero, all_of_them = independent(layers), np.zeros(layers, np.int32), np.ones(layers, bool)
+    if start == "tied":
+        return LayerTies(zero, own == 0 if rule == "published" else all_of_them, zero)
+    if start == "independent":
+        return LayerTies(own, all_of_them, own)
+    return LayerTies(own, own == 0, zero)
+
+
+def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
+    """Return the ties after an action: `layer` copies the earlier layer `choice` or, if that is itself, is independent.
+
+    resolved: as `choose_owner`, and the agent is told the owners. published: a copy takes the weights that the other reads at
+    this moment and does not train them; copies of the layer itself stay with its old weights, which nobody trains; and an
+    independent layer trains whatever it reads, with whom it may go on sharing it.
+    """
+    chosen = np.arange(len(ties.owner)) == layer
+    if rule == "published":
+        owner = np.where(chosen & (choice != layer), ties.owner[choice], ties.owner).astype(np.int32)
+        said = np.where(chosen, choice, ties.said).astype(np.int32)
+        return LayerTies(owner, np.where(chosen, choice == layer, ties.trains), said)
+    owner = choose_owner(ties.owner, layer, choice)
+    trains = ties.trains | chosen
+    # Only a layer that has started frozen is told of otherwise than as it is.
+    return LayerTies(owner, trains, np.where(trains, owner, ties.said).astype(np.int32))
+
+
+class Uses(NamedTuple):
+    """What a training step is told of the ties, as data.
+
+    reads: place of each layer's weights in the stack. sends: whether its use sends them gradient. trained: how often the
+    optimizer's update is applied to each place: 0 where no use sends gradient; by the published rule once a use.
+    """
+
+    reads: Int32[np.ndarray, "layers"]
+    sends: Bool[np.ndarray, "layers"]
+    trained: Int32[np.ndarray, "height"]
+
+
+def uses(ties: LayerTies, storage: Storage, gradient: Literal["all", "owner"], rule: Rule) -> Uses:
+    """Return what a step is told; gradient: of `all` uses, or of the `owner`'s alone (which the published rule has anyway)."""
+    reads = places(ties.owner, storage)
+    # Frozen weights stay frozen, whoever else reads them.
+    resolved = sends_gradient(ties.owner, gradient) & ties.trains[ties.owner]
+    sends = ties.trains if rule == "published" else resolved
+    height = len(ties.owner) if storage == "full" else len(np.unique(ties.owner))
+    trained = np.bincount(reads[sends], minlength=height).astype(np.int32)
+    return Uses(reads, sends, trained if rule == "published" else np.minimum(trained, 1).astype(np.int32))

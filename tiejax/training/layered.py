@@ -1,0 +1,259 @@
+"""Training a stack of layers whose ties change: compact or full storage, one executable for each height of the stack.
+
+The stack is the subtree `encoder/layers` of the parameters, every leaf `[height, ...]`; a layer reads its place in it. Only the
+places that exist have weights, gradients and moments, so compact storage of 8 distinct layers is 8 layers large.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from tiejax import tying
+
+PyTree = Any
+Moments = Literal["copy", "zero"]
+# (stored parameters' full tree, batch, dropout key or None, places, sends) -> mean loss
+LayeredLoss = Callable[[PyTree, Any, Any, Any, Any], jax.Array]
+STACK = ("encoder", "layers")
+
+
+class LayeredState(NamedTuple):
+    """Parameters, tied ones stored once, and Adam's state: of the stack, with a step count a place, and of the rest."""
+
+    params: PyTree
+    of_stack: PyTree
+    of_rest: PyTree
+
+
+def stack_of(params: PyTree) -> PyTree:
+    """Return the stack in a parameter tree."""
+    for name in STACK:
+        params = params[name]
+    return params
+
+
+def with_stack(params: PyTree, stack: PyTree) -> PyTree:
+    """Return a parameter tree with another stack."""
+    outer, inner = STACK
+    return {**params, outer: {**params[outer], inner: stack}}
+
+
+def height_of(state: LayeredState) -> int:
+    """Return the number of places in the stack."""
+    return int(jax.tree.leaves(stack_of(state.params))[0].shape[0])
+
+
+def _taken(state: LayeredState, source: Any) -> LayeredState:
+    stack, of_stack = jax.tree.map(lambda leaf: leaf[source], (stack_of(state.params), state.of_stack))
+    return LayeredState(with_stack(state.params, stack), of_stack, state.of_rest)
+
+
+def moved(state: LayeredState, source: jax.Array, separated: jax.Array, moments: Moments) -> LayeredState:
+    """Return the state whose place p is what stood at `source[p]`.
+
+    moments: what a layer that separates from another remembers: its owner's (`copy`), or nothing, its bias correction starting
+    anew (`zero`).
+    """
+
+    taken = _taken(state, source)
+    if moments == "copy":
+        return taken
+
+    def cleared(leaf: jax.Array) -> jax.Array:
+        return jnp.where(separated.reshape(-1, *(1,) * (leaf.ndim - 1)), jnp.zeros_like(leaf), leaf)
+
+    return taken._replace(of_stack=jax.tree.map(cleared, taken.of_stack))
+
+
+@dataclasses.dataclass(frozen=True)
+class LayeredAdamW:
+    """AdamW with clipping by the global norm, the stack's places each with a step count of their own.
+
+    p -= rate (m / (sqrt(v) + eps) + weight_decay p), m and v bias-corrected. max_norm: of the gradient, tied arrays once.
+    """
+
+    rate: float
+    weight_decay: float
+    max_norm: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    @property
+    def _adam(self) -> optax.GradientTransformation:
+        return optax.scale_by_adam(*self.betas, self.eps)
+
+    def init(self, params: PyTree) -> LayeredState:
+        """Return the state before the first step of parameters with ties `store`d once."""
+        return LayeredState(params, jax.vmap(self._adam.init)(stack_of(params)), self._adam.init(with_stack(params, None)))
+
+    def update(self, grads: PyTree, state: LayeredState, trained: jax.Array) -> LayeredState:
+        """Return the state after one step. trained: how often the update is applied to each place; 0 leaves it untouched."""
+        grads, _ = optax.clip_by_global_norm(self.max_norm).update(grads, optax.EmptyState())
+        rest, of_rest = self._adam.update(with_stack(grads, None), state.of_rest)
+        stack, of_stack = jax.vmap(self._adam.update)(stack_of(grads), state.of_stack)
+
+        def step(param: jax.Array, update: jax.Array) -> jax.Array:
+            return param - self.rate * (update + self.weight_decay * param)
+
+        def chosen(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where((trained > 0).reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+        def place(param: jax.Array, update: jax.Array) -> jax.Array:
+            times = trained.astype(param.dtype).reshape(-1, *(1,) * (param.ndim - 1))
+            return param - times * self.rate * (update + self.weight_decay * param)
+
+        params = jax.tree.map(step, with_stack(state.params, None), rest)
+        params = with_stack(params, jax.tree.map(place, stack_of(state.params), stack))
+        return LayeredState(params, jax.tree.map(chosen, of_stack, state.of_stack), of_rest)
+
+
+class Size(NamedTuple):
+    """What a step with so many places in the stack takes, in bytes; peak: arguments, results and temporaries as compiled."""
+
+    parameters: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    peak_bytes: int
+
+
+class Layered:
+    """Steps, evaluations and moves of a stack on one device, compiled at the first visit of a height and never again.
+
+    init: root key and the layers that own weights -> parameters, whose stack holds these in this order. loss: as
+    `LayeredLoss`, given the full tree, in which tied leaves are in their places. moments: as in `moved`.
+    sizes, compilations, compile_s: bytes by height; how much was compiled so far, and the seconds that it took.
+    """
+
+    def __init__(
+        self,
+        init: Callable[[jax.Array, jax.Array], PyTree],
+        loss: LayeredLoss,
+        optimizer: LayeredAdamW,
+        ties: Sequence[tying.Tie],
+        moments: Moments,
+        storage: tying.Storage,
+        device: jax.Device,
+    ) -> None:
+        self._ties, self._storage, self._device = tuple(ties), storage, device
+        self._steps: dict[int, Any] = {}
+        self._losses: dict[Any, Any] = {}
+        self._moves: dict[tuple[int, int], Any] = {}
+        self.sizes: dict[int, Size] = {}
+        self.compilations, self.compile_s = 0, 0.0
+
+        def start(key: jax.Array, own: jax.Array) -> LayeredState:
+            return optimizer.init(tying.store(init(key, own), self._ties))
+
+        def mean(stored: PyTree, batch: Any, key: Any, uses: tying.Uses) -> jax.Array:
+            return loss(tying.view(stored, self._ties), batch, key, uses.reads, uses.sends)
+
+        def step(state: LayeredState, batch: Any, key: Any, uses: tying.Uses) -> tuple[LayeredState, jax.Array]:
+            value, grads = jax.value_and_grad(mean)(state.params, batch, key, uses)
+            return optimizer.update(grads, state, jnp.asarray(uses.trained)), value
+
+        self._start = jax.jit(start)
+        self._step = jax.jit(step, donate_argnums=0)
+        self._loss = jax.jit(lambda state, batch, uses: mean(state.params, batch, None, uses))
+        self._move = jax.jit(lambda state, source, separated: moved(state, source, separated, moments))
+
+    def place(self, tree: PyTree) -> PyTree:
+        """Return a tree of arrays on the device."""
+        return jax.device_put(tree, self._device)
+
+    def start(self, key: jax.Array, owner: tying.Owner) -> LayeredState:
+        """Return the state before the first step; the layers that own weights start as they would in an untied stack."""
+        own = np.arange(len(owner)) if self._storage == "full" else np.unique(owner)
+        found: LayeredState = self._start(*self.place((key, own.astype(np.int32))))
+        return found
+
+    def step(self, state: LayeredState, batch: Any, key: jax.Array, uses: tying.Uses) -> tuple[LayeredState, jax.Array]:
+        """Return the state after a step on a batch, and the batch's loss before it; the state that is given is used up."""
+        given = state, *self.place((batch, key, uses))
+        height = height_of(state)
+        if height not in self._steps:
+            self._visit(height, given)
+        found: tuple[LayeredState, jax.Array] = self._steps[height](*given)
+        return found
+
+    def loss(self, state: LayeredState, batch: Any, uses: tying.Uses) -> jax.Array:
+        """Return the loss of a batch, without dropout."""
+        given = state, *self.place((batch, uses))
+        # Batches of other sizes are not common enough to be told apart by name.
+        key = height_of(state), jax.tree.leaves(batch)[0].shape
+        if key not in self._losses:
+            self._losses[key] = self._compile(self._loss, given)
+        found: jax.Array = self._losses[key](*given)
+        return found
+
+    def move(self, state: LayeredState, move: tying.Move) -> LayeredState:
+        """Return the state with its stack changed as `move` says."""
+        heights = height_of(state), len(move.source)
+        if heights not in self._moves:
+            self._moves[heights] = self._compile(self._move, (state, *self.place(tuple(move))))
+        found: LayeredState = self._moves[heights](state, *self.place(tuple(move)))
+        return found
+
+    def fetch(self, state: LayeredState, owner: tying.Owner) -> LayeredState:
+        """Return the state on the host with a place for every layer, each as the layer reads it; `put` is its inverse."""
+        if self._storage == "full":
+            return jax.device_get(state)
+        return _taken(jax.device_get(state), tying.places(owner, "compact"))
+
+    def put(self, fetched: LayeredState, owner: tying.Owner) -> LayeredState:
+        """Return a fetched state on the device, with the places of this owner vector alone."""
+        own = fetched if self._storage == "full" else _taken(fetched, np.unique(owner))
+        return self.place(own)
+
+    def _visit(self, height: int, given: tuple[LayeredState, Any, Any, tying.Uses]) -> None:
+        """Compile what this height needs, moves from and to its neighbours among it, so that no later change waits."""
+        state, batch, _, uses = given
+        compiled = self._steps[height] = self._compile(self._step, given)
+        key = height, jax.tree.leaves(batch)[0].shape
+        if key not in self._losses:
+            self._losses[key] = self._compile(self._loss, (state, batch, uses))
+        near = [height] if self._storage == "full" else range(max(1, height - 1), min(len(uses.reads), height + 1) + 1)
+        for heights in {(height, other) for other in near} | {(other, height) for other in near}:
+            if heights not in self._moves:
+                self._moves[heights] = self._compiled_move(state, *heights)
+        memory = compiled.memory_analysis()
+        arrays = jax.tree.leaves(state.params)
+        parameter_bytes = sum(leaf.nbytes for leaf in arrays)
+        self.sizes[height] = Size(
+            parameters=sum(leaf.size for leaf in arrays),
+            parameter_bytes=parameter_bytes,
+            gradient_bytes=parameter_bytes,
+            optimizer_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves((state.of_stack, state.of_rest))),
+            peak_bytes=int(
+                memory.argument_size_in_bytes
+                + memory.temp_size_in_bytes
+                + memory.output_size_in_bytes
+                - memory.alias_size_in_bytes
+            ),
+        )
+
+    def _compiled_move(self, state: LayeredState, before: int, after: int) -> Any:
+        here = jax.sharding.SingleDeviceSharding(self._device)
+
+        def shape(leaf: jax.Array, height: int | None = None) -> jax.ShapeDtypeStruct:
+            whole = leaf.shape if height is None else (height, *leaf.shape[1:])
+            return jax.ShapeDtypeStruct(whole, leaf.dtype, sharding=here)
+
+        stack = jax.tree.map(lambda leaf: shape(leaf, before), (stack_of(state.params), state.of_stack))
+        rest = jax.tree.map(shape, (state.params, state.of_rest))
+        like = LayeredState(with_stack(rest[0], stack[0]), stack[1], rest[1])
+        source, separated = (jax.ShapeDtypeStruct((after,), kind, sharding=here) for kind in (jnp.int32, jnp.bool_))
+        return self._compile(self._move, (like, source, separated))
+
+    def _compile(self, function: Any, given: tuple[Any, ...]) -> Any:
+        began = time.perf_counter()
+        compiled = function.lower(*given).compile()
+        self.compilations += 1
+        self.compile_s += time.perf_counter() - began
+        return compiled
