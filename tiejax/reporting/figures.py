@@ -92,7 +92,7 @@ def three_panels(
         axes[0, 0].yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
     else:
         axes[0, 0].set_ylim(bottom=0)
-    _legend_below(figure, axes[0, 0])
+    legend_below(figure, axes[0, 0])
     return figure
 
 
@@ -117,7 +117,7 @@ def three_panels_published(
         one.set_ylim(0, top)
         thousands(one)
     axes[0, 0].set_ylabel("Euclidean distance")
-    _legend_below(figure, axes[0, 0])
+    legend_below(figure, axes[0, 0])
     return figure
 
 
@@ -142,7 +142,7 @@ def curves_by_name(steps: np.ndarray, curves: Curves, ylabel: str, colours: Mapp
     axes[0, 0].set_ylabel(ylabel)
     axes[0, 0].set_ylim(bottom=0)
     thousands(axes[0, 0])
-    _legend_below(figure, axes[0, 0])
+    legend_below(figure, axes[0, 0])
     return figure
 
 
@@ -159,7 +159,7 @@ def strips(panels: Mapping[str, Curves], ylabel: str, colours: Mapping[str, str]
         one.set_title(title)
     axes[0, 0].set_ylabel(ylabel)
     axes[0, 0].set_ylim(bottom=0)
-    _legend_below(figure, axes[0, 0])
+    legend_below(figure, axes[0, 0])
     return figure
 
 
@@ -190,7 +190,7 @@ def by_bucket(names: Sequence[str], measures: Mapping[str, tuple[np.ndarray, np.
         for one in (above, below):
             one.set_xticks(places, names)
             one.grid(visible=False, axis="x")
-    _legend_below(figure, axes[0, 0])
+    legend_below(figure, axes[0, 0])
     return figure
 
 
@@ -203,7 +203,8 @@ def _dots(axes: Axes, places: np.ndarray, values: np.ndarray, colour: str, half:
     axes.hlines(medians, places - half, places + half, color=colour, linewidth=2.5)
 
 
-def _legend_below(figure: Figure, axes: Axes, columns: int = 5) -> None:
+def legend_below(figure: Figure, axes: Axes, columns: int = 5) -> None:
+    """Write the legend of one panel under the whole figure, in at most so many columns."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), columns), frameon=False)
 
@@ -218,7 +219,7 @@ def all_distances(steps: np.ndarray, tables: Curves, pairs: Sequence[str]) -> Fi
         one.set_ylim(bottom=0)
         thousands(one)
         one.set_xlabel("")
-    _legend_below(figure, axes[0])
+    legend_below(figure, axes[0])
     return figure
 
 
@@ -248,7 +249,7 @@ def learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]]) -> F
             )
         one.set_title(title)
         thousands(one)
-    _legend_below(figure, axes[0])
+    legend_below(figure, axes[0])
     return figure
 
 
@@ -363,7 +364,7 @@ def untie_curve(
         _bands(below, shares)
         below.set_ylim(0, 1)
         below.set_ylabel("share of seeds that solve it")
-    _legend_below(figure, above, columns=3)
+    legend_below(figure, above, columns=3)
     return figure
 
 
@@ -381,7 +382,7 @@ def lines(panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]], yla
         one.yaxis.set_minor_formatter(_between(*one.get_ylim()))
         thousands(one)
         one.set_xlabel("untied at step")
-    _legend_below(figure, axes[0], columns=3)
+    legend_below(figure, axes[0], columns=3)
     return figure
 
 
@@ -397,7 +398,7 @@ def by_untie_step(steps: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarra
         one.set_title(title)
         one.set_ylabel(ylabel)
         thousands(one)
-    _legend_below(figure, axes[0])
+    legend_below(figure, axes[0])
     return figure
 
 
@@ -441,7 +442,7 @@ def uses(
     third.set_xticks(places, names, rotation=30 if len("".join(names)) > 30 else 0)
     third.grid(visible=False, axis="x")
     third.set_title("ratio at the end, by rows of the table")
-    _legend_below(figure, first)
+    legend_below(figure, first)
     return figure
 
 
@@ -473,5 +474,5 @@ def equivalences(panels: Mapping[str, Mapping[str, tuple[float, float]]], thresh
         one.set_title(title)
         one.set_xlabel("semantic distance (nats)")
         one.set_ylabel("conditional distance (nats)")
-    _legend_below(figure, axes[0])
+    legend_below(figure, axes[0])
     return figure

@@ -217,9 +217,10 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     }
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
+    """Write a fact of a run, or several by name, for the page's setting."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name.replace('_', ' ')} {_written(part)}" for name, part in value.items())
+        return ", ".join(f"{name.replace('_', ' ')} {written(part)}" for name, part in value.items())
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -262,7 +263,7 @@ def page(
     """Return the HTML page of a run. config: resolved; facts: environment.json; drawn: captions and PNG files."""
     reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
     shape = f"{config['layers']} layers of width {config['width']}"
-    more = "".join(f"; {_written({name: value})}" for name, value in results["model"].items() if name not in config)
+    more = "".join(f"; {written({name: value})}" for name, value in results["model"].items() if name not in config)
     setting = {
         "corpus": ", ".join(map(str, config["corpus"])) or "the prose that CPython carries",
         "data": data_words(results["data"]),
