@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -148,8 +147,7 @@ class Config:
         if self.steps is None and self.epochs is None:
             given["steps"] = 1500
         if self.data_dir is None:
-            cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-            given["data_dir"] = str(Path(cache) / "tiejax")
+            given["data_dir"] = checks.default_data_dir()
         if self.twins is None:
             given["twins"] = default_twins()
         config = Config(**given)

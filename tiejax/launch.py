@@ -37,12 +37,14 @@ class Experiment:
     """An experiment as a command.
 
     config: dataclass of its settings, with a field `out` and a method `resolved`, which writes every default out or raises
-    BadInput. free: settings that change no result, so that a resumed run may have others.
+    BadInput. free: settings that change no result, so that a resumed run may have others. alone: it never is one of several
+    processes.
     """
 
     config: type[Any]
     command: CommandLine
     free: tuple[str, ...]
+    alone: bool = False
 
 
 def read_command_line(experiment: Experiment, argv: Sequence[str]) -> tuple[Any, dict[str, bool], Path]:
@@ -96,7 +98,7 @@ def start(experiment: Experiment, argv: Sequence[str], prepare: Preparation = la
     """
     if "--deterministic" in argv:
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
-    if not ("--distributed" in argv or environment.names_a_cluster()):
+    if experiment.alone or not ("--distributed" in argv or environment.names_a_cluster()):
         return _claim(_begin(experiment, argv, prepare))
     # What is wrong with it is said before processes wait for each other.
     command_line.parse(experiment.config, experiment.command, argv)

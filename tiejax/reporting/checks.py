@@ -2,10 +2,17 @@
 
 import collections
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tiejax.reporting.command_line import BadInput
+
+
+def default_data_dir() -> str:
+    """Return where prepared text is kept unless something else is said: tiejax in the user's cache."""
+    return str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tiejax")
 
 
 def seed_list(seeds: int | list[int]) -> list[int]:

@@ -79,7 +79,8 @@ class Console:
         """
         rate = steps_here / seconds if seconds else 0.0
         left = f"{duration((steps - step) / rate)} left" if rate else ""
-        rates = f"{rate:,.0f} steps/s  {rate * models:,.0f} model-steps/s  {left}"
+        several = f"{rate * models:,.0f} model-steps/s  " if models > 1 else ""
+        rates = f"{rate:,.{0 if rate > 10 else 1}f} steps/s  {several}{left}"
         if self._bar:
             self._bar.update(self._task, completed=step, total=steps, rates=rates)
         elif not self.quiet and (time.monotonic() - self._printed_at > PLAIN_EVERY_S or step == steps):

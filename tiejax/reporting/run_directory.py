@@ -32,6 +32,8 @@ CONTENTS = (
     "report.html",
     "figures",
     "events",
+    "finished",
+    "models",
     "checkpoints",
     "damaged",
     CONFIG,
@@ -164,6 +166,16 @@ class RunDirectory:
         if not path.exists():
             _write(path, content)
         return path.read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file, of a folder below this one too, as one act."""
+        path = self.path / name
+        path.parent.mkdir(exist_ok=True)
+        _write(path, content)
+
+    def remove(self, name: str) -> None:
+        """Remove a folder below this one."""
+        shutil.rmtree(self.path / name, ignore_errors=True)
 
     def write_metrics(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Write named arrays, no pickles, as metrics.npz."""

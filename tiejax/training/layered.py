@@ -44,9 +44,9 @@ def with_stack(params: PyTree, stack: PyTree) -> PyTree:
     return {**params, outer: {**params[outer], inner: stack}}
 
 
-def height_of(state: LayeredState) -> int:
-    """Return the number of places in the stack."""
-    return int(jax.tree.leaves(stack_of(state.params))[0].shape[0])
+def height_of(params: PyTree) -> int:
+    """Return the number of places in the stack of a parameter tree."""
+    return int(jax.tree.leaves(stack_of(params))[0].shape[0])
 
 
 def _taken(state: LayeredState, source: Any) -> LayeredState:
@@ -69,6 +69,10 @@ def moved(state: LayeredState, source: jax.Array, separated: jax.Array, moments:
         return jnp.where(separated.reshape(-1, *(1,) * (leaf.ndim - 1)), jnp.zeros_like(leaf), leaf)
 
     return taken._replace(of_stack=jax.tree.map(cleared, taken.of_stack))
+
+
+def _shapes(batch: Any) -> tuple[Any, ...]:
+    return tuple(leaf.shape for leaf in jax.tree.leaves(batch))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +164,7 @@ class Layered:
 
         self._start = jax.jit(start)
         self._step = jax.jit(step, donate_argnums=0)
-        self._loss = jax.jit(lambda state, batch, uses: mean(state.params, batch, None, uses))
+        self._loss = jax.jit(lambda stored, batch, uses: mean(stored, batch, None, uses))
         self._move = jax.jit(lambda state, source, separated: moved(state, source, separated, moments))
 
     def place(self, tree: PyTree) -> PyTree:
@@ -175,18 +179,14 @@ class Layered:
 
     def step(self, state: LayeredState, batch: Any, key: jax.Array, uses: tying.Uses) -> tuple[LayeredState, jax.Array]:
         """Return the state after a step on a batch, and the batch's loss before it; the state that is given is used up."""
-        given = state, *self.place((batch, key, uses))
-        height = height_of(state)
-        if height not in self._steps:
-            self._visit(height, given)
-        found: tuple[LayeredState, jax.Array] = self._steps[height](*given)
+        self.visit(state, batch, key, uses)
+        found: tuple[LayeredState, jax.Array] = self._steps[height_of(state.params)](state, *self.place((batch, key, uses)))
         return found
 
-    def loss(self, state: LayeredState, batch: Any, uses: tying.Uses) -> jax.Array:
+    def loss(self, params: PyTree, batch: Any, uses: tying.Uses) -> jax.Array:
         """Return the loss of a batch, without dropout."""
-        given = state, *self.place((batch, uses))
-        # Batches of other sizes are not common enough to be told apart by name.
-        key = height_of(state), jax.tree.leaves(batch)[0].shape
+        given = params, *self.place((batch, uses))
+        key = height_of(params), _shapes(batch)
         if key not in self._losses:
             self._losses[key] = self._compile(self._loss, given)
         found: jax.Array = self._losses[key](*given)
@@ -194,7 +194,7 @@ class Layered:
 
     def move(self, state: LayeredState, move: tying.Move) -> LayeredState:
         """Return the state with its stack changed as `move` says."""
-        heights = height_of(state), len(move.source)
+        heights = height_of(state.params), len(move.source)
         if heights not in self._moves:
             self._moves[heights] = self._compile(self._move, (state, *self.place(tuple(move))))
         found: LayeredState = self._moves[heights](state, *self.place(tuple(move)))
@@ -202,22 +202,30 @@ class Layered:
 
     def fetch(self, state: LayeredState, owner: tying.Owner) -> LayeredState:
         """Return the state on the host with a place for every layer, each as the layer reads it; `put` is its inverse."""
-        if self._storage == "full":
-            return jax.device_get(state)
-        return _taken(jax.device_get(state), tying.places(owner, "compact"))
+        fetched = jax.device_get(state)
+        return fetched if self._storage == "full" else _taken(fetched, tying.places(owner, "compact"))
 
     def put(self, fetched: LayeredState, owner: tying.Owner) -> LayeredState:
         """Return a fetched state on the device, with the places of this owner vector alone."""
-        own = fetched if self._storage == "full" else _taken(fetched, np.unique(owner))
-        return self.place(own)
+        return self.place(fetched if self._storage == "full" else _taken(fetched, np.unique(owner)))
 
-    def _visit(self, height: int, given: tuple[LayeredState, Any, Any, tying.Uses]) -> None:
-        """Compile what this height needs, moves from and to its neighbours among it, so that no later change waits."""
-        state, batch, _, uses = given
-        compiled = self._steps[height] = self._compile(self._step, given)
-        key = height, jax.tree.leaves(batch)[0].shape
-        if key not in self._losses:
-            self._losses[key] = self._compile(self._loss, (state, batch, uses))
+    def fetch_params(self, params: PyTree, owner: tying.Owner) -> PyTree:
+        """Return parameters alone as `fetch` does."""
+        return self.fetch(LayeredState(params, None, None), owner).params
+
+    def put_params(self, fetched: PyTree, owner: tying.Owner) -> PyTree:
+        """Return parameters alone as `put` does."""
+        return self.put(LayeredState(fetched, None, None), owner).params
+
+    def visit(self, state: LayeredState, batch: Any, key: jax.Array, uses: tying.Uses) -> None:
+        """Compile what a height needs, moves from and to its neighbours among it, so that no later change of ties waits."""
+        height = height_of(state.params)
+        if height in self._steps:
+            return
+        batch, key, uses = self.place((batch, key, uses))
+        compiled = self._steps[height] = self._compile(self._step, (state, batch, key, uses))
+        if (height, _shapes(batch)) not in self._losses:
+            self._losses[height, _shapes(batch)] = self._compile(self._loss, (state.params, batch, uses))
         near = [height] if self._storage == "full" else range(max(1, height - 1), min(len(uses.reads), height + 1) + 1)
         for heights in {(height, other) for other in near} | {(other, height) for other in near}:
             if heights not in self._moves:

@@ -2,6 +2,7 @@
 
 from tiejax.tying.layer_maps import MAPS as MAPS
 from tiejax.tying.layer_maps import check_maps as check_maps
+from tiejax.tying.layer_maps import of_groups as of_groups
 from tiejax.tying.layer_maps import random_map as random_map
 from tiejax.tying.layer_maps import static_map as static_map
 from tiejax.tying.layers import LayerTies as LayerTies
