@@ -455,6 +455,7 @@ def weights_file(params: Any, owner: np.ndarray) -> bytes:
     import jax
     import safetensors.flax
 
+    from tiejax import tying
     from tiejax.training.layered import stack_of, with_stack
 
     stack = jax.tree.map(lambda leaf: leaf[np.unique(owner)], stack_of(params))
@@ -614,12 +615,12 @@ def named_arrays(config: Config, records: "Mapping[tuple[str, int], Records]") -
         **{name: stacked(every, "final", name)[:, :, 0] for name in ("best_step", "best_owner", "final_owner")},
     }
     if agents:
-        of_first = records[agents[0], config.seed_list[0]]["action"]
+        of_first = records["agent" if "agent" in agents else agents[0], config.seed_list[0]]["action"]
         arrays |= {
             "agents": np.array(agents),
             "action_episode": of_first["episode"],
             "action_layer": of_first["layer"],
-            "epsilon": stacked(agents, "action", "epsilon"),
+            "epsilon": of_first["epsilon"],
             **{name: stacked(agents, "action", name) for name in ("action", "reward", "q_loss")},
             "action_owner": stacked(agents, "action", "owner"),
         }
@@ -701,7 +702,8 @@ def main(argv: Sequence[str]) -> int:
     found, runs = analyse(
         metrics, sizes, {name: splits[name]["pieces"] / splits[name]["words"] for name in ("validation", "test")}
     )
-    rate = jobs.here / jobs.train_s if jobs.here else None
+    train_s = jobs.train_s if jobs.here else 0.0
+    rate = jobs.here / train_s if train_s else None
     results = plain(
         {
             "experiment": "layer_tying",
@@ -710,7 +712,7 @@ def main(argv: Sequence[str]) -> int:
             "steps": config.steps,
             "sizes": sizes,
             **found,
-            "timing": {"compile_s": jobs.compile_s, "train_s": jobs.train_s, "model_steps_per_s": rate},
+            "timing": {"compile_s": jobs.compile_s, "train_s": train_s, "model_steps_per_s": rate},
             "device_peak_bytes": jobs.device_peak_bytes,
         }
     )
