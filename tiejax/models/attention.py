@@ -30,7 +30,7 @@ def attend(
     query: Float[Array, "batch queries heads width"],
     key: Float[Array, "batch length heads width"],
     value: Float[Array, "batch length heads width"],
-    mask: Bool[Array, "batch 1 queries length"] | None = None,
+    mask: Bool[Array, "#batch 1 queries length"] | None = None,
     dropout: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> Float[Array, "batch queries heads width"]:
