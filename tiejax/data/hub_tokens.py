@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers
 
 from tiejax.data.corpus import CorpusError, first_line
 from tiejax.data.hub_tables import CheckpointError, read_json
-from tiejax.data.tokenizer import byte_level, in_parts, load, together
+from tiejax.data.tokenizer import bpe, byte_level, in_parts, load, together
 
 # Long documents are encoded in parts.
 CHARACTERS = 2**18
@@ -53,8 +53,8 @@ def _byte_level(folder: Path) -> Tokens:
         raise CheckpointError(f"{vocabulary}: must give every piece an id, a whole number from 0")
     whole = merges.is_file()
     try:
-        model = models.BPE.from_file(str(vocabulary), str(merges)) if whole else models.BPE(ids, [])
-    except Exception as error:  # the parser of tokenizers raises plain Exception
+        model = bpe(ids, merges) if whole else models.BPE(ids, [])
+    except ValueError as error:
         raise CheckpointError(f"{merges}: does not fit {vocabulary.name}: {first_line(error)}") from None
     return Tokens(byte_level(model), vocabulary, whole)
 

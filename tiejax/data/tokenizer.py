@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -101,9 +102,8 @@ def _from_folder(path: Path, name: str) -> tokenizers.Tokenizer:
         vocab, merges = (path / file for file in files)
         if vocab.is_file() and merges.is_file():
             try:
-                return byte_level(models.BPE.from_file(str(vocab), str(merges)))
-            # The parser of tokenizers raises plain Exception.
-            except Exception as error:
+                return byte_level(bpe(json.loads(vocab.read_bytes()), merges))
+            except (ValueError, TypeError, AttributeError) as error:
                 raise CorpusError(f"--tokenizer {name}: {' and '.join(files)} are no BPE: {first_line(error)}") from None
     pairs = ", nor ".join(" with ".join(files) for files in BYTE_LEVEL_FILES)
     raise CorpusError(
@@ -181,8 +181,24 @@ def train_byte_level(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokeni
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator((part for text in texts for part in in_parts(tokenizer, text)), trainer)
+    # A tokenizer that is being trained waits for itself where it is asked to encode.
+    splitter = byte_level(models.BPE())
+    tokenizer.train_from_iterator((part for text in texts for part in in_parts(splitter, text)), trainer)
     return tokenizer
+
+
+def bpe(ids: dict[str, int], merges: Path) -> models.BPE:
+    """Return the BPE of these pieces and a file of merges, two pieces a line; raises ValueError that names the line."""
+    pairs = list[tuple[str, str]]()
+    for number, line in enumerate(merges.read_bytes().decode("utf-8").split("\n")):
+        pair = line.removesuffix("\r").split(" ")
+        if line.startswith("#version") or pair == [""]:
+            continue
+        # The library would give up the process's thread, or say nothing of the line.
+        if len(pair) != 2 or not {*pair, "".join(pair)} <= ids.keys():
+            raise ValueError(f"line {number + 1} of {merges.name} is no merge of two pieces into a third")
+        pairs.append((pair[0], pair[1]))
+    return models.BPE(ids, pairs)
 
 
 def byte_level(model: models.BPE) -> tokenizers.Tokenizer:
