@@ -13,12 +13,14 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import Ended, end, start_python
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from tiejax.data import tokenizer as tokenization
 from tiejax.data.corpus import CorpusError
 
 BERT = Path(__file__).parents[2] / "shared" / "data" / "bert-base-uncased" / "vocab.txt"
+GPT2 = BERT.parents[1] / "gpt2"
+needs_gpt2 = pytest.mark.skipif(not GPT2.is_dir(), reason="gpt2 of shared/data is not here")
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [*SPECIAL, *"abn.,-", "##a", "##b", "##n", "an", "##na", "##an", "ban", "##banana"]
 TEXT = ["the cat sat on the mat, and the other cat sat on the other mat.", "The Cat and THE MAT!"] * 5
@@ -198,6 +200,121 @@ def test_files_that_are_no_tokenizer(tmp_path, name, content, words):
         tokenization.load(named)
     assert str(error.value).startswith(f"--tokenizer {named}: {words}")
     assert len(str(error.value).splitlines()) == 1
+
+
+# Byte-level BPE.
+
+# Words, letters of several bytes, all kinds of white space, and pieces that are spelled out.
+ANY_TEXT = st.lists(
+    st.sampled_from(
+        ["the", " the", "cat", " ", "  ", "\n", "\r\n", "\t", "\u3000", "é", "日本", "'s", "1", ".", "<|endoftext|>", "\0"]
+    ),
+    max_size=40,
+).map("".join) | st.text(max_size=40)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tokenizers.Tokenizer:
+    return tokenization.train_byte_level([*TEXT, "the cat's 日本 mat\n\n the mat  1.\n"] * 3, 280)
+
+
+@given(ANY_TEXT)
+@settings(max_examples=200, deadline=None)
+def test_byte_level_pieces_spell_every_text(trained, text):
+    pieces = trained.encode(text).tokens
+    # The letters that GPT-2 writes bytes as: printable ones for themselves, the others by number from U+0100.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    byte_of = {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    assert bytes(byte_of[letter] for piece in pieces for letter in piece).decode() == text
+    assert trained.decode(trained.encode(text).ids) == text
+
+
+def test_training_byte_level_pieces(trained, tmp_path):
+    assert (trained.get_vocab_size(), tokenization.number_of_ids(trained), tokenization.end_of_text(trained)) == (280, 280, 0)
+    assert trained.encode(" the cat").tokens == ["Ġthe", "Ġcat"]
+    trained.save(str(tmp_path / "tokenizer.json"))
+    again = tokenization.load(str(tmp_path))
+    text = "the mat <|endoftext|> the mat"
+    assert again.encode(text).ids == trained.encode(text).ids
+    assert 0 not in again.encode(text).ids
+    assert tokenization.train_byte_level(TEXT, 257).encode("the").tokens == ["t", "h", "e"]
+    with pytest.raises(CorpusError, match=r"^--vocab_size 256: must be 257 at least, "):
+        tokenization.train_byte_level(TEXT, 256)
+
+
+def prepended() -> tokenizers.Tokenizer:
+    """As LLaMA's: a mark before every text, so that a text has other pieces wherever it is cut."""
+    tokenizer = sentence_piece()
+    tokenizer.pre_tokenizer = None
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    return tokenizer
+
+
+@given(
+    text=ANY_TEXT.map(lambda text: text * 3), least=st.integers(1, 9), kind=st.sampled_from(["trained", "spaced", "prepended"])
+)
+@settings(max_examples=300, deadline=None)
+def test_a_text_in_parts_has_the_pieces_of_the_whole(trained, text, least, kind):
+    model = trained if kind == "trained" else byte_level() if kind == "spaced" else prepended()
+    parts = list(tokenization.in_parts(model, text, least))
+    assert "".join(parts) == text
+    assert all(parts)
+    found = [piece for part in parts for piece in model.encode(part, add_special_tokens=False).ids]
+    assert found == model.encode(text, add_special_tokens=False).ids
+
+
+def test_parts_are_short_where_words_are(trained):
+    text = "the cat sat\non the mat\n \n" * 50
+    assert max(map(len, tokenization.in_parts(trained, text, 40))) < 55
+    assert list(tokenization.in_parts(prepended(), text, 40)) == [text]
+    assert [list(batch) for batch in tokenization.together("abcde", 2)] == [["a", "b"], ["c", "d"], ["e"]]
+
+
+@needs_gpt2
+def test_gpt2(tmp_path):
+    """Ids as the published tokenizer gives them, from files by either name."""
+    (tmp_path / "vocab.json").write_bytes((GPT2 / "encoder.json").read_bytes())
+    (tmp_path / "merges.txt").write_bytes((GPT2 / "vocab.bpe").read_bytes())
+    for folder in (GPT2, tmp_path):
+        tokenizer = tokenization.load(str(folder))
+        assert tokenizer.encode("Hello world").ids == [15496, 995]
+        assert tokenizer.encode("Hello, my dog is cute\n\n").ids == [15496, 11, 616, 3290, 318, 13779, 628]
+        assert 50_256 not in tokenizer.encode("<|endoftext|>").ids
+        assert (tokenization.number_of_ids(tokenizer), tokenization.end_of_text(tokenizer)) == (50_257, 50_256)
+
+
+def test_the_end_of_a_text_in_other_vocabularies(tmp_path):
+    for pieces, expected in (
+        (["<|endoftext|>", "</s>"], 0),
+        (["a", "</s>", "[SEP]"], 1),
+        (["[UNK]", "<eos>", "[SEP]"], 2),
+        (["[UNK]", "a", "b", "<eos>"], 3),
+    ):
+        assert tokenization.end_of_text(tokenization.load(vocab(tmp_path, pieces))) == expected
+    with pytest.raises(CorpusError, match=r"^--tokenizer: its vocabulary has no end of text: none of <\|endoftext\|>, "):
+        tokenization.end_of_text(tokenization.load(vocab(tmp_path, ["[UNK]", "a"])))
+
+
+def test_a_folder_of_files_that_are_no_tokenizer(tmp_path):
+    def refused(words: str):
+        with pytest.raises(CorpusError) as error:
+            tokenization.load(str(tmp_path))
+        assert str(error.value).startswith(f"--tokenizer {tmp_path}: {words}")
+        assert len(str(error.value).splitlines()) == 1
+
+    refused(
+        "is a folder; name the tokenizer.json or vocab.txt in it (it holds no tokenizer.json, nor vocab.json with merges.txt"
+    )
+    (tmp_path / "encoder.json").write_text('{"a": 0, "b": 1}')
+    refused("is a folder")
+    (tmp_path / "vocab.bpe").write_text("#version: 0.2\na b\n")
+    refused("encoder.json and vocab.bpe are no BPE: line 2 of vocab.bpe is no merge of two pieces into a third")
+    for broken in ('{"a": 0', "[1]", '{"a": "b"}'):
+        (tmp_path / "encoder.json").write_text(broken)
+        refused("encoder.json and vocab.bpe are no BPE: ")
+    (tmp_path / "encoder.json").write_text('{"a": 0, "b": 1, "ab": 2}')
+    assert tokenization.load(str(tmp_path)).encode("abb").ids == [2, 1]
 
 
 # The hub.

@@ -181,6 +181,11 @@ def first_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def is_text(file: str) -> bool:
+    """Return whether a file of this name is read where its folder is a corpus."""
+    return file.lower().removesuffix(".gz").endswith(SUFFIXES)
+
+
 # Files.
 
 
@@ -198,7 +203,7 @@ def _files(name: str) -> list[Path]:
             return [path]
         if not path.is_dir():
             raise CorpusError(f"--corpus {name}: {'is no file' if path.exists() else 'there is no such file or folder'}")
-        found = [Path(folder, file) for folder, _, files in os.walk(path, onerror=_raise) for file in files if _is_text(file)]
+        found = [Path(folder, file) for folder, _, files in os.walk(path, onerror=_raise) for file in files if is_text(file)]
     except OSError as error:
         raise CorpusError(f"--corpus {error.filename or name}: cannot be read: {error.strerror}") from None
     if not found:
@@ -209,10 +214,6 @@ def _files(name: str) -> list[Path]:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _is_text(file: str) -> bool:
-    return file.lower().removesuffix(".gz").endswith(SUFFIXES)
 
 
 class _TextFile(Source):

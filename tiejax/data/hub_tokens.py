@@ -1,19 +1,19 @@
 """What the tokens of a checkpoint are: their texts, and how often each occurs in a text of one's own."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import tokenizers
 from jaxtyping import Int
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers
 
 from tiejax.data.corpus import CorpusError, first_line
 from tiejax.data.hub_tables import CheckpointError, read_json
-from tiejax.data.tokenizer import load
+from tiejax.data.tokenizer import bpe, byte_level, in_parts, load, together
 
-# Long documents are encoded in parts, cut at the end of a line: the tokenizer keeps many times the text in memory.
+# Long documents are encoded in parts.
 CHARACTERS = 2**18
 TOGETHER = 16
 
@@ -53,13 +53,10 @@ def _byte_level(folder: Path) -> Tokens:
         raise CheckpointError(f"{vocabulary}: must give every piece an id, a whole number from 0")
     whole = merges.is_file()
     try:
-        model = models.BPE.from_file(str(vocabulary), str(merges)) if whole else models.BPE(ids, [])
-    except Exception as error:  # the parser of tokenizers raises plain Exception
+        model = bpe(ids, merges) if whole else models.BPE(ids, [])
+    except ValueError as error:
         raise CheckpointError(f"{merges}: does not fit {vocabulary.name}: {first_line(error)}") from None
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return Tokens(tokenizer, vocabulary, whole)
+    return Tokens(byte_level(model), vocabulary, whole)
 
 
 def text_of(tokens: Tokens, token: int) -> str:
@@ -87,7 +84,8 @@ def count_tokens(
     if not tokens.whole:
         raise CorpusError(f"--corpus: {tokens.file} alone cannot split a text; merges.txt or tokenizer.json must be beside it")
     counts = np.zeros(rows, np.int64)
-    for batch in _batches(_parts(documents)):
+    parts = (part for document in documents for part in in_parts(tokens.tokenizer, document, CHARACTERS))
+    for batch in together(parts, TOGETHER):
         for encoding in tokens.tokenizer.encode_batch_fast(batch, add_special_tokens=False):
             found = np.bincount(np.asarray(encoding.ids, np.int64), minlength=rows)
             if len(found) > rows:
@@ -98,23 +96,3 @@ def count_tokens(
             counts += found
         seen(int(counts.sum()))
     return counts
-
-
-def _parts(documents: Iterable[str]) -> Iterator[str]:
-    for document in documents:
-        start = 0
-        while start < len(document):
-            end = document.find("\n", start + CHARACTERS) + 1 or len(document)
-            yield document[start:end]
-            start = end
-
-
-def _batches(parts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    for part in parts:
-        batch.append(part)
-        if len(batch) == TOGETHER:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -1,9 +1,13 @@
-"""Tokenizers: read from a file or the hub, or trained; and what the pre-training needs to know of a vocabulary."""
+"""Tokenizers: read from a file or the hub, or trained; what training needs to know of a vocabulary; long texts in parts."""
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -14,6 +18,17 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_OF_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 # How byte-level BPE and SentencePiece write the space before a word.
 SPACES = ("\u0120", "\u2581")
+# What stands between two texts of one stream, by the name it has in GPT-2, T5 and LLaMA, BERT, and word-level models.
+END_OF_TEXT = ("<|endoftext|>", "</s>", "[SEP]", "<eos>", "<|end_of_text|>")
+# The pieces of GPT-2, as the hub names their files and as they were first published.
+BYTE_LEVEL_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+LETTERS_OF_BYTES = 256
+PART, PARTS_TOGETHER = 2**16, 16
+# Before the space between two words, or after the end of a line that white space neither precedes nor follows.
+BETWEEN_WORDS = re.compile(r"(?<=\S)(?= \w)|(?<=\S\n)(?=\S)")
+CUTS_TRIED, AROUND = 16, 128
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +65,7 @@ class Vocabulary:
 def load(name: str) -> tokenizers.Tokenizer:
     """Return the tokenizer in a vocab.txt (BERT's, one piece a line, lower-cased), a tokenizer.json, or of a hub name.
 
+    Of a folder: its tokenizer.json, or the byte-level BPE in its vocab.json and merges.txt, or encoder.json and vocab.bpe.
     It neither pads nor truncates, and special pieces spelled out in a text are text. Raises CorpusError.
     """
     path = Path(name)
@@ -57,7 +73,7 @@ def load(name: str) -> tokenizers.Tokenizer:
         if path.is_file():
             tokenizer = _from_json(path, name) if path.suffix == ".json" else _from_lines(path, name)
         elif path.is_dir():
-            raise CorpusError(f"--tokenizer {name}: is a folder; name the tokenizer.json or vocab.txt in it")
+            tokenizer = _from_folder(path, name)
         elif path.suffix in (".json", ".txt") or path.is_absolute() or name.startswith(".") or name.count("/") > 1:
             raise CorpusError(f"--tokenizer {name}: there is no such file")
         else:
@@ -77,6 +93,22 @@ def _from_json(path: Path, name: str) -> tokenizers.Tokenizer:
     # The parser of tokenizers raises plain Exception.
     except Exception as error:
         raise CorpusError(f"--tokenizer {name}: is no tokenizer.json: {first_line(error)}") from None
+
+
+def _from_folder(path: Path, name: str) -> tokenizers.Tokenizer:
+    if (path / "tokenizer.json").is_file():
+        return _from_json(path / "tokenizer.json", name)
+    for files in BYTE_LEVEL_FILES:
+        vocab, merges = (path / file for file in files)
+        if vocab.is_file() and merges.is_file():
+            try:
+                return byte_level(bpe(json.loads(vocab.read_bytes()), merges))
+            except (ValueError, TypeError, AttributeError) as error:
+                raise CorpusError(f"--tokenizer {name}: {' and '.join(files)} are no BPE: {first_line(error)}") from None
+    pairs = ", nor ".join(" with ".join(files) for files in BYTE_LEVEL_FILES)
+    raise CorpusError(
+        f"--tokenizer {name}: is a folder; name the tokenizer.json or vocab.txt in it (it holds no tokenizer.json, nor {pairs})"
+    )
 
 
 def _from_lines(path: Path, name: str) -> tokenizers.Tokenizer:
@@ -133,6 +165,53 @@ def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     return tokenizer
 
 
+def train_byte_level(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
+    """Return a byte-level BPE tokenizer, as GPT-2's, with at most `vocab_size` pieces, trained on these texts.
+
+    It spells every text and gives it back unchanged. Raises CorpusError where bytes and end of text need more pieces.
+    """
+    if vocab_size < LETTERS_OF_BYTES + 1:
+        raise CorpusError(
+            f"--vocab_size {vocab_size}: must be {LETTERS_OF_BYTES + 1} at least, for every byte and {END_OF_TEXT[0]}"
+        )
+    tokenizer = byte_level(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT[0]],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # A tokenizer that is being trained waits for itself where it is asked to encode.
+    splitter = byte_level(models.BPE())
+    tokenizer.train_from_iterator((part for text in texts for part in in_parts(splitter, text)), trainer)
+    return tokenizer
+
+
+def bpe(ids: dict[str, int], merges: Path) -> models.BPE:
+    """Return the BPE of these pieces and a file of merges, two pieces a line; raises ValueError that names the line."""
+    pairs = list[tuple[str, str]]()
+    for number, line in enumerate(merges.read_bytes().decode("utf-8").split("\n")):
+        pair = line.removesuffix("\r").split(" ")
+        if line.startswith("#version") or pair == [""]:
+            continue
+        # The library would give up the process's thread, or say nothing of the line.
+        if len(pair) != 2 or not {*pair, "".join(pair)} <= ids.keys():
+            raise ValueError(f"line {number + 1} of {merges.name} is no merge of two pieces into a third")
+        pairs.append((pair[0], pair[1]))
+    return models.BPE(ids, pairs)
+
+
+def byte_level(model: models.BPE) -> tokenizers.Tokenizer:
+    """Return the tokenizer that a byte-level BPE model belongs to: words as GPT-2 splits them, letters for bytes."""
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.encode_special_tokens = True
+    if tokenizer.token_to_id(END_OF_TEXT[0]) is not None:
+        tokenizer.add_special_tokens([END_OF_TEXT[0]])
+    return tokenizer
+
+
 def _bert(vocab: dict[str, int]) -> tokenizers.Tokenizer:
     unknown = "<unk>" if "<unk>" in vocab and "[UNK]" not in vocab else "[UNK]"
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=100))
@@ -165,12 +244,26 @@ def vocabulary(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
     if missing := [piece for piece, index in special.items() if index is None]:
         raise CorpusError(f"--tokenizer: its vocabulary has no {', '.join(missing)}; masked pieces cannot be predicted without")
     ids = tokenizer.get_vocab(with_added_tokens=True)
-    size = max(ids.values()) + 1
+    size = number_of_ids(tokenizer)
     pieces = [""] * size
     for piece, index in ids.items():
         pieces[index] = piece
     pad, unknown, cls, sep, mask = (index for index in special.values() if index is not None)
     return Vocabulary(size, pad, unknown, cls, sep, mask, tuple(pieces), _space(tokenizer, pieces))
+
+
+def number_of_ids(tokenizer: tokenizers.Tokenizer) -> int:
+    """Return how many rows a table of its pieces has: the highest id and one."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
+def end_of_text(tokenizer: tokenizers.Tokenizer) -> int:
+    """Return the id of the piece that ends a text; raises CorpusError if there is none."""
+    found = (tokenizer.token_to_id(piece) for piece in END_OF_TEXT)
+    end = next((index for index in found if index is not None), None)
+    if end is None:
+        raise CorpusError(f"--tokenizer: its vocabulary has no end of text: none of {', '.join(END_OF_TEXT)}")
+    return end
 
 
 def _space(tokenizer: tokenizers.Tokenizer, pieces: Sequence[str]) -> str:
@@ -180,3 +273,38 @@ def _space(tokenizer: tokenizers.Tokenizer, pieces: Sequence[str]) -> str:
     counts = {mark: sum(piece.startswith(mark) for piece in pieces) for mark in SPACES}
     mark = max(SPACES, key=lambda mark: counts[mark])
     return mark if counts[mark] else ""
+
+
+# Long texts.
+
+
+def in_parts(tokenizer: tokenizers.Tokenizer, text: str, least: int = PART) -> Iterator[str]:
+    """Yield a text in parts of about `least` characters whose pieces, one after the other, are those of the whole.
+
+    While it encodes, a tokenizer keeps many times the text in memory. A text stays whole from where no cut can be found.
+    """
+    start = 0
+    while start < len(text):
+        end = _cut(tokenizer, text, start + least)
+        yield text[start:end]
+        start = end
+
+
+def _cut(tokenizer: tokenizers.Tokenizer, text: str, near: int) -> int:
+    def pieces(part: str) -> list[int]:
+        return list(tokenizer.encode(part, add_special_tokens=False).ids)
+
+    # GPT-2's splitting into words cannot tell such a cut, but others may, so each is tried on the text around it.
+    for found in itertools.islice(BETWEEN_WORDS.finditer(text, near), CUTS_TRIED):
+        at = found.start()
+        before, after = text[max(0, at - AROUND) : at], text[at : at + AROUND]
+        if pieces(before) + pieces(after) == pieces(before + after):
+            return at
+    return len(text)
+
+
+def together(items: Iterable[T], number: int = PARTS_TOGETHER) -> Iterator[list[T]]:
+    """Yield the items in lists of so many: a tokenizer encodes the texts of a list on all cores."""
+    waiting = iter(items)
+    while batch := list(itertools.islice(waiting, number)):
+        yield batch
