@@ -22,8 +22,8 @@ from tiejax.reporting.run_directory import RunDirectory, plain, stop_flag
 
 if TYPE_CHECKING:
     import jax
-    from tiejax.data.streams import Streams
 
+    from tiejax.data.streams import Streams
     from tiejax.training.layered import Layered
     from tiejax.training.tying_run import Data, Job, Protocol, Records
 
@@ -75,7 +75,8 @@ class Config:
         gradient: of all uses of shared weights, or of the owner's own alone
         start: tied (all copies of layer 0), independent, or frozen-random (as the published code: layers above the first
             keep their random weights until the agent has chosen for them)
-        reward: negative-loss, or clipped-ppl (the published code's), of one more training batch after each action
+        reward: of one more training batch after each action: negative-loss, negative-ppl (the paper's), or clipped-ppl (the
+            published code's: between -10 and 10, so that it says nothing while perplexity is above 10)
         moments: what Adam remembers of a layer that becomes independent: copy (its owner's moments) or zero
         epsilon_floor: the least probability of a random action; it is .95 to the power of the episode before
         storage: compact holds distinct layers alone, full all of them (one executable)
@@ -118,7 +119,7 @@ class Config:
     ties: Literal["resolved", "published"] = "resolved"
     gradient: Literal["all", "owner"] = "all"
     start: Literal["tied", "independent", "frozen-random"] = "tied"
-    reward: Literal["negative-loss", "clipped-ppl"] = "negative-loss"
+    reward: Literal["negative-loss", "negative-ppl", "clipped-ppl"] = "negative-loss"
     moments: Literal["copy", "zero"] = "copy"
     epsilon_floor: float = 0.1
     storage: Literal["compact", "full"] = "compact"

@@ -16,7 +16,7 @@ HIDDEN = 128
 DISCOUNT = 0.99
 LOWEST, HIGHEST = -10.0, 10.0
 
-Reward = Literal["clipped-ppl", "negative-loss"]
+Reward = Literal["negative-loss", "negative-ppl", "clipped-ppl"]
 Network = dict[str, Float[Array, "..."]]
 
 
@@ -83,8 +83,10 @@ def choose(
 
 
 def reward_of(kind: Reward, loss: Float[Array, ""]) -> Float[Array, ""]:
-    """Return the reward of a batch's loss in nats: - e^loss clipped to [-10, 10] (the published code's), or - loss (ours)."""
-    return jnp.clip(-jnp.exp(loss), LOWEST, HIGHEST) if kind == "clipped-ppl" else -loss
+    """Return the reward of a loss in nats: - loss (ours), - e^loss (the paper's), or its code's, clipped to [-10, 10]."""
+    if kind == "negative-loss":
+        return -loss
+    return -jnp.exp(loss) if kind == "negative-ppl" else jnp.clip(-jnp.exp(loss), LOWEST, HIGHEST)
 
 
 def target_of(network: Network, transition: Transition) -> Float[Array, ""]:
