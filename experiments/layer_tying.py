@@ -354,7 +354,8 @@ def build(config: Config, vocabulary: int, begin: int, device: "jax.Device") -> 
         else:
             states = states[:, :-1].reshape(-1, config.width)
         total, _ = training.predict_slots(states, params["head"]["embedding"], target, weight)
-        return total / jnp.sum(weight)
+        # Of a small batch it may be that nothing is masked.
+        return total / jnp.maximum(jnp.sum(weight), 1)
 
     return Layered(
         initial(config, model),
