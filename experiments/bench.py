@@ -17,9 +17,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from experiments import exor as experiment
-from experiments import text_mlm
+from experiments import layer_tying, text_mlm
 from tiejax.data import exor
-from tiejax.reporting import command_line, environment
+from tiejax.reporting import checks, command_line, environment
 from tiejax.reporting.command_line import BadInput
 from tiejax.reporting.console import Console, number
 from tiejax.reporting.run_directory import RunDirectory
@@ -88,7 +88,7 @@ class Config:
 
 COMMAND = command_line.CommandLine(
     description="Measure training throughput of `exor` (the ensemble on its engines and, where torch is installed, the same "
-    "protocol as a plain torch loop); `bench.py text --help` is about the text experiment.",
+    "protocol as a plain torch loop); `bench.py text --help` and `bench.py layers --help` are about the others.",
     example="Example: python experiments/bench.py exor --seeds [8,32]",
     switches={"quiet": "print nothing but the path of the results"},
 )
@@ -555,7 +555,202 @@ def bench_text(argv: Sequence[str]) -> int:
     return 0
 
 
-BENCHMARKS = {"exor": bench_exor, "text": bench_text}
+@dataclasses.dataclass(frozen=True)
+class LayersConfig:
+    """Time of a training step with tied layers against untied ones, and of a change of ties.
+
+    Args:
+        layers: heights of the models
+        share: of so many layers one is distinct in the tied models (sequence)
+        width: width of embeddings and hidden states; one head for each 32 of it
+        vocab_size: number of pieces
+        context: pieces of a block
+        batch_size: blocks a step
+        repeats: measurements of each form, at least 5; one after the other, form after form
+        seconds: length of one measurement, at least one step
+        out: where results.json goes
+    """
+
+    layers: list[int] = dataclasses.field(default_factory=lambda: [12, 48])
+    share: int = 6
+    width: int = 128
+    vocab_size: int = 4096
+    context: int = 128
+    batch_size: int = 8
+    repeats: int = 7
+    seconds: float = 2.0
+    out: str = "runs/bench/layers"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if this cannot be measured."""
+        if not self.layers or min(self.layers) < 2:
+            raise BadInput(f"--layers: needs heights of at least 2, got {self.layers}")
+        if self.width % 32:
+            raise BadInput(f"--width: must be a multiple of 32, got {self.width}")
+        checks.check_counts(self, ("share", "width", "vocab_size", "batch_size"))
+        check_repeats(self.repeats)
+        if self.context < 2:
+            raise BadInput(f"--context: must be at least 2, got {self.context}")
+        if not self.seconds > 0:
+            raise BadInput(f"--seconds: must be above 0, got {self.seconds}")
+
+
+LAYERS_COMMAND = command_line.CommandLine(
+    description="Measure the time of a training step of the layer-tying experiment, and its bytes, for layers untied in a scan "
+    "without owners, untied under owners, and tied, in compact and in full storage; and the time of a change of ties.",
+    example="Example: python experiments/bench.py layers --layers [12] --width 256",
+    switches={"quiet": "print nothing but the path of the results"},
+)
+
+
+def without_owners(config: layer_tying.Config) -> Callable[..., Any]:
+    """Return the experiment's loss as it is written by hand without ties: a scan over the stack itself."""
+    import flax.linen as nn
+    import jax
+    import jax.numpy as jnp
+
+    from tiejax import training
+    from tiejax.models.initializers import layer_norm
+    from tiejax.models.transformer import EncoderLayer
+    from tiejax.training.layered import stack_of
+
+    assert config.feed_forward is not None
+    sizes = config.width, config.heads, config.feed_forward, config.activation, 0.0
+    layer = EncoderLayer(*sizes, norm_first=True, causal=True, hidden_dropout=False)
+
+    def loss(params: Any, batch: layer_tying.Batch, key: Any, reads: Any, sends: Any) -> Any:
+        tokens = batch.tokens.astype(jnp.int32)
+        x = params["embed"]["embedding"][tokens] + params["positions"]["embedding"]
+        body = jax.checkpoint(lambda x, weights: (layer.apply({"params": weights}, x), None))
+        x, _ = jax.lax.scan(body, x, stack_of(params))
+        norm: nn.Module = layer_norm("final_norm")
+        states = jnp.asarray(norm.apply({"params": params["encoder"]["final_norm"]}, x))[:, :-1].reshape(-1, config.width)
+        target = tokens[:, 1:].reshape(-1)
+        total, _ = training.predict_slots(states, params["head"]["embedding"], target, jnp.ones(len(target)))
+        return total / len(target)
+
+    return loss
+
+
+def measure_layers(config: LayersConfig, layers: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return time and bytes of a step for each form, and the times of changes of ties in seconds."""
+    import jax
+
+    from tiejax import tying
+
+    def settings(storage: Any) -> layer_tying.Config:
+        return layer_tying.Config(
+            layers=layers,
+            storage=storage,
+            vocab_size=config.vocab_size,
+            width=config.width,
+            heads=config.width // 32,
+            context=config.context,
+            batch_size=config.batch_size,
+        ).resolved()
+
+    device, rng = jax.devices()[0], np.random.default_rng(0)
+    tokens = rng.integers(0, config.vocab_size, (config.batch_size, config.context)).astype(np.uint16)
+    batch = layer_tying.Batch(tokens, np.ones(config.batch_size, np.float32), jax.random.key(0))
+    few = max(1, layers // config.share)
+    own, tied = tying.independent(layers), tying.static_map("sequence", layers, few)
+    compact, full = (layer_tying.build(settings(storage), config.vocab_size, 0, device) for storage in ("compact", "full"))
+    plain = layer_tying.build(settings("compact"), config.vocab_size, 0, device, without_owners(settings("compact")))
+    forms = {
+        "untied, no owners": (plain, own, "compact"),
+        "untied": (compact, own, "compact"),
+        f"{few} distinct, compact": (compact, tied, "compact"),
+        f"{few} distinct, full": (full, tied, "full"),
+    }
+
+    def uses_of(owner: Any, storage: Any) -> Any:
+        return tying.uses(tying.LayerTies(owner, np.ones(layers, bool), owner), storage, "all", "resolved")
+
+    states = {name: layered.start(jax.random.key(0), owner) for name, (layered, owner, _) in forms.items()}
+
+    def seconds_of(name: str, steps: int) -> float:
+        layered, owner, storage = forms[name]
+        uses = uses_of(owner, storage)
+        began = time.perf_counter()
+        for step in range(steps):
+            states[name], _ = layered.step(states[name], batch, jax.random.key(step), uses)
+        jax.block_until_ready(states[name])
+        return (time.perf_counter() - began) / steps
+
+    for name in forms:
+        seconds_of(name, 1)
+    steps = {name: max(1, round(config.seconds / seconds_of(name, 1))) for name in forms}
+    measured: dict[str, list[float]] = {name: [] for name in forms}
+    for _ in range(config.repeats):
+        for name in forms:
+            measured[name].append(seconds_of(name, steps[name]))
+    rows = []
+    for name, (layered, owner, storage) in forms.items():
+        size = layered.sizes[layers if storage == "full" else len(np.unique(owner))]
+        over = float(np.median([one / base for one, base in zip(measured[name], measured["untied"], strict=True)]))
+        rows.append({"layers": layers, "form": name, **spread(measured[name]), "over_untied": over, **size._asdict()})
+
+    # Ties change to another pattern of the same height and to a neighbour's, both visited before.
+    one_more = tied.copy()
+    one_more[-1 if tied[-1] != layers - 1 else -2] = layers - 1 if tied[-1] != layers - 1 else layers - 2
+    name = f"{few} distinct, compact"
+
+    def change(before: Any, after: Any) -> float:
+        began = time.perf_counter()
+        states[name] = compact.move(states[name], tying.move(before, after, "compact"))
+        jax.block_until_ready(states[name])
+        seconds = time.perf_counter() - began
+        states[name], _ = compact.step(states[name], batch, jax.random.key(0), uses_of(after, "compact"))
+        jax.block_until_ready(states[name])
+        return seconds
+
+    before = compact.compile_s
+    change(tied, one_more)
+    first_visit = compact.compile_s - before
+    change(one_more, tied)
+    visited = compact.compilations
+    times = [change(*pair) for _ in range(config.repeats) for pair in ((tied, one_more), (one_more, tied))]
+    return rows, {
+        "layers": layers,
+        "first_visit_compile_s": first_visit,
+        "compilations_later": compact.compilations - visited,
+        **spread(times),
+    }
+
+
+def bench_layers(argv: Sequence[str]) -> int:
+    """Measure every height, print one table, write results.json; return the exit status."""
+    config, switches = command_line.parse(LayersConfig, LAYERS_COMMAND, argv)
+    config.check()
+    out = Path(config.out)
+    RunDirectory.probe(out)
+    console = Console(switches["quiet"])
+    rows: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
+    for layers in config.layers:
+        more, change = measure_layers(config, layers)
+        for row in more:
+            console.say(
+                f"{layers:>3} layers, {row['form']:<22} {1000 * row['median']:8.1f} ms a step ({1000 * row['min']:.1f} to "
+                f"{1000 * row['max']:.1f})  {row['over_untied']:.3f} x untied  {row['parameter_bytes'] / 2**20:.1f} + "
+                f"{row['gradient_bytes'] / 2**20:.1f} + {row['optimizer_bytes'] / 2**20:.1f} MiB, peak "
+                f"{row['peak_bytes'] / 2**20:.0f} MiB"
+            )
+        console.say(
+            f"{layers:>3} layers, a change of ties     {1000 * change['median']:8.1f} ms ({1000 * change['min']:.1f} to "
+            f"{1000 * change['max']:.1f}), {change['compilations_later']} compilations; the first visit of a height compiles "
+            f"for {change['first_visit_compile_s']:.1f} s"
+        )
+        rows += more
+        changes.append(change)
+    console.say(
+        "bytes: parameters + gradients + optimizer state; peak: a step's arguments, results and temporaries as compiled"
+    )
+    console.result(f"results: {write(out, 'layers', config, {'rows': rows, 'changes': changes})}")
+    return 0
+
+
+BENCHMARKS = {"exor": bench_exor, "text": bench_text, "layers": bench_layers}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -323,8 +323,13 @@ def initial(config: Config, model: Any) -> Callable[[Any, Any], Any]:
     return init
 
 
-def build(config: Config, vocabulary: int, begin: int, device: "jax.Device") -> "Layered":
-    """Return everything that is compiled of a resolved configuration, for one device."""
+def build(
+    config: Config, vocabulary: int, begin: int, device: "jax.Device", other_loss: Callable[..., Any] | None = None
+) -> "Layered":
+    """Return everything that is compiled of a resolved configuration, for one device.
+
+    other_loss: instead of the experiment's own (for benchmarks).
+    """
     import jax
     import jax.numpy as jnp
 
@@ -359,7 +364,7 @@ def build(config: Config, vocabulary: int, begin: int, device: "jax.Device") -> 
 
     return Layered(
         initial(config, model),
-        loss,
+        other_loss or loss,
         LayeredAdamW(config.learning_rate, config.weight_decay, config.clip),
         [tying.Tie(*TABLES)],
         config.moments,
