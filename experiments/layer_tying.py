@@ -62,8 +62,8 @@ class Config:
         dropout: probability of dropping a hidden value in training
         dtype: of weights, moments and computation; losses are float32
         methods: what is trained, any of agent, random-agent, untied, all-one, sequence, cycle, cycle-reversed, sandwich,
-            reversed-halves, random-map (as many distinct layers as the agent ends with) and found-map (the agent's last map,
-            from scratch)
+            reversed-halves, random-map (as many distinct layers as the agent has at its best step) and found-map (the agent's
+            map of its best step, from scratch)
         maps: fixed maps of your own, name -> the layer whose weights each layer has, as {mine: [0, 0, 2, 2]}
         distinct: distinct layers of sequence, cycle and cycle-reversed, and of random-map where there is no agent (default: a
             quarter of the layers)
@@ -437,10 +437,10 @@ def job_of(config: Config, method: str, seed: int, of_agent: "Records | None") -
     assert config.distinct is not None
     if method == "found-map":
         assert of_agent is not None
-        group = of_agent["final"]["final_owner"][0]
+        group = of_agent["final"]["best_owner"][0]
         return Job(method, seed, None, tying.of_groups(group))
     if method == "random-map":
-        number = config.distinct if of_agent is None else len(np.unique(of_agent["final"]["final_owner"][0]))
+        number = config.distinct if of_agent is None else len(np.unique(of_agent["final"]["best_owner"][0]))
         rng = np.random.default_rng([seed, sum(map(ord, "random-map"))])
         return Job(method, seed, None, tying.random_map(config.layers, number, rng))
     if config.maps and method in config.maps:
@@ -465,6 +465,7 @@ def weights_file(params: Any, owner: np.ndarray) -> bytes:
     from tiejax import tying
     from tiejax.training.layered import stack_of, with_stack
 
+    # As `put` takes a fetched state, so that it holds whatever rule the ties are by.
     stack = jax.tree.map(lambda leaf: leaf[np.unique(owner)], stack_of(params))
     leaves = jax.tree_util.tree_leaves_with_path(with_stack(params, stack))
     named = {jax.tree_util.keystr(path, simple=True, separator="/"): jax.numpy.asarray(leaf) for path, leaf in leaves}
@@ -485,7 +486,6 @@ class Jobs:
         assert config.steps is not None
         self.total, self.done, self.here, self.compile_s = len(self._waiting) * config.steps, 0, 0, 0.0
         self.began, self.train_s, self.stopped = time.perf_counter(), 0.0, False
-        self.device_peak_bytes: int | None = None
 
     def run(self, devices: Sequence["jax.Device"], stop: Callable[[], bool]) -> None:
         """Train everything, or until `stop` says so; raises whatever a model raises, after the others have saved themselves."""
@@ -493,7 +493,7 @@ class Jobs:
         with concurrent.futures.ThreadPoolExecutor(len(devices)) as pool:
             working = [pool.submit(self._work, device) for device in devices[: len(self._waiting)]]
             while not all(one.done() for one in working):
-                concurrent.futures.wait(working, timeout=0.5, return_when=concurrent.futures.FIRST_EXCEPTION)
+                time.sleep(0.2)
                 if any(one.done() and one.exception() for one in working):
                     self._stop = lambda: True
                 with self._lock:
@@ -531,9 +531,6 @@ class Jobs:
                 self._one(layered, data, *chosen)
                 with self._lock:
                     self.compile_s += layered.compile_s - before
-            peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
-            with self._lock:
-                self.device_peak_bytes = max(filter(None, (peak, self.device_peak_bytes)), default=None)
 
     def _told(self, steps: int, seconds: float) -> None:
         with self._lock:
@@ -548,12 +545,14 @@ class Jobs:
         name = name_of(method, seed)
         path = self._run.path / FINISHED / f"{name}.npz"
         if path.exists():
+            # Killed between the two, a run leaves both.
+            self._run.remove(f"checkpoints/{name}")
             with self._lock:
                 self.records[method, seed] = read_records(path)
             self._told(self._config.steps, 0.0)
             return
         job = job_of(self._config, method, seed, self._of_agent(method, seed))
-        folder = self._run.checkpoints / name
+        folder = self._run.checkpoints / name / "steps"
         with self._lock:  # orbax is not made to be started by several threads at once
             checkpoints = training.Checkpoints(folder, [tying.Tie(*TABLES)], say=self._console.warn)
         found = run_job(
@@ -720,7 +719,6 @@ def main(argv: Sequence[str]) -> int:
             "sizes": sizes,
             **found,
             "timing": {"compile_s": jobs.compile_s, "train_s": train_s, "model_steps_per_s": rate},
-            "device_peak_bytes": jobs.device_peak_bytes,
         }
     )
     launch.finish(run, config, results, facts, pages.drawn(runs, found), pages.page, console)

@@ -15,6 +15,7 @@ from tiejax.analysis.claims import Claim, assess
 
 NOT_STATIC = ("untied", "agent", "random-agent", "random-map", "found-map")  # every other method is a fixed map
 REPORTED = ("perplexity", "replicated", "memory")  # the claims that the paper reports, by the first part of their ids
+LAST_PART = 10  # the training loss at the end is that of the last tenth of the steps
 REPLICATED = 0.75  # the share of layers that the paper reports to be copies, at least
 STORED = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
 
@@ -41,30 +42,23 @@ def perplexity(loss: np.ndarray, pieces: float = 1.0) -> dict[str, Any]:
 
 
 def seconds_of(time_step: np.ndarray) -> np.ndarray:
-    """Return the seconds that `[method, seed, step]` had trained after 0, 1, ... steps, `[method, seed, step + 1]`.
-
-    A step whose time is lost (NaN) counts as the median of its run; NaN where a run has no time at all.
-    """
-    seconds = np.zeros((*time_step.shape[:2], time_step.shape[2] + 1))
-    for place in np.ndindex(time_step.shape[:2]):
-        seconds[place][1:] = np.cumsum(np.where(np.isfinite(time_step[place]), time_step[place], _typical(time_step[place])))
-    return seconds
-
-
-def _typical(times: np.ndarray) -> float:
-    known = times[np.isfinite(times)].astype(float)
-    return float(np.median(known)) if known.size else np.nan
+    """Return the seconds that `[method, seed, step]` had trained after 0, 1, ... steps, `[method, seed, step + 1]`."""
+    start = np.zeros((*time_step.shape[:2], 1))
+    return np.concatenate([start, np.cumsum(time_step, axis=-1, dtype=float)], axis=-1)
 
 
 def at_equal_time(seconds: np.ndarray, validation_step: np.ndarray, validation_loss: np.ndarray) -> dict[str, np.ndarray]:
-    """Return each method's last validation within the time that the fastest method of the seed took for all its steps.
+    """Return each method's validation loss in the time that the fastest method of the seed took for all its steps.
 
-    seconds: `[method, seed, step + 1]`. budget: `[seed]`; step, loss: `[method, seed]`, the loss NaN where times are unknown.
+    The loss is interpolated linearly in time between validations. seconds: `[method, seed, step + 1]`. budget: `[seed]`;
+    step, loss: `[method, seed]`, step being how many had been done.
     """
     budget = seconds[..., -1].min(axis=0)
-    place = np.maximum((seconds[..., validation_step] <= budget[:, None]).sum(-1) - 1, 0)
-    loss = np.take_along_axis(validation_loss.astype(float), place[..., None], -1)[..., 0]
-    return {"budget": budget, "step": validation_step[place], "loss": np.where(np.isfinite(budget), loss, np.nan)}
+    step, loss = np.zeros(seconds.shape[:2], int), np.zeros(seconds.shape[:2])
+    for place in np.ndindex(seconds.shape[:2]):
+        step[place] = np.searchsorted(seconds[place], budget[place[1]], side="right") - 1
+        loss[place] = np.interp(budget[place[1]], seconds[place][validation_step], validation_loss[place])
+    return {"budget": budget, "step": step, "loss": loss}
 
 
 def by_episode(values: np.ndarray, episode: np.ndarray) -> np.ndarray:
@@ -106,25 +100,31 @@ def _by_size(sizes: Sizes, name: str, distinct: np.ndarray) -> np.ndarray:
 
 
 def _bytes(sizes: Sizes, distinct: np.ndarray) -> dict[str, Any]:
-    """Return bytes of one method, `distinct[seed, step]`: means over steps by seed, and the most of any step."""
+    """Return bytes of one method, `distinct[seed, step]`: by seed, means over steps and the most of any step."""
     every = {name: _by_size(sizes, name, distinct) for name in (*STORED, "peak_bytes")}
     every["stored_bytes"] = np.sum([every[name] for name in STORED], axis=0)
-    return {name: {"seeds": values.mean(-1).tolist(), "largest": int(values.max())} for name, values in every.items()}
+    return {
+        name: {"seeds": values.mean(-1).tolist(), "largest": values.max(-1).astype(int).tolist()}
+        for name, values in every.items()
+    }
 
 
 def summary(runs: Metrics, sizes: Sizes, pieces_per_word: Mapping[str, float], equal: Metrics) -> list[dict[str, Any]]:
     """Return what results.json says of every method, lists with one value a seed. equal: as `at_equal_time` gives it.
 
+    train_perplexity: over the last tenth of the steps, with dropout where there is some.
     stored_bytes: parameters, gradients and optimizer state together. distinct, replicated, parameters: at the best step.
     """
     layers, rows = runs["best_owner"].shape[-1], []
     for method, name in enumerate(runs["methods"]):
         distinct = distinct_layers(runs["best_owner"][method])
-        seconds = [_typical(times) for times in runs["time_step"][method]]
+        seconds = np.median(runs["time_step"][method], axis=-1).tolist()
         test = runs["test_loss"][method]
+        last = runs["train_loss"].shape[-1] // LAST_PART
         rows.append(
             {
                 "method": str(name),
+                "train_perplexity": perplexity(runs["train_loss"][method][:, -max(1, last) :].mean(-1, dtype=float)),
                 "test_loss": test.tolist(),
                 "validation_loss": runs["validation_loss_best"][method].tolist(),
                 "test_perplexity": perplexity(test),
@@ -157,20 +157,10 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             difference = np.array(of[first][value]) - np.array(of[second][value])
             found.append(Claim(claim, statement, f"{where} (nats a piece), {first} - {second}; one a seed", difference, -1))
 
-    less(
-        "perplexity/agent",
-        "agent",
-        "untied",
-        "On the same number of steps the agent's perplexity is no worse than the untied model's.",
-    )
-    less(
-        "perplexity-equal-time/agent",
-        "agent",
-        "untied",
-        "In the same time the agent's perplexity is no worse than the untied model's.",
-        "equal_time_loss",
-        "validation loss at equal time",
-    )
+    untied = "the agent's perplexity is not worse than the untied model's (supported: it is better; contradicted: it is worse)."
+    less("perplexity/agent", "agent", "untied", f"On the same number of steps {untied}")
+    where = "validation loss at equal time"
+    less("perplexity-equal-time/agent", "agent", "untied", f"In the same time {untied}", "equal_time_loss", where)
     if "agent" in of:
         found.append(
             Claim(
@@ -182,19 +172,29 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
             )
         )
     if "agent" in of and "untied" in of:
-        agent, untied = (np.array(of[name]["bytes"]["stored_bytes"]["seeds"]) for name in ("agent", "untied"))
-        found.append(
-            Claim(
-                "memory/agent",
-                "With the agent's ties training takes less memory for parameters, gradients and optimizer.",
-                "ln(bytes, averaged over the steps, agent / untied); one a seed. "
-                f"Median: {np.median(agent / untied):.1%} of the untied model's bytes",
-                np.log(agent / untied),
-                -1,
+        for part, words, kind in (("mean", "averaged over the steps", "seeds"), ("most", "the most of any step", "largest")):
+            agent, base = (np.array(of[name]["bytes"]["stored_bytes"][kind], float) for name in ("agent", "untied"))
+            found.append(
+                Claim(
+                    f"memory/{part}",
+                    f"With the agent's ties parameters, gradients and optimizer take less memory, {words}.",
+                    f"ln(bytes, {words}, agent / untied); one a seed. "
+                    f"Median: {np.median(agent / base):.1%} of the untied model's bytes",
+                    np.log(agent / base),
+                    -1,
+                )
             )
-        )
-    less("learns/random-map", "agent", "random-map", "The agent is better than a random map with as many distinct layers.")
-    less("learns/random-agent", "agent", "random-agent", "The agent is better than one that ties at random all along.")
+    sizes = {name: np.mean(of[name]["distinct_in_training"]) for name in ("agent", "random-agent") if name in of}
+    scratch = "The agent's map is better than a random one of its size, both trained from scratch."
+    less("learns/found-map", "found-map", "random-map", scratch)
+    less("learns/random-map", "agent", "random-map", "The agent's run is better than a random map of its size.")
+    less(
+        "learns/random-agent",
+        "agent",
+        "random-agent",
+        "The agent is better than one that ties at random all along, whatever their sizes "
+        f"({' and '.join(f'{size:.1f}' for size in sizes.values())} distinct layers on average).",
+    )
     less(
         "retrained/found-map", "found-map", "agent", "Retrained from scratch the found map is better than the agent's own run."
     )

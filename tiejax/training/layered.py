@@ -1,7 +1,8 @@
 """Training a stack of layers whose ties change: compact or full storage, one executable for each height of the stack.
 
 The stack is the subtree `encoder/layers` of the parameters, every leaf `[height, ...]`; a layer reads its place in it. Only the
-places that exist have weights, gradients and moments, so compact storage of 8 distinct layers is 8 layers large.
+places that exist have weights, gradients and moments, so compact storage of 8 distinct layers is 8 layers large; on the host
+(checkpoints, the best step's parameters) every layer has a place.
 """
 
 import dataclasses
@@ -54,21 +55,25 @@ def _taken(state: LayeredState, source: Any) -> LayeredState:
     return LayeredState(with_stack(state.params, stack), of_stack, state.of_rest)
 
 
-def moved(state: LayeredState, source: jax.Array, separated: jax.Array, moments: Moments) -> LayeredState:
-    """Return the state whose place p is what stood at `source[p]`.
+def moved(stack: PyTree, of_stack: PyTree, source: jax.Array, separated: jax.Array, moments: Moments) -> tuple[PyTree, PyTree]:
+    """Return a stack and its optimizer state whose place p is what stood at `source[p]`.
 
     moments: what a layer that separates from another remembers: its owner's (`copy`), or nothing, its bias correction starting
     anew (`zero`).
     """
 
-    taken = _taken(state, source)
+    stack, of_stack = jax.tree.map(lambda leaf: leaf[source], (stack, of_stack))
     if moments == "copy":
-        return taken
+        return stack, of_stack
 
     def cleared(leaf: jax.Array) -> jax.Array:
         return jnp.where(separated.reshape(-1, *(1,) * (leaf.ndim - 1)), jnp.zeros_like(leaf), leaf)
 
-    return taken._replace(of_stack=jax.tree.map(cleared, taken.of_stack))
+    return stack, jax.tree.map(cleared, of_stack)
+
+
+def _bytes(tree: PyTree) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
 def _shapes(batch: Any) -> tuple[Any, ...]:
@@ -118,13 +123,18 @@ class LayeredAdamW:
 
 
 class Size(NamedTuple):
-    """What a step with so many places in the stack takes, in bytes; peak: arguments, results and temporaries as compiled."""
+    """What training with so many places in the stack takes, in bytes; gradients are as large as what they are gradients of.
+
+    peak_bytes: arguments, results and temporaries of a step as compiled. move_bytes: the state before and after a change of
+    ties, from or to this height, that takes the most.
+    """
 
     parameters: int
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     peak_bytes: int
+    move_bytes: int
 
 
 class Layered:
@@ -165,7 +175,7 @@ class Layered:
         self._start = jax.jit(start)
         self._step = jax.jit(step, donate_argnums=0)
         self._loss = jax.jit(lambda stored, batch, uses: mean(stored, batch, None, uses))
-        self._move = jax.jit(lambda state, source, separated: moved(state, source, separated, moments))
+        self._move = jax.jit(lambda stack, state, source, separated: moved(stack, state, source, separated, moments))
 
     def place(self, tree: PyTree) -> PyTree:
         """Return a tree of arrays on the device."""
@@ -195,15 +205,16 @@ class Layered:
     def move(self, state: LayeredState, move: tying.Move) -> LayeredState:
         """Return the state with its stack changed as `move` says."""
         heights = height_of(state.params), len(move.source)
+        given = stack_of(state.params), state.of_stack, *self.place(tuple(move))
         if heights not in self._moves:
-            self._moves[heights] = self._compile(self._move, (state, *self.place(tuple(move))))
-        found: LayeredState = self._moves[heights](state, *self.place(tuple(move)))
-        return found
+            self._moves[heights] = self._compile(self._move, given)
+        stack, of_stack = self._moves[heights](*given)
+        return LayeredState(with_stack(state.params, stack), of_stack, state.of_rest)
 
     def fetch(self, state: LayeredState, owner: tying.Owner) -> LayeredState:
-        """Return the state on the host with a place for every layer, each as the layer reads it; `put` is its inverse."""
+        """Return the state on the host with a place for every layer, whatever is tied; `put` is its inverse."""
         fetched = jax.device_get(state)
-        return fetched if self._storage == "full" else _taken(fetched, tying.places(owner, "compact"))
+        return fetched if self._storage == "full" else _taken(fetched, tying.written_out(owner))
 
     def put(self, fetched: LayeredState, owner: tying.Owner) -> LayeredState:
         """Return a fetched state on the device, with the places of this owner vector alone."""
@@ -232,32 +243,31 @@ class Layered:
                 self._moves[heights] = self._compiled_move(state, *heights)
         memory = compiled.memory_analysis()
         arrays = jax.tree.leaves(state.params)
-        parameter_bytes = sum(leaf.nbytes for leaf in arrays)
+        parameter_bytes, stack_bytes = _bytes(arrays), _bytes((stack_of(state.params), state.of_stack))
+        optimizer_bytes = _bytes((state.of_stack, state.of_rest))
         self.sizes[height] = Size(
             parameters=sum(leaf.size for leaf in arrays),
             parameter_bytes=parameter_bytes,
             gradient_bytes=parameter_bytes,
-            optimizer_bytes=sum(leaf.nbytes for leaf in jax.tree.leaves((state.of_stack, state.of_rest))),
+            optimizer_bytes=optimizer_bytes,
             peak_bytes=int(
                 memory.argument_size_in_bytes
                 + memory.temp_size_in_bytes
                 + memory.output_size_in_bytes
                 - memory.alias_size_in_bytes
             ),
+            move_bytes=parameter_bytes + optimizer_bytes + stack_bytes // height * max(near),
         )
 
     def _compiled_move(self, state: LayeredState, before: int, after: int) -> Any:
         here = jax.sharding.SingleDeviceSharding(self._device)
 
-        def shape(leaf: jax.Array, height: int | None = None) -> jax.ShapeDtypeStruct:
-            whole = leaf.shape if height is None else (height, *leaf.shape[1:])
-            return jax.ShapeDtypeStruct(whole, leaf.dtype, sharding=here)
+        def shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((before, *leaf.shape[1:]), leaf.dtype, sharding=here)
 
-        stack = jax.tree.map(lambda leaf: shape(leaf, before), (stack_of(state.params), state.of_stack))
-        rest = jax.tree.map(shape, (state.params, state.of_rest))
-        like = LayeredState(with_stack(rest[0], stack[0]), stack[1], rest[1])
+        stack = jax.tree.map(shape, (stack_of(state.params), state.of_stack))
         source, separated = (jax.ShapeDtypeStruct((after,), kind, sharding=here) for kind in (jnp.int32, jnp.bool_))
-        return self._compile(self._move, (like, source, separated))
+        return self._compile(self._move, (*stack, source, separated))
 
     def _compile(self, function: Any, given: tuple[Any, ...]) -> Any:
         began = time.perf_counter()

@@ -136,13 +136,16 @@ def run_job(
             best_params = layered.fetch_params(state.params, ties.owner)
 
     uses = tying.uses(ties, protocol.storage, protocol.gradient, protocol.rule)
+    if job.chooser is not None:
+        _compile_agent(layered, learner, ties)
     if step == 0:
         layered.visit(state, data.group(job.seed, 0)[0], root, uses)
         _note_size(log, layered, state)
         validate()
     while step < protocol.steps:
         batches = data.group(job.seed, step // protocol.k)
-        chosen = None
+        # What the agent does is part of the time that it takes.
+        began, compiled_s, chosen = time.perf_counter(), layered.compile_s, None
         if job.chooser is not None:
             episode, place = divmod(actions, protocol.layers - 1)
             layer, before = place + 1, ties
@@ -150,9 +153,8 @@ def run_job(
             key = jax.random.fold_in(stream(root, "choices"), actions)
             chosen = int(_choose(learner.network, *layered.place((ties.said, np.int32(layer), np.float32(epsilon), key))))
             ties = tying.choose(ties, layer, chosen, protocol.rule)
-        began, compiled_s = time.perf_counter(), layered.compile_s
-        if chosen is not None:
-            state = layered.move(state, tying.move(before.owner, ties.owner, protocol.storage))
+            if not np.array_equal(before.owner, ties.owner):
+                state = layered.move(state, tying.move(before.owner, ties.owner, protocol.storage))
             uses = tying.uses(ties, protocol.storage, protocol.gradient, protocol.rule)
         losses, paused_s = [], 0.0
         number = min(protocol.k, protocol.steps - step)
@@ -167,30 +169,22 @@ def run_job(
                 validate()
                 paused_s += time.perf_counter() - paused
                 compiled_s += layered.compile_s - so_far
-        jax.block_until_ready(state)
-        seconds = time.perf_counter() - began - paused_s - (layered.compile_s - compiled_s)
-        distinct = len(np.unique(ties.owner))
-        for loss in losses:
-            log.add("step", loss=np.float32(loss), distinct=distinct, time=seconds / number)
-        _note_size(log, layered, state)
+        q_loss = np.float32(np.nan)
         if chosen is not None:
             reward = q_learning.reward_of(protocol.reward, layered.loss(state.params, batches[protocol.k], uses))
             transition = q_learning.Transition(
                 *layered.place((before.said, np.int32(layer), np.int32(chosen), reward, ties.said))
             )
-            q_loss = np.float32(np.nan)
             if job.chooser == "learner":
                 learner, q_loss = _learn(learner, transition)
-            log.add(
-                "action",
-                episode=episode,
-                layer=layer,
-                action=chosen,
-                reward=np.float32(reward),
-                q_loss=np.float32(q_loss),
-                epsilon=epsilon,
-                owner=ties.owner,
-            )
+        jax.block_until_ready((state, q_loss))
+        seconds = time.perf_counter() - began - paused_s - (layered.compile_s - compiled_s)
+        for loss in losses:
+            log.add("step", loss=np.float32(loss), distinct=len(np.unique(ties.owner)), time=seconds / number)
+        _note_size(log, layered, state)
+        if chosen is not None:
+            told = {"reward": np.float32(reward), "q_loss": np.float32(q_loss), "epsilon": epsilon}
+            log.add("action", episode=episode, layer=layer, action=chosen, owner=ties.owner, **told)
             actions += 1
         on_steps(number, seconds)
         stopping = stop_requested()
@@ -209,6 +203,14 @@ def run_job(
 
 
 _choose, _learn = jax.jit(q_learning.choose), jax.jit(q_learning.learn)
+
+
+def _compile_agent(layered: Layered, learner: q_learning.Learner, ties: tying.LayerTies) -> None:
+    """Let the agent's functions be compiled, which is not part of anybody's time."""
+    one, key = np.int32(1), jax.random.key(0)
+    jax.block_until_ready(_choose(learner.network, *layered.place((ties.said, one, np.float32(1), key))))
+    transition = q_learning.Transition(*layered.place((ties.said, one, one, np.float32(0), ties.said)))
+    jax.block_until_ready(_learn(learner, transition))
 
 
 def _mean_loss(layered: Layered, params: PyTree, batches: Sequence[tuple[Any, float]], uses: tying.Uses) -> float:

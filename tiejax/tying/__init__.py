@@ -22,6 +22,7 @@ from tiejax.tying.layers import places as places
 from tiejax.tying.layers import sends_gradient as sends_gradient
 from tiejax.tying.layers import start_ties as start_ties
 from tiejax.tying.layers import uses as uses
+from tiejax.tying.layers import written_out as written_out
 from tiejax.tying.store import equal_leaves as equal_leaves
 from tiejax.tying.store import store as store
 from tiejax.tying.store import view as view

@@ -77,6 +77,17 @@ def places(owner: Owner, storage: Storage) -> Int32[np.ndarray, "layers"]:
     return np.unique(owner, return_inverse=True)[1].astype(np.int32)
 
 
+def written_out(owner: Owner) -> Int32[np.ndarray, "layers"]:
+    """Return, for every layer, the place in compact storage of the weights it owns or, if it owns none, of those that it reads.
+
+    A stack taken so has a place for every layer, and its places `unique(owner)` are the compact stack again. (By the published
+    rule a layer may own weights that only others read.)
+    """
+    found = places(owner, "compact")
+    found[np.unique(owner)] = np.arange(len(np.unique(owner)))
+    return found
+
+
 class Move(NamedTuple):
     """How a stack changes with its owners: new place p takes what stood at `source[p]`.
 
@@ -132,7 +143,9 @@ def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
 
     resolved: as `choose_owner`, and the agent is told the owners. published: a copy takes the weights that the other reads at
     this moment and does not train them; copies of the layer itself stay with its old weights, which nobody trains; and an
-    independent layer trains whatever it reads, with whom it may go on sharing it.
+    independent layer trains whatever it reads, with whom it may go on sharing it. There, as here, two layers that train the
+    same weights update them twice; but here both updates are that of their summed gradient, and the moments belong to the
+    weights, while there each layer has its own.
     """
     chosen = np.arange(len(ties.owner)) == layer
     if rule == "published":
