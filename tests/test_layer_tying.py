@@ -263,3 +263,13 @@ def test_every_configuration_is_one():
     for path in sorted((Path(SCRIPT).parents[1] / "configs" / "layer_tying").glob("*.yaml")):
         config, _ = command_line.parse(experiment.Config, experiment.EXPERIMENT.command, ["--config", str(path)])
         assert config.resolved().out == f"runs/layer_tying/{path.stem}"
+
+
+def test_lists_of_methods_agree():
+    """The analysis, the figures and the maps know methods by name, and may not import the experiment's list."""
+    from tiejax.analysis.layer_tying import NOT_STATIC
+    from tiejax.reporting.layer_figures import METHOD_COLOURS
+
+    fixed = {name for name in experiment.METHODS if name not in experiment.AGENTS and name not in experiment.AFTER_AGENT}
+    assert fixed == set(tying.MAPS)
+    assert set(NOT_STATIC) == set(METHOD_COLOURS) == set(experiment.METHODS) - fixed | {"untied"}

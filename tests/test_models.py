@@ -133,6 +133,7 @@ def test_activations_are_those_they_are_called(x64):
     x = np.linspace(-4, 4, 33)
     expected = {
         "gelu": [v / 2 * (1 + math.erf(v / math.sqrt(2))) for v in x],
+        "gelu_tanh": [v / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3))) for v in x],
         "relu": [max(v, 0) for v in x],
         "silu": [v / (1 + math.exp(-v)) for v in x],
         "tanh": [math.tanh(v) for v in x],
