@@ -1,8 +1,9 @@
 """One model whose layers are tied, by a fixed map or by an agent, from its first step to the evaluation of its best."""
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -59,6 +60,15 @@ class Data(NamedTuple):
     held_out: Mapping[str, Sequence[tuple[Any, float]]]
 
 
+class Best(NamedTuple):
+    """The step with the least validation loss so far, with its map and its parameters, on the host."""
+
+    loss: np.ndarray
+    step: np.ndarray
+    owner: np.ndarray
+    params: PyTree
+
+
 class Now(NamedTuple):
     """What a checkpoint holds beside the records: arrays of the same shapes whatever is tied."""
 
@@ -67,10 +77,7 @@ class Now(NamedTuple):
     ties: tying.LayerTies
     state: LayeredState
     learner: q_learning.Learner
-    best_loss: np.ndarray
-    best_step: np.ndarray
-    best_owner: np.ndarray
-    best_params: PyTree
+    best: Best
 
 
 class Log:
@@ -93,6 +100,162 @@ class Log:
         return {group: {name: np.array(values) for name, values in fields.items()} for group, fields in self._rows.items()}
 
 
+class _Clock:
+    """The seconds since it was made, without those of compilation and of what is done in `paused`."""
+
+    def __init__(self, layered: Layered) -> None:
+        self._layered, self._began, self._left_out = layered, self._working(layered), 0.0
+
+    @staticmethod
+    def _working(layered: Layered) -> float:
+        return time.perf_counter() - layered.compile_s
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        began = self._working(self._layered)
+        yield
+        self._left_out += self._working(self._layered) - began
+
+    @property
+    def seconds(self) -> float:
+        return self._working(self._layered) - self._began - self._left_out
+
+
+@dataclasses.dataclass
+class _Model:
+    """A model on its way: what it has learnt, its ties, its agent, its best so far, its records."""
+
+    layered: Layered
+    protocol: Protocol
+    job: Job
+    data: Data
+    log: Log
+    step: int
+    actions: int
+    ties: tying.LayerTies
+    state: LayeredState
+    learner: q_learning.Learner
+    best: Best
+
+    @classmethod
+    def of(cls, layered: Layered, protocol: Protocol, job: Job, data: Data, now: Now, log: Log) -> "_Model":
+        """Return the model that a checkpoint holds, on its device."""
+        ties = tying.LayerTies(*now.ties)
+        state, learner = layered.put(now.state, ties.owner), layered.place(now.learner)
+        return cls(layered, protocol, job, data, log, int(now.step), int(now.actions), ties, state, learner, Best(*now.best))
+
+    @property
+    def now(self) -> Now:
+        fetched = self.layered.fetch(self.state, self.ties.owner), jax.device_get(self.learner)
+        return Now(np.asarray(np.int64(self.step)), np.asarray(np.int64(self.actions)), self.ties, *fetched, self.best)
+
+    @property
+    def root(self) -> jax.Array:
+        return jax.random.key(self.job.seed)
+
+    @property
+    def uses(self) -> tying.Uses:
+        return tying.uses(self.ties, self.protocol.storage, self.protocol.gradient, self.protocol.rule)
+
+    def prepare(self) -> None:
+        """Compile what is known to be needed, and judge the model before its first step."""
+        if self.job.chooser is not None:
+            _compile_agent(self.layered, self.learner, self.ties)
+        if self.step == 0:
+            self.layered.visit(self.state, self.data.group(self.job.seed, 0)[0], self.root, self.uses)
+            self._note_size()
+            self.validate()
+
+    def group(self) -> tuple[int, float]:
+        """Let the agent act, train k steps, let the agent learn; return the number of steps and their seconds."""
+        batches = self.data.group(self.job.seed, self.step // self.protocol.k)
+        clock = _Clock(self.layered)  # what the agent does is part of the time that it takes
+        acted = self.act() if self.job.chooser is not None else None
+        losses = self.train(batches[: min(self.protocol.k, self.protocol.steps - self.step)], clock)
+        reward, q_loss = self.learn(acted, batches[self.protocol.k]) if acted is not None else (None, None)
+        jax.block_until_ready((self.state, q_loss))
+        seconds, distinct = clock.seconds, len(np.unique(self.ties.owner))
+        for loss in losses:
+            self.log.add("step", loss=np.float32(loss), distinct=distinct, time=seconds / len(losses))
+        self._note_size()
+        if acted is not None:
+            told = {"reward": np.float32(reward), "q_loss": np.float32(q_loss), "owner": self.ties.owner}
+            self.log.add("action", episode=acted.episode, layer=acted.layer, action=acted.action, epsilon=acted.epsilon, **told)
+        return len(losses), seconds
+
+    def act(self) -> "_Acted":
+        """Choose for the next layer in turn, and change ties."""
+        episode, place = divmod(self.actions, self.protocol.layers - 1)
+        layer, before = place + 1, self.ties
+        random = self.job.chooser == "random"
+        epsilon = 1.0 if random else q_learning.epsilon_at(episode, self.protocol.epsilon_floor)
+        key = jax.random.fold_in(stream(self.root, "choices"), self.actions)
+        told = self.layered.place((before.said, np.int32(layer), np.float32(epsilon), key))
+        action = int(_choose(self.learner.network, *told))
+        self.ties = tying.choose(before, layer, action, self.protocol.rule)
+        if not np.array_equal(before.owner, self.ties.owner):
+            move = tying.move(before.owner, self.ties.owner, self.protocol.storage)
+            self.state = self.layered.move(self.state, move)
+        self.actions += 1
+        return _Acted(episode, layer, action, epsilon, before.said)
+
+    def train(self, batches: Sequence[Any], clock: _Clock) -> list[jax.Array]:
+        """Return the losses of these batches, one step on each."""
+        losses, uses = [], self.uses
+        for batch in batches:
+            key = jax.random.fold_in(stream(self.root, "dropout"), self.step)
+            self.state, loss = self.layered.step(self.state, batch, key, uses)
+            losses.append(loss)
+            self.step += 1
+            if self.step % self.protocol.validate_every == 0 or self.step == self.protocol.steps:
+                jax.block_until_ready(self.state)
+                with clock.paused():
+                    self.validate()
+        return losses
+
+    def learn(self, acted: "_Acted", batch: Any) -> tuple[jax.Array, Any]:
+        """Return the reward, of a batch that nobody is trained on, and the squared error that the agent learns from."""
+        reward = q_learning.reward_of(self.protocol.reward, self.layered.loss(self.state.params, batch, self.uses))
+        told = acted.said, np.int32(acted.layer), np.int32(acted.action), reward, self.ties.said
+        if self.job.chooser == "random":
+            return reward, np.float32(np.nan)
+        self.learner, q_loss = _learn(self.learner, q_learning.Transition(*self.layered.place(told)))
+        return reward, q_loss
+
+    def validate(self) -> None:
+        """Record the loss of the blocks that choose the best step, and keep the model if it is the best so far."""
+        loss = _mean_loss(self.layered, self.state.params, self.data.selection, self.uses)
+        self.log.add("validation", step=self.step, loss=loss)
+        if loss < self.best.loss:
+            params = self.layered.fetch_params(self.state.params, self.ties.owner)
+            self.best = Best(np.asarray(loss), np.asarray(np.int64(self.step)), self.ties.owner.copy(), params)
+
+    def judge(self) -> None:
+        """Record the losses of the best step on all that was held out, and the maps."""
+        best = self.best
+        params = self.layered.put_params(best.params, best.owner)
+        # Whose use trains what makes no difference here.
+        ties = tying.LayerTies(best.owner, np.ones(self.protocol.layers, bool), best.owner)
+        uses = tying.uses(ties, self.protocol.storage, "all", "resolved")
+        losses = {split: _mean_loss(self.layered, params, batches, uses) for split, batches in self.data.held_out.items()}
+        self.log.add("final", best_step=int(best.step), best_owner=best.owner, final_owner=self.ties.owner, **losses)
+
+    def _note_size(self) -> None:
+        height = height_of(self.state.params)
+        if height not in self.log.known("size", "height"):
+            self.log.add("size", height=height, **self.layered.sizes[height]._asdict())
+
+
+class _Acted(NamedTuple):
+    """What an agent has done; said: the state that it was told before."""
+
+    episode: int
+    layer: int
+    action: int
+    epsilon: float
+    said: tying.Owner
+
+
 def run_job(
     layered: Layered,
     protocol: Protocol,
@@ -109,97 +272,24 @@ def run_job(
     The records: by `step` (loss, distinct layers, seconds), by `validation`, by `action` of an agent, by `size` of the stack,
     and `final` (step, map and losses of the best, the last map). on_steps: told how many steps more, in how many seconds.
     """
-    root = jax.random.key(job.seed)
-    now, log = _begin(layered, protocol, job, root), Log()
+    now, log = _begin(layered, protocol, job), Log()
     if resume and checkpoints is not None and (found := checkpoints.restore(now)) is not None:
-        _, now, records = found
+        step, now, records = found
         log = Log(records)
-        if int(now.step):
-            on_steps(int(now.step), 0.0)
-    step, actions, ties = int(now.step), int(now.actions), tying.LayerTies(*now.ties)
-    learner = layered.place(now.learner)
-    state = layered.put(now.state, ties.owner)
-    best_loss, best_step, best_owner, best_params = float(now.best_loss), int(now.best_step), now.best_owner, now.best_params
+        on_steps(step, 0.0)
+    model = _Model.of(layered, protocol, job, data, now, log)
+    model.prepare()
     saved_at = time.perf_counter()
-
-    def all_of_it() -> Now:
-        numbers = np.asarray(np.int64(step)), np.asarray(np.int64(actions))
-        best = np.asarray(np.float64(best_loss)), np.asarray(np.int64(best_step)), best_owner, best_params
-        return Now(*numbers, ties, layered.fetch(state, ties.owner), jax.device_get(learner), *best)
-
-    def validate() -> None:
-        nonlocal best_loss, best_step, best_owner, best_params
-        loss = _mean_loss(layered, state.params, data.selection, uses)
-        log.add("validation", step=step, loss=loss)
-        if loss < best_loss:
-            best_loss, best_step, best_owner = loss, step, ties.owner.copy()
-            best_params = layered.fetch_params(state.params, ties.owner)
-
-    uses = tying.uses(ties, protocol.storage, protocol.gradient, protocol.rule)
-    if job.chooser is not None:
-        _compile_agent(layered, learner, ties)
-    if step == 0:
-        layered.visit(state, data.group(job.seed, 0)[0], root, uses)
-        _note_size(log, layered, state)
-        validate()
-    while step < protocol.steps:
-        batches = data.group(job.seed, step // protocol.k)
-        # What the agent does is part of the time that it takes.
-        began, compiled_s, chosen = time.perf_counter(), layered.compile_s, None
-        if job.chooser is not None:
-            episode, place = divmod(actions, protocol.layers - 1)
-            layer, before = place + 1, ties
-            epsilon = 1.0 if job.chooser == "random" else q_learning.epsilon_at(episode, protocol.epsilon_floor)
-            key = jax.random.fold_in(stream(root, "choices"), actions)
-            chosen = int(_choose(learner.network, *layered.place((ties.said, np.int32(layer), np.float32(epsilon), key))))
-            ties = tying.choose(ties, layer, chosen, protocol.rule)
-            if not np.array_equal(before.owner, ties.owner):
-                state = layered.move(state, tying.move(before.owner, ties.owner, protocol.storage))
-            uses = tying.uses(ties, protocol.storage, protocol.gradient, protocol.rule)
-        losses, paused_s = [], 0.0
-        number = min(protocol.k, protocol.steps - step)
-        for batch in batches[:number]:
-            key = jax.random.fold_in(stream(root, "dropout"), step)
-            state, loss = layered.step(state, batch, key, uses)
-            losses.append(loss)
-            step += 1
-            if step % protocol.validate_every == 0 or step == protocol.steps:
-                jax.block_until_ready(state)
-                paused, so_far = time.perf_counter(), layered.compile_s
-                validate()
-                paused_s += time.perf_counter() - paused
-                compiled_s += layered.compile_s - so_far
-        q_loss = np.float32(np.nan)
-        if chosen is not None:
-            reward = q_learning.reward_of(protocol.reward, layered.loss(state.params, batches[protocol.k], uses))
-            transition = q_learning.Transition(
-                *layered.place((before.said, np.int32(layer), np.int32(chosen), reward, ties.said))
-            )
-            if job.chooser == "learner":
-                learner, q_loss = _learn(learner, transition)
-        jax.block_until_ready((state, q_loss))
-        seconds = time.perf_counter() - began - paused_s - (layered.compile_s - compiled_s)
-        for loss in losses:
-            log.add("step", loss=np.float32(loss), distinct=len(np.unique(ties.owner)), time=seconds / number)
-        _note_size(log, layered, state)
-        if chosen is not None:
-            told = {"reward": np.float32(reward), "q_loss": np.float32(q_loss), "epsilon": epsilon}
-            log.add("action", episode=episode, layer=layer, action=chosen, owner=ties.owner, **told)
-            actions += 1
-        on_steps(number, seconds)
-        stopping = stop_requested()
-        if checkpoints is not None and (stopping or step == protocol.steps or time.perf_counter() - saved_at > checkpoint_s):
-            checkpoints.save(step, all_of_it(), log.arrays())
+    while model.step < protocol.steps:
+        on_steps(*model.group())
+        stopping, ended = stop_requested(), model.step == protocol.steps
+        if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > checkpoint_s):
+            checkpoints.save(model.step, model.now, log.arrays())
             saved_at = time.perf_counter()
-        if stopping and step < protocol.steps:
+        if stopping and not ended:
             return None
-    # Whose use trains what makes no difference to an evaluation.
-    of_best = tying.LayerTies(best_owner, np.ones(protocol.layers, bool), best_owner)
-    uses = tying.uses(of_best, protocol.storage, "all", "resolved")
-    params = layered.put_params(best_params, best_owner)
-    held_out = {split: _mean_loss(layered, params, batches, uses) for split, batches in data.held_out.items()}
-    log.add("final", best_step=best_step, best_owner=best_owner, final_owner=ties.owner, **held_out)
-    return log.arrays(), best_params
+    model.judge()
+    return log.arrays(), model.best.params
 
 
 _choose, _learn = jax.jit(q_learning.choose), jax.jit(q_learning.learn)
@@ -218,17 +308,12 @@ def _mean_loss(layered: Layered, params: PyTree, batches: Sequence[tuple[Any, fl
     return float(np.average([float(loss) for loss in losses], weights=[weight for _, weight in batches]))
 
 
-def _note_size(log: Log, layered: Layered, state: LayeredState) -> None:
-    height = height_of(state.params)
-    if height not in log.known("size", "height"):
-        log.add("size", height=height, **layered.sizes[height]._asdict())
-
-
-def _begin(layered: Layered, protocol: Protocol, job: Job, root: jax.Array) -> Now:
-    ties = tying.start_ties(protocol.layers, protocol.start, protocol.rule)
+def _begin(layered: Layered, protocol: Protocol, job: Job) -> Now:
+    """Return a model before its first step."""
+    root, ties = jax.random.key(job.seed), tying.start_ties(protocol.layers, protocol.start, protocol.rule)
     if job.owner is not None:
         ties = tying.LayerTies(job.owner, np.isin(np.arange(protocol.layers), job.owner), job.owner)
     state = layered.fetch(layered.start(root, ties.owner), ties.owner)
     learner = jax.device_get(q_learning.start(stream(root, "agent"), protocol.layers))
-    zero, nothing = np.asarray(np.int64(0)), np.asarray(np.float64(np.inf))
-    return Now(zero, zero, ties, state, learner, nothing, zero, ties.owner, state.params)
+    zero = np.asarray(np.int64(0))
+    return Now(zero, zero, ties, state, learner, Best(np.asarray(np.inf), zero, ties.owner, state.params))
