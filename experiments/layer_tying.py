@@ -33,7 +33,7 @@ AGENTS = {"agent": "learner", "random-agent": "random"}
 AFTER_AGENT = ("random-map", "found-map")
 METHODS = (*AGENTS, "untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves", *AFTER_AGENT)
 TABLES = ("embed/embedding", "head/embedding")
-FINISHED = "finished"
+FINISHED, TOKENIZER = "finished", "tokenizer.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,19 +228,23 @@ class Text(NamedTuple):
     blocks: dict[str, np.ndarray]
 
 
-def prepare(config: Config, console: Console) -> Text:
-    """Return the text of a configuration, in blocks; raises BadInput."""
+def prepare(config: Config, console: Console, resume: bool = False) -> Text:
+    """Return the text of a configuration, in blocks; raises BadInput.
+
+    resume: with the vocabulary that the run was started with.
+    """
     from tiejax.data import blocks, streams
     from tiejax.data.corpus import CorpusError
 
     assert config.data_dir is not None
+    own = Path(config.out, TOKENIZER)
     try:
         with console.preparing() as progress:
             found = streams.prepare(
                 config.corpus,
                 config.validation,
                 config.test,
-                config.tokenizer,
+                str(own) if config.tokenizer is None and resume and own.exists() else config.tokenizer,
                 config.vocab_size,
                 Path(config.data_dir).expanduser(),
                 text_feature=config.text_feature,
@@ -660,7 +664,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the experiment; return its exit status."""
     environment.one_device_a_core()
     console = Console("--quiet" in argv)
-    started = launch.start(EXPERIMENT, argv, lambda config, first: prepare(config, console))
+    started = launch.start(EXPERIMENT, argv, lambda config, first: prepare(config, console, "--resume" in argv))
     config, run = started.config, started.run
     if started.finished:
         console.result(f"the run is finished: {Path(config.out) / 'report.html'}")
@@ -672,6 +676,8 @@ def main(argv: Sequence[str]) -> int:
     )
     if before["fingerprint"] != text.streams.fingerprint:
         raise BadInput(f"--resume: {config.out} was started on another text ({before['fingerprint'][:16]}...)")
+    # A vocabulary trained anew would be another one: the run keeps its own.
+    run.keep(TOKENIZER, text.streams.tokenizer_file.read_bytes())
     stop = stop_flag()
 
     import jax

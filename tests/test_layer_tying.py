@@ -157,7 +157,7 @@ def test_saved_weights_hold_distinct_layers_once_and_give_the_test_loss(run, dat
     assert found["test_loss"][place, 0] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_killed_run_goes_on_to_the_same_bits_on_fewer_devices(run, data, tmp_path):
+def test_a_killed_run_goes_on_to_the_same_bits_on_fewer_devices_and_without_what_was_prepared(run, data, tmp_path):
     out = tmp_path / "killed"
     argv = settings(data, "--out", out, "--checkpoint_every", ".01")
     process = start(*argv, script=SCRIPT, env={"JAX_NUM_CPU_DEVICES": "2"})
@@ -171,7 +171,8 @@ def test_a_killed_run_goes_on_to_the_same_bits_on_fewer_devices(run, data, tmp_p
     process.kill()
     process.communicate()
     assert not (out / "results.json").exists()
-    ended = end(start(*argv, "--resume", script=SCRIPT, env={"JAX_NUM_CPU_DEVICES": "1"}))
+    elsewhere = "--data_dir", tmp_path / "elsewhere"
+    ended = end(start(*argv, *elsewhere, "--resume", script=SCRIPT, env={"JAX_NUM_CPU_DEVICES": "1"}))
     assert ended.status == 0, ended.err
     first, again = metrics(run), metrics(out)
     assert set(first) == set(again)
