@@ -33,6 +33,7 @@ AGENTS = {"agent": "learner", "random-agent": "random"}
 AFTER_AGENT = ("random-map", "found-map")
 METHODS = (*AGENTS, "untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves", *AFTER_AGENT)
 TABLES = ("embed/embedding", "head/embedding")
+RANDOM_MAPS = 1004  # a stream of randomness that nothing else draws from
 FINISHED, TOKENIZER = "finished", "tokenizer.json"
 
 
@@ -445,7 +446,7 @@ def job_of(config: Config, method: str, seed: int, of_agent: "Records | None") -
         return Job(method, seed, None, tying.of_groups(group))
     if method == "random-map":
         number = config.distinct if of_agent is None else len(np.unique(of_agent["final"]["best_owner"][0]))
-        rng = np.random.default_rng([seed, sum(map(ord, "random-map"))])
+        rng = np.random.default_rng([seed, RANDOM_MAPS])
         return Job(method, seed, None, tying.random_map(config.layers, number, rng))
     if config.maps and method in config.maps:
         return Job(method, seed, None, tying.check_owner(config.maps[method]))
@@ -559,17 +560,11 @@ class Jobs:
         folder = self._run.checkpoints / name / "steps"
         with self._lock:  # orbax is not made to be started by several threads at once
             checkpoints = training.Checkpoints(folder, [tying.Tie(*TABLES)], say=self._console.warn)
-        found = run_job(
-            layered,
-            protocol_of(self._config),
-            job,
-            data,
-            checkpoints,
-            self._resume,
-            self._stop,
-            self._told,
-            self._config.checkpoint_every,
-        )
+        protocol, every = protocol_of(self._config), self._config.checkpoint_every
+        try:
+            found = run_job(layered, protocol, job, data, checkpoints, self._resume, self._stop, self._told, every)
+        except training.CheckpointMismatch as error:
+            raise BadInput(f"--resume: {error}") from None
         checkpoints.close()
         if found is None:
             return
