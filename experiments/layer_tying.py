@@ -34,7 +34,7 @@ AFTER_AGENT = ("random-map", "found-map")
 METHODS = (*AGENTS, "untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves", *AFTER_AGENT)
 TABLES = ("embed/embedding", "head/embedding")
 RANDOM_MAPS = 1004  # a stream of randomness that nothing else draws from
-FINISHED, TOKENIZER = "finished", "tokenizer.json"
+FINISHED = "finished"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,9 +158,7 @@ class Config:
         sizes = ("heads", "feed_forward", "vocab_size", "batch_size", "steps", "validate_every", "validation_blocks")
         checks.check_counts(self, (*sizes, "test_blocks", "distinct"))
         checks.check_not_negative(self, ("learning_rate", "weight_decay"))
-        for name in ("clip", "checkpoint_every"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise BadInput(f"--{name}: must be above 0, got {getattr(self, name)}")
+        checks.check_positive(self, ("clip", "checkpoint_every"))
         if not 0 <= self.epsilon_floor <= 1:
             raise BadInput(f"--epsilon_floor: must lie between 0 and 1, got {self.epsilon_floor}")
         if not 2 <= self.context <= 65536:
@@ -238,14 +236,13 @@ def prepare(config: Config, console: Console, resume: bool = False) -> Text:
     from tiejax.data.corpus import CorpusError
 
     assert config.data_dir is not None
-    own = Path(config.out, TOKENIZER)
     try:
         with console.preparing() as progress:
             found = streams.prepare(
                 config.corpus,
                 config.validation,
                 config.test,
-                str(own) if config.tokenizer is None and resume and own.exists() else config.tokenizer,
+                launch.tokenizer_of(config, resume),
                 config.vocab_size,
                 Path(config.data_dir).expanduser(),
                 text_feature=config.text_feature,
@@ -666,13 +663,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     assert run is not None
     text: Text = started.prepared
-    before = json.loads(
-        run.keep("data.json", json.dumps(text.streams.facts | {"fingerprint": text.streams.fingerprint}).encode())
-    )
-    if before["fingerprint"] != text.streams.fingerprint:
-        raise BadInput(f"--resume: {config.out} was started on another text ({before['fingerprint'][:16]}...)")
-    # A vocabulary trained anew would be another one: the run keeps its own.
-    run.keep(TOKENIZER, text.streams.tokenizer_file.read_bytes())
+    told = text.streams.facts | {"fingerprint": text.streams.fingerprint}
+    facts_of_text = launch.keep_text(run, told, text.streams.tokenizer_file.read_bytes())
     stop = stop_flag()
 
     import jax
@@ -715,7 +707,7 @@ def main(argv: Sequence[str]) -> int:
         {
             "experiment": "layer_tying",
             "model": model,
-            "data": before,
+            "data": facts_of_text,
             "steps": config.steps,
             "sizes": sizes,
             **found,

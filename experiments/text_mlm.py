@@ -1,7 +1,6 @@
 """Masked-LM pre-training on text with planted twins, tied against untied (Bertolotti and Cazzola, ICML 2024)."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 # jax is imported inside functions: a run's configuration is checked before it loads.
 
-TOKENIZER = "tokenizer.json"
 TIED = ("embed/embedding", "head/embedding")
 UNRELATED_PAIRS = 100  # as published
 
@@ -175,10 +173,7 @@ class Config:
         sizes = ("layers", "width", "heads", "feed_forward", "batch_size", "steps", "half_period", "record_every")
         checks.check_counts(self, (*sizes, "validate_every", "validation_batches", "mesh", "vocab_size"))
         checks.check_not_negative(self, ("learning_rate", "minimum_learning_rate", "weight_decay", "eps", "embedding_std"))
-        for name in ("epochs", "checkpoint_every"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise BadInput(f"--{name}: must be above 0, got {value}")
+        checks.check_positive(self, ("epochs", "checkpoint_every"))
         if not 3 <= self.max_length <= 4096:
             raise BadInput(f"--max_length: must lie between 3, for [CLS], a piece and [SEP], and 4096, got {self.max_length}")
         if not 3 <= self.min_length <= self.max_length:
@@ -247,10 +242,9 @@ def prepare(config: Config, console: Console, resume: bool = False) -> tuple[Tex
     try:
         with console.preparing() as progress:
             assert config.data_dir is not None
-            own = Path(config.out, TOKENIZER)
             prepared = prepare_text(
                 config.corpus,
-                str(own) if config.tokenizer is None and resume and own.exists() else config.tokenizer,
+                launch.tokenizer_of(config, resume),
                 config.vocab_size,
                 config.max_length,
                 config.min_length,
@@ -625,11 +619,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     text, planned = started.prepared
     if run is not None:
-        before = json.loads(run.keep("data.json", json.dumps(text.facts, indent=2).encode()))
-        if before["fingerprint"] != text.facts["fingerprint"]:
-            raise BadInput(f"--resume: {config.out} was started on another text ({before['fingerprint'][:16]}...)")
-        # A vocabulary trained anew would be another one: the run keeps its own.
-        run.keep(TOKENIZER, text.tokenizer)
+        launch.keep_text(run, text.facts, text.tokenizer)
     stop = stop_flag()
 
     import jax

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # jax is imported inside functions: a configuration is checked before it loads.
 
+TOKENIZER = "tokenizer.json"  # of a run on text, in its directory
+
 SWITCHES = {
     "resume": "go on with the unfinished run in the run directory, to the result of an uninterrupted one",
     "overwrite": "remove the run that is in the run directory and start anew",
@@ -156,6 +158,25 @@ def _claim(begun: Started) -> Started:
 def command_of(argv: Sequence[str]) -> str:
     """Write the command of a run as somebody else would repeat it: from the start."""
     return shlex.join(["python", sys.argv[0], *(word for word in argv if word not in ("--resume", "--overwrite"))])
+
+
+def tokenizer_of(config: Any, resume: bool) -> str | None:
+    """Return the tokenizer that a run on text names, or else, if it is resumed, the one that was trained for it."""
+    own = Path(config.out, TOKENIZER)
+    return str(own) if config.tokenizer is None and resume and own.exists() else config.tokenizer
+
+
+def keep_text(run: RunDirectory, facts: Mapping[str, Any], tokenizer: bytes) -> dict[str, Any]:
+    """Keep in the run directory what a run is trained on; return what it was started with. Raises BadInput if that differs.
+
+    facts: of the text, with its `fingerprint`.
+    """
+    before: dict[str, Any] = json.loads(run.keep("data.json", json.dumps(facts, indent=2).encode()))
+    if before["fingerprint"] != facts["fingerprint"]:
+        raise BadInput(f"--resume: {run.path} was started on another text ({before['fingerprint'][:16]}...)")
+    # A vocabulary trained anew would be another one: the run keeps its own.
+    run.keep(TOKENIZER, tokenizer)
+    return before
 
 
 def train(

@@ -39,6 +39,14 @@ def check_counts(config: Any, names: Sequence[str]) -> None:
             raise BadInput(f"--{name}: must be at least 1, got {value}")
 
 
+def check_positive(config: Any, names: Sequence[str]) -> None:
+    """These fields are finite and above 0 where they are given."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise BadInput(f"--{name}: must be above 0, got {value}")
+
+
 def check_not_negative(config: Any, names: Sequence[str]) -> None:
     """These fields are finite and not negative."""
     for name in names:
