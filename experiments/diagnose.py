@@ -1,12 +1,16 @@
 """Should these embeddings be tied? Where the input and output tables of a checkpoint stand, without loading it whole."""
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+# As a script this file finds its own folder alone, and it needs a neighbour for runs of ours.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from experiments import diagnose_run
 from tiejax import launch

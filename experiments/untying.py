@@ -1,11 +1,15 @@
 """Tie, then untie: EXor's final loss over the step at which tied models untie, by what the optimizer then remembers."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+# As a script this file finds its own folder alone, and it builds on a neighbour.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from experiments import exor as base
 from tiejax import launch

@@ -2,14 +2,17 @@
 
 import dataclasses
 import itertools
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import docstring_parser
 import pytest
 import yaml
-from processes import SCRIPT, Ended, assert_refused, command_here, end, start, start_python, tree, wait_until
+from processes import EXPERIMENTS, SCRIPT, Ended, assert_refused, command_here, end, start, start_python, tree, wait_until
 
 from experiments import exor
 from tiejax import launch
@@ -533,3 +536,13 @@ def test_every_config_file_can_be_read(here):
     assert len(files) >= 14
     outs = [read("--config", str(file)).out for file in files]
     assert len(set(outs)) == len(files)
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in EXPERIMENTS.glob("*.py") if "run_main(" in path.read_text()))
+def test_every_script_starts_where_nothing_but_the_package_is_installed(script, tmp_path):
+    """From another folder, as a file: neighbours are found without PYTHONPATH."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, str(EXPERIMENTS / script), "--help"]
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert script in ended.stdout
