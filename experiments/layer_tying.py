@@ -572,7 +572,8 @@ class Jobs:
         with self._lock:
             self.records[method, seed] = records
         number, loss = len(np.unique(records["final"]["final_owner"][0])), float(records["final"]["test"][0])
-        self._console.say(f"{method}, seed {seed}: {number} distinct layers, test loss {loss:.4f} nats a piece")
+        layers = f"{number} distinct layer{'s' if number > 1 else ''}"
+        self._console.say(f"{method}, seed {seed}: {layers}, test loss {loss:.4f} nats a piece")
 
 
 def written_records(records: "Records") -> bytes:

@@ -41,10 +41,17 @@ def perplexity(loss: np.ndarray, pieces: float = 1.0) -> dict[str, Any]:
     return {"seeds": np.exp(nats).tolist(), "mean": float(np.exp(nats.mean())), "interval": interval}
 
 
-def seconds_of(time_step: np.ndarray) -> np.ndarray:
-    """Return the seconds that `[method, seed, step]` had trained after 0, 1, ... steps, `[method, seed, step + 1]`."""
-    start = np.zeros((*time_step.shape[:2], 1))
-    return np.concatenate([start, np.cumsum(time_step, axis=-1, dtype=float)], axis=-1)
+def seconds_of(time_step: np.ndarray, distinct: np.ndarray) -> np.ndarray:
+    """Return the seconds that `[method, seed, step]` take in training up to 0, 1, ... steps, `[method, seed, step + 1]`.
+
+    A step counts for the median of all steps of its method, over all seeds, that had as many distinct layers: what else the
+    machine did while one of them was made, or that no other model was left to share it, is no merit of a method.
+    """
+    taken = np.zeros((*time_step.shape[:2], time_step.shape[2] + 1))
+    for times, numbers, seconds in zip(time_step, distinct, taken, strict=True):
+        for number in np.unique(numbers):
+            seconds[:, 1:][numbers == number] = np.median(times[numbers == number])
+    return np.asarray(np.cumsum(taken, axis=-1))
 
 
 def at_equal_time(seconds: np.ndarray, validation_step: np.ndarray, validation_loss: np.ndarray) -> dict[str, np.ndarray]:
@@ -219,7 +226,7 @@ def analyse(
     found: dict[str, Any] = {**lasted, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
     if not finite.any():
         return found, runs
-    seconds = seconds_of(runs["time_step"])
+    seconds = seconds_of(runs["time_step"], runs["distinct"])
     runs["validation_seconds"] = seconds[..., runs["validation_step"]]
     equal = at_equal_time(seconds, runs["validation_step"], runs["validation_loss"])
     found["methods"] = summary(runs, sizes, pieces_per_word, equal)

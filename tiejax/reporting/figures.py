@@ -68,8 +68,8 @@ def draw_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str, l
 
 
 def thousands(axes: Axes) -> None:
-    """Write steps in thousands."""
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if x else "0")
+    """Write steps from a thousand on in thousands."""
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if x >= 1000 else f"{x:g}")
     axes.set_xlabel("step")
 
 

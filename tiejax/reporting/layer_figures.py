@@ -197,7 +197,7 @@ def over_episodes(episode: np.ndarray, panels: Mapping[str, Mapping[str, np.ndar
             one.plot(episode, values.mean(0), color=colour, linewidth=2, label=name)
         known = np.concatenate([values.ravel() for values in curves.values()])
         if title in logarithmic and (known > 0).any():
-            one.set_yscale("log")
+            _round_numbers(one, known[known > 0].min(), known.max())
         one.set_title(title)
         one.set_xlabel("episode")
     legend_below(figure, axes.flat[0])

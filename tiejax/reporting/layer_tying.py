@@ -51,7 +51,8 @@ def learning(runs: Metrics) -> Drawn:
         "learning",
         "Validation perplexity per piece (on the blocks that select the best step) over steps and over seconds of training. "
         "Thin: one seed each; thick: mean over seeds (of nats, and of seconds); broken: fixed maps. The first steps, with "
-        "perplexities far above all last ones, lie outside.",
+        "perplexities far above all last ones, lie outside. A step counts for the median time of all steps of its method with "
+        "as many distinct layers.",
         layer_figures.learning(
             runs["validation_step"],
             dict(zip(names, runs["validation_loss"].astype(float), strict=True)),
@@ -142,6 +143,10 @@ def _perplexity(value: float | None) -> str:
     return _shown(value, ",.2f" if value is not None and value < 100 else ",.1f")
 
 
+def _mib(size: float) -> str:
+    return _shown(size / MIB, ",.1f" if size >= 10 * MIB else ",.2f")
+
+
 def _over_seeds(of: Mapping[str, Any]) -> str:
     if of["interval"] is None:
         return _perplexity(of["mean"])
@@ -174,8 +179,8 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     memory = [
         [
             row["method"],
-            *(_mean([value / MIB for value in row["bytes"][name]["seeds"]], ",.1f") for name in BYTES),
-            *(_shown(max(row["bytes"][name]["largest"]) / MIB, ",.1f") for name in ("stored_bytes", "peak_bytes")),
+            *(_mib(float(np.mean(row["bytes"][name]["seeds"]))) for name in BYTES),
+            *(_mib(max(row["bytes"][name]["largest"])) for name in ("stored_bytes", "peak_bytes")),
         ]
         for row in rows
     ]
@@ -215,7 +220,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
         "Sizes: what training holds (MiB), by number of distinct layers": (
             ["distinct layers", "number of parameters", *(BYTES[name] for name in parts), "a change of ties"],
             [
-                [str(n), f"{entry['parameters']:,}", *(f"{entry[name] / MIB:,.2f}" for name in (*parts, "move_bytes"))]
+                [str(n), f"{entry['parameters']:,}", *(_mib(entry[name]) for name in (*parts, "move_bytes"))]
                 for n, entry in sizes
             ],
         ),
@@ -235,9 +240,8 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     names = [row["method"] for row in results["methods"]]
     notes = excluded(results)
     if results["seeds"] and len(results["seeds"]) < FEWEST_SEEDS:
-        notes.append(
-            f"{len(results['seeds'])} seeds: below {FEWEST_SEEDS} no claim is decided; the estimates are what there is."
-        )
+        number = f"{len(results['seeds'])} seed{'s' if len(results['seeds']) > 1 else ''}"
+        notes.append(f"{number}: below {FEWEST_SEEDS} no claim is decided; the estimates are what there is.")
     if "random-map" in names and "agent" in names:
         notes.append("A random map has as many distinct layers as the agent of the same seed at its best step.")
     return notes
@@ -273,7 +277,8 @@ def page(
         "equal steps": "the best step of each run is chosen on validation blocks; losses there are of the whole splits",
         "equal time": "loss on validation blocks when the fastest method of the seed had done all its steps"
         + (f" ({', '.join(budgets)})" if budgets else "")
-        + ", interpolated in time between validations",
+        + ", interpolated in time between validations; there a step counts for the median of all steps of its method, over all "
+        "seeds, with as many distinct layers",
         "time of a step": "with what an agent does, without compilation and validation, while about as many models train at "
         "once as there are devices. What else the machine does at the time is not controlled: bench.py layers measures methods "
         "in turns",
