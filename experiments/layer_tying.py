@@ -483,10 +483,15 @@ class Jobs:
     def __init__(self, config: Config, text: Text, run: RunDirectory, resume: bool, console: Console) -> None:
         self._config, self._text, self._run, self._resume, self._console = config, text, run, resume, console
         self._lock = threading.Lock()
-        self._waiting = [(method, seed) for method in config.names for seed in config.seed_list]
-        self.records: dict[tuple[str, int], Records] = {}
+        every = [(method, seed) for method in config.names for seed in config.seed_list]
+        files = {one: run.path / FINISHED / f"{name_of(*one)}.npz" for one in every}
+        self.records: dict[tuple[str, int], Records] = {one: read_records(path) for one, path in files.items() if path.exists()}
+        for one in self.records:  # killed between writing the one and removing the other, a run leaves both
+            run.remove(f"checkpoints/{name_of(*one)}")
+        self._waiting = [one for one in every if one not in self.records]
         assert config.steps is not None
-        self.total, self.done, self.here, self.compile_s = len(self._waiting) * config.steps, 0, 0, 0.0
+        self.total, self.done = len(every) * config.steps, len(self.records) * config.steps
+        self.here, self.compile_s = 0, 0.0
         self.began, self.train_s, self.stopped = time.perf_counter(), 0.0, False
 
     def run(self, devices: Sequence["jax.Device"], stop: Callable[[], bool]) -> None:
@@ -545,14 +550,6 @@ class Jobs:
 
         assert self._config.steps is not None
         name = name_of(method, seed)
-        path = self._run.path / FINISHED / f"{name}.npz"
-        if path.exists():
-            # Killed between the two, a run leaves both.
-            self._run.remove(f"checkpoints/{name}")
-            with self._lock:
-                self.records[method, seed] = read_records(path)
-            self._told(self._config.steps, 0.0)
-            return
         job = job_of(self._config, method, seed, self._of_agent(method, seed))
         folder = self._run.checkpoints / name / "steps"
         with self._lock:  # orbax is not made to be started by several threads at once

@@ -3,7 +3,9 @@
 import json
 import os
 import pydoc_data.topics
+import re
 import shlex
+import shutil
 from pathlib import Path
 
 import jax
@@ -176,6 +178,29 @@ def test_a_killed_run_goes_on_to_the_same_bits_on_fewer_devices_and_without_what
     assert ended.status == 0, ended.err
     first, again = metrics(run), metrics(out)
     assert set(first) == set(again)
+    for name in set(first) - {"time_step"}:
+        np.testing.assert_array_equal(first[name], again[name], err_msg=name)
+
+
+def test_a_run_goes_on_from_the_models_that_are_finished(run, data, tmp_path):
+    """Six of seven are, of 22 steps each: one is trained, and the others count as done from the first line on."""
+    out = tmp_path / "partly"
+    shutil.copytree(run, out)
+    (out / "results.json").unlink()
+    file = out / "finished" / "mine-seed0.npz"
+    file.write_bytes(file.read_bytes()[:100])
+    argv = settings(data, "--out", out, "--resume")
+    damaged = end(start(*argv, script=SCRIPT))
+    assert damaged.status == 2
+    told = f"layer_tying.py: error: --resume: {file} is damaged; remove it, and that model is trained again"
+    assert damaged.err.splitlines() == [told]
+    file.unlink()
+    others = {path: path.stat().st_mtime_ns for path in (out / "finished").iterdir()}
+    ended = end(start(*argv, script=SCRIPT))
+    assert ended.status == 0, ended.err
+    assert re.findall(r"step ([\d,]+) of 154", ended.out)[0] == "132"
+    assert {path: path.stat().st_mtime_ns for path in others} == others
+    first, again = metrics(run), metrics(out)
     for name in set(first) - {"time_step"}:
         np.testing.assert_array_equal(first[name], again[name], err_msg=name)
 

@@ -62,9 +62,11 @@ def test_plain_output_where_stdout_is_no_terminal(capsys):
     with shown:
         shown.progress(50, 100, 50, 2.0, models=16)
         shown.progress(100, 100, 100, 4.0, models=16)
+        shown.progress(100, 100, 100, 4.2, models=16)
     shown.claims([CLAIM])
     out = capsys.readouterr().out
     assert "step 50 of 100  25 steps/s  400 model-steps/s  2 s left" in out
+    assert out.count("step 100 of 100") == 1
     assert "\x1b" not in out
     assert re.search(r"output-conditional +0\.333 +0\.1 to 0\.5 +0\.0123 +0\.778 +8 +supported", out)
 

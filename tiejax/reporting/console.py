@@ -37,7 +37,7 @@ class Console:
         # A pipe has no width of its own to fit into: a line is as long as it needs to be.
         self._rich = rich.console.Console(width=None if sys.stdout.isatty() else 200, soft_wrap=True, highlight=False)
         self._bar: rich.progress.Progress | None = None
-        self._printed_at = 0.0
+        self._printed_at, self._printed_step = 0.0, -1
 
     def say(self, line: str) -> None:
         """Print one line, unless quiet."""
@@ -55,6 +55,7 @@ class Console:
             self._rich.print(f"warning: {line}", markup=False)
 
     def __enter__(self) -> "Console":
+        self._printed_step = -1
         if self._rich.is_terminal and not self.quiet:
             self._bar = rich.progress.Progress(
                 rich.progress.TextColumn("{task.description}"),
@@ -83,8 +84,8 @@ class Console:
         rates = f"{rate:,.{0 if rate > 10 else 1}f} steps/s  {several}{left}"
         if self._bar:
             self._bar.update(self._task, completed=step, total=steps, rates=rates)
-        elif not self.quiet and (time.monotonic() - self._printed_at > PLAIN_EVERY_S or step == steps):
-            self._printed_at = time.monotonic()
+        elif not self.quiet and (time.monotonic() - self._printed_at > PLAIN_EVERY_S or step == steps != self._printed_step):
+            self._printed_at, self._printed_step = time.monotonic(), step
             self.say(f"step {step:,} of {steps:,}  {rates}")
 
     @contextlib.contextmanager
