@@ -279,9 +279,9 @@ def page(
         + (f" ({', '.join(budgets)})" if budgets else "")
         + ", interpolated in time between validations; there a step counts for the median of all steps of its method, over all "
         "seeds, with as many distinct layers",
-        "time of a step": "with what an agent does, without compilation and validation, while about as many models train at "
-        "once as there are devices. What else the machine does at the time is not controlled: bench.py layers measures methods "
-        "in turns",
+        "time of a step": "with what an agent does (a random one does without the reward's batch), without compilation and "
+        "validation, while about as many models train at once as there are devices. What else the machine does at the time is "
+        "not controlled: bench.py layers measures methods in turns",
         "claims": "those marked so are reported by the paper, the others ours",
         "source": "T. David Hay and L. Wolf, Dynamic Layer Tying for Parameter-Efficient Transformers, ICLR 2024 "
         "(arXiv:2401.12819)",

@@ -173,6 +173,7 @@ class _Model:
         acted = self.act() if self.job.chooser is not None else None
         losses = self.train(batches[: min(self.protocol.k, self.protocol.steps - self.step)], clock)
         reward, q_loss = self.learn(acted, batches[self.protocol.k]) if acted is not None else (None, None)
+        # A random agent makes no use of its reward, which is only recorded: that is no part of its time.
         jax.block_until_ready((self.state, q_loss))
         seconds, distinct = clock.seconds, len(np.unique(self.ties.owner))
         for loss in losses:
