@@ -17,7 +17,7 @@ import numpy as np
 from tiejax import launch
 from tiejax.reporting import checks, command_line, environment
 from tiejax.reporting.command_line import BadInput
-from tiejax.reporting.console import Console
+from tiejax.reporting.console import Console, counted
 from tiejax.reporting.run_directory import RunDirectory, plain, stop_flag
 
 if TYPE_CHECKING:
@@ -483,16 +483,16 @@ class Jobs:
     def __init__(self, config: Config, text: Text, run: RunDirectory, resume: bool, console: Console) -> None:
         self._config, self._text, self._run, self._resume, self._console = config, text, run, resume, console
         self._lock = threading.Lock()
-        every = [(method, seed) for method in config.names for seed in config.seed_list]
-        files = {one: run.path / FINISHED / f"{name_of(*one)}.npz" for one in every}
+        self._every = [(method, seed) for method in config.names for seed in config.seed_list]
+        files = {one: run.path / FINISHED / f"{name_of(*one)}.npz" for one in self._every}
         self.records: dict[tuple[str, int], Records] = {one: read_records(path) for one, path in files.items() if path.exists()}
         for one in self.records:  # killed between writing the one and removing the other, a run leaves both
             run.remove(f"checkpoints/{name_of(*one)}")
-        self._waiting = [one for one in every if one not in self.records]
+        self._waiting = [one for one in self._every if one not in self.records]
         assert config.steps is not None
-        self.total, self.done = len(every) * config.steps, len(self.records) * config.steps
+        self.total, self.done = len(self._every) * config.steps, len(self.records) * config.steps
         self.here, self.compile_s = 0, 0.0
-        self.began, self.train_s, self.stopped = time.perf_counter(), 0.0, False
+        self.began, self.train_s = time.perf_counter(), 0.0
 
     def run(self, devices: Sequence["jax.Device"], stop: Callable[[], bool]) -> None:
         """Train everything, or until `stop` says so; raises whatever a model raises, after the others have saved themselves."""
@@ -508,7 +508,11 @@ class Jobs:
                     self._console.progress(self.done, self.total, self.here, self.train_s, 1)
         for one in working:
             one.result()
-        self.stopped = len(self.records) < self.total // (self._config.steps or 1)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether models are left that did not finish."""
+        return len(self.records) < len(self._every)
 
     def _next(self) -> tuple[str, int] | None:
         with self._lock:
@@ -569,8 +573,7 @@ class Jobs:
         with self._lock:
             self.records[method, seed] = records
         number, loss = len(np.unique(records["final"]["final_owner"][0])), float(records["final"]["test"][0])
-        layers = f"{number} distinct layer{'s' if number > 1 else ''}"
-        self._console.say(f"{method}, seed {seed}: {layers}, test loss {loss:.4f} nats a piece")
+        self._console.say(f"{method}, seed {seed}: {counted(number, 'distinct layer')}, test loss {loss:.4f} nats a piece")
 
 
 def written_records(records: "Records") -> bytes:

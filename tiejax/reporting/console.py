@@ -129,6 +129,11 @@ class Console:
         self._rich.print(table, soft_wrap=False)
 
 
+def counted(number: int, thing: str) -> str:
+    """Write so many of a thing whose plural ends in s."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def number(value: float | None) -> str:
     """Write a number to three digits; a dash for None."""
     return "-" if value is None else f"{value:.3g}"

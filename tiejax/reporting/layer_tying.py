@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.reporting import layer_figures, report
+from tiejax.reporting.console import counted
 from tiejax.reporting.exor import Drawn, excluded, performance, reproduction
 from tiejax.reporting.layer_figures import MIB
 from tiejax.reporting.text_mlm import written
@@ -240,8 +241,8 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     names = [row["method"] for row in results["methods"]]
     notes = excluded(results)
     if results["seeds"] and len(results["seeds"]) < FEWEST_SEEDS:
-        number = f"{len(results['seeds'])} seed{'s' if len(results['seeds']) > 1 else ''}"
-        notes.append(f"{number}: below {FEWEST_SEEDS} no claim is decided; the estimates are what there is.")
+        seeds = counted(len(results["seeds"]), "seed")
+        notes.append(f"{seeds}: below {FEWEST_SEEDS} no claim is decided; the estimates are what there is.")
     if "random-map" in names and "agent" in names:
         notes.append("A random map has as many distinct layers as the agent of the same seed at its best step.")
     return notes
