@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from experiments import exor
-from tiejax.reporting.command_line import run_main
+from tiejax.settings.command_line import run_main
+from tiejax.studies.exor import study as exor
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 SCRIPT, TEXT_SCRIPT = EXPERIMENTS / "exor.py", EXPERIMENTS / "text_mlm.py"

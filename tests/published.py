@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax import training, tying
-from tiejax.data import exor
-from tiejax.data.exor_batches import Batch
 from tiejax.models import BidirectionalLSTM, LanguageModel, Mixer, Transformer
+from tiejax.studies.exor import task as exor
+from tiejax.studies.exor.batches import Batch
 
 LENGTH, VOCABULARY = 8, 7
 DRAWS = 300  # of initial values, where their distribution is tested

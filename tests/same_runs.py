@@ -12,6 +12,7 @@ out of the comparison, and names that have changed since are read as the new one
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -41,7 +42,7 @@ RUNS: dict[str, tuple[str, str, dict[str, str]]] = {
     "text_padded": ("text_mlm", f"{TEXT} --seeds 1 --packing padded --positions learned --layer_norm pre --dropout .1", {}),
     "text_two_devices": ("text_mlm", f"{TEXT} --seeds 1 --mesh 2 --compute_dtype bfloat16 --rematerialise true", {}),
     "text_untie": ("text_mlm", f"{TEXT} --seeds 2 --untie_at [.5] --untie_policy zero", {}),
-    "layers_resolved": ("layer_tying", f"{LAYERS} --seeds 2 --storage compact --maps {{mine:[0,0,2,2]}}", {}),
+    "layers_resolved": ("layer_tying", f"{LAYERS} --seeds 2 --storage compact --maps '{{mine: [0, 0, 2, 2]}}'", {}),
     "layers_published": (
         "layer_tying",
         f"{LAYERS} --methods [agent,untied,random-agent] --ties published --gradient owner --start frozen-random "
@@ -63,7 +64,7 @@ LEFT_OUT = ("timing", "seconds", "time_step", "time", "format", "study", "experi
 
 def command(checkout: Path, name: str, out: Path, options: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     script, given, environment = RUNS[name]
-    words = [word.replace("{text}", str(Path(options.text).resolve())) for word in given.split()]
+    words = [word.replace("{text}", str(Path(options.text).resolve())) for word in shlex.split(given)]
     words += ["--out", str(out / name), "--quiet"]
     if script in ("text_mlm", "layer_tying"):
         words += ["--data_dir", str(Path(options.data_dir).resolve())]
@@ -141,7 +142,9 @@ def differing(one: Any, other: Any, path: str = "") -> list[str]:
         found = [f"only one has {path}/{key}" for key in sorted(set(one) ^ set(other))]
         return found + [line for key in one if key in other for line in differing(one[key], other[key], f"{path}/{key}")]
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return [line for place, pair in enumerate(zip(one, other, strict=True)) for line in differing(*pair, f"{path}[{place}]")]
+        return [
+            line for place, pair in enumerate(zip(one, other, strict=True)) for line in differing(*pair, f"{path}[{place}]")
+        ]
     return [] if one == other else [f"{path}: {str(one)[:80]} and {str(other)[:80]}"]
 
 

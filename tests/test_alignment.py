@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from tiejax.analysis import tables
-from tiejax.analysis.alignment import (
-    alignment,
-    canonical_correlations,
-    cross_products,
-    neighbour_overlap,
-    token_cosines,
-)
+from tiejax.geometry import tables
+from tiejax.geometry.alignment import alignment, canonical_correlations, cross_products, neighbour_overlap, token_cosines
 
 
 def gaussian(rows, width, seed=0):

@@ -9,19 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tiejax.analysis import (
-    Claim,
+from tiejax.geometry.distances import (
     area_under_log,
-    assess,
     group_pairs,
-    holm,
     log_roughness,
     mean_distance,
-    paired_test,
     pairwise_distances,
     symbol_pairs,
 )
-from tiejax.analysis import exor as findings
+from tiejax.statistics.claims import Claim, assess
+from tiejax.statistics.paired_test import holm, paired_test
+from tiejax.studies.exor import claims as findings
 
 MAIN = findings.Symbols(7, 4, 5, {"zero": (0, 1), "one": (2, 3)}, (0.1, 0.9, 0.5, 0.5))
 DH = findings.Symbols(7, 4, 5, {"zero": (0,), "one": (2, 3)}, (1.0, 0.0, 0.5, 0.5))

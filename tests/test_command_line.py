@@ -14,11 +14,10 @@ import pytest
 import yaml
 from processes import EXPERIMENTS, SCRIPT, Ended, assert_refused, command_here, end, start, start_python, tree, wait_until
 
-from experiments import exor
-from tiejax import launch
-from tiejax.reporting import run_directory
-from tiejax.reporting.command_line import BadInput
-from tiejax.reporting.run_directory import RunDirectory
+from tiejax.runs import launch, run_directory
+from tiejax.runs.run_directory import RunDirectory
+from tiejax.settings.command_line import BadInput
+from tiejax.studies.exor import study as exor
 
 FIELDS = [field.name for field in dataclasses.fields(exor.Config)]
 FILES = {

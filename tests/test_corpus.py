@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import Ended, end, start_python
 
-from tiejax.data import corpus
-from tiejax.data.corpus import CorpusError
+from tiejax.text import corpus
+from tiejax.text.corpus import CorpusError
 
 NOVELS = Path(__file__).parents[2] / "shared" / "data" / "gutenberg-fiction"
 

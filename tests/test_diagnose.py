@@ -16,11 +16,12 @@ from safetensors.numpy import load_file, save_file
 from scipy import linalg, stats
 from tokenizers import Tokenizer, decoders, models
 
-from experiments import diagnose
-from tiejax.data import hub_tokens
-from tiejax.reporting import command_line, verdict
-from tiejax.reporting.command_line import run_main
-from tiejax.reporting.console import Console
+from tiejax.hub import tokens as hub_tokens
+from tiejax.runs.console import Console
+from tiejax.settings import command_line
+from tiejax.settings.command_line import run_main
+from tiejax.studies.diagnosis import study as diagnose
+from tiejax.studies.diagnosis import verdict
 
 SCRIPT = Path(diagnose.__file__)
 NAMES = "model.embed_tokens.weight", "lm_head.weight"
@@ -150,7 +151,7 @@ def test_a_tied_checkpoint_from_command_to_page(here, command):
 
 
 def test_markup_in_a_token_is_text(here):
-    from tiejax.reporting import diagnose as pages
+    from tiejax.studies.diagnosis import checkpoint_page as pages
 
     first, second = pair(len(PIECES))
     results, arrays = results_of(make(here / "c", dict(zip(NAMES, (first, second), strict=True)), pieces=PIECES))
@@ -240,7 +241,7 @@ EDGES = {
 
 @pytest.mark.parametrize("name", list(EDGES))
 def test_degenerate_tables_are_reported_without_a_warning(here, name):
-    from tiejax.reporting import diagnose as pages
+    from tiejax.studies.diagnosis import checkpoint_page as pages
 
     first, second, text = EDGES[name]
     options = {}

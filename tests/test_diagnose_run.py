@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import diagnose, diagnose_run, untying
-from tiejax.analysis.alignment import alignment
-from tiejax.analysis.equivalence import conditional_distance
-from tiejax.data import exor
-from tiejax.reporting.console import Console
+from tiejax.geometry.alignment import alignment
+from tiejax.geometry.equivalence import conditional_distance
+from tiejax.runs.console import Console
+from tiejax.studies.diagnosis import run as diagnose_run
+from tiejax.studies.diagnosis import study as diagnose
+from tiejax.studies.exor import task as exor
+from tiejax.studies.untying import study as untying
 
 SETTINGS = ["--steps", "30", "--bits", "4", "--seeds", "2", "--record_every", "10", "--exact_every", "10", "--quiet"]
 

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from experiments import exor as experiment
-from tiejax.analysis.dose_response import slopes
+from tiejax.studies.exor import study as experiment
+from tiejax.studies.exor.dose_response import slopes
 
 
 def test_slopes_against_polyfit():

@@ -10,12 +10,12 @@ import pytest
 from scipy.spatial import distance
 from scipy.special import log_softmax, rel_entr
 
-from experiments import exor as experiment
-from tiejax.analysis import equivalence as measures
-from tiejax.analysis import optimality
-from tiejax.analysis.equivalence import conditional_distance, jensen_shannon, semantic_distance, violation
-from tiejax.analysis.optimality import conditioning, optimality_residual
-from tiejax.data import exor
+from tiejax.geometry import equivalence as measures
+from tiejax.geometry import optimality
+from tiejax.geometry.equivalence import conditional_distance, jensen_shannon, semantic_distance, violation
+from tiejax.geometry.optimality import conditioning, optimality_residual
+from tiejax.studies.exor import study as experiment
+from tiejax.studies.exor import task as exor
 from tiejax.training import Recorder, train
 
 LN2 = math.log(2)

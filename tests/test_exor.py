@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments import exor as experiment
+from tiejax.studies.exor import study as experiment
 
 TINY = ["--steps", "20", "--record_every", "10", "--exact_every", "10", "--quiet"]
 

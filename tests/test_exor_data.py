@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tiejax.data import exor, exor_batches
-from tiejax.training import Expectations, exact_risk, stream
+from tiejax.studies.exor import batches as exor_batches
+from tiejax.studies.exor import risk as exact_risk
+from tiejax.studies.exor import task as exor
+from tiejax.studies.exor.risk import Expectations
+from tiejax.training import stream
 
 # The spec's table, to the four digits that it gives.
 TABLE = {"main": (0.7016, 0.5077), "dh": (0.7520, 0.3438), "no-dh": (0.9504, 0.1613)}

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import layer_tying
 from tiejax import tying
+from tiejax.studies.layer_tying import study as layer_tying
 from tiejax.training.layered import stack_of
 
 VOCABULARY, CONTEXT = 13, 7
@@ -110,7 +110,7 @@ def test_initial_values_are_gpt2s():
     [("published_code", 450_942_400), ("paper", 1_557_611_200), ("bert_causal", 12 * (12 * 768**2 + 13 * 768) + 50_771 * 768)],
 )
 def test_presets_have_the_published_numbers_of_parameters(file, parameters):
-    from tiejax.reporting import command_line
+    from tiejax.settings import command_line
 
     path = f"configs/layer_tying/{file}.yaml"
     settings, _ = command_line.parse(layer_tying.Config, layer_tying.EXPERIMENT.command, ["--config", path])

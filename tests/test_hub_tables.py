@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tiejax.data import hub_tables
-from tiejax.data.hub_families import FAMILIES, find_tables, flag_of
-from tiejax.data.hub_tables import CheckpointError, HubTable, open_checkpoint, table
+from tiejax.hub import tables as hub_tables
+from tiejax.hub.families import FAMILIES, find_tables, flag_of
+from tiejax.hub.tables import CheckpointError, HubTable, open_checkpoint, table
 
 ROWS, WIDTH = 23, 4
 
@@ -268,7 +268,7 @@ def test_scales_are_noted(tmp_path):
 
 
 def test_a_table_is_one_for_the_analysis(tmp_path):
-    from tiejax.analysis.tables import Table
+    from tiejax.geometry.tables import Table
 
     opened = open_checkpoint(checkpoint(tmp_path / "c", {"t": values()}))
     found = table(opened, "t", "--input_table")

@@ -6,9 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from tiejax.analysis import layer_tying as analysis
-from tiejax.reporting import layer_figures, layer_tying
-from tiejax.reporting.run_directory import plain
+from tiejax.runs.run_directory import plain
+from tiejax.studies.layer_tying import claims as analysis
+from tiejax.studies.layer_tying import figures as layer_figures
+from tiejax.studies.layer_tying import page as layer_tying
 
 LAYERS, STEPS = 4, 4
 METHODS = ("untied", "agent", "all-one")

@@ -14,10 +14,10 @@ import pytest
 import safetensors
 from processes import EXPERIMENTS, assert_refused, command_here, end, start, tree, wait_until
 
-from experiments import layer_tying as experiment
 from tiejax import tying
+from tiejax.studies.layer_tying import study as experiment
+from tiejax.studies.layer_tying.job import Data, Job, run_job
 from tiejax.training import Checkpoints
-from tiejax.training.tying_run import Data, Job, run_job
 
 SCRIPT = EXPERIMENTS / "layer_tying.py"
 SMALL = shlex.split("""
@@ -123,7 +123,7 @@ def _fields(run):
 
 class _Silent:
     def preparing(self):
-        from tiejax.reporting.console import Console
+        from tiejax.runs.console import Console
 
         return Console(quiet=True).preparing()
 
@@ -284,7 +284,7 @@ def test_bad_input(argv, words, here, monkeypatch, capsys):
 
 
 def test_every_configuration_is_one():
-    from tiejax.reporting import command_line
+    from tiejax.settings import command_line
 
     for path in sorted((Path(SCRIPT).parents[1] / "configs" / "layer_tying").glob("*.yaml")):
         config, _ = command_line.parse(experiment.Config, experiment.EXPERIMENT.command, ["--config", str(path)])
@@ -293,8 +293,8 @@ def test_every_configuration_is_one():
 
 def test_lists_of_methods_agree():
     """The analysis, the figures and the maps know methods by name, and may not import the experiment's list."""
-    from tiejax.analysis.layer_tying import NOT_STATIC
-    from tiejax.reporting.layer_figures import METHOD_COLOURS
+    from tiejax.studies.layer_tying.claims import NOT_STATIC
+    from tiejax.studies.layer_tying.figures import METHOD_COLOURS
 
     fixed = {name for name in experiment.METHODS if name not in experiment.AGENTS and name not in experiment.AFTER_AGENT}
     assert fixed == set(tying.MAPS)

@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import layer_tying
 from tiejax import tying
+from tiejax.studies.layer_tying import study as layer_tying
 from tiejax.training.layered import LayeredAdamW, LayeredState, height_of, moved, stack_of, with_stack
 
 VOCABULARY, LAYERS = 11, 3

@@ -11,7 +11,8 @@ import pytest
 from scipy import stats
 
 from tiejax import tying
-from tiejax.models import BidirectionalLSTM, Mixer, Transformer, columns
+from tiejax.models import BidirectionalLSTM, Mixer, Transformer
+from tiejax.models import features_first as columns
 from tiejax.models.transformer import ACTIVATIONS
 
 

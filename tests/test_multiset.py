@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from scipy import stats
 from test_exor_data import every_visit, variant
 
-from experiments import exor as experiment
 from tiejax import models, training
-from tiejax.data import exor, exor_batches, exor_multisets
 from tiejax.models import multiset
 from tiejax.models.transformer import ACTIVATIONS
+from tiejax.studies.exor import batches as exor_batches
+from tiejax.studies.exor import multisets as exor_multisets
+from tiejax.studies.exor import study as experiment
+from tiejax.studies.exor import task as exor
 
 BATCH = 9
 

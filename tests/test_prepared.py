@@ -15,8 +15,9 @@ import tensorflow_datasets as tfds
 from processes import end, start_python, tree
 from tensorflow_datasets.core import shuffle
 
-from tiejax.data import corpus, prepared, tokenizer
-from tiejax.data.corpus import CorpusError
+from tiejax.text import corpus, tokenizer
+from tiejax.text import sentences as prepared
+from tiejax.text.corpus import CorpusError
 
 ROOT = Path(__file__).parents[1]
 NOVEL = ROOT.parent / "shared" / "data" / "gutenberg-fiction" / "carroll_alice-in-wonderland.txt"

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tiejax.training import q_learning
+from tiejax.studies.layer_tying import q_learning
 
 LAYERS = 3  # 1 + 2 + 3 values: layer 1 has places 1 and 2, layer 2 has 3, 4 and 5
 

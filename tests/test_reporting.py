@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tiejax.reporting import console, exor, figures, report
-from tiejax.reporting.run_directory import RunDirectory, plain
+from tiejax.reporting import figures
+from tiejax.reporting import page as report
+from tiejax.runs import console
+from tiejax.runs.run_directory import RunDirectory, plain
+from tiejax.studies.exor import page as exor
 
 ROOT = Path(__file__).parent.parent
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import linalg, stats
 
-from tiejax.analysis import roles, tables
-from tiejax.analysis.alignment import OLMO_1B, alignment, canonical_correlations, cross_products
+from tiejax.geometry import roles, tables
+from tiejax.geometry.alignment import OLMO_1B, alignment, canonical_correlations, cross_products
 
 MARKS = OLMO_1B["least_squares"], OLMO_1B["neighbour_overlap"]
 

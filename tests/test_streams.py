@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tokenizers
 
-from tiejax.data import blocks, streams
-from tiejax.data import tokenizer as tokenization
-from tiejax.data.corpus import CorpusError
+from tiejax.text import blocks, streams
+from tiejax.text import tokenizer as tokenization
+from tiejax.text.corpus import CorpusError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 WIKITEXT, GPT2 = SHARED / "wikitext-2", SHARED / "gpt2"

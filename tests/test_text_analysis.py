@@ -13,10 +13,12 @@ from scipy import stats
 from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from tiejax.analysis import text_mlm as analysis
-from tiejax.reporting import exor, figures, text_mlm
+from tiejax.reporting import figures
 from tiejax.reporting.event_files import EventFiles
-from tiejax.reporting.run_directory import plain
+from tiejax.runs.run_directory import plain
+from tiejax.studies.exor import page as exor
+from tiejax.studies.text_mlm import claims as analysis
+from tiejax.studies.text_mlm import page as text_mlm
 
 ROOT = Path(__file__).parent.parent
 RECORDS, VALIDATIONS, START = 20, 5, 4.8

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tiejax.data import text_batches
-from tiejax.data.text_batches import Masking, buckets, slots_for
-from tiejax.data.twins import COMMON_WORDS, Twins, plant, unrelated
+from tiejax.text import masking as text_batches
+from tiejax.text.masking import Masking, buckets, slots_for
+from tiejax.text.twins import COMMON_WORDS, Twins, plant, unrelated
 
 SIZE, SPECIAL, MASK = 50, (0, 1, 2, 3, 4), 4
 TWINS = Twins(SIZE, ("ten", "eleven", "unknown"), (10, 11, 1), (0.5, 0.1, 0.5))

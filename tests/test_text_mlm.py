@@ -17,10 +17,11 @@ import pytest
 import yaml
 from processes import TEXT_SCRIPT, assert_refused, command_here, end, start, start_python, tree, wait_until
 
-from experiments import diagnose, diagnose_run
-from experiments import text_mlm as experiment
-from tiejax import launch
-from tiejax.analysis.text_mlm import analyse
+from tiejax.runs import launch
+from tiejax.studies.diagnosis import run as diagnose_run
+from tiejax.studies.diagnosis import study as diagnose
+from tiejax.studies.text_mlm import study as experiment
+from tiejax.studies.text_mlm.claims import analyse
 
 ROOT = TEXT_SCRIPT.parents[1]
 SHARED = ROOT.parent / "shared" / "data"
@@ -336,7 +337,7 @@ def test_the_published_setting():
     assert (config.positions, config.layer_norm, config.identical_layers, config.embedding_std) == ("none", "post", True, 0.3)
     if not SHARED.is_dir():
         pytest.skip("shared data is missing: parameters are counted with its vocabulary")
-    from tiejax.data import tokenizer
+    from tiejax.text import tokenizer
 
     vocabulary = tokenizer.vocabulary(tokenizer.load(str(SHARED / "bert-base-uncased" / "vocab.txt")))
     twins, missing = experiment.planting.plant(config.sets, vocabulary.size, vocabulary.id_of, vocabulary.unknown)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tiejax import models, training, tying
-from tiejax.data.text_batches import Masking
-from tiejax.data.text_rows import Stream
-from tiejax.data.twins import Twins
+from tiejax.text.masking import Masking
+from tiejax.text.packing import Stream
+from tiejax.text.twins import Twins
 
 torch = pytest.importorskip("torch")
 

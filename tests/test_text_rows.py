@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiejax.data.text_rows import Stream, TextFeed, filling, pack, rows_for
+from tiejax.text.packing import Stream, TextFeed, filling, pack, rows_for
 
 PAD = 99
 

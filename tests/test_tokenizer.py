@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from processes import Ended, end, start_python
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from tiejax.data import tokenizer as tokenization
-from tiejax.data.corpus import CorpusError
+from tiejax.text import tokenizer as tokenization
+from tiejax.text.corpus import CorpusError
 
 BERT = Path(__file__).parents[2] / "shared" / "data" / "bert-base-uncased" / "vocab.txt"
 GPT2 = BERT.parents[1] / "gpt2"

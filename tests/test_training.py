@@ -9,8 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import exor as experiment
 from tiejax import training, tying
+from tiejax.studies.exor import study as experiment
 from tiejax.training import Subject, TrainState, constant, cosine_cycle, make_optimizer, make_step, stream, train
 from tiejax.training.ensemble import subjects
 from tiejax.training.loss import cross_entropy

@@ -9,10 +9,12 @@ import pytest
 import yaml
 from processes import assert_refused, command_here, tree
 
-from experiments import untying as experiment
-from tiejax import launch, training
-from tiejax.analysis import paired, untying
-from tiejax.analysis.untying import Variants
+from tiejax import training
+from tiejax.runs import launch
+from tiejax.statistics import paired_test as paired
+from tiejax.statistics import untie_curve as untying
+from tiejax.statistics.untie_curve import Variants
+from tiejax.studies.untying import study as experiment
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "untying"
 STEPS = [0, 25, 50, 75, 100]

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import exor as experiment
 from tiejax import tying
-from tiejax.analysis import uses
+from tiejax.geometry import uses
+from tiejax.studies.exor import study as experiment
 from tiejax.training.ensemble import subjects
 
 

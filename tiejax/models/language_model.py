@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 
-from tiejax.models import columns
+from tiejax.models import features_first as columns
 from tiejax.models.initializers import default_dtype, layer_norm
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from tiejax.models import columns
+from tiejax.models import features_first as columns
 from tiejax.models.initializers import default_dtype, uniform
 
 

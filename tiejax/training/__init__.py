@@ -1,5 +1,7 @@
 """Training: optimizer and schedules, the step, the seed ensemble, checkpoints."""
 
+from tiejax.studies.exor.risk import Expectations as Expectations
+from tiejax.studies.exor.risk import exact_risk as exact_risk
 from tiejax.training import cluster as cluster
 from tiejax.training.checkpoint import CheckpointMismatch as CheckpointMismatch
 from tiejax.training.checkpoint import Checkpoints as Checkpoints
@@ -10,8 +12,6 @@ from tiejax.training.ensemble import Recorder as Recorder
 from tiejax.training.ensemble import Subject as Subject
 from tiejax.training.ensemble import all_finite as all_finite
 from tiejax.training.ensemble import by_variant as by_variant
-from tiejax.training.exact_risk import Expectations as Expectations
-from tiejax.training.exact_risk import exact_risk as exact_risk
 from tiejax.training.keys import stream as stream
 from tiejax.training.loss import asked_loss as asked_loss
 from tiejax.training.loss import masked_lm_loss as masked_lm_loss

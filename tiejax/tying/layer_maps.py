@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tiejax.tying.layers import Owner, check_owner, independent
+from tiejax.tying.owner import Owner, check_owner, independent
 from tiejax.tying.tie import TieError
 
 MAPS = ("untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves")

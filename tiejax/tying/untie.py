@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from tiejax.tying.store import store, view
-from tiejax.tying.symmetric import symmetrise
+from tiejax.tying.switched import symmetrise
 from tiejax.tying.tie import PyTree, Tie, TieError, apply_transform, leaves_by_path, resolve
 
 Policy = Literal["copy", "zero", "zero-keep-count", "split"]

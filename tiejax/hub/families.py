@@ -1,0 +1,204 @@
+"""Where the common families of models keep their input and output tables, and what their configuration says of them."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tiejax.hub.tables import DTYPES, Checkpoint, CheckpointError, HubTable, Tensor, table
+
+FLAG = "tie_word_embeddings"
+NORMED = "Layer normalisation follows the input table, so that the scale of its rows is lost on the way into the model."
+TRANSFORMED = "A dense layer of its own stands before the output table, and can turn hidden states into another space."
+SCALED_LOGITS = (
+    "Where the flag says tied, logits are divided by the square root of the width; where it says untied, they are not. "
+    "Tied and untied models of this family so differ in scale as well, and the norms of their tables with it."
+)
+SCALED_INPUT = (
+    "Input embeddings are multiplied by the square root of the width before the first layer, output embeddings are not: "
+    "the norms of the two tables are on different scales, also in a tied model."
+)
+# Keys of a configuration that scale embeddings or logits, whatever the family.
+SCALES = ("embedding_multiplier", "scale_emb", "logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
+
+
+class Family(NamedTuple):
+    """The names of a family's tables, the likeliest first; each may stand behind a prefix and a dot.
+
+    types: `model_type` of its configurations. ties: what a configuration without the flag means, None where versions of the
+    library disagree. notes: what its tables have between them and the model, which no table shows.
+    """
+
+    title: str
+    types: tuple[str, ...]
+    input: tuple[str, ...]
+    output: tuple[str, ...]
+    ties: bool | None
+    notes: tuple[str, ...] = ()
+
+
+WORD, TOKENS, LM_HEAD = ("word_embeddings.weight",), ("embed_tokens.weight",), ("lm_head.weight",)
+SHARED = ("shared.weight", "decoder.embed_tokens.weight", "encoder.embed_tokens.weight")
+FAMILIES = (
+    Family("BERT", ("bert",), WORD, ("cls.predictions.decoder.weight",), True, (NORMED, TRANSFORMED)),
+    Family("ALBERT", ("albert",), WORD, ("predictions.decoder.weight",), True, (NORMED, TRANSFORMED)),
+    Family("DistilBERT", ("distilbert",), WORD, ("vocab_projector.weight",), True, (NORMED, TRANSFORMED)),
+    Family("ELECTRA", ("electra",), WORD, ("generator_lm_head.weight",), True, (NORMED, TRANSFORMED)),
+    Family(
+        "RoBERTa",
+        ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert"),
+        WORD,
+        ("lm_head.decoder.weight",),
+        True,
+        (NORMED, TRANSFORMED),
+    ),
+    Family("ModernBERT", ("modernbert",), ("tok_embeddings.weight",), ("decoder.weight",), True, (NORMED, TRANSFORMED)),
+    Family("GPT-2", ("gpt2",), ("wte.weight",), LM_HEAD, True),
+    Family("GPT-J", ("gptj",), ("wte.weight",), LM_HEAD, False),
+    Family("NeoX (Pythia)", ("gpt_neox",), ("embed_in.weight",), ("embed_out.weight",), False),
+    Family("Llama", ("llama", "mistral", "mixtral", "phi", "phi3"), TOKENS, LM_HEAD, False),
+    Family("Qwen", ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), TOKENS, LM_HEAD, False),
+    Family(
+        "Gemma", ("gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text"), TOKENS, LM_HEAD, True, (SCALED_INPUT,)
+    ),
+    Family("OLMo", ("olmo", "olmo2", "olmo3", "olmoe"), TOKENS, LM_HEAD, False),
+    Family("OPT", ("opt",), TOKENS, LM_HEAD, True),
+    Family("BLOOM", ("bloom",), WORD, LM_HEAD, True, (NORMED,)),
+    Family("Falcon", ("falcon",), WORD, LM_HEAD, True),
+    Family("T5", ("t5",), SHARED, LM_HEAD, True, (SCALED_LOGITS,)),
+    Family("mT5", ("mt5", "umt5"), SHARED, LM_HEAD, None, (SCALED_LOGITS,)),
+    Family("BART", ("bart", "mbart"), SHARED, LM_HEAD, True, (NORMED,)),
+)
+
+
+class Flag(NamedTuple):
+    """What the configuration says: tied or not, None where it is unknown; and where that stands."""
+
+    tied: bool | None
+    where: str
+
+
+class Tables(NamedTuple):
+    """The input table of a checkpoint and its output table, None if none is stored; what is known around them.
+
+    family: None if `model_type` is unknown. bias: the tensor that adds to the logits of each token, where there is one.
+    head: False if the checkpoint's architecture predicts no tokens at all.
+    """
+
+    family: str | None
+    input: HubTable
+    output: HubTable | None
+    bias: str | None
+    flag: Flag
+    head: bool
+    notes: tuple[str, ...]
+
+
+def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_table: str | None = None) -> Tables:
+    """Return the tables of a checkpoint, found by its family's names or, where given, by their own.
+
+    Raises CheckpointError where there is none, or several, or where the shapes do not fit each other.
+    """
+    config = checkpoint.config
+    family = family_of(config)
+    inputs = [family.input] if family else [one.input for one in FAMILIES]
+    outputs = [family.output] if family else [one.output for one in FAMILIES]
+    name = input_table or _only(checkpoint, _named(checkpoint, inputs), "input")
+    if name is None:
+        raise CheckpointError(f"{checkpoint.folder}: {_nowhere(checkpoint)}")
+    tokens = _text(config).get("vocab_size")
+    first = table(checkpoint, name, "--input_table", tokens if isinstance(tokens, int) else None)
+    if output_table is not None and output_table == name:
+        raise CheckpointError(f"--output_table {output_table}: is the input table itself; leave it out if no other is stored")
+    rows = first.shape[0]
+    fitting = [one for one in _named(checkpoint, outputs) if one.name != name and rows in one.shape]
+    # A head whose shape does not fit is still the head: better to say so than to call the model tied.
+    other = output_table or _only(checkpoint, fitting or _named(checkpoint, outputs[:1] if family else []), "output")
+    second = table(checkpoint, other, "--output_table", rows) if other else None
+    if second is not None and second.shape[0] != rows:
+        raise CheckpointError(
+            f"--output_table {second.name}: is {list(second.tensor.shape)}, the input table {name} {list(first.tensor.shape)}: "
+            "both need one row per token; name the right ones by --input_table and --output_table"
+        )
+    notes = (*(family.notes if family else ()), *_scales(config))
+    bias = _bias(checkpoint, second, outputs, rows)
+    return Tables(family.title if family else None, first, second, bias, flag_of(config), _predicts(config), notes)
+
+
+def family_of(config: dict[str, Any]) -> Family | None:
+    """Return the family that a configuration's `model_type`, or that of its text model, names."""
+    types = [part.get("model_type") for part in (config, _text(config))]
+    return next((family for kind in types for family in FAMILIES if kind in family.types), None)
+
+
+def flag_of(config: dict[str, Any]) -> Flag:
+    """Return what a configuration says of tying, by its flag or by its family's default."""
+    for part, where in ((config, ""), (_text(config), "text_config.")):
+        if isinstance(part.get(FLAG), bool):
+            return Flag(part[FLAG], f"{where}{FLAG}: {str(part[FLAG]).lower()}")
+    family = family_of(config)
+    if family is None or family.ties is None:
+        return Flag(None, f"no {FLAG}, and no default is known for this model")
+    return Flag(family.ties, f"no {FLAG}; the default of {family.title} is {str(family.ties).lower()}")
+
+
+def _text(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a configuration that is about the text model."""
+    part = config.get("text_config")
+    return part if isinstance(part, dict) else config
+
+
+def _named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tensor]:
+    """Return the matrices under any of the families' names; within a family, under its first that occurs."""
+    found: dict[str, Tensor] = {}
+    for of_family in names:
+        for wanted in of_family:
+            hits = {
+                name: tensor
+                for name, tensor in checkpoint.tensors.items()
+                if (name == wanted or name.endswith(f".{wanted}")) and len(tensor.shape) == 2
+            }
+            if hits:
+                found |= hits
+                break
+    return list(found.values())
+
+
+def _only(checkpoint: Checkpoint, found: Sequence[Tensor], role: str) -> str | None:
+    if len(found) > 1:
+        shown = ", ".join(f"{one.name} {list(one.shape)}" for one in found[:5]) + (", ..." if len(found) > 5 else "")
+        raise CheckpointError(
+            f"{checkpoint.folder}: several tensors may be the {role} table; name one by --{role}_table: {shown}"
+        )
+    return found[0].name if found else None
+
+
+def _nowhere(checkpoint: Checkpoint) -> str:
+    matrices = [one for one in checkpoint.tensors.values() if len(one.shape) == 2 and one.dtype in DTYPES]
+    tall = sorted(matrices, key=lambda one: -max(one.shape))[:3]
+    shown = f" (the longest matrices: {', '.join(f'{one.name} {list(one.shape)}' for one in tall)})" if tall else ""
+    return f"no tensor has a usual name of an input table; name it by --input_table{shown}"
+
+
+def _bias(checkpoint: Checkpoint, output: HubTable | None, outputs: Sequence[Sequence[str]], rows: int) -> str | None:
+    heads = [output.name] if output else [name for of_family in outputs for name in of_family]
+    wanted = [head.removesuffix("weight") + "bias" for head in heads]
+    # BERT and its kin also keep the bias one level up, beside the decoder.
+    wanted += [name.removesuffix("decoder.bias") + "bias" for name in wanted if name.endswith(".decoder.bias")]
+    for name, tensor in checkpoint.tensors.items():
+        if tensor.shape == (rows,) and any(name == one or name.endswith(f".{one}") for one in wanted):
+            return name
+    return None
+
+
+def _predicts(config: dict[str, Any]) -> bool:
+    """Whether the architecture, where it is named, predicts tokens."""
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names:
+        return True
+    return any(re.search("MaskedLM|CausalLM|LMHead|ConditionalGeneration|PreTraining", str(name)) for name in names)
+
+
+def _scales(config: dict[str, Any]) -> tuple[str, ...]:
+    text = _text(config)
+    found = [f"{key} {text[key]}" for key in SCALES if isinstance(text.get(key), int | float) and text[key] != 1]
+    return (f"config.json scales embeddings or logits ({', '.join(found)}), which no table shows.",) if found else ()

@@ -1,0 +1,75 @@
+"""The parts that the pages of several studies share: tables of numbers, settings in words, how to reproduce."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tiejax.reporting.uses import VARIANTS
+from tiejax.runs.console import duration
+
+
+def flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+    """Return the arrays of a nested mapping by their names in words; entries that are None are left out."""
+    rows: dict[str, np.ndarray] = {}
+    for name, value in entry.items():
+        words = prefix + name.replace("_", " ")
+        if isinstance(value, Mapping):
+            rows |= flat(value, f"{words}, ")
+        elif value is not None:
+            rows[words] = np.asarray(value, dtype=float)  # null, as in an empty split, becomes NaN
+    return rows
+
+
+def medians(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarray]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the report's table of medians and quartiles over seeds, values `[seed]` by name."""
+    rows = []
+    for name in untied:
+        row = [name]
+        for values in (untied[name], tied[name], tied[name] - untied[name]):
+            low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+            row.append("-" if math.isnan(middle) else f"{middle:.4f}  [{low:.4f}, {high:.4f}]")
+        rows.append(row)
+    return ["", *VARIANTS, "tied - untied"], rows
+
+
+def performance(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
+    """Write a run's times for the page's setting; nothing if this process trained nothing."""
+    if not timing["train_s"]:
+        return {}
+    since = " since the run was last resumed" if facts.get("resumed") else ""
+    devices = f"{len(facts['devices'])} x {facts['devices'][0]}"
+    return {
+        "time": f"{duration(timing['train_s'])} of training{since}, {timing['compile_s']:.1f} s of compilation, "
+        f"{timing['model_steps_per_s']:,.0f} model-steps per second, on {devices}"
+    }
+
+
+def model_of(results: Mapping[str, Any]) -> str:
+    """Write what the model of a run is, for the page's setting."""
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["model"].items())
+
+
+def training_of(results: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Write how a run was trained, for the page's setting."""
+    return (
+        f"{results['steps']:,} steps of {config['optimizer']}, {config['schedule']} rate from "
+        f"{config['learning_rate']:g}, weight decay {config['weight_decay']:g}"
+    )
+
+
+def reproduction(facts: Mapping[str, Any], config_text: str) -> dict[str, str]:
+    """Write how to repeat a run: its command, its settings, what it was made with."""
+    packages = [f"{name} {version}" for name, version in facts["versions"].items()]
+    return {
+        "The command of this run:": facts["command"],
+        "All its settings, for --config:": config_text,
+        "With:": "\n".join([*packages, f"python {facts['python']}", *facts["devices"], f"commit {facts['git_commit']}"]),
+    }
+
+
+def excluded(results: Mapping[str, Any]) -> list[str]:
+    """Return the page's note on members that became non-finite, if there are any."""
+    members = ", ".join(f"{row['variant']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
+    return [f"Left out with their partners because they became non-finite: {members}."] if results["excluded_seeds"] else []

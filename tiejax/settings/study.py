@@ -1,0 +1,36 @@
+"""A study as a command: its name, what may be asked of it, and where it is run."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from tiejax.settings.command_line import CommandLine
+
+SWITCHES = {
+    "resume": "go on with the unfinished run in the run directory, to the result of an uninterrupted one",
+    "overwrite": "remove the run that is in the run directory and start anew",
+    "distributed": "work together with the other processes of the cluster that started this one (as on a TPU pod); "
+    "needless under Slurm and Open MPI, or where JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are set",
+    "quiet": "print nothing but warnings and the path of the report",
+    "deterministic": "ask a GPU for operations that give the same bits every time (slower); a CPU needs no asking",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A study as a command.
+
+    name: what a run directory says of who made it. settings: dataclass of what may be asked, with a field `out` and a method
+    `resolved`, which writes every default out or raises BadInput. module: has `run(request)`, and is imported once the
+    settings are found good. may_change: settings that change no result, so that a resumed run may have others.
+    single_process: it never is one of several processes. device_a_core: whether a run with these settings wants every core
+    to be a device, where the environment says nothing.
+    """
+
+    name: str
+    settings: type[Any]
+    command: CommandLine
+    module: str
+    may_change: tuple[str, ...] = ()
+    single_process: bool = False
+    device_a_core: Callable[[Any], bool] = lambda settings: True

@@ -1,0 +1,29 @@
+"""Arms that are compared in pairs: their names, and the seeds that stayed finite in all of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+VARIANTS = ("untied", "tied")
+
+
+def of_seeds(metrics: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the arrays of metrics.npz for the chosen places of its seed axis."""
+    kept = {name: values[:, chosen] if values.ndim > 2 else values for name, values in metrics.items()}
+    return kept | {"seeds": metrics["seeds"][chosen]}
+
+
+def who_lasted(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return which places of the seed axis stayed finite in every variant, and what results.json says of the others."""
+    seeds, lasting = metrics["seeds"], np.asarray(metrics["finite"])  # lasting: [variant, seed, record]
+    finite = np.asarray(lasting.all(axis=(0, 2)))
+    left = [
+        {
+            "variant": str(metrics["variants"][variant]),
+            "seed": int(seeds[seed]),
+            "step": int(metrics["step"][np.argmin(lasting[variant, seed])]),
+        }
+        for variant, seed in np.argwhere(~lasting.all(axis=2)).tolist()
+    ]
+    return finite, {"seeds": seeds[finite].tolist(), "excluded_seeds": seeds[~finite].tolist(), "non_finite": left}

@@ -1,0 +1,67 @@
+"""What may be asked of a diagnosis."""
+
+import dataclasses
+from pathlib import Path
+
+from tiejax.settings import checks
+from tiejax.settings.command_line import BadInput, CommandLine
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Where the input and output tables of a checkpoint stand.
+
+    Args:
+        checkpoint: folder of a checkpoint in the hub's format, or directory of a run of ours
+        corpus: a text file, a folder of them, or .gz, in which the checkpoint's tokenizer counts tokens, for their ranks of
+            frequency (default: tokens rank by their ids)
+        input_table: tensor of the input embeddings (default: found by the usual names of the model's family)
+        output_table: tensor of the output embeddings (default: found by the usual names of the model's family)
+        tokenizer: a tokenizer.json, a vocab.txt, or a name on the hub (default: the checkpoint's own)
+        neighbours: how many nearest neighbours of a token are compared
+        sample: of how many tokens; neighbours are looked for among all
+        seed: of what is drawn
+        out: directory of the diagnosis (default: runs/diagnose/NAME, by the folder's name)
+    """
+
+    checkpoint: str | None = None
+    corpus: str | None = None
+    input_table: str | None = None
+    output_table: str | None = None
+    tokenizer: str | None = None
+    neighbours: int = 10
+    sample: int = 2000
+    seed: int = 0
+    out: str | None = None
+
+    def resolved(self) -> "Config":
+        """Return the configuration with every default written out; raises BadInput if it makes no sense."""
+        if not self.checkpoint:
+            raise BadInput(
+                "needs a checkpoint: python experiments/diagnose.py FOLDER, with config.json and *.safetensors in it"
+            )
+        checks.check_counts(self, ("neighbours",))
+        checks.check_not_negative(self, ("seed",))
+        if self.sample < 2:
+            raise BadInput(f"--sample: must be at least 2, got {self.sample}")
+        if self.out == "":
+            raise BadInput("--out: must name a directory, got nothing")
+        name = Path(self.checkpoint).expanduser().absolute().resolve().name or "checkpoint"
+        return dataclasses.replace(self, out=self.out or str(Path("runs", "diagnose", name)))
+
+
+COMMAND = CommandLine(
+    description="Say where the input and output embedding tables of a checkpoint stand: tied in fact or not, whether "
+    "config.json agrees, norms by token rank, alignment, shared neighbours, tokens whose roles differ most, the memory that "
+    "tying would save. Leaves a report with figures.",
+    example="Example: python experiments/diagnose.py checkpoints/pythia-160m --corpus novels/. Tables are read by rows, so "
+    "that a checkpoint may be larger than the memory; pickles are never opened.",
+    switches={
+        "overwrite": "remove the diagnosis that is in the directory and start anew",
+        "quiet": "print nothing but warnings and the path of the report",
+    },
+    positional={
+        "checkpoint": "folder of a checkpoint in the hub's format (config.json and *.safetensors, also sharded), or the "
+        "directory of a run of ours"
+    },
+)

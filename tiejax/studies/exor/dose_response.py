@@ -1,0 +1,125 @@
+r"""Dose and response: how tied and untied models answer to the strength of the conflict, |ln(p / (1 - p))|.
+
+Two spellings of one bit that are used with probabilities p and 1 - p ask of an optimal model h . (e1 - e2) = ln(p / (1 - p))
+in every context, hence |e1 - e2| |h| >= |ln(p / (1 - p))|: the theory's one quantitative prediction.
+Source of the theory: Bertolotti and Cazzola, ICML 2024, which has the single point p = .9.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tiejax.statistics.arms import VARIANTS, of_seeds
+from tiejax.statistics.claims import Claim, assess
+from tiejax.studies.exor.claims import analyse
+from tiejax.studies.exor.trajectories import SOLVED_WITHIN, Symbols
+
+
+@dataclasses.dataclass(frozen=True)
+class Responses:
+    """What each dose did to each seed. doses: p. bound: |ln(p / (1 - p))|. Arrays are [dose, variant, seed].
+
+    gap: the smallest |e1 - e2| |h| over the contexts that ask for the pair. excess: exact cross-entropy of the training split
+    over Bayes, nats. solved: whether it is within .1 nat.
+    """
+
+    doses: np.ndarray
+    bound: np.ndarray
+    seeds: np.ndarray
+    gap: np.ndarray
+    excess: np.ndarray
+    solved: np.ndarray
+
+
+def slopes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the least-squares slope over x `[dose]` of each seed's y `[dose, seed]`."""
+    centred = x - x.mean()
+    return np.asarray(centred @ y / (centred @ centred))
+
+
+def analyse_doses(
+    metrics: Mapping[str, np.ndarray],
+    member_dose: np.ndarray,
+    doses: Sequence[float],
+    symbols: Sequence[Symbols],
+    bayes_cross_entropy: Sequence[float],
+    cycle: int,
+) -> tuple[dict[str, Any], Responses]:
+    """Return what results.json says of a dose-and-response run, and the responses of seeds finite at every dose.
+
+    metrics: the arrays of metrics.npz, whose seed axis holds every seed of the first dose, then of the next; member_dose: the
+    number of each one's dose. symbols, bayes_cross_entropy (of the training split): by dose.
+    """
+    entries, gaps, excesses, solved = [], [], [], []
+    whole = np.reshape(metrics["finite"].all(axis=(0, 2)), (len(doses), -1))
+    lasting = np.asarray(whole.all(axis=0))
+    for number, dose in enumerate(doses):
+        own = of_seeds(metrics, member_dose == number)
+        found, runs = analyse(own, symbols[number], bayes_cross_entropy[number], cycle)
+        entries.append({"p": dose, "bayes_cross_entropy": bayes_cross_entropy[number], **found})
+        kept = lasting[whole[number]]
+        loss = runs.final(runs.exact["cross_entropy"], exact=True)[:, kept, 0]
+        excesses.append(loss - bayes_cross_entropy[number])
+        gaps.append(runs.final(runs.exact["gap_zero"], exact=True)[:, kept])
+        solved.append(excesses[-1] < SOLVED_WITHIN)
+    bound = np.array([abs(math.log(dose / (1 - dose))) for dose in doses])
+    seeds = metrics["seeds"][member_dose == 0]
+    responses = Responses(np.array(doses), bound, seeds[lasting], np.array(gaps), np.array(excesses), np.array(solved))
+    body = {
+        "doses": entries,
+        "seeds": seeds[lasting].tolist(),
+        "excluded_seeds": seeds[~lasting].tolist(),
+        "non_finite": [row for entry in entries for row in entry["non_finite"]],
+        "claims": assess(_claims(responses)) if lasting.any() else [],
+    }
+    return body, responses
+
+
+def _claims(responses: Responses) -> list[Claim]:
+    rows = []
+    if np.ptp(responses.bound) > 1e-6:
+        for variant, name in enumerate(VARIANTS):
+            rows.append(
+                Claim(
+                    f"dose-gap/{name}",
+                    f"The stronger the conflict, the farther apart {name} models keep the pair as outputs.",
+                    "slope of the smallest |e1 - e2| |h| over |ln(p/(1-p))|",
+                    slopes(responses.bound, responses.gap[:, variant]),
+                    1,
+                )
+            )
+        rows.append(
+            Claim(
+                "dose-cost",
+                "The stronger the conflict, the more cross-entropy tying costs.",
+                "slope of the exact cross-entropy (nats), tied - untied, over |ln(p/(1-p))|",
+                slopes(responses.bound, responses.excess[:, 1] - responses.excess[:, 0]),
+                1,
+            )
+        )
+    for number, dose in enumerate(responses.doses):
+        rows.append(
+            Claim(
+                f"tying-costs/{dose:g}",
+                f"At p = {dose:g}, tying costs cross-entropy.",
+                "exact cross-entropy (nats), tied - untied",
+                responses.excess[number, 1] - responses.excess[number, 0],
+                1,
+            )
+        )
+    for variant, name in enumerate(VARIANTS):
+        for number, dose in enumerate(responses.doses):
+            if responses.bound[number] > 0:
+                rows.append(
+                    Claim(
+                        f"output-gap/{name}/{dose:g}",
+                        f"At p = {dose:g}, solved {name} models keep the pair {responses.bound[number]:.3f}/|h| apart.",
+                        f"smallest |e1 - e2| |h| over contexts - {responses.bound[number]:.3f}",
+                        (responses.gap[number, variant] - responses.bound[number])[responses.solved[number, variant]],
+                        1,
+                    )
+                )
+    return rows

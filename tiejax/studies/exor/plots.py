@@ -1,0 +1,139 @@
+"""The figures of an EXor run, from plain arrays and the body of results.json."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tiejax.reporting import figures
+from tiejax.reporting.panels import PANELS
+from tiejax.reporting.plot import Drawn
+from tiejax.reporting.uses import VARIANTS
+
+PAIR_COLOURS = {"zero": figures.BLUE, "one": figures.ORANGE, "even_odd": figures.GREEN}
+
+
+MOST_PAIRS = 105  # panels of one picture: 15 rows of 7
+
+
+MEASURES = {"cross_entropy": "Cross-entropy (nats)", "accuracy": "Accuracy"}
+
+
+Trajectories = Mapping[str, Mapping[str, np.ndarray]]  # table -> pair -> [variant, seed, record]
+
+
+def _panels(values: Trajectories, labels: Mapping[str, str]) -> dict[str, dict[str, np.ndarray]]:
+    return {
+        title: {label: values[table][pair][variant] for pair, label in labels.items()}
+        for title, (table, variant) in PANELS.items()
+    }
+
+
+def _colours(labels: Mapping[str, str]) -> dict[str, str]:
+    """A pair has one colour in all variants, whether or not the other one occurs."""
+    return {label: PAIR_COLOURS[pair] for pair, label in labels.items()}
+
+
+def distances(steps: np.ndarray, distance: Trajectories, labels: Mapping[str, str], published_first: bool) -> list[Drawn]:
+    """Draw the paper's three panels, with every seed and as the paper prints them. labels: pair -> its label."""
+    panels, colours = _panels(distance, labels), _colours(labels)
+    own = Drawn(
+        "distance",
+        "Distance between the spellings of each bit over training. Thin: one seed each; thick: median over seeds.",
+        figures.three_panels(steps, panels, "Euclidean distance", colours),
+    )
+    published = Drawn(
+        "distance_published",
+        "The same as the paper prints it: mean and 95 % band over seeds, at the recorded multiples of 1,000 steps.",
+        figures.three_panels_published(steps, panels, colours),
+    )
+    return [published, own] if published_first else [own, published]
+
+
+def relative_distances(steps: np.ndarray, relative: Trajectories, labels: Mapping[str, str]) -> Drawn:
+    """Draw relative distances of the pairs and of even and odd, every seed."""
+    groups = {**labels, "even_odd": "even and odd"}
+    return Drawn(
+        "relative_distance",
+        "Relative distance: over the mean distance between spellings of 0 and spellings of 1 in the same table (dotted: 1). "
+        "Weight decay shrinks tables as a whole; this takes that out. Even and odd: the reverse violation.",
+        figures.three_panels(steps, _panels(relative, groups), "relative distance", _colours(groups), relative=True),
+    )
+
+
+def all_distances(steps: np.ndarray, tables: Mapping[str, np.ndarray], pairs: np.ndarray, names: Sequence[str]) -> Drawn:
+    """Draw every pair of symbols. tables: `[variant, seed, record, pair]` by table; names: by symbol."""
+    number = f"all {len(pairs)}" if len(pairs) <= MOST_PAIRS else f"the first {MOST_PAIRS} of {len(pairs)}"
+    return Drawn(
+        "all_distances",
+        f"Distances of {number} pairs of symbols over training. 0a, 0b, ...: spellings of 0; 1a, 1b, ...: of 1.",
+        figures.all_distances(
+            steps,
+            {title: tables[table][variant] for title, (table, variant) in PANELS.items()},
+            [f"{names[first]} - {names[second]}" for first, second in pairs[:MOST_PAIRS]],
+        ),
+    )
+
+
+def learning(
+    exact_steps: np.ndarray,
+    exact: Mapping[str, np.ndarray],
+    steps: np.ndarray,
+    sampled: Mapping[str, np.ndarray],
+    bayes: Mapping[str, Mapping[str, float]],
+) -> Drawn:
+    """Draw exact risk, where there is one, by split (`[variant, seed, record, split]`), and the sampled one.
+
+    bayes: split -> measure -> the best value there is.
+    """
+    panels: dict[str, Any] = {}
+
+    def add(kind: str, split: str, its_steps: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
+        for measure, title in MEASURES.items():
+            if measure in values and np.isfinite(values[measure]).any():
+                curves = dict(zip(VARIANTS, values[measure], strict=True))
+                panels[f"{title}, {kind}"] = (its_steps, curves, bayes[split][measure])
+
+    for place, (split, kind) in enumerate((("train", "exact, training split"), ("validation", "exact, held-out strings"))):
+        add(kind, split, exact_steps, {measure: values[..., place] for measure, values in exact.items()})
+    add("training strings redrawn", "train", steps, sampled)
+    return Drawn(
+        "learning",
+        "Cross-entropy and accuracy over training. Thin: one seed each; thick: median; dashed: the best predictor there is. "
+        "The first record, of untrained models, may lie outside.",
+        figures.learning_curves(panels),
+    )
+
+
+def final_values(
+    exact: Mapping[str, np.ndarray], relative: Mapping[str, Mapping[str, np.ndarray]], labels: Mapping[str, str]
+) -> Drawn:
+    """Draw final values `[variant, seed]`, untied against tied; relative ones by table and pair."""
+    panels = {
+        f"{title},\nexact, training split": (exact[measure][0], exact[measure][1])
+        for measure, title in MEASURES.items()
+        if measure in exact
+    }
+    for pair, label in {**labels, "even_odd": "even and odd"}.items():
+        for table in ("input", "output"):
+            title = f"relative distance,\n{label},\nuntied {table} - tied"
+            panels[title] = relative[table][pair][0], relative["input"][pair][1]
+    return Drawn(
+        "paired_final",
+        "Final values (mean over the last whole learning-rate cycle), untied against tied: one line a seed, bars: medians.",
+        figures.paired_values(panels),
+    )
+
+
+def pair_label(bit: str, imbalance: float) -> str:
+    """Name a pair by its bit and by whether its spellings are equally likely (imbalance 0)."""
+    return f"{bit} pair (DH {'holds' if imbalance < 1e-9 else 'fails'})"
+
+
+def symbol_names(zero: int, one: int) -> list[str]:
+    """Name the symbols: 0a, 0b, ..., 1a, 1b, ..., even, odd, mask."""
+
+    def spellings(bit: str, number: int) -> list[str]:
+        return [f"{bit}{chr(ord('a') + k) if number <= 26 else f'.{k}'}" for k in range(number)]
+
+    return [*spellings("0", zero), *spellings("1", one), "even", "odd", "mask"]

@@ -1,0 +1,247 @@
+"""What may be asked of an EXor run."""
+
+import collections
+import dataclasses
+from typing import Any, Literal
+
+from tiejax.runs import launch
+from tiejax.settings import checks, command_line
+from tiejax.settings.command_line import BadInput
+from tiejax.studies.exor import task as exor
+
+# Published settings, by model and size (specification: PMLR 235:3584-3610 and its package).
+PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
+    ("transformer", "small"): {"layers": 1, "width": 4, "heads": 1, "feed_forward": 4, "learning_rate": 5e-4},
+    ("transformer", "medium"): {"layers": 2, "width": 32, "heads": 1, "feed_forward": 32, "learning_rate": 1e-4},
+    ("lstm", "small"): {"layers": 2, "width": 4, "hidden": 8, "learning_rate": 5e-4},
+    ("lstm", "medium"): {"layers": 4, "width": 32, "hidden": 32, "learning_rate": 5e-4},
+    ("mixer", "small"): {"layers": 1, "width": 4, "token_hidden": 4, "channel_hidden": 8, "learning_rate": 5e-4},
+    ("mixer", "medium"): {"layers": 2, "width": 32, "token_hidden": 32, "channel_hidden": 32, "learning_rate": 5e-4},
+}
+
+
+STEPS = {"small": 150_000, "medium": 500_000}
+
+
+OWN_SETTINGS: dict[str, dict[str, Any]] = {
+    "transformer": {"heads": None, "feed_forward": None, "activation": "gelu", "identical_layers": True},
+    "lstm": {"hidden": None, "bidirectional": True},
+    "mixer": {"token_hidden": None, "channel_hidden": None, "activation": "relu"},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """EXor, tied against untied.
+
+    Args:
+        variant: published distributions of the spellings: main (0 as .1/.9, 1 as .5/.5), dh (1/0, .5/.5), no-dh (1/0, .1/.9);
+            main if neither this nor explicit distributions are given
+        zero: probabilities of the spellings of the bit 0, as [.1,.9]; any number of them
+        one: probabilities of the spellings of the bit 1
+        doses: for each p in this list, members for whom the bit 0 is spelled with probabilities p and 1 - p: the response of
+            tied and untied models to the strength of the conflict, all in one ensemble (transformer; 1 as --one or .5/.5)
+        bits: bits per string, 2 to 16
+        model: the encoder
+        size: published size, which sets the defaults of layers, width, heads, feed_forward, hidden, token_hidden,
+            channel_hidden, learning_rate and steps
+        layers: number of layers
+        width: width of embeddings and hidden states
+        heads: attention heads (transformer)
+        feed_forward: width of the feed-forward layer (transformer)
+        hidden: width of the state (lstm)
+        token_hidden: width of token mixing (mixer)
+        channel_hidden: width of channel mixing (mixer)
+        activation: of the feed-forward layer; gelu for the transformer, relu for the mixer
+        bidirectional: read sequences in both directions (lstm)
+        identical_layers: start all layers as copies of one, as torch does (transformer)
+        dropout: probability of dropping a hidden value in training
+        seeds: how many (0, 1, ...), or a list of them, as [3,7,11]
+        steps: training steps (default: 150000 small, 500000 medium)
+        batch_size: strings per step, at most the training split (default: all of it)
+        optimizer: adamw (decoupled weight decay) or adam (decay added to the gradient)
+        learning_rate: the largest learning rate
+        schedule: cosine (down to the minimum and up again, never clamped) or constant
+        minimum_learning_rate: the smallest learning rate of the cosine
+        half_period: steps from the largest to the smallest rate
+        weight_decay: of every parameter
+        eps: of the optimizer
+        max_norm: clip gradients to this global norm, a tied pair counted once (default: no clipping)
+        record_every: steps between records of distances and sampled accuracy
+        exact_every: steps between exact risks, a multiple of record_every (default: record_every on the fast engine, a 15th
+            of the steps on the plain one)
+        checkpoint_every: seconds between checkpoints
+        engine: fast computes a sequence as the multiset of its symbols, exact for a transformer without dropout, and sees the
+            same batches as plain; auto is fast where that is exact
+        figure_style: three-panel figure with every seed (seeds) or as the paper prints it (published); both are written, this
+            one stands first in the report
+        out: the run directory (default: runs/exor/VARIANT-MODEL-SIZE)
+    """
+
+    variant: Literal["main", "dh", "no-dh"] | None = None
+    zero: list[float] | None = None
+    one: list[float] | None = None
+    doses: list[float] | None = None
+    bits: int = 7
+    model: Literal["transformer", "lstm", "mixer"] = "transformer"
+    size: Literal["small", "medium"] = "small"
+    layers: int | None = None
+    width: int | None = None
+    heads: int | None = None
+    feed_forward: int | None = None
+    hidden: int | None = None
+    token_hidden: int | None = None
+    channel_hidden: int | None = None
+    activation: Literal["gelu", "relu", "silu", "tanh"] | None = None
+    bidirectional: bool | None = None
+    identical_layers: bool | None = None
+    dropout: float = 0.0
+    seeds: int | list[int] = 32
+    steps: int | None = None
+    batch_size: int | None = None
+    optimizer: Literal["adamw", "adam"] = "adamw"
+    learning_rate: float | None = None
+    schedule: Literal["cosine", "constant"] = "cosine"
+    minimum_learning_rate: float = 1e-5
+    half_period: int = 10_000
+    weight_decay: float = 0.1
+    eps: float = 1e-12
+    max_norm: float | None = None
+    record_every: int = 500
+    exact_every: int | None = None
+    checkpoint_every: float = 20.0
+    engine: Literal["auto", "fast", "plain"] = "auto"
+    figure_style: Literal["seeds", "published"] = "seeds"
+    out: str | None = None
+
+    def resolved(self) -> "Config":
+        """Return the configuration with every default written out; raises BadInput if it makes no sense."""
+        if self.variant and (self.zero is not None or self.one is not None):
+            raise BadInput("--variant: give a variant or explicit distributions (--zero, --one), not both")
+        if self.doses is not None and (self.variant or self.zero is not None):
+            raise BadInput("--doses: sets the probabilities of the bit 0; leave --variant and --zero out")
+        explicit = self.zero is not None or self.one is not None or self.doses is not None
+        variant = self.variant or (None if explicit else "main")
+        given = dataclasses.asdict(self) | {"variant": variant}
+        if self.doses is not None:
+            given["one"] = exor.VARIANTS["main"][1] if self.one is None else self.one
+            given["one"] = list(given["one"])
+        elif variant is None:
+            for name, probabilities in zip(("zero", "one"), exor.VARIANTS["main"], strict=True):
+                given[name] = list(probabilities) if given[name] is None else given[name]
+        own = OWN_SETTINGS[self.model]
+        for name in {name for settings in OWN_SETTINGS.values() for name in settings} - set(own):
+            if given[name] is not None:
+                raise BadInput(f"--{name}: the {self.model} has no such setting; it has {', '.join(own)}")
+        defaults = {**own, **PUBLISHED[self.model, self.size], "steps": STEPS[self.size]}
+        given |= {name: value for name, value in defaults.items() if given[name] is None}
+        if given["engine"] == "auto":
+            given["engine"] = "plain" if _why_not_fast(self.model, self.dropout) else "fast"
+        if given["exact_every"] is None:
+            records = max(1, round(given["steps"] / 15 / max(1, given["record_every"])))
+            given["exact_every"] = given["record_every"] * (1 if given["engine"] == "fast" else records)
+        if given["out"] is None:
+            named = variant or ("doses" if self.doses is not None else "custom")
+            given["out"] = f"runs/exor/{named}-{self.model}-{self.size}"
+        config = type(self)(**given)
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
+        if self.doses is not None:
+            self._check_doses(self.doses)
+        try:
+            task = self.tasks[0]
+        except ValueError as error:
+            raise BadInput(f"--{error}") from None
+        if len(self.tasks) > 1 and exor.most_outcomes(task) > exor.MAX_OUTCOMES:
+            raise BadInput(
+                f"--doses: strings of {self.bits} bits with these spellings have {exor.most_outcomes(task)} outcomes, at most "
+                f"{exor.MAX_OUTCOMES} are drawn for several doses at once; take fewer --bits"
+            )
+        if self.doses is not None and exor.count_contexts(task, ordered=False) > exor.MAX_CONTEXTS:
+            raise BadInput(
+                f"--doses: more than {exor.MAX_CONTEXTS} contexts have no exact risk to respond with; take fewer --bits"
+            )
+        checks.check_seeds(self.seeds)
+        sizes = ("layers", "width", "heads", "feed_forward", "hidden", "token_hidden", "channel_hidden")
+        checks.check_counts(self, (*sizes, "steps", "half_period", "record_every", "exact_every", "batch_size"))
+        checks.check_not_negative(self, ("learning_rate", "minimum_learning_rate", "weight_decay", "eps"))
+        if self.max_norm is not None and not self.max_norm > 0:
+            raise BadInput(f"--max_norm: must be above 0, got {self.max_norm}")
+        if not self.out:
+            raise BadInput("--out: must name a directory, got nothing")
+        if not self.checkpoint_every > 0:
+            raise BadInput(f"--checkpoint_every: must be above 0, got {self.checkpoint_every}")
+        checks.check_model(self)
+        if self.engine == "fast" and (reason := _why_not_fast(self.model, self.dropout)):
+            raise BadInput(f"--engine: fast would not be exact, since {reason}; use plain, or auto")
+        assert self.exact_every is not None
+        checks.check_schedule(self)
+        if self.exact_every % self.record_every:
+            raise BadInput(f"--exact_every: must be a multiple of --record_every {self.record_every}, got {self.exact_every}")
+        train = exor.train_size(task.bits)
+        if self.batch_size is not None and self.batch_size > train:
+            raise BadInput(f"--batch_size: at most the {train} strings of the training split, got {self.batch_size}")
+
+    def _check_doses(self, doses: list[float]) -> None:
+        if self.ordered:
+            raise BadInput(f"--doses: are for the transformer; visits of the {self.model} are drawn for one distribution")
+        if not doses:
+            raise BadInput("--doses: needs at least one probability, got none")
+        if outside := [dose for dose in doses if not 0 < dose < 1]:
+            raise BadInput(f"--doses: must lie between 0 and 1, got {outside[0]}")
+        if repeated := [dose for dose, count in collections.Counter(doses).items() if count > 1]:
+            raise BadInput(f"--doses: every probability once, {repeated[0]} is repeated")
+
+    @property
+    def seed_list(self) -> list[int]:
+        return checks.seed_list(self.seeds)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the model tells sequences apart by the order of their symbols."""
+        return self.model != "transformer"
+
+    @property
+    def tasks(self) -> list[exor.EXor]:
+        """The distributions of the spellings, by condition: one, or one a dose."""
+        zero, one = exor.VARIANTS[self.variant] if self.variant else (self.zero or (), self.one or ())
+        zeros = [zero] if self.doses is None else [(dose, 1 - dose) for dose in self.doses]
+        return [exor.EXor(self.bits, tuple(each), tuple(one)) for each in zeros]
+
+    @property
+    def members(self) -> list[tuple[int, int]]:
+        """Condition and seed of every member of a variant: all seeds of the first condition, then of the next."""
+        return [(condition, seed) for condition in range(len(self.tasks)) for seed in self.seed_list]
+
+    @property
+    def variant_name(self) -> str:
+        return self.variant or ("doses" if self.doses is not None else "custom")
+
+    @property
+    def model_settings(self) -> dict[str, Any]:
+        """What the model is built from, for results and report."""
+        names = ["layers", "width", *OWN_SETTINGS[self.model], "dropout"]
+        return {"architecture": self.model, "size": self.size} | {name: getattr(self, name) for name in names}
+
+
+def _why_not_fast(model: str, dropout: float) -> str | None:
+    """Say why a model cannot be computed on multisets of symbols, or None if it can."""
+    if model != "transformer":
+        return f"the {model} sees the order of its symbols"
+    return "dropout treats equal symbols differently" if dropout > 0 else None
+
+
+COMMAND = command_line.CommandLine(
+    description="Train tied and untied masked language models on EXor for many seeds at once, compare them with paired "
+    "statistics, and leave figures and a report in a run directory.",
+    example="Example: python experiments/exor.py --seeds 8 --steps 30000 --variant dh. Settings that were published are in "
+    "configs/exor/, as --config configs/exor/lstm_small.yaml. A run that was interrupted goes on with the same command and "
+    "--resume.",
+    switches=launch.SWITCHES,
+)
+
+
+EXPERIMENT = launch.Experiment(Config, COMMAND, free=("figure_style", "checkpoint_every"))

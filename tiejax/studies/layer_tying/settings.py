@@ -1,0 +1,199 @@
+"""What may be asked of a run of dynamic layer tying."""
+
+import dataclasses
+from typing import Literal
+
+from tiejax.runs import launch
+from tiejax.settings import checks, command_line
+from tiejax.settings.command_line import BadInput
+
+AGENTS = {"agent": "learner", "random-agent": "random"}
+
+
+AFTER_AGENT = ("random-map", "found-map")
+
+
+METHODS = (*AGENTS, "untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves", *AFTER_AGENT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Dynamic layer tying: an agent's ties against none, fixed maps and random ones.
+
+    Args:
+        corpus: text files, folders of them, .gz, or tfds:NAME; a folder with one file each called train, valid and test is
+            split so (default: the prose that CPython carries)
+        validation: text that chooses the best step (default: the ninth tenth of the corpus)
+        test: text that is reported on (default: the last tenth of the corpus)
+        text_feature: which text feature of a TFDS data set, where it has several
+        tfds_dir: where TFDS keeps its data sets (default: its own)
+        data_dir: where prepared text and trained vocabularies are kept (default: tiejax in the user's cache)
+        tokenizer: folder with GPT-2's vocab.json and merges.txt (or encoder.json and vocab.bpe), a tokenizer.json, or a name on
+            the hub (default: byte-level BPE trained on the training text)
+        vocab_size: pieces of the trained vocabulary
+        context: pieces of a block, the begin piece included
+        architecture: block of GPT-2 (pre-LN) or of BERT (post-LN)
+        objective: causal predicts the next piece, masked a masked one (15 %, as BERT)
+        layers: number of layers
+        width: width of embeddings and hidden states
+        heads: attention heads
+        feed_forward: width of the feed-forward layer (default: four times the width)
+        activation: of the feed-forward layer: gelu (exact) or gelu_tanh (the hub's GPT-2)
+        dropout: probability of dropping a hidden value in training
+        dtype: of weights, moments and computation; losses are float32
+        methods: what is trained, any of agent, random-agent, untied, all-one, sequence, cycle, cycle-reversed, sandwich,
+            reversed-halves, random-map (as many distinct layers as the agent has at its best step) and found-map (the agent's
+            map of its best step, from scratch)
+        maps: fixed maps of your own, name -> the layer whose weights each layer has, as {mine: [0, 0, 2, 2]}
+        distinct: distinct layers of sequence, cycle and cycle-reversed, and of random-map where there is no agent (default: a
+            quarter of the layers)
+        steps: training steps of every method (default: 2,000 unless episodes are given)
+        episodes: instead of steps, episodes of the agent: one action a layer above the first, k batches an action
+        k: batches between two actions
+        ties: resolved (a copy of a copy has its owner, and a layer that becomes independent has weights of its own), or
+            published (as the published code: neither; see the README)
+        gradient: of all uses of shared weights, or of the owner's own alone
+        start: tied (all copies of layer 0), independent, or frozen-random (as the published code: layers above the first
+            keep their random weights until the agent has chosen for them)
+        reward: of one more training batch after each action: negative-loss, negative-ppl (the paper's), or clipped-ppl (the
+            published code's: between -10 and 10, so that it says nothing while perplexity is above 10)
+        moments: what Adam remembers of a layer that becomes independent: copy (its owner's moments) or zero
+        epsilon_floor: the least probability of a random action; it is .95 to the power of the episode before
+        storage: compact holds distinct layers alone, full all of them (one executable)
+        seeds: how many (0, 1, ...), or a list of them, as [3,7,11]
+        batch_size: blocks a step
+        learning_rate: of AdamW, constant
+        weight_decay: of every parameter
+        clip: the gradient is clipped at this global norm
+        validate_every: steps between validations
+        validation_blocks: blocks of a validation, evenly over the split; the best step is then judged on the whole split
+        test_blocks: blocks of each held-out split that the best step is judged on (default: all)
+        checkpoint_every: seconds between checkpoints
+        out: the run directory
+    """
+
+    corpus: list[str] = dataclasses.field(default_factory=list)
+    validation: list[str] = dataclasses.field(default_factory=list)
+    test: list[str] = dataclasses.field(default_factory=list)
+    text_feature: str | None = None
+    tfds_dir: str | None = None
+    data_dir: str | None = None
+    tokenizer: str | None = None
+    vocab_size: int = 4096
+    context: int = 128
+    architecture: Literal["gpt2", "bert"] = "gpt2"
+    objective: Literal["causal", "masked"] = "causal"
+    layers: int = 12
+    width: int = 128
+    heads: int = 4
+    feed_forward: int | None = None
+    activation: Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"] = "gelu"
+    dropout: float = 0.0
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    methods: list[str] = dataclasses.field(default_factory=lambda: list(METHODS))
+    maps: dict[str, list[int]] | None = None
+    distinct: int | None = None
+    steps: int | None = None
+    episodes: int | None = None
+    k: int = 4
+    ties: Literal["resolved", "published"] = "resolved"
+    gradient: Literal["all", "owner"] = "all"
+    start: Literal["tied", "independent", "frozen-random"] = "tied"
+    reward: Literal["negative-loss", "negative-ppl", "clipped-ppl"] = "negative-loss"
+    moments: Literal["copy", "zero"] = "copy"
+    epsilon_floor: float = 0.1
+    storage: Literal["compact", "full"] = "compact"
+    seeds: int | list[int] = 1
+    batch_size: int = 8
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    validate_every: int = 250
+    validation_blocks: int = 256
+    test_blocks: int | None = None
+    checkpoint_every: float = 30.0
+    out: str = "runs/layer_tying"
+
+    def resolved(self) -> "Config":
+        """Return the configuration with every default written out; raises BadInput if it makes no sense."""
+        if self.steps is not None and self.episodes is not None:
+            raise BadInput("--steps and --episodes: give one of them")
+        checks.check_counts(self, ("layers", "width", "k", "episodes"))
+        given = dataclasses.asdict(self)
+        if self.steps is None:
+            actions = None if self.episodes is None else self.episodes * max(1, self.layers - 1)
+            given["steps"], given["episodes"] = 2000 if actions is None else actions * self.k, None
+        if self.data_dir is None:
+            given["data_dir"] = checks.default_data_dir()
+        given["feed_forward"] = 4 * self.width if self.feed_forward is None else self.feed_forward
+        given["distinct"] = max(1, self.layers // 4) if self.distinct is None else self.distinct
+        config = Config(**given)
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
+        checks.check_seeds(self.seeds)
+        sizes = ("heads", "feed_forward", "vocab_size", "batch_size", "steps", "validate_every", "validation_blocks")
+        checks.check_counts(self, (*sizes, "test_blocks", "distinct"))
+        checks.check_not_negative(self, ("learning_rate", "weight_decay"))
+        checks.check_positive(self, ("clip", "checkpoint_every"))
+        if not 0 <= self.epsilon_floor <= 1:
+            raise BadInput(f"--epsilon_floor: must lie between 0 and 1, got {self.epsilon_floor}")
+        if not 2 <= self.context <= 65536:
+            raise BadInput(f"--context: must lie between 2, a begin piece and another, and 65536, got {self.context}")
+        checks.check_model(self)
+        if self.distinct is not None and self.distinct > self.layers:
+            raise BadInput(f"--distinct: {self.distinct} is more than --layers {self.layers}")
+        if self.maps:
+            from tiejax import tying
+
+            try:
+                tying.check_maps(self.maps, self.layers)
+            except tying.TieError as error:
+                raise BadInput(f"--maps: {error}") from None
+        if not self.methods and not self.maps:
+            raise BadInput(f"--methods: needs at least one of {', '.join(METHODS)}")
+        for name in self.methods:
+            if name not in METHODS:
+                raise BadInput(f"--methods: there is no {name}; there are {', '.join(METHODS)}")
+        names = [*self.methods, *(self.maps or {})]
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise BadInput(f"--methods and --maps: every name once, {repeated[0]} is repeated")
+        if any(not name or not name.replace("-", "").replace("_", "").isalnum() for name in self.maps or {}):
+            raise BadInput("--maps: a name is letters, digits, - and _")
+        if self.layers < 2 and any(name in AGENTS for name in self.methods):
+            raise BadInput("--layers: an agent needs at least 2, the first layer being always its own")
+        if "found-map" in self.methods and "agent" not in self.methods:
+            raise BadInput("--methods: found-map is the agent's map, so it needs agent as well")
+        if self.ties == "published" and self.gradient == "all":
+            raise BadInput("--gradient: ties published send gradient of the owner's own use alone; give owner")
+        if not self.out:
+            raise BadInput("--out: must name a directory, got nothing")
+
+    @property
+    def seed_list(self) -> list[int]:
+        return checks.seed_list(self.seeds)
+
+    @property
+    def names(self) -> list[str]:
+        """All methods, agents first, then maps of the user's own, then what waits for an agent."""
+        own = [name for name in self.methods if name not in AFTER_AGENT]
+        late = [name for name in self.methods if name in AFTER_AGENT]
+        return [*sorted(own, key=lambda name: name not in AGENTS), *(self.maps or {}), *late]
+
+
+EXPERIMENT = launch.Experiment(
+    Config,
+    command_line.CommandLine(
+        description="Train a transformer whose layers are tied and untied by an agent that learns while the model does and, on "
+        "the same batches, models untied, with fixed maps and with random ones; report perplexities, memory, time and ties, "
+        "with figures and a report in a run directory.",
+        example="Example: python experiments/layer_tying.py --corpus wikitext-2/ --seeds 3. Settings, the published ones among "
+        "them, are in configs/layer_tying/. Every method of every seed is a model of its own, one on each device at a time. "
+        "What was interrupted goes on with the same command and --resume.",
+        switches={name: text for name, text in launch.SWITCHES.items() if name != "distributed"},
+    ),
+    free=("checkpoint_every", "data_dir"),
+    alone=True,
+)

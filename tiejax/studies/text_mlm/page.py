@@ -1,0 +1,129 @@
+"""The page of a run on text, from the body of results.json."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tiejax.reporting import page as report
+from tiejax.reporting.sections import excluded, flat, medians, performance, reproduction, training_of
+from tiejax.reporting.uses import VARIANTS, uses_table
+from tiejax.studies.text_mlm.plots import TABLES
+
+
+def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the numbers of the report: medians and quartiles by variant, every seed, every pair of twins."""
+    if not results["seeds"]:
+        return {}
+    untied, tied = (flat(results["final"][variant]) for variant in VARIANTS)
+    shown = {"validation loss": "loss", "validation accuracy": "accuracy"}
+    by_seed = [
+        [str(seed), *(f"{side[name][row]:.4f}" for name in shown for side in (untied, tied))]
+        for row, seed in enumerate(results["seeds"])
+    ]
+    twins = {entry["name"] for entry in results["sets"] if entry["dh"]}
+    by_pair = [
+        [row["pair"], row["set"], *(f"{row[table]:.3f}" for table in TABLES)]
+        for row in results["distance_ratio_by_pair"]
+        if row["set"] in twins
+    ]
+    return {
+        "Numbers: median [quartiles] over seeds, final values": medians(untied, tied),
+        "Numbers: every seed, validation": (
+            ["seed", *(f"{title}: {side}" for title in shown.values() for side in VARIANTS)],
+            by_seed,
+        ),
+        "Numbers: every pair of twins, distance at the end / at the start (median over seeds)": (
+            ["word", "set", *TABLES.values()],
+            by_pair,
+        ),
+    }
+
+
+def written(value: Any) -> str:
+    """Write a fact of a run, or several by name, for the page's setting."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {written(part)}" for name, part in value.items())
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def data_words(data: Mapping[str, Any]) -> str:
+    """Write how much text a run was trained on, for the page's setting."""
+    splits = [f"{part['sentences']:,} ({part['pieces']:,} pieces) for {name}" for name, part in data["splits"].items()]
+    return (
+        f"sentences: {', '.join(splits)}; {data['dropped']:,} too short, {data['cut']:,} cut; "
+        f"fingerprint {data['fingerprint'][:16]}"
+    )
+
+
+def _set_words(entry: Mapping[str, Any]) -> str:
+    """Write what a set of pairs is, and whether DH holds in it."""
+    if entry["dh"] is None:
+        return f"{entry['name']}: {entry['pairs']} pairs of different words"
+    because = "as likely as its word" if entry["dh"] == "holds" else "not as likely as its word"
+    return (
+        f"{entry['name']}: {entry['pairs']} pairs, the twin stands in with probability {entry['probability']:g}, {because}: "
+        f"DH {entry['dh']}"
+    )
+
+
+def _speed(timing: Mapping[str, Any]) -> dict[str, str]:
+    if not timing["train_s"]:
+        return {}
+    idle = "" if timing["idle_share"] is None else f", device idle {timing['idle_share']:.1%} of the time"
+    return {"speed": f"{timing['tokens_per_s']:,.0f} real pieces per second, {timing['padding']:.1%} padding{idle}"}
+
+
+def page(
+    results: Mapping[str, Any],
+    config: Mapping[str, Any],
+    config_text: str,
+    facts: Mapping[str, Any],
+    drawn: Sequence[tuple[str, Path]],
+) -> str:
+    """Return the HTML page of a run. config: resolved; facts: environment.json; drawn: captions and PNG files."""
+    reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
+    shape = f"{config['layers']} layers of width {config['width']}"
+    more = "".join(f"; {written({name: value})}" for name, value in results["model"].items() if name not in config)
+    setting = {
+        "corpus": ", ".join(map(str, config["corpus"])) or "the prose that CPython carries",
+        "data": data_words(results["data"]),
+        "tokenizer": f"{config['tokenizer'] or 'WordPiece trained on the corpus'}, vocabulary {config['vocab_size']:,}",
+        "pairs": "; ".join(_set_words(entry) for entry in results["sets"]),
+        "model": f"{shape}, {config['heads']} heads, feed-forward {config['feed_forward']}{more}",
+        "seeds": f"{len(results['seeds'])}, each tied and untied from the same initial values on the same batches",
+        "training": f"{training_of(results, config)}, batches of {config['batch_size']} sentences",
+        "reach": f"the learning rates sum to {reach:.3g}, about the farthest that {config['optimizer']} moves a coordinate; "
+        f"the words of a pair start {initial:.3g} apart a coordinate",
+        "claims": "those marked so are reported by the paper, the others ours. …/seeds: one difference a seed; …/pairs: one a "
+        "pair, which says nothing of other seeds. At the end: the mean over the last tenth of the records",
+        "source": "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, "
+        "ICML 2024, PMLR 235:3584-3610",
+        **performance(results["timing"], facts),
+        **_speed(results["timing"]),
+    }
+    notes = excluded(results)
+    if 2 * reach < initial:
+        notes.append(
+            f"The learning rates sum to {reach:.3g}: two words that start {initial:.3g} apart a coordinate cannot meet in this "
+            "run, even if both went straight to each other. Only the direction in which pairs move can be judged."
+        )
+    if most := max(results["overflow"].values()):
+        notes.append(f"Up to {most:,} masked pieces of a batch had no slot and were left out of the loss.")
+    return report.render(
+        title=f"Masked language modelling on text: tied against untied, {shape}",
+        question="Every planted twin means the same as its word. Do input, output and tied embeddings draw the two together, "
+        "also where they are not equally likely, so that the distributional hypothesis (DH) fails? And what does tying cost?",
+        setting=setting,
+        notes=notes,
+        claims={
+            "Claims": [
+                {**row, "statement": f"{row['statement']} Reported by the paper." if row["reported"] else row["statement"]}
+                for row in results["claims"]
+            ]
+        },
+        figures=drawn,
+        numbers=tables(results) | uses_table(results["uses"]),
+        reproduce=reproduction(facts, config_text),
+    )

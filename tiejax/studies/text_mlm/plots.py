@@ -1,0 +1,178 @@
+"""The figures of a run on text, from plain arrays and the body of results.json."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tiejax.reporting import figures
+from tiejax.reporting.panels import PANELS
+from tiejax.reporting.plot import Drawn
+from tiejax.reporting.uses import VARIANTS, uses
+
+PUBLISHED_TOP = 5.0
+
+
+TABLE_COLOURS = {"untied, input": figures.BLUE, "untied, output": figures.GREEN, "tied": figures.ORANGE}
+
+
+TABLES = {"input": "untied input", "output": "untied output", "tied": "tied"}
+
+
+Metrics = Mapping[str, np.ndarray]
+
+
+class Set(NamedTuple):
+    """A set of pairs that occurs: its place in the arrays, its name there, its label and colour in figures."""
+
+    place: int
+    name: str
+    label: str
+    colour: str
+
+
+def occurring(sets: Sequence[Mapping[str, Any]]) -> list[Set]:
+    """Return the sets that have pairs, in one hue where DH holds and one where it fails; sets: as in results.json."""
+    found = []
+    for dh, suffix, colour in (
+        ("holds", " (DH holds)", figures.BLUE),
+        ("fails", " (DH fails)", figures.ORANGE),
+        (None, "", figures.GREEN),
+    ):
+        alike = [(place, entry["name"]) for place, entry in enumerate(sets) if entry["dh"] == dh and entry["pairs"]]
+        for (place, name), shade in zip(alike, figures.shades(colour, len(alike)), strict=True):
+            found.append(Set(place, name, f"{name}{suffix}", shade))
+    return sorted(found)
+
+
+def distances(metrics: Metrics, sets: Sequence[Set]) -> list[Drawn]:
+    """Draw the distances of all pairs over training, and the first seed's as the paper prints them."""
+    steps, colours = metrics["step"], {one.label: one.colour for one in sets}
+
+    def panels(of_variant: Any) -> dict[str, dict[str, np.ndarray]]:
+        """Return curves `[pair, record]` by table and set; of_variant: [seed, record, pair] -> [record, pair]."""
+        return {
+            title: {
+                one.label: of_variant(metrics[f"distance_{table}"][variant])[:, metrics["pair_set"] == one.place].T
+                for one in sets
+            }
+            for title, (table, variant) in PANELS.items()
+        }
+
+    first = panels(lambda values: values[0])
+    highest = max(values.mean(0).max() for curves in first.values() for values in curves.values())
+    return [
+        Drawn(
+            "distance",
+            "Distance of the two words of a pair over training. Thin: one pair each, the median over seeds; thick: the median "
+            "over the pairs of a set.",
+            figures.three_panels(steps, panels(lambda values: np.median(values, axis=0)), "Euclidean distance", colours),
+        ),
+        Drawn(
+            "distance_published",
+            f"The same as the paper prints it: mean and 95 % band over the pairs of one seed (seed {metrics['seeds'][0]}).",
+            figures.three_panels_published(steps, first, colours, every=1, top=max(PUBLISHED_TOP, 1.1 * highest)),
+        ),
+    ]
+
+
+def ratios(by_pair: Sequence[Mapping[str, Any]], sets: Sequence[Set]) -> Drawn:
+    """Draw how far every pair still is; by_pair: as results.json has it, distance at the end / at the start by table."""
+    panels = {
+        title: {one.label: np.array([row[table] for row in by_pair if row["set"] == one.name]) for one in sets}
+        for title, table in zip(PANELS, TABLES, strict=True)
+    }
+    return Drawn(
+        "distance_ratio",
+        "Distance at the end (mean over the last tenth of the records) over that at the start. One dot a pair, the median over "
+        "seeds, in the order of the lists of words; bars: medians; dotted: as far as at the start.",
+        figures.strips(panels, "distance, end / start", {one.label: one.colour for one in sets}),
+    )
+
+
+def learning(metrics: Metrics) -> Drawn:
+    """Draw validation and training loss and accuracy over training, every seed."""
+    panels = {
+        f"{split} {title}": (
+            metrics["validation_step" if split == "validation" else "step"],
+            dict(zip(VARIANTS, metrics[f"{split}_{measure}"], strict=True)),
+            math.nan,
+        )
+        for split in ("validation", "train")
+        for measure, title in (("loss", "loss (nats a masked piece)"), ("accuracy", "accuracy"))
+    }
+    return Drawn(
+        "learning",
+        "Loss and accuracy at the masked pieces over training, on the validation split and on the batch of the step. Thin: one "
+        "seed each; thick: median. The first record, of untrained models, may lie outside.",
+        figures.learning_curves(panels),
+    )
+
+
+def final_values(final: Mapping[str, Any], sets: Sequence[Set]) -> Drawn:
+    """Draw final validation loss and accuracy and how far pairs still are, untied against tied; final: as in results.json."""
+    untied, tied = (final[variant] for variant in VARIANTS)
+    panels = {
+        f"validation {measure}": (np.array(untied[f"validation_{measure}"]), np.array(tied[f"validation_{measure}"]))
+        for measure in ("loss", "accuracy")
+    }
+    for one in sets:
+        for table in ("input", "output"):
+            title = f"distance, end / start,\n{one.label},\nuntied {table} - tied"
+            separate, shared = (np.array(side["distance_ratio"][table][one.name]) for side in (untied, tied))
+            panels[title] = separate, shared
+    return Drawn(
+        "paired_final",
+        "Final values (mean over the last tenth of the records), untied against tied: one line a seed, bars: medians. "
+        "Distances: medians over the pairs of a set.",
+        figures.paired_values(panels),
+    )
+
+
+def buckets(metrics: Metrics, final: Mapping[str, Any]) -> Drawn:
+    """Draw final validation loss and accuracy by how frequent the masked piece is; final: as in results.json."""
+    names = [str(name) for name in metrics["bucket_names"]]
+
+    def values(measure: str, variant: str) -> np.ndarray:
+        by_name = final[variant][f"validation_{measure}_by_bucket"]
+        return np.array([by_name[name] for name in names], dtype=float).T
+
+    return Drawn(
+        "buckets",
+        "Final validation loss and accuracy by the masked piece's rank of frequency in the training split (and of twins), "
+        "untied beside tied, and what tying changes. One dot a seed; bars: medians.",
+        figures.by_bucket(
+            names,
+            {
+                title: (values(measure, "untied"), values(measure, "tied"))
+                for measure, title in (("loss", "loss (nats)"), ("accuracy", "accuracy"))
+            },
+        ),
+    )
+
+
+def norms(metrics: Metrics) -> Drawn:
+    """Draw the mean norm of each table's rows over training."""
+    curves = {title: metrics[f"norm_{table}"][variant] for title, (table, variant) in PANELS.items()}
+    return Drawn(
+        "norms",
+        "Mean Euclidean norm of the rows of each table over training. Thin: one seed each; thick: median.",
+        figures.curves_by_name(metrics["step"], curves, "mean norm of the rows", TABLE_COLOURS),
+    )
+
+
+def drawn(metrics: Metrics, results: Mapping[str, Any]) -> list[Drawn]:
+    """Draw all figures of a run; metrics and results: what the analysis returns, none if no seed stayed finite."""
+    if not results["seeds"]:
+        return []
+    sets = occurring(results["sets"])
+    return [
+        *distances(metrics, sets),
+        ratios(results["distance_ratio_by_pair"], sets),
+        learning(metrics),
+        final_values(results["final"], sets),
+        buckets(metrics, results["final"]),
+        norms(metrics),
+        uses(metrics, [str(name) for name in metrics["bucket_names"]], results["uses"]),
+    ]

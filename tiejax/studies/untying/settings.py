@@ -1,0 +1,81 @@
+"""What may be asked of an untying run."""
+
+import dataclasses
+from typing import Literal
+
+from tiejax.runs import launch
+from tiejax.settings import checks, command_line
+from tiejax.settings.command_line import BadInput
+from tiejax.statistics.untie_curve import Variants
+from tiejax.studies.exor import study as base
+
+Policy = Literal["copy", "zero", "zero-keep-count", "split"]
+
+
+POLICIES: tuple[Policy, ...] = ("copy", "zero", "zero-keep-count", "split")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(base.Config):
+    """EXor, tied and then untied.
+
+    Args:
+        untie_at: where tied members untie: steps (whole numbers) or fractions of the run (with a point, as .5); default: after
+            every whole cycle of the learning rate, so that the curve does not show the rate's phase. Never tied and always tied
+            are always among the members
+        policies: what the optimizer remembers of the table that leaves: copy (all that the shared one had), zero (nothing, and
+            its bias correction restarts), zero-keep-count (no moments, the step count goes on), split (each table the moments
+            of its own use's gradients, kept from step 0)
+        new: which table leaves, where that makes a difference (zero, zero-keep-count)
+        record_every: steps between records
+        out: the run directory (default: runs/untying/VARIANT-MODEL-SIZE)
+    """
+
+    untie_at: list[int | float] | None = None
+    policies: list[Policy] = dataclasses.field(default_factory=lambda: list(POLICIES))
+    new: list[Literal["input", "output"]] = dataclasses.field(default_factory=lambda: ["output", "input"])
+    record_every: int = 2500
+
+    def resolved(self) -> "Config":
+        """Return the configuration with every default written out; raises BadInput if it makes no sense."""
+        if self.doses is not None:
+            raise BadInput("--doses: is no setting of this experiment; give one distribution")
+        named = self.variant or ("main" if self.zero is None and self.one is None else "custom")
+        out = self.out or f"runs/untying/{named}-{self.model}-{self.size}"
+        config = super(Config, dataclasses.replace(self, out=out)).resolved()
+        assert isinstance(config, Config)
+        assert config.steps is not None
+        if self.untie_at is not None:
+            return config
+        whole = range(2 * self.half_period, config.steps, 2 * self.half_period)
+        return dataclasses.replace(config, untie_at=list(whole) or [0.25, 0.5, 0.75])
+
+    def check(self) -> None:
+        super().check()
+        for name in ("policies", "new"):
+            values = getattr(self, name)
+            if not values:
+                raise BadInput(f"--{name}: needs at least one value, got none")
+            if len(set(values)) < len(values):
+                raise BadInput(f"--{name}: every value once, got {values}")
+        checks.check_untie_at(self)
+
+    @property
+    def variants(self) -> "Variants":
+        """The variants of every seed: three ends, and the curves."""
+        from tiejax.statistics.untie_curve import Variants
+
+        assert self.steps is not None
+        return Variants.of(self.untie_at or [], self.steps, self.policies, self.new)
+
+
+COMMAND = command_line.CommandLine(
+    description="Train models on EXor that are tied up to some step and untied from then on, for many steps, policies of the "
+    "optimizer's state and seeds at once; compare them with always tied and never tied ones.",
+    example="Example: python experiments/untying.py --seeds 8 --steps 20000 --untie_at [.25,.5,.75] --policies [copy,zero]. "
+    "What was run is in configs/untying/. A run that was interrupted goes on with the same command and --resume.",
+    switches=launch.SWITCHES,
+)
+
+
+EXPERIMENT = launch.Experiment(Config, COMMAND, free=("figure_style", "checkpoint_every"))

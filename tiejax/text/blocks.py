@@ -1,0 +1,37 @@
+"""A stream of pieces in blocks of one length, and batches of them drawn at random.
+
+Source of the blocks: the published code of dynamic layer tying (Hay and Wolf, ICLR 2024).
+"""
+
+import numpy as np
+from jaxtyping import Integer
+
+from tiejax.text.corpus import CorpusError
+
+
+def blocks(ids: Integer[np.ndarray, "pieces"], context: int, begin: int) -> Integer[np.ndarray, "number context"]:
+    """Return the stream in pieces of context - 1 with `begin` in front of each; what is left over at the end is dropped.
+
+    Raises CorpusError if there is no whole block.
+    """
+    if context < 2:
+        raise CorpusError(f"--context {context}: must be 2 at least, for a begin piece and one of the text")
+    number = len(ids) // (context - 1)
+    if number == 0:
+        raise CorpusError(f"--context {context}: a stream of --corpus has {len(ids)} pieces, a block takes {context - 1}")
+    found = np.empty((number, context), np.promote_types(ids.dtype, np.min_scalar_type(begin)))
+    found[:, 0] = begin
+    found[:, 1:] = ids[: number * (context - 1)].reshape(number, context - 1)
+    return found
+
+
+def batch(
+    blocks: Integer[np.ndarray, "number context"], batch_size: int, seed: int, group: int, per_group: int
+) -> Integer[np.ndarray, "per_group batch_size context"]:
+    """Return the batches of group number `group`, drawn at random by (seed, group) alone.
+
+    No block comes twice in a group, unless there are fewer than the group takes.
+    """
+    wanted = per_group * batch_size
+    chosen = np.random.default_rng([seed, group]).choice(len(blocks), wanted, replace=wanted > len(blocks))
+    return np.asarray(blocks[chosen.reshape(per_group, batch_size)])

@@ -1,0 +1,109 @@
+"""Batches of text: rows of pieces with twins and masks drawn afresh at every visit, on the device.
+
+In this order: a word is replaced by its twin, then pieces are masked; targets are the replaced pieces. Every row draws from a
+key of its own, so that a batch is the same on any number of devices.
+Source: Bertolotti and Cazzola, ICML 2024, large-scale experiments; masking as in BERT.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Integer, Key, UInt32
+from scipy import stats
+
+from tiejax.text.twins import Twins
+
+MASKED = 0.15
+BY_MASK, BY_RANDOM = 0.8, 0.1
+
+
+class Batch(NamedTuple):
+    """Rows with their masked places in a fixed number of slots.
+
+    slot: places in the flattened rows. weight: 1 for a slot that is used, else 0. target: the piece that was there.
+    overflow: masked pieces beyond the last slot, which nothing is asked of.
+    """
+
+    tokens: Int[Array, "rows length"]
+    segments: Int[Array, "rows length"]
+    row: Int[Array, "rows"]
+    slot: Int[Array, "slots"]
+    target: Int[Array, "slots"]
+    weight: Float[Array, "slots"]
+    overflow: Int[Array, ""]
+
+
+def below(bits: UInt32[Array, "..."], probability: Any) -> Bool[Array, "..."]:
+    """Say where 32 random bits fall below a probability, to 2^-24."""
+    return (bits >> 8).astype(jnp.float32) * 2.0**-24 < probability
+
+
+def slots_for(places: int | float, variance: int | float = 0, most: int | None = None) -> int:
+    """Return how many slots hold the masked ones of so many places: more are masked less often than once in 10^12 batches.
+
+    places, variance: mean and variance of the number of places that can be masked, from batch to batch. most: there are.
+    """
+    highest = math.ceil(places + 7 * math.sqrt(variance))
+    highest = highest if most is None else min(highest, most)
+    return min(highest, int(stats.binom.isf(1e-12, highest, MASKED)) + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+    """How rows become batches.
+
+    special: pieces that are never masked. mask: the piece that stands for a masked one. slots: of one batch.
+    """
+
+    twins: Twins
+    special: tuple[int, ...]
+    mask: int
+    slots: int
+
+    def visit(
+        self,
+        tokens: Integer[Array, "rows length"],
+        segments: Integer[Array, "rows length"],
+        row: Integer[Array, "rows"],
+        key: Key[Array, ""],
+    ) -> Batch:
+        """Return one visit of the rows. row: their numbers in the batch, which with the key decide every draw."""
+        words = jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (4, tokens.shape[1]), jnp.uint32))(row)
+        swap, masked, by, piece = jnp.moveaxis(words, 1, 0)
+        twin, probability = (jnp.asarray(table) for table in self.twins.tables())
+        original = tokens.astype(jnp.int32)
+        target = jnp.where(below(swap, probability[original]), twin[original], original)
+        ordinary = jnp.asarray(~np.isin(np.arange(self.twins.vocabulary), self.special))
+        asked = below(masked, MASKED) & ordinary[target] & (segments > 0)
+        # The remainder prefers the first ids by one part in 2^32 / size.
+        random = (piece % self.twins.size).astype(jnp.int32)
+        shown = jnp.where(below(by, BY_MASK), self.mask, jnp.where(below(by, BY_MASK + BY_RANDOM), random, target))
+        number = jnp.sum(asked)
+        slot = jnp.nonzero(asked.ravel(), size=self.slots, fill_value=0)[0].astype(jnp.int32)
+        used = jnp.arange(self.slots) < number
+        return Batch(
+            jnp.where(asked, shown, target),
+            segments.astype(jnp.int32),
+            row.astype(jnp.int32),
+            slot,
+            target.ravel()[slot],
+            used.astype(jnp.float32),
+            jnp.maximum(number - self.slots, 0),
+        )
+
+
+def buckets(count: Int[np.ndarray, "vocabulary"], twins: Twins) -> tuple[list[str], Int[np.ndarray, "all_pieces"]]:
+    """Return names of token-frequency buckets, and the bucket of every id: by rank of frequency in training; twins last.
+
+    count: how often each original piece occurs in the training split.
+    """
+    rank = np.empty(len(count), np.int32)
+    rank[np.argsort(-count, kind="stable")] = np.arange(len(count))
+    edges = [edge for edge in (0, 100, 1000, 10_000) if edge < len(count)]
+    names = [f"{low + 1:,}-{high:,}" for low, high in zip(edges, [*edges[1:], len(count)], strict=True)]
+    of_original = np.searchsorted(edges, rank, side="right") - 1
+    return [*names, "twins"], np.concatenate([of_original, np.full(len(twins.ids), len(names))]).astype(np.int32)
