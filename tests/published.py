@@ -143,7 +143,7 @@ def random_tokens(number: int) -> np.ndarray:
 
 
 def visits(steps: int) -> Batch:
-    """Return batches of the whole training split in the main variant, stacked over steps, drawn by numpy."""
+    """Return batches of the whole training split in the main arm, stacked over steps, drawn by numpy."""
     rng = np.random.default_rng(1)
     strings = exor.split(7)["train"]
     shape = (steps, *strings.shape)

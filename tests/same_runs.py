@@ -12,6 +12,7 @@ out of the comparison, and names that have changed since are read as the new one
 import argparse
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -58,8 +59,24 @@ RUNS: dict[str, tuple[str, str, dict[str, str]]] = {
 DIAGNOSED = ("exor_fast", "untying", "text_packed")
 
 # Keys of results.json and arrays of metrics.npz by the name that they had.
-RENAMED: dict[str, str] = {}
-LEFT_OUT = ("timing", "seconds", "time_step", "time", "format", "study", "experiment", "checkpoint", "out", "kind")
+RENAMED = {"variants": "arms", "variant": "arm", "pieces": "tokens"}
+# Words of results.json likewise.
+REWORDED = {"pieces": "tokens", "piece": "token"}
+# A fingerprint holds the format of the prepared text, and a new format is another fingerprint.
+LEFT_OUT = (
+    "fingerprint",
+    "timing",
+    "seconds",
+    "time_step",
+    "time",
+    "format",
+    "study",
+    "experiment",
+    "checkpoint",
+    "out",
+    "kind",
+    "bytes",
+)
 
 
 def command(checkout: Path, name: str, out: Path, options: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
@@ -113,6 +130,9 @@ def renamed(value: Any) -> Any:
     """Read a value of results.json by today's names, without what is left out."""
     if isinstance(value, dict):
         return {RENAMED.get(key, key): renamed(item) for key, item in value.items() if key not in LEFT_OUT}
+    if isinstance(value, str):
+        for old, new in REWORDED.items():
+            value = re.sub(rf"\b{old}\b", new, value)
     return [renamed(item) for item in value] if isinstance(value, list) else value
 
 

@@ -144,7 +144,7 @@ def test_verdicts():
 
 
 def run_metrics(seeds=8, symbols=MAIN, exact=True, distance=None):
-    """A run made by hand: `distance(table, variant, seed, record, pair)` gives each distance."""
+    """A run made by hand: `distance(table, arm, seed, record, pair)` gives each distance."""
     steps = np.arange(0, 50_001, 500)
     index = symbol_pairs(7)
     between = set(group_pairs(symbols.used["zero"], symbols.used["one"]))
@@ -152,11 +152,11 @@ def run_metrics(seeds=8, symbols=MAIN, exact=True, distance=None):
     for table in ("input", "output"):
         values = np.ones((2, seeds, len(steps), 21))
         for k, pair in enumerate(index):
-            for variant, seed in itertools.product(range(2), range(seeds)):
-                values[variant, seed, :, k] = 2.0 if pair in between else distance(table, variant, seed, steps, pair)
+            for arm, seed in itertools.product(range(2), range(seeds)):
+                values[arm, seed, :, k] = 2.0 if pair in between else distance(table, arm, seed, steps, pair)
         metrics[f"distance_{table}"] = values
     metrics["finite"] = np.ones((2, seeds, len(steps)), bool)
-    metrics["variants"] = np.array(["untied", "tied"])
+    metrics["arms"] = np.array(["untied", "tied"])
     metrics |= {"use_ratio": np.full((2, seeds, len(steps)), 2.0), "use_cosine": np.zeros((2, seeds, len(steps)))}
     if exact:
         exact_steps = np.arange(0, 50_001, 5000)
@@ -170,17 +170,17 @@ def run_metrics(seeds=8, symbols=MAIN, exact=True, distance=None):
     return metrics
 
 
-def as_the_paper_says(table, variant, seed, steps, pair):
+def as_the_paper_says(table, arm, seed, steps, pair):
     """Distances (of symbols 2 apart) that do everything the paper claims; a little different in every seed."""
     level = 1 + 0.01 * seed
     if pair == (0, 1):
-        if variant == 1:  # tied: held apart, restless
+        if arm == 1:  # tied: held apart, restless
             return level * 1.5 * np.where(np.arange(len(steps)) % 2, 1.2, 1.0)
         return level * (0.2 if table == "input" else 1.4) * np.ones(len(steps))
     if pair == (2, 3):
-        return level * np.exp(-steps / (5_000 if variant else 20_000)) + 0.01
+        return level * np.exp(-steps / (5_000 if arm else 20_000)) + 0.01
     if pair == (4, 5):
-        return level * np.where(table == "output" and variant == 0, 0.3, 2.5) * np.ones(len(steps))
+        return level * np.where(table == "output" and arm == 0, 0.3, 2.5) * np.ones(len(steps))
     return np.ones(len(steps))
 
 
@@ -216,8 +216,8 @@ def test_a_run_that_does_what_the_paper_claims_supports_the_claims():
 
 
 def test_the_opposite_run_contradicts_them():
-    def opposite(table, variant, seed, steps, pair):
-        return as_the_paper_says(table, variant, seed, steps, {(0, 1): (2, 3), (2, 3): (0, 1)}.get(pair, pair))
+    def opposite(table, arm, seed, steps, pair):
+        return as_the_paper_says(table, arm, seed, steps, {(0, 1): (2, 3), (2, 3): (0, 1)}.get(pair, pair))
 
     found, _ = findings.analyse(run_metrics(seeds=16, distance=opposite), MAIN, 0.5, 20_000)
     verdicts = {row["id"]: row["verdict"] for row in found["claims"]}
@@ -228,7 +228,7 @@ def test_the_opposite_run_contradicts_them():
 def test_relative_distance_divides_by_the_bits_that_occur():
     """In dh, symbol 1 never occurs: only 0-2 and 0-3 make the scale."""
 
-    def distance(table, variant, seed, steps, pair):
+    def distance(table, arm, seed, steps, pair):
         return np.full(len(steps), 100.0 if 1 in pair else 6.0)
 
     runs = findings.trajectories(run_metrics(symbols=DH, distance=distance), DH, 20_000)
@@ -239,7 +239,7 @@ def test_relative_distance_divides_by_the_bits_that_occur():
 def test_more_than_two_spellings_are_averaged_over_their_pairs():
     symbols = findings.Symbols(7, 4, 5, {"zero": (0, 1, 2), "one": (3,)}, (0.2, 0.3, 0.5, 1.0))
 
-    def distance(table, variant, seed, steps, pair):
+    def distance(table, arm, seed, steps, pair):
         return np.full(len(steps), {(0, 1): 1.0, (0, 2): 2.0, (1, 2): 6.0}.get(pair, 50.0))
 
     runs = findings.trajectories(run_metrics(symbols=symbols, distance=distance), symbols, 20_000)
@@ -249,7 +249,7 @@ def test_more_than_two_spellings_are_averaged_over_their_pairs():
 
 
 def test_final_values_are_means_over_the_last_whole_cycle():
-    def distance(table, variant, seed, steps, pair):
+    def distance(table, arm, seed, steps, pair):
         return steps.astype(float)
 
     runs = findings.trajectories(run_metrics(distance=distance), MAIN, 20_000)

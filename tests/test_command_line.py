@@ -66,7 +66,7 @@ def refused(here, monkeypatch, capsys):
 
 
 def read(*argv):
-    return launch.read_command_line(exor.EXPERIMENT, argv)[0]
+    return launch.read_command_line(exor.STUDY, argv)[0]
 
 
 def make_run(path, finished=False, **fields):
@@ -464,7 +464,7 @@ def test_resume_with_another_configuration_lists_the_differences(here, refused, 
     argv = ["--out", "run", "--resume", *line.split()]
     refused(argv, "--resume", "run", "another configuration", *differences)
     with pytest.raises(BadInput) as error:
-        launch.read_command_line(exor.EXPERIMENT, argv)
+        launch.read_command_line(exor.STUDY, argv)
     assert str(error.value).count(" -> ") == len(differences)
 
 

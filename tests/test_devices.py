@@ -20,7 +20,7 @@ from experiments import exor
 from tiejax.training import Recorder, train
 config = exor.Config(seeds=3, steps=500, record_every=50, exact_every=100, half_period=200).resolved()
 ensemble = exor.build_ensemble(config)
-batch = Recorder(100, lambda params, batch, subject, step: batch._asdict())
+batch = Recorder(100, lambda params, batch, seed_key, step: batch._asdict())
 ensemble = dataclasses.replace(ensemble, recorders={**ensemble.recorders, "batch": batch})
 records = train(ensemble, config.seed_list).records
 np.savez(sys.argv[2], **records.pop("batch"), **{"run_" + name: a for name, a in exor.named_arrays(records, config).items()})
@@ -68,7 +68,7 @@ def test_results_do_not_depend_on_the_number_of_devices(tmp_path, on_one, number
 
 
 def test_a_seeds_members_share_batches_that_seeds_and_steps_do_not(on_one):
-    asked = on_one[1]["asked"]  # [record, seed, variant, ...]
+    asked = on_one[1]["asked"]  # [record, seed, arm, ...]
     assert asked.shape[:3] == (6, 3, 2)
     np.testing.assert_array_equal(asked[:, :, 0], asked[:, :, 1])
     assert (asked[:, 0] != asked[:, 1]).any()

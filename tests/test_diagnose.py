@@ -25,7 +25,7 @@ from tiejax.studies.diagnosis import verdict
 
 SCRIPT = Path(diagnose.__file__)
 NAMES = "model.embed_tokens.weight", "lm_head.weight"
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "<b>", "on", "."]
+PieceS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "<b>", "on", "."]
 
 
 def pair(rows=40, width=4, noise=0.3):
@@ -36,12 +36,12 @@ def pair(rows=40, width=4, noise=0.3):
     return first.astype(np.float32), second.astype(np.float32)
 
 
-def make(folder, tensors, file="model.safetensors", pieces=None, **config):
+def make(folder, tensors, file="model.safetensors", tokens=None, **config):
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, folder / file)
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"} | config))
-    if pieces:
-        (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    if tokens:
+        (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
     return folder
 
 
@@ -74,9 +74,9 @@ def cosine(x, y):
 
 def test_an_untied_checkpoint_from_command_to_page(here, command):
     """Every number against numpy, in bfloat16 and over two shards; the page needs nothing else and lets no token be markup."""
-    first, second = (table.astype(ml_dtypes.bfloat16) for table in pair(len(PIECES)))
+    first, second = (table.astype(ml_dtypes.bfloat16) for table in pair(len(PieceS)))
     second[2] = 0
-    folder = make(here / "c", {NAMES[0]: first}, "a.safetensors", PIECES, architectures=["LlamaForCausalLM"])
+    folder = make(here / "c", {NAMES[0]: first}, "a.safetensors", PieceS, architectures=["LlamaForCausalLM"])
     save_file({NAMES[1]: second, "body": np.zeros((3, 5), np.float32)}, folder / "b.safetensors")
     shards = {NAMES[0]: "a.safetensors", NAMES[1]: "b.safetensors", "body": "b.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
@@ -88,13 +88,13 @@ def test_an_untied_checkpoint_from_command_to_page(here, command):
     arrays = np.load(here / "found/metrics.npz")
     x, y = first.astype(np.float64), second.astype(np.float64)
 
-    counts = dict(zip(PIECES, [0, 0, 0, 0, 0, 3, 3, 1, 1, 0, 1, 2], strict=True))
+    counts = dict(zip(PieceS, [0, 0, 0, 0, 0, 3, 3, 1, 1, 0, 1, 2], strict=True))
     assert arrays["count"].tolist() == list(counts.values())
     assert results["rank"]["tokens"] == 11
     order = np.argsort(arrays["rank"])
-    assert [PIECES[one] for one in order][:6] == ["the", "cat", ".", "sat", "##s", "on"]
+    assert [PieceS[one] for one in order][:6] == ["the", "cat", ".", "sat", "##s", "on"]
 
-    assert (results["fact"], results["differing_rows"]) == ("untied", len(PIECES))
+    assert (results["fact"], results["differing_rows"]) == ("untied", len(PieceS))
     assert results["largest_difference"] == pytest.approx(np.abs(x - y).max(), rel=1e-6)
     assert results["flag"] == {"tied": False, "where": "no tie_word_embeddings; the default of Llama is false"}
     assert results["memory"] == {"parameters": 48, "bytes": 96, "share": 48 / 111}
@@ -115,14 +115,14 @@ def test_an_untied_checkpoint_from_command_to_page(here, command):
     rotated = centred_x @ linalg.orthogonal_procrustes(centred_x, centred_y)[0]
     expected = np.mean([cosine(a, b) for a, b in zip(rotated, centred_y, strict=True)])
     assert results["alignment"]["procrustes"] == pytest.approx(expected, abs=1e-5)
-    assert np.isnan(arrays["cosine_as_is"]).tolist() == [place == 2 for place in range(len(PIECES))]
+    assert np.isnan(arrays["cosine_as_is"]).tolist() == [place == 2 for place in range(len(PieceS))]
     assert results["neighbours"]["k"] == 10
-    assert results["neighbours"]["queries"] == len(PIECES)
+    assert results["neighbours"]["queries"] == len(PieceS)
 
     mean = (arrays["cosine_from_input"] + arrays["cosine_from_output"]) / 2
     by_cosine = sorted(np.flatnonzero(seen), key=lambda token: mean[token])
     apart, near = (results["tokens"][name] for name in ("apart", "near"))
-    assert [row["text"] for row in apart] == [PIECES[token] for token in by_cosine[:3]]
+    assert [row["text"] for row in apart] == [PieceS[token] for token in by_cosine[:3]]
     assert [row["id"] for row in near] == by_cosine[::-1][:3]
 
     page = (here / "found/report.html").read_text()
@@ -153,14 +153,14 @@ def test_a_tied_checkpoint_from_command_to_page(here, command):
 def test_markup_in_a_token_is_text(here):
     from tiejax.studies.diagnosis import checkpoint_page as pages
 
-    first, second = pair(len(PIECES))
-    results, arrays = results_of(make(here / "c", dict(zip(NAMES, (first, second), strict=True)), pieces=PIECES))
+    first, second = pair(len(PieceS))
+    results, arrays = results_of(make(here / "c", dict(zip(NAMES, (first, second), strict=True)), tokens=PieceS))
     assert "<b>" in {row["text"] for side in results["tokens"].values() for row in side}
     facts = {"command": "c", "versions": {}, "python": "3", "devices": [], "git_commit": "x"}
     page = pages.page(results, facts, "", [])
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
-    assert arrays["rank"].tolist() == list(range(1, len(PIECES) + 1))
+    assert arrays["rank"].tolist() == list(range(1, len(PieceS) + 1))
 
 
 @pytest.mark.parametrize("flag", [True, False, None])
@@ -235,7 +235,7 @@ EDGES = {
     "output of zeros": (pair()[0], np.zeros((40, 4), np.float32), None),
     "three tokens": (np.zeros((3, 4), np.float32), np.eye(3, 4, dtype=np.float32), None),
     "one column": (pair(width=1)[0], pair(width=1)[1], None),
-    "one token in the corpus": (*pair(len(PIECES)), "the the"),
+    "one token in the corpus": (*pair(len(PieceS)), "the the"),
 }
 
 
@@ -248,7 +248,7 @@ def test_degenerate_tables_are_reported_without_a_warning(here, name):
     if text:
         (here / "t.txt").write_text(text)
         options["corpus"] = "t.txt"
-    results, arrays = results_of(make(here / "c", dict(zip(NAMES, (first, second), strict=True)), pieces=PIECES), **options)
+    results, arrays = results_of(make(here / "c", dict(zip(NAMES, (first, second), strict=True)), tokens=PieceS), **options)
     assert json.loads(json.dumps(results, allow_nan=False)) == results
     assert len(pages.drawn(results, diagnose.curves_of(results, arrays), arrays)) == 3
     assert len(verdict.verdict(results)) >= 5
@@ -260,16 +260,16 @@ def test_degenerate_tables_are_reported_without_a_warning(here, name):
 # Tokens.
 
 
-def test_texts_of_byte_level_pieces(tmp_path):
-    pieces = ["Ġthe", "Ċ", "Ã©", "ĠÃ", "a"]
-    (tmp_path / "vocab.json").write_text(json.dumps({piece: place for place, piece in enumerate(pieces)}))
+def test_texts_of_byte_level_tokens(tmp_path):
+    tokens = ["Ġthe", "Ċ", "Ã©", "ĠÃ", "a"]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: place for place, token in enumerate(tokens)}))
     tokens = hub_tokens.find_tokens(tmp_path)
     assert [hub_tokens.text_of(tokens, place) for place in range(6)] == ["␣the", "\\n", "é", "ĠÃ", "a", ""]
     with pytest.raises(ValueError, match="merges"):
         hub_tokens.count_tokens(tokens, ["a"], 5)
 
 
-def test_texts_of_sentence_pieces(tmp_path):
+def test_texts_of_sentence_tokens(tmp_path):
     tokenizer = Tokenizer(models.BPE({"▁the": 0, "cat": 1}, []))
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -290,7 +290,7 @@ def test_merges_and_long_documents_are_counted_as_they_are(tmp_path, monkeypatch
 
 
 def test_cased_vocabulary(tmp_path):
-    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in ["[UNK]", "The", "the"]))
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in ["[UNK]", "The", "the"]))
     for lower, expected in ((True, [0, 0, 2]), (False, [0, 1, 1])):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower}))
         assert hub_tokens.count_tokens(hub_tokens.find_tokens(tmp_path), ["The the"], 3).tolist() == expected
@@ -379,11 +379,11 @@ BAD = {
 @pytest.mark.parametrize("name", list(BAD))
 def test_bad_input(here, command, name):
     spoil, line, *words = BAD[name]
-    first, second = pair(len(PIECES))
+    first, second = pair(len(PieceS))
     tensors = {NAMES[0]: first, NAMES[1]: second, "odd": first[:5], "line": first[:, 0]}
-    make(here / "c", tensors, pieces=PIECES)
+    make(here / "c", tensors, tokens=PieceS)
     (here / "t.txt").write_text("the cat")
-    (here / "long.txt").write_text("".join(f"{piece}\n" for piece in [*PIECES[:6], *"bcdefg", "cat"]))
+    (here / "long.txt").write_text("".join(f"{token}\n" for token in [*PieceS[:6], *"bcdefg", "cat"]))
     spoil(here / "c")
     before = tree(here)
     assert_refused(command(*line.split()), *words, script=SCRIPT)

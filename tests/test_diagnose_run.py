@@ -29,9 +29,9 @@ def run(tmp_path_factory):
 
 def test_every_instrument_has_been_used_on_every_member(run):
     path, out, found = run
-    assert found["variants"] == ["never-tied-independent", "never-tied-equal", "tied", "copy-output-20"]
+    assert found["arms"] == ["never-tied-independent", "never-tied-equal", "tied", "copy-output-20"]
     assert (found["kind"], found["seeds"], found["step"]) == ("untying", [0, 1], 30)
-    assert [member["tied"] for name in found["variants"] for member in found["alignment"][name]] == [False] * 4 + [True] * 2 + [
+    assert [member["tied"] for name in found["arms"] for member in found["alignment"][name]] == [False] * 4 + [True] * 2 + [
         False
     ] * 2
     sets = [row["set"] for row in found["equivalence"]["tied"]]
@@ -56,7 +56,7 @@ def test_numbers_are_those_of_the_members(run):
     np.testing.assert_array_equal(tables[0][:, 2], tables[1][:, 2])
     to_tied = alignment(tables[0][0, 0], tables[0][0, 2])
     assert found["alignment"]["tied"][0]["untied input -> tied"]["identity"] == pytest.approx(to_tied.identity)
-    # The conditional distance of the zero pair, by the exact contexts of the task, for both seeds of the tied variant.
+    # The conditional distance of the zero pair, by the exact contexts of the task, for both seeds of the tied arm.
     task, distances = exor.EXor(4, *exor.VARIANTS["main"]), []
     known = exor.contexts(task, ordered=False)
     sizes = np.array([len(rows) for rows in exor.split(4).values()])

@@ -299,16 +299,16 @@ def best(task):
 
 
 @pytest.mark.parametrize(
-    ("variant", "cases"),
+    ("arm", "cases"),
     [
         ("main", ["fails: same meaning", "holds: same", "fails: same use", "holds: different"]),
         ("dh", ["unknown", "holds: same", "fails: same use", "holds: different"]),
         ("no-dh", ["unknown", "fails: same meaning", "fails: same use", "holds: different"]),
     ],
 )
-def test_what_each_variant_plants_by_its_definition(variant, cases):
+def test_what_each_variant_plants_by_its_definition(arm, cases):
     """`unknown`: symbol 1 never occurs in dh and no-dh, so that no context tells what it means."""
-    task = exor.EXor(4, *exor.VARIANTS[variant])
+    task = exor.EXor(4, *exor.VARIANTS[arm])
     known, weight = everywhere(task)
     rows = measures.equivalence(best(task), known.tokens, known.position, [ZERO, ONE, PARITY, ACROSS], weight=weight)
     assert [row["case"] for row in rows] == cases
@@ -323,7 +323,7 @@ def test_what_each_variant_plants_by_its_definition(variant, cases):
 
 
 class Trained:
-    """Members of a short training, by (seed, variant), with every context of their task."""
+    """EnsembleState of a short training, by (seed, arm), with every context of their task."""
 
     def __init__(self, task, model, params):
         self.task, self.params = task, params
@@ -332,9 +332,9 @@ class Trained:
         members = itertools.product(*map(range, params["head"]["embedding"].shape[:2]))
         self.excess = {member: self.divergence(*member) for member in members}
 
-    def member(self, seed, variant):
+    def member(self, seed, arm):
         """Return its table and its functions to states and to log probabilities."""
-        params = jax.tree.map(lambda leaf: leaf[seed, variant], self.params)
+        params = jax.tree.map(lambda leaf: leaf[seed, arm], self.params)
         table = params["head"]["embedding"]
 
         def states(tokens, position):
@@ -342,15 +342,15 @@ class Trained:
 
         return table, states, lambda *asked: log_softmax(states(*asked) @ table.T, axis=1)
 
-    def divergence(self, seed, variant):
+    def divergence(self, seed, arm):
         """Return the mean KL divergence of the truth from the member: its cross-entropy over all strings, less Bayes."""
-        _, _, predict = self.member(seed, variant)
+        _, _, predict = self.member(seed, arm)
         said = np.exp(predict(self.known.tokens, self.known.position))
         return float(self.weight @ rel_entr(self.known.target, said).sum(1))
 
-    def rows(self, seed, variant, pairs):
+    def rows(self, seed, arm, pairs):
         """Return the member's row of every pair, with states and truth."""
-        table, states, predict = self.member(seed, variant)
+        table, states, predict = self.member(seed, arm)
         asked = self.known.tokens, self.known.position
         target = log(self.known.target)
         with np.errstate(invalid="ignore"):
@@ -371,9 +371,9 @@ def trained(request):
     """Eight seeds of four bits, large steps and little weight decay: enough for some to solve the task."""
     steps = 3000
     settings = {"seeds": 8, "steps": steps, "half_period": steps, "record_every": steps}
-    config = experiment.Config(variant=request.param, bits=4, learning_rate=0.01, weight_decay=0.01, **settings).resolved()
+    config = experiment.Config(arm=request.param, bits=4, learning_rate=0.01, weight_decay=0.01, **settings).resolved()
     nothing = Recorder(
-        steps, lambda params, batch, subject, step: {"step": step}
+        steps, lambda params, batch, seed_key, step: {"step": step}
     )  # the exact risk would double the compilation
     ensemble = dataclasses.replace(experiment.build_ensemble(config), recorders={"nothing": nothing})
     run = train(ensemble, config.seed_list)
@@ -386,8 +386,8 @@ def test_models_that_solved_exor_have_what_its_variant_planted(trained):
     main = trained.task.zero[1] > 0
     unequal, bound = (ZERO if main else ONE), math.log(9)
     pairs = [unequal, PARITY, ACROSS, *([ONE] if main else [])]
-    for seed, variant in trained.members(lambda excess: excess < 0.01):
-        rows = trained.rows(seed, variant, pairs)
+    for seed, arm in trained.members(lambda excess: excess < 0.01):
+        rows = trained.rows(seed, arm, pairs)
         assert rows[unequal]["case"] == "fails: same meaning"
         assert rows[unequal]["semantic_distance"] < 0.005
         assert rows[unequal]["log_ratio_mean"] == pytest.approx(-bound, abs=0.25)
@@ -406,8 +406,8 @@ def test_models_that_solved_exor_have_what_its_variant_planted(trained):
 def test_models_that_did_not_solve_exor_are_told_by_the_residual_across_bits(trained):
     """Their ratios within a bit are right all the same: frequencies do without context."""
     within = ZERO if trained.task.zero[1] > 0 else ONE
-    for seed, variant in trained.members(lambda excess: excess > 0.6):
-        rows = trained.rows(seed, variant, [within, PARITY, ACROSS])
+    for seed, arm in trained.members(lambda excess: excess > 0.6):
+        rows = trained.rows(seed, arm, [within, PARITY, ACROSS])
         assert rows[ACROSS]["residual_rms"] > 4
         assert rows[PARITY]["semantic_distance"] < 0.1
         assert rows[within]["residual_rms"] < 0.5

@@ -33,7 +33,7 @@ def test_a_run_leaves_what_the_readme_says(tmp_path, capsys):
     assert {path.suffix for path in (out / "figures").iterdir()} == {".png", ".pdf"}
     keys = {
         "experiment",
-        "variant",
+        "arm",
         "model",
         "seeds",
         "excluded_seeds",
@@ -53,7 +53,7 @@ def test_a_run_leaves_what_the_readme_says(tmp_path, capsys):
     fields = {"id", "statement", "estimate", "interval", "p", "p_adjusted", "effect_size", "n", "verdict"}
     assert all(fields <= set(row) for row in results["claims"])
     assert {"compile_s", "train_s", "model_steps_per_s"} == set(results["timing"])
-    # [variant, seed, record, pair], and the last record is what final_last says.
+    # [arm, seed, record, pair], and the last record is what final_last says.
     assert metrics["distance_input"].shape == (2, 2, 3, 21)
     np.testing.assert_allclose(
         results["final_last"]["tied"]["distance"]["output"]["zero"], metrics["distance_output"][1, :, -1, 0], rtol=1e-6
@@ -106,8 +106,8 @@ def test_members_that_go_non_finite_are_named(tmp_path, capsys):
     out, results, metrics = run(tmp_path, "--seeds", "2", "--learning_rate", "1e30")
     assert results["seeds"] == []
     assert results["excluded_seeds"] == [0, 1]
-    assert {(row["variant"], row["seed"]) for row in results["non_finite"]} == {
-        (variant, seed) for variant in ("untied", "tied") for seed in (0, 1)
+    assert {(row["arm"], row["seed"]) for row in results["non_finite"]} == {
+        (arm, seed) for arm in ("untied", "tied") for seed in (0, 1)
     }
     assert metrics["finite"][:, :, 0].all()
     said = capsys.readouterr().out

@@ -106,13 +106,13 @@ def test_initial_values_are_gpt2s():
 
 @pytest.mark.parametrize(
     ("file", "parameters"),
-    # 12 w^2 + 13 w a layer, the tables of pieces and positions, the final norm.
+    # 12 w^2 + 13 w a layer, the tables of tokens and positions, the final norm.
     [("published_code", 450_942_400), ("paper", 1_557_611_200), ("bert_causal", 12 * (12 * 768**2 + 13 * 768) + 50_771 * 768)],
 )
 def test_presets_have_the_published_numbers_of_parameters(file, parameters):
     from tiejax.settings import command_line
 
     path = f"configs/layer_tying/{file}.yaml"
-    settings, _ = command_line.parse(layer_tying.Config, layer_tying.EXPERIMENT.command, ["--config", path])
+    settings, _ = command_line.parse(layer_tying.Config, layer_tying.STUDY.command, ["--config", path])
     found = layer_tying.facts_of_model(settings.resolved(), 50_257)
     assert found["parameters_untied"] == parameters

@@ -25,7 +25,7 @@ SIZES = {
     }
     for n in range(1, 5)
 }
-PIECES_PER_WORD = {"validation": 2.0, "test": 1.5}
+PieceS_PER_WORD = {"validation": 2.0, "test": 1.5}
 AGENT_MAPS = [
     [[0, 0, 0, 0], [0, 0, 2, 0], [0, 0, 2, 0], [0, 1, 2, 0]],
     [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
@@ -66,7 +66,7 @@ def run():
 
 
 def found_of(metrics):
-    found, runs = analysis.analyse(metrics, SIZES, PIECES_PER_WORD)
+    found, runs = analysis.analyse(metrics, SIZES, PieceS_PER_WORD)
     return found, runs, {row["method"]: row for row in found["methods"]}
 
 
@@ -162,7 +162,7 @@ def test_a_seed_of_which_one_method_diverged_is_left_out_everywhere():
     metrics["test_loss"][0, 0] = np.nan
     found, runs, _ = found_of(metrics)
     assert found["non_finite"] == [
-        {"variant": "untied", "seed": 9, "step": 1}, {"variant": "all-one", "seed": 9, "step": 4},
+        {"arm": "untied", "seed": 9, "step": 1}, {"arm": "all-one", "seed": 9, "step": 4},
     ]  # fmt: skip
     assert (found["seeds"], found["excluded_seeds"]) == ([3, 5], [9])
     expected, kept, _ = found_of(whole)
@@ -175,7 +175,7 @@ def test_a_seed_of_which_one_method_diverged_is_left_out_everywhere():
 def test_no_finite_seed_leaves_nothing_to_tell():
     metrics = run()
     metrics["train_loss"][0] = np.nan
-    found, runs = analysis.analyse(metrics, SIZES, PIECES_PER_WORD)
+    found, runs = analysis.analyse(metrics, SIZES, PieceS_PER_WORD)
     assert (found["seeds"], found["methods"], found["claims"], found["excluded_seeds"]) == ([], [], [], [3, 5])
     assert layer_tying.drawn(runs, found) == []
     assert layer_tying.tables(found) == {}
@@ -183,7 +183,7 @@ def test_no_finite_seed_leaves_nothing_to_tell():
 
 def test_a_size_that_nobody_measured_is_named():
     with pytest.raises(ValueError, match="sizes: nothing is said of 3 distinct layers"):
-        analysis.analyse(run(), {n: SIZES[n] for n in (1, 2, 4)}, PIECES_PER_WORD)
+        analysis.analyse(run(), {n: SIZES[n] for n in (1, 2, 4)}, PieceS_PER_WORD)
 
 
 def test_claims_take_the_differences_that_they_name():
@@ -245,7 +245,7 @@ def test_distinct_layers_of_maps():
 
 @pytest.fixture(scope="module")
 def analysed():
-    found, runs = analysis.analyse(run(), SIZES, PIECES_PER_WORD)
+    found, runs = analysis.analyse(run(), SIZES, PieceS_PER_WORD)
     return found, runs, layer_tying.drawn(runs, found)
 
 
@@ -316,7 +316,7 @@ def page_of(found, pictures, **changed):
         "data": {
             "fingerprint": "ab12cd",
             "vocabulary": 4096,
-            "splits": {"train": {"pieces": 1234567, "words": 987654}, "test": {"pieces": 4321, "words": 3210}},
+            "splits": {"train": {"tokens": 1234567, "words": 987654}, "test": {"tokens": 4321, "words": 3210}},
         },
         "steps": STEPS,
         "sizes": SIZES,
@@ -362,14 +362,14 @@ def test_the_page_says_what_was_run_and_found(analysed, pictures):
 def test_the_page_warns(analysed, pictures):
     found = analysed[0]
     rows = [*found["methods"], {**found["methods"][0], "method": "random-map"}]
-    broken = {"excluded_seeds": [9], "non_finite": [{"variant": "agent", "seed": 9, "step": 2}]}
+    broken = {"excluded_seeds": [9], "non_finite": [{"arm": "agent", "seed": 9, "step": 2}]}
     page = page_of(found, pictures, methods=rows, **broken)
     assert "agent seed 9 (at step 2)" in page
     assert "A random map has as many distinct layers as the agent" in page
 
 
 def test_one_seed_without_agents(pictures):
-    metrics = analysis.of_seeds(of_methods(run(), "untied", "all-one"), np.array([True, False]))
+    metrics = analysis.select_seeds(of_methods(run(), "untied", "all-one"), np.array([True, False]))
     found, runs, rows = found_of(metrics)
     assert found["claims"] == []
     assert found["agents"] == {}

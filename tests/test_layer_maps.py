@@ -108,12 +108,16 @@ def test_moves(before, after, storage, source, separated):
 
 def test_starts():
     tied = tying.start_ties(3, "tied", "resolved")
-    assert (tied.owner.tolist(), tied.trains.tolist(), tied.said.tolist()) == ([0, 0, 0], [True] * 3, [0, 0, 0])
+    assert (tied.owner.tolist(), tied.trains.tolist(), tied.observation.tolist()) == ([0, 0, 0], [True] * 3, [0, 0, 0])
     own = tying.start_ties(3, "independent", "resolved")
-    assert (own.owner.tolist(), own.trains.tolist(), own.said.tolist()) == ([0, 1, 2], [True] * 3, [0, 1, 2])
+    assert (own.owner.tolist(), own.trains.tolist(), own.observation.tolist()) == ([0, 1, 2], [True] * 3, [0, 1, 2])
     frozen = tying.start_ties(3, "frozen-random", "published")
     # The agent is told of copies that there are not.
-    assert (frozen.owner.tolist(), frozen.trains.tolist(), frozen.said.tolist()) == ([0, 1, 2], [True, False, False], [0, 0, 0])
+    assert (frozen.owner.tolist(), frozen.trains.tolist(), frozen.observation.tolist()) == (
+        [0, 1, 2],
+        [True, False, False],
+        [0, 0, 0],
+    )
 
 
 def test_the_published_rule_step_by_step():
@@ -121,8 +125,8 @@ def test_the_published_rule_step_by_step():
     told = []
     for layer, choice in ((2, 2), (3, 2), (2, 0), (2, 2), (3, 3)):
         ties = tying.choose(ties, layer, choice, "published")
-        uses = tying.uses(ties, "compact", "owner", "published")
-        told.append((ties.owner.tolist(), uses.sends.tolist(), uses.trained.tolist(), ties.said.tolist()))
+        wiring = tying.wiring(ties, "compact", "owner", "published")
+        told.append((ties.owner.tolist(), wiring.sends.tolist(), wiring.trained.tolist(), ties.observation.tolist()))
     assert told == [
         ([0, 1, 2, 3], [True, False, True, False], [1, 0, 1, 0], [0, 0, 2, 0]),
         # 3 copies 2: only 2's own position trains the weights.
@@ -138,19 +142,19 @@ def test_the_published_rule_step_by_step():
 def test_resolved_ties_of_a_frozen_start():
     ties = tying.choose(tying.start_ties(3, "frozen-random", "resolved"), 2, 1, "resolved")
     # 2 reads the frozen layer 1, and does not thaw it; of 1 nothing has been chosen yet.
-    uses = tying.uses(ties, "compact", "all", "resolved")
-    assert (uses.reads.tolist(), uses.sends.tolist(), uses.trained.tolist()) == ([0, 1, 1], [True, False, False], [1, 0])
-    assert ties.said.tolist() == [0, 0, 1]
+    wiring = tying.wiring(ties, "compact", "all", "resolved")
+    assert (wiring.reads.tolist(), wiring.sends.tolist(), wiring.trained.tolist()) == ([0, 1, 1], [True, False, False], [1, 0])
+    assert ties.observation.tolist() == [0, 0, 1]
 
 
 def test_uses_of_full_and_compact_storage():
     owner = tying.check_owner([0, 0, 2, 0])
     ties = tying.LayerTies(owner, np.ones(4, bool), owner)
-    full, compact = (tying.uses(ties, storage, "owner", "resolved") for storage in ("full", "compact"))
+    full, compact = (tying.wiring(ties, storage, "owner", "resolved") for storage in ("full", "compact"))
     assert (full.reads.tolist(), full.trained.tolist()) == ([0, 0, 2, 0], [1, 0, 1, 0])
     assert (compact.reads.tolist(), compact.trained.tolist()) == ([0, 0, 1, 0], [1, 1])
     assert full.sends.tolist() == compact.sends.tolist() == [True, False, True, False]
-    assert tying.uses(ties, "compact", "all", "resolved").sends.tolist() == [True] * 4
+    assert tying.wiring(ties, "compact", "all", "resolved").sends.tolist() == [True] * 4
     assert {leaf.dtype for leaf in (*full, *compact)} == {np.dtype(np.int32), np.dtype(bool)}
 
 

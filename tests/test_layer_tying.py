@@ -278,8 +278,8 @@ def here(monkeypatch, tmp_path):
 def test_bad_input(argv, words, here, monkeypatch, capsys):
     before = {name for name in tree(here) if not name.startswith("cache")}
     ended = command_here(shlex.split(argv), monkeypatch, capsys, experiment)
-    said = ended._replace(out="") if "--corpus" in argv else ended  # preparing text says where it is put
-    assert_refused(said, *words, script=SCRIPT)
+    observation = ended._replace(out="") if "--corpus" in argv else ended  # preparing text says where it is put
+    assert_refused(observation, *words, script=SCRIPT)
     assert {name for name in tree(here) if not name.startswith("cache")} == before
 
 
@@ -287,7 +287,7 @@ def test_every_configuration_is_one():
     from tiejax.settings import command_line
 
     for path in sorted((Path(SCRIPT).parents[1] / "configs" / "layer_tying").glob("*.yaml")):
-        config, _ = command_line.parse(experiment.Config, experiment.EXPERIMENT.command, ["--config", str(path)])
+        config, _ = command_line.parse(experiment.Config, experiment.STUDY.command, ["--config", str(path)])
         assert config.resolved().out == f"runs/layer_tying/{path.stem}"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tiejax import tying
 from tiejax.studies.layer_tying import study as layer_tying
-from tiejax.training.layered import LayeredAdamW, LayeredState, height_of, moved, stack_of, with_stack
+from tiejax.training.layered import LayeredAdamW, LayeredState, moved, stack_of, stack_size_of, with_stack
 
 VOCABULARY, LAYERS = 11, 3
 
@@ -44,33 +44,33 @@ def random_choices(number):
 
 
 def trained(layered, storage, choices, steps_between=2, gradient="all", rule="resolved"):
-    """Train through changes of ties; return the state on the host, every layer's as it reads it, with losses and heights."""
+    """Train through changes of ties; return the state on the host, every layer's as it reads it, with losses and stack_sizes."""
     ties = tying.start_ties(LAYERS, "independent", rule)
-    state, losses, heights = layered.start(jax.random.key(5), ties.owner), [], []
+    state, losses, stack_sizes = layered.start(jax.random.key(5), ties.owner), [], []
     for number, (layer, choice) in enumerate(choices):
         before = ties
         ties = tying.choose(ties, layer, choice, rule)
         state = layered.move(state, tying.move(before.owner, ties.owner, storage))
         if number % 2:
-            state = layered.put(layered.fetch(state, ties.owner), ties.owner)
+            state = layered.to_device(layered.to_host(state, ties.owner), ties.owner)
         for extra in range(steps_between):
-            uses = tying.uses(ties, storage, gradient, rule)
-            state, loss = layered.step(state, batch_of(number + extra), jax.random.key(0), uses)
+            wiring = tying.wiring(ties, storage, gradient, rule)
+            state, loss = layered.step(state, batch_of(number + extra), jax.random.key(0), wiring)
             losses.append(float(loss))
-        heights.append(height_of(state.params))
+        stack_sizes.append(stack_size_of(state.params))
     fetched = jax.device_get(state)
     reads = tying.places(ties.owner, storage)
     stack, of_stack = jax.tree.map(lambda leaf: leaf[reads], (stack_of(fetched.params), fetched.of_stack))
-    return LayeredState(with_stack(fetched.params, stack), of_stack, fetched.of_rest), losses, heights
+    return LayeredState(with_stack(fetched.params, stack), of_stack, fetched.of_rest), losses, stack_sizes
 
 
 @pytest.mark.parametrize(("gradient", "rule"), [("all", "resolved"), ("owner", "resolved"), ("owner", "published")])
 def test_compact_storage_is_full_storage_over_50_steps_of_random_ties(compact, full, gradient, rule):
     choices = [(2, 2), (1, 1), *random_choices(23)]
-    own, losses, heights = trained(compact, "compact", choices, gradient=gradient, rule=rule)
+    own, losses, stack_sizes = trained(compact, "compact", choices, gradient=gradient, rule=rule)
     whole, losses_of_full, full_heights = trained(full, "full", choices, gradient=gradient, rule=rule)
     assert len(losses) == 50
-    assert len(set(heights)) > 1
+    assert len(set(stack_sizes)) > 1
     assert set(full_heights) == {LAYERS}
     np.testing.assert_allclose(losses, losses_of_full, rtol=1e-6)
     # A key bias has no gradient but rounding noise, which Adam makes steps of.
@@ -83,9 +83,9 @@ def test_compact_storage_is_full_storage_over_50_steps_of_random_ties(compact, f
 
 def test_one_compilation_for_a_height_and_none_for_another_pattern(compact, full):
     choices = random_choices(12)
-    _, _, heights = trained(compact, "compact", [(2, 2), *choices], steps_between=1)
+    _, _, stack_sizes = trained(compact, "compact", [(2, 2), *choices], steps_between=1)
     before = compact.compilations
-    assert set(compact.sizes) >= set(heights)
+    assert set(compact.sizes) >= set(stack_sizes)
     trained(compact, "compact", [(1, 0), *choices[::-1]], steps_between=1)
     assert compact.compilations == before
     trained(full, "full", choices, steps_between=1)
@@ -115,8 +115,8 @@ def test_a_gradient_of_48_uses_of_8_layers_is_not_held_use_by_use():
     layered = layer_tying.build(settings, VOCABULARY, 0, jax.devices()[0])
     owner = tying.static_map("cycle", 48, 8)
     state = layered.start(jax.random.key(0), owner)
-    uses = tying.uses(tying.LayerTies(owner, np.ones(48, bool), owner), "compact", "all", "resolved")
-    layered.visit(state, batch_of(0, 1, 4), jax.random.key(0), uses)
+    wiring = tying.wiring(tying.LayerTies(owner, np.ones(48, bool), owner), "compact", "all", "resolved")
+    layered.visit(state, batch_of(0, 1, 4), jax.random.key(0), wiring)
     size = layered.sizes[8]
     layer = sum(leaf.nbytes for leaf in jax.tree.leaves(stack_of(state.params))) // 8
     temporaries = size.peak_bytes - size.parameter_bytes - size.optimizer_bytes
@@ -124,11 +124,11 @@ def test_a_gradient_of_48_uses_of_8_layers_is_not_held_use_by_use():
     assert temporaries < 24 * layer
 
 
-def hand_made(heights):
+def hand_made(stack_sizes):
     """A state whose place p holds 10 p in its weights, 10 p + 1 and + 2 in its moments, p in its count."""
-    numbers = jnp.arange(heights, dtype=jnp.float32) * 10
+    numbers = jnp.arange(stack_sizes, dtype=jnp.float32) * 10
     params = {"embed": {"embedding": jnp.ones(2)}, "encoder": {"layers": {"w": numbers[:, None]}}}
-    of_stack = optax.ScaleByAdamState(jnp.arange(heights), {"w": numbers[:, None] + 1}, {"w": numbers[:, None] + 2})
+    of_stack = optax.ScaleByAdamState(jnp.arange(stack_sizes), {"w": numbers[:, None] + 1}, {"w": numbers[:, None] + 2})
     return LayeredState(params, of_stack, None)
 
 
@@ -183,8 +183,8 @@ def test_frozen_layers_stay_as_they_started_and_others_train(compact):
     ties = tying.choose(tying.start_ties(LAYERS, "frozen-random", "published"), 2, 2, "published")
     state = compact.start(jax.random.key(1), ties.owner)
     before = jax.device_get(stack_of(state.params))
-    uses = tying.uses(ties, "compact", "owner", "published")
-    state, _ = compact.step(state, batch_of(0), jax.random.key(0), uses)
+    wiring = tying.wiring(ties, "compact", "owner", "published")
+    state, _ = compact.step(state, batch_of(0), jax.random.key(0), wiring)
     for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(jax.device_get(stack_of(state.params))), strict=True):
         np.testing.assert_array_equal(old[1], new[1])
         assert not np.array_equal(old[0], new[0])
@@ -196,10 +196,10 @@ def test_fetch_writes_out_every_layer_and_put_takes_it_back(compact, owner, writ
     """In the second layer 1 owns the weights that layer 2 alone reads, as the published rule can leave it."""
     owner = np.array(owner, np.int32)
     state = compact.start(jax.random.key(2), owner)
-    fetched = compact.fetch(state, owner)
+    fetched = compact.to_host(state, owner)
     for small, large in zip(jax.tree.leaves(stack_of(state.params)), jax.tree.leaves(stack_of(fetched.params)), strict=True):
         np.testing.assert_array_equal(large, np.asarray(small)[written])
-    for one, other in zip(jax.tree.leaves(compact.put(fetched, owner)), jax.tree.leaves(state), strict=True):
+    for one, other in zip(jax.tree.leaves(compact.to_device(fetched, owner)), jax.tree.leaves(state), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -80,15 +80,15 @@ def test_gradient_of_an_owner_is_the_sum_over_its_uses(x64, rematerialise):
     tied = jax.jit(jax.grad(loss_of(lambda p, x: model.apply({"params": p}, x, owner), x)))(params)
     # The same weights written out at every place, so that each use has a gradient of its own.
     written_out = jax.tree.map(lambda leaf: leaf[owner], params)
-    uses = jax.jit(jax.grad(loss_of(lambda p, x: loop(p, x, range(LAYERS)), x)))(written_out)
+    wiring = jax.jit(jax.grad(loss_of(lambda p, x: loop(p, x, range(LAYERS)), x)))(written_out)
     expected = jax.tree.map(
-        lambda leaf: jnp.stack([leaf[0] + leaf[1] + leaf[3], jnp.zeros_like(leaf[0]), leaf[2], jnp.zeros_like(leaf[0])]), uses
+        lambda leaf: jnp.stack([leaf[0] + leaf[1] + leaf[3], jnp.zeros_like(leaf[0]), leaf[2], jnp.zeros_like(leaf[0])]), wiring
     )
     assert largest_difference(tied, expected) < 1e-12
 
     sends = jnp.asarray(sends_gradient(owner, "owner"))
     first = jax.jit(jax.grad(loss_of(lambda p, x: model.apply({"params": p}, x, owner, sends), x)))(params)
-    expected = jax.tree.map(lambda leaf: leaf.at[jnp.array([1, 3])].set(0), uses)
+    expected = jax.tree.map(lambda leaf: leaf.at[jnp.array([1, 3])].set(0), wiring)
     assert largest_difference(first, expected) < 1e-12
 
 
@@ -115,7 +115,7 @@ def test_numpy_parameters_as_a_checkpoint_gives_them():
 
 
 def test_a_stack_of_any_height():
-    model = Transformer(LAYERS, 8, 2, 16, height=2, identical_layers=False)
+    model = Transformer(LAYERS, 8, 2, 16, stack_size=2, identical_layers=False)
     x = jax.random.normal(jax.random.key(1), (3, 5, 8))
     owner = jnp.array([0, 1, 1, 0], jnp.int32)
     params = jax.jit(model.init)(jax.random.key(0), x, owner)["params"]

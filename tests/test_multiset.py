@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from test_exor_data import every_visit, variant
+from test_exor_data import arm, every_visit
 
 from tiejax import models, training
 from tiejax.models import multiset
@@ -111,7 +111,7 @@ def test_absent_symbols_with_huge_scores_take_nothing_away(x64):
         (models.Mixer(1, 3, 3), "the Mixer sees the order"),
         (models.BidirectionalLSTM(1, 4, 3), "the BidirectionalLSTM sees the order"),
         (models.Transformer(1, 4, 1, 3, dropout=0.1), "dropout treats equal symbols differently"),
-        (models.Transformer(2, 4, 1, 3, height=1), "owner vector"),
+        (models.Transformer(2, 4, 1, 3, stack_size=1), "owner vector"),
     ],
 )
 def test_what_is_no_function_of_the_multiset_is_refused(encoder, reason):
@@ -119,10 +119,10 @@ def test_what_is_no_function_of_the_multiset_is_refused(encoder, reason):
         multiset.encode(models.LanguageModel(7, 4, encoder), {}, jnp.ones((7, 1)), 6)
 
 
-@pytest.mark.parametrize("variant_name", ["main", "dh"])
-def test_1000_steps_of_both_engines_from_the_same_batches(x64, variant_name):
+@pytest.mark.parametrize("arm_name", ["main", "dh"])
+def test_1000_steps_of_both_engines_from_the_same_batches(x64, arm_name):
     """`main` has more multisets than strings, one column a visit; `dh` has fewer, one column a multiset."""
-    settings = {"seeds": 2, "steps": 1000, "record_every": 250, "exact_every": 250, "variant": variant_name}
+    settings = {"seeds": 2, "steps": 1000, "record_every": 250, "exact_every": 250, "arm": arm_name}
     trained = {}
     for engine in ("plain", "fast"):
         config = experiment.Config(engine=engine, **settings).resolved()
@@ -164,7 +164,7 @@ def outcome_of(tokens, target):
     return tuple(sorted(tokens)), target
 
 
-TASKS = [variant("main"), variant("no-dh", 5), exor.EXor(4, (0.2, 0.3, 0.5), (0.6, 0.0, 0.4))]
+TASKS = [arm("main"), arm("no-dh", 5), exor.EXor(4, (0.2, 0.3, 0.5), (0.6, 0.0, 0.4))]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=["main", "no-dh", "three spellings"])
@@ -203,7 +203,7 @@ def test_the_joint_distribution_is_that_of_every_visit(task):
 
 @pytest.mark.parametrize(("name", "bits", "size"), [("main", 7, None), ("dh", 7, None), ("main", 8, None), ("main", 7, 40)])
 def test_both_forms_of_a_batch_are_one_batch(name, bits, size):
-    task = variant(name, bits)
+    task = arm(name, bits)
     rows = exor.split(bits)["train"]
     sampler = exor_multisets.MultisetSampler([task], rows, size)
     keys = jax.random.key(1), jax.random.key(2)
@@ -238,7 +238,7 @@ def test_strings_with_too_many_outcomes_are_visited_and_counted():
 
 def test_tasks_of_one_sampler_share_their_symbols():
     with pytest.raises(ValueError, match="same symbols"):
-        exor_multisets.MultisetSampler([variant("main"), variant("dh")], exor.split(7)["train"])
+        exor_multisets.MultisetSampler([arm("main"), arm("dh")], exor.split(7)["train"])
 
 
 @pytest.mark.parametrize("bits", [3, 7, 9])
@@ -251,7 +251,7 @@ def test_the_number_of_outcomes_is_that_of_a_count(bits):
 
 
 def test_a_dose_in_an_ensemble_is_the_run_with_its_distribution():
-    """Members of (dose, seed) against ensembles that know one distribution only: batches bitwise, losses to rounding."""
+    """EnsembleState of (dose, seed) against ensembles that know one distribution only: batches bitwise, losses to rounding."""
     settings = {"seeds": [3, 5], "steps": 60, "record_every": 20, "exact_every": 20}
     config = experiment.Config(doses=[0.5, 0.9], **settings).resolved()
     conditions, seeds = zip(*config.members, strict=True)

@@ -1,4 +1,4 @@
-"""Prepared sets: the right pieces in the right splits, made once, whole or not at all, whatever happens on the way."""
+"""Prepared sets: the right tokens in the right splits, made once, whole or not at all, whatever happens on the way."""
 
 import collections
 import json
@@ -61,19 +61,19 @@ def text(tmp_path) -> Path:
 
 
 def by_loop(text: Path, found: prepared.Prepared, max_length: int, min_length: int) -> tuple[list[list[int]], int, int]:
-    """Every sentence by itself: its pieces, framed by the tokenizer's own template; how many are too short and cut."""
+    """Every sentence by itself: its tokens, framed by the tokenizer's own template; how many are too short and cut."""
     model = tokenizer.load(str(found.tokenizer_file))
     kept, dropped, cut = [], 0, 0
     for document in corpus.documents([str(text)]):
         for sentence in corpus.sentences(document):
-            pieces = model.encode(sentence).ids
-            cut += len(pieces) > max_length
-            if len(pieces) > max_length:
-                pieces = [*pieces[: max_length - 1], found.vocabulary.sep]
-            if len(pieces) < min_length:
+            tokens = model.encode(sentence).ids
+            cut += len(tokens) > max_length
+            if len(tokens) > max_length:
+                tokens = [*tokens[: max_length - 1], found.vocabulary.sep]
+            if len(tokens) < min_length:
                 dropped += 1
             else:
-                kept.append(pieces)
+                kept.append(tokens)
     return kept, dropped, cut
 
 
@@ -101,7 +101,7 @@ def test_every_sentence_is_in_its_split(text, tmp_path, max_length, min_length):
         assert sentences.ids.dtype == np.uint16
         assert sentences.offsets.dtype == np.int64
         assert found.facts["splits"][name]["sentences"] == len(part)
-        assert found.facts["splits"][name]["pieces"] == sum(map(len, part))
+        assert found.facts["splits"][name]["tokens"] == sum(map(len, part))
     assert (found.facts["dropped"], found.facts["cut"]) == (dropped, cut)
     assert found.facts["characters"] == len(text.read_text())
     assert found.facts["bytes"] == sum(
@@ -135,8 +135,8 @@ def test_it_is_a_tfds_data_set_as_any_other(text, tmp_path):
 
 def test_ids_of_large_vocabularies_take_four_bytes(text, tmp_path):
     letters = "abcdefghij."
-    pieces = [*tokenizer.SPECIAL, *(f"unused{number}" for number in range(2**16)), *letters, *(f"##{c}" for c in letters)]
-    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    tokens = [*tokenizer.SPECIAL, *(f"unused{number}" for number in range(2**16)), *letters, *(f"##{c}" for c in letters)]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
     settings = SETTINGS | {"tokenizer": str(tmp_path / "vocab.txt")}
     found = prepared.prepare([str(text)], folder=tmp_path / "data", **settings)
     train = found.split("train")
@@ -338,9 +338,9 @@ def test_text_that_cannot_be_used(text, tmp_path):
 
     refused("", f"--corpus {tmp_path}/bad.txt: there is no text in it")
     refused(
-        "Ab cd.\n\nEf gh.", "--corpus: no sentence long enough: none of 2 has 30 pieces or more", min_length=30, max_length=40
+        "Ab cd.\n\nEf gh.", "--corpus: no sentence long enough: none of 2 has 30 tokens or more", min_length=30, max_length=40
     )
-    refused("Abc de.\n\n" * 3, "--corpus: 3 sentences of 3 pieces or more are too few to be split 70/10/20", min_length=3)
+    refused("Abc de.\n\n" * 3, "--corpus: 3 sentences of 3 tokens or more are too few to be split 70/10/20", min_length=3)
     refused(text.read_text(), "--max_length 2: must be 3 at least", max_length=2)
     refused(text.read_text(), "--min_length 13: is above --max_length 12", min_length=13)
     refused(text.read_text(), "--vocab_size 8: the letters of this corpus", vocab_size=8)
@@ -363,7 +363,7 @@ def test_text_that_changes_while_it_is_read(text, tmp_path):
     assert not list((tmp_path / "data").glob("sentences-*"))
 
 
-def test_sentences_without_a_piece_are_dropped(tmp_path):
+def test_sentences_without_a_token_are_dropped(tmp_path):
     """A zero-width space is a word to the corpus and nothing to the tokenizer."""
     (tmp_path / "text.txt").write_text("Abc de.\n\n\u200b\n\n" * 10)
     found = prepared.prepare([str(tmp_path / "text.txt")], folder=tmp_path / "data", **SETTINGS | {"min_length": 0})

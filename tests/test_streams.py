@@ -51,7 +51,7 @@ def decoded(found: streams.Streams, split: str) -> list[str]:
     model = tokenizers.Tokenizer.from_file(str(found.tokenizer_file))
     ids = found.split(split)
     ends = np.flatnonzero(ids == model.token_to_id(END))
-    return [model.decode(part.tolist()) for part in np.split(ids, ends)]  # the end of text is skipped as a special piece
+    return [model.decode(part.tolist()) for part in np.split(ids, ends)]  # the end of text is skipped as a special token
 
 
 def words_of_wikitext(text: str) -> int:
@@ -63,7 +63,7 @@ def test_a_folder_that_is_split_already(split_corpus, tmp_path):
     texts = dict(zip(streams.SPLITS, (text_of(0, 400), text_of(1, 40), text_of(2, 50)), strict=True))
     for name, text in texts.items():
         assert decoded(found, name) == [text]
-        counts = {"documents": 1, "pieces": len(found.split(name)), "words": words_of_wikitext(text), "characters": len(text)}
+        counts = {"documents": 1, "tokens": len(found.split(name)), "words": words_of_wikitext(text), "characters": len(text)}
         assert found.facts["splits"][name] == counts
         assert found.split(name).dtype == np.uint16
     assert found.facts["validation"] == [str(split_corpus / "valid.txt")]
@@ -121,7 +121,7 @@ def test_where_texts_are_cut(texts, ends, expected):
 
 
 def test_the_tokenizer_knows_the_training_stream_alone(split_corpus, tmp_path):
-    """What the other streams hold, or the last fifth of a corpus, makes no piece, however often it comes."""
+    """What the other streams hold, or the last fifth of a corpus, makes no token, however often it comes."""
     train, other = " abab cdcd" * 200, " zqzq xkxk" * 50
     (tmp_path / "one.txt").write_text(train + other)
     (tmp_path / "train.txt").write_text(train)
@@ -135,10 +135,10 @@ def test_the_tokenizer_knows_the_training_stream_alone(split_corpus, tmp_path):
         vocab_size=270,
     )
     for found in (cut, given):
-        pieces = json.loads(found.tokenizer_file.read_text())["model"]["vocab"]
-        longer = {piece for piece in pieces if len(piece) > 1 and piece != END}
-        assert {"abab", "cd"} <= {piece.lstrip("Ġ") for piece in longer}
-        assert not {letter for piece in longer for letter in piece} & set("zqxk")
+        tokens = json.loads(found.tokenizer_file.read_text())["model"]["vocab"]
+        longer = {token for token in tokens if len(token) > 1 and token != END}
+        assert {"abab", "cd"} <= {token.lstrip("Ġ") for token in longer}
+        assert not {letter for token in longer for letter in token} & set("zqxk")
     # Once for a training stream and a size, whatever else changes; the streams are other ones.
     again = prepare(
         [tmp_path / "train.txt"], tmp_path / "data", [str(tmp_path / "one.txt")], [str(tmp_path / "other.txt")], vocab_size=270
@@ -160,7 +160,7 @@ def test_progress_never_goes_back_and_reaches_its_end(split_corpus, tmp_path):
         assert steps[-1][0] == steps[-1][1]
 
 
-def test_special_pieces_in_a_text_are_text(tmp_path):
+def test_special_tokens_in_a_text_are_text(tmp_path):
     (tmp_path / "text.txt").write_text(f"ab {END}{END} cd\r\n\t" * 40)
     found = prepare([tmp_path / "text.txt"], tmp_path / "data")
     assert "".join("".join(decoded(found, name)) for name in streams.SPLITS) == f"ab {END}{END} cd\r\n\t" * 40
@@ -211,8 +211,8 @@ def test_what_cannot_be_used_is_said_of_its_option(split_corpus, tmp_path):
 @pytest.mark.skipif(
     not (WIKITEXT.is_dir() and GPT2.is_dir()), reason="WikiText-2 and GPT-2's files of shared/data are not here"
 )
-def test_wikitext_2_with_the_pieces_of_gpt2(tmp_path):
-    """The number of words that its authors give; the pieces are those of the whole text at once."""
+def test_wikitext_2_with_the_tokens_of_gpt2(tmp_path):
+    """The number of words that its authors give; the tokens are those of the whole text at once."""
     (tmp_path / "few.txt").write_text("Any words.")
     few = str(tmp_path / "few.txt")
     found = prepare([few], tmp_path / "data", [few], [str(WIKITEXT / "test.txt")], tokenizer=str(GPT2))
@@ -234,7 +234,7 @@ def test_blocks_of_a_stream():
     assert blocks.blocks(ids[:9], 4, 7).tolist() == expected
     assert blocks.blocks(ids[:8], 4, 7).tolist() == expected[:2]
     assert blocks.blocks(ids, 2, 7)[:, 1].tolist() == ids.tolist()
-    # A begin piece that the stream's integers cannot hold.
+    # A begin token that the stream's integers cannot hold.
     assert blocks.blocks(ids, 4, 70_000)[:, 0].tolist() == [70_000] * 3
 
 
@@ -246,7 +246,7 @@ def test_a_context_of_nothing(context):
 
 def test_a_stream_shorter_than_a_block():
     assert len(blocks.blocks(np.arange(5), 6, 0)) == 1
-    with pytest.raises(CorpusError, match=r"^--context 7: a stream of --corpus has 5 pieces, a block takes 6$"):
+    with pytest.raises(CorpusError, match=r"^--context 7: a stream of --corpus has 5 tokens, a block takes 6$"):
         blocks.blocks(np.arange(5), 7, 0)
 
 

@@ -55,7 +55,7 @@ def run(seeds=10, sets=BOTH, unrelated=40, change=CHANGE):
     counts = np.broadcast_to([100, 0, 300], (*vshape, 3)).copy()
     bucket_loss[..., 1] = np.nan
     return {
-        "variants": np.array(["untied", "tied"]),
+        "arms": np.array(["untied", "tied"]),
         "seeds": np.arange(seeds) + 7,
         "pair_words": np.array([f"word{k}" for k in range(len(pair_set))]),
         "pair_set": pair_set,
@@ -209,7 +209,7 @@ def test_a_seed_that_went_non_finite_is_left_out_with_its_partner():
     found, runs = analysis.analyse(metrics, DECAY)
     kept = [seed for seed in range(7, 17) if seed != 10]
     assert (found["seeds"], found["excluded_seeds"]) == (kept, [10])
-    assert found["non_finite"] == [{"variant": "tied", "seed": 10, "step": 800}]
+    assert found["non_finite"] == [{"arm": "tied", "seed": 10, "step": 800}]
     assert runs["seeds"].tolist() == kept
     assert all(np.isfinite(runs[name]).all() for name in runs if name.startswith(("distance", "validation_loss")))
     assert {row["n"] for row in found["claims"] if row["id"].endswith("/seeds")} == {9}
@@ -242,12 +242,12 @@ def test_buckets_are_means_over_their_targets():
 def test_the_body_says_where_pairs_are():
     found, _ = analysis.analyse(run(), DECAY)
     final = found["final"]
-    for variant, table, row in (("untied", "input", "input"), ("untied", "output", "output"), ("tied", "output", "tied")):
+    for arm, table, row in (("untied", "input", "input"), ("untied", "output", "output"), ("tied", "output", "tied")):
         for name, kind in (("twins .5", "holding"), ("twins .1", "conflict"), ("unrelated", "unrelated")):
-            ratio = final[variant]["distance_ratio"][table][name]
+            ratio = final[arm]["distance_ratio"][table][name]
             assert len(ratio) == 10
             np.testing.assert_allclose(ratio, np.exp(CHANGE[row][kind]), rtol=0.12)
-            np.testing.assert_allclose(final[variant]["distance_start"][table][name], START, rtol=0.1)
+            np.testing.assert_allclose(final[arm]["distance_start"][table][name], START, rtol=0.1)
     np.testing.assert_allclose(final["tied"]["validation_loss"], 4 + COST, atol=0.0101)
     assert final["untied"]["validation_loss_by_bucket"]["1-100"] == [3.0] * 10
     assert np.isnan(final["untied"]["validation_loss_by_bucket"]["101-1000"]).all()
@@ -322,7 +322,7 @@ def page_of(analysed, pictures, **changed):
     results = {
         **found,
         "data": {
-            "splits": {name: {"sentences": 123456, "pieces": 7654321} for name in ("train", "validation")},
+            "splits": {name: {"sentences": 123456, "tokens": 7654321} for name in ("train", "validation")},
             "dropped": 12, "cut": 3456, "fingerprint": "ab12cd",
         },
         "model": {"layers": 3, "parameters": {"untied": 8434048, "tied": 4514432}},
@@ -347,11 +347,11 @@ def test_the_page_says_what_was_run_and_found(analysed, pictures):
     page = page_of(analysed, pictures)
     assert page.count("data:image/png") == len(analysed[2])
     for text in (
-        "books/a.txt, books/b.txt", "123,456 (7,654,321 pieces) for validation", "3,456 cut; fingerprint ab12cd",
+        "books/a.txt, books/b.txt", "123,456 (7,654,321 tokens) for validation", "3,456 cut; fingerprint ab12cd",
         "vocabulary 8,192",
         "3 layers of width 128, 4 heads, feed-forward 512; parameters untied 8,434,048, tied 4,514,432",
         "probability 0.5, as likely as its word: DH holds", "probability 0.1, not as likely as its word: DH fails",
-        "unrelated: 40 pairs of different words", "10,123 real pieces per second, 1.8% padding, device idle 1.3% of the time",
+        "unrelated: 40 pairs of different words", "10,123 real tokens per second, 1.8% padding, device idle 1.3% of the time",
         "learning rates sum to 1.5", "steps: 1900", "word35",
     ):  # fmt: skip
         assert text in page, text
@@ -370,13 +370,13 @@ def test_the_page_warns(analysed, pictures):
         reach={"per_coordinate": 0.2, "initial": 0.42},
         overflow={"untied": 0, "tied": 3},
         excluded_seeds=[9],
-        non_finite=[{"variant": "tied", "seed": 9, "step": 800}],
+        non_finite=[{"arm": "tied", "seed": 9, "step": 800}],
         timing={"compile_s": 0.0, "train_s": 0.0},
     )
     assert "cannot meet in this run" in page
-    assert "Up to 3 masked pieces" in page
+    assert "Up to 3 masked tokens" in page
     assert "tied seed 9 (at step 800)" in page
-    assert "pieces per second" not in page
+    assert "tokens per second" not in page
 
 
 def events(path):
@@ -408,7 +408,7 @@ def points(folder):
 
 
 def scalars(records):
-    """Two quantities `[record, seed, variant]` that tell where they come from."""
+    """Two quantities `[record, seed, arm]` that tell where they come from."""
     place = np.arange(records)[:, None, None] * 100 + np.arange(2)[:, None] * 10 + np.arange(2)
     return {"validation/loss": place + 0.5, "norm/input": np.where(place == 111, np.nan, -place)}
 
@@ -422,12 +422,12 @@ def test_event_files_hold_every_members_points(tmp_path):
     files.write({name: values[2:] for name, values in scalars(3).items()}, np.array([100]))
     files.close()
     for seed, name in enumerate((3, 8)):
-        for variant, variant_name in enumerate(("untied", "tied")):
-            found = points(folders[f"{variant_name}-seed-{name}"])
+        for arm, arm_name in enumerate(("untied", "tied")):
+            found = points(folders[f"{arm_name}-seed-{name}"])
             assert list(found) == [0, 50, 100]
             for record, step in enumerate(found):
                 for tag, values in scalars(3).items():
-                    np.testing.assert_equal(found[step][tag], values[record, seed, variant])
+                    np.testing.assert_equal(found[step][tag], values[record, seed, arm])
     assert all("tfevents" in path.name for path in folders["tied-seed-3"].iterdir())
 
 
@@ -450,4 +450,4 @@ def test_event_files_need_no_tensorflow():
 def test_variants_are_named_alike():
     from tiejax.reporting import event_files
 
-    assert event_files.VARIANTS == exor.VARIANTS
+    assert event_files.ARMS == exor.VARIANTS

@@ -16,7 +16,7 @@ ROWS, LENGTH = 40, 64
 
 
 def rows(seed=0):
-    """Rows of pieces with [CLS] 2 and [SEP] 3 and 8 places of padding at the end; unknown pieces (1) among them."""
+    """Rows of tokens with [CLS] 2 and [SEP] 3 and 8 places of padding at the end; unknown tokens (1) among them."""
     rng = np.random.default_rng(seed)
     tokens = rng.choice([1, 10, 11, 12, 13, 20, 49], (ROWS, LENGTH)).astype(np.uint16)
     segments = np.ones((ROWS, LENGTH), np.uint8)
@@ -57,13 +57,13 @@ def test_twins_are_written_with_their_probabilities(visits):
         here = (original == own)[None] & ~masked
         shown = batch.tokens[here]
         assert set(shown) == {own, SIZE + place}
-        if own not in SPECIAL:  # the twin alone of a special piece can be masked, which takes from its share here
+        if own not in SPECIAL:  # the twin alone of a special token can be masked, which takes from its share here
             assert binomial((shown == SIZE + place).sum(), here.sum(), probability) > 1e-4
     others = ~np.isin(original, TWINS.ids)[None] & ~masked
     np.testing.assert_array_equal(batch.tokens[others], np.broadcast_to(original, batch.tokens.shape)[others])
 
 
-def test_targets_are_the_pieces_after_the_swap(visits):
+def test_targets_are_the_tokens_after_the_swap(visits):
     batch, original, _ = visits
     used = batch.weight > 0
     before = np.take_along_axis(np.broadcast_to(original.ravel(), (400, ROWS * LENGTH)), batch.slot, axis=1)[used]
@@ -74,13 +74,13 @@ def test_targets_are_the_pieces_after_the_swap(visits):
     assert binomial((target[before == 11] == SIZE + 1).sum(), (before == 11).sum(), 0.1) > 1e-4
 
 
-def test_pieces_are_masked_as_in_bert(visits):
+def test_tokens_are_masked_as_in_bert(visits):
     batch, original, segments = visits
     masked = places(batch)
     ordinary = ~np.isin(original, SPECIAL) & (segments > 0)
     assert binomial(masked[:, ordinary].sum(), 400 * ordinary.sum(), 0.15) > 1e-4
     assert not masked[:, np.isin(original, (0, 2, 3))].any()
-    # An unknown piece is never a target, its twin is, like any other.
+    # An unknown token is never a target, its twin is, like any other.
     unknown = original == 1
     assert binomial(masked[:, unknown].sum(), 400 * unknown.sum(), 0.5 * 0.15) > 1e-4
     assert set(batch.target[batch.weight > 0]) & set(SPECIAL) == set()
@@ -89,7 +89,7 @@ def test_pieces_are_masked_as_in_bert(visits):
     by_mask, kept = shown == MASK, shown == target
     random = ~by_mask & ~kept
     assert binomial(by_mask.sum(), len(shown), 0.8 + 0.1 / SIZE) > 1e-4
-    # A random piece may be the mask, or what was there: each of the SIZE originals has its share, and twins have none.
+    # A random token may be the mask, or what was there: each of the SIZE originals has its share, and twins have none.
     assert binomial(kept.sum(), len(shown), 0.1 + 0.1 * (target < SIZE).mean() / SIZE) > 1e-4
     assert shown[random].max() < SIZE
     seen = np.bincount(shown[random & ~np.isin(target, np.arange(SIZE))], minlength=SIZE)
@@ -149,8 +149,8 @@ def test_buckets_are_ranks_of_frequency():
     twins = Twins(2_000, ("a", "b"), (3, 4), (0.5, 0.5))
     names, of = buckets(count, twins)
     assert names == ["1-100", "101-1,000", "1,001-2,000", "twins"]
-    order = sorted(range(2_000), key=lambda piece: -count[piece])
-    assert [of[piece] for piece in order] == [0] * 100 + [1] * 900 + [2] * 1000
+    order = sorted(range(2_000), key=lambda token: -count[token])
+    assert [of[token] for token in order] == [0] * 100 + [1] * 900 + [2] * 1000
     assert of[2_000:].tolist() == [3, 3]
     assert of[1999] == 0
 
@@ -164,7 +164,7 @@ def test_planting():
     of, probability = twins.tables()
     assert of[[7, 8, 9]].tolist() == [30, 8, 31]
     np.testing.assert_allclose(probability[[7, 8, 9]], [0.5, 0, 0.1])
-    # As the paper does it: what is not in the vocabulary becomes the unknown piece, which has a twin.
+    # As the paper does it: what is not in the vocabulary becomes the unknown token, which has a twin.
     assert plant({0.5: ["the", "I"]}, 30, vocabulary.get, unknown=1)[0].ids == (7, 1)
 
 
@@ -173,7 +173,7 @@ def test_planting():
     [
         ({0.0: ["the"]}, "between 0 and 1, got 0"),
         ({1.5: ["the"]}, "between 0 and 1, got 1.5"),
-        ({0.5: ["the"], 0.1: ["the"]}, "the and the are one piece"),
+        ({0.5: ["the"], 0.1: ["the"]}, "the and the are one token"),
         ({0.5: ["ye", "thee"]}, "none of ye, thee is in the vocabulary"),
     ],
 )

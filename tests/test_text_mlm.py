@@ -110,7 +110,7 @@ def test_validation_is_the_mean_over_its_buckets(run):
 
 def test_distances_are_those_of_the_pairs(run, data):
     """At step 0, from the initial tables: each word to its twin, by name, and unrelated words to each other."""
-    config = launch.read_command_line(experiment.EXPERIMENT, ["--resume", "--out", str(run[0])])[0]
+    config = launch.read_command_line(experiment.STUDY, ["--resume", "--out", str(run[0])])[0]
     text, planned = experiment.prepare(config, experiment.Console(quiet=True))
     ensemble = experiment.build_ensemble(config, text, planned)
     recorded = metrics(run[0])
@@ -128,9 +128,7 @@ def test_distances_are_those_of_the_pairs(run, data):
 
 def test_event_files_show_the_same_numbers(run):
     out, _ = run
-    assert sorted(os.listdir(out / "events")) == sorted(
-        f"{variant}-seed-{seed}" for variant in ("untied", "tied") for seed in (3, 0)
-    )
+    assert sorted(os.listdir(out / "events")) == sorted(f"{arm}-seed-{seed}" for arm in ("untied", "tied") for seed in (3, 0))
     written = b"".join(path.read_bytes() for path in (out / "events" / "tied-seed-0").iterdir())
     for tag in (b"train_loss", b"validation_loss", b"norm_input", b"distance_output/twins .1"):
         assert tag in written
@@ -173,7 +171,7 @@ sys.path.insert(0, sys.argv[1])
 from experiments import text_mlm
 from tiejax import launch, training
 argv = sys.argv[3:]
-config = launch.read_command_line(text_mlm.EXPERIMENT, argv)[0]
+config = launch.read_command_line(text_mlm.STUDY, argv)[0]
 text, planned = text_mlm.prepare(config, text_mlm.Console(quiet=True))
 import jax
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -327,7 +325,7 @@ def test_a_run_is_not_resumed_on_another_text(run, data, tmp_path):
 
 def test_the_published_setting():
     """Specification of the text experiment: vocabulary, twins, parameters, schedule."""
-    config = launch.read_command_line(experiment.EXPERIMENT, ["--config", str(ROOT / "configs/text_mlm/published.yaml")])[0]
+    config = launch.read_command_line(experiment.STUDY, ["--config", str(ROOT / "configs/text_mlm/published.yaml")])[0]
     assert list(config.sets) == [0.5]
     assert tuple(config.sets[0.5]) == experiment.planting.COMMON_WORDS
     assert (config.layers, config.width, config.heads, config.feed_forward, config.dropout) == (3, 128, 4, 512, 0)
@@ -346,7 +344,7 @@ def test_the_published_setting():
     assert twins.ids[twins.words.index("I")] == vocabulary.unknown
     nothing = experiment.Text(vocabulary, twins, None, None, {}, b"")
     facts = experiment.pairs_of(nothing)[1]
-    assert facts["set_names"].tolist() == ["twins .5", "twin of the unknown piece", "unrelated"]
+    assert facts["set_names"].tolist() == ["twins .5", "twin of the unknown token", "unrelated"]
     assert np.bincount(facts["pair_set"]).tolist() == [99, 1, 100]
     assert facts["pair_words"][99] == "I"
     assert not any("I" in pair.split("/") for pair in facts["pair_words"][100:])
@@ -360,7 +358,7 @@ def test_the_published_setting():
 @pytest.mark.parametrize("file", sorted((ROOT / "configs" / "text_mlm").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_configuration_is_one(file):
     """It resolves, holds nothing but what differs from the defaults, and its header names its source and command."""
-    config = launch.read_command_line(experiment.EXPERIMENT, ["--config", str(file)])[0]
+    config = launch.read_command_line(experiment.STUDY, ["--config", str(file)])[0]
     given = yaml.safe_load(file.read_text())
     defaults = dataclasses.asdict(experiment.Config())
     same = {name for name, value in given.items() if value == defaults[name]}
@@ -387,8 +385,8 @@ def test_every_option_of_the_encoder_trains(data, tmp_path):
 
 
 def test_a_run_on_text_is_diagnosed(run, tmp_path):
-    """Contexts hold the planted twins and ask for pairs; every set of pairs is judged for both variants."""
-    config = launch.read_command_line(experiment.EXPERIMENT, ["--resume", "--out", str(run[0])])[0]
+    """Contexts hold the planted twins and ask for pairs; every set of pairs is judged for both arms."""
+    config = launch.read_command_line(experiment.STUDY, ["--resume", "--out", str(run[0])])[0]
     text, _ = experiment.prepare(config, experiment.Console(quiet=True))
     asked = diagnose_run.text_contexts(text, 32)
     assert (asked.tokens[np.arange(len(asked.position)), asked.position] == text.vocabulary.mask).all()

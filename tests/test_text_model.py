@@ -221,7 +221,7 @@ def test_vmapped_slots_are_those_of_each_member(x64):
 
 
 def test_memory_does_not_grow_with_slots_times_vocabulary():
-    """The compiler's own count, for 8,192 slots and 30,000 pieces: logits alone would take 983 MB."""
+    """The compiler's own count, for 8,192 slots and 30,000 tokens: logits alone would take 983 MB."""
     slots, vocabulary, width = 8192, 30_000, 16
 
     def loss(states, table, target, weight):

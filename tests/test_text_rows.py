@@ -13,24 +13,24 @@ PAD = 99
 
 
 def corpus(lengths):
-    """Sentences whose pieces tell their sentence and place: sentence s is s * 200 + (0, 1, ...)."""
+    """Sentences whose tokens tell their sentence and place: sentence s is s * 200 + (0, 1, ...)."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     ids = np.concatenate([number * 200 + np.arange(length) for number, length in enumerate(lengths)]).astype(np.int32)
     return ids, offsets
 
 
 def natural_lengths(number, seed=0):
-    """Like those of novels: median 22 pieces, few above 100."""
+    """Like those of novels: median 22 tokens, few above 100."""
     return np.clip(np.random.default_rng(seed).lognormal(3.1, 0.7, number).astype(int) + 2, 3, 128)
 
 
 def sentences_of(tokens, segments):
-    """Read rows back: the pieces of every segment, row by row."""
+    """Read rows back: the tokens of every segment, row by row."""
     found = []
     for row, numbers in zip(tokens, segments, strict=True):
         own = [row[numbers == number].tolist() for number in range(1, numbers.max() + 1)]
         # Segments stand one after the other, padding at the end.
-        assert [piece for one in own for piece in one] == row[numbers > 0].tolist()
+        assert [token for one in own for token in one] == row[numbers > 0].tolist()
         assert (numbers[sum(map(len, own)) :] == 0).all()
         assert (row[numbers == 0] == PAD).all()
         found += own
@@ -49,7 +49,7 @@ def test_every_sentence_is_in_one_row(lengths, seed):
 
 
 def test_a_sentence_longer_than_a_row_is_refused():
-    with pytest.raises(ValueError, match="17 pieces"):
+    with pytest.raises(ValueError, match="17 tokens"):
         pack(np.array([3, 17]), np.arange(2), 16, np.random.default_rng(0))
 
 
@@ -132,7 +132,7 @@ def test_grain_keeps_its_place_exactly():
 
 
 def test_as_many_rows_as_sentences_need():
-    lengths = np.array([10, 20, 30])  # 20 on average: 128 sentences are 2,560 pieces, 20 rows of 128
+    lengths = np.array([10, 20, 30])  # 20 on average: 128 sentences are 2,560 tokens, 20 rows of 128
     assert rows_for(lengths, 128, 128) == 20
     assert rows_for(lengths, 1, 128) == 1
 

@@ -1,4 +1,4 @@
-"""Tokenizers: the pieces of known sentences, the special pieces, and what is said of files that hold no tokenizer."""
+"""Tokenizers: the tokens of known sentences, the special tokens, and what is said of files that hold no tokenizer."""
 
 import http.server
 import json
@@ -22,18 +22,18 @@ BERT = Path(__file__).parents[2] / "shared" / "data" / "bert-base-uncased" / "vo
 GPT2 = BERT.parents[1] / "gpt2"
 needs_gpt2 = pytest.mark.skipif(not GPT2.is_dir(), reason="gpt2 of shared/data is not here")
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-PIECES = [*SPECIAL, *"abn.,-", "##a", "##b", "##n", "an", "##na", "##an", "ban", "##banana"]
+PieceS = [*SPECIAL, *"abn.,-", "##a", "##b", "##n", "an", "##na", "##an", "ban", "##banana"]
 TEXT = ["the cat sat on the mat, and the other cat sat on the other mat.", "The Cat and THE MAT!"] * 5
 
 
-def vocab(folder: Path, pieces: list[str], end: str = "\n") -> str:
+def vocab(folder: Path, tokens: list[str], end: str = "\n") -> str:
     path = folder / "vocab.txt"
-    path.write_text("".join(f"{piece}{end}" for piece in pieces), newline="")
+    path.write_text("".join(f"{token}{end}" for token in tokens), newline="")
     return str(path)
 
 
-def greedy(text: str, pieces: list[str]) -> list[str]:
-    """WordPiece as its paper says it: of each word the longest piece that fits, again and again, or else [UNK]."""
+def greedy(text: str, tokens: list[str]) -> list[str]:
+    """WordPiece as its paper says it: of each word the longest token that fits, again and again, or else [UNK]."""
     plain = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(c) != "Mn")
     for mark in ".,-[]#":
         plain = plain.replace(mark, f" {mark} ")
@@ -41,7 +41,7 @@ def greedy(text: str, pieces: list[str]) -> list[str]:
     for word in plain.split():
         parts, start = [], 0
         while start < len(word):
-            fitting = [end for end in range(len(word), start, -1) if ("##" if start else "") + word[start:end] in pieces]
+            fitting = [end for end in range(len(word), start, -1) if ("##" if start else "") + word[start:end] in tokens]
             if not fitting:
                 parts = ["[UNK]"]
                 break
@@ -53,9 +53,9 @@ def greedy(text: str, pieces: list[str]) -> list[str]:
 
 @given(st.text(alphabet="abnAN.,- cá\n", max_size=30))
 @settings(max_examples=200, deadline=None)
-def test_pieces_are_the_longest_that_fit(tmp_path_factory, text):
-    tokenizer = tokenization.load(vocab(tmp_path_factory.mktemp("v"), PIECES))
-    assert tokenizer.encode(text, add_special_tokens=False).tokens == greedy(text, PIECES)
+def test_tokens_are_the_longest_that_fit(tmp_path_factory, text):
+    tokenizer = tokenization.load(vocab(tmp_path_factory.mktemp("v"), PieceS))
+    assert tokenizer.encode(text, add_special_tokens=False).tokens == greedy(text, PieceS)
 
 
 @pytest.mark.skipif(not BERT.is_file(), reason="bert-base-uncased/vocab.txt of shared/data is not here")
@@ -69,13 +69,13 @@ def test_bert_base_uncased():
     vocabulary = tokenization.vocabulary(tokenizer)
     assert vocabulary.size == 30_522
     assert vocabulary.special == (0, 100, 101, 102, 103)
-    assert len(vocabulary.pieces) == 30_522
+    assert len(vocabulary.tokens) == 30_522
     assert (vocabulary.id_of("the"), vocabulary.id_of("i"), vocabulary.id_of("I")) == (1996, 1045, None)
     assert vocabulary.id_of("unbelievably") is None
 
 
-def test_special_pieces_in_a_text_are_text(tmp_path):
-    tokenizer = tokenization.load(vocab(tmp_path, [*PIECES, "[", "]", "mask"]))
+def test_special_tokens_in_a_text_are_text(tmp_path):
+    tokenizer = tokenization.load(vocab(tmp_path, [*PieceS, "[", "]", "mask"]))
     assert tokenizer.encode("a [MASK] b", add_special_tokens=False).tokens == ["a", "[", "mask", "]", "b"]
     assert tokenizer.encode("a").tokens == ["[CLS]", "a", "[SEP]"]
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -84,15 +84,15 @@ def test_special_pieces_in_a_text_are_text(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_piece_has_the_number_of_its_line(tmp_path, end):
-    vocabulary = tokenization.vocabulary(tokenization.load(vocab(tmp_path, PIECES, end)))
-    assert list(vocabulary.pieces) == PIECES
+def test_a_token_has_the_number_of_its_line(tmp_path, end):
+    vocabulary = tokenization.vocabulary(tokenization.load(vocab(tmp_path, PieceS, end)))
+    assert list(vocabulary.tokens) == PieceS
     assert [vocabulary.id_of(word) for word in ("an", "na", "##na", "AN", "", "[MASK]")] == [
-        PIECES.index("an"), None, PIECES.index("##na"), None, None, PIECES.index("[MASK]"),
+        PieceS.index("an"), None, PieceS.index("##na"), None, None, PieceS.index("[MASK]"),
     ]  # fmt: skip
 
 
-def test_special_pieces_of_roberta():
+def test_special_tokens_of_roberta():
     tokenizer = tokenizers.Tokenizer(models.WordPiece({p: i for i, p in enumerate(["<s>", "a", "<pad>", "</s>", "<unk>"])}))
     with pytest.raises(CorpusError, match=r"^--tokenizer: its vocabulary has no <mask>; "):
         tokenization.vocabulary(tokenizer)
@@ -100,7 +100,7 @@ def test_special_pieces_of_roberta():
     assert tokenization.vocabulary(tokenizer).special == (2, 4, 0, 3, 5)
 
 
-def test_missing_special_pieces_are_named(tmp_path):
+def test_missing_special_tokens_are_named(tmp_path):
     tokenizer = tokenization.load(vocab(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "a"]))
     with pytest.raises(CorpusError, match=r"^--tokenizer: its vocabulary has no \[SEP\], \[MASK\]; "):
         tokenization.vocabulary(tokenizer)
@@ -117,14 +117,14 @@ def byte_level() -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def sentence_piece() -> tokenizers.Tokenizer:
-    pieces = [*SPECIAL, "\u2581the", "\u2581mat", "the", "mat", "\u2581", *"themat"]
-    tokenizer = tokenizers.Tokenizer(models.Unigram([(piece, -float(index)) for index, piece in enumerate(pieces)], unk_id=1))
+def sentence_token() -> tokenizers.Tokenizer:
+    tokens = [*SPECIAL, "\u2581the", "\u2581mat", "the", "mat", "\u2581", *"themat"]
+    tokenizer = tokenizers.Tokenizer(models.Unigram([(token, -float(index)) for index, token in enumerate(tokens)], unk_id=1))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     return tokenizer
 
 
-@pytest.mark.parametrize("make", [byte_level, sentence_piece])
+@pytest.mark.parametrize("make", [byte_level, sentence_token])
 def test_words_of_other_kinds_of_tokenizers(make, tmp_path):
     """The id of a word is what the tokenizer itself gives for that word in the middle of a sentence."""
     path = tmp_path / "tokenizer.json"
@@ -141,14 +141,14 @@ def test_training_gives_a_vocabulary_of_the_size_that_was_asked_for(tmp_path):
     tokenizer = tokenization.train(iter(TEXT), 40)
     vocabulary = tokenization.vocabulary(tokenizer)
     assert vocabulary.size <= 40
-    assert vocabulary.pieces[:5] == tuple(SPECIAL)
+    assert vocabulary.tokens[:5] == tuple(SPECIAL)
     assert vocabulary.special == (0, 1, 2, 3, 4)
-    # The most frequent word is a piece, and every text can be spelled, lower-cased.
+    # The most frequent word is a token, and every text can be spelled, lower-cased.
     assert vocabulary.id_of("the") is not None
     assert vocabulary.id_of("The") is None
     for text in TEXT:
         assert tokenizer.encode(text, add_special_tokens=False).tokens == greedy(
-            text.replace("!", " ! "), list(vocabulary.pieces)
+            text.replace("!", " ! "), list(vocabulary.tokens)
         )
     path = tmp_path / "tokenizer.json"
     tokenizer.save(str(path))
@@ -157,8 +157,8 @@ def test_training_gives_a_vocabulary_of_the_size_that_was_asked_for(tmp_path):
     assert tokenizers.Tokenizer.from_file(str(path)).encode("The mat").tokens[0] == "[CLS]"
 
 
-def test_too_small_a_vocabulary_says_how_many_pieces_are_needed():
-    with pytest.raises(CorpusError, match=r"^--vocab_size 12: .* alone are (\d+) pieces$") as error:
+def test_too_small_a_vocabulary_says_how_many_tokens_are_needed():
+    with pytest.raises(CorpusError, match=r"^--vocab_size 12: .* alone are (\d+) tokens$") as error:
         tokenization.train(TEXT, 12)
     least = int(str(error.value).split()[-2])
     assert tokenization.train(TEXT, least).get_vocab_size() == least
@@ -181,7 +181,7 @@ def test_padding_and_truncation_of_a_file_are_left_aside(tmp_path):
     [
         ("missing.txt", None, "there is no such file"),
         ("missing.json", None, "there is no such file"),
-        ("v.txt", "a\nb\na\n", "line 3 repeats a; a vocabulary has one piece a line, each once"),
+        ("v.txt", "a\nb\na\n", "line 3 repeats a; a vocabulary has one token a line, each once"),
         ("v.txt", "a\n\nb\n", "line 2 is empty"),
         ("v.txt", b"a\n\xe9", "byte 2 is not UTF-8"),
         ("t.json", "{", "is no tokenizer.json: "),
@@ -204,7 +204,7 @@ def test_files_that_are_no_tokenizer(tmp_path, name, content, words):
 
 # Byte-level BPE.
 
-# Words, letters of several bytes, all kinds of white space, and pieces that are spelled out.
+# Words, letters of several bytes, all kinds of white space, and tokens that are spelled out.
 ANY_TEXT = st.lists(
     st.sampled_from(
         ["the", " the", "cat", " ", "  ", "\n", "\r\n", "\t", "\u3000", "é", "日本", "'s", "1", ".", "<|endoftext|>", "\0"]
@@ -220,17 +220,17 @@ def trained() -> tokenizers.Tokenizer:
 
 @given(ANY_TEXT)
 @settings(max_examples=200, deadline=None)
-def test_byte_level_pieces_spell_every_text(trained, text):
-    pieces = trained.encode(text).tokens
+def test_byte_level_tokens_spell_every_text(trained, text):
+    tokens = trained.encode(text).tokens
     # The letters that GPT-2 writes bytes as: printable ones for themselves, the others by number from U+0100.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     byte_of = {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
-    assert bytes(byte_of[letter] for piece in pieces for letter in piece).decode() == text
+    assert bytes(byte_of[letter] for token in tokens for letter in token).decode() == text
     assert trained.decode(trained.encode(text).ids) == text
 
 
-def test_training_byte_level_pieces(trained, tmp_path):
+def test_training_byte_level_tokens(trained, tmp_path):
     assert (trained.get_vocab_size(), tokenization.number_of_ids(trained), tokenization.end_of_text(trained)) == (280, 280, 0)
     assert trained.encode(" the cat").tokens == ["Ġthe", "Ġcat"]
     trained.save(str(tmp_path / "tokenizer.json"))
@@ -244,8 +244,8 @@ def test_training_byte_level_pieces(trained, tmp_path):
 
 
 def prepended() -> tokenizers.Tokenizer:
-    """As LLaMA's: a mark before every text, so that a text has other pieces wherever it is cut."""
-    tokenizer = sentence_piece()
+    """As LLaMA's: a mark before every text, so that a text has other tokens wherever it is cut."""
+    tokenizer = sentence_token()
     tokenizer.pre_tokenizer = None
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     return tokenizer
@@ -255,12 +255,12 @@ def prepended() -> tokenizers.Tokenizer:
     text=ANY_TEXT.map(lambda text: text * 3), least=st.integers(1, 9), kind=st.sampled_from(["trained", "spaced", "prepended"])
 )
 @settings(max_examples=300, deadline=None)
-def test_a_text_in_parts_has_the_pieces_of_the_whole(trained, text, least, kind):
+def test_a_text_in_parts_has_the_tokens_of_the_whole(trained, text, least, kind):
     model = trained if kind == "trained" else byte_level() if kind == "spaced" else prepended()
     parts = list(tokenization.in_parts(model, text, least))
     assert "".join(parts) == text
     assert all(parts)
-    found = [piece for part in parts for piece in model.encode(part, add_special_tokens=False).ids]
+    found = [token for part in parts for token in model.encode(part, add_special_tokens=False).ids]
     assert found == model.encode(text, add_special_tokens=False).ids
 
 
@@ -285,13 +285,13 @@ def test_gpt2(tmp_path):
 
 
 def test_the_end_of_a_text_in_other_vocabularies(tmp_path):
-    for pieces, expected in (
+    for tokens, expected in (
         (["<|endoftext|>", "</s>"], 0),
         (["a", "</s>", "[SEP]"], 1),
         (["[UNK]", "<eos>", "[SEP]"], 2),
         (["[UNK]", "a", "b", "<eos>"], 3),
     ):
-        assert tokenization.end_of_text(tokenization.load(vocab(tmp_path, pieces))) == expected
+        assert tokenization.end_of_text(tokenization.load(vocab(tmp_path, tokens))) == expected
     with pytest.raises(CorpusError, match=r"^--tokenizer: its vocabulary has no end of text: none of <\|endoftext\|>, "):
         tokenization.end_of_text(tokenization.load(vocab(tmp_path, ["[UNK]", "a"])))
 
@@ -309,7 +309,7 @@ def test_a_folder_of_files_that_are_no_tokenizer(tmp_path):
     (tmp_path / "encoder.json").write_text('{"a": 0, "b": 1}')
     refused("is a folder")
     (tmp_path / "vocab.bpe").write_text("#version: 0.2\na b\n")
-    refused("encoder.json and vocab.bpe are no BPE: line 2 of vocab.bpe is no merge of two pieces into a third")
+    refused("encoder.json and vocab.bpe are no BPE: line 2 of vocab.bpe is no merge of two tokens into a third")
     for broken in ('{"a": 0', "[1]", '{"a": "b"}'):
         (tmp_path / "encoder.json").write_text(broken)
         refused("encoder.json and vocab.bpe are no BPE: ")

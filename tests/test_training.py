@@ -11,8 +11,8 @@ import pytest
 
 from tiejax import training, tying
 from tiejax.studies.exor import study as experiment
-from tiejax.training import Subject, TrainState, constant, cosine_cycle, make_optimizer, make_step, stream, train
-from tiejax.training.ensemble import subjects
+from tiejax.training import SeedKey, TrainState, constant, cosine_cycle, make_optimizer, make_step, stream, train
+from tiejax.training.ensemble import seed_keys
 from tiejax.training.loss import cross_entropy
 
 
@@ -85,7 +85,7 @@ def light(settings):
     """An ensemble that records its training loss and tables alone: what EXor records takes most of the time to compile."""
     ensemble = experiment.build_ensemble(settings)
 
-    def measure(params, batch, subject, step):
+    def measure(params, batch, seed_key, step):
         tables = {"input": params["embed"]["embedding"], "output": params["head"]["embedding"]}
         return {"train_loss": ensemble.loss(params, batch, None)[0], **tables, "finite": training.all_finite(params)}
 
@@ -107,7 +107,9 @@ def test_members_differ_in_every_random_quantity():
     params = ensemble.start([0, 1]).state.params
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         assert (np.asarray(leaf[0]) != np.asarray(leaf[1])).mean() > 0.9, path
-    first, second = (ensemble.draw(jax.tree.map(lambda leaf: leaf[0], subjects([seed])), jnp.int32(0), None) for seed in (0, 1))
+    first, second = (
+        ensemble.sample(jax.tree.map(lambda leaf: leaf[0], seed_keys([seed])), jnp.int32(0), None) for seed in (0, 1)
+    )
     for field in ("tokens", "position", "target"):
         assert (np.asarray(getattr(first, field)) != np.asarray(getattr(second, field))).mean() > 0.1
 
@@ -123,8 +125,8 @@ def test_seed_7_alone_is_seed_7_among_32():
     )
     jax.tree.map(
         lambda one, many: np.testing.assert_array_equal(one[0], many[7]),
-        jax.vmap(lambda subject: ensemble.draw(subject, jnp.int32(3), None))(subjects([7])),
-        jax.vmap(lambda subject: ensemble.draw(subject, jnp.int32(3), None))(subjects(range(32))),
+        jax.vmap(lambda seed_key: ensemble.sample(seed_key, jnp.int32(3), None))(seed_keys([7])),
+        jax.vmap(lambda seed_key: ensemble.sample(seed_key, jnp.int32(3), None))(seed_keys(range(32))),
     )
     many, one = (train(light(own), own.seed_list) for own in (settings, alone))
     losses = one.records["record"]["train_loss"][:, 0], many.records["record"]["train_loss"][:, 7]
@@ -140,8 +142,8 @@ def test_the_ensemble_is_a_loop_over_single_members(x64, model):
     trained = train(ensemble, settings.seed_list)
     losses = trained.records["record"]["train_loss"]
     steps = trained.records["record"]["step"]
-    draw, loss, optimizer = jax.jit(ensemble.draw), ensemble.loss, ensemble.optimizer
-    for variant, ties in enumerate(([], list(ensemble.ties))):
+    draw, loss, optimizer = jax.jit(ensemble.sample), ensemble.loss, ensemble.optimizer
+    for arm, ties in enumerate(([], list(ensemble.ties))):
 
         @jax.jit
         def update(stored, opt_state, batch, ties=ties):
@@ -155,11 +157,11 @@ def test_the_ensemble_is_a_loop_over_single_members(x64, model):
             opt_state = optimizer.init(stored)
             for step in range(settings.steps + 1):
                 before = stored
-                value, stored, opt_state = update(stored, opt_state, draw(Subject(key, jnp.int32(0)), jnp.int32(step), None))
+                value, stored, opt_state = update(stored, opt_state, draw(SeedKey(key, jnp.int32(0)), jnp.int32(step), None))
                 if step in steps:
-                    expected = losses[list(steps).index(step), place, variant]
+                    expected = losses[list(steps).index(step), place, arm]
                     np.testing.assert_allclose(value, expected, rtol=1e-10)
-            ours = np.asarray(trained.members.state.params["embed"]["embedding"])[place, variant]
+            ours = np.asarray(trained.members.state.params["embed"]["embedding"])[place, arm]
             np.testing.assert_allclose(ours, tying.view(before, ties)["embed"]["embedding"], rtol=0, atol=1e-9)
 
 
@@ -168,15 +170,15 @@ def test_one_run_is_one_compilation_whatever_the_chunks():
     ensemble = experiment.build_ensemble(settings)
     members = ensemble.start(settings.seed_list)
     traced = []
-    one = ensemble.draw
+    one = ensemble.sample
     object.__setattr__(ensemble, "draw", lambda key, step, fed: traced.append(1) or one(key, step, fed))
     runner = ensemble.compile(settings.seed_list, members)
     count = len(traced)
-    members, records = runner.place(members), []
+    members, records = runner.to_devices(members), []
     for until in (1, 2, 9, 33, 53, 54):
         members, more, _ = runner.advance(members, until)
         records.append(more)
-    members = runner.fetch(members)
+    members = runner.to_host(members)
     assert len(traced) == count
     assert int(members.cursor) == 54
     whole = train(experiment.build_ensemble(settings), settings.seed_list)
@@ -197,7 +199,7 @@ def test_a_chunk_longer_than_its_room_is_refused_and_never_asked_for():
     assert trained.records["record"]["step"].tolist() == [*range(0, 1000, 2), 1000]
     runner = ensemble.compile([0], ensemble.start([0]))
     with pytest.raises(ValueError, match="cannot reach"):
-        runner.advance(runner.place(ensemble.start([0])), 1001)
+        runner.advance(runner.to_devices(ensemble.start([0])), 1001)
 
 
 def test_a_record_of_step_t_follows_t_updates():
@@ -206,7 +208,7 @@ def test_a_record_of_step_t_follows_t_updates():
     tables = [np.asarray(ensemble.start([0]).state.params["embed"]["embedding"][0, 0])]
     members = ensemble.start([0])
     for step in range(3):
-        state, _ = jax.jit(ensemble.step)(subjects([0]), members.state, jnp.int32(step))
+        state, _ = jax.jit(ensemble.step)(seed_keys([0]), members.state, jnp.int32(step))
         members = members._replace(state=state)
         tables.append(np.asarray(state.params["embed"]["embedding"][0, 0]))
     expected = [np.linalg.norm(table[0] - table[1]) for table in tables]
@@ -221,17 +223,17 @@ def test_a_member_that_goes_non_finite_changes_nothing_in_the_others():
     table = state.params["embed"]["embedding"].at[1, 1, 0, 0].set(jnp.nan)
     sick = healthy._replace(state=state._replace(params={**state.params, "embed": {"embedding": table}}), cursor=jnp.int32(0))
     runner = ensemble.compile(settings.seed_list, healthy)
-    after = [runner.advance(runner.place(members), settings.steps + 1) for members in (healthy, sick)]
-    others = [(seed, variant) for seed in range(3) for variant in range(2) if (seed, variant) != (1, 1)]
-    for seed, variant in others:
+    after = [runner.advance(runner.to_devices(members), settings.steps + 1) for members in (healthy, sick)]
+    others = [(seed, arm) for seed in range(3) for arm in range(2) if (seed, arm) != (1, 1)]
+    for seed, arm in others:
         jax.tree.map(
-            lambda one, two, at=(seed, variant): np.testing.assert_array_equal(one[at], two[at]),
+            lambda one, two, at=(seed, arm): np.testing.assert_array_equal(one[at], two[at]),
             after[0][0].state.params,
             after[1][0].state.params,
         )
     finite = after[1][1]["record"]["finite"]
     assert not finite[:, 1, 1].any()
-    assert finite[:, [seed for seed, _ in others], [variant for _, variant in others]].all()
+    assert finite[:, [seed for seed, _ in others], [arm for _, arm in others]].all()
 
 
 def test_tied_members_stay_tied_to_the_bit():
@@ -244,7 +246,7 @@ def test_tied_members_stay_tied_to_the_bit():
     moved = params["head"]["embedding"].copy()
     moved[0, 1, 0, 0] += 1e-6
     state = trained.members.state._replace(params={**params, "head": {"embedding": moved}})
-    with pytest.raises(tying.TieError, match="variant 1 differ"):
+    with pytest.raises(tying.TieError, match="arm 1 differ"):
         ensemble.check(trained.members._replace(state=state))
 
 
@@ -283,7 +285,7 @@ def after_20_steps(**changes):
     ensemble = experiment.build_ensemble(settings)
     state, step = ensemble.start([0]).state, jax.jit(ensemble.step)
     for number in range(20):
-        state, _ = step(subjects([0]), state, jnp.int32(number))
+        state, _ = step(seed_keys([0]), state, jnp.int32(number))
     return jax.tree.map(np.asarray, state.params)
 
 

@@ -59,7 +59,7 @@ def stored_once(optimizer, until, untie_at, policy, new="target", retie_at=None,
 
 
 def ensemble(optimizer, steps, phases, tied=True):
-    """An ensemble of this model, both leaves stored, with a variant for each phase."""
+    """An ensemble of this model, both leaves stored, with an arm for each phase."""
 
     def init(key):
         shift = jax.random.uniform(jax.random.fold_in(key, 1))
@@ -67,13 +67,13 @@ def ensemble(optimizer, steps, phases, tied=True):
 
     return training.Ensemble(
         init=init,
-        draw=lambda subject, step, fed: step + subject.condition,
+        sample=lambda seed_key, step, fed: step + seed_key.condition,
         loss=lambda params, batch, key: (loss(params, batch), {}),
         optimizer=optimizer,
         ties=TIES,
-        switches=np.full((len(phases), 1), tied),
+        arm_ties=np.full((len(phases), 1), tied),
         steps=steps,
-        recorders={"record": training.Recorder(4, lambda params, batch, subject, step: params["in"])},
+        recorders={"record": training.Recorder(4, lambda params, batch, seed_key, step: params["in"])},
         phases=phases,
     )
 
@@ -286,12 +286,12 @@ def test_members_with_different_phases_are_one_executable_and_resume_across_the_
     many = ensemble(adamw(), 24, PHASES)
     runner, found = many.compile([0, 1], many.start([0, 1])), []
     for stops in ((24, 25), (7, 8, 24, 25), (1, 10, 13, 14, 25)):
-        members = runner.place(many.start([0, 1]))
+        members = runner.to_devices(many.start([0, 1]))
         for until in stops:
             members, _, _ = runner.advance(members, until)
-            kept = runner.fetch(members)
+            kept = runner.to_host(members)
             many.check(kept)
-            members = runner.place(kept)
+            members = runner.to_devices(kept)
         found.append(kept)
     for other in found[1:]:
         jax.tree.map(np.testing.assert_array_equal, other, found[0])
@@ -311,6 +311,6 @@ def test_leaves_that_differ_although_their_tie_is_on_are_refused():
     out = members.state.params["out"]
     out = {**out, "table": out["table"].at[0, 1].add(1)}
     wrong = members._replace(state=members.state._replace(params={**members.state.params, "out": out}))
-    with pytest.raises(TieError, match="variant 1"):
+    with pytest.raises(TieError, match="arm 1"):
         many.check(wrong._replace(cursor=jnp.int32(7)))
     many.check(wrong._replace(cursor=jnp.int32(8)))

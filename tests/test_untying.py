@@ -13,19 +13,19 @@ from tiejax import training
 from tiejax.runs import launch
 from tiejax.statistics import paired_test as paired
 from tiejax.statistics import untie_curve as untying
-from tiejax.statistics.untie_curve import Variants
+from tiejax.statistics.untie_curve import Arms
 from tiejax.studies.untying import study as experiment
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "untying"
 STEPS = [0, 25, 50, 75, 100]
 
 
-def variants(policies=("copy", "zero"), new=("output", "input")):
-    return Variants.of([25, 0.5, 0.75, 0, 1.0], 100, policies, new)
+def arms(policies=("copy", "zero"), new=("output", "input")):
+    return Arms.of([25, 0.5, 0.75, 0, 1.0], 100, policies, new)
 
 
 def test_variants_are_three_ends_and_every_policy_at_every_step():
-    found = variants()
+    found = arms()
     assert found.step.tolist() == [-1, 0, 100, 25, 50, 75, 25, 50, 75, 25, 50, 75]
     assert found.policy.tolist() == [""] * 3 + ["copy"] * 3 + ["zero"] * 6
     assert found.new.tolist() == [""] * 3 + ["output"] * 6 + ["input"] * 3
@@ -41,7 +41,7 @@ def test_variants_are_three_ends_and_every_policy_at_every_step():
 def losses(seeds=12, best=50):
     """A valley with its floor at `best`; the ends are high, tied ones highest; noise is a seed's own, nearly."""
     rng = np.random.default_rng(0)
-    found = variants(("copy",))
+    found = arms(("copy",))
     base = {-1: 0.9, 0: 1.0, 100: 1.2} | {step: 0.5 + abs(step - best) / 100 for step in (25, 50, 75)}
     own = rng.normal(size=seeds)
     return found, np.array([base[step] + own + 0.01 * rng.normal(size=seeds) for step in found.step.tolist()])
@@ -73,7 +73,7 @@ def test_claims_choose_no_step(monkeypatch):
     # The intervals take nearly all the time, and nothing is asked of them.
     for module in (untying, paired):
         monkeypatch.setattr(module, "RESAMPLES", 99)
-    rng, found = np.random.default_rng(3), Variants.of(list(range(1, 21)), 21, ["copy"])
+    rng, found = np.random.default_rng(3), Arms.of(list(range(1, 21)), 21, ["copy"])
     verdicts = []
     for _ in range(40):
         body = untying.analyse(found, rng.exponential(size=(len(found.step), 20)), None, {}, "loss")
@@ -140,8 +140,8 @@ def test_ends_are_the_members_of_the_experiment_that_never_unties(run):
     _, _, metrics = run
     config = experiment.base.Config(seeds=6, steps=40, bits=4, record_every=10, exact_every=10, half_period=10).resolved()
     records = training.train(experiment.base.build_ensemble(config), config.seed_list).records["record"]
-    for variant, number in ((0, 0), (1, 2)):
-        np.testing.assert_allclose(records["train_loss"][:, :, variant].T, metrics["train_loss"][number], rtol=1e-5)
+    for arm, number in ((0, 0), (1, 2)):
+        np.testing.assert_allclose(records["train_loss"][:, :, arm].T, metrics["train_loss"][number], rtol=1e-5)
 
 
 def test_a_run_is_resumed_across_the_split(tmp_path, monkeypatch, run):
@@ -160,10 +160,10 @@ def test_a_run_is_resumed_across_the_split(tmp_path, monkeypatch, run):
 
 
 def test_defaults_are_whole_cycles_and_published_settings():
-    config = launch.read_command_line(experiment.EXPERIMENT, [])[0]
+    config = launch.read_command_line(experiment.STUDY, [])[0]
     assert config.untie_at == [20_000, 40_000, 60_000, 80_000, 100_000, 120_000, 140_000]
     assert (config.steps, config.seeds, config.out) == (150_000, 32, "runs/untying/main-transformer-small")
-    assert len(config.variants.step) == 3 + 6 * 7
+    assert len(config.arms.step) == 3 + 6 * 7
 
 
 BAD = {
@@ -190,7 +190,7 @@ def test_bad_input(line, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_configuration_is_one(file):
     """It resolves, holds nothing but what differs from the defaults, and its header names its source and command."""
-    config = launch.read_command_line(experiment.EXPERIMENT, ["--config", str(file)])[0]
+    config = launch.read_command_line(experiment.STUDY, ["--config", str(file)])[0]
     given = yaml.safe_load(file.read_text())
     defaults = dataclasses.asdict(experiment.Config())
     assert not {name for name, value in given.items() if value == defaults[name]}

@@ -7,7 +7,7 @@ import numpy as np
 from tiejax import tying
 from tiejax.geometry import uses
 from tiejax.studies.exor import study as experiment
-from tiejax.training.ensemble import subjects
+from tiejax.training.ensemble import seed_keys
 
 
 def test_norms_ratio_and_cosine_by_bucket(x64):
@@ -44,11 +44,11 @@ def test_recorded_uses_sum_to_the_gradient_that_trains_a_tied_table(x64):
     """Of EXor's tied members at step 0: norms of both uses, and the norm of their sum by the law of cosines."""
     config = experiment.Config(seeds=2, steps=1, bits=3, record_every=1, engine="plain").resolved()
     ensemble = experiment.build_ensemble(config)
-    members, whom = ensemble.start([0, 1]), subjects([0, 1])
-    recorded = jax.jit(lambda: ensemble.measure("record", whom, members.state, jnp.int32(0)))()
+    members, seed_keys = ensemble.start([0, 1]), seed_keys([0, 1])
+    recorded = jax.jit(lambda: ensemble.measure("record", seed_keys, members.state, jnp.int32(0)))()
     params = jax.tree.map(lambda leaf: leaf[0, 1], members.state.params)
     stored = tying.store(params, ensemble.ties)
-    batch = jax.jit(ensemble.draw)(jax.tree.map(lambda leaf: leaf[0], whom), jnp.int32(0), None)
+    batch = jax.jit(ensemble.sample)(jax.tree.map(lambda leaf: leaf[0], seed_keys), jnp.int32(0), None)
     tied = jax.jit(jax.grad(lambda stored: ensemble.loss(tying.view(stored, ensemble.ties), batch, None)[0]))(stored)
     a, b, cosine = (float(recorded[f"use_{name}"][0, 1]) for name in ("input", "output", "cosine"))
     total = np.linalg.norm(tied["embed"]["embedding"])

@@ -16,8 +16,9 @@ import numpy as np
 # As a script this file finds its own folder alone, and it measures what a neighbour builds.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tiejax.reporting.words import number
 from tiejax.runs import environment
-from tiejax.runs.console import Console, number
+from tiejax.runs.console import Console
 from tiejax.runs.run_directory import RunDirectory
 from tiejax.settings import checks, command_line
 from tiejax.settings.command_line import BadInput
@@ -114,7 +115,7 @@ def make_timer(config: Config, engine: str, seeds: int, recording: bool = True) 
     began = time.perf_counter()
     runner = ensemble.compile(settings.seed_list, members)
     compile_s = time.perf_counter() - began
-    placed, cursor = runner.place(members), 0
+    placed, cursor = runner.to_devices(members), 0
 
     def run(steps: int) -> float:
         nonlocal placed, cursor
@@ -377,11 +378,11 @@ class TextConfig:
     Args:
         corpus: text files or folders, as for text_mlm.py (default: the prose that CPython carries)
         tokenizer: vocab.txt, tokenizer.json or a name on the hub (default: WordPiece trained on the corpus)
-        vocab_size: pieces of a trained vocabulary
+        vocab_size: tokens of a trained vocabulary
         data_dir: where prepared text is kept (default: as for text_mlm.py)
         seeds: seeds, each trained tied and untied
         batch_size: sentences a step
-        forms: published predicts everywhere and pads; masked predicts at the masked pieces; packed also fills its rows
+        forms: published predicts everywhere and pads; masked predicts at the masked tokens; packed also fills its rows
         repeats: measurements of each form, at least 5
         seconds: length of one measurement, at least one step
         out: where results.json goes
@@ -410,8 +411,8 @@ class TextConfig:
 
 
 TEXT_COMMAND = command_line.CommandLine(
-    description="Measure how many real (unpadded) pieces a second the text experiment trains on: predicting everywhere with "
-    "padded rows, as published, at the masked pieces only, and at these in packed rows.",
+    description="Measure how many real (unpadded) tokens a second the text experiment trains on: predicting everywhere with "
+    "padded rows, as published, at the masked tokens only, and at these in packed rows.",
     example="Example: python experiments/bench.py text --corpus novels/ --tokenizer vocab.txt",
     switches={"quiet": "print nothing but the path of the results"},
 )
@@ -446,7 +447,7 @@ def text_work(config: text_mlm.Config, text: text_mlm.Text, plan: text_mlm.Plan,
 
 
 def measure_text(config: TextConfig, form: str, console: Console) -> dict[str, Any]:
-    """Return real pieces per second of all models together, memory, and the flops of a second."""
+    """Return real tokens per second of all models together, memory, and the flops of a second."""
     import jax
 
     packing: Any = "packed" if form == "packed" else "padded"
@@ -477,7 +478,7 @@ def measure_text(config: TextConfig, form: str, console: Console) -> dict[str, A
     runner = ensemble.compile(settings.seed_list, members)
     compile_s = time.perf_counter() - began
     memory = runner.executable.memory_analysis()
-    placed = runner.place(members)
+    placed = runner.to_devices(members)
     del members
 
     def run(steps: int) -> tuple[float, float]:
@@ -520,7 +521,7 @@ def _nothing_recorded() -> Any:
 
     from tiejax import training
 
-    return training.Recorder(ENDLESS, lambda params, batch, subject, step: {"step_seen": jnp.asarray(step)})
+    return training.Recorder(ENDLESS, lambda params, batch, seed_key, step: {"step_seen": jnp.asarray(step)})
 
 
 def bench_text(argv: Sequence[str]) -> int:
@@ -542,7 +543,7 @@ def bench_text(argv: Sequence[str]) -> int:
         row["of_rate"] = row["flops_per_s"] / rates["flops"]
         row["over_first"] = row["median"] / rows[0]["median"]
         console.say(
-            f"{form:>9}  {row['median']:8,.0f} pieces/s ({row['min']:,.0f} to {row['max']:,.0f})  "
+            f"{form:>9}  {row['median']:8,.0f} tokens/s ({row['min']:,.0f} to {row['max']:,.0f})  "
             f"{row['over_first']:.1f} x {rows[0]['form']}  {row['padding']:.1%} padding  "
             f"{row['bytes'] / 2**30:.2f} GiB  {row['of_rate']:.0%} of the rate of matrix products  idle {row['idle_share']:.1%}"
         )
@@ -550,7 +551,7 @@ def bench_text(argv: Sequence[str]) -> int:
 
     console.say(
         f"memory by the compiler's count; matrix products at {rates['flops'] / 1e9:,.0f} GFLOP/s; {rows[0]['models']} models "
-        f"on {jax.device_count()} devices; a batch is {rows[0]['longest_of_batch']:.0f} pieces long on average, a padded row "
+        f"on {jax.device_count()} devices; a batch is {rows[0]['longest_of_batch']:.0f} tokens long on average, a padded row "
         f"{rows[0]['row_length']}"
     )
     console.result(f"results: {write(out, 'text', config, {'rows': rows, 'device_rates': rates})}")
@@ -562,11 +563,11 @@ class LayersConfig:
     """Time of a training step with tied layers against untied ones, and of a change of ties.
 
     Args:
-        layers: heights of the models
+        layers: stack_sizes of the models
         share: of so many layers one is distinct in the tied models (sequence)
         width: width of embeddings and hidden states; one head for each 32 of it
-        vocab_size: number of pieces
-        context: pieces of a block
+        vocab_size: number of tokens
+        context: tokens of a block
         batch_size: blocks a step
         repeats: measurements of each form, at least 5; one after the other, form after form
         seconds: length of one measurement, at least one step
@@ -586,7 +587,7 @@ class LayersConfig:
     def check(self) -> None:
         """Raise BadInput, naming the option, if this cannot be measured."""
         if not self.layers or min(self.layers) < 2:
-            raise BadInput(f"--layers: needs heights of at least 2, got {self.layers}")
+            raise BadInput(f"--layers: needs stack_sizes of at least 2, got {self.layers}")
         if self.width % 32:
             raise BadInput(f"--width: must be a multiple of 32, got {self.width}")
         checks.check_counts(self, ("share", "width", "vocab_size", "batch_size"))
@@ -666,16 +667,16 @@ def measure_layers(config: LayersConfig, layers: int) -> tuple[list[dict[str, An
     }
 
     def uses_of(owner: Any, storage: Any) -> Any:
-        return tying.uses(tying.LayerTies(owner, np.ones(layers, bool), owner), storage, "all", "resolved")
+        return tying.wiring(tying.LayerTies(owner, np.ones(layers, bool), owner), storage, "all", "resolved")
 
     states = {name: layered.start(jax.random.key(0), owner) for name, (layered, owner, _) in forms.items()}
 
     def seconds_of(name: str, steps: int) -> float:
         layered, owner, storage = forms[name]
-        uses = uses_of(owner, storage)
+        wiring = uses_of(owner, storage)
         began = time.perf_counter()
         for step in range(steps):
-            states[name], _ = layered.step(states[name], batch, jax.random.key(step), uses)
+            states[name], _ = layered.step(states[name], batch, jax.random.key(step), wiring)
         jax.block_until_ready(states[name])
         return (time.perf_counter() - began) / steps
 
@@ -692,7 +693,7 @@ def measure_layers(config: LayersConfig, layers: int) -> tuple[list[dict[str, An
         over = float(np.median([one / base for one, base in zip(measured[name], measured["untied"], strict=True)]))
         rows.append({"layers": layers, "form": name, **spread(measured[name]), "over_untied": over, **size._asdict()})
 
-    # Ties change to another pattern of the same height and to a neighbour's, both visited before.
+    # Ties change to another pattern of the same stack_size and to a neighbour's, both visited before.
     one_more = tied.copy()
     one_more[-1 if tied[-1] != layers - 1 else -2] = layers - 1 if tied[-1] != layers - 1 else layers - 2
     name = f"{few} distinct, compact"
@@ -721,7 +722,7 @@ def measure_layers(config: LayersConfig, layers: int) -> tuple[list[dict[str, An
 
 
 def bench_layers(argv: Sequence[str]) -> int:
-    """Measure every height, print one table, write results.json; return the exit status."""
+    """Measure every stack_size, print one table, write results.json; return the exit status."""
     config, switches = command_line.parse(LayersConfig, LAYERS_COMMAND, argv)
     config.check()
     out = Path(config.out)
@@ -740,7 +741,7 @@ def bench_layers(argv: Sequence[str]) -> int:
             )
         console.say(
             f"{layers:>3} layers, a change of ties     {1000 * change['median']:8.1f} ms ({1000 * change['min']:.1f} to "
-            f"{1000 * change['max']:.1f}), {change['compilations_later']} compilations; the first visit of a height compiles "
+            f"{1000 * change['max']:.1f}), {change['compilations_later']} compilations; the first visit of a stack_size compiles "
             f"for {change['first_visit_compile_s']:.1f} s"
         )
         rows += more

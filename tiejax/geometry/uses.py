@@ -49,11 +49,11 @@ def use_gradients(
     return whole | {f"bucket_{name}": values for name, values in measures(*squares).items()}
 
 
-def over_training(steps: np.ndarray, ratio: np.ndarray, cosine: np.ndarray, variants: Sequence[str]) -> list[dict[str, Any]]:
+def over_training(steps: np.ndarray, ratio: np.ndarray, cosine: np.ndarray, arms: Sequence[str]) -> list[dict[str, Any]]:
     """Return medians over records and seeds of each window of steps that is published, of step 0, and of those after.
 
-    ratio, cosine: `[variant, seed, record]`. A row has `from`, `to` (excluded; None: the end), `published` (ratio, or None) and
-    by variant `ratio`, `cosine` and `share`, |g_out| / (|g_in| + |g_out|). Windows without a record are left out.
+    ratio, cosine: `[arm, seed, record]`. A row has `from`, `to` (excluded; None: the end), `published` (ratio, or None) and
+    by arm `ratio`, `cosine` and `share`, |g_out| / (|g_in| + |g_out|). Windows without a record are left out.
     """
     windows = [(0, 1, None), *PUBLISHED_RATIOS, (PUBLISHED_RATIOS[-1][1], None, None)]
     rows: list[dict[str, Any]] = []
@@ -61,7 +61,7 @@ def over_training(steps: np.ndarray, ratio: np.ndarray, cosine: np.ndarray, vari
         inside = (steps >= low) & (steps < (np.inf if high is None else high))
         if inside.any():
             row: dict[str, Any] = {"from": low, "to": high, "published": published}
-            for number, name in enumerate(variants):
+            for number, name in enumerate(arms):
                 middle = float(np.median(ratio[number][:, inside]))
                 found = {"ratio": middle, "share": middle / (1 + middle), "cosine": float(np.median(cosine[number][:, inside]))}
                 row[str(name)] = found

@@ -50,7 +50,7 @@ def _byte_level(folder: Path) -> Tokens:
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     ids = read_json(vocabulary)
     if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids.values()):
-        raise CheckpointError(f"{vocabulary}: must give every piece an id, a whole number from 0")
+        raise CheckpointError(f"{vocabulary}: must give every token an id, a whole number from 0")
     whole = merges.is_file()
     try:
         model = bpe(ids, merges) if whole else models.BPE(ids, [])
@@ -62,14 +62,14 @@ def _byte_level(folder: Path) -> Tokens:
 def text_of(tokens: Tokens, token: int) -> str:
     """Return a token as it may be printed, spaces as ␣ and line ends escaped; "" if the tokenizer has no such id."""
     tokenizer = tokens.tokenizer
-    piece = tokenizer.id_to_token(token)
-    if piece is None:
+    text = tokenizer.id_to_token(token)
+    if text is None:
         return ""
     if isinstance(tokenizer.decoder, decoders.ByteLevel):
         # Bytes are spelled as letters of their own; a token that holds a part of a letter stays so.
         decoded = tokenizer.decode([token], skip_special_tokens=False)
-        piece = decoded if decoded and "\ufffd" not in decoded else piece
-    shown = piece.replace(" ", "␣").replace("\u2581", "␣")
+        text = decoded if decoded and "\ufffd" not in decoded else text
+    shown = text.replace(" ", "␣").replace("\u2581", "␣")
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown)
 
 

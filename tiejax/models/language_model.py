@@ -92,7 +92,7 @@ class LanguageModel(nn.Module):
 
 
 def restarting_positions(segments: Integer[Array, "batch length"]) -> Int[Array, "batch length"]:
-    """Return the position of each piece within its segment, segments being runs of one number."""
+    """Return the position of each token within its segment, segments being runs of one number."""
     place = jnp.arange(segments.shape[1])
     begins = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], axis=1)
     return place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)

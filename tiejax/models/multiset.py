@@ -42,7 +42,7 @@ def check(model: LanguageModel) -> None:
     """Raise NotExact, with the reason, unless the model can be computed on multisets."""
     if not isinstance(model.encoder, Transformer):
         raise NotExact(f"the {type(model.encoder).__name__} sees the order of its symbols")
-    if model.encoder.height not in (None, model.encoder.layers):
+    if model.encoder.stack_size not in (None, model.encoder.layers):
         raise NotExact("layers that share weights through an owner vector are not read here")
     if model.encoder.dropout > 0:
         raise NotExact("dropout treats equal symbols differently")

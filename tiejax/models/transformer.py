@@ -107,11 +107,11 @@ class EncoderLayer(nn.Module):
 class Transformer(nn.Module):
     """`layers` post-LN layers with no positions and no final LayerNorm, or pre-LN ones and a final one (norm_first).
 
-    Weights are stacked: every leaf of `layers` is `[height, ...]`. Layer i computes with the weights at `owner[i]`
+    Weights are stacked: every leaf of `layers` is `[stack_size, ...]`. Layer i computes with the weights at `owner[i]`
     (default: its own) and, where `sends[i]` is false, sends them no gradient.
 
     identical_layers: start all layers as copies of one, as torch's TransformerEncoder does.
-    height: number of layers whose weights `init` makes, `layers` by default; parameters of any height can be applied.
+    stack_size: number of layers whose weights `init` makes, `layers` by default; parameters of any stack_size can be applied.
     rematerialise: scan over the layers and recompute each in the backward pass, so that neither its activations nor a gradient
         per layer use is held: for deep stacks. Otherwise layers are unrolled, which is faster for a few (by 45 % at
         two layers of width 32 in an ensemble of 64).
@@ -125,7 +125,7 @@ class Transformer(nn.Module):
     activation: str = "gelu"
     dropout: float = 0.0
     identical_layers: bool = True
-    height: int | None = None
+    stack_size: int | None = None
     rematerialise: bool = False
     norm_first: bool = False
     causal: bool = False
@@ -163,17 +163,17 @@ class Transformer(nn.Module):
             parent=None,
             name="layer",
         )
-        height = self.height or self.layers
+        stack_size = self.stack_size or self.layers
 
         def init(key: jax.Array) -> Any:
             def one(key: jax.Array) -> Any:
                 return layer.init(key, x[:1])["params"]
 
             if self.identical_layers:
-                return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (height, *leaf.shape)), one(key))
-            return jax.vmap(one)(jax.random.split(key, height))
+                return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (stack_size, *leaf.shape)), one(key))
+            return jax.vmap(one)(jax.random.split(key, stack_size))
 
-        # A stack is applied whatever its height, which changes when ties do.
+        # A stack is applied whatever its stack_size, which changes when ties do.
         given = self.has_variable("params", "layers")
         stack = self.get_variable("params", "layers") if given else self.param("layers", init)
         drops = self.dropout > 0 and not deterministic

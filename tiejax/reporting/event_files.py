@@ -12,8 +12,6 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
-VARIANTS = ("untied", "tied")
-
 
 class EventFiles:
     """One folder of event files a member (`untied-seed-3`), which TensorBoard overlays as runs.
@@ -22,17 +20,17 @@ class EventFiles:
     vanish from TensorBoard.
     """
 
-    def __init__(self, folder: Path, seeds: Sequence[int], first_step: int = 0, variants: Sequence[str] = VARIANTS) -> None:
+    def __init__(self, folder: Path, seeds: Sequence[int], arms: Sequence[str], first_step: int = 0) -> None:
         # tensorboardX's SummaryWriter would start a thread and a pipe a member.
-        self._writers = [[_opened(folder / f"{variant}-seed-{seed}", first_step) for variant in variants] for seed in seeds]
+        self._writers = [[_opened(folder / f"{arm}-seed-{seed}", first_step) for arm in arms] for seed in seeds]
 
     def write(self, records: Mapping[str, np.ndarray], steps: np.ndarray) -> None:
-        """Append points, on disk when this returns: records `[record, seed, variant]` by name, at steps `[record]`."""
+        """Append points, on disk when this returns: records `[record, seed, arm]` by name, at steps `[record]`."""
         for seed, of_seed in enumerate(self._writers):
-            for variant, writer in enumerate(of_seed):
+            for arm, writer in enumerate(of_seed):
                 for place, step in enumerate(steps):
                     values = [
-                        Summary.Value(tag=name, simple_value=float(points[place, seed, variant]))
+                        Summary.Value(tag=name, simple_value=float(points[place, seed, arm]))
                         for name, points in records.items()
                     ]
                     writer.write_event(Event(step=int(step), wall_time=time.time(), summary=Summary(value=values)))

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 SKY, YELLOW, PURPLE = "#56B4E9", "#E69F00", "#CC79A7"
-VARIANT_COLOURS = {"untied": BLUE, "tied": ORANGE}
+ARM_COLOURS = {"untied": BLUE, "tied": ORANGE}
 RC: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -59,7 +59,7 @@ def save(figure: Figure, folder: Path, name: str) -> Path:
     return folder / f"{name}.png"
 
 
-def draw_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
+def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
     """Draw every seed as a thin line and their median as a thick one; `values` is `[seed, record]`."""
     # Many seeds would otherwise add up to a solid block.
     alpha = float(np.clip(3 / len(values), 0.12, 0.5))
@@ -80,7 +80,7 @@ def three_panels(
     figure, axes = new_figure(1, len(panels), 3.4 * len(panels), 3.1, share_y=True)
     for one, (title, curves) in zip(axes[0], panels.items(), strict=True):
         for name, values in curves.items():
-            draw_seeds(one, steps, values, colours[name], name)
+            plot_seeds(one, steps, values, colours[name], name)
         one.set_title(title)
         thousands(one)
         if relative:
@@ -138,7 +138,7 @@ def curves_by_name(steps: np.ndarray, curves: Curves, ylabel: str, colours: Mapp
     """Draw `[seed, record]` curves in one panel, every seed and the median, y from 0."""
     figure, axes = new_figure(1, 1, 7.5, 3.0)
     for name, values in curves.items():
-        draw_seeds(axes[0, 0], steps, values, colours[name], name)
+        plot_seeds(axes[0, 0], steps, values, colours[name], name)
     axes[0, 0].set_ylabel(ylabel)
     axes[0, 0].set_ylim(bottom=0)
     thousands(axes[0, 0])
@@ -181,7 +181,7 @@ def by_bucket(names: Sequence[str], measures: Mapping[str, tuple[np.ndarray, np.
                 alpha=0.3,
                 linewidth=0.8,
             )
-        for (name, colour), shift, shown in zip(VARIANT_COLOURS.items(), (-0.18, 0.18), values, strict=True):
+        for (name, colour), shift, shown in zip(ARM_COLOURS.items(), (-0.18, 0.18), values, strict=True):
             _dots(above, places + shift, shown, colour, 0.14, name)
         _dots(below, places, tied - untied, GREEN, 0.3, "tied - untied")
         below.axhline(0, color="black", linewidth=0.8, linestyle=":")
@@ -214,7 +214,7 @@ def all_distances(steps: np.ndarray, tables: Curves, pairs: Sequence[str]) -> Fi
     figure, axes = grid(len(pairs), 7, 1.9, 1.8, below=0.4)
     for place, one in enumerate(axes):
         for colour, (name, values) in zip((BLUE, GREEN, ORANGE), tables.items(), strict=True):
-            draw_seeds(one, steps, values[..., place], colour, name)
+            plot_seeds(one, steps, values[..., place], colour, name)
         one.set_title(pairs[place], fontsize=8)
         one.set_ylim(bottom=0)
         thousands(one)
@@ -224,11 +224,11 @@ def all_distances(steps: np.ndarray, tables: Curves, pairs: Sequence[str]) -> Fi
 
 
 def learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]]) -> Figure:
-    """Draw one panel a measure: (steps, variant -> [seed, record], Bayes value), with the Bayes value as a line."""
+    """Draw one panel a measure: (steps, arm -> [seed, record], Bayes value), with the Bayes value as a line."""
     figure, axes = grid(len(panels), 2, 4.6, 2.9, below=0.3)
     for one, (title, (steps, curves, best)) in zip(axes, panels.items(), strict=True):
         for name, values in curves.items():
-            draw_seeds(one, steps, values, VARIANT_COLOURS[name], name)
+            plot_seeds(one, steps, values, ARM_COLOURS[name], name)
         later = np.concatenate([values[:, 1:] for values in curves.values()])
         below = False
         if later.size:
@@ -253,14 +253,14 @@ def learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]]) -> F
     return figure
 
 
-def paired_values(measures: Mapping[str, tuple[np.ndarray, np.ndarray]], names: tuple[str, str] = ("untied", "tied")) -> Figure:
+def paired_values(measures: Mapping[str, tuple[np.ndarray, np.ndarray]], names: tuple[str, str]) -> Figure:
     """Draw final values in pairs: one panel a measure, one line a seed, the medians as bars."""
     figure, axes = grid(len(measures), 4, 2.5, 2.8)
     for one, (title, values) in zip(axes, measures.items(), strict=True):
         both = np.stack(values)
         one.plot([0, 1], both, color="grey", alpha=0.35, linewidth=0.8)
         for place, name in enumerate(names):
-            colour = VARIANT_COLOURS[name]
+            colour = ARM_COLOURS[name]
             one.plot(np.full(both.shape[1], place), both[place], "o", color=colour, alpha=0.6, markersize=4)
             one.hlines(np.median(both[place]), place - 0.2, place + 0.2, color=colour, linewidth=2.5)
         one.set_xticks([0, 1], names)
@@ -278,12 +278,12 @@ def _scatter(axes: Axes, x: np.ndarray, values: np.ndarray, filled: np.ndarray, 
 
 
 def dose_gap(bound: np.ndarray, gaps: Curves, solved: Curves) -> Figure:
-    """Draw what each variant answers to each dose against what the theory asks; `[dose, seed]` by variant."""
+    """Draw what each arm answers to each dose against what the theory asks; `[dose, seed]` by arm."""
     figure, axes = new_figure(1, len(gaps), 4.2 * len(gaps), 3.6, share_y=True)
     for one, (name, values) in zip(axes[0], gaps.items(), strict=True):
-        _scatter(one, bound, values, solved[name], VARIANT_COLOURS[name], 0.0)
+        _scatter(one, bound, values, solved[name], ARM_COLOURS[name], 0.0)
         medians = [np.median(row[mark]) if mark.any() else np.nan for row, mark in zip(values, solved[name], strict=True)]
-        one.plot(bound, medians, color=VARIANT_COLOURS[name], linewidth=2)
+        one.plot(bound, medians, color=ARM_COLOURS[name], linewidth=2)
         one.axline((0, 0), slope=1, color="black", linewidth=1, linestyle="--")
         one.set_title(name)
         one.set_xlabel("|ln(p / (1 - p))|")
@@ -293,12 +293,12 @@ def dose_gap(bound: np.ndarray, gaps: Curves, solved: Curves) -> Figure:
 
 
 def dose_cost(doses: np.ndarray, excess: Curves, solved: Curves) -> Figure:
-    """Draw loss over Bayes by variant, the price of tying, and the share of seeds that solved, against the dose."""
+    """Draw loss over Bayes by arm, the price of tying, and the share of seeds that solved, against the dose."""
     figure, axes = new_figure(2, 2, 8.4, 6.0)
     names = list(excess)
     for one, name in zip(axes[0], names, strict=True):
-        _scatter(one, doses, excess[name], solved[name], VARIANT_COLOURS[name], 0.0)
-        one.plot(doses, np.median(excess[name], axis=1), color=VARIANT_COLOURS[name], linewidth=2)
+        _scatter(one, doses, excess[name], solved[name], ARM_COLOURS[name], 0.0)
+        one.plot(doses, np.median(excess[name], axis=1), color=ARM_COLOURS[name], linewidth=2)
         one.set_title(f"loss over Bayes (nats), {name}")
     top = max(one.get_ylim()[1] for one in axes[0])
     for one in axes[0]:
@@ -310,7 +310,7 @@ def dose_cost(doses: np.ndarray, excess: Curves, solved: Curves) -> Figure:
     axes[1, 0].axhline(0, color="black", linewidth=0.8, linestyle=":")
     axes[1, 0].set_title("cost of tying (nats), tied - untied")
     for name in names:
-        axes[1, 1].plot(doses, solved[name].mean(axis=1), "o-", color=VARIANT_COLOURS[name], label=name)
+        axes[1, 1].plot(doses, solved[name].mean(axis=1), "o-", color=ARM_COLOURS[name], label=name)
     axes[1, 1].set_title("share of seeds within .1 nat of Bayes")
     axes[1, 1].set_ylim(0, 1)
     axes[1, 1].legend(frameon=False)
@@ -412,14 +412,14 @@ def uses(
 ) -> Figure:
     """Draw the ratio of the gradients of both uses and their cosine over training, and the last ratio by bucket of rows.
 
-    published: steps from, steps to, ratio. by_bucket: variant -> the median ratio of each bucket, called `names`.
+    published: steps from, steps to, ratio. by_bucket: arm -> the median ratio of each bucket, called `names`.
     """
     figure, axes = new_figure(1, 3, 11.5, 3.3)
     first, second, third = axes[0]
     shown = np.where(steps > 0, steps, np.nan)
     for name, values in ratios.items():
-        draw_seeds(first, shown, values, VARIANT_COLOURS[name], name)
-        draw_seeds(second, shown, cosines[name], VARIANT_COLOURS[name], name)
+        plot_seeds(first, shown, values, ARM_COLOURS[name], name)
+        plot_seeds(second, shown, cosines[name], ARM_COLOURS[name], name)
     for number, (low, high, ratio) in enumerate(published):
         first.hlines(
             ratio, low, high, color="black", linewidth=1.5, linestyle="--", label=None if number else "OLMo-1B, published"
@@ -435,7 +435,7 @@ def uses(
         one.set_xlabel("step")
     places, width = np.arange(len(names)), 0.8 / len(by_bucket)
     for number, (name, heights) in enumerate(by_bucket.items()):
-        third.bar(places + (number - (len(by_bucket) - 1) / 2) * width, heights, width, color=VARIANT_COLOURS[name])
+        third.bar(places + (number - (len(by_bucket) - 1) / 2) * width, heights, width, color=ARM_COLOURS[name])
     third.set_yscale("log")
     third.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     third.axhline(1, color="black", linewidth=0.8, linestyle=":")
@@ -455,7 +455,7 @@ CASES = (
 
 
 def equivalences(panels: Mapping[str, Mapping[str, tuple[float, float]]], threshold: float) -> Figure:
-    """Draw semantic against conditional distance of each set of pairs, one panel a variant, with lines between the cases."""
+    """Draw semantic against conditional distance of each set of pairs, one panel an arm, with lines between the cases."""
     figure, axes = grid(len(panels), 3, 3.6, 3.4, below=0.3)
     for one, (title, sets) in zip(axes, panels.items(), strict=True):
         for number, (name, (semantic, conditional)) in enumerate(sets.items()):

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a run."""
+"""One self-contained HTML page about a run: the answer first, then the claims, then everything else."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 
-from tiejax.runs.console import cells, number
+from tiejax.reporting.words import cells, number
 
 
 def embed(png: Path) -> str:
@@ -15,10 +15,11 @@ def embed(png: Path) -> str:
     return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
 
 
-def template(name: str) -> jinja2.Template:
-    """Return a template of this folder, which escapes what it is given and raises where something is missing."""
+def template(name: str, folder: Path | None = None) -> jinja2.Template:
+    """Return a template of `folder` (default: this one), which escapes what it is given and raises where something is missing."""
+    own = Path(__file__).parent
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([folder or own, own]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -31,6 +32,7 @@ def template(name: str) -> jinja2.Template:
 def render(
     title: str,
     question: str,
+    finding: Sequence[str],
     setting: Mapping[str, Any],
     notes: Sequence[str],
     claims: Mapping[str, Sequence[Mapping[str, Any]]],
@@ -40,12 +42,14 @@ def render(
 ) -> str:
     """Return the page.
 
-    claims: heading -> rows as `assess` gives them. figures: (caption, PNG file). numbers: heading -> (columns, rows).
-    reproduce: what to run, where and with what, by name.
+    finding: what was found, a sentence or two made from the verdicts. claims: heading -> rows as `assess` gives them.
+    figures: (caption, PNG file); the first stands beside the finding. numbers: heading -> (columns, rows). reproduce: what to
+    run, where and with what, by name.
     """
-    return template("report.html.j2").render(
+    return template("page.html.j2").render(
         title=title,
         question=question,
+        finding=finding,
         setting=setting,
         notes=notes,
         claims=claims,

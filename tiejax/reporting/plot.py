@@ -5,7 +5,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 
-class Drawn(NamedTuple):
+class Plot(NamedTuple):
     """A figure with its file name and caption."""
 
     name: str

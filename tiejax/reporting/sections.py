@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.reporting.uses import VARIANTS
-from tiejax.runs.console import duration
+from tiejax.reporting.words import duration
 
 
 def flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
@@ -31,7 +30,7 @@ def medians(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarray]) ->
             low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
             row.append("-" if math.isnan(middle) else f"{middle:.4f}  [{low:.4f}, {high:.4f}]")
         rows.append(row)
-    return ["", *VARIANTS, "tied - untied"], rows
+    return ["", "untied", "tied", "tied - untied"], rows
 
 
 def performance(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
@@ -51,25 +50,25 @@ def model_of(results: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["model"].items())
 
 
-def training_of(results: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+def training_of(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Write how a run was trained, for the page's setting."""
     return (
-        f"{results['steps']:,} steps of {config['optimizer']}, {config['schedule']} rate from "
-        f"{config['learning_rate']:g}, weight decay {config['weight_decay']:g}"
+        f"{results['steps']:,} steps of {settings['optimizer']}, {settings['schedule']} rate from "
+        f"{settings['learning_rate']:g}, weight decay {settings['weight_decay']:g}"
     )
 
 
-def reproduction(facts: Mapping[str, Any], config_text: str) -> dict[str, str]:
+def reproduction(facts: Mapping[str, Any], settings_text: str) -> dict[str, str]:
     """Write how to repeat a run: its command, its settings, what it was made with."""
     packages = [f"{name} {version}" for name, version in facts["versions"].items()]
     return {
         "The command of this run:": facts["command"],
-        "All its settings, for --config:": config_text,
+        "All its settings, for --config:": settings_text,
         "With:": "\n".join([*packages, f"python {facts['python']}", *facts["devices"], f"commit {facts['git_commit']}"]),
     }
 
 
 def excluded(results: Mapping[str, Any]) -> list[str]:
     """Return the page's note on members that became non-finite, if there are any."""
-    members = ", ".join(f"{row['variant']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
+    members = ", ".join(f"{row['arm']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
     return [f"Left out with their partners because they became non-finite: {members}."] if results["excluded_seeds"] else []

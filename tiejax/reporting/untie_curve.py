@@ -8,11 +8,12 @@ import numpy as np
 
 from tiejax.reporting import figures
 from tiejax.reporting import page as report
-from tiejax.reporting.plot import Drawn
+from tiejax.reporting.finding import finding
+from tiejax.reporting.plot import Plot
 from tiejax.reporting.sections import excluded, model_of, performance, reproduction, training_of
 from tiejax.studies.text_mlm.page import data_words
 
-Curves = Mapping[str, np.ndarray]  # curve -> numbers of its variants, in the order of their steps
+Curves = Mapping[str, np.ndarray]  # curve -> numbers of its arms, in the order of their steps
 
 
 def curve(
@@ -22,8 +23,8 @@ def curve(
     steps: np.ndarray,
     best: float | None,
     solved: np.ndarray | None,
-) -> Drawn:
-    """Draw the final loss, called `title`, over the untie step, a line a policy. solved: `[variant, seed]`. best: Bayes's."""
+) -> Plot:
+    """Draw the final loss, called `title`, over the untie step, a line a policy. solved: `[arm, seed]`. best: Bayes's."""
     points = {one["curve"]: one["points"] for one in found["curves"]}
     lines = {
         name: (steps[numbers], [p["median"] for p in points[name]], [p["interval"] for p in points[name]])
@@ -37,7 +38,7 @@ def curve(
             for name, numbers in curves.items()
         }
     independent = found["ends"]["independent"]
-    return Drawn(
+    return Plot(
         "untie_curve",
         "What untying gives, over the step at which tied models untied: 0 is never tied (from equal tables), the last step is "
         "always tied. Median over seeds with its 95 % bootstrap interval"
@@ -54,13 +55,13 @@ def curve(
     )
 
 
-def distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> Drawn:
-    """Draw final distances `[variant, seed]` by pairs and table over the untie step. title: what they are."""
+def distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> Plot:
+    """Draw final distances `[arm, seed]` by pairs and table over the untie step. title: what they are."""
     panels = {
         title: {name: (steps[numbers], np.median(shown[numbers], axis=1)) for name, numbers in curves.items()}
         for title, shown in values.items()
     }
-    return Drawn(
+    return Plot(
         "untie_distances",
         f"Distances of pairs at the end ({title}; dotted: 1) over the untie step. Median over seeds.",
         figures.lines(panels, title),
@@ -69,12 +70,12 @@ def distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarra
 
 def trajectories(
     record_steps: np.ndarray, loss: np.ndarray, curves: Curves, steps: np.ndarray, title: str, best: float | None
-) -> Drawn:
-    """Draw the loss `[variant, seed, record]` over training, a panel a policy, a line an untie step."""
+) -> Plot:
+    """Draw the loss `[arm, seed, record]` over training, a panel a policy, a line an untie step."""
     panels = {
         name: {f"{steps[number]:,}": np.median(loss[number], axis=0) for number in numbers} for name, numbers in curves.items()
     }
-    return Drawn(
+    return Plot(
         "untie_trajectories",
         "The loss over training, a line for each untie step (darker: later). Median over seeds. The first record, of untrained "
         "models, is left out.",
@@ -123,12 +124,12 @@ def numbers(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[
 
 def page(
     results: Mapping[str, Any],
-    config: Mapping[str, Any],
-    config_text: str,
+    settings: Mapping[str, Any],
+    settings_text: str,
     facts: Mapping[str, Any],
     drawn: Sequence[tuple[str, Path]],
 ) -> str:
-    """Return the HTML page of a run of EXor. config: resolved; facts: environment.json; drawn: captions and PNG files."""
+    """Return the HTML page of a run of EXor. settings: resolved; facts: environment.json; drawn: captions and PNG files."""
     setting = {
         "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
         "model": model_of(results),
@@ -138,39 +139,41 @@ def page(
     }
     model = results["model"]
     title = f"EXor, {results['variant']}: tied, then untied, {model['architecture']} {model['size']}"
-    return _page(title, setting, results, config, config_text, facts, drawn)
+    return _page(title, setting, results, settings, settings_text, facts, drawn)
 
 
 def page_on_text(
     results: Mapping[str, Any],
-    config: Mapping[str, Any],
-    config_text: str,
+    settings: Mapping[str, Any],
+    settings_text: str,
     facts: Mapping[str, Any],
     drawn: Sequence[tuple[str, Path]],
 ) -> str:
-    """Return the HTML page of a run on text. config: resolved; facts: environment.json; drawn: captions and PNG files."""
+    """Return the HTML page of a run on text. settings: resolved; facts: environment.json; drawn: captions and PNG files."""
     setting = {
-        "corpus": ", ".join(map(str, config["corpus"])) or "the prose that CPython carries",
+        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that CPython carries",
         "data": data_words(results["data"]),
-        "model": f"{config['layers']} layers of width {config['width']}, {config['heads']} heads",
+        "model": f"{settings['layers']} layers of width {settings['width']}, {settings['heads']} heads",
         "final": "validation loss and distances: means over the last tenth of the records",
     }
-    return _page("Masked language modelling on text: tied, then untied", setting, results, config, config_text, facts, drawn)
+    return _page(
+        "Masked language modelling on text: tied, then untied", setting, results, settings, settings_text, facts, drawn
+    )
 
 
 def _page(
     title: str,
     setting: Mapping[str, str],
     results: Mapping[str, Any],
-    config: Mapping[str, Any],
-    config_text: str,
+    settings: Mapping[str, Any],
+    settings_text: str,
     facts: Mapping[str, Any],
     drawn: Sequence[tuple[str, Path]],
 ) -> str:
     more = {
-        "seeds": f"{len(results['seeds'])}; all variants of a seed see the same batches and share what initial values they can",
+        "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches and share what initial values they can",
         "untied at": ", ".join(f"{step:,}" for step in results["curves"][0]["steps"][1:-1]) if results["curves"] else "-",
-        "training": training_of(results, config),
+        "training": training_of(results, settings),
         "source": "F. Bertolotti and W. Cazzola, ICML 2024, PMLR 235:3584-3610, for the task; untying is ours",
     }
     notes = [
@@ -178,14 +181,16 @@ def _page(
         "Untying changes more than the tie: weight decay then acts on two tables, and the initial scale of a tied table suits "
         "one of its roles. The claims take the mean over the untie steps: no step is chosen.",
     ]
+    lead = [f"untying-helps/{base}/{curve}" for curve in ("copy",) for base in ("tied", "equal")]
     return report.render(
         title=title,
         question="A tie may help early and cost late. Do models that are tied up to some step, and untied from then on, end "
         "better than models that are always or never tied; and what should the optimizer remember of the table that leaves?",
+        finding=finding(results["claims"], lead),
         setting={**setting, **more, **performance(results["timing"], facts)},
         notes=notes,
         claims={"Claims": results["claims"]},
         figures=drawn,
         numbers=numbers(results),
-        reproduce=reproduction(facts, config_text),
+        reproduce=reproduction(facts, settings_text),
     )

@@ -12,17 +12,9 @@ import rich.console
 import rich.progress
 import rich.table
 
+from tiejax.reporting.words import cells, duration
+
 PLAIN_EVERY_S = 15.0
-
-
-def duration(seconds: float) -> str:
-    """Write seconds as 42 s, 3 min 05 s or 2 h 07 min."""
-    minutes, seconds = divmod(round(seconds), 60)
-    if minutes == 0:
-        return f"{seconds} s"
-    if minutes < 60:
-        return f"{minutes} min {seconds:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 class Console:
@@ -127,25 +119,3 @@ class Console:
         for row in rows:
             table.add_row(row["id"], *cells(row), row["verdict"])
         self._rich.print(table, soft_wrap=False)
-
-
-def counted(number: int, thing: str) -> str:
-    """Write so many of a thing whose plural ends in s."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def number(value: float | None) -> str:
-    """Write a number to three digits; a dash for None."""
-    return "-" if value is None else f"{value:.3g}"
-
-
-def cells(row: Mapping[str, Any]) -> list[str]:
-    """Write the numbers of a claim: estimate, interval, adjusted p, effect size, n."""
-    interval = row["interval"]
-    return [
-        number(row["estimate"]),
-        f"{number(interval[0])} to {number(interval[1])}" if interval else "-",
-        number(row["p_adjusted"]),
-        number(row["effect_size"]),
-        str(row["n"]),
-    ]

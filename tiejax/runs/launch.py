@@ -124,7 +124,7 @@ def _follow(study: Study, prepare: Preparation) -> Launched:
 def _prepared(request: Request, prepare: Preparation) -> Launched:
     """Do what may take long, and writes nothing to the run directory."""
     settings, switches = request.settings, request.switches
-    if switches["resume"] and RunDirectory.state(request.out) == "finished":
+    if switches.get("resume") and RunDirectory.state(request.out) == "finished":
         return Launched(settings, switches, None, True, True, None)
     RunDirectory.probe(request.out)
     return Launched(settings, switches, None, True, False, prepare(settings, True))
@@ -133,5 +133,5 @@ def _prepared(request: Request, prepare: Preparation) -> Launched:
 def _claim(study: Study, begun: Launched) -> Launched:
     if begun.finished:
         return begun
-    resuming, overwrite = begun.switches["resume"], begun.switches["overwrite"]
+    resuming, overwrite = begun.switches.get("resume", False), begun.switches["overwrite"]
     return begun._replace(run=RunDirectory.claim(study.name, begun.settings, resuming, overwrite))

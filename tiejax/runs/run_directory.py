@@ -1,4 +1,4 @@
-"""A run directory: one run's configuration, environment, metrics, results, figures, report and checkpoints."""
+"""A run directory: who made it, one run's settings, environment, metrics, results, figures, report and checkpoints."""
 
 import dataclasses
 import datetime
@@ -22,6 +22,9 @@ import yaml
 from tiejax.settings.command_line import BadInput
 
 CONFIG, RESULTS = "config.yaml", "results.json"
+KIND = "run.json"  # which study made the run, and in which format
+# To be raised whenever a run directory of before can no longer be resumed or read.
+FORMAT = 2
 # In the order in which an overwritten run is removed: killed on the way, what is left is still known as an unfinished run.
 CONTENTS = (
     RESULTS,
@@ -37,6 +40,7 @@ CONTENTS = (
     "checkpoints",
     "damaged",
     CONFIG,
+    KIND,
 )
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "matplotlib")
 
@@ -67,7 +71,7 @@ class RunDirectory:
                 return "new"
             if not path.is_dir():
                 raise BadInput(f"--out {path}: is a file; name a directory")
-            present = {entry.name for entry in path.iterdir()} - {".lock", f".{CONFIG}.part"}
+            present = {entry.name for entry in path.iterdir()} - {".lock", KIND, f".{KIND}.part", f".{CONFIG}.part"}
         except OSError as error:
             raise BadInput(f"--out {path}: cannot be read: {error.strerror}") from None
         if RESULTS in present and CONFIG in present:
@@ -93,6 +97,33 @@ class RunDirectory:
         return state
 
     @classmethod
+    def study(cls, path: Path) -> str:
+        """Return the name of the study that made the run in `path`.
+
+        Raises BadInput, with the path and without an option, if that is not known or the format is another one.
+        """
+        try:
+            kind = json.loads((path / KIND).read_text())
+            name, version = str(kind["study"]), kind["format"]
+        except FileNotFoundError:
+            raise BadInput(f"{path}: does not say which study made it: it is of an earlier version of tiejax") from None
+        except (OSError, ValueError, KeyError, TypeError):
+            raise BadInput(f"{path / KIND}: is damaged; it should say which study made the run") from None
+        if version != FORMAT:
+            raise BadInput(f"{path}: has format {version}, this version of tiejax reads format {FORMAT}")
+        return name
+
+    @classmethod
+    def check_study(cls, path: Path, name: str, switch: str) -> None:
+        """Raise BadInput unless the run in `path` was made by the study called `name`, in today's format."""
+        try:
+            found = cls.study(path)
+        except BadInput as error:
+            raise BadInput(f"--{switch}: {error}; start in another directory") from None
+        if found != name:
+            raise BadInput(f"--{switch}: {path} holds a run of {found}, not of {name}; name another directory")
+
+    @classmethod
     def probe(cls, path: Path) -> None:
         """Raise BadInput, writing nothing, if `path` could not be claimed now: before work that would be in vain."""
         ancestor = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
@@ -106,11 +137,12 @@ class RunDirectory:
                 raise _held(path) from None
 
     @classmethod
-    def claim(cls, path: Path, resume: bool, overwrite: bool, config: object) -> "RunDirectory":
-        """Take hold of `path` and leave it with `config` in it: created, resumed, or (`overwrite`) emptied.
+    def claim(cls, study: str, settings: Any, resume: bool, overwrite: bool) -> "RunDirectory":
+        """Take hold of `settings.out` and leave it with study and settings in it: created, resumed, or (`overwrite`) emptied.
 
         Raises BadInput if the switches do not fit what is there, if it cannot be written, or if another process holds it.
         """
+        path = Path(settings.out)
         cls.check(path, resume, overwrite)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -130,8 +162,8 @@ class RunDirectory:
                     target.unlink(missing_ok=True)
         run = cls(path, lock)
         if not (path / CONFIG).exists():
-            text = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)  # type: ignore[call-overload]
-            _write(path / CONFIG, text.encode())
+            _write(path / KIND, json.dumps({"study": study, "format": FORMAT}).encode())
+            _write(path / CONFIG, yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False).encode())
         return run
 
     @property

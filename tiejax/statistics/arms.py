@@ -5,25 +5,25 @@ from typing import Any
 
 import numpy as np
 
-VARIANTS = ("untied", "tied")
+ARMS = ("untied", "tied")
 
 
-def of_seeds(metrics: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np.ndarray]:
+def select_seeds(metrics: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np.ndarray]:
     """Return the arrays of metrics.npz for the chosen places of its seed axis."""
     kept = {name: values[:, chosen] if values.ndim > 2 else values for name, values in metrics.items()}
     return kept | {"seeds": metrics["seeds"][chosen]}
 
 
-def who_lasted(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return which places of the seed axis stayed finite in every variant, and what results.json says of the others."""
-    seeds, lasting = metrics["seeds"], np.asarray(metrics["finite"])  # lasting: [variant, seed, record]
+def finite_seeds(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return which places of the seed axis stayed finite in every arm, and what results.json says of the others."""
+    seeds, lasting = metrics["seeds"], np.asarray(metrics["finite"])  # lasting: [arm, seed, record]
     finite = np.asarray(lasting.all(axis=(0, 2)))
     left = [
         {
-            "variant": str(metrics["variants"][variant]),
+            "arm": str(metrics["arms"][arm]),
             "seed": int(seeds[seed]),
-            "step": int(metrics["step"][np.argmin(lasting[variant, seed])]),
+            "step": int(metrics["step"][np.argmin(lasting[arm, seed])]),
         }
-        for variant, seed in np.argwhere(~lasting.all(axis=2)).tolist()
+        for arm, seed in np.argwhere(~lasting.all(axis=2)).tolist()
     ]
     return finite, {"seeds": seeds[finite].tolist(), "excluded_seeds": seeds[~finite].tolist(), "non_finite": left}

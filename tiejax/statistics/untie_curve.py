@@ -22,8 +22,8 @@ BASELINES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Variants:
-    """The variants of a run: the step at which each untied, under which policy, which table was new (`""` at the ends).
+class Arms:
+    """The arms of a run: the step at which each untied, under which policy, which table was new (`""` at the ends).
 
     step: 0 for never tied from equal tables, the last step for always tied, -1 for never tied from independent tables.
     """
@@ -39,7 +39,7 @@ class Variants:
     @classmethod
     def of(
         cls, untie_at: Sequence[int | float], steps: int, policies: Sequence[str], new: Sequence[str] = ("output",)
-    ) -> "Variants":
+    ) -> "Arms":
         """Return the three ends, then every policy at every step in between, `zero` ones for every new table.
 
         untie_at: whole steps, or fractions of all steps (written with a point).
@@ -54,7 +54,7 @@ class Variants:
 
     @property
     def names(self) -> list[str]:
-        """Name every variant, as folders and files can be called."""
+        """Name every arm, as folders and files can be called."""
         known = {self.baseline(name): f"never-tied-{name}" for name in ("equal", "independent")} | {
             self.baseline("tied"): "tied"
         }
@@ -65,15 +65,15 @@ class Variants:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return what metrics.npz says of the variants."""
-        return {"variants": np.array(self.names), "untie_step": self.step, "policy": self.policy, "new": self.new}
+        """Return what metrics.npz says of the arms."""
+        return {"arms": np.array(self.names), "untie_step": self.step, "policy": self.policy, "new": self.new}
 
     def baseline(self, name: str) -> int:
-        """Return the number of the variant that is a baseline."""
+        """Return the number of the arm that is a baseline."""
         return int(np.flatnonzero(self.step == {"tied": self.last, "equal": 0, "independent": -1}[name])[0])
 
     def curves(self) -> dict[str, np.ndarray]:
-        """Return by curve the numbers of its variants, in the order of their steps, both ends among them."""
+        """Return by curve the numbers of its arms, in the order of their steps, both ends among them."""
         ends = [self.baseline("equal"), self.baseline("tied")]
         found: dict[str, list[int]] = {}
         for number in np.argsort(self.step, kind="stable"):
@@ -103,21 +103,21 @@ def best_step(steps: np.ndarray, loss: np.ndarray) -> tuple[int, tuple[int, int]
 
 
 def analyse(
-    variants: Variants, loss: np.ndarray, solved: np.ndarray | None, others: Mapping[str, np.ndarray], name: str
+    arms: Arms, loss: np.ndarray, solved: np.ndarray | None, others: Mapping[str, np.ndarray], name: str
 ) -> dict[str, Any]:
     """Return what results.json says: ends, curves with paired differences against every baseline, best steps, claims.
 
-    loss: final, `[variant, seed]`, called `name` in words. solved: whether a member solved its task. others: further final
-    values `[variant, seed]`, of which medians are told. Steps inside a curve are tested against a baseline together (Holm).
+    loss: final, `[arm, seed]`, called `name` in words. solved: whether a member solved its task. others: further final
+    values `[arm, seed]`, of which medians are told. Steps inside a curve are tested against a baseline together (Holm).
     A claim takes the mean over them: a best step chosen on the same seeds would flatter untying, and one chosen for each seed
     on the others would slander it, since where a seed is lucky the others are less so.
     """
-    bases = {base: variants.baseline(base) for base in BASELINES}
+    bases = {base: arms.baseline(base) for base in BASELINES}
     ends = {base: {"words": BASELINES[base], **_summary(number, loss, solved, others)} for base, number in bases.items()}
     curves, claims = [], []
-    for curve, numbers in variants.curves().items():
+    for curve, numbers in arms.curves().items():
         inside = numbers[1:-1]
-        best, interval = best_step(variants.step[numbers], loss[numbers])
+        best, interval = best_step(arms.step[numbers], loss[numbers])
         against = {}
         for base, number in bases.items():
             tests = [paired_test(loss[one] - loss[number]) for one in inside]
@@ -138,7 +138,7 @@ def analyse(
         curves.append(
             {
                 "curve": curve,
-                "steps": variants.step[numbers].tolist(),
+                "steps": arms.step[numbers].tolist(),
                 "points": [_summary(number, loss, solved, others) for number in numbers.tolist()],
                 "against": against,
                 "best_step": best,

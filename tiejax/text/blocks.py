@@ -1,4 +1,4 @@
-"""A stream of pieces in blocks of one length, and batches of them drawn at random.
+"""A stream of tokens in blocks of one length, and batches of them drawn at random.
 
 Source of the blocks: the published code of dynamic layer tying (Hay and Wolf, ICLR 2024).
 """
@@ -9,16 +9,16 @@ from jaxtyping import Integer
 from tiejax.text.corpus import CorpusError
 
 
-def blocks(ids: Integer[np.ndarray, "pieces"], context: int, begin: int) -> Integer[np.ndarray, "number context"]:
-    """Return the stream in pieces of context - 1 with `begin` in front of each; what is left over at the end is dropped.
+def blocks(ids: Integer[np.ndarray, "tokens"], context: int, begin: int) -> Integer[np.ndarray, "number context"]:
+    """Return the stream in tokens of context - 1 with `begin` in front of each; what is left over at the end is dropped.
 
     Raises CorpusError if there is no whole block.
     """
     if context < 2:
-        raise CorpusError(f"--context {context}: must be 2 at least, for a begin piece and one of the text")
+        raise CorpusError(f"--context {context}: must be 2 at least, for a begin token and one of the text")
     number = len(ids) // (context - 1)
     if number == 0:
-        raise CorpusError(f"--context {context}: a stream of --corpus has {len(ids)} pieces, a block takes {context - 1}")
+        raise CorpusError(f"--context {context}: a stream of --corpus has {len(ids)} tokens, a block takes {context - 1}")
     found = np.empty((number, context), np.promote_types(ids.dtype, np.min_scalar_type(begin)))
     found[:, 0] = begin
     found[:, 1:] = ids[: number * (context - 1)].reshape(number, context - 1)

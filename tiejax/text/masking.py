@@ -1,6 +1,6 @@
-"""Batches of text: rows of pieces with twins and masks drawn afresh at every visit, on the device.
+"""Batches of text: rows of tokens with twins and masks drawn afresh at every visit, on the device.
 
-In this order: a word is replaced by its twin, then pieces are masked; targets are the replaced pieces. Every row draws from a
+In this order: a word is replaced by its twin, then tokens are masked; targets are the replaced tokens. Every row draws from a
 key of its own, so that a batch is the same on any number of devices.
 Source: Bertolotti and Cazzola, ICML 2024, large-scale experiments; masking as in BERT.
 """
@@ -24,8 +24,8 @@ BY_MASK, BY_RANDOM = 0.8, 0.1
 class Batch(NamedTuple):
     """Rows with their masked places in a fixed number of slots.
 
-    slot: places in the flattened rows. weight: 1 for a slot that is used, else 0. target: the piece that was there.
-    overflow: masked pieces beyond the last slot, which nothing is asked of.
+    slot: places in the flattened rows. weight: 1 for a slot that is used, else 0. target: the token that was there.
+    overflow: masked tokens beyond the last slot, which nothing is asked of.
     """
 
     tokens: Int[Array, "rows length"]
@@ -56,7 +56,7 @@ def slots_for(places: int | float, variance: int | float = 0, most: int | None =
 class Masking:
     """How rows become batches.
 
-    special: pieces that are never masked. mask: the piece that stands for a masked one. slots: of one batch.
+    special: tokens that are never masked. mask: the token that stands for a masked one. slots: of one batch.
     """
 
     twins: Twins
@@ -73,14 +73,14 @@ class Masking:
     ) -> Batch:
         """Return one visit of the rows. row: their numbers in the batch, which with the key decide every draw."""
         words = jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (4, tokens.shape[1]), jnp.uint32))(row)
-        swap, masked, by, piece = jnp.moveaxis(words, 1, 0)
+        swap, masked, by, bits = jnp.moveaxis(words, 1, 0)
         twin, probability = (jnp.asarray(table) for table in self.twins.tables())
         original = tokens.astype(jnp.int32)
         target = jnp.where(below(swap, probability[original]), twin[original], original)
         ordinary = jnp.asarray(~np.isin(np.arange(self.twins.vocabulary), self.special))
         asked = below(masked, MASKED) & ordinary[target] & (segments > 0)
         # The remainder prefers the first ids by one part in 2^32 / size.
-        random = (piece % self.twins.size).astype(jnp.int32)
+        random = (bits % self.twins.size).astype(jnp.int32)
         shown = jnp.where(below(by, BY_MASK), self.mask, jnp.where(below(by, BY_MASK + BY_RANDOM), random, target))
         number = jnp.sum(asked)
         slot = jnp.nonzero(asked.ravel(), size=self.slots, fill_value=0)[0].astype(jnp.int32)
@@ -96,10 +96,10 @@ class Masking:
         )
 
 
-def buckets(count: Int[np.ndarray, "vocabulary"], twins: Twins) -> tuple[list[str], Int[np.ndarray, "all_pieces"]]:
+def buckets(count: Int[np.ndarray, "vocabulary"], twins: Twins) -> tuple[list[str], Int[np.ndarray, "all_tokens"]]:
     """Return names of token-frequency buckets, and the bucket of every id: by rank of frequency in training; twins last.
 
-    count: how often each original piece occurs in the training split.
+    count: how often each original token occurs in the training split.
     """
     rank = np.empty(len(count), np.int32)
     rank[np.argsort(-count, kind="stable")] = np.arange(len(count))

@@ -30,7 +30,7 @@ def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random
     Raises ValueError if a sentence is longer than a row.
     """
     if len(lengths) and lengths.max() > row_length:
-        raise ValueError(f"a sentence of {lengths.max()} pieces does not fit into a row of {row_length}")
+        raise ValueError(f"a sentence of {lengths.max()} tokens does not fit into a row of {row_length}")
     placed: list[np.ndarray] = []
     sizes: list[np.ndarray] = []
     for start in range(0, len(order), POOL):
@@ -68,7 +68,7 @@ def _pack_pool(lengths: np.ndarray, pool: np.ndarray, row_length: int) -> list[l
 
 
 class Rows(NamedTuple):
-    """Rows of pieces. tokens: padded with `padding`. segments: number of the sentence in its row, from 1; 0 is padding.
+    """Rows of tokens. tokens: padded with `padding`. segments: number of the sentence in its row, from 1; 0 is padding.
 
     row: number of the row in its step. Leaves are [..., rows, length] and [..., rows].
     """
@@ -82,7 +82,7 @@ class Rows(NamedTuple):
 class Stream:
     """The rows of one seed, epoch after epoch without end, each a pure function of seed and number.
 
-    ids, offsets: the sentences' pieces, one after the other, and where each begins. packed: whether sentences share rows.
+    ids, offsets: the sentences' tokens, one after the other, and where each begins. packed: whether sentences share rows.
     """
 
     ids: np.ndarray
@@ -216,9 +216,9 @@ class TextFeed:
 
 
 class Filling(NamedTuple):
-    """What a row holds on average: pieces, pieces that can be masked (no [CLS], no [SEP]), and the variance of the latter."""
+    """What a row holds on average: tokens, tokens that can be masked (no [CLS], no [SEP]), and the variance of the latter."""
 
-    pieces: float
+    tokens: float
     maskable: float
     variance: float
 
@@ -228,8 +228,8 @@ def filling(lengths: np.ndarray, row_length: int, packed: bool) -> Filling:
     order = np.arange(len(lengths))
     plan = pack(lengths, order, row_length, np.random.default_rng(0)) if packed else one_a_row(order)
     in_row = np.add.reduceat((lengths - 2)[plan.order], plan.starts[:-1])
-    pieces = float(lengths.sum()) / (len(plan.starts) - 1)
-    return Filling(pieces, float(in_row.mean()), float(in_row.var()))
+    tokens = float(lengths.sum()) / (len(plan.starts) - 1)
+    return Filling(tokens, float(in_row.mean()), float(in_row.var()))
 
 
 def rows_for(lengths: np.ndarray, sentences: int | float, row_length: int) -> int:

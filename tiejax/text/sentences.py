@@ -1,4 +1,4 @@
-"""A corpus as sentences of pieces: tokenised once, stored, and opened again in a moment."""
+"""A corpus as sentences of tokens: tokenised once, stored, and opened again in a moment."""
 
 import array
 import dataclasses
@@ -21,7 +21,7 @@ from tiejax.text.tokenizer import Vocabulary
 # Of every ten sentences, where each split ends.
 ENDS = (7, 8, 10)
 # To be raised whenever the same text would give other sentences than before.
-FORMAT = 1
+FORMAT = 2
 TOKENISED_AT_ONCE = 4096
 
 # The sentences of a split, [CLS] and [SEP] included.
@@ -32,7 +32,7 @@ Sentences = stored.Sequences
 class Prepared:
     """A prepared set on disk, checked against its manifest when it was opened.
 
-    fingerprint: SHA-256 (hex) of text, tokenizer and settings. facts: counts, in characters, sentences and pieces, and
+    fingerprint: SHA-256 (hex) of text, tokenizer and settings. facts: counts, in characters, sentences and tokens, and
     where they come from, as JSON can hold them.
     """
 
@@ -63,18 +63,18 @@ def prepare(
     say: Callable[[str], None] = _nothing,
     progress: Progress = _nothing,
 ) -> Prepared:
-    """Return the corpus as sentences of pieces, prepared in `folder` or found there.
+    """Return the corpus as sentences of tokens, prepared in `folder` or found there.
 
     The first 70 % of the sentences are for training, the next 10 % for validation, the last 20 % for tests.
 
     corpus, text_feature, tfds_dir: as in `corpus.documents`. tokenizer: as in `tokenizer.load`; None for a WordPiece
-    vocabulary of `vocab_size` pieces, trained once for each text. max_length, min_length: pieces of a sentence with [CLS]
-    and [SEP]; longer ones are cut, shorter ones dropped, and always those of no other piece. say: is told in one line
+    vocabulary of `vocab_size` tokens, trained once for each text. max_length, min_length: tokens of a sentence with [CLS]
+    and [SEP]; longer ones are cut, shorter ones dropped, and always those of no other token. say: is told in one line
     what the user should know. progress: is told (phase, done, total) now and then. Raises CorpusError, also where the
     disk is full.
     """
     if max_length < 3:
-        raise CorpusError(f"--max_length {max_length}: must be 3 at least, for [CLS], a piece and [SEP]")
+        raise CorpusError(f"--max_length {max_length}: must be 3 at least, for [CLS], a token and [SEP]")
     if min_length > max_length:
         raise CorpusError(f"--min_length {min_length}: is above --max_length {max_length}")
     with stored.workplace(folder, say):
@@ -101,7 +101,7 @@ def prepare(
             _build(target, sources, model, fingerprint, settings, progress)
         facts = stored.opened(target, fingerprint)
         vocabulary = tokenization.vocabulary(tokenization.load(str(target / TOKENIZER)))
-        trained = f"WordPiece, at most {vocab_size} pieces, trained on this text"
+        trained = f"WordPiece, at most {vocab_size} tokens, trained on this text"
         asked = {"corpus": list(corpus), "tokenizer": tokenizer or trained}
         return Prepared(target, fingerprint, target / TOKENIZER, vocabulary, {**asked, **facts})
 
@@ -124,10 +124,10 @@ def _build(
         tokenizer = tokenization.load(str(folder / TOKENIZER))
         vocabulary = tokenization.vocabulary(tokenizer)
         texts = corpora.read(sources, _told(progress, "tokenising", sources))
-        pieces, counts = _tokenised(texts, tokenizer, vocabulary, settings["max_length"], settings["min_length"])
+        tokens, counts = _tokenised(texts, tokenizer, vocabulary, settings["max_length"], settings["min_length"])
         if corpora.fingerprint(sources) != settings["text_sha256"]:
             raise CorpusError("--corpus: changed while it was read; start again")
-        stored.write(folder, "text_sentences", pieces, progress)
+        stored.write(folder, "text_sentences", tokens, progress)
         stored.seal(folder, fingerprint, {**settings, **counts, "vocabulary": vocabulary.size})
 
 
@@ -146,22 +146,22 @@ def _tokenised(
             batch = found[start : start + TOKENISED_AT_ONCE]
             encoded = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
             for sentence, encoding in zip(batch, encoded, strict=True):
-                pieces = encoding.ids
-                cut += len(pieces) > max_length - 2
-                pieces = [vocabulary.cls, *pieces[: max_length - 2], vocabulary.sep]
-                if len(pieces) < max(min_length, 3):
+                tokens = encoding.ids
+                cut += len(tokens) > max_length - 2
+                tokens = [vocabulary.cls, *tokens[: max_length - 2], vocabulary.sep]
+                if len(tokens) < max(min_length, 3):
                     dropped += 1
                     continue
-                ids.extend(pieces)
-                lengths.append(len(pieces))
+                ids.extend(tokens)
+                lengths.append(len(tokens))
                 letters.append(len(sentence))
     number = len(lengths)
     if number == 0:
-        raise CorpusError(f"--corpus: no sentence long enough: none of {dropped} has {min_length} pieces or more")
+        raise CorpusError(f"--corpus: no sentence long enough: none of {dropped} has {min_length} tokens or more")
     ends = [number * end // ENDS[-1] for end in ENDS]
     starts = [0, *ends[:-1]]
     if any(start == end for start, end in zip(starts, ends, strict=True)):
-        raise CorpusError(f"--corpus: {number} sentences of {min_length} pieces or more are too few to be split 70/10/20")
+        raise CorpusError(f"--corpus: {number} sentences of {min_length} tokens or more are too few to be split 70/10/20")
     flat = np.frombuffer(ids, dtype)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     split = {
@@ -176,7 +176,7 @@ def _tokenised(
         "splits": {
             name: {
                 "sentences": end - start,
-                "pieces": len(split[name].ids),
+                "tokens": len(split[name].ids),
                 "characters": int(np.sum(letters[start:end], dtype=np.int64)),
             }
             for name, start, end in zip(SPLITS, starts, ends, strict=True)

@@ -1,4 +1,4 @@
-"""Sets of pieces on disk: made once under a lock, whole or not at all, stored by TFDS as array_record, checked when opened.
+"""Sets of tokens on disk: made once under a lock, whole or not at all, stored by TFDS as array_record, checked when opened.
 
 Neither writing nor reading needs TensorFlow.
 """
@@ -35,9 +35,9 @@ Progress = Callable[[str, int, int | None], None]
 
 
 class Sequences(NamedTuple):
-    """Sequences of pieces, one after the other: `ids[offsets[i]:offsets[i + 1]]` is the i-th."""
+    """Sequences of tokens, one after the other: `ids[offsets[i]:offsets[i + 1]]` is the i-th."""
 
-    ids: Integer[np.ndarray, "pieces"]
+    ids: Integer[np.ndarray, "tokens"]
     offsets: Int64[np.ndarray, "sequences+1"]
 
 
@@ -120,7 +120,7 @@ def once_trained(folder: Path, name: str, train: Callable[[], bytes]) -> bytes:
 
 
 class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-    """Sequences of pieces as a TFDS data set of some name: one example a sequence, in order, with the feature `ids`."""
+    """Sequences of tokens as a TFDS data set of some name: one example a sequence, in order, with the feature `ids`."""
 
     VERSION = tfds.core.Version("1.0.0")
 

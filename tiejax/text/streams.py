@@ -1,6 +1,6 @@
-"""A corpus as three streams of pieces, for causal language models: tokenised once, stored, and opened again in a moment.
+"""A corpus as three streams of tokens, for causal language models: tokenised once, stored, and opened again in a moment.
 
-The texts of a stream follow one another with the end-of-text piece between them, every character as it is in the corpus.
+The texts of a stream follow one another with the end-of-text token between them, every character as it is in the corpus.
 """
 
 import array
@@ -26,7 +26,7 @@ from tiejax.text.stored import SPLITS, TOKENIZER, Progress
 # Of every ten characters, where each stream of a corpus that is not split yet ends.
 ENDS = (8, 9, 10)
 # To be raised whenever the same text would give other streams than before.
-FORMAT = 1
+FORMAT = 2
 RECORD = 4096
 # The names of the files of a corpus that is split already, as WikiText has them.
 FILES = {"train": ("train",), "validation": ("valid", "validation", "dev"), "test": ("test",)}
@@ -34,10 +34,10 @@ FILES = {"train": ("train",), "validation": ("valid", "validation", "dev"), "tes
 
 @dataclasses.dataclass(frozen=True)
 class Streams:
-    """Three streams of pieces on disk, checked against their manifest when they were opened.
+    """Three streams of tokens on disk, checked against their manifest when they were opened.
 
     fingerprint: SHA-256 (hex) of texts, tokenizer and settings. vocabulary: the number of ids. begin: the id of the
-    end-of-text piece, with which a block begins, too. facts: where the text comes from, and the pieces, words and characters
+    end-of-text token, with which a block begins, too. facts: where the text comes from, and the tokens, words and characters
     of every stream, as JSON can hold them; words are counted as WikiText's are, the end of a line being one. A document that is
     cut is one of both streams.
     """
@@ -49,7 +49,7 @@ class Streams:
     begin: int
     facts: dict[str, Any]
 
-    def split(self, name: str) -> Integer[np.ndarray, "pieces"]:
+    def split(self, name: str) -> Integer[np.ndarray, "tokens"]:
         """Return the stream "train", "validation" or "test"."""
         return stored.read_split(self.folder, name, stored.dtype_for(self.vocabulary)).ids
 
@@ -75,7 +75,7 @@ def prepare(
     corpus, validation, test, text_feature, tfds_dir: as in `corpus.documents`. Without validation and test, a single folder
     that holds one file each called train, valid (or validation, dev) and test is those three; the characters of any other
     corpus are cut 80/10/10, in order, between two words. tokenizer: as in `tokenizer.load`; None for a byte-level BPE of
-    `vocab_size` pieces, trained once on each training stream, and on nothing else. say: is told in one line what the user
+    `vocab_size` tokens, trained once on each training stream, and on nothing else. say: is told in one line what the user
     should know. progress: is told (phase, done, total) now and then. Raises CorpusError, also where the disk is full.
     """
     names = _named(corpus, validation, test)
@@ -107,7 +107,7 @@ def prepare(
             _build(target, texts, model, fingerprint, settings, progress)
         facts = stored.opened(target, fingerprint)
         loaded = tokenization.load(str(target / TOKENIZER))
-        trained = f"byte-level BPE, at most {vocab_size} pieces, trained on the training stream"
+        trained = f"byte-level BPE, at most {vocab_size} tokens, trained on the training stream"
         asked = {**dict(zip(("corpus", "validation", "test"), names, strict=True)), "tokenizer": tokenizer or trained}
         vocabulary, begin = tokenization.number_of_ids(loaded), tokenization.end_of_text(loaded)
         return Streams(target, fingerprint, target / TOKENIZER, vocabulary, begin, {**asked, **facts})
@@ -267,26 +267,26 @@ def cut(texts: Iterable[str], ends: Sequence[int]) -> Iterator[Passage]:
         before += len(text)
 
 
-# The pieces.
+# The tokens.
 
 
 def _build(target: Path, texts: _Texts, model: bytes, fingerprint: str, settings: dict[str, Any], progress: Progress) -> None:
     with stored.built(target) as folder:
         (folder / TOKENIZER).write_bytes(model)
         tokenizer = tokenization.load(str(folder / TOKENIZER))
-        pieces, counts = _tokenised(texts.passages("tokenising"), tokenizer)
+        tokens, counts = _tokenised(texts.passages("tokenising"), tokenizer)
         again = dataclasses.replace(texts, progress=_nothing).fingerprints()
         for text, before, now in zip(texts.texts, settings["text_sha256"], again, strict=True):
             if now != before:
                 raise CorpusError(f"{text.option}: changed while it was read; start again")
-        stored.write(folder, "text_streams", {name: _records(ids) for name, ids in pieces.items()}, progress)
+        stored.write(folder, "text_streams", {name: _records(ids) for name, ids in tokens.items()}, progress)
         stored.seal(folder, fingerprint, {**settings, **counts, "vocabulary": tokenization.number_of_ids(tokenizer)})
 
 
 def _tokenised(passages: Iterable[Passage], tokenizer: tokenizers.Tokenizer) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     dtype, end = stored.dtype_for(tokenization.number_of_ids(tokenizer)), tokenization.end_of_text(tokenizer)
     ids = {name: array.array(dtype.char) for name in SPLITS}
-    counts = {name: {"documents": 0, "pieces": 0, "words": 0, "characters": 0} for name in SPLITS}
+    counts = {name: {"documents": 0, "tokens": 0, "words": 0, "characters": 0} for name in SPLITS}
     spelled = dict.fromkeys(SPLITS, False)
     documents = 0
     parts = (
@@ -311,7 +311,7 @@ def _tokenised(passages: Iterable[Passage], tokenizer: tokenizers.Tokenizer) -> 
     if empty := [name for name in SPLITS if not (spelled[name] and ids[name])]:
         raise CorpusError(f"--corpus: {characters} characters are too few: the {empty[0]} stream would have no word")
     for name in SPLITS:
-        counts[name]["pieces"] = len(ids[name])
+        counts[name]["tokens"] = len(ids[name])
     facts = {"documents": documents, "characters": characters, "splits": counts}
     return {name: np.frombuffer(found, dtype) for name, found in ids.items()}, facts
 

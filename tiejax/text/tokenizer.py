@@ -20,7 +20,7 @@ SPECIAL_OF_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 SPACES = ("\u0120", "\u2581")
 # What stands between two texts of one stream, by the name it has in GPT-2, T5 and LLaMA, BERT, and word-level models.
 END_OF_TEXT = ("<|endoftext|>", "</s>", "[SEP]", "<eos>", "<|end_of_text|>")
-# The pieces of GPT-2, as the hub names their files and as they were first published.
+# The tokens of GPT-2, as the hub names their files and as they were first published.
 BYTE_LEVEL_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 LETTERS_OF_BYTES = 256
 PART, PARTS_TOGETHER = 2**16, 16
@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """The pieces of a tokenizer, by id, and the ids of the special ones.
+    """The tokens of a tokenizer, by id, and the ids of the special ones.
 
-    size: ids are 0 .. size - 1. pieces: `pieces[id]`; empty where no piece has an id. space: what stands before a piece
+    size: ids are 0 .. size - 1. tokens: `tokens[id]`; empty where no token has an id. space: what stands before a token
     that begins a word.
     """
 
@@ -45,7 +45,7 @@ class Vocabulary:
     cls: int
     sep: int
     mask: int
-    pieces: tuple[str, ...]
+    tokens: tuple[str, ...]
     space: str = ""
 
     @property
@@ -54,19 +54,19 @@ class Vocabulary:
         return self.pad, self.unknown, self.cls, self.sep, self.mask
 
     def id_of(self, word: str) -> int | None:
-        """Return the id of the piece that begins a word and is `word`, letter by letter; None if there is none."""
+        """Return the id of the token that begins a word and is `word`, letter by letter; None if there is none."""
         return self._ids.get(self.space + word) if word else None
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
-        return {piece: index for index, piece in enumerate(self.pieces)}
+        return {token: index for index, token in enumerate(self.tokens)}
 
 
 def load(name: str) -> tokenizers.Tokenizer:
-    """Return the tokenizer in a vocab.txt (BERT's, one piece a line, lower-cased), a tokenizer.json, or of a hub name.
+    """Return the tokenizer in a vocab.txt (BERT's, one token a line, lower-cased), a tokenizer.json, or of a hub name.
 
     Of a folder: its tokenizer.json, or the byte-level BPE in its vocab.json and merges.txt, or encoder.json and vocab.bpe.
-    It neither pads nor truncates, and special pieces spelled out in a text are text. Raises CorpusError.
+    It neither pads nor truncates, and special tokens spelled out in a text are text. Raises CorpusError.
     """
     path = Path(name)
     try:
@@ -118,11 +118,11 @@ def _from_lines(path: Path, name: str) -> tokenizers.Tokenizer:
         raise CorpusError(f"--tokenizer {name}: byte {error.start} is not UTF-8") from None
     vocab: dict[str, int] = {}
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines):
-        piece = line.removesuffix("\r")
-        if not piece or piece in vocab:
-            what = f"repeats {piece}" if piece else "is empty"
-            raise CorpusError(f"--tokenizer {name}: line {number + 1} {what}; a vocabulary has one piece a line, each once")
-        vocab[piece] = number
+        token = line.removesuffix("\r")
+        if not token or token in vocab:
+            what = f"repeats {token}" if token else "is empty"
+            raise CorpusError(f"--tokenizer {name}: line {number + 1} {what}; a vocabulary has one token a line, each once")
+        vocab[token] = number
     return _bert(vocab)
 
 
@@ -148,9 +148,9 @@ def _from_hub(name: str) -> tokenizers.Tokenizer:
 
 
 def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
-    """Return a lower-cased WordPiece tokenizer, as BERT's, with at most `vocab_size` pieces, trained on these texts.
+    """Return a lower-cased WordPiece tokenizer, as BERT's, with at most `vocab_size` tokens, trained on these texts.
 
-    The same texts give different pieces from run to run: store it. Raises CorpusError if the letters need more pieces.
+    The same texts give different tokens from run to run: store it. Raises CorpusError if the letters need more tokens.
     """
     tokenizer = _bert({})
     tokenizer.train_from_iterator(
@@ -159,16 +159,16 @@ def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     if tokenizer.get_vocab_size() > vocab_size:
         least = tokenizer.get_vocab_size()
         raise CorpusError(
-            f"--vocab_size {vocab_size}: the letters of this corpus and the special pieces alone are {least} pieces"
+            f"--vocab_size {vocab_size}: the letters of this corpus and the special tokens alone are {least} tokens"
         )
     _frame(tokenizer)
     return tokenizer
 
 
 def train_byte_level(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
-    """Return a byte-level BPE tokenizer, as GPT-2's, with at most `vocab_size` pieces, trained on these texts.
+    """Return a byte-level BPE tokenizer, as GPT-2's, with at most `vocab_size` tokens, trained on these texts.
 
-    It spells every text and gives it back unchanged. Raises CorpusError where bytes and end of text need more pieces.
+    It spells every text and gives it back unchanged. Raises CorpusError where bytes and end of text need more tokens.
     """
     if vocab_size < LETTERS_OF_BYTES + 1:
         raise CorpusError(
@@ -188,7 +188,7 @@ def train_byte_level(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokeni
 
 
 def bpe(ids: dict[str, int], merges: Path) -> models.BPE:
-    """Return the BPE of these pieces and a file of merges, two pieces a line; raises ValueError that names the line."""
+    """Return the BPE of these tokens and a file of merges, two tokens a line; raises ValueError that names the line."""
     pairs = list[tuple[str, str]]()
     for number, line in enumerate(merges.read_bytes().decode("utf-8").split("\n")):
         pair = line.removesuffix("\r").split(" ")
@@ -196,7 +196,7 @@ def bpe(ids: dict[str, int], merges: Path) -> models.BPE:
             continue
         # The library would give up the process's thread, or say nothing of the line.
         if len(pair) != 2 or not {*pair, "".join(pair)} <= ids.keys():
-            raise ValueError(f"line {number + 1} of {merges.name} is no merge of two pieces into a third")
+            raise ValueError(f"line {number + 1} of {merges.name} is no merge of two tokens into a third")
         pairs.append((pair[0], pair[1]))
     return models.BPE(ids, pairs)
 
@@ -225,7 +225,7 @@ def _bert(vocab: dict[str, int]) -> tokenizers.Tokenizer:
 
 def _frame(tokenizer: tokenizers.Tokenizer) -> None:
     """Let a stored tokenizer.json frame sentences for whoever else loads it, as BERT does."""
-    special = {piece: index for piece, index in _special(tokenizer).items() if index is not None}
+    special = {token: index for token, index in _special(tokenizer).items() if index is not None}
     if len(special) == len(SPECIAL):
         tokenizer.add_special_tokens(list(special))
         _, _, cls, sep, _ = special.items()
@@ -234,43 +234,43 @@ def _frame(tokenizer: tokenizers.Tokenizer) -> None:
 
 def _special(tokenizer: tokenizers.Tokenizer) -> dict[str, int | None]:
     spellings: Sequence[Sequence[str]] = (SPECIAL, SPECIAL_OF_ROBERTA)
-    found = [{piece: tokenizer.token_to_id(piece) for piece in spelling} for spelling in spellings]
+    found = [{token: tokenizer.token_to_id(token) for token in spelling} for spelling in spellings]
     return min(found, key=lambda ids: list(ids.values()).count(None))
 
 
 def vocabulary(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
-    """Return the vocabulary of a tokenizer; raises CorpusError that names the special pieces it lacks."""
+    """Return the vocabulary of a tokenizer; raises CorpusError that names the special tokens it lacks."""
     special = _special(tokenizer)
-    if missing := [piece for piece, index in special.items() if index is None]:
-        raise CorpusError(f"--tokenizer: its vocabulary has no {', '.join(missing)}; masked pieces cannot be predicted without")
+    if missing := [token for token, index in special.items() if index is None]:
+        raise CorpusError(f"--tokenizer: its vocabulary has no {', '.join(missing)}; masked tokens cannot be predicted without")
     ids = tokenizer.get_vocab(with_added_tokens=True)
     size = number_of_ids(tokenizer)
-    pieces = [""] * size
-    for piece, index in ids.items():
-        pieces[index] = piece
+    tokens = [""] * size
+    for token, index in ids.items():
+        tokens[index] = token
     pad, unknown, cls, sep, mask = (index for index in special.values() if index is not None)
-    return Vocabulary(size, pad, unknown, cls, sep, mask, tuple(pieces), _space(tokenizer, pieces))
+    return Vocabulary(size, pad, unknown, cls, sep, mask, tuple(tokens), _space(tokenizer, tokens))
 
 
 def number_of_ids(tokenizer: tokenizers.Tokenizer) -> int:
-    """Return how many rows a table of its pieces has: the highest id and one."""
+    """Return how many rows a table of its tokens has: the highest id and one."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
 def end_of_text(tokenizer: tokenizers.Tokenizer) -> int:
-    """Return the id of the piece that ends a text; raises CorpusError if there is none."""
-    found = (tokenizer.token_to_id(piece) for piece in END_OF_TEXT)
+    """Return the id of the token that ends a text; raises CorpusError if there is none."""
+    found = (tokenizer.token_to_id(token) for token in END_OF_TEXT)
     end = next((index for index in found if index is not None), None)
     if end is None:
         raise CorpusError(f"--tokenizer: its vocabulary has no end of text: none of {', '.join(END_OF_TEXT)}")
     return end
 
 
-def _space(tokenizer: tokenizers.Tokenizer, pieces: Sequence[str]) -> str:
+def _space(tokenizer: tokenizers.Tokenizer, tokens: Sequence[str]) -> str:
     # To WordPiece both marks are letters as any other.
     if not isinstance(tokenizer.model, models.BPE | models.Unigram):
         return ""
-    counts = {mark: sum(piece.startswith(mark) for piece in pieces) for mark in SPACES}
+    counts = {mark: sum(token.startswith(mark) for token in tokens) for mark in SPACES}
     mark = max(SPACES, key=lambda mark: counts[mark])
     return mark if counts[mark] else ""
 
@@ -279,7 +279,7 @@ def _space(tokenizer: tokenizers.Tokenizer, pieces: Sequence[str]) -> str:
 
 
 def in_parts(tokenizer: tokenizers.Tokenizer, text: str, least: int = PART) -> Iterator[str]:
-    """Yield a text in parts of about `least` characters whose pieces, one after the other, are those of the whole.
+    """Yield a text in parts of about `least` characters whose tokens, one after the other, are those of the whole.
 
     While it encodes, a tokenizer keeps many times the text in memory. A text stays whole from where no cut can be found.
     """
@@ -291,14 +291,14 @@ def in_parts(tokenizer: tokenizers.Tokenizer, text: str, least: int = PART) -> I
 
 
 def _cut(tokenizer: tokenizers.Tokenizer, text: str, near: int) -> int:
-    def pieces(part: str) -> list[int]:
+    def tokens(part: str) -> list[int]:
         return list(tokenizer.encode(part, add_special_tokens=False).ids)
 
     # GPT-2's splitting into words cannot tell such a cut, but others may, so each is tried on the text around it.
     for found in itertools.islice(BETWEEN_WORDS.finditer(text, near), CUTS_TRIED):
         at = found.start()
         before, after = text[max(0, at - AROUND) : at], text[at : at + AROUND]
-        if pieces(before) + pieces(after) == pieces(before + after):
+        if tokens(before) + tokens(after) == tokens(before + after):
             return at
     return len(text)
 

@@ -20,7 +20,7 @@ COMMON_WORDS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Twins:
-    """The twins of a vocabulary of `size` original pieces: twin k is the id size + k.
+    """The twins of a vocabulary of `size` original tokens: twin k is the id size + k.
 
     words, ids: the word of each twin and its original id. probability: that its twin is written for it.
     """
@@ -46,10 +46,10 @@ class Twins:
 def plant(
     sets: Mapping[float, Sequence[str]], size: int, id_of: Callable[[str], int | None], unknown: int | None = None
 ) -> tuple[Twins, list[str]]:
-    """Return the twins of the sets, probability -> words, and the words that are no piece of the vocabulary.
+    """Return the twins of the sets, probability -> words, and the words that are no token of the vocabulary.
 
-    id_of: word -> its piece, or None. unknown: plant a twin of this piece for the words that have none; otherwise they are
-    left out. Raises ValueError if a probability lies outside (0, 1), a piece would have two twins, or no word is known.
+    id_of: word -> its token, or None. unknown: plant a twin of this token for the words that have none; otherwise they are
+    left out. Raises ValueError if a probability lies outside (0, 1), a token would have two twins, or no word is known.
     """
     words, missing = list[str](), list[str]()
     ids, probabilities = list[int](), list[float]()
@@ -64,7 +64,7 @@ def plant(
             if found is None:
                 continue
             if found in ids:
-                raise ValueError(f"{words[ids.index(found)]} and {word} are one piece, which can have one twin")
+                raise ValueError(f"{words[ids.index(found)]} and {word} are one token, which can have one twin")
             words.append(word)
             ids.append(found)
             probabilities.append(float(probability))

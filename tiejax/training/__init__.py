@@ -6,12 +6,12 @@ from tiejax.training import cluster as cluster
 from tiejax.training.checkpoint import CheckpointMismatch as CheckpointMismatch
 from tiejax.training.checkpoint import Checkpoints as Checkpoints
 from tiejax.training.ensemble import Ensemble as Ensemble
+from tiejax.training.ensemble import EnsembleState as EnsembleState
 from tiejax.training.ensemble import Feed as Feed
-from tiejax.training.ensemble import Members as Members
 from tiejax.training.ensemble import Recorder as Recorder
-from tiejax.training.ensemble import Subject as Subject
+from tiejax.training.ensemble import SeedKey as SeedKey
 from tiejax.training.ensemble import all_finite as all_finite
-from tiejax.training.ensemble import by_variant as by_variant
+from tiejax.training.ensemble import by_arm as by_arm
 from tiejax.training.keys import stream as stream
 from tiejax.training.loss import asked_loss as asked_loss
 from tiejax.training.loss import masked_lm_loss as masked_lm_loss
@@ -22,7 +22,7 @@ from tiejax.training.optimizer import make_optimizer as make_optimizer
 from tiejax.training.optimizer import make_schedule as make_schedule
 from tiejax.training.phases import NEVER as NEVER
 from tiejax.training.phases import Phase as Phase
-from tiejax.training.phases import of_variants as of_variants
+from tiejax.training.phases import phases_of_arms as phases_of_arms
 from tiejax.training.run import train as train
 from tiejax.training.sharding import DATA as DATA
 from tiejax.training.sharding import total as total

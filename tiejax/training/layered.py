@@ -1,6 +1,6 @@
-"""Training a stack of layers whose ties change: compact or full storage, one executable for each height of the stack.
+"""Training a stack of layers whose ties change: compact or full storage, one executable for each stack_size of the stack.
 
-The stack is the subtree `encoder/layers` of the parameters, every leaf `[height, ...]`; a layer reads its place in it. Only the
+The stack is the subtree `encoder/layers` of the parameters, every leaf `[stack_size, ...]`; a layer reads its place in it. Only the
 places that exist have weights, gradients and moments, so compact storage of 8 distinct layers is 8 layers large; on the host
 (checkpoints, the best step's parameters) every layer has a place.
 """
@@ -45,7 +45,7 @@ def with_stack(params: PyTree, stack: PyTree) -> PyTree:
     return {**params, outer: {**params[outer], inner: stack}}
 
 
-def height_of(params: PyTree) -> int:
+def stack_size_of(params: PyTree) -> int:
     """Return the number of places in the stack of a parameter tree."""
     return int(jax.tree.leaves(stack_of(params))[0].shape[0])
 
@@ -126,7 +126,7 @@ class Size(NamedTuple):
     """What training with so many places in the stack takes, in bytes; gradients are as large as what they are gradients of.
 
     peak_bytes: arguments, results and temporaries of a step as compiled. move_bytes: the state before and after a change of
-    ties, from or to this height, that takes the most.
+    ties, from or to this stack_size, that takes the most.
     """
 
     parameters: int
@@ -138,11 +138,11 @@ class Size(NamedTuple):
 
 
 class Layered:
-    """Steps, evaluations and moves of a stack on one device, compiled at the first visit of a height and never again.
+    """Steps, evaluations and moves of a stack on one device, compiled at the first visit of a stack_size and never again.
 
     init: root key and the layers that own weights -> parameters, whose stack holds these in this order. loss: as
     `LayeredLoss`, given the full tree, in which tied leaves are in their places. moments: as in `moved`.
-    sizes, compilations, compile_s: bytes by height; how much was compiled so far, and the seconds that it took.
+    sizes, compilations, compile_s: bytes by stack_size; how much was compiled so far, and the seconds that it took.
     """
 
     def __init__(
@@ -165,16 +165,16 @@ class Layered:
         def start(key: jax.Array, own: jax.Array) -> LayeredState:
             return optimizer.init(tying.store(init(key, own), self._ties))
 
-        def mean(stored: PyTree, batch: Any, key: Any, uses: tying.Uses) -> jax.Array:
-            return loss(tying.view(stored, self._ties), batch, key, uses.reads, uses.sends)
+        def mean(stored: PyTree, batch: Any, key: Any, wiring: tying.Wiring) -> jax.Array:
+            return loss(tying.view(stored, self._ties), batch, key, wiring.reads, wiring.sends)
 
-        def step(state: LayeredState, batch: Any, key: Any, uses: tying.Uses) -> tuple[LayeredState, jax.Array]:
-            value, grads = jax.value_and_grad(mean)(state.params, batch, key, uses)
-            return optimizer.update(grads, state, jnp.asarray(uses.trained)), value
+        def step(state: LayeredState, batch: Any, key: Any, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
+            value, grads = jax.value_and_grad(mean)(state.params, batch, key, wiring)
+            return optimizer.update(grads, state, jnp.asarray(wiring.trained)), value
 
         self._start = jax.jit(start)
         self._step = jax.jit(step, donate_argnums=0)
-        self._loss = jax.jit(lambda stored, batch, uses: mean(stored, batch, None, uses))
+        self._loss = jax.jit(lambda stored, batch, wiring: mean(stored, batch, None, wiring))
         self._move = jax.jit(lambda stack, state, source, separated: moved(stack, state, source, separated, moments))
 
     def place(self, tree: PyTree) -> PyTree:
@@ -187,16 +187,18 @@ class Layered:
         found: LayeredState = self._start(*self.place((key, own.astype(np.int32))))
         return found
 
-    def step(self, state: LayeredState, batch: Any, key: jax.Array, uses: tying.Uses) -> tuple[LayeredState, jax.Array]:
+    def step(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
         """Return the state after a step on a batch, and the batch's loss before it; the state that is given is used up."""
-        self.visit(state, batch, key, uses)
-        found: tuple[LayeredState, jax.Array] = self._steps[height_of(state.params)](state, *self.place((batch, key, uses)))
+        self.visit(state, batch, key, wiring)
+        found: tuple[LayeredState, jax.Array] = self._steps[stack_size_of(state.params)](
+            state, *self.place((batch, key, wiring))
+        )
         return found
 
-    def loss(self, params: PyTree, batch: Any, uses: tying.Uses) -> jax.Array:
+    def loss(self, params: PyTree, batch: Any, wiring: tying.Wiring) -> jax.Array:
         """Return the loss of a batch, without dropout."""
-        given = params, *self.place((batch, uses))
-        key = height_of(params), _shapes(batch)
+        given = params, *self.place((batch, wiring))
+        key = stack_size_of(params), _shapes(batch)
         if key not in self._losses:
             self._losses[key] = self._compile(self._loss, given)
         found: jax.Array = self._losses[key](*given)
@@ -204,48 +206,52 @@ class Layered:
 
     def move(self, state: LayeredState, move: tying.Move) -> LayeredState:
         """Return the state with its stack changed as `move` says."""
-        heights = height_of(state.params), len(move.source)
+        stack_sizes = stack_size_of(state.params), len(move.source)
         given = stack_of(state.params), state.of_stack, *self.place(tuple(move))
-        if heights not in self._moves:
-            self._moves[heights] = self._compile(self._move, given)
-        stack, of_stack = self._moves[heights](*given)
+        if stack_sizes not in self._moves:
+            self._moves[stack_sizes] = self._compile(self._move, given)
+        stack, of_stack = self._moves[stack_sizes](*given)
         return LayeredState(with_stack(state.params, stack), of_stack, state.of_rest)
 
-    def fetch(self, state: LayeredState, owner: tying.Owner) -> LayeredState:
-        """Return the state on the host with a place for every layer, whatever is tied; `put` is its inverse."""
+    def to_host(self, state: LayeredState, owner: tying.Owner) -> LayeredState:
+        """Return the state on the host with a place for every layer, whatever is tied; `to_device` is its inverse."""
         fetched = jax.device_get(state)
         return fetched if self._storage == "full" else _taken(fetched, tying.written_out(owner))
 
-    def put(self, fetched: LayeredState, owner: tying.Owner) -> LayeredState:
+    def to_device(self, fetched: LayeredState, owner: tying.Owner) -> LayeredState:
         """Return a fetched state on the device, with the places of this owner vector alone."""
         return self.place(fetched if self._storage == "full" else _taken(fetched, np.unique(owner)))
 
-    def fetch_params(self, params: PyTree, owner: tying.Owner) -> PyTree:
-        """Return parameters alone as `fetch` does."""
-        return self.fetch(LayeredState(params, None, None), owner).params
+    def params_to_host(self, params: PyTree, owner: tying.Owner) -> PyTree:
+        """Return parameters alone as `to_host` does."""
+        return self.to_host(LayeredState(params, None, None), owner).params
 
-    def put_params(self, fetched: PyTree, owner: tying.Owner) -> PyTree:
-        """Return parameters alone as `put` does."""
-        return self.put(LayeredState(fetched, None, None), owner).params
+    def params_to_device(self, fetched: PyTree, owner: tying.Owner) -> PyTree:
+        """Return parameters alone as `to_device` does."""
+        return self.to_device(LayeredState(fetched, None, None), owner).params
 
-    def visit(self, state: LayeredState, batch: Any, key: jax.Array, uses: tying.Uses) -> None:
-        """Compile what a height needs, moves from and to its neighbours among it, so that no later change of ties waits."""
-        height = height_of(state.params)
-        if height in self._steps:
+    def visit(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> None:
+        """Compile what a stack_size needs, moves from and to its neighbours among it, so that no later change of ties waits."""
+        stack_size = stack_size_of(state.params)
+        if stack_size in self._steps:
             return
-        batch, key, uses = self.place((batch, key, uses))
-        compiled = self._steps[height] = self._compile(self._step, (state, batch, key, uses))
-        if (height, _shapes(batch)) not in self._losses:
-            self._losses[height, _shapes(batch)] = self._compile(self._loss, (state.params, batch, uses))
-        near = [height] if self._storage == "full" else range(max(1, height - 1), min(len(uses.reads), height + 1) + 1)
-        for heights in {(height, other) for other in near} | {(other, height) for other in near}:
-            if heights not in self._moves:
-                self._moves[heights] = self._compiled_move(state, *heights)
+        batch, key, wiring = self.place((batch, key, wiring))
+        compiled = self._steps[stack_size] = self._compile(self._step, (state, batch, key, wiring))
+        if (stack_size, _shapes(batch)) not in self._losses:
+            self._losses[stack_size, _shapes(batch)] = self._compile(self._loss, (state.params, batch, wiring))
+        near = (
+            [stack_size]
+            if self._storage == "full"
+            else range(max(1, stack_size - 1), min(len(wiring.reads), stack_size + 1) + 1)
+        )
+        for stack_sizes in {(stack_size, other) for other in near} | {(other, stack_size) for other in near}:
+            if stack_sizes not in self._moves:
+                self._moves[stack_sizes] = self._compiled_move(state, *stack_sizes)
         memory = compiled.memory_analysis()
         arrays = jax.tree.leaves(state.params)
         parameter_bytes, stack_bytes = _bytes(arrays), _bytes((stack_of(state.params), state.of_stack))
         optimizer_bytes = _bytes((state.of_stack, state.of_rest))
-        self.sizes[height] = Size(
+        self.sizes[stack_size] = Size(
             parameters=sum(leaf.size for leaf in arrays),
             parameter_bytes=parameter_bytes,
             gradient_bytes=parameter_bytes,
@@ -256,7 +262,7 @@ class Layered:
                 + memory.output_size_in_bytes
                 - memory.alias_size_in_bytes
             ),
-            move_bytes=parameter_bytes + optimizer_bytes + stack_bytes // height * max(near),
+            move_bytes=parameter_bytes + optimizer_bytes + stack_bytes // stack_size * max(near),
         )
 
     def _compiled_move(self, state: LayeredState, before: int, after: int) -> Any:

@@ -1,4 +1,4 @@
-"""When the ties of a variant are on, and what becomes of the optimizer's state where they end or begin."""
+"""When the ties of an arm are on, and what becomes of the optimizer's state where they end or begin."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ LEAVES: dict[str, tying.New] = {"input": "source", "output": "target"}
 class Phase:
     """Ties that are on from step `begin` until before step `end`; where `end` comes first, until then and again from `begin`.
 
-    A variant starts from equal leaves if its ties are on at step 0, or would be but end there (begin 0, end 0: never tied,
+    An arm starts from equal leaves if its ties are on at step 0, or would be but end there (begin 0, end 0: never tied,
     from equal leaves). policy, new: what the optimizer's state becomes at the end (`tying.untie`). keep: which values a tie
     that begins later takes.
     """
@@ -43,16 +43,18 @@ class Phase:
         return self.begin <= step < self.end if self.begin <= self.end else step < self.end or step >= self.begin
 
     @property
-    def turns(self) -> tuple[int, ...]:
+    def change_steps(self) -> tuple[int, ...]:
         """The steps before whose update a tie ends or begins."""
         return tuple(step for step in (self.begin, self.end) if 0 < step < NEVER)
 
 
-def of_variants(steps: Sequence[int], last: int, policies: Sequence[str], new: Sequence[str]) -> tuple[np.ndarray, list[Phase]]:
-    """Return switches and phases of variants that untie before the update of a step.
+def phases_of_arms(
+    steps: Sequence[int], last: int, policies: Sequence[str], new: Sequence[str]
+) -> tuple[np.ndarray, list[Phase]]:
+    """Return arm_ties and phases of arms that untie before the update of a step.
 
     steps: 0 for never tied from equal leaves, `last` for always tied, -1 for never tied from independent leaves. policies, new:
-    by variant, `""` where nothing turns; new is the table that leaves: `input`, the ties' source, or `output`, their target.
+    by arm, `""` where nothing turns; new is the table that leaves: `input`, the ties' source, or `output`, their target.
     """
     phases = [
         Phase(0, NEVER if step in (-1, last) else int(step), policy or "copy", LEAVES[table or "output"])  # type: ignore[arg-type]
@@ -62,31 +64,31 @@ def of_variants(steps: Sequence[int], last: int, policies: Sequence[str], new: S
 
 
 def on(phases: Sequence[Phase], step: jax.Array) -> jax.Array:
-    """Return `Phase.on` of every variant at a traced step."""
+    """Return `Phase.on` of every arm at a traced step."""
     begin, end = (jnp.asarray([getattr(phase, name) for phase in phases], jnp.int32) for name in ("begin", "end"))
     started, going = step >= begin, step < end
     return jnp.where(begin <= end, started & going, started | going)
 
 
-def turn(
+def change_ties(
     phases: Sequence[Phase],
-    switches: np.ndarray,
+    arm_ties: np.ndarray,
     optimizer: optax.GradientTransformation,
     ties: Sequence[tying.Tie],
     state: TrainState,
     step: jax.Array,
 ) -> TrainState:
-    """Return the members `[seed, variant, ...]` with the ties ended and begun that turn before this step's update."""
+    """Return the members `[seed, arm, ...]` with the ties ended and begun that turn before this step's update."""
 
-    def chosen(variants: np.ndarray, yes: TrainState, no: TrainState, at: list[int]) -> TrainState:
-        now = jnp.asarray(variants) & (jnp.asarray(at, jnp.int32) == step)
+    def chosen(arms: np.ndarray, yes: TrainState, no: TrainState, at: list[int]) -> TrainState:
+        now = jnp.asarray(arms) & (jnp.asarray(at, jnp.int32) == step)
 
         def pick(one: jax.Array, other: jax.Array) -> jax.Array:
             return jnp.where(now.reshape(1, -1, *(1,) * (one.ndim - 2)), one, other)
 
         return jax.tree.map(pick, yes, no)
 
-    has_ties = np.asarray(switches.any(axis=1))
+    has_ties = np.asarray(arm_ties.any(axis=1))
     ends, begins = [phase.end for phase in phases], [phase.begin for phase in phases]
     rewriting = {(phase.policy, phase.new) for phase in phases if 0 < phase.end < NEVER} - {
         ("copy", "source"),
@@ -95,7 +97,7 @@ def turn(
     for policy, new in sorted(rewriting):
 
         def parted(member: TrainState, policy: tying.Policy = policy, new: tying.New = new) -> TrainState:
-            found = tying.part(optimizer, member.params, member.opt_state, ties, policy, new, member.uses)
+            found = tying.part(optimizer, member.params, member.opt_state, ties, policy, new, member.use_states)
             return member._replace(opt_state=found)
 
         ending = has_ties & np.array([(phase.policy, phase.new) == (policy, new) for phase in phases])

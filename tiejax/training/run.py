@@ -10,7 +10,7 @@ import numpy as np
 
 from tiejax.training import cluster
 from tiejax.training.checkpoint import Checkpoints
-from tiejax.training.ensemble import Ensemble, Members, Records
+from tiejax.training.ensemble import Ensemble, EnsembleState, Records
 
 
 class Progress(NamedTuple):
@@ -23,12 +23,12 @@ class Progress(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """Members at the end (or where they were stopped), all records, and this process's times.
+    """EnsembleState at the end (or where they were stopped), all records, and this process's times.
 
     idle_share: part of the time, from the first step to the last, in which the devices had nothing to do.
     """
 
-    members: Members
+    members: EnsembleState
     records: Records
     finished: bool
     compile_s: float
@@ -81,14 +81,14 @@ def train(
     compile_s = time.perf_counter() - began
     on_compiled(compile_s)
 
-    placed = runner.place(members)
+    placed = runner.to_devices(members)
     cursor, train_s, length, saved_at, saved = start, 0.0, 1, time.perf_counter(), start
     worked_s, started_at = 0.0, time.perf_counter()
     while cursor <= ensemble.steps:
         orders = cluster.agree([length, time.perf_counter() - saved_at > checkpoint_s, stop_requested()])
         length, save_due, _ = orders[0]
         if save_due and cursor != saved:
-            members, parts = runner.fetch(placed), [_joined(parts)]
+            members, parts = runner.to_host(placed), [_joined(parts)]
             if checkpoints is not None:
                 checkpoints.save(cursor, members, parts[0])
             saved_at, saved = time.perf_counter(), cursor
@@ -107,7 +107,7 @@ def train(
         on_records(more)
         on_progress(Progress(min(cursor, ensemble.steps), ensemble.steps, min(cursor, ensemble.steps) - start, train_s))
     idle = 1 - worked_s / max(time.perf_counter() - started_at, 1e-9)
-    members, records = runner.fetch(placed), _joined(parts)
+    members, records = runner.to_host(placed), _joined(parts)
     if checkpoints is not None and cursor != saved:
         checkpoints.save(cursor, members, records)
     here = min(cursor, ensemble.steps) - start
@@ -115,8 +115,8 @@ def train(
 
 
 def _restored(
-    ensemble: Ensemble, members: Members, checkpoints: Checkpoints | None, say: Callable[[str], None]
-) -> tuple[Members, list[Records]]:
+    ensemble: Ensemble, members: EnsembleState, checkpoints: Checkpoints | None, say: Callable[[str], None]
+) -> tuple[EnsembleState, list[Records]]:
     """Return members and records of the last checkpoint, which the first process reads and gives to the others."""
     try:
         found: Any = checkpoints.restore(members) if checkpoints is not None else None

@@ -16,12 +16,12 @@ Step = Callable[["TrainState", Any, jax.Array, Any], tuple["TrainState", dict[st
 class TrainState(NamedTuple):
     """Parameters and optimizer state. The optimizer counts the steps.
 
-    uses: the optimizer's state of each use's own gradients (`tying.only_tied`), where a tie that ends asks for it.
+    use_states: the optimizer's state of each use's own gradients (`tying.only_tied`), where a tie that ends asks for it.
     """
 
     params: PyTree
     opt_state: optax.OptState
-    uses: PyTree = None
+    use_states: PyTree = None
 
 
 def make_step(
@@ -38,17 +38,17 @@ def make_step(
 
     def step(state: TrainState, batch: Any, key: jax.Array, on: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         (_, metrics), own = jax.value_and_grad(loss, has_aux=True)(state.params, batch, key)
-        grads, uses = tying.symmetrise(own, ties, on), state.uses
+        grads, use_states = tying.symmetrise(own, ties, on), state.use_states
         if max_norm is not None:
             scale = tying.clip_scale(grads, ties, on, max_norm)
             own, grads = (jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), tree) for tree in (own, grads))
-        if uses is not None:
-            _, uses = optimizer.update(tying.only_tied(own, ties), uses, tying.only_tied(state.params, ties))
+        if use_states is not None:
+            _, use_states = optimizer.update(tying.only_tied(own, ties), use_states, tying.only_tied(state.params, ties))
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         if ties:
             params = tying.copy_to_targets(params, params, ties, on)
             opt_state = tying.copy_to_targets(opt_state, params, ties, on)
-        return TrainState(params, opt_state, uses), metrics
+        return TrainState(params, opt_state, use_states), metrics
 
     return step

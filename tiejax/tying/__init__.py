@@ -11,7 +11,7 @@ from tiejax.tying.owner import Owner as Owner
 from tiejax.tying.owner import Rule as Rule
 from tiejax.tying.owner import Start as Start
 from tiejax.tying.owner import Storage as Storage
-from tiejax.tying.owner import Uses as Uses
+from tiejax.tying.owner import Wiring as Wiring
 from tiejax.tying.owner import check_owner as check_owner
 from tiejax.tying.owner import choose as choose
 from tiejax.tying.owner import choose_owner as choose_owner
@@ -21,7 +21,7 @@ from tiejax.tying.owner import move as move
 from tiejax.tying.owner import places as places
 from tiejax.tying.owner import sends_gradient as sends_gradient
 from tiejax.tying.owner import start_ties as start_ties
-from tiejax.tying.owner import uses as uses
+from tiejax.tying.owner import wiring as wiring
 from tiejax.tying.owner import written_out as written_out
 from tiejax.tying.store import equal_leaves as equal_leaves
 from tiejax.tying.store import store as store

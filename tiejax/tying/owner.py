@@ -1,6 +1,6 @@
 """Ties between the layers of a stack: an owner vector, which is data.
 
-A stacked model holds its layers' weights as arrays `[height, ...]` and is applied under an int32 vector of places in the stack,
+A stacked model holds its layers' weights as arrays `[stack_size, ...]` and is applied under an int32 vector of places in the stack,
 one for each layer. Full storage keeps a place for every layer, so that one executable serves every pattern, and the vector is
 the owner vector itself; `owner = arange(layers)` is the untied model. Compact storage keeps the distinct layers alone.
 """
@@ -94,8 +94,8 @@ class Move(NamedTuple):
     separated: those of layers that were copies and are independent now.
     """
 
-    source: Int32[np.ndarray, "height"]
-    separated: Bool[np.ndarray, "height"]
+    source: Int32[np.ndarray, "stack_size"]
+    separated: Bool[np.ndarray, "stack_size"]
 
 
 def move(before: Owner, after: Owner, storage: Storage) -> Move:
@@ -118,12 +118,12 @@ class LayerTies(NamedTuple):
     """Which weights each layer reads, whether it trains them, and what an agent is told of it.
 
     owner: the layer whose weights are read. trains: false for a layer that has not been chosen for since it started frozen, or,
-    by the published rule, for a copy. said: the state s of the agent, s_i the layer that i copies.
+    by the published rule, for a copy. observation: the state s of the agent, s_i the layer that i copies.
     """
 
     owner: Owner
     trains: Bool[np.ndarray, "layers"]
-    said: Owner
+    observation: Owner
 
 
 def start_ties(layers: int, start: Start, rule: Rule) -> LayerTies:
@@ -143,22 +143,22 @@ def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
 
     resolved: as `choose_owner`, and the agent is told the owners. published: a copy takes the weights that the other reads at
     this moment and does not train them; copies of the layer itself stay with its old weights, which nobody trains; and an
-    independent layer trains whatever it reads, with whom it may go on sharing it. There, as here, two layers that train the
+    independent layer trains whatever it reads, with seed_keys it may go on sharing it. There, as here, two layers that train the
     same weights update them twice; but here both updates are that of their summed gradient, and the moments belong to the
     weights, while there each layer has its own.
     """
     chosen = np.arange(len(ties.owner)) == layer
     if rule == "published":
         owner = np.where(chosen & (choice != layer), ties.owner[choice], ties.owner).astype(np.int32)
-        said = np.where(chosen, choice, ties.said).astype(np.int32)
-        return LayerTies(owner, np.where(chosen, choice == layer, ties.trains), said)
+        observation = np.where(chosen, choice, ties.observation).astype(np.int32)
+        return LayerTies(owner, np.where(chosen, choice == layer, ties.trains), observation)
     owner = choose_owner(ties.owner, layer, choice)
     trains = ties.trains | chosen
     # Only a layer that has started frozen is told of otherwise than as it is.
-    return LayerTies(owner, trains, np.where(trains, owner, ties.said).astype(np.int32))
+    return LayerTies(owner, trains, np.where(trains, owner, ties.observation).astype(np.int32))
 
 
-class Uses(NamedTuple):
+class Wiring(NamedTuple):
     """What a training step is told of the ties, as data.
 
     reads: place of each layer's weights in the stack. sends: whether its use sends them gradient. trained: how often the
@@ -167,15 +167,15 @@ class Uses(NamedTuple):
 
     reads: Int32[np.ndarray, "layers"]
     sends: Bool[np.ndarray, "layers"]
-    trained: Int32[np.ndarray, "height"]
+    trained: Int32[np.ndarray, "stack_size"]
 
 
-def uses(ties: LayerTies, storage: Storage, gradient: Literal["all", "owner"], rule: Rule) -> Uses:
-    """Return what a step is told; gradient: of `all` uses, or of the `owner`'s alone (which the published rule has anyway)."""
+def wiring(ties: LayerTies, storage: Storage, gradient: Literal["all", "owner"], rule: Rule) -> Wiring:
+    """Return what a step is told; gradient: of `all` wiring, or of the `owner`'s alone (which the published rule has anyway)."""
     reads = places(ties.owner, storage)
     # Frozen weights stay frozen, whoever else reads them.
     resolved = sends_gradient(ties.owner, gradient) & ties.trains[ties.owner]
     sends = ties.trains if rule == "published" else resolved
-    height = len(ties.owner) if storage == "full" else len(np.unique(ties.owner))
-    trained = np.bincount(reads[sends], minlength=height).astype(np.int32)
-    return Uses(reads, sends, trained if rule == "published" else np.minimum(trained, 1).astype(np.int32))
+    stack_size = len(ties.owner) if storage == "full" else len(np.unique(ties.owner))
+    trained = np.bincount(reads[sends], minlength=stack_size).astype(np.int32)
+    return Wiring(reads, sends, trained if rule == "published" else np.minimum(trained, 1).astype(np.int32))

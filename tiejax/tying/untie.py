@@ -6,7 +6,7 @@ When a tie ends, both leaves go on from the shared value. What the optimizer the
 * `zero`: it remembers nothing of the new leaf, whose bias correction restarts, as for a leaf that was just made;
 * `zero-keep-count`: its moments are 0 and its step count goes on. Adam's first updates are then too large, as a first moment
   recovers in 10 steps what takes the second 1,000: a hidden spike;
-* `split`: each leaf gets what the optimizer would remember of its own use's gradient, kept apart from step 0 (`uses`).
+* `split`: each leaf gets what the optimizer would remember of its own use's gradient, kept apart from step 0 (`use_states`).
 
 When a tie begins, the shared leaf and what is remembered of it are the mean of both, the source's or the target's.
 
@@ -61,11 +61,11 @@ def untie(
     ties: Sequence[Tie],
     policy: Policy = "copy",
     new: New = "target",
-    uses: PyTree = None,
+    use_states: PyTree = None,
 ) -> tuple[PyTree, PyTree]:
     """Return full parameters and their optimizer state, for training on untied, from those that `store` keeps once.
 
-    new: which leaf of a tie leaves. uses: for `split`, as `only_tied` describes.
+    new: which leaf of a tie leaves. use_states: for `split`, as `only_tied` describes.
     Raises TieError as `part` does, and if a target has a state of a kind that its source has not.
     """
     resolved = resolve(ties, stored)
@@ -88,7 +88,7 @@ def untie(
         else:
             leaves[path] = old[path]
     state = jax.tree_util.tree_unflatten(treedef, leaves.values())
-    return params, part(optimizer, params, state, ties, policy, new, uses)
+    return params, part(optimizer, params, state, ties, policy, new, use_states)
 
 
 def retie(
@@ -112,7 +112,7 @@ def part(
     ties: Sequence[Tie],
     policy: Policy,
     new: New = "target",
-    uses: PyTree = None,
+    use_states: PyTree = None,
 ) -> PyTree:
     """Return the optimizer state of full parameters at the end of their ties.
 
@@ -124,9 +124,9 @@ def part(
     leaves, treedef = leaves_by_path(opt_state)
     owners, resolved = _owners(leaves, params), resolve(ties, params)
     if policy == "split":
-        if uses is None:
+        if use_states is None:
             raise TieError("split: needs the optimizer state of each use's gradients, kept from step 0 (see only_tied)")
-        given, leaving = leaves_by_path(uses)[0], {path for tie in resolved for path in (tie.source, tie.target)}
+        given, leaving = leaves_by_path(use_states)[0], {path for tie in resolved for path in (tie.source, tie.target)}
     elif policy in ("zero", "zero-keep-count"):
         given, leaving = leaves_by_path(optimizer.init(params))[0], {getattr(tie, new) for tie in resolved}
     else:

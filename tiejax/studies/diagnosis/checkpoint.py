@@ -18,7 +18,7 @@ from tiejax.hub.tokens import Tokens, count_tokens, find_tokens, text_of
 from tiejax.runs.console import Console
 from tiejax.runs.run_directory import plain
 from tiejax.settings.command_line import BadInput
-from tiejax.studies.diagnosis.settings import Config
+from tiejax.studies.diagnosis.settings import Settings
 from tiejax.text import corpus
 
 SCORED = 65_536  # tokens on which alignments are scored; the maps are fitted to all
@@ -71,39 +71,39 @@ class Ranked(NamedTuple):
     facts: dict[str, Any]
 
 
-def open_tables(config: Config) -> "tuple[Checkpoint, Tables]":
+def open_tables(settings: Settings) -> "tuple[Checkpoint, Tables]":
     """Return the checkpoint and its tables; raises BadInput."""
 
-    folder = Path(config.checkpoint or "").expanduser()
+    folder = Path(settings.checkpoint or "").expanduser()
     checkpoint = open_checkpoint(folder)
-    tables = find_tables(checkpoint, config.input_table, config.output_table)
+    tables = find_tables(checkpoint, settings.input_table, settings.output_table)
     if tables.input.shape[0] < 3:
         raise BadInput(f"--input_table {tables.input.name}: has {tables.input.shape[0]} rows; there is nothing to compare")
     return checkpoint, tables
 
 
-def rank_tokens(config: Config, folder: Path, rows: int, console: Console, tell: Tell) -> "tuple[Tokens | None, Ranked]":
+def rank_tokens(settings: Settings, folder: Path, rows: int, console: Console, tell: Tell) -> "tuple[Tokens | None, Ranked]":
     """Return the tokenizer, where there is one, and the tokens' ranks, by the corpus or else by id; raises BadInput."""
 
     try:
-        tokens = find_tokens(folder, config.tokenizer)
+        tokens = find_tokens(folder, settings.tokenizer)
     except ValueError as error:
-        if config.tokenizer is not None or config.corpus is not None:
+        if settings.tokenizer is not None or settings.corpus is not None:
             raise BadInput(str(error)) from None
         console.warn(f"tokens have no texts: {error}")
         tokens = None
-    if config.corpus is None:
+    if settings.corpus is None:
         everyone = np.ones(rows, bool)
         return tokens, Ranked(np.arange(1, rows + 1), None, everyone, {"by": "id", "tokenizer": _file(tokens)})
     if tokens is None:
         raise BadInput(f"--corpus: {folder} has no tokenizer.json, vocab.txt or vocab.json; name one by --tokenizer")
-    if config.corpus.startswith(corpus.TFDS):
-        raise BadInput(f"--corpus {config.corpus}: must be a text file or a folder of them")
-    documents = corpus.read(corpus.sources([config.corpus]))
+    if settings.corpus.startswith(corpus.TFDS):
+        raise BadInput(f"--corpus {settings.corpus}: must be a text file or a folder of them")
+    documents = corpus.read(corpus.sources([settings.corpus]))
     counts = count_tokens(tokens, documents, rows, lambda number: tell("tokens counted", number, None))
     facts = {
         "by": "corpus",
-        "corpus": config.corpus,
+        "corpus": settings.corpus,
         "tokens": int(counts.sum()),
         "different": int((counts > 0).sum()),
         "tokenizer": _file(tokens),
@@ -143,7 +143,7 @@ def memory_of(tables: "Tables", parameters: int) -> dict[str, Any]:
     return {"parameters": table.tensor.number, "bytes": table.nbytes, "share": table.tensor.number / parameters}
 
 
-def relate(tables: "Tables", config: Config, tell: Tell) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def relate(tables: "Tables", settings: Settings, tell: Tell) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return how the input and output tables of an untied checkpoint relate; and cosines by token and correlations."""
 
     assert tables.output is not None
@@ -155,7 +155,7 @@ def relate(tables: "Tables", config: Config, tell: Tell) -> tuple[dict[str, Any]
     backwards = roles.swapped(products)
     scored = np.arange(rows)
     if rows > SCORED:
-        scored = np.sort(np.random.default_rng(config.seed).choice(rows, SCORED, replace=False))
+        scored = np.sort(np.random.default_rng(settings.seed).choice(rows, SCORED, replace=False))
     # The widest tables spend minutes on these four.
     turned = roles.mapped_cosines(first, second, scored, products, orthogonal=True)
     tell("maps between the tables", 1, 4)
@@ -167,10 +167,10 @@ def relate(tables: "Tables", config: Config, tell: Tell) -> tuple[dict[str, Any]
     tell("maps between the tables", 4, 4)
     chance = {name: roles.least_squares_chance(rows, width) for name, width in zip(cosines, widths, strict=True)}
     least_squares = {name: _mean(values) for name, values in cosines.items()}
-    k, queries = min(config.neighbours, rows - 1), min(config.sample, rows)
+    k, queries = min(settings.neighbours, rows - 1), min(settings.sample, rows)
     reading = 2 * (queries + rows * len(list(row_blocks(queries, 4 * max(widths)))))
     watched = watch(tell, "neighbours", reading, first, second)
-    overlap = aligned.neighbour_overlap(watched[0], watched[1], k, config.sample, config.seed)
+    overlap = aligned.neighbour_overlap(watched[0], watched[1], k, settings.sample, settings.seed)
     found: dict[str, Any] = {
         "alignment": {
             "identity": None,
@@ -253,14 +253,14 @@ def norm_facts(norms: np.ndarray, ranked: Ranked) -> dict[str, Any]:
     }
 
 
-def diagnose(config: Config, console: Console) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def diagnose(settings: Settings, console: Console) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what results.json and metrics.npz say of a checkpoint; raises BadInput."""
 
     began = time.monotonic()
-    checkpoint, tables = open_tables(config)
+    checkpoint, tables = open_tables(settings)
     with console.preparing() as tell:
         rows = tables.input.shape[0]
-        tokens, ranked = rank_tokens(config, checkpoint.folder, rows, console, tell)
+        tokens, ranked = rank_tokens(settings, checkpoint.folder, rows, console, tell)
         stored = [table for table in (tables.input, tables.output) if table is not None]
         watched = watch(tell, "norms", rows * len(stored), *stored)
         norms = roles.norms_and_equality(watched[0], watched[1] if len(watched) > 1 else None)
@@ -276,7 +276,7 @@ def diagnose(config: Config, console: Console) -> tuple[dict[str, Any], dict[str
             assert norms.second is not None
             results["norms"]["output"] = norm_facts(norms.second, ranked)
             arrays["norm_output"] = norms.second
-            found, of_tokens = relate(tables, config, tell)
+            found, of_tokens = relate(tables, settings, tell)
             results |= found
             arrays |= of_tokens
             results["tokens"] = parting_tokens(arrays, ranked, tokens)

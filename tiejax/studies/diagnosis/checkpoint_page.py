@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from tiejax.reporting import figures
 from tiejax.reporting import page as report
-from tiejax.reporting.plot import Drawn
+from tiejax.reporting.plot import Plot
 from tiejax.reporting.sections import reproduction
-from tiejax.runs.console import duration, number
+from tiejax.reporting.words import duration, number
 from tiejax.studies.diagnosis.verdict import agreement, memory, verdict
 
 COLOURS = {"input": figures.BLUE, "output": figures.GREEN, "both": figures.ORANGE}
@@ -93,7 +93,7 @@ def canonical_figure(results: Mapping[str, Any], correlations: np.ndarray) -> Fi
     return figure
 
 
-def drawn(results: Mapping[str, Any], curves: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Drawn]:
+def plot_all(results: Mapping[str, Any], curves: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Plot]:
     """Draw all figures of a diagnosis. curves: bands over token rank by name; arrays: as in metrics.npz."""
     rank = (
         "Ranks: by frequency in the corpus; tokens that it lacks are left out."
@@ -101,16 +101,16 @@ def drawn(results: Mapping[str, Any], curves: Mapping[str, Any], arrays: Mapping
         else "Ranks: token ids, which in vocabularies of BPE and WordPiece roughly follow frequency."
     )
     bands = "Line: median by rank; band: the middle 80 % of the tokens."
-    found = [Drawn("norms", f"Norms of the rows against token rank. {bands} {rank}", norms_figure(results, curves))]
+    found = [Plot("norms", f"Norms of the rows against token rank. {bands} {rank}", norms_figure(results, curves))]
     if results["fact"] == "untied":
         found += [
-            Drawn(
+            Plot(
                 "cosines",
                 "How near the two rows of a token are: mapped by least squares in either direction (tables centred), and as "
                 f"they are. Left: all scored tokens; right: against token rank. {bands} {rank}",
                 cosines_figure(results, curves, arrays),
             ),
-            Drawn(
+            Plot(
                 "canonical",
                 "Canonical correlations of the two tables: how much of each, direction by direction, can be read off the "
                 "other. Dotted: about the largest of unrelated tables of this size.",
@@ -242,9 +242,9 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def page(results: Mapping[str, Any], facts: Mapping[str, Any], config_text: str, pictures: Sequence[tuple[str, Path]]) -> str:
+def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: str, pictures: Sequence[tuple[str, Path]]) -> str:
     """Return the HTML page of a diagnosis. facts: environment.json; pictures: captions and PNG files."""
-    return report.template("diagnose.html.j2").render(
+    return report.template("page.html.j2", Path(__file__).parent).render(
         title=f"Input and output embeddings of {Path(results['checkpoint']).name or results['checkpoint']}",
         question="Should these embeddings be tied?",
         verdict=verdict(results),
@@ -253,5 +253,5 @@ def page(results: Mapping[str, Any], facts: Mapping[str, Any], config_text: str,
         numbers=numbers(results),
         figures=[(caption, report.embed(png)) for caption, png in pictures],
         confounds=[*results["notes"], *CONFOUNDS],
-        reproduce=reproduction(facts, config_text),
+        reproduce=reproduction(facts, settings_text),
     )

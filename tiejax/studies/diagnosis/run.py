@@ -1,5 +1,6 @@
 """The diagnosis of a run of ours: every instrument on its members."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,28 +8,31 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import yaml
 
 from tiejax import training
 from tiejax.geometry.alignment import alignment, canonical_correlations, neighbour_overlap
 from tiejax.geometry.equivalence import equivalence
 from tiejax.geometry.uses import over_training
 from tiejax.runs.console import Console
-from tiejax.runs.run_directory import CONFIG
+from tiejax.runs.run_directory import CONFIG, KIND, RunDirectory
 from tiejax.settings import command_line
 from tiejax.settings.command_line import BadInput
-from tiejax.statistics.arms import VARIANTS
-from tiejax.studies.exor import study as exor
+from tiejax.statistics.arms import ARMS
+from tiejax.studies.exor import ensemble as exor_ensemble
+from tiejax.studies.exor import settings as exor
 from tiejax.studies.exor import task as task_data
-from tiejax.studies.text_mlm import study as text_mlm
-from tiejax.studies.untying import study as untying
+from tiejax.studies.text_mlm import ensemble as text_ensemble
+from tiejax.studies.text_mlm import settings as text_mlm
+from tiejax.studies.text_mlm.text import pairs_of, prepare
+from tiejax.studies.untying import ensemble as untying_ensemble
+from tiejax.studies.untying import settings as untying
 from tiejax.training import Ensemble
 
 NEIGHBOURS = 10
 
 
 # On text a member costs seconds: fewer of all.
-SENTENCES, LONGEST = 600, 48  # of the validation split, and pieces of one
+SENTENCES, LONGEST = 600, 48  # of the validation split, and tokens of one
 
 
 PAIRS, SEEDS = 8, 3  # of each set of pairs
@@ -57,12 +61,12 @@ class Contexts(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run of ours, opened again. params: every member's, `[seed, variant, ...]`. encode: (params, tokens, position) -> h."""
+    """A run of ours, opened again. params: every member's, `[seed, arm, ...]`. encode: (params, tokens, position) -> h."""
 
     kind: str
-    config: Any
+    settings: Any
     seeds: list[int]
-    variants: list[str]
+    arms: list[str]
     step: int
     params: Any
     records: Mapping[str, Mapping[str, np.ndarray]]
@@ -70,28 +74,27 @@ class Run(NamedTuple):
     contexts: Contexts
 
 
+# The studies whose runs can be diagnosed: where their settings are, and how a run is opened again.
+STUDIES = {"exor": exor.STUDY, "untying": untying.STUDY, "text_mlm": text_mlm.STUDY}
+
+
 def is_run(folder: Path) -> bool:
     """Say whether a folder is a run directory of ours."""
-    return (folder / CONFIG).is_file() and (folder / "checkpoints").is_dir()
+    return (folder / KIND).is_file() or ((folder / CONFIG).is_file() and (folder / "checkpoints").is_dir())
 
 
-def open_run(folder: Path, console: "Console") -> Run:
+def open_run(folder: Path, console: Console) -> Run:
     """Return a run with the members of its last checkpoint; raises BadInput."""
+    name = RunDirectory.study(folder)
+    if name not in STUDIES:
+        raise BadInput(f"{folder}: is a run of {name}; {', '.join(STUDIES)} can be diagnosed")
+    study = STUDIES[name]
     try:
-        written = yaml.safe_load((folder / CONFIG).read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(f"{folder / CONFIG}: cannot be read ({type(error).__name__})") from None
-    names = written if isinstance(written, Mapping) else {}
-    kind = "text_mlm" if "corpus" in names else "untying" if "policies" in names else "exor"
-    module: Any = {"exor": exor, "untying": untying, "text_mlm": text_mlm}[kind]
-    try:
-        given, _ = command_line.parse(module.Config, module.EXPERIMENT.command, [], base=folder / CONFIG)
-        config = given.resolved()
+        given, _ = command_line.parse(study.settings, study.command, [], base=folder / CONFIG)
+        settings = given.resolved()
     except BadInput as error:
         raise BadInput(f"{folder / CONFIG}: is not the configuration of a run ({error})") from None
-    if kind == "text_mlm":
-        return _on_text(config, folder, console)
-    return _on_exor(module, config, folder, kind, console)
+    return _on_text(settings, folder, console) if name == "text_mlm" else _on_exor(name, settings, folder, console)
 
 
 def _restored(ensemble: "Ensemble", seeds: Sequence[int], folder: Path, console: "Console") -> tuple[int, Any, Any]:
@@ -111,19 +114,20 @@ def _restored(ensemble: "Ensemble", seeds: Sequence[int], folder: Path, console:
     return min(step, ensemble.steps), members.state.params, records
 
 
-def _on_exor(module: Any, config: Any, folder: Path, kind: str, console: "Console") -> Run:
-
-    if config.doses is not None:
+def _on_exor(name: str, settings: Any, folder: Path, console: Console) -> Run:
+    if settings.doses is not None:
         raise BadInput(f"{folder}: a run of many doses has many tasks; diagnose one of a single distribution")
-    task, model = config.tasks[0], exor.build_model(config)
-    seeds = config.seed_list
-    step, params, records = _restored(module.build_ensemble(config), seeds, folder, console)
-    names = list(VARIANTS) if kind == "exor" else config.variants.names
+    build, arms = (exor_ensemble.build_ensemble, list(ARMS))
+    if name == "untying":
+        build, arms = untying_ensemble.build_ensemble, settings.arms.names
+    model, seeds = exor_ensemble.build_model(settings), settings.seed_list
+    step, params, records = _restored(build(settings), seeds, folder, console)
 
     def encode(params: Any, tokens: Any, position: Any) -> Any:
         return model.apply({"params": params}, tokens, position, method="encode")
 
-    return Run(kind, config, seeds, names, step, params, records, encode, exor_contexts(task, config.ordered))
+    contexts = exor_contexts(settings.tasks[0], settings.ordered)
+    return Run(name, settings, seeds, arms, step, params, records, encode, contexts)
 
 
 def exor_contexts(task: task_data.EXor, ordered: bool) -> Contexts:
@@ -145,28 +149,25 @@ def exor_contexts(task: task_data.EXor, ordered: bool) -> Contexts:
     return Contexts(known.tokens[chosen], known.position[chosen], weight[chosen], pairs, ratios)
 
 
-def _on_text(config: Any, folder: Path, console: "Console") -> Run:
-
-    kept = str(folder)
-    text, planned = text_mlm.prepare(text_mlm.dataclasses.replace(config, out=kept), console, resume=True)
-    variants = text_mlm.variants_of(config, planned)
-    seeds = config.seed_list[:SEEDS]
-    step, params, records = _restored(text_mlm.build_ensemble(config, text, planned), config.seed_list, folder, console)
-    model = text_mlm.build_model(config, text)
+def _on_text(settings: Any, folder: Path, console: Console) -> Run:
+    text, planned = prepare(dataclasses.replace(settings, out=str(folder)), console, resume=True)
+    arms = text_ensemble.arms_of(settings, planned)
+    ensemble = text_ensemble.build_ensemble(settings, text, planned)
+    step, params, records = _restored(ensemble, settings.seed_list, folder, console)
+    model = text_ensemble.build_model(settings, text)
 
     def encode(params: Any, tokens: Any, position: Any) -> Any:
-
         segments = (tokens != text.vocabulary.pad).astype(jnp.int32)
         states = model.apply({"params": params}, tokens, None, segments, method="encode")
         return states[jnp.arange(len(tokens)), position].astype(jnp.float32)
 
-    names = list(VARIANTS) if variants is None else variants.names
-    asked = text_contexts(text, min(config.max_length, LONGEST))
-    return Run("text_mlm", config, seeds, names, step, params, records, encode, asked)
+    names = list(ARMS) if arms is None else arms.names
+    contexts = text_contexts(text, min(settings.max_length, LONGEST))
+    return Run("text_mlm", settings, settings.seed_list[:SEEDS], names, step, params, records, encode, contexts)
 
 
 def text_contexts(text: Any, length: int) -> Contexts:
-    """Return contexts of validation sentences, one a sentence: twins planted, one ordinary piece masked.
+    """Return contexts of validation sentences, one a sentence: twins planted, one ordinary token masked.
 
     Every second one asks for a word with a twin, where the sentence has one, so that pairs are asked for.
     """
@@ -176,11 +177,11 @@ def text_contexts(text: Any, length: int) -> Contexts:
     tokens, position = [], []
     lengths = np.diff(offsets)
     for number in np.flatnonzero(lengths <= length)[:SENTENCES].tolist():
-        pieces = np.asarray(text.validation.ids[offsets[number] : offsets[number + 1]], np.int32)
-        twin = [of_word.get(piece, (piece, 0.0)) for piece in pieces.tolist()]
-        planted = [other if rng.random() < share else own for own, (other, share) in zip(pieces.tolist(), twin, strict=True)]
-        ordinary = [place for place, piece in enumerate(pieces.tolist()) if piece not in text.vocabulary.special]
-        with_twin = [place for place in ordinary if int(pieces[place]) in of_word]
+        sentence = np.asarray(text.validation.ids[offsets[number] : offsets[number + 1]], np.int32)
+        twin = [of_word.get(token, (token, 0.0)) for token in sentence.tolist()]
+        planted = [other if rng.random() < share else own for own, (other, share) in zip(sentence.tolist(), twin, strict=True)]
+        ordinary = [place for place, token in enumerate(sentence.tolist()) if token not in text.vocabulary.special]
+        with_twin = [place for place in ordinary if int(sentence[place]) in of_word]
         if not ordinary:
             continue
         asked = int(rng.choice(with_twin if with_twin and number % 2 else ordinary))
@@ -189,7 +190,7 @@ def text_contexts(text: Any, length: int) -> Contexts:
         row[asked] = text.vocabulary.mask
         tokens.append(row)
         position.append(asked)
-    found, facts = text_mlm.pairs_of(text)
+    found, facts = pairs_of(text)
     pairs = {
         str(name): [found[place] for place in np.flatnonzero(facts["pair_set"] == number)[:PAIRS]]
         for number, name in enumerate(facts["set_names"])
@@ -201,7 +202,7 @@ def text_contexts(text: Any, length: int) -> Contexts:
 
 
 def diagnose(run: Run, tell: Callable[[str, int, int | None], None]) -> dict[str, Any]:
-    """Return what results.json says: alignments, equivalences and uses, by variant over seeds."""
+    """Return what results.json says: alignments, equivalences and uses, by arm over seeds."""
 
     def logs(params: Any, tokens: Any, position: Any) -> Any:
         return jax.nn.log_softmax(run.encode(params, tokens, position) @ params["head"]["embedding"].T)
@@ -211,10 +212,10 @@ def diagnose(run: Run, tell: Callable[[str, int, int | None], None]) -> dict[str
     pairs = [pair for of_set in asked.pairs.values() for pair in of_set]
     alignments: dict[str, list[dict[str, Any]]] = {}
     equivalences: dict[str, list[list[dict[str, Any]]]] = {}
-    for variant, name in enumerate(run.variants):
+    for arm, name in enumerate(run.arms):
         for seed in range(len(run.seeds)):
-            params = jax.tree.map(lambda leaf, seed=seed, variant=variant: leaf[seed, variant], run.params)
-            alignments.setdefault(name, []).append(_aligned(run, seed, variant))
+            params = jax.tree.map(lambda leaf, seed=seed, arm=arm: leaf[seed, arm], run.params)
+            alignments.setdefault(name, []).append(_aligned(run, seed, arm))
             states = _in_blocks(lambda *block, params=params: encode(params, *block), asked.tokens, asked.position)
             rows = equivalence(
                 lambda *block, params=params: predict(params, *map(jnp.asarray, block)),
@@ -228,17 +229,17 @@ def diagnose(run: Run, tell: Callable[[str, int, int | None], None]) -> dict[str
             )
             equivalences.setdefault(name, []).append(rows)
             done += 1
-            tell("members", done, len(run.variants) * len(run.seeds))
+            tell("members", done, len(run.arms) * len(run.seeds))
     record = run.records["record"]
     uses = []
     if "use_ratio" in record:
         ratio, cosine = (np.moveaxis(record[f"use_{name}"], (2, 1, 0), (0, 1, 2)) for name in ("ratio", "cosine"))
-        uses = over_training(record["step"], ratio, cosine, run.variants)
+        uses = over_training(record["step"], ratio, cosine, run.arms)
     return {
         "kind": run.kind,
         "seeds": run.seeds,
         "step": run.step,
-        "variants": run.variants,
+        "arms": run.arms,
         "contexts": len(asked.tokens),
         "alignment": alignments,
         "equivalence": {name: _by_set(asked.pairs, rows) for name, rows in equivalences.items()},
@@ -255,7 +256,7 @@ def _in_blocks(function: Callable[..., Any], *columns: np.ndarray, block: int = 
     return np.concatenate(parts)
 
 
-def _aligned(run: Run, seed: int, variant: int) -> dict[str, Any]:
+def _aligned(run: Run, seed: int, arm: int) -> dict[str, Any]:
     """Return how a member's two tables relate; if they are one, how it relates to those of the untied member of its seed."""
 
     def table(part: str, of_variant: int) -> np.ndarray:
@@ -270,9 +271,9 @@ def _aligned(run: Run, seed: int, variant: int) -> dict[str, Any]:
             "canonical": float(canonical_correlations(first, second).mean()),
         }
 
-    own = table("embed", variant), table("head", variant)
+    own = table("embed", arm), table("head", arm)
     tied = own[0].tobytes() == own[1].tobytes()
-    other = next((number for number, name in enumerate(run.variants) if name in INDEPENDENT), None)
+    other = next((number for number, name in enumerate(run.arms) if name in INDEPENDENT), None)
     if not tied:
         return {"tied": False, "input -> output": related(*own)}
     if other is None:

@@ -8,18 +8,18 @@ import numpy as np
 
 from tiejax.reporting import figures
 from tiejax.reporting import page as report
-from tiejax.reporting.plot import Drawn
+from tiejax.reporting.plot import Plot
 from tiejax.reporting.sections import reproduction
 
-SHOWN = 6  # variants in a figure
-# Members that solve EXor tell spellings of different bits apart with a residual below this, others exceed it by far.
+SHOWN = 6  # arms in a figure
+# EnsembleState that solve EXor tell spellings of different bits apart with a residual below this, others exceed it by far.
 ACROSS, LEARNT = "a 0 and a 1", 2.0
 MEASURES = {"identity": "identity", "procrustes": "Procrustes", "least_squares": "least squares"}
 MEASURES |= {"neighbours": "shared neighbours", "canonical": "mean canonical correlation"}
 
 
-def drawn(results: Mapping[str, Any], threshold: float) -> list[Drawn]:
-    """Draw what the pairs are for each variant, medians over seeds; threshold: between small and large, nats."""
+def plot_all(results: Mapping[str, Any], threshold: float) -> list[Plot]:
+    """Draw what the pairs are for each arm, medians over seeds; threshold: between small and large, nats."""
     panels = {
         name: {
             row["set"]: (row["semantic_distance"], row["conditional_distance"])
@@ -29,7 +29,7 @@ def drawn(results: Mapping[str, Any], threshold: float) -> list[Drawn]:
         for name, rows in list(results["equivalence"].items())[:SHOWN]
     }
     return [
-        Drawn(
+        Plot(
             "equivalence",
             "What swapping two symbols does to the predictions: in the input (semantic distance) and in the output "
             "(conditional distance), mean Jensen-Shannon divergence, medians over pairs and seeds. The distributional "
@@ -47,7 +47,7 @@ FAILS = {
 
 
 def verdict(results: Mapping[str, Any]) -> list[str]:
-    """Say in words which sets of pairs part, and for how many of the members of each variant."""
+    """Say in words which sets of pairs part, and for how many of the members of each arm."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, rows in results["equivalence"].items():
         for row in rows:
@@ -90,31 +90,31 @@ def numbers(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[
             aligned.append([name, tied, kind, *(_shown(float(np.median(found)) if found else None) for found in values)])
         if not kinds:
             aligned.append([name, tied, "-", *("-" for _ in MEASURES)])
-    headings = ["variant", "pairs", "semantic", "conditional", "log ratio", "score", "residual", "condition", "cases"]
+    headings = ["arm", "pairs", "semantic", "conditional", "log ratio", "score", "residual", "condition", "cases"]
     found = {
         "Equivalence of symbols, medians over pairs and seeds (nats)": (headings, equivalent),
-        "Alignment of tables, medians over seeds": (["variant", "tied in fact", "map", *MEASURES.values()], aligned),
+        "Alignment of tables, medians over seeds": (["arm", "tied in fact", "map", *MEASURES.values()], aligned),
     }
     if results["uses"]:
         rows = [
             [
                 f"from {row['from']:,}" + ("" if row["to"] is None else f" to {row['to'] - 1:,}"),
-                *(_shown(row[name]["ratio"]) for name in results["variants"]),
+                *(_shown(row[name]["ratio"]) for name in results["arms"]),
                 _shown(row["published"]),
             ]
             for row in results["uses"]
         ]
         title = "Gradient of the output use over that of the input use, medians over records and seeds"
-        found[title] = (["steps", *results["variants"], "OLMo-1B, published"], rows)
+        found[title] = (["steps", *results["arms"], "OLMo-1B, published"], rows)
     return found
 
 
-def page(results: Mapping[str, Any], facts: Mapping[str, Any], config_text: str, pictures: Sequence[tuple[str, Path]]) -> str:
-    """Return the HTML page. facts: environment.json; config_text: the diagnosis's own; pictures: captions and PNG files."""
-    variants, seeds = len(results["variants"]), ", ".join(map(str, results["seeds"]))
+def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: str, pictures: Sequence[tuple[str, Path]]) -> str:
+    """Return the HTML page. facts: environment.json; settings_text: the diagnosis's own; pictures: captions and PNG files."""
+    arms, seeds = len(results["arms"]), ", ".join(map(str, results["seeds"]))
     setting = {
         "run": results["checkpoint"],
-        "experiment": f"{results['kind']}, {variants} variants, seeds {seeds}, after {results['step']:,} steps",
+        "experiment": f"{results['kind']}, {arms} arms, seeds {seeds}, after {results['step']:,} steps",
         "contexts": f"{results['contexts']:,}; a swap changes one occurrence of a symbol at a time",
         "measures": "score: ln[(conditional + t) / (semantic + t)], t = .02 nats: above 0 where symbols mean the same and are "
         "not used alike. residual: root mean square of h . (e1 - e2) less the true log ratio. condition: of the states that "
@@ -126,10 +126,11 @@ def page(results: Mapping[str, Any], facts: Mapping[str, Any], config_text: str,
         title=f"Diagnosis of {Path(results['checkpoint']).name}: should these embeddings be tied?",
         question="Which symbols mean the same for the model, which are used alike, and where do the two part? How do its "
         "tables stand to each other, and what does each use ask of them?",
+        finding=verdict(results),
         setting=setting,
-        notes=verdict(results),
+        notes=[],
         claims={},
         figures=pictures,
         numbers=numbers(results),
-        reproduce=reproduction(facts, config_text),
+        reproduce=reproduction(facts, settings_text),
     )

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
+from tiejax.settings.study import Study
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Settings:
     """Where the input and output tables of a checkpoint stand.
 
     Args:
@@ -34,7 +35,7 @@ class Config:
     seed: int = 0
     out: str | None = None
 
-    def resolved(self) -> "Config":
+    def resolved(self) -> "Settings":
         """Return the configuration with every default written out; raises BadInput if it makes no sense."""
         if not self.checkpoint:
             raise BadInput(
@@ -50,18 +51,25 @@ class Config:
         return dataclasses.replace(self, out=self.out or str(Path("runs", "diagnose", name)))
 
 
-COMMAND = CommandLine(
-    description="Say where the input and output embedding tables of a checkpoint stand: tied in fact or not, whether "
-    "config.json agrees, norms by token rank, alignment, shared neighbours, tokens whose roles differ most, the memory that "
-    "tying would save. Leaves a report with figures.",
-    example="Example: python experiments/diagnose.py checkpoints/pythia-160m --corpus novels/. Tables are read by rows, so "
-    "that a checkpoint may be larger than the memory; pickles are never opened.",
-    switches={
-        "overwrite": "remove the diagnosis that is in the directory and start anew",
-        "quiet": "print nothing but warnings and the path of the report",
-    },
-    positional={
-        "checkpoint": "folder of a checkpoint in the hub's format (config.json and *.safetensors, also sharded), or the "
-        "directory of a run of ours"
-    },
+STUDY = Study(
+    "diagnosis",
+    Settings,
+    CommandLine(
+        description="Say where the input and output embedding tables of a checkpoint stand: tied in fact or not, whether "
+        "config.json agrees, norms by token rank, alignment, shared neighbours, tokens whose roles differ most, the memory that "
+        "tying would save. Leaves a report with figures.",
+        example="Example: python experiments/diagnose.py checkpoints/pythia-160m --corpus novels/. Tables are read by rows, so "
+        "that a checkpoint may be larger than the memory; pickles are never opened.",
+        switches={
+            "overwrite": "remove the diagnosis that is in the directory and start anew",
+            "quiet": "print nothing but warnings and the path of the report",
+        },
+        positional={
+            "checkpoint": "folder of a checkpoint in the hub's format (config.json and *.safetensors, also sharded), or the "
+            "directory of a run of ours"
+        },
+    ),
+    module="tiejax.studies.diagnosis.study",
+    single_process=True,
+    device_a_core=lambda settings: False,
 )

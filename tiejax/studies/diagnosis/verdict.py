@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tiejax.runs.console import number
+from tiejax.reporting.words import number
 
 SOURCE = "A. Lopardo et al. 2026, arXiv:2603.26663"
 ADAM_BYTES = 16  # a float32 value, its gradient and its two moments

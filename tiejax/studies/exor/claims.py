@@ -7,7 +7,7 @@ import numpy as np
 
 from tiejax.geometry.distances import area_under_log, log_roughness
 from tiejax.geometry.uses import over_training
-from tiejax.statistics.arms import VARIANTS, of_seeds, who_lasted
+from tiejax.statistics.arms import ARMS, finite_seeds, select_seeds
 from tiejax.statistics.claims import Claim, assess
 from tiejax.studies.exor.trajectories import (
     SOLVED_WITHIN,
@@ -151,13 +151,13 @@ def _risk_claims(runs: Trajectories, symbols: Symbols, bayes_cross_entropy: floa
     )
     if symbols.violating:
         bound, gap = output_gap(runs, symbols)
-        for variant, name in enumerate(VARIANTS):
+        for arm, name in enumerate(ARMS):
             rows.append(
                 Claim(
                     f"output-gap/{name}",
                     f"Solved {name} models keep the {symbols.violating} pair at least {bound:.3f}/|h| apart as outputs.",
                     f"smallest |e1 - e2| |h| over contexts - {bound:.3f}",
-                    (gap[variant] - bound)[is_solved[variant]],
+                    (gap[arm] - bound)[is_solved[arm]],
                     1,
                 )
             )
@@ -173,10 +173,10 @@ def analyse(
     and over those whose tied and untied members both solved the task.
     """
     splits, seeds = [str(name) for name in metrics["splits"]], metrics["seeds"]
-    finite, lasted = who_lasted(metrics)
+    finite, lasted = finite_seeds(metrics)
 
     def of(chosen: np.ndarray) -> Trajectories:
-        return trajectories(of_seeds(metrics, chosen), symbols, cycle)
+        return trajectories(select_seeds(metrics, chosen), symbols, cycle)
 
     runs = of(finite)
     found: dict[str, Any] = {
@@ -191,13 +191,13 @@ def analyse(
     }
     if not finite.any():
         return found, runs
-    own = of_seeds(metrics, finite)
-    found["uses"] = over_training(metrics["step"], own["use_ratio"], own["use_cosine"], VARIANTS)
+    own = select_seeds(metrics, finite)
+    found["uses"] = over_training(metrics["step"], own["use_ratio"], own["use_cosine"], ARMS)
     found["claims"] = assess(claims(runs, symbols, bayes_cross_entropy, cycle))
     is_solved = solved(runs, bayes_cross_entropy)
     if is_solved is not None:
         both = is_solved.all(0)
-        found["solved"] = {name: is_solved[variant].tolist() for variant, name in enumerate(VARIANTS)}
+        found["solved"] = {name: is_solved[arm].tolist() for arm, name in enumerate(ARMS)}
         found["solved_pairs"] = seeds[finite][both].tolist()
         if both.any():
             chosen = finite.copy()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.statistics.arms import VARIANTS, of_seeds
+from tiejax.statistics.arms import ARMS, select_seeds
 from tiejax.statistics.claims import Claim, assess
 from tiejax.studies.exor.claims import analyse
 from tiejax.studies.exor.trajectories import SOLVED_WITHIN, Symbols
@@ -20,7 +20,7 @@ from tiejax.studies.exor.trajectories import SOLVED_WITHIN, Symbols
 
 @dataclasses.dataclass(frozen=True)
 class Responses:
-    """What each dose did to each seed. doses: p. bound: |ln(p / (1 - p))|. Arrays are [dose, variant, seed].
+    """What each dose did to each seed. doses: p. bound: |ln(p / (1 - p))|. Arrays are [dose, arm, seed].
 
     gap: the smallest |e1 - e2| |h| over the contexts that ask for the pair. excess: exact cross-entropy of the training split
     over Bayes, nats. solved: whether it is within .1 nat.
@@ -57,7 +57,7 @@ def analyse_doses(
     whole = np.reshape(metrics["finite"].all(axis=(0, 2)), (len(doses), -1))
     lasting = np.asarray(whole.all(axis=0))
     for number, dose in enumerate(doses):
-        own = of_seeds(metrics, member_dose == number)
+        own = select_seeds(metrics, member_dose == number)
         found, runs = analyse(own, symbols[number], bayes_cross_entropy[number], cycle)
         entries.append({"p": dose, "bayes_cross_entropy": bayes_cross_entropy[number], **found})
         kept = lasting[whole[number]]
@@ -81,13 +81,13 @@ def analyse_doses(
 def _claims(responses: Responses) -> list[Claim]:
     rows = []
     if np.ptp(responses.bound) > 1e-6:
-        for variant, name in enumerate(VARIANTS):
+        for arm, name in enumerate(ARMS):
             rows.append(
                 Claim(
                     f"dose-gap/{name}",
                     f"The stronger the conflict, the farther apart {name} models keep the pair as outputs.",
                     "slope of the smallest |e1 - e2| |h| over |ln(p/(1-p))|",
-                    slopes(responses.bound, responses.gap[:, variant]),
+                    slopes(responses.bound, responses.gap[:, arm]),
                     1,
                 )
             )
@@ -110,7 +110,7 @@ def _claims(responses: Responses) -> list[Claim]:
                 1,
             )
         )
-    for variant, name in enumerate(VARIANTS):
+    for arm, name in enumerate(ARMS):
         for number, dose in enumerate(responses.doses):
             if responses.bound[number] > 0:
                 rows.append(
@@ -118,7 +118,7 @@ def _claims(responses: Responses) -> list[Claim]:
                         f"output-gap/{name}/{dose:g}",
                         f"At p = {dose:g}, solved {name} models keep the pair {responses.bound[number]:.3f}/|h| apart.",
                         f"smallest |e1 - e2| |h| over contexts - {responses.bound[number]:.3f}",
-                        (responses.gap[number, variant] - responses.bound[number])[responses.solved[number, variant]],
+                        (responses.gap[number, arm] - responses.bound[number])[responses.solved[number, arm]],
                         1,
                     )
                 )

@@ -11,72 +11,72 @@ from tiejax import models, training, tying
 from tiejax.geometry.distances import pairwise_distances, symbol_pairs
 from tiejax.geometry.uses import use_gradients
 from tiejax.models import multiset
-from tiejax.statistics.arms import VARIANTS
+from tiejax.statistics.arms import ARMS
 from tiejax.studies.exor import batches as exor_batches
 from tiejax.studies.exor import multisets as exor_multisets
 from tiejax.studies.exor import task as exor
-from tiejax.studies.exor.settings import Config
+from tiejax.studies.exor.settings import Settings
 from tiejax.training import Ensemble
 
 TIED = ("embed/embedding", "head/embedding")
 
 
-def build_model(config: Config) -> Any:
+def build_model(settings: Settings) -> Any:
     """Return the masked LM of a resolved configuration."""
 
-    assert config.width is not None
-    settings = {name: value for name, value in config.model_settings.items() if name not in ("architecture", "size")}
-    if config.model == "mixer":
-        del settings["width"]  # the mixer takes it from its input
-    encoder = {"transformer": models.Transformer, "lstm": models.BidirectionalLSTM, "mixer": models.Mixer}[config.model]
-    return models.LanguageModel(config.tasks[0].vocabulary, config.width, encoder(**settings))
+    assert settings.width is not None
+    given = {name: value for name, value in settings.model_settings.items() if name not in ("architecture", "size")}
+    if settings.model == "mixer":
+        del given["width"]  # the mixer takes it from its input
+    encoder = {"transformer": models.Transformer, "lstm": models.BidirectionalLSTM, "mixer": models.Mixer}[settings.model]
+    return models.LanguageModel(settings.tasks[0].vocabulary, settings.width, encoder(**given))
 
 
-def make_optimizer(config: Config, counts: Literal["all", "leaf"] = "all") -> Any:
+def make_optimizer(settings: Settings, counts: Literal["all", "leaf"] = "all") -> Any:
     """Return the optimizer of a resolved configuration; counts: as `training.make_optimizer` says."""
 
-    assert config.learning_rate is not None
-    rates = config.learning_rate, config.minimum_learning_rate
-    schedule = training.make_schedule(config.schedule, *rates, config.half_period)
-    return training.make_optimizer(config.optimizer, schedule, config.weight_decay, eps=config.eps, counts=counts)
+    assert settings.learning_rate is not None
+    rates = settings.learning_rate, settings.minimum_learning_rate
+    schedule = training.make_schedule(settings.schedule, *rates, settings.half_period)
+    return training.make_optimizer(settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts)
 
 
-def build_ensemble(config: Config) -> "Ensemble":
+def build_ensemble(settings: Settings) -> "Ensemble":
     """Return tied and untied members of a resolved configuration, with what is recorded of them.
 
     Both engines of a model without positions see the same batches: `plain` as sequences, `fast` as multisets.
     """
 
-    assert config.steps is not None
-    assert config.exact_every is not None
-    tasks, model = config.tasks, build_model(config)
+    assert settings.steps is not None
+    assert settings.exact_every is not None
+    tasks, model = settings.tasks, build_model(settings)
     task, splits = tasks[0], exor.split(tasks[0].bits)
-    fast = config.engine == "fast"
+    fast = settings.engine == "fast"
 
     def init(key: jax.Array) -> Any:
         return model.init(key, jnp.zeros((1, task.length), jnp.int32), jnp.zeros(1, jnp.int32))["params"]
 
-    def of_condition(by_condition: Sequence[Any], subject: Any) -> Any:
+    def of_condition(by_condition: Sequence[Any], seed_key: Any) -> Any:
         if len(by_condition) == 1:  # not one copy a seed
             return by_condition[0]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[subject.condition], *by_condition)
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[seed_key.condition], *by_condition)
 
     def visits(batch_size: int | None) -> Any:
         """Return (data key, order key, step, condition) -> batch, in the form that the engine takes."""
-        if config.ordered:
+        if settings.ordered:
             sampler = exor_batches.Sampler(task, splits["train"], batch_size)
             return lambda data_key, order_key, step, condition: sampler.batch(data_key, order_key, step)
         multisets = exor_multisets.MultisetSampler(tasks, splits["train"], batch_size)
         return multisets.multisets if fast else multisets.batch
 
-    draw_train, draw_redrawn = visits(config.batch_size), visits(None)
+    draw_train, draw_redrawn = visits(settings.batch_size), visits(None)
 
-    def draw(subject: Any, step: jax.Array, fed: None) -> Any:
-        keys = training.stream(subject.key, "data"), training.stream(subject.key, "order")
-        return draw_train(*keys, step, subject.condition)
+    def sample(seed_key: Any, step: jax.Array, fed: None) -> Any:
+        keys = training.stream(seed_key.key, "data"), training.stream(seed_key.key, "order")
+        return draw_train(*keys, step, seed_key.condition)
 
     def logits(params: Any, batch: Any, key: jax.Array | None) -> jax.Array:
-        drops = key is not None and config.dropout > 0
+        drops = key is not None and settings.dropout > 0
         rngs = {"dropout": key} if drops else None
         return model.apply({"params": params}, batch.tokens, batch.position, deterministic=not drops, rngs=rngs)
 
@@ -85,14 +85,14 @@ def build_ensemble(config: Config) -> "Ensemble":
             return training.asked_loss(multiset.logits(model, params, batch.counts, task.mask), batch.asked)
         return training.masked_lm_loss(logits, params, batch, key)
 
-    def measure(params: Any, batch: Any, subject: Any, step: jax.Array) -> dict[str, jax.Array]:
-        data_key = training.stream(subject.key, "validation")
-        validation = {"redrawn": draw_redrawn(data_key, subject.key, step, subject.condition)}
+    def measure(params: Any, batch: Any, seed_key: Any, step: jax.Array) -> dict[str, jax.Array]:
+        data_key = training.stream(seed_key.key, "validation")
+        validation = {"redrawn": draw_redrawn(data_key, seed_key.key, step, seed_key.condition)}
         if len(splits["validation"]):
-            frozen = of_condition([exor_batches.frozen(each, splits["validation"]) for each in tasks], subject)
+            frozen = of_condition([exor_batches.frozen(each, splits["validation"]) for each in tasks], seed_key)
             validation["frozen"] = exor_multisets.count(frozen, task.vocabulary) if fast else frozen
         sampled = {f"validation_{name}": loss(params, visit, None)[1] for name, visit in validation.items()}
-        sampled["train"] = loss(params, batch, jax.random.fold_in(training.stream(subject.key, "dropout"), step))[1]
+        sampled["train"] = loss(params, batch, jax.random.fold_in(training.stream(seed_key.key, "dropout"), step))[1]
         found = {
             "distance_input": pairwise_distances(params["embed"]["embedding"]),
             "distance_output": pairwise_distances(params["head"]["embedding"]),
@@ -105,9 +105,9 @@ def build_ensemble(config: Config) -> "Ensemble":
         uses = use_gradients(own["embed"]["embedding"], own["head"]["embedding"], symbols, task.vocabulary)
         return found | finite | {f"use_{name}": values for name, values in uses.items()}
 
-    recorders = {"record": training.Recorder(config.record_every, measure)}
-    if exor.count_contexts(task, config.ordered) <= exor.MAX_CONTEXTS:
-        known = [exor.contexts(each, config.ordered) for each in tasks]
+    recorders = {"record": training.Recorder(settings.record_every, measure)}
+    if exor.count_contexts(task, settings.ordered) <= exor.MAX_CONTEXTS:
+        known = [exor.contexts(each, settings.ordered) for each in tasks]
         asking = [exor.asking_pairs(each, contexts) for each, contexts in zip(tasks, known, strict=True)]
         expected = [
             training.Expectations.of(contexts.target, contexts.weight, {name: share for name, (_, share) in own.items()})
@@ -129,35 +129,35 @@ def build_ensemble(config: Config) -> "Ensemble":
             block=1024 if fast else 256,
         )
 
-        def measure_risk(params: Any, batch: Any, subject: Any, step: jax.Array) -> dict[str, jax.Array]:
-            found = risk(params, of_condition(expected, subject))
-            sign = of_condition(turned, subject)
+        def measure_risk(params: Any, batch: Any, seed_key: Any, step: jax.Array) -> dict[str, jax.Array]:
+            found = risk(params, of_condition(expected, seed_key))
+            sign = of_condition(turned, seed_key)
             return found | {f"log_ratio_{name}": sign[name] * found[f"log_ratio_{name}"] for name in pairs}
 
-        recorders["exact"] = training.Recorder(config.exact_every, measure_risk)
+        recorders["exact"] = training.Recorder(settings.exact_every, measure_risk)
 
     return training.Ensemble(
         init=init,
-        draw=draw,
+        sample=sample,
         loss=loss,
-        optimizer=make_optimizer(config),
+        optimizer=make_optimizer(settings),
         ties=[tying.Tie(*TIED)],
-        switches=np.array([[False], [True]]),
-        steps=config.steps,
+        arm_ties=np.array([[False], [True]]),
+        steps=settings.steps,
         recorders=recorders,
-        max_norm=config.max_norm,
+        max_norm=settings.max_norm,
     )
 
 
-def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config) -> dict[str, np.ndarray]:
-    """Return the records as the arrays of metrics.npz: `[variant, seed, record, ...]`, exact ones under `exact_`."""
+def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:
+    """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, exact ones under `exact_`."""
 
     arrays = {
-        "variants": np.array(VARIANTS),
-        "seeds": np.array([seed for _, seed in config.members]),
+        "arms": np.array(ARMS),
+        "seeds": np.array([seed for _, seed in settings.members]),
         "splits": np.array(exor.SPLITS),
-        "pairs": np.array(symbol_pairs(config.tasks[0].vocabulary)),
+        "pairs": np.array(symbol_pairs(settings.tasks[0].vocabulary)),
     }
-    if config.doses is not None:
-        arrays["dose"] = np.array([config.doses[condition] for condition, _ in config.members])
-    return arrays | training.by_variant(records, {"record": "", "exact": "exact_"})
+    if settings.doses is not None:
+        arrays["dose"] = np.array([settings.doses[condition] for condition, _ in settings.members])
+    return arrays | training.by_arm(records, {"record": "", "exact": "exact_"})

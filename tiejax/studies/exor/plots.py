@@ -7,8 +7,10 @@ import numpy as np
 
 from tiejax.reporting import figures
 from tiejax.reporting.panels import PANELS
-from tiejax.reporting.plot import Drawn
-from tiejax.reporting.uses import VARIANTS
+from tiejax.reporting.plot import Plot
+from tiejax.reporting.uses import plot_uses
+from tiejax.statistics.arms import ARMS, select_seeds
+from tiejax.studies.exor.trajectories import Symbols, Trajectories
 
 PAIR_COLOURS = {"zero": figures.BLUE, "one": figures.ORANGE, "even_odd": figures.GREEN}
 
@@ -16,33 +18,35 @@ PAIR_COLOURS = {"zero": figures.BLUE, "one": figures.ORANGE, "even_odd": figures
 MOST_PAIRS = 105  # panels of one picture: 15 rows of 7
 
 
+SAMPLED = {"cross_entropy": "loss", "accuracy": "accuracy"}  # what its sampled values are called in metrics.npz
+
+
 MEASURES = {"cross_entropy": "Cross-entropy (nats)", "accuracy": "Accuracy"}
 
 
-Trajectories = Mapping[str, Mapping[str, np.ndarray]]  # table -> pair -> [variant, seed, record]
+ByTable = Mapping[str, Mapping[str, np.ndarray]]  # table -> pair -> [arm, seed, record]
 
 
-def _panels(values: Trajectories, labels: Mapping[str, str]) -> dict[str, dict[str, np.ndarray]]:
+def _panels(values: ByTable, labels: Mapping[str, str]) -> dict[str, dict[str, np.ndarray]]:
     return {
-        title: {label: values[table][pair][variant] for pair, label in labels.items()}
-        for title, (table, variant) in PANELS.items()
+        title: {label: values[table][pair][arm] for pair, label in labels.items()} for title, (table, arm) in PANELS.items()
     }
 
 
 def _colours(labels: Mapping[str, str]) -> dict[str, str]:
-    """A pair has one colour in all variants, whether or not the other one occurs."""
+    """A pair has one colour in all arms, whether or not the other one occurs."""
     return {label: PAIR_COLOURS[pair] for pair, label in labels.items()}
 
 
-def distances(steps: np.ndarray, distance: Trajectories, labels: Mapping[str, str], published_first: bool) -> list[Drawn]:
+def distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, str], published_first: bool) -> list[Plot]:
     """Draw the paper's three panels, with every seed and as the paper prints them. labels: pair -> its label."""
     panels, colours = _panels(distance, labels), _colours(labels)
-    own = Drawn(
+    own = Plot(
         "distance",
         "Distance between the spellings of each bit over training. Thin: one seed each; thick: median over seeds.",
         figures.three_panels(steps, panels, "Euclidean distance", colours),
     )
-    published = Drawn(
+    published = Plot(
         "distance_published",
         "The same as the paper prints it: mean and 95 % band over seeds, at the recorded multiples of 1,000 steps.",
         figures.three_panels_published(steps, panels, colours),
@@ -50,10 +54,10 @@ def distances(steps: np.ndarray, distance: Trajectories, labels: Mapping[str, st
     return [published, own] if published_first else [own, published]
 
 
-def relative_distances(steps: np.ndarray, relative: Trajectories, labels: Mapping[str, str]) -> Drawn:
+def relative_distances(steps: np.ndarray, relative: ByTable, labels: Mapping[str, str]) -> Plot:
     """Draw relative distances of the pairs and of even and odd, every seed."""
     groups = {**labels, "even_odd": "even and odd"}
-    return Drawn(
+    return Plot(
         "relative_distance",
         "Relative distance: over the mean distance between spellings of 0 and spellings of 1 in the same table (dotted: 1). "
         "Weight decay shrinks tables as a whole; this takes that out. Even and odd: the reverse violation.",
@@ -61,15 +65,15 @@ def relative_distances(steps: np.ndarray, relative: Trajectories, labels: Mappin
     )
 
 
-def all_distances(steps: np.ndarray, tables: Mapping[str, np.ndarray], pairs: np.ndarray, names: Sequence[str]) -> Drawn:
-    """Draw every pair of symbols. tables: `[variant, seed, record, pair]` by table; names: by symbol."""
+def all_distances(steps: np.ndarray, tables: Mapping[str, np.ndarray], pairs: np.ndarray, names: Sequence[str]) -> Plot:
+    """Draw every pair of symbols. tables: `[arm, seed, record, pair]` by table; names: by symbol."""
     number = f"all {len(pairs)}" if len(pairs) <= MOST_PAIRS else f"the first {MOST_PAIRS} of {len(pairs)}"
-    return Drawn(
+    return Plot(
         "all_distances",
         f"Distances of {number} pairs of symbols over training. 0a, 0b, ...: spellings of 0; 1a, 1b, ...: of 1.",
         figures.all_distances(
             steps,
-            {title: tables[table][variant] for title, (table, variant) in PANELS.items()},
+            {title: tables[table][arm] for title, (table, arm) in PANELS.items()},
             [f"{names[first]} - {names[second]}" for first, second in pairs[:MOST_PAIRS]],
         ),
     )
@@ -81,8 +85,8 @@ def learning(
     steps: np.ndarray,
     sampled: Mapping[str, np.ndarray],
     bayes: Mapping[str, Mapping[str, float]],
-) -> Drawn:
-    """Draw exact risk, where there is one, by split (`[variant, seed, record, split]`), and the sampled one.
+) -> Plot:
+    """Draw exact risk, where there is one, by split (`[arm, seed, record, split]`), and the sampled one.
 
     bayes: split -> measure -> the best value there is.
     """
@@ -91,13 +95,13 @@ def learning(
     def add(kind: str, split: str, its_steps: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
         for measure, title in MEASURES.items():
             if measure in values and np.isfinite(values[measure]).any():
-                curves = dict(zip(VARIANTS, values[measure], strict=True))
+                curves = dict(zip(ARMS, values[measure], strict=True))
                 panels[f"{title}, {kind}"] = (its_steps, curves, bayes[split][measure])
 
     for place, (split, kind) in enumerate((("train", "exact, training split"), ("validation", "exact, held-out strings"))):
         add(kind, split, exact_steps, {measure: values[..., place] for measure, values in exact.items()})
     add("training strings redrawn", "train", steps, sampled)
-    return Drawn(
+    return Plot(
         "learning",
         "Cross-entropy and accuracy over training. Thin: one seed each; thick: median; dashed: the best predictor there is. "
         "The first record, of untrained models, may lie outside.",
@@ -107,8 +111,8 @@ def learning(
 
 def final_values(
     exact: Mapping[str, np.ndarray], relative: Mapping[str, Mapping[str, np.ndarray]], labels: Mapping[str, str]
-) -> Drawn:
-    """Draw final values `[variant, seed]`, untied against tied; relative ones by table and pair."""
+) -> Plot:
+    """Draw final values `[arm, seed]`, untied against tied; relative ones by table and pair."""
     panels = {
         f"{title},\nexact, training split": (exact[measure][0], exact[measure][1])
         for measure, title in MEASURES.items()
@@ -118,10 +122,10 @@ def final_values(
         for table in ("input", "output"):
             title = f"relative distance,\n{label},\nuntied {table} - tied"
             panels[title] = relative[table][pair][0], relative["input"][pair][1]
-    return Drawn(
+    return Plot(
         "paired_final",
         "Final values (mean over the last whole learning-rate cycle), untied against tied: one line a seed, bars: medians.",
-        figures.paired_values(panels),
+        figures.paired_values(panels, ARMS),
     )
 
 
@@ -137,3 +141,33 @@ def symbol_names(zero: int, one: int) -> list[str]:
         return [f"{bit}{chr(ord('a') + k) if number <= 26 else f'.{k}'}" for k in range(number)]
 
     return [*spellings("0", zero), *spellings("1", one), "even", "odd", "mask"]
+
+
+def plot_all(
+    metrics: Mapping[str, np.ndarray],
+    runs: Trajectories,
+    symbols: Symbols,
+    names: Sequence[str],
+    use_rows: Sequence[Mapping[str, Any]],
+    bayes: Mapping[str, Mapping[str, float]],
+    published_first: bool,
+) -> list[Plot]:
+    """Plot all figures of a run in the order of its report.
+
+    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. names: of the symbols. use_rows: `uses`
+    of results.json.     bayes: split -> measure -> the best value there is.
+    """
+    finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
+    labels = {bit: pair_label(bit, symbols.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
+    exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
+    sampled = {name: metrics[f"validation_redrawn_{field}"][:, finite] for name, field in SAMPLED.items()}
+    relative = {table: {pair: runs.final(values) for pair, values in pairs.items()} for table, pairs in runs.relative.items()}
+    tables = {table: metrics[f"distance_{table}"][:, finite] for table in ("input", "output")}
+    return [
+        *(distances(runs.steps, runs.distance, labels, published_first) if labels else []),
+        relative_distances(runs.steps, runs.relative, labels),
+        learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
+        final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
+        all_distances(runs.steps, tables, metrics["pairs"], names),
+        plot_uses(select_seeds(metrics, finite), names, use_rows),
+    ]

@@ -4,9 +4,9 @@ import collections
 import dataclasses
 from typing import Any, Literal
 
-from tiejax.runs import launch
-from tiejax.settings import checks, command_line
-from tiejax.settings.command_line import BadInput
+from tiejax.settings import checks
+from tiejax.settings.command_line import BadInput, CommandLine
+from tiejax.settings.study import SWITCHES, Study
 from tiejax.studies.exor import task as exor
 
 # Published settings, by model and size (specification: PMLR 235:3584-3610 and its package).
@@ -31,7 +31,7 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Settings:
     """EXor, tied against untied.
 
     Args:
@@ -114,7 +114,7 @@ class Config:
     figure_style: Literal["seeds", "published"] = "seeds"
     out: str | None = None
 
-    def resolved(self) -> "Config":
+    def resolved(self) -> "Settings":
         """Return the configuration with every default written out; raises BadInput if it makes no sense."""
         if self.variant and (self.zero is not None or self.one is not None):
             raise BadInput("--variant: give a variant or explicit distributions (--zero, --one), not both")
@@ -130,7 +130,7 @@ class Config:
             for name, probabilities in zip(("zero", "one"), exor.VARIANTS["main"], strict=True):
                 given[name] = list(probabilities) if given[name] is None else given[name]
         own = OWN_SETTINGS[self.model]
-        for name in {name for settings in OWN_SETTINGS.values() for name in settings} - set(own):
+        for name in {name for own_settings in OWN_SETTINGS.values() for name in own_settings} - set(own):
             if given[name] is not None:
                 raise BadInput(f"--{name}: the {self.model} has no such setting; it has {', '.join(own)}")
         defaults = {**own, **PUBLISHED[self.model, self.size], "steps": STEPS[self.size]}
@@ -143,9 +143,9 @@ class Config:
         if given["out"] is None:
             named = variant or ("doses" if self.doses is not None else "custom")
             given["out"] = f"runs/exor/{named}-{self.model}-{self.size}"
-        config = type(self)(**given)
-        config.check()
-        return config
+        settings = type(self)(**given)
+        settings.check()
+        return settings
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
@@ -234,14 +234,17 @@ def _why_not_fast(model: str, dropout: float) -> str | None:
     return "dropout treats equal symbols differently" if dropout > 0 else None
 
 
-COMMAND = command_line.CommandLine(
-    description="Train tied and untied masked language models on EXor for many seeds at once, compare them with paired "
-    "statistics, and leave figures and a report in a run directory.",
-    example="Example: python experiments/exor.py --seeds 8 --steps 30000 --variant dh. Settings that were published are in "
-    "configs/exor/, as --config configs/exor/lstm_small.yaml. A run that was interrupted goes on with the same command and "
-    "--resume.",
-    switches=launch.SWITCHES,
+STUDY = Study(
+    "exor",
+    Settings,
+    CommandLine(
+        description="Train tied and untied masked language models on EXor for many seeds at once, compare them with paired "
+        "statistics, and leave figures and a report in a run directory.",
+        example="Example: python experiments/exor.py --seeds 8 --steps 30000 --variant dh. Settings that were published are in "
+        "configs/exor/, as --config configs/exor/lstm_small.yaml. A run that was interrupted goes on with the same command and "
+        "--resume.",
+        switches=SWITCHES,
+    ),
+    module="tiejax.studies.exor.study",
+    may_change=("figure_style", "checkpoint_every"),
 )
-
-
-EXPERIMENT = launch.Experiment(Config, COMMAND, free=("figure_style", "checkpoint_every"))

@@ -1,141 +1,109 @@
 """EXor: tied against untied masked language models, many seeds at once (Bertolotti and Cazzola, ICML 2024)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from tiejax.runs import environment, launch
+from tiejax.reporting.plot import Plot
+from tiejax.runs import launch
 from tiejax.runs.console import Console
+from tiejax.runs.finish import finish
+from tiejax.runs.resume import Request
 from tiejax.runs.run_directory import plain, stop_flag
-from tiejax.studies.exor import claims as findings
-from tiejax.studies.exor import dose_page as dose_response
-from tiejax.studies.exor import page as pages
-from tiejax.studies.exor import plots
-from tiejax.reporting.uses import uses as plot_uses
-from tiejax.studies.exor import task as exor
+from tiejax.runs.train import timing, train
+from tiejax.studies.exor import dose_page, page, plots, task
+from tiejax.studies.exor.claims import analyse
 from tiejax.studies.exor.dose_response import analyse_doses
 from tiejax.studies.exor.ensemble import build_ensemble, named_arrays
-from tiejax.studies.exor.settings import EXPERIMENT, Config
-from tiejax.studies.exor.trajectories import Symbols, Trajectories
+from tiejax.studies.exor.settings import STUDY, Settings
+from tiejax.studies.exor.trajectories import Symbols
 
 
-def task_symbols(task: exor.EXor) -> "Symbols":
-    """Return what the analysis needs to know of a task."""
-
-    return Symbols(task.vocabulary, task.even, task.odd, task.used, task.probability)
-
-
-def draw(
-    config: Config,
-    metrics: Mapping[str, np.ndarray],
-    runs: "Trajectories",
-    found: Mapping[str, Any],
-    bayes: Mapping[str, Mapping[str, float]],
-) -> "list[Drawn]":
-    """Return the figures of a run in the order of its report."""
-
-    task, finite = config.tasks[0], np.asarray(metrics["finite"].all(axis=(0, 2)))
-    symbols, names = task_symbols(task), plots.symbol_names(len(task.zero), len(task.one))
-    labels = {bit: plots.pair_label(bit, symbols.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
-    exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
-    sampled = {
-        "cross_entropy": metrics["validation_redrawn_loss"][:, finite],
-        "accuracy": metrics["validation_redrawn_accuracy"][:, finite],
-    }
-    relative = {table: {pair: runs.final(values) for pair, values in pairs.items()} for table, pairs in runs.relative.items()}
-    tables = {table: metrics[f"distance_{table}"][:, finite] for table in ("input", "output")}
-    drawn = plots.distances(runs.steps, runs.distance, labels, config.figure_style == "published") if labels else []
-    return [
-        *drawn,
-        plots.relative_distances(runs.steps, runs.relative, labels),
-        plots.learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
-        plots.final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
-        plots.all_distances(runs.steps, tables, metrics["pairs"], names),
-        plot_uses(findings.of_seeds(metrics, finite), names, found["uses"]),
-    ]
-
-
-def conclude(config: Config, metrics: Mapping[str, np.ndarray]) -> "tuple[dict[str, Any], list[Drawn]]":
-    """Return what results.json says of a run of one task, and its figures."""
-
-    task = config.tasks[0]
-    bayes = {name: exor.bayes(task, rows) for name, rows in {"all": exor.strings(task.bits), **exor.split(task.bits)}.items()}
-    found, runs = findings.analyse(metrics, task_symbols(task), bayes["train"][1], 2 * config.half_period)
-    named = {name: {"accuracy": accuracy, "cross_entropy": nats} for name, (accuracy, nats) in bayes.items()}
-    drawn = draw(config, metrics, runs, found, named) if found["seeds"] else []
-    return {"zero": task.zero, "bayes": {**named.pop("all"), "splits": named}, **found}, drawn
-
-
-def conclude_doses(config: Config, metrics: Mapping[str, np.ndarray]) -> "tuple[dict[str, Any], list[Drawn]]":
-    """Return what results.json says of a dose-and-response run, and its figures."""
-
-    assert config.doses is not None
-    train = exor.split(config.bits)["train"]
-    body, found = analyse_doses(
-        metrics,
-        np.array([condition for condition, _ in config.members]),
-        config.doses,
-        [task_symbols(task) for task in config.tasks],
-        [exor.bayes(task, train)[1] for task in config.tasks],
-        2 * config.half_period,
-    )
-    responses = found.doses, found.bound, found.gap, found.excess, found.solved
-    return body, dose_response.drawn(*responses) if body["seeds"] else []
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run the experiment; return its exit status."""
-    environment.one_device_a_core()
-    started = launch.start(EXPERIMENT, argv)
-    config, run = started.config, started.run
-    assert config.out is not None
-    console = Console(started.switches["quiet"], silent=not started.first)
-    if started.finished:
-        console.result(f"the run is finished: {Path(config.out) / 'report.html'}")
+def run(request: Request) -> int:
+    """Run the study; return its exit status."""
+    launched = launch.start(STUDY, request)
+    settings, directory = launched.settings, launched.run
+    console = Console(launched.switches["quiet"], silent=not launched.first)
+    if launched.finished:
+        console.result(f"the run is finished: {Path(settings.out) / 'report.html'}")
         return 0
     stop = stop_flag()
-
     # Accelerators multiply float32 in fewer bits unless told otherwise; exact risk would not be exact.
     jax.config.update("jax_default_matmul_precision", "highest")
+    devices = {"devices": [device.device_kind for device in jax.devices()]}
+    facts = directory.write_environment(devices, request.command) if directory else {}
+    announce(settings, console)
 
-    devices = {"devices": [one.device_kind for one in jax.devices()]}
-    facts = run.write_environment(devices, launch.command_of(argv)) if run else {}
-    conditions, seeds = zip(*config.members, strict=True)
-    models, doses = 2 * len(seeds), f" x {len(config.tasks)} doses" if config.doses is not None else ""
-    console.say(
-        f"EXor {config.variant_name}, {config.model} {config.size}: {len(config.seed_list)} seeds{doses}, tied and untied, "
-        f"{config.steps:,} steps, {config.engine} engine on {jax.device_count()} x {jax.devices()[0].device_kind}, "
-        f"in {config.out}"
-    )
-    ensemble = build_ensemble(config)
-    if "exact" not in ensemble.recorders:
-        number = exor.count_contexts(config.tasks[0], config.ordered)
-        console.warn(f"exact risk is left out: {number:,} contexts are more than {exor.MAX_CONTEXTS:,}")
-    trained = launch.train(ensemble, seeds, started, console, stop, models, conditions)
+    ensemble = build_ensemble(settings)
+    conditions, seeds = zip(*settings.members, strict=True)
+    models = 2 * len(seeds)
+    trained = train(ensemble, seeds, launched, console, stop, models, conditions)
     if not trained.finished:
         return 130
-    if run is None:
+    if directory is None:
         return 0
 
-    metrics = named_arrays(trained.records, config)
-    run.write_metrics(metrics)
-    found, drawn = (conclude if config.doses is None else conclude_doses)(config, metrics)
+    metrics = named_arrays(trained.records, settings)
+    directory.write_metrics(metrics)
+    found, plots = (conclude if settings.doses is None else conclude_doses)(settings, metrics)
     results = plain(
         {
             "experiment": "exor",
-            "variant": config.variant_name,
-            "engine": config.engine,
-            "bits": config.bits,
-            "one": config.tasks[0].one,
-            "model": config.model_settings,
-            "steps": config.steps,
+            "variant": settings.variant_name,
+            "engine": settings.engine,
+            "bits": settings.bits,
+            "one": settings.tasks[0].one,
+            "model": settings.model_settings,
+            "steps": settings.steps,
             **found,
-            "timing": launch.timing(trained, models),
+            "timing": timing(trained, models),
         }
     )
-    write_page = pages.page if config.doses is None else dose_response.page
-    launch.finish(run, config, results, facts, drawn, write_page, console)
+    write_page = page.page if settings.doses is None else dose_page.page
+    finish(directory, settings, results, facts, plots, write_page, console)
     return 0
+
+
+def announce(settings: Settings, console: Console) -> None:
+    """Say what is about to be trained, and what of it cannot be computed."""
+    doses = f" x {len(settings.tasks)} doses" if settings.doses is not None else ""
+    console.say(
+        f"EXor {settings.variant_name}, {settings.model} {settings.size}: {len(settings.seed_list)} seeds{doses}, tied and "
+        f"untied, {settings.steps:,} steps, {settings.engine} engine on {jax.device_count()} x "
+        f"{jax.devices()[0].device_kind}, in {settings.out}"
+    )
+    if (number := task.count_contexts(settings.tasks[0], settings.ordered)) > task.MAX_CONTEXTS:
+        console.warn(f"exact risk is left out: {number:,} contexts are more than {task.MAX_CONTEXTS:,}")
+
+
+def conclude(settings: Settings, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
+    """Return what results.json says of a run of one task, and its figures."""
+    exor = settings.tasks[0]
+    rows = {"all": task.strings(exor.bits), **task.split(exor.bits)}
+    best = {name: task.bayes(exor, strings) for name, strings in rows.items()}
+    found, runs = analyse(metrics, Symbols.of(exor), best["train"][1], 2 * settings.half_period)
+    bayes = {name: {"accuracy": accuracy, "cross_entropy": nats} for name, (accuracy, nats) in best.items()}
+    published_first = settings.figure_style == "published"
+    names = plots.symbol_names(len(exor.zero), len(exor.one))
+    figures = []
+    if found["seeds"]:
+        figures = plots.plot_all(metrics, runs, Symbols.of(exor), names, found["uses"], bayes, published_first)
+    return {"zero": exor.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **found}, figures
+
+
+def conclude_doses(settings: Settings, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
+    """Return what results.json says of a dose-and-response run, and its figures."""
+    assert settings.doses is not None
+    train_rows = task.split(settings.bits)["train"]
+    body, responses = analyse_doses(
+        metrics,
+        np.array([condition for condition, _ in settings.members]),
+        settings.doses,
+        [Symbols.of(exor) for exor in settings.tasks],
+        [task.bayes(exor, train_rows)[1] for exor in settings.tasks],
+        2 * settings.half_period,
+    )
+    return body, dose_page.plot_doses(responses) if body["seeds"] else []

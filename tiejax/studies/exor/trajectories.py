@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tiejax.geometry.distances import group_pairs, mean_distance
-from tiejax.statistics.arms import VARIANTS
+from tiejax.statistics.arms import ARMS
+from tiejax.studies.exor.task import EXor
 
 TABLES = ("input", "output")
 
@@ -29,6 +30,11 @@ class Symbols:
     used: Mapping[str, Sequence[int]]
     probability: Sequence[float]
 
+    @classmethod
+    def of(cls, task: EXor) -> "Symbols":
+        """Return the symbols of a task."""
+        return cls(task.vocabulary, task.even, task.odd, task.used, task.probability)
+
     def imbalance(self, bit: str) -> float:
         """Return the largest |ln(p_i / p_j)| between two used spellings of a bit: 0 where DH holds, NaN if there is one."""
         p = [self.probability[symbol] for symbol in self.used[bit]]
@@ -48,11 +54,11 @@ class Symbols:
 
 @dataclasses.dataclass(frozen=True)
 class Trajectories:
-    """Distances by table and pair over training, each `[variant, seed, record]`, and exact risks.
+    """Distances by table and pair over training, each `[arm, seed, record]`, and exact risks.
 
     relative: distance over the mean distance between spellings of 0 and spellings of 1 that occur, in the same table.
     window: first step of the last whole learning-rate cycle; final values are means over the records after it.
-    exact: by name, `[variant, seed, exact record, ...]` at `exact_steps`; empty where no exact risk was computed.
+    exact: by name, `[arm, seed, exact record, ...]` at `exact_steps`; empty where no exact risk was computed.
     """
 
     steps: np.ndarray
@@ -63,7 +69,7 @@ class Trajectories:
     exact: Mapping[str, np.ndarray]
 
     def final(self, values: np.ndarray, exact: bool = False, last: bool = False) -> np.ndarray:
-        """Return the mean over the window of `[variant, seed, record, ...]`, or the last record's value."""
+        """Return the mean over the window of `[arm, seed, record, ...]`, or the last record's value."""
         if last:
             return values[:, :, -1]
         steps = self.exact_steps if exact else self.steps
@@ -93,7 +99,7 @@ def trajectories(metrics: Mapping[str, np.ndarray], symbols: Symbols, cycle: int
 
 
 def solved(runs: Trajectories, bayes_cross_entropy: float) -> np.ndarray | None:
-    """Say `[variant, seed]` whether the final exact cross-entropy on the training split is within .1 nat of Bayes."""
+    """Say `[arm, seed]` whether the final exact cross-entropy on the training split is within .1 nat of Bayes."""
     if "cross_entropy" not in runs.exact:
         return None
     final = runs.final(runs.exact["cross_entropy"], exact=True)[..., 0]
@@ -101,7 +107,7 @@ def solved(runs: Trajectories, bayes_cross_entropy: float) -> np.ndarray | None:
 
 
 def output_gap(runs: Trajectories, symbols: Symbols) -> tuple[float, np.ndarray]:
-    r"""Return the bound |ln(p1 / p2)| and, `[variant, seed]`, the final value of the smallest |e1 - e2| |h| over contexts.
+    r"""Return the bound |ln(p1 / p2)| and, `[arm, seed]`, the final value of the smallest |e1 - e2| |h| over contexts.
 
     An optimal model has h . (e1 - e2) = ln(p1 / p2) in every context that asks for the pair's bit, hence
     |e1 - e2| |h| >= |ln(p1 / p2)|. Of more than two spellings, the likeliest and the least likely are compared.
@@ -113,28 +119,28 @@ def output_gap(runs: Trajectories, symbols: Symbols) -> tuple[float, np.ndarray]
 
 
 def summary(runs: Trajectories, splits: Sequence[str], last: bool = False) -> dict[str, Any]:
-    """Return final values by variant, each with one value per seed: the body of `final` in results.json.
+    """Return final values by arm, each with one value per seed: the body of `final` in results.json.
 
     `output_side` is what the theory says of an optimal output table, per pair as `exact_risk` measures it: the gap
     |e1 - e2| |h|, the mean log ratio h . (e1 - e2), and its root mean square distance from the true one.
     """
     body: dict[str, Any] = {}
-    for variant, name in enumerate(VARIANTS):
+    for arm, name in enumerate(ARMS):
         entry: dict[str, Any] = {}
         for measure in ("cross_entropy", "accuracy"):
             if measure in runs.exact:
-                values = runs.final(runs.exact[measure], exact=True, last=last)[variant]
+                values = runs.final(runs.exact[measure], exact=True, last=last)[arm]
                 entry[f"exact_{measure}"] = {split: values[:, k].tolist() for k, split in enumerate(splits)}
             else:
                 entry[f"exact_{measure}"] = None
         entry["output_side"] = {
-            name: runs.final(values, exact=True, last=last)[variant].tolist()
+            name: runs.final(values, exact=True, last=last)[arm].tolist()
             for name, values in runs.exact.items()
             if name.startswith(("gap_", "log_ratio_"))
         }
         for measure, tables in (("distance", runs.distance), ("relative_distance", runs.relative)):
             entry[measure] = {
-                table: {pair: runs.final(values, last=last)[variant].tolist() for pair, values in pairs.items()}
+                table: {pair: runs.final(values, last=last)[arm].tolist() for pair, values in pairs.items()}
                 for table, pairs in tables.items()
             }
         body[name] = entry

@@ -1,7 +1,7 @@
 """What a run of dynamic layer tying says: perplexity, memory and time of every method, and the claims as tests.
 
 Arrays are those of a run's `metrics.npz`, `[method, seed, ...]` and `[agent, seed, ...]`; all methods of a seed see the same
-batches, so differences are paired. Losses in nats a piece, times in seconds.
+batches, so differences are paired. Losses in nats a token, times in seconds.
 Source of the claims: Hay and Wolf, ICLR 2024; equal time, random ties, fixed maps and several seeds are ours.
 """
 
@@ -28,12 +28,12 @@ def distinct_layers(owner: np.ndarray) -> np.ndarray:
     return np.asarray((np.diff(np.sort(owner, axis=-1), axis=-1) != 0).sum(-1) + 1)
 
 
-def perplexity(loss: np.ndarray, pieces: float = 1.0) -> dict[str, Any]:
-    """Return the perplexity of losses `[seed]`, taken per `pieces` pieces (those of a word: perplexity per word).
+def perplexity(loss: np.ndarray, tokens: float = 1.0) -> dict[str, Any]:
+    """Return the perplexity of losses `[seed]`, taken per `tokens` tokens (those of a word: perplexity per word).
 
     mean, interval: exp of the mean over seeds and of its 95 % interval (Student's t), in nats; no interval for one seed.
     """
-    nats = np.asarray(loss, dtype=float) * pieces
+    nats = np.asarray(loss, dtype=float) * tokens
     interval = None
     if len(nats) > 1:
         half = stats.t.ppf(0.975, len(nats) - 1) * nats.std(ddof=1) / np.sqrt(len(nats))
@@ -78,7 +78,7 @@ def by_episode(values: np.ndarray, episode: np.ndarray) -> np.ndarray:
     return np.asarray(np.divide(summed, number, out=np.full(number.shape, np.nan), where=number > 0))
 
 
-def who_lasted(metrics: Metrics) -> tuple[np.ndarray, dict[str, Any]]:
+def finite_seeds(metrics: Metrics) -> tuple[np.ndarray, dict[str, Any]]:
     """Return which places of the seed axis stayed finite in every method, and what results.json says of the others."""
     seeds, steps = metrics["seeds"], metrics["validation_step"]
     lasting = np.isfinite(metrics["train_loss"]).all(-1) & np.isfinite(metrics["validation_loss"]).all(-1)
@@ -87,12 +87,12 @@ def who_lasted(metrics: Metrics) -> tuple[np.ndarray, dict[str, Any]]:
         trained = np.flatnonzero(~np.isfinite(metrics["train_loss"][method, seed]))
         validated = steps[~np.isfinite(metrics["validation_loss"][method, seed])]
         step = min([*trained[:1].tolist(), *validated[:1].tolist()])
-        left.append({"variant": str(metrics["methods"][method]), "seed": int(seeds[seed]), "step": step})
+        left.append({"arm": str(metrics["methods"][method]), "seed": int(seeds[seed]), "step": step})
     finite = np.asarray(lasting.all(axis=0))
     return finite, {"seeds": seeds[finite].tolist(), "excluded_seeds": seeds[~finite].tolist(), "non_finite": left}
 
 
-def of_seeds(metrics: Metrics, chosen: np.ndarray) -> dict[str, np.ndarray]:
+def select_seeds(metrics: Metrics, chosen: np.ndarray) -> dict[str, np.ndarray]:
     """Return the arrays of metrics.npz for the chosen places of the seed axis, which is the second where there are two."""
     kept = {name: values[:, chosen] if values.ndim > 1 else values for name, values in metrics.items()}
     return kept | {"seeds": metrics["seeds"][chosen]}
@@ -116,7 +116,7 @@ def _bytes(sizes: Sizes, distinct: np.ndarray) -> dict[str, Any]:
     }
 
 
-def summary(runs: Metrics, sizes: Sizes, pieces_per_word: Mapping[str, float], equal: Metrics) -> list[dict[str, Any]]:
+def summary(runs: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float], equal: Metrics) -> list[dict[str, Any]]:
     """Return what results.json says of every method, lists with one value a seed. equal: as `at_equal_time` gives it.
 
     train_perplexity: over the last tenth of the steps, with dropout where there is some.
@@ -135,7 +135,7 @@ def summary(runs: Metrics, sizes: Sizes, pieces_per_word: Mapping[str, float], e
                 "test_loss": test.tolist(),
                 "validation_loss": runs["validation_loss_best"][method].tolist(),
                 "test_perplexity": perplexity(test),
-                "test_perplexity_per_word": perplexity(test, pieces_per_word["test"]),
+                "test_perplexity_per_word": perplexity(test, tokens_per_word["test"]),
                 "validation_perplexity": perplexity(runs["validation_loss_best"][method]),
                 "equal_time_step": equal["step"][method].tolist(),
                 "equal_time_loss": equal["loss"][method].tolist(),
@@ -162,7 +162,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     def less(claim: str, first: str, second: str, statement: str, value: str = "test_loss", where: str = "test loss") -> None:
         if first in of and second in of:
             difference = np.array(of[first][value]) - np.array(of[second][value])
-            found.append(Claim(claim, statement, f"{where} (nats a piece), {first} - {second}; one a seed", difference, -1))
+            found.append(Claim(claim, statement, f"{where} (nats a token), {first} - {second}; one a seed", difference, -1))
 
     untied = "the agent's perplexity is not worse than the untied model's (supported: it is better; contradicted: it is worse)."
     less("perplexity/agent", "agent", "untied", f"On the same number of steps {untied}")
@@ -212,7 +212,7 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
 
 
 def analyse(
-    metrics: Metrics, sizes: Sizes, pieces_per_word: Mapping[str, float]
+    metrics: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what results.json says of a run, and the arrays of the seeds whose models all stayed finite.
 
@@ -221,15 +221,15 @@ def analyse(
     episode_reward, episode_q_loss, episode_distinct `[agent, seed, episode]` (means over its actions) and episode_owner
     `[agent, seed, episode, layer]` (the map at its end).
     """
-    finite, lasted = who_lasted(metrics)
-    runs = of_seeds(metrics, finite)
+    finite, lasted = finite_seeds(metrics)
+    runs = select_seeds(metrics, finite)
     found: dict[str, Any] = {**lasted, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
     if not finite.any():
         return found, runs
     seconds = seconds_of(runs["time_step"], runs["distinct"])
     runs["validation_seconds"] = seconds[..., runs["validation_step"]]
     equal = at_equal_time(seconds, runs["validation_step"], runs["validation_loss"])
-    found["methods"] = summary(runs, sizes, pieces_per_word, equal)
+    found["methods"] = summary(runs, sizes, tokens_per_word, equal)
     found["equal_time_s"] = equal["budget"].tolist()
     found["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in assess(claims(found["methods"]))]
     if len(runs.get("action_episode", ())):

@@ -13,7 +13,7 @@ from tiejax import tying
 from tiejax.studies.layer_tying import q_learning
 from tiejax.training.checkpoint import Checkpoints
 from tiejax.training.keys import stream
-from tiejax.training.layered import Layered, LayeredState, height_of
+from tiejax.training.layered import Layered, LayeredState, stack_size_of
 
 PyTree = Any
 Records = dict[str, dict[str, np.ndarray]]
@@ -141,12 +141,12 @@ class _Model:
     def of(cls, layered: Layered, protocol: Protocol, job: Job, data: Data, now: Now, log: Log) -> "_Model":
         """Return the model that a checkpoint holds, on its device."""
         ties = tying.LayerTies(*now.ties)
-        state, learner = layered.put(now.state, ties.owner), layered.place(now.learner)
+        state, learner = layered.to_device(now.state, ties.owner), layered.place(now.learner)
         return cls(layered, protocol, job, data, log, int(now.step), int(now.actions), ties, state, learner, Best(*now.best))
 
     @property
     def now(self) -> Now:
-        fetched = self.layered.fetch(self.state, self.ties.owner), jax.device_get(self.learner)
+        fetched = self.layered.to_host(self.state, self.ties.owner), jax.device_get(self.learner)
         return Now(np.asarray(np.int64(self.step)), np.asarray(np.int64(self.actions)), self.ties, *fetched, self.best)
 
     @property
@@ -154,15 +154,15 @@ class _Model:
         return jax.random.key(self.job.seed)
 
     @property
-    def uses(self) -> tying.Uses:
-        return tying.uses(self.ties, self.protocol.storage, self.protocol.gradient, self.protocol.rule)
+    def wiring(self) -> tying.Wiring:
+        return tying.wiring(self.ties, self.protocol.storage, self.protocol.gradient, self.protocol.rule)
 
     def prepare(self) -> None:
         """Compile what is known to be needed, and judge the model before its first step."""
         if self.job.chooser is not None:
             _compile_agent(self.layered, self.learner, self.ties)
         if self.step == 0:
-            self.layered.visit(self.state, self.data.group(self.job.seed, 0)[0], self.root, self.uses)
+            self.layered.visit(self.state, self.data.group(self.job.seed, 0)[0], self.root, self.wiring)
             self._note_size()
             self.validate()
 
@@ -191,21 +191,21 @@ class _Model:
         random = self.job.chooser == "random"
         epsilon = 1.0 if random else q_learning.epsilon_at(episode, self.protocol.epsilon_floor)
         key = jax.random.fold_in(stream(self.root, "choices"), self.actions)
-        told = self.layered.place((before.said, np.int32(layer), np.float32(epsilon), key))
+        told = self.layered.place((before.observation, np.int32(layer), np.float32(epsilon), key))
         action = int(_choose(self.learner.network, *told))
         self.ties = tying.choose(before, layer, action, self.protocol.rule)
         if not np.array_equal(before.owner, self.ties.owner):
             move = tying.move(before.owner, self.ties.owner, self.protocol.storage)
             self.state = self.layered.move(self.state, move)
         self.actions += 1
-        return _Acted(episode, layer, action, epsilon, before.said)
+        return _Acted(episode, layer, action, epsilon, before.observation)
 
     def train(self, batches: Sequence[Any], clock: _Clock) -> list[jax.Array]:
         """Return the losses of these batches, one step on each."""
-        losses, uses = [], self.uses
+        losses, wiring = [], self.wiring
         for batch in batches:
             key = jax.random.fold_in(stream(self.root, "dropout"), self.step)
-            self.state, loss = self.layered.step(self.state, batch, key, uses)
+            self.state, loss = self.layered.step(self.state, batch, key, wiring)
             losses.append(loss)
             self.step += 1
             if self.step % self.protocol.validate_every == 0 or self.step == self.protocol.steps:
@@ -216,8 +216,8 @@ class _Model:
 
     def learn(self, acted: "_Acted", batch: Any) -> tuple[jax.Array, Any]:
         """Return the reward, of a batch that nobody is trained on, and the squared error that the agent learns from."""
-        reward = q_learning.reward_of(self.protocol.reward, self.layered.loss(self.state.params, batch, self.uses))
-        told = acted.said, np.int32(acted.layer), np.int32(acted.action), reward, self.ties.said
+        reward = q_learning.reward_of(self.protocol.reward, self.layered.loss(self.state.params, batch, self.wiring))
+        told = acted.observation, np.int32(acted.layer), np.int32(acted.action), reward, self.ties.observation
         if self.job.chooser == "random":
             return reward, np.float32(np.nan)
         self.learner, q_loss = _learn(self.learner, q_learning.Transition(*self.layered.place(told)))
@@ -225,36 +225,36 @@ class _Model:
 
     def validate(self) -> None:
         """Record the loss of the blocks that choose the best step, and keep the model if it is the best so far."""
-        loss = _mean_loss(self.layered, self.state.params, self.data.selection, self.uses)
+        loss = _mean_loss(self.layered, self.state.params, self.data.selection, self.wiring)
         self.log.add("validation", step=self.step, loss=loss)
         if loss < self.best.loss:
-            params = self.layered.fetch_params(self.state.params, self.ties.owner)
+            params = self.layered.params_to_host(self.state.params, self.ties.owner)
             self.best = Best(np.asarray(loss), np.asarray(np.int64(self.step)), self.ties.owner.copy(), params)
 
     def judge(self) -> None:
         """Record the losses of the best step on all that was held out, and the maps."""
         best = self.best
-        params = self.layered.put_params(best.params, best.owner)
+        params = self.layered.params_to_device(best.params, best.owner)
         # Whose use trains what makes no difference here.
         ties = tying.LayerTies(best.owner, np.ones(self.protocol.layers, bool), best.owner)
-        uses = tying.uses(ties, self.protocol.storage, "all", "resolved")
-        losses = {split: _mean_loss(self.layered, params, batches, uses) for split, batches in self.data.held_out.items()}
+        wiring = tying.wiring(ties, self.protocol.storage, "all", "resolved")
+        losses = {split: _mean_loss(self.layered, params, batches, wiring) for split, batches in self.data.held_out.items()}
         self.log.add("final", best_step=int(best.step), best_owner=best.owner, final_owner=self.ties.owner, **losses)
 
     def _note_size(self) -> None:
-        height = height_of(self.state.params)
-        if height not in self.log.known("size", "height"):
-            self.log.add("size", height=height, **self.layered.sizes[height]._asdict())
+        stack_size = stack_size_of(self.state.params)
+        if stack_size not in self.log.known("size", "stack_size"):
+            self.log.add("size", stack_size=stack_size, **self.layered.sizes[stack_size]._asdict())
 
 
 class _Acted(NamedTuple):
-    """What an agent has done; said: the state that it was told before."""
+    """What an agent has done; observation: the state that it was told before."""
 
     episode: int
     layer: int
     action: int
     epsilon: float
-    said: tying.Owner
+    observation: tying.Owner
 
 
 def run_job(
@@ -299,13 +299,13 @@ _choose, _learn = jax.jit(q_learning.choose), jax.jit(q_learning.learn)
 def _compile_agent(layered: Layered, learner: q_learning.Learner, ties: tying.LayerTies) -> None:
     """Let the agent's functions be compiled, which is not part of anybody's time."""
     one, key = np.int32(1), jax.random.key(0)
-    jax.block_until_ready(_choose(learner.network, *layered.place((ties.said, one, np.float32(1), key))))
-    transition = q_learning.Transition(*layered.place((ties.said, one, one, np.float32(0), ties.said)))
+    jax.block_until_ready(_choose(learner.network, *layered.place((ties.observation, one, np.float32(1), key))))
+    transition = q_learning.Transition(*layered.place((ties.observation, one, one, np.float32(0), ties.observation)))
     jax.block_until_ready(_learn(learner, transition))
 
 
-def _mean_loss(layered: Layered, params: PyTree, batches: Sequence[tuple[Any, float]], uses: tying.Uses) -> float:
-    losses = [layered.loss(params, batch, uses) for batch, _ in batches]
+def _mean_loss(layered: Layered, params: PyTree, batches: Sequence[tuple[Any, float]], wiring: tying.Wiring) -> float:
+    losses = [layered.loss(params, batch, wiring) for batch, _ in batches]
     return float(np.average([float(loss) for loss in losses], weights=[weight for _, weight in batches]))
 
 
@@ -314,7 +314,7 @@ def _begin(layered: Layered, protocol: Protocol, job: Job) -> Now:
     root, ties = jax.random.key(job.seed), tying.start_ties(protocol.layers, protocol.start, protocol.rule)
     if job.owner is not None:
         ties = tying.LayerTies(job.owner, np.isin(np.arange(protocol.layers), job.owner), job.owner)
-    state = layered.fetch(layered.start(root, ties.owner), ties.owner)
+    state = layered.to_host(layered.start(root, ties.owner), ties.owner)
     learner = jax.device_get(q_learning.start(stream(root, "agent"), protocol.layers))
     zero = np.asarray(np.int64(0))
     return Now(zero, zero, ties, state, learner, Best(np.asarray(np.inf), zero, ties.owner, state.params))

@@ -15,12 +15,13 @@ import numpy as np
 import safetensors.flax
 
 from tiejax import training, tying
-from tiejax.runs.console import Console, counted
+from tiejax.reporting.words import counted
+from tiejax.runs.console import Console
 from tiejax.runs.run_directory import RunDirectory
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.layer_tying.job import Data, Job, Protocol, Records, run_job
 from tiejax.studies.layer_tying.model import TABLES, build
-from tiejax.studies.layer_tying.settings import AFTER_AGENT, AGENTS, Config
+from tiejax.studies.layer_tying.settings import AFTER_AGENT, AGENTS, Settings
 from tiejax.studies.layer_tying.text import Text, build_data
 from tiejax.training.layered import Layered, stack_of, with_stack
 
@@ -30,41 +31,41 @@ RANDOM_MAPS = 1004  # a stream of randomness that nothing else draws from
 FINISHED = "finished"
 
 
-def protocol_of(config: Config) -> "Protocol":
+def protocol_of(settings: Settings) -> "Protocol":
     """Return what all models of a resolved configuration have in common."""
 
-    assert config.steps is not None
+    assert settings.steps is not None
     return Protocol(
-        config.layers,
-        config.steps,
-        config.k,
-        config.ties,
-        config.start,
-        config.gradient,
-        config.storage,
-        config.reward,
-        config.epsilon_floor,
-        config.validate_every,
+        settings.layers,
+        settings.steps,
+        settings.k,
+        settings.ties,
+        settings.start,
+        settings.gradient,
+        settings.storage,
+        settings.reward,
+        settings.epsilon_floor,
+        settings.validate_every,
     )
 
 
-def job_of(config: Config, method: str, seed: int, of_agent: "Records | None") -> "Job":
+def job_of(settings: Settings, method: str, seed: int, of_agent: "Records | None") -> "Job":
     """Return one model of a run; of_agent: the records of the agent of its seed, where the method waits for it."""
 
     if method in AGENTS:
         return Job(method, seed, AGENTS[method], None)  # type: ignore[arg-type]
-    assert config.distinct is not None
+    assert settings.distinct is not None
     if method == "found-map":
         assert of_agent is not None
         group = of_agent["final"]["best_owner"][0]
         return Job(method, seed, None, tying.of_groups(group))
     if method == "random-map":
-        number = config.distinct if of_agent is None else len(np.unique(of_agent["final"]["best_owner"][0]))
+        number = settings.distinct if of_agent is None else len(np.unique(of_agent["final"]["best_owner"][0]))
         rng = np.random.default_rng([seed, RANDOM_MAPS])
-        return Job(method, seed, None, tying.random_map(config.layers, number, rng))
-    if config.maps and method in config.maps:
-        return Job(method, seed, None, tying.check_owner(config.maps[method]))
-    return Job(method, seed, None, tying.static_map(method, config.layers, config.distinct))
+        return Job(method, seed, None, tying.random_map(settings.layers, number, rng))
+    if settings.maps and method in settings.maps:
+        return Job(method, seed, None, tying.check_owner(settings.maps[method]))
+    return Job(method, seed, None, tying.static_map(method, settings.layers, settings.distinct))
 
 
 def name_of(method: str, seed: int) -> str:
@@ -79,7 +80,7 @@ def weights_file(params: Any, owner: np.ndarray) -> bytes:
     of tables that are one.
     """
 
-    # As `put` takes a fetched state, so that it holds whatever rule the ties are by.
+    # As `to_device` takes a fetched state, so that it holds whatever rule the ties are by.
     stack = jax.tree.map(lambda leaf: leaf[np.unique(owner)], stack_of(params))
     leaves = jax.tree_util.tree_leaves_with_path(with_stack(params, stack))
     named = {jax.tree_util.keystr(path, simple=True, separator="/"): jax.numpy.asarray(leaf) for path, leaf in leaves}
@@ -92,17 +93,17 @@ def weights_file(params: Any, owner: np.ndarray) -> bytes:
 class Jobs:
     """The models of a run, dealt out over devices: each trains one at a time, and takes the next that waits for nothing."""
 
-    def __init__(self, config: Config, text: Text, run: RunDirectory, resume: bool, console: Console) -> None:
-        self._config, self._text, self._run, self._resume, self._console = config, text, run, resume, console
+    def __init__(self, settings: Settings, text: Text, run: RunDirectory, resume: bool, console: Console) -> None:
+        self._config, self._text, self._run, self._resume, self._console = settings, text, run, resume, console
         self._lock = threading.Lock()
-        self._every = [(method, seed) for method in config.names for seed in config.seed_list]
+        self._every = [(method, seed) for method in settings.names for seed in settings.seed_list]
         files = {one: run.path / FINISHED / f"{name_of(*one)}.npz" for one in self._every}
         self.records: dict[tuple[str, int], Records] = {one: read_records(path) for one, path in files.items() if path.exists()}
         for one in self.records:  # killed between writing the one and removing the other, a run leaves both
             run.remove(f"checkpoints/{name_of(*one)}")
         self._waiting = [one for one in self._every if one not in self.records]
-        assert config.steps is not None
-        self.total, self.done = len(self._every) * config.steps, len(self.records) * config.steps
+        assert settings.steps is not None
+        self.total, self.done = len(self._every) * settings.steps, len(self.records) * settings.steps
         self.here, self.compile_s = 0, 0.0
         self.began, self.train_s = time.perf_counter(), 0.0
 
@@ -182,7 +183,7 @@ class Jobs:
         with self._lock:
             self.records[method, seed] = records
         number, loss = len(np.unique(records["final"]["final_owner"][0])), float(records["final"]["test"][0])
-        self._console.say(f"{method}, seed {seed}: {counted(number, 'distinct layer')}, test loss {loss:.4f} nats a piece")
+        self._console.say(f"{method}, seed {seed}: {counted(number, 'distinct layer')}, test loss {loss:.4f} nats a token")
 
 
 def written_records(records: "Records") -> bytes:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from tiejax.reporting import page as report
+from tiejax.reporting.finding import finding
 from tiejax.reporting.sections import excluded, performance, reproduction
-from tiejax.runs.console import counted
+from tiejax.reporting.words import counted
 from tiejax.studies.layer_tying.plots import FEWEST_SEEDS, _mib, final_maps
 from tiejax.studies.text_mlm.page import written
 
@@ -119,8 +120,8 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
 
 
 def _data_words(data: Mapping[str, Any]) -> str:
-    splits = [f"{part['pieces']:,} ({part['words']:,} words) for {name}" for name, part in data["splits"].items()]
-    return f"pieces: {', '.join(splits)}; fingerprint {data['fingerprint'][:16]}"
+    splits = [f"{part['tokens']:,} ({part['words']:,} words) for {name}" for name, part in data["splits"].items()]
+    return f"tokens: {', '.join(splits)}; fingerprint {data['fingerprint'][:16]}"
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
@@ -136,27 +137,27 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
 
 def page(
     results: Mapping[str, Any],
-    config: Mapping[str, Any],
-    config_text: str,
+    settings: Mapping[str, Any],
+    settings_text: str,
     facts: Mapping[str, Any],
     drawn: Sequence[tuple[str, Path]],
 ) -> str:
-    """Return the HTML page of a run. config: resolved; facts: environment.json; drawn: captions and PNG files."""
-    shape = f"{config['layers']} layers of width {config['width']}"
-    more = "".join(f"; {written({name: value})}" for name, value in results["model"].items() if name not in config)
+    """Return the HTML page of a run. settings: resolved; facts: environment.json; drawn: captions and PNG files."""
+    shape = f"{settings['layers']} layers of width {settings['width']}"
+    more = "".join(f"; {written({name: value})}" for name, value in results["model"].items() if name not in settings)
     budgets = [f"{_shown(budget, ',.0f')} s" for budget in results["equal_time_s"]]
     setting = {
-        "corpus": ", ".join(map(str, config["corpus"])) or "the prose that CPython carries",
+        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that CPython carries",
         "data": _data_words(results["data"]),
-        "tokenizer": f"{config['tokenizer'] or 'byte-level BPE trained on the corpus'}, "
+        "tokenizer": f"{settings['tokenizer'] or 'byte-level BPE trained on the corpus'}, "
         f"vocabulary {results['data']['vocabulary']:,}",
-        "model": f"{config['architecture']}, {shape}, {config['heads']} heads, context {config['context']:,}, dropout "
-        f"{config['dropout']:g}, {config['objective']}{more}",
-        "training": f"{results['steps']:,} steps of {config['batch_size']} blocks, learning rate {config['learning_rate']:g}, "
-        f"weight decay {config['weight_decay']:g}; storage {config['storage']}",
-        "ties": f"{config['ties']}, gradient {config['gradient']}, moments {config['moments']}, start {config['start']}",
-        "agent": f"{config['layers'] - 1} actions an episode, k = {config['k']} batches an action, reward {config['reward']}, "
-        f"epsilon at least {config['epsilon_floor']:g}",
+        "model": f"{settings['architecture']}, {shape}, {settings['heads']} heads, context {settings['context']:,}, dropout "
+        f"{settings['dropout']:g}, {settings['objective']}{more}",
+        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, learning rate {settings['learning_rate']:g}, "
+        f"weight decay {settings['weight_decay']:g}; storage {settings['storage']}",
+        "ties": f"{settings['ties']}, gradient {settings['gradient']}, moments {settings['moments']}, start {settings['start']}",
+        "agent": f"{settings['layers'] - 1} actions an episode, k = {settings['k']} batches an action, reward {settings['reward']}, "
+        f"epsilon at least {settings['epsilon_floor']:g}",
         "departures": "the paper has k = 15, epsilon at least .1, reward negative-ppl; its published code k = 4, epsilon at "
         "least .01, ties published, gradient owner, start frozen-random, reward clipped-ppl, and the best step chosen on the "
         "test split; ours are told above",
@@ -175,10 +176,11 @@ def page(
         **performance(results["timing"], facts),
     }
     return report.render(
-        title=f"Dynamic layer tying: {config['architecture']}, {shape}",
+        title=f"Dynamic layer tying: {settings['architecture']}, {shape}",
         question="While a transformer trains, an agent decides of one layer after the other whether it has weights of its own "
         "or copies an earlier one. Does the model end as well as an untied one, in how much less memory, and does the agent do "
         "better than chance or a fixed map?",
+        finding=finding(results["claims"], ("perplexity/agent", "memory/mean", "learns/random-agent")),
         setting=setting,
         notes=_notes(results),
         claims={
@@ -189,5 +191,5 @@ def page(
         },
         figures=drawn,
         numbers=tables(results),
-        reproduce=reproduction(facts, config_text),
+        reproduce=reproduction(facts, settings_text),
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.reporting.plot import Drawn
+from tiejax.reporting.plot import Plot
 from tiejax.studies.layer_tying import figures as layer_figures
 from tiejax.studies.layer_tying.figures import MIB
 from tiejax.studies.layer_tying.page import _shown
@@ -19,7 +19,7 @@ FEWEST_SEEDS = 6  # below, paired tests decide nothing
 Metrics = Mapping[str, np.ndarray]
 
 
-def tie_maps(runs: Metrics) -> Drawn:
+def tie_maps(runs: Metrics) -> Plot:
     """Draw which layer each layer copies at the end of every episode, a row an agent, a panel a seed."""
     shown = runs["seeds"][:MOST_SEEDS]
     rows = {
@@ -27,7 +27,7 @@ def tie_maps(runs: Metrics) -> Drawn:
         for agent, name in enumerate(runs["agents"])
     }
     some = f" The first {MOST_SEEDS} of {len(runs['seeds'])} seeds." if len(runs["seeds"]) > MOST_SEEDS else ""
-    return Drawn(
+    return Plot(
         "map",
         "The tying map over time, at the end of each episode: the colour is the layer that a layer copies; a layer of its own "
         f"colour is independent.{some}",
@@ -35,12 +35,12 @@ def tie_maps(runs: Metrics) -> Drawn:
     )
 
 
-def learning(runs: Metrics) -> Drawn:
+def learning(runs: Metrics) -> Plot:
     """Draw validation perplexity of every method over steps and over time."""
     names = [str(name) for name in runs["methods"]]
-    return Drawn(
+    return Plot(
         "learning",
-        "Validation perplexity per piece (on the blocks that select the best step) over steps and over seconds of training. "
+        "Validation perplexity per token (on the blocks that select the best step) over steps and over seconds of training. "
         "Thin: one seed each; thick: mean over seeds (of nats, and of seconds); broken: fixed maps. The first steps, with "
         "perplexities far above all last ones, lie outside. A step counts for the median time of all steps of its method with "
         "as many distinct layers.",
@@ -52,16 +52,16 @@ def learning(runs: Metrics) -> Drawn:
     )
 
 
-def methods(rows: Sequence[Mapping[str, Any]]) -> Drawn:
+def methods(rows: Sequence[Mapping[str, Any]]) -> Plot:
     """Draw perplexity, memory and time of every method; rows: as results.json has them."""
     panels = {
-        "test perplexity per piece": {row["method"]: row["test_perplexity"]["seeds"] for row in rows},
+        "test perplexity per token": {row["method"]: row["test_perplexity"]["seeds"] for row in rows},
         "parameters, gradients, optimizer (MiB)": {
             row["method"]: [value / MIB for value in row["bytes"]["stored_bytes"]["seeds"]] for row in rows
         },
         "seconds a step": {row["method"]: row["seconds_per_step"]["seeds"] for row in rows},
     }
-    return Drawn(
+    return Plot(
         "methods",
         "Test perplexity at the best step, bytes of parameters, gradients and optimizer state together (mean over training), "
         "and time of a training step (median over steps). One dot a seed; bars: means.",
@@ -69,7 +69,7 @@ def methods(rows: Sequence[Mapping[str, Any]]) -> Drawn:
     )
 
 
-def agents(runs: Metrics) -> Drawn:
+def agents(runs: Metrics) -> Plot:
     """Draw what the agents see and do over episodes."""
     names = [str(name) for name in runs["agents"]]
     panels = {
@@ -78,7 +78,7 @@ def agents(runs: Metrics) -> Drawn:
         "Q loss": dict(zip(names, runs["episode_q_loss"], strict=True)),
         "epsilon": {"agent" if "agent" in names else names[0]: runs["episode_epsilon"][None]},
     }
-    return Drawn(
+    return Plot(
         "agent",
         "The agents over episodes: distinct layers, reward and squared error of Q, means over the actions of an episode, and "
         "epsilon, the probability of a random action, at its end. Thin: one seed each; thick: mean over seeds.",
@@ -98,9 +98,9 @@ def final_maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[
     return found
 
 
-def maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Drawn:
+def maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Plot:
     """Draw the final map of every method and seed."""
-    return Drawn(
+    return Plot(
         "maps",
         "The map that each method ended with: of each layer, the number of the layer whose weights it uses. One row where all "
         "seeds have the same.",
@@ -108,7 +108,7 @@ def maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Drawn:
     )
 
 
-def drawn(runs: Metrics, found: Mapping[str, Any]) -> list[Drawn]:
+def plot_all(runs: Metrics, found: Mapping[str, Any]) -> list[Plot]:
     """Draw a run; nothing if no seed lasted. runs, found: what the analysis gives."""
     if not found["seeds"]:
         return []

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Literal
 
-from tiejax.runs import launch
-from tiejax.settings import checks, command_line
-from tiejax.settings.command_line import BadInput
+from tiejax.settings import checks
+from tiejax.settings.command_line import BadInput, CommandLine
+from tiejax.settings.study import SWITCHES, Study
 
 AGENTS = {"agent": "learner", "random-agent": "random"}
 
@@ -17,7 +17,7 @@ METHODS = (*AGENTS, "untied", "all-one", "sequence", "cycle", "cycle-reversed", 
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Settings:
     """Dynamic layer tying: an agent's ties against none, fixed maps and random ones.
 
     Args:
@@ -30,10 +30,10 @@ class Config:
         data_dir: where prepared text and trained vocabularies are kept (default: tiejax in the user's cache)
         tokenizer: folder with GPT-2's vocab.json and merges.txt (or encoder.json and vocab.bpe), a tokenizer.json, or a name on
             the hub (default: byte-level BPE trained on the training text)
-        vocab_size: pieces of the trained vocabulary
-        context: pieces of a block, the begin piece included
+        vocab_size: tokens of the trained vocabulary
+        context: tokens of a block, the begin token included
         architecture: block of GPT-2 (pre-LN) or of BERT (post-LN)
-        objective: causal predicts the next piece, masked a masked one (15 %, as BERT)
+        objective: causal predicts the next token, masked a masked one (15 %, as BERT)
         layers: number of layers
         width: width of embeddings and hidden states
         heads: attention heads
@@ -114,7 +114,7 @@ class Config:
     checkpoint_every: float = 30.0
     out: str = "runs/layer_tying"
 
-    def resolved(self) -> "Config":
+    def resolved(self) -> "Settings":
         """Return the configuration with every default written out; raises BadInput if it makes no sense."""
         if self.steps is not None and self.episodes is not None:
             raise BadInput("--steps and --episodes: give one of them")
@@ -127,9 +127,9 @@ class Config:
             given["data_dir"] = checks.default_data_dir()
         given["feed_forward"] = 4 * self.width if self.feed_forward is None else self.feed_forward
         given["distinct"] = max(1, self.layers // 4) if self.distinct is None else self.distinct
-        config = Config(**given)
-        config.check()
-        return config
+        settings = Settings(**given)
+        settings.check()
+        return settings
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
@@ -141,7 +141,7 @@ class Config:
         if not 0 <= self.epsilon_floor <= 1:
             raise BadInput(f"--epsilon_floor: must lie between 0 and 1, got {self.epsilon_floor}")
         if not 2 <= self.context <= 65536:
-            raise BadInput(f"--context: must lie between 2, a begin piece and another, and 65536, got {self.context}")
+            raise BadInput(f"--context: must lie between 2, a begin token and another, and 65536, got {self.context}")
         checks.check_model(self)
         if self.distinct is not None and self.distinct > self.layers:
             raise BadInput(f"--distinct: {self.distinct} is more than --layers {self.layers}")
@@ -183,17 +183,19 @@ class Config:
         return [*sorted(own, key=lambda name: name not in AGENTS), *(self.maps or {}), *late]
 
 
-EXPERIMENT = launch.Experiment(
-    Config,
-    command_line.CommandLine(
+STUDY = Study(
+    "layer_tying",
+    Settings,
+    CommandLine(
         description="Train a transformer whose layers are tied and untied by an agent that learns while the model does and, on "
         "the same batches, models untied, with fixed maps and with random ones; report perplexities, memory, time and ties, "
         "with figures and a report in a run directory.",
         example="Example: python experiments/layer_tying.py --corpus wikitext-2/ --seeds 3. Settings, the published ones among "
         "them, are in configs/layer_tying/. Every method of every seed is a model of its own, one on each device at a time. "
         "What was interrupted goes on with the same command and --resume.",
-        switches={name: text for name, text in launch.SWITCHES.items() if name != "distributed"},
+        switches={name: text for name, text in SWITCHES.items() if name != "distributed"},
     ),
-    free=("checkpoint_every", "data_dir"),
-    alone=True,
+    module="tiejax.studies.layer_tying.study",
+    may_change=("checkpoint_every", "data_dir"),
+    single_process=True,
 )

@@ -7,46 +7,46 @@ import jax
 import numpy as np
 
 from tiejax import training
-from tiejax.runs import launch
 from tiejax.runs.console import Console
+from tiejax.runs.resume import own_tokenizer
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.layer_tying.job import Data
-from tiejax.studies.layer_tying.settings import Config
+from tiejax.studies.layer_tying.settings import Settings
 from tiejax.text import blocks, streams
 from tiejax.text.corpus import CorpusError
 from tiejax.text.streams import Streams
 
 
 class Text(NamedTuple):
-    """What is trained on: streams of pieces, and each cut into blocks."""
+    """What is trained on: streams of tokens, and each cut into blocks."""
 
     streams: "Streams"
     blocks: dict[str, np.ndarray]
 
 
-def prepare(config: Config, console: Console, resume: bool = False) -> Text:
+def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
     """Return the text of a configuration, in blocks; raises BadInput.
 
     resume: with the vocabulary that the run was started with.
     """
 
-    assert config.data_dir is not None
+    assert settings.data_dir is not None
     try:
         with console.preparing() as progress:
             found = streams.prepare(
-                config.corpus,
-                config.validation,
-                config.test,
-                launch.tokenizer_of(config, resume),
-                config.vocab_size,
-                Path(config.data_dir).expanduser(),
-                text_feature=config.text_feature,
-                tfds_dir=config.tfds_dir,
+                settings.corpus,
+                settings.validation,
+                settings.test,
+                own_tokenizer(settings, resume),
+                settings.vocab_size,
+                Path(settings.data_dir).expanduser(),
+                text_feature=settings.text_feature,
+                tfds_dir=settings.tfds_dir,
                 say=console.say,
                 progress=progress,
             )
         of_split = {
-            name: blocks.blocks(found.split(name), config.context, found.begin) for name in ("train", "validation", "test")
+            name: blocks.blocks(found.split(name), settings.context, found.begin) for name in ("train", "validation", "test")
         }
     except CorpusError as error:
         raise BadInput(str(error)) from None
@@ -54,20 +54,20 @@ def prepare(config: Config, console: Console, resume: bool = False) -> Text:
 
 
 class Batch(NamedTuple):
-    """Blocks of pieces, how much each counts, and what masks are drawn with."""
+    """Blocks of tokens, how much each counts, and what masks are drawn with."""
 
     tokens: Any
     weight: Any
     key: Any
 
 
-def build_data(config: Config, text: Text) -> "Data":
+def build_data(settings: Settings, text: Text) -> "Data":
     """Return the batches of a run: those of a group are drawn at random, the same for every method of a seed."""
 
-    ones = np.ones(config.batch_size, np.float32)
+    ones = np.ones(settings.batch_size, np.float32)
 
     def group(seed: int, number: int) -> list[Batch]:
-        drawn = blocks.batch(text.blocks["train"], config.batch_size, seed, number, config.k + 1)
+        drawn = blocks.batch(text.blocks["train"], settings.batch_size, seed, number, settings.k + 1)
         masks = jax.random.fold_in(training.stream(jax.random.key(seed), "masks"), number)
         return [Batch(tokens, ones, jax.random.fold_in(masks, place)) for place, tokens in enumerate(drawn)]
 
@@ -77,15 +77,15 @@ def build_data(config: Config, text: Text) -> "Data":
         if most is not None and most < len(whole):
             chosen = np.arange(most) * len(whole) // most
         masks, found = training.stream(jax.random.key(0), f"{split} masks"), []
-        for first in range(0, len(chosen), config.batch_size):
-            rows = chosen[first : first + config.batch_size]
-            filled = np.resize(rows, config.batch_size)
-            weight = (np.arange(config.batch_size) < len(rows)).astype(np.float32)
+        for first in range(0, len(chosen), settings.batch_size):
+            rows = chosen[first : first + settings.batch_size]
+            filled = np.resize(rows, settings.batch_size)
+            weight = (np.arange(settings.batch_size) < len(rows)).astype(np.float32)
             found.append((Batch(whole[filled], weight, jax.random.fold_in(masks, first)), float(len(rows))))
         return found
 
     return Data(
         group,
-        held_out("validation", config.validation_blocks),
-        {split: held_out(split, config.test_blocks) for split in ("validation", "test")},
+        held_out("validation", settings.validation_blocks),
+        {split: held_out(split, settings.test_blocks) for split in ("validation", "test")},
     )

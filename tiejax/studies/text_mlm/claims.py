@@ -1,7 +1,7 @@
 """What a run on text says: how twins and unrelated words move, what tying costs, and the claims as tests.
 
-Arrays are those of a run's `metrics.npz`, `[variant, seed, record, ...]` with variants (untied, tied). A twin means the same
-as its word. Drawn with probability .5 it is also as likely, so that the distributional hypothesis (DH) holds for the two;
+Arrays are those of a run's `metrics.npz`, `[arm, seed, record, ...]` with arms (untied, tied). A twin means the same
+as its word. Plot with probability .5 it is also as likely, so that the distributional hypothesis (DH) holds for the two;
 with any other probability DH fails for them: conflict twins.
 Source of the claims: Bertolotti and Cazzola, ICML 2024; conflict twins, several seeds and validation loss are ours.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.geometry.uses import over_training
-from tiejax.statistics.arms import VARIANTS, of_seeds, who_lasted
+from tiejax.statistics.arms import ARMS, finite_seeds, select_seeds
 from tiejax.statistics.claims import Claim, assess
 
 TABLES = {"input": "untied input table", "output": "untied output table", "tied": "tied table"}
@@ -32,7 +32,7 @@ def kind(probability: float) -> str:
 
 
 def final(values: np.ndarray) -> np.ndarray:
-    """Return the mean over the last tenth of the records, at least the last, of `[variant, seed, record, ...]`."""
+    """Return the mean over the last tenth of the records, at least the last, of `[arm, seed, record, ...]`."""
     return np.asarray(values[:, :, -_late(values.shape[2]) :].mean(2, dtype=float))
 
 
@@ -41,9 +41,9 @@ def _late(records: int) -> int:
 
 
 def final_by_bucket(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the mean over all targets of the last tenth of the records, `[variant, seed, bucket]`; NaN where there is none.
+    """Return the mean over all targets of the last tenth of the records, `[arm, seed, bucket]`; NaN where there is none.
 
-    values: `[variant, seed, record, bucket]`, means over the counted targets, ignored where counts are 0.
+    values: `[arm, seed, record, bucket]`, means over the counted targets, ignored where counts are 0.
     """
     late = slice(-_late(values.shape[2]), None)
     weights = counts[:, :, late].astype(float)
@@ -53,7 +53,7 @@ def final_by_bucket(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def distance_ratio(metrics: Metrics, name: str) -> np.ndarray:
-    """Return d_end / d_start `[variant, seed, pair]` of `distance_input` or `distance_output`.
+    """Return d_end / d_start `[arm, seed, pair]` of `distance_input` or `distance_output`.
 
     d_start: at the first record. d_end: the mean over the last tenth of the records.
     """
@@ -70,7 +70,7 @@ def claims(metrics: Metrics, decay: float) -> list[Claim]:
     seeds of the first pair, the second and so on of the two sets: single pairs, so that those of both sets vary.
     decay: how far weight decay alone draws any pair together, -ln(d_end / d_start).
     """
-    change = {table: np.log(distance_ratio(metrics, name)[variant]) for table, (name, variant) in RECORDED.items()}
+    change = {table: np.log(distance_ratio(metrics, name)[arm]) for table, (name, arm) in RECORDED.items()}
     kind_of_pair = np.array([kind(p) for p in metrics["set_probability"]])[metrics["pair_set"]]
     is_kind = {name: kind_of_pair == name for name in ("holding", "conflict", "unrelated")}
     rows: list[Claim] = []
@@ -97,15 +97,29 @@ def claims(metrics: Metrics, decay: float) -> list[Claim]:
             rows.append(Claim(f"{claim}/{table}/{over}s", f"{statement} ({TABLES[table]}).", described, value, sign))
 
     for table in TABLES:
-        add("converge", table, "holding", "Twins for whom DH holds come together, more than unrelated words", -1, "unrelated")
+        add(
+            "converge",
+            table,
+            "holding",
+            "Twins for whom DH holds come together, more than unrelated words",
+            -1,
+            "unrelated",
+        )
     add("conflict-converge", "input", "conflict", "Conflict twins come together, more than unrelated words", -1, "unrelated")
     for table in ("output", "tied"):
-        add("conflict-apart", table, "conflict", "Conflict twins stay farther apart than twins for whom DH holds", 1, "holding")
+        add(
+            "conflict-apart",
+            table,
+            "conflict",
+            "Conflict twins stay farther apart than twins for whom DH holds",
+            1,
+            "holding",
+        )
     for table in TABLES:
         add("unrelated", table, "unrelated", "Unrelated words come together no more than by weight decay", 1, None)
 
     where = "as it does for the conflict twins" if is_kind["conflict"].any() else "and no planted set violates it"
-    for measure, unit, sign in (("loss", "nats a masked piece", 1), ("accuracy", "fraction of masked pieces", -1)):
+    for measure, unit, sign in (("loss", "nats a masked token", 1), ("accuracy", "fraction of masked tokens", -1)):
         untied, tied = final(metrics[f"validation_{measure}"])
         rows.append(
             Claim(
@@ -120,9 +134,9 @@ def claims(metrics: Metrics, decay: float) -> list[Claim]:
 
 
 def summary(metrics: Metrics) -> dict[str, Any]:
-    """Return final values by variant, each with one value a seed: the body of `final` in results.json.
+    """Return final values by arm, each with one value a seed: the body of `final` in results.json.
 
-    Losses in nats a masked piece, distances and norms Euclidean; distances and their ratios are medians over the pairs of a
+    Losses in nats a masked token, distances and norms Euclidean; distances and their ratios are medians over the pairs of a
     set. Of tied models, `input` and `output` are the same table.
     """
     names, places = [str(name) for name in metrics["set_names"]], metrics["pair_set"]
@@ -133,25 +147,25 @@ def summary(metrics: Metrics) -> dict[str, Any]:
     }
     tables = ("input", "output")
     body: dict[str, Any] = {}
-    for variant, variant_name in enumerate(VARIANTS):
+    for arm, arm_name in enumerate(ARMS):
 
-        def by_set(values: np.ndarray, variant: int = variant) -> dict[str, list[float]]:
+        def by_set(values: np.ndarray, arm: int = arm) -> dict[str, list[float]]:
             return {
-                name: np.median(values[variant][:, places == place], axis=1).tolist()
+                name: np.median(values[arm][:, places == place], axis=1).tolist()
                 for place, name in enumerate(names)
                 if (places == place).any()
             }
 
         scalars = ("validation_loss", "validation_accuracy", "train_loss", "train_accuracy")
-        body[variant_name] = {
-            **{name: final(metrics[name])[variant].tolist() for name in scalars},
+        body[arm_name] = {
+            **{name: final(metrics[name])[arm].tolist() for name in scalars},
             **{
                 f"validation_{measure}_by_bucket": {
-                    bucket: values[variant, :, place].tolist() for place, bucket in enumerate(buckets)
+                    bucket: values[arm, :, place].tolist() for place, bucket in enumerate(buckets)
                 }
                 for measure, values in by_bucket.items()
             },
-            "norm": {table: final(metrics[f"norm_{table}"])[variant].tolist() for table in tables},
+            "norm": {table: final(metrics[f"norm_{table}"])[arm].tolist() for table in tables},
             "distance_start": {table: by_set(metrics[f"distance_{table}"][:, :, 0].astype(float)) for table in tables},
             "distance_end": {table: by_set(final(metrics[f"distance_{table}"])) for table in tables},
             "distance_ratio": {table: by_set(distance_ratio(metrics, f"distance_{table}")) for table in tables},
@@ -163,10 +177,10 @@ def analyse(metrics: Metrics, decay: float) -> tuple[dict[str, Any], dict[str, n
     """Return what results.json says of a run, and the arrays of the seeds whose members all stayed finite.
 
     metrics: the arrays of metrics.npz. decay: as for `claims`. The body's `distance_ratio_by_pair` has the median over seeds of
-    every pair, by table; `overflow` the most masked positions that one recorded batch of a variant left out.
+    every pair, by table; `overflow` the most masked positions that one recorded batch of an arm left out.
     """
-    finite, lasted = who_lasted(metrics)
-    runs = of_seeds(metrics, finite)
+    finite, lasted = finite_seeds(metrics)
+    runs = select_seeds(metrics, finite)
     probability = metrics["set_probability"].tolist()
     found: dict[str, Any] = {
         **lasted,
@@ -179,19 +193,16 @@ def analyse(metrics: Metrics, decay: float) -> tuple[dict[str, Any], dict[str, n
             }
             for place, (name, p) in enumerate(zip(metrics["set_names"], probability, strict=True))
         ],
-        "overflow": {name: int(metrics["overflow"][variant].max()) for variant, name in enumerate(VARIANTS)},
+        "overflow": {name: int(metrics["overflow"][arm].max()) for arm, name in enumerate(ARMS)},
         "final": summary(runs),
         "uses": [],
         "distance_ratio_by_pair": [],
         "claims": [],
     }
     if finite.any():
-        found["uses"] = over_training(runs["step"], runs["use_ratio"], runs["use_cosine"], VARIANTS)
+        found["uses"] = over_training(runs["step"], runs["use_ratio"], runs["use_cosine"], ARMS)
         found["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in assess(claims(runs, decay))]
-        ratio = {
-            table: np.median(distance_ratio(runs, name)[variant], axis=0).tolist()
-            for table, (name, variant) in RECORDED.items()
-        }
+        ratio = {table: np.median(distance_ratio(runs, name)[arm], axis=0).tolist() for table, (name, arm) in RECORDED.items()}
         found["distance_ratio_by_pair"] = [
             {
                 "pair": str(words),

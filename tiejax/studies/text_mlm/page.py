@@ -5,16 +5,21 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.reporting import page as report
+from tiejax.reporting.finding import finding
 from tiejax.reporting.sections import excluded, flat, medians, performance, reproduction, training_of
-from tiejax.reporting.uses import VARIANTS, uses_table
+from tiejax.reporting.uses import uses_table
+from tiejax.statistics.arms import ARMS
 from tiejax.studies.text_mlm.plots import TABLES
+
+# The claims that answer the question of the page.
+LEAD = ("converge/tied/seeds", "conflict-apart/tied/seeds", "tying/validation-loss")
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the numbers of the report: medians and quartiles by variant, every seed, every pair of twins."""
+    """Return the numbers of the report: medians and quartiles by arm, every seed, every pair of twins."""
     if not results["seeds"]:
         return {}
-    untied, tied = (flat(results["final"][variant]) for variant in VARIANTS)
+    untied, tied = (flat(results["final"][arm]) for arm in ARMS)
     shown = {"validation loss": "loss", "validation accuracy": "accuracy"}
     by_seed = [
         [str(seed), *(f"{side[name][row]:.4f}" for name in shown for side in (untied, tied))]
@@ -29,7 +34,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     return {
         "Numbers: median [quartiles] over seeds, final values": medians(untied, tied),
         "Numbers: every seed, validation": (
-            ["seed", *(f"{title}: {side}" for title in shown.values() for side in VARIANTS)],
+            ["seed", *(f"{title}: {side}" for title in shown.values() for side in ARMS)],
             by_seed,
         ),
         "Numbers: every pair of twins, distance at the end / at the start (median over seeds)": (
@@ -50,7 +55,7 @@ def written(value: Any) -> str:
 
 def data_words(data: Mapping[str, Any]) -> str:
     """Write how much text a run was trained on, for the page's setting."""
-    splits = [f"{part['sentences']:,} ({part['pieces']:,} pieces) for {name}" for name, part in data["splits"].items()]
+    splits = [f"{part['sentences']:,} ({part['tokens']:,} tokens) for {name}" for name, part in data["splits"].items()]
     return (
         f"sentences: {', '.join(splits)}; {data['dropped']:,} too short, {data['cut']:,} cut; "
         f"fingerprint {data['fingerprint'][:16]}"
@@ -72,29 +77,29 @@ def _speed(timing: Mapping[str, Any]) -> dict[str, str]:
     if not timing["train_s"]:
         return {}
     idle = "" if timing["idle_share"] is None else f", device idle {timing['idle_share']:.1%} of the time"
-    return {"speed": f"{timing['tokens_per_s']:,.0f} real pieces per second, {timing['padding']:.1%} padding{idle}"}
+    return {"speed": f"{timing['tokens_per_s']:,.0f} real tokens per second, {timing['padding']:.1%} padding{idle}"}
 
 
 def page(
     results: Mapping[str, Any],
-    config: Mapping[str, Any],
-    config_text: str,
+    settings: Mapping[str, Any],
+    settings_text: str,
     facts: Mapping[str, Any],
     drawn: Sequence[tuple[str, Path]],
 ) -> str:
-    """Return the HTML page of a run. config: resolved; facts: environment.json; drawn: captions and PNG files."""
+    """Return the HTML page of a run. settings: resolved; facts: environment.json; drawn: captions and PNG files."""
     reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
-    shape = f"{config['layers']} layers of width {config['width']}"
-    more = "".join(f"; {written({name: value})}" for name, value in results["model"].items() if name not in config)
+    shape = f"{settings['layers']} layers of width {settings['width']}"
+    more = "".join(f"; {written({name: value})}" for name, value in results["model"].items() if name not in settings)
     setting = {
-        "corpus": ", ".join(map(str, config["corpus"])) or "the prose that CPython carries",
+        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that CPython carries",
         "data": data_words(results["data"]),
-        "tokenizer": f"{config['tokenizer'] or 'WordPiece trained on the corpus'}, vocabulary {config['vocab_size']:,}",
+        "tokenizer": f"{settings['tokenizer'] or 'WordPiece trained on the corpus'}, vocabulary {settings['vocab_size']:,}",
         "pairs": "; ".join(_set_words(entry) for entry in results["sets"]),
-        "model": f"{shape}, {config['heads']} heads, feed-forward {config['feed_forward']}{more}",
+        "model": f"{shape}, {settings['heads']} heads, feed-forward {settings['feed_forward']}{more}",
         "seeds": f"{len(results['seeds'])}, each tied and untied from the same initial values on the same batches",
-        "training": f"{training_of(results, config)}, batches of {config['batch_size']} sentences",
-        "reach": f"the learning rates sum to {reach:.3g}, about the farthest that {config['optimizer']} moves a coordinate; "
+        "training": f"{training_of(results, settings)}, batches of {settings['batch_size']} sentences",
+        "reach": f"the learning rates sum to {reach:.3g}, about the farthest that {settings['optimizer']} moves a coordinate; "
         f"the words of a pair start {initial:.3g} apart a coordinate",
         "claims": "those marked so are reported by the paper, the others ours. …/seeds: one difference a seed; …/pairs: one a "
         "pair, which says nothing of other seeds. At the end: the mean over the last tenth of the records",
@@ -110,11 +115,12 @@ def page(
             "run, even if both went straight to each other. Only the direction in which pairs move can be judged."
         )
     if most := max(results["overflow"].values()):
-        notes.append(f"Up to {most:,} masked pieces of a batch had no slot and were left out of the loss.")
+        notes.append(f"Up to {most:,} masked tokens of a batch had no slot and were left out of the loss.")
     return report.render(
         title=f"Masked language modelling on text: tied against untied, {shape}",
         question="Every planted twin means the same as its word. Do input, output and tied embeddings draw the two together, "
         "also where they are not equally likely, so that the distributional hypothesis (DH) fails? And what does tying cost?",
+        finding=finding(results["claims"], LEAD),
         setting=setting,
         notes=notes,
         claims={
@@ -124,6 +130,6 @@ def page(
             ]
         },
         figures=drawn,
-        numbers=tables(results) | uses_table(results["uses"]),
-        reproduce=reproduction(facts, config_text),
+        numbers=tables(results) | uses_table(results["uses"], ARMS),
+        reproduce=reproduction(facts, settings_text),
     )

@@ -8,8 +8,9 @@ import numpy as np
 
 from tiejax.reporting import figures
 from tiejax.reporting.panels import PANELS
-from tiejax.reporting.plot import Drawn
-from tiejax.reporting.uses import VARIANTS, uses
+from tiejax.reporting.plot import Plot
+from tiejax.reporting.uses import plot_uses
+from tiejax.statistics.arms import ARMS
 
 PUBLISHED_TOP = 5.0
 
@@ -46,7 +47,7 @@ def occurring(sets: Sequence[Mapping[str, Any]]) -> list[Set]:
     return sorted(found)
 
 
-def distances(metrics: Metrics, sets: Sequence[Set]) -> list[Drawn]:
+def distances(metrics: Metrics, sets: Sequence[Set]) -> list[Plot]:
     """Draw the distances of all pairs over training, and the first seed's as the paper prints them."""
     steps, colours = metrics["step"], {one.label: one.colour for one in sets}
 
@@ -54,22 +55,21 @@ def distances(metrics: Metrics, sets: Sequence[Set]) -> list[Drawn]:
         """Return curves `[pair, record]` by table and set; of_variant: [seed, record, pair] -> [record, pair]."""
         return {
             title: {
-                one.label: of_variant(metrics[f"distance_{table}"][variant])[:, metrics["pair_set"] == one.place].T
-                for one in sets
+                one.label: of_variant(metrics[f"distance_{table}"][arm])[:, metrics["pair_set"] == one.place].T for one in sets
             }
-            for title, (table, variant) in PANELS.items()
+            for title, (table, arm) in PANELS.items()
         }
 
     first = panels(lambda values: values[0])
     highest = max(values.mean(0).max() for curves in first.values() for values in curves.values())
     return [
-        Drawn(
+        Plot(
             "distance",
             "Distance of the two words of a pair over training. Thin: one pair each, the median over seeds; thick: the median "
             "over the pairs of a set.",
             figures.three_panels(steps, panels(lambda values: np.median(values, axis=0)), "Euclidean distance", colours),
         ),
-        Drawn(
+        Plot(
             "distance_published",
             f"The same as the paper prints it: mean and 95 % band over the pairs of one seed (seed {metrics['seeds'][0]}).",
             figures.three_panels_published(steps, first, colours, every=1, top=max(PUBLISHED_TOP, 1.1 * highest)),
@@ -77,13 +77,13 @@ def distances(metrics: Metrics, sets: Sequence[Set]) -> list[Drawn]:
     ]
 
 
-def ratios(by_pair: Sequence[Mapping[str, Any]], sets: Sequence[Set]) -> Drawn:
+def ratios(by_pair: Sequence[Mapping[str, Any]], sets: Sequence[Set]) -> Plot:
     """Draw how far every pair still is; by_pair: as results.json has it, distance at the end / at the start by table."""
     panels = {
         title: {one.label: np.array([row[table] for row in by_pair if row["set"] == one.name]) for one in sets}
         for title, table in zip(PANELS, TABLES, strict=True)
     }
-    return Drawn(
+    return Plot(
         "distance_ratio",
         "Distance at the end (mean over the last tenth of the records) over that at the start. One dot a pair, the median over "
         "seeds, in the order of the lists of words; bars: medians; dotted: as far as at the start.",
@@ -91,28 +91,28 @@ def ratios(by_pair: Sequence[Mapping[str, Any]], sets: Sequence[Set]) -> Drawn:
     )
 
 
-def learning(metrics: Metrics) -> Drawn:
+def learning(metrics: Metrics) -> Plot:
     """Draw validation and training loss and accuracy over training, every seed."""
     panels = {
         f"{split} {title}": (
             metrics["validation_step" if split == "validation" else "step"],
-            dict(zip(VARIANTS, metrics[f"{split}_{measure}"], strict=True)),
+            dict(zip(ARMS, metrics[f"{split}_{measure}"], strict=True)),
             math.nan,
         )
         for split in ("validation", "train")
-        for measure, title in (("loss", "loss (nats a masked piece)"), ("accuracy", "accuracy"))
+        for measure, title in (("loss", "loss (nats a masked token)"), ("accuracy", "accuracy"))
     }
-    return Drawn(
+    return Plot(
         "learning",
-        "Loss and accuracy at the masked pieces over training, on the validation split and on the batch of the step. Thin: one "
+        "Loss and accuracy at the masked tokens over training, on the validation split and on the batch of the step. Thin: one "
         "seed each; thick: median. The first record, of untrained models, may lie outside.",
         figures.learning_curves(panels),
     )
 
 
-def final_values(final: Mapping[str, Any], sets: Sequence[Set]) -> Drawn:
+def final_values(final: Mapping[str, Any], sets: Sequence[Set]) -> Plot:
     """Draw final validation loss and accuracy and how far pairs still are, untied against tied; final: as in results.json."""
-    untied, tied = (final[variant] for variant in VARIANTS)
+    untied, tied = (final[arm] for arm in ARMS)
     panels = {
         f"validation {measure}": (np.array(untied[f"validation_{measure}"]), np.array(tied[f"validation_{measure}"]))
         for measure in ("loss", "accuracy")
@@ -122,25 +122,25 @@ def final_values(final: Mapping[str, Any], sets: Sequence[Set]) -> Drawn:
             title = f"distance, end / start,\n{one.label},\nuntied {table} - tied"
             separate, shared = (np.array(side["distance_ratio"][table][one.name]) for side in (untied, tied))
             panels[title] = separate, shared
-    return Drawn(
+    return Plot(
         "paired_final",
         "Final values (mean over the last tenth of the records), untied against tied: one line a seed, bars: medians. "
         "Distances: medians over the pairs of a set.",
-        figures.paired_values(panels),
+        figures.paired_values(panels, ARMS),
     )
 
 
-def buckets(metrics: Metrics, final: Mapping[str, Any]) -> Drawn:
-    """Draw final validation loss and accuracy by how frequent the masked piece is; final: as in results.json."""
+def buckets(metrics: Metrics, final: Mapping[str, Any]) -> Plot:
+    """Draw final validation loss and accuracy by how frequent the masked token is; final: as in results.json."""
     names = [str(name) for name in metrics["bucket_names"]]
 
-    def values(measure: str, variant: str) -> np.ndarray:
-        by_name = final[variant][f"validation_{measure}_by_bucket"]
+    def values(measure: str, arm: str) -> np.ndarray:
+        by_name = final[arm][f"validation_{measure}_by_bucket"]
         return np.array([by_name[name] for name in names], dtype=float).T
 
-    return Drawn(
+    return Plot(
         "buckets",
-        "Final validation loss and accuracy by the masked piece's rank of frequency in the training split (and of twins), "
+        "Final validation loss and accuracy by the masked token's rank of frequency in the training split (and of twins), "
         "untied beside tied, and what tying changes. One dot a seed; bars: medians.",
         figures.by_bucket(
             names,
@@ -152,17 +152,17 @@ def buckets(metrics: Metrics, final: Mapping[str, Any]) -> Drawn:
     )
 
 
-def norms(metrics: Metrics) -> Drawn:
+def norms(metrics: Metrics) -> Plot:
     """Draw the mean norm of each table's rows over training."""
-    curves = {title: metrics[f"norm_{table}"][variant] for title, (table, variant) in PANELS.items()}
-    return Drawn(
+    curves = {title: metrics[f"norm_{table}"][arm] for title, (table, arm) in PANELS.items()}
+    return Plot(
         "norms",
         "Mean Euclidean norm of the rows of each table over training. Thin: one seed each; thick: median.",
         figures.curves_by_name(metrics["step"], curves, "mean norm of the rows", TABLE_COLOURS),
     )
 
 
-def drawn(metrics: Metrics, results: Mapping[str, Any]) -> list[Drawn]:
+def plot_all(metrics: Metrics, results: Mapping[str, Any]) -> list[Plot]:
     """Draw all figures of a run; metrics and results: what the analysis returns, none if no seed stayed finite."""
     if not results["seeds"]:
         return []
@@ -174,5 +174,5 @@ def drawn(metrics: Metrics, results: Mapping[str, Any]) -> list[Drawn]:
         final_values(results["final"], sets),
         buckets(metrics, results["final"]),
         norms(metrics),
-        uses(metrics, [str(name) for name in metrics["bucket_names"]], results["uses"]),
+        plot_uses(metrics, [str(name) for name in metrics["bucket_names"]], results["uses"]),
     ]

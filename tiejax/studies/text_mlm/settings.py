@@ -3,9 +3,10 @@
 import dataclasses
 from typing import Literal
 
-from tiejax.runs import launch
-from tiejax.settings import checks, command_line
-from tiejax.settings.command_line import BadInput
+from tiejax.runs.environment import cores
+from tiejax.settings import checks
+from tiejax.settings.command_line import BadInput, CommandLine
+from tiejax.settings.study import SWITCHES, Study
 from tiejax.text import twins as planting
 
 
@@ -16,7 +17,7 @@ def default_twins() -> dict[str, list[str]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Settings:
     """Masked-LM pre-training on text, tied against untied.
 
     Args:
@@ -27,9 +28,9 @@ class Config:
         data_dir: where prepared text and trained vocabularies are kept (default: tiejax in the user's cache)
         tokenizer: vocab.txt of a BERT WordPiece, a tokenizer.json, or a name on the hub (default: WordPiece trained on the
             corpus)
-        vocab_size: pieces of the trained vocabulary
-        max_length: pieces to which a sentence is cut, [CLS] and [SEP] included; also the length of a packed row
-        min_length: sentences of fewer pieces are left out
+        vocab_size: tokens of the trained vocabulary
+        max_length: tokens to which a sentence is cut, [CLS] and [SEP] included; also the length of a packed row
+        min_length: sentences of fewer tokens are left out
         twins: sets of twins, probability of the twin -> words; at .5 the distributional hypothesis holds, at any other it fails
             (default: every other of the 100 common words at .5, the others at .1); YAML wants quotes around "on" and "no"
         missing_words: what becomes of a twin whose word is not in the vocabulary: leave_out, or as_unknown, a twin of [UNK]
@@ -118,7 +119,7 @@ class Config:
     tensorboard: bool = False
     out: str = "runs/text_mlm"
 
-    def resolved(self) -> "Config":
+    def resolved(self) -> "Settings":
         """Return the configuration with every default written out; raises BadInput if it makes no sense."""
         if self.steps is not None and self.epochs is not None:
             raise BadInput("--steps and --epochs: give one of them")
@@ -129,9 +130,9 @@ class Config:
             given["data_dir"] = checks.default_data_dir()
         if self.twins is None:
             given["twins"] = default_twins()
-        config = Config(**given)
-        config.check()
-        return config
+        settings = Settings(**given)
+        settings.check()
+        return settings
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
@@ -156,7 +157,7 @@ class Config:
         checks.check_not_negative(self, ("learning_rate", "minimum_learning_rate", "weight_decay", "eps", "embedding_std"))
         checks.check_positive(self, ("epochs", "checkpoint_every"))
         if not 3 <= self.max_length <= 4096:
-            raise BadInput(f"--max_length: must lie between 3, for [CLS], a piece and [SEP], and 4096, got {self.max_length}")
+            raise BadInput(f"--max_length: must lie between 3, for [CLS], a token and [SEP], and 4096, got {self.max_length}")
         if not 3 <= self.min_length <= self.max_length:
             raise BadInput(f"--min_length: must lie between 3 and --max_length {self.max_length}, got {self.min_length}")
         checks.check_model(self)
@@ -175,15 +176,19 @@ class Config:
         return {float(probability): words for probability, words in (self.twins or {}).items()}
 
 
-EXPERIMENT = launch.Experiment(
-    Config,
-    command_line.CommandLine(
+STUDY = Study(
+    "text_mlm",
+    Settings,
+    CommandLine(
         description="Train tied and untied masked language models on text in which common words have planted twins, and report "
         "how twins and unrelated words move, with paired statistics, figures and a report in a run directory.",
         example="Example: python experiments/text_mlm.py --corpus novels/ --seeds 4 --steps 3000. Settings, the published ones "
         "among them, are in configs/text_mlm/. Text is prepared once and found again. A run that was interrupted goes on with "
         "the same command and --resume.",
-        switches=launch.SWITCHES,
+        switches=SWITCHES,
     ),
-    free=("checkpoint_every", "data_dir", "mesh"),
+    module="tiejax.studies.text_mlm.study",
+    may_change=("checkpoint_every", "data_dir", "mesh"),
+    # One device a core is faster where members can be dealt out evenly, one device over all cores where they cannot.
+    device_a_core=lambda settings: settings.mesh is not None or len(settings.seed_list) % cores() == 0,
 )

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tiejax.runs import environment, launch
 from tiejax.runs.console import Console
+from tiejax.runs.resume import own_tokenizer
 from tiejax.settings.command_line import BadInput
-from tiejax.studies.text_mlm.settings import Config
+from tiejax.studies.text_mlm.settings import Settings
 from tiejax.text import masking as text_batches
 from tiejax.text import packing as text_rows
 from tiejax.text import twins as planting
@@ -33,7 +33,7 @@ class Text(NamedTuple):
     tokenizer: bytes
 
 
-class Plan(NamedTuple):
+class StepPlan(NamedTuple):
     """What the text decides of a run. rows: of a step. slots: of a device's part of them. mesh: devices a member."""
 
     steps: int
@@ -42,10 +42,10 @@ class Plan(NamedTuple):
     slots: int
     mesh: int
     padding: float  # its share of the rows
-    tokens: float  # real pieces of one step
+    tokens: float  # real tokens of one step
 
 
-def prepare(config: Config, console: Console, resume: bool = False) -> tuple[Text, Plan]:
+def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple[Text, StepPlan]:
     """Return the text of a configuration and the plan that follows from it; raises BadInput.
 
     resume: with the vocabulary that the run was started with.
@@ -53,39 +53,35 @@ def prepare(config: Config, console: Console, resume: bool = False) -> tuple[Tex
 
     try:
         with console.preparing() as progress:
-            assert config.data_dir is not None
+            assert settings.data_dir is not None
             prepared = prepare_text(
-                config.corpus,
-                launch.tokenizer_of(config, resume),
-                config.vocab_size,
-                config.max_length,
-                config.min_length,
-                Path(config.data_dir).expanduser(),
-                text_feature=config.text_feature,
-                tfds_dir=config.tfds_dir,
+                settings.corpus,
+                own_tokenizer(settings, resume),
+                settings.vocab_size,
+                settings.max_length,
+                settings.min_length,
+                Path(settings.data_dir).expanduser(),
+                text_feature=settings.text_feature,
+                tfds_dir=settings.tfds_dir,
                 say=console.say,
                 progress=progress,
             )
-            text = read(config, prepared, console.warn)
+            text = read(settings, prepared, console.warn)
     except CorpusError as error:
         raise BadInput(str(error)) from None
-    # One device a core is faster where the members can be dealt out evenly, one device over all cores where they cannot.
-    if config.mesh is not None or len(config.seed_list) % environment.cores() == 0:
-        environment.one_device_a_core()
-
-    return text, plan(config, text, jax.device_count(), jax.local_device_count())
+    return text, plan(settings, text, jax.device_count(), jax.local_device_count())
 
 
-def read(config: Config, prepared: "Prepared", warn: Callable[[str], None] = lambda line: None) -> Text:
+def read(settings: Settings, prepared: "Prepared", warn: Callable[[str], None] = lambda line: None) -> Text:
     """Return the sentences of a prepared text, with the twins of a configuration; raises BadInput."""
     vocabulary = prepared.vocabulary
-    unknown = vocabulary.unknown if config.missing_words == "as_unknown" else None
+    unknown = vocabulary.unknown if settings.missing_words == "as_unknown" else None
     try:
-        twins, missing = planting.plant(config.sets, vocabulary.size, vocabulary.id_of, unknown)
+        twins, missing = planting.plant(settings.sets, vocabulary.size, vocabulary.id_of, unknown)
     except ValueError as error:
         raise BadInput(f"--twins: {error}") from None
     if missing:
-        become = "a twin of the unknown piece" if unknown is not None else "left out"
+        become = "a twin of the unknown token" if unknown is not None else "left out"
         warn(f"not in the vocabulary, so {become}: {', '.join(missing)}")
     train, validation = prepared.split("train"), prepared.split("validation")
     for name, sentences in (("training", train), ("validation", validation)):
@@ -95,29 +91,29 @@ def read(config: Config, prepared: "Prepared", warn: Callable[[str], None] = lam
     return Text(vocabulary, twins, train, validation, facts, prepared.tokenizer_file.read_bytes())
 
 
-def plan(config: Config, text: Text, devices: int, local: int) -> Plan:
+def plan(settings: Settings, text: Text, devices: int, local: int) -> StepPlan:
     """Return steps, rows and devices a member for so many devices, so many of them to a process; raises BadInput."""
 
     # A process holds whole members, or an equal part of one.
     fitting = [size for size in range(1, devices + 1) if devices % size == 0 and (local % size == 0 or size % local == 0)]
-    mesh = config.mesh
+    mesh = settings.mesh
     if mesh is None:
-        mesh = min(size for size in fitting if len(config.seed_list) % (devices // size) == 0)
+        mesh = min(size for size in fitting if len(settings.seed_list) % (devices // size) == 0)
     elif mesh not in fitting:
         raise BadInput(f"--mesh: {mesh} devices a member do not fit {devices} devices; give {', '.join(map(str, fitting))}")
-    lengths, packed = np.diff(text.train.offsets), config.packing == "packed"
-    rows = text_rows.rows_for(lengths, config.batch_size, config.max_length) if packed else config.batch_size
-    if rows * config.max_length > 2**24:
-        raise BadInput(f"--batch_size: {config.batch_size} sentences make {rows * config.max_length:,} places, too many")
-    row = text_rows.filling(lengths, config.max_length, packed)
-    visited = config.steps
+    lengths, packed = np.diff(text.train.offsets), settings.packing == "packed"
+    rows = text_rows.rows_for(lengths, settings.batch_size, settings.max_length) if packed else settings.batch_size
+    if rows * settings.max_length > 2**24:
+        raise BadInput(f"--batch_size: {settings.batch_size} sentences make {rows * settings.max_length:,} places, too many")
+    row = text_rows.filling(lengths, settings.max_length, packed)
+    visited = settings.steps
     if visited is None:
-        assert config.epochs is not None
-        visited = max(1, round(config.epochs * float(lengths.sum()) / (rows * row.pieces)))
+        assert settings.epochs is not None
+        visited = max(1, round(settings.epochs * float(lengths.sum()) / (rows * row.tokens)))
     own = -(-rows // mesh)
-    slots = text_batches.slots_for(own * row.maskable, own * row.variance, own * config.max_length)
-    padding = 1 - row.pieces / config.max_length
-    return Plan(visited, config.half_period or visited, rows, slots, mesh, padding, rows * row.pieces)
+    slots = text_batches.slots_for(own * row.maskable, own * row.variance, own * settings.max_length)
+    padding = 1 - row.tokens / settings.max_length
+    return StepPlan(visited, settings.half_period or visited, rows, slots, mesh, padding, rows * row.tokens)
 
 
 def pairs_of(text: Text) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
@@ -126,7 +122,7 @@ def pairs_of(text: Text) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
     Every word and its twin, set by set, then as many unrelated pairs of words as the paper takes.
     """
     twins, unknown = text.twins, text.vocabulary.unknown
-    # The unknown piece is never a target, its twin is: as targets go, the twin is all there is.
+    # The unknown token is never a target, its twin is: as targets go, the twin is all there is.
     target = [1.0 if own == unknown else p for own, p in zip(twins.ids, twins.probability, strict=True)]
     probabilities = sorted(set(target), key=lambda p: (p != 0.5, -p))
     found: list[tuple[int, int]] = []
@@ -144,7 +140,7 @@ def pairs_of(text: Text) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
         found.append((twins.ids[first], twins.ids[second]))
         words.append(f"{twins.words[first]}/{twins.words[second]}")
         of_set.append(len(probabilities))
-    names = ["twin of the unknown piece" if p == 1 else f"twins {f'{p:g}'.removeprefix('0')}" for p in probabilities]
+    names = ["twin of the unknown token" if p == 1 else f"twins {f'{p:g}'.removeprefix('0')}" for p in probabilities]
     return found, {
         "pair_words": np.array(words),
         "pair_set": np.array(of_set, dtype=int),

@@ -6,23 +6,21 @@ from collections.abc import Mapping
 import numpy as np
 
 from tiejax import training
-from tiejax.studies.exor import study as base
-from tiejax.studies.untying.settings import Config
+from tiejax.studies.exor import ensemble as base
+from tiejax.studies.untying.settings import Settings
 from tiejax.training import Ensemble
 
 
-def build_ensemble(config: Config) -> "Ensemble":
-    """Return the members of a resolved configuration: EXor's, with a phase for each variant."""
+def build_ensemble(settings: Settings) -> "Ensemble":
+    """Return the members of a resolved configuration: EXor's, with a phase for each arm."""
 
-    assert config.steps is not None
-    variants = config.variants
-    switches, phases = training.of_variants(
-        variants.step.tolist(), config.steps, variants.policy.tolist(), variants.new.tolist()
-    )
-    optimizer = base.make_optimizer(config, counts="leaf")
-    return dataclasses.replace(base.build_ensemble(config), optimizer=optimizer, switches=switches, phases=phases)
+    assert settings.steps is not None
+    arms = settings.arms
+    arm_ties, phases = training.phases_of_arms(arms.step.tolist(), settings.steps, arms.policy.tolist(), arms.new.tolist())
+    optimizer = base.make_optimizer(settings, counts="leaf")
+    return dataclasses.replace(base.build_ensemble(settings), optimizer=optimizer, arm_ties=arm_ties, phases=phases)
 
 
-def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], config: Config) -> dict[str, np.ndarray]:
-    """Return the records as the arrays of metrics.npz: `[variant, seed, record, ...]`, exact ones under `exact_`."""
-    return base.named_arrays(records, config) | config.variants.arrays
+def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:
+    """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, exact ones under `exact_`."""
+    return base.named_arrays(records, settings) | settings.arms.arrays

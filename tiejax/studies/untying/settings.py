@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Literal
 
-from tiejax.runs import launch
-from tiejax.settings import checks, command_line
-from tiejax.settings.command_line import BadInput
-from tiejax.statistics.untie_curve import Variants
-from tiejax.studies.exor import study as base
+from tiejax.settings import checks
+from tiejax.settings.command_line import BadInput, CommandLine
+from tiejax.settings.study import SWITCHES, Study
+from tiejax.statistics.untie_curve import Arms
+from tiejax.studies.exor import settings as exor
 
 Policy = Literal["copy", "zero", "zero-keep-count", "split"]
 
@@ -16,7 +16,7 @@ POLICIES: tuple[Policy, ...] = ("copy", "zero", "zero-keep-count", "split")
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(base.Config):
+class Settings(exor.Settings):
     """EXor, tied and then untied.
 
     Args:
@@ -36,19 +36,19 @@ class Config(base.Config):
     new: list[Literal["input", "output"]] = dataclasses.field(default_factory=lambda: ["output", "input"])
     record_every: int = 2500
 
-    def resolved(self) -> "Config":
+    def resolved(self) -> "Settings":
         """Return the configuration with every default written out; raises BadInput if it makes no sense."""
         if self.doses is not None:
             raise BadInput("--doses: is no setting of this experiment; give one distribution")
         named = self.variant or ("main" if self.zero is None and self.one is None else "custom")
         out = self.out or f"runs/untying/{named}-{self.model}-{self.size}"
-        config = super(Config, dataclasses.replace(self, out=out)).resolved()
-        assert isinstance(config, Config)
-        assert config.steps is not None
+        settings = super(Settings, dataclasses.replace(self, out=out)).resolved()
+        assert isinstance(settings, Settings)
+        assert settings.steps is not None
         if self.untie_at is not None:
-            return config
-        whole = range(2 * self.half_period, config.steps, 2 * self.half_period)
-        return dataclasses.replace(config, untie_at=list(whole) or [0.25, 0.5, 0.75])
+            return settings
+        whole = range(2 * self.half_period, settings.steps, 2 * self.half_period)
+        return dataclasses.replace(settings, untie_at=list(whole) or [0.25, 0.5, 0.75])
 
     def check(self) -> None:
         super().check()
@@ -61,21 +61,24 @@ class Config(base.Config):
         checks.check_untie_at(self)
 
     @property
-    def variants(self) -> "Variants":
-        """The variants of every seed: three ends, and the curves."""
-        from tiejax.statistics.untie_curve import Variants
+    def arms(self) -> "Arms":
+        """The arms of every seed: three ends, and the curves."""
+        from tiejax.statistics.untie_curve import Arms
 
         assert self.steps is not None
-        return Variants.of(self.untie_at or [], self.steps, self.policies, self.new)
+        return Arms.of(self.untie_at or [], self.steps, self.policies, self.new)
 
 
-COMMAND = command_line.CommandLine(
-    description="Train models on EXor that are tied up to some step and untied from then on, for many steps, policies of the "
-    "optimizer's state and seeds at once; compare them with always tied and never tied ones.",
-    example="Example: python experiments/untying.py --seeds 8 --steps 20000 --untie_at [.25,.5,.75] --policies [copy,zero]. "
-    "What was run is in configs/untying/. A run that was interrupted goes on with the same command and --resume.",
-    switches=launch.SWITCHES,
+STUDY = Study(
+    "untying",
+    Settings,
+    CommandLine(
+        description="Train models on EXor that are tied up to some step and untied from then on, for many steps, policies of the "
+        "optimizer's state and seeds at once; compare them with always tied and never tied ones.",
+        example="Example: python experiments/untying.py --seeds 8 --steps 20000 --untie_at [.25,.5,.75] --policies [copy,zero]. "
+        "What was run is in configs/untying/. A run that was interrupted goes on with the same command and --resume.",
+        switches=SWITCHES,
+    ),
+    module="tiejax.studies.untying.study",
+    may_change=("figure_style", "checkpoint_every"),
 )
-
-
-EXPERIMENT = launch.Experiment(Config, COMMAND, free=("figure_style", "checkpoint_every"))

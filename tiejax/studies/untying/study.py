@@ -1,101 +1,101 @@
 """Tie, then untie: EXor's final loss over the step at which tied models untie, by what the optimizer then remembers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from tiejax.reporting import untie_curve as pages
-from tiejax.reporting.plot import Drawn
-from tiejax.runs import environment, launch
+from tiejax.reporting import untie_curve as untie_page
+from tiejax.reporting.plot import Plot
+from tiejax.runs import launch
 from tiejax.runs.console import Console
+from tiejax.runs.finish import finish
+from tiejax.runs.resume import Request
 from tiejax.runs.run_directory import plain, stop_flag
+from tiejax.runs.train import timing, train
 from tiejax.statistics import untie_curve as untying
-from tiejax.studies.exor import claims as findings
-from tiejax.studies.exor import study as base
+from tiejax.statistics.arms import finite_seeds, select_seeds
 from tiejax.studies.exor import task as exor
+from tiejax.studies.exor.trajectories import SOLVED_WITHIN, Symbols, trajectories
 from tiejax.studies.untying.ensemble import build_ensemble, named_arrays
-from tiejax.studies.untying.settings import EXPERIMENT, Config
+from tiejax.studies.untying.settings import STUDY, Settings
 
 
-def conclude(config: Config, metrics: Mapping[str, np.ndarray]) -> "tuple[dict[str, Any], list[Drawn]]":
+def conclude(settings: Settings, metrics: Mapping[str, np.ndarray]) -> "tuple[dict[str, Any], list[Plot]]":
     """Return what results.json says of a run, and its figures."""
 
-    task, variants = config.tasks[0], config.variants
+    task, arms = settings.tasks[0], settings.arms
     bayes = exor.bayes(task, exor.split(task.bits)["train"])
-    finite, lasted = findings.who_lasted(metrics)
+    finite, lasted = finite_seeds(metrics)
     found: dict[str, Any] = {**lasted, "bayes": {"accuracy": bayes[0], "cross_entropy": bayes[1]}, "claims": [], "curves": []}
     if not finite.any():
         return found, []
-    kept = findings.of_seeds(metrics, finite)
-    runs = findings.trajectories(kept, base.task_symbols(task), 2 * config.half_period)
+    kept = select_seeds(metrics, finite)
+    runs = trajectories(kept, Symbols.of(task), 2 * settings.half_period)
     exact = runs.exact["cross_entropy"][..., 0]
-    solved = exact[..., -1] < bayes[1] + findings.SOLVED_WITHIN
+    solved = exact[..., -1] < bayes[1] + SOLVED_WITHIN
     others = {"accuracy": runs.exact["accuracy"][:, :, -1, 0]}
     for table, pairs in runs.relative.items():
         others |= {f"relative distance, {table}, {pair}": values[:, :, -1] for pair, values in pairs.items()}
-    found |= untying.analyse(variants, exact[..., -1], solved, others, "exact cross-entropy")
+    found |= untying.analyse(arms, exact[..., -1], solved, others, "exact cross-entropy")
     distances = {
         f"{pair.replace('_', ' ')} pair, {table}": values[:, :, -1]
         for pair in ("zero", "one")
         for table, pairs in runs.relative.items()
         if (values := pairs.get(pair)) is not None
     }
-    curves, title = variants.curves(), "exact cross-entropy (nats)"
+    curves, title = arms.curves(), "exact cross-entropy (nats)"
     return found, [
-        pages.curve(found, title, curves, variants.step, bayes[1], solved),
-        pages.distances(distances, curves, variants.step, "relative distance"),
-        pages.trajectories(runs.exact_steps, exact, curves, variants.step, title, bayes[1]),
+        untie_page.curve(found, title, curves, arms.step, bayes[1], solved),
+        untie_page.distances(distances, curves, arms.step, "relative distance"),
+        untie_page.trajectories(runs.exact_steps, exact, curves, arms.step, title, bayes[1]),
     ]
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the experiment; return its exit status."""
-    environment.one_device_a_core()
-    started = launch.start(EXPERIMENT, argv)
-    config, run = started.config, started.run
-    assert config.out is not None
-    console = Console(started.switches["quiet"], silent=not started.first)
-    if started.finished:
-        console.result(f"the run is finished: {Path(config.out) / 'report.html'}")
+def run(request: Request) -> int:
+    """Run the study; return its exit status."""
+    launched = launch.start(STUDY, request)
+    settings, directory = launched.settings, launched.run
+    console = Console(launched.switches["quiet"], silent=not launched.first)
+    if launched.finished:
+        console.result(f"the run is finished: {Path(settings.out) / 'report.html'}")
         return 0
     stop = stop_flag()
-
     # Accelerators multiply float32 in fewer bits unless told otherwise; exact risk would not be exact.
     jax.config.update("jax_default_matmul_precision", "highest")
-
-    devices = {"devices": [one.device_kind for one in jax.devices()]}
-    facts = run.write_environment(devices, launch.command_of(argv)) if run else {}
-    seeds, models = config.seed_list, len(config.variants.step) * len(config.seed_list)
+    devices = {"devices": [device.device_kind for device in jax.devices()]}
+    facts = directory.write_environment(devices, request.command) if directory else {}
+    seeds, arms = settings.seed_list, len(settings.arms.step)
     console.say(
-        f"EXor {config.variant_name}, {config.model} {config.size}, tied and untied: {len(seeds)} seeds x "
-        f"{len(config.variants.step)} variants, {config.steps:,} steps, {config.engine} engine on {jax.device_count()} x "
-        f"{jax.devices()[0].device_kind}, in {config.out}"
+        f"EXor {settings.variant_name}, {settings.model} {settings.size}, tied and untied: {len(seeds)} seeds x {arms} arms, "
+        f"{settings.steps:,} steps, {settings.engine} engine on {jax.device_count()} x {jax.devices()[0].device_kind}, "
+        f"in {settings.out}"
     )
-    trained = launch.train(build_ensemble(config), seeds, started, console, stop, models)
+    models = arms * len(seeds)
+    trained = train(build_ensemble(settings), seeds, launched, console, stop, models)
     if not trained.finished:
         return 130
-    if run is None:
+    if directory is None:
         return 0
 
-    metrics = named_arrays(trained.records, config)
-    run.write_metrics(metrics)
-    found, drawn = conclude(config, metrics)
+    metrics = named_arrays(trained.records, settings)
+    directory.write_metrics(metrics)
+    found, plots = conclude(settings, metrics)
     results = plain(
         {
             "experiment": "untying",
-            "variant": config.variant_name,
-            "engine": config.engine,
-            "bits": config.bits,
-            "zero": config.tasks[0].zero,
-            "one": config.tasks[0].one,
-            "model": config.model_settings,
-            "steps": config.steps,
+            "variant": settings.variant_name,
+            "engine": settings.engine,
+            "bits": settings.bits,
+            "zero": settings.tasks[0].zero,
+            "one": settings.tasks[0].one,
+            "model": settings.model_settings,
+            "steps": settings.steps,
             **found,
-            "timing": launch.timing(trained, models),
+            "timing": timing(trained, models),
         }
     )
-    launch.finish(run, config, results, facts, drawn, pages.page, console)
+    finish(directory, settings, results, facts, plots, untie_page.page, console)
     return 0

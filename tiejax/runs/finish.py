@@ -1,0 +1,36 @@
+"""What a run leaves once it has trained: figures, report, and the results, which end it."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tiejax.reporting import figures
+from tiejax.reporting.plot import Plot
+from tiejax.runs.console import Console
+from tiejax.runs.run_directory import CONFIG, RunDirectory
+
+
+def finish(
+    run: RunDirectory,
+    settings: Any,
+    results: dict[str, Any],
+    facts: Mapping[str, Any],
+    plots: Sequence[Plot],
+    page: Callable[..., str],
+    console: Console,
+) -> None:
+    """Write figures, report and results, which end the run, and say what was found.
+
+    facts: environment.json. page: (results, resolved settings, their YAML, facts, captions and PNG files) -> HTML.
+    """
+    if results["excluded_seeds"]:
+        for row in results["non_finite"]:
+            console.warn(f"{row['arm']} seed {row['seed']} became non-finite (seen at step {row['step']})")
+        console.warn(f"left out of the statistics: seeds {', '.join(map(str, results['excluded_seeds']))}")
+    pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
+    yaml = (run.path / CONFIG).read_text()
+    report = run.write_report(page(results, dataclasses.asdict(settings), yaml, facts, pictures))
+    run.write_results(results)
+    run.release()
+    console.claims(results["claims"])
+    console.result(f"report: {report}")

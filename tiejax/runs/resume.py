@@ -1,0 +1,83 @@
+"""What a command asks for, and what an interrupted run goes on from: its own settings, its own text and tokenizer."""
+
+import contextlib
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tiejax.runs.run_directory import CONFIG, RunDirectory
+from tiejax.settings import command_line
+from tiejax.settings.command_line import BadInput
+from tiejax.settings.study import Study
+
+DATA, TOKENIZER = "data.json", "tokenizer.json"  # of a run on text, in its directory
+
+
+class Request(NamedTuple):
+    """What a command line asks for. settings: resolved. out: the run directory, wherever it lies now."""
+
+    settings: Any
+    switches: dict[str, bool]
+    out: Path
+    argv: Sequence[str]
+
+    @property
+    def command(self) -> str:
+        """The command as somebody else would repeat it: from the start."""
+        return shlex.join(["python", sys.argv[0], *(word for word in self.argv if word not in ("--resume", "--overwrite"))])
+
+
+def read(study: Study, argv: Sequence[str]) -> Request:
+    """Return what `argv` asks for, fit for what its run directory holds; a resumed run starts from its own config.yaml.
+
+    Nothing is written. Raises BadInput.
+    """
+    given, switches = command_line.parse(study.settings, study.command, argv)
+    out = Path(given.out or given.resolved().out or "")
+    resume, overwrite = switches.get("resume", False), switches["overwrite"]
+    if "resume" not in switches and RunDirectory.state(out) == "unfinished" and not overwrite:
+        raise BadInput(f"--out {out}: holds an unfinished run; name another directory, or --overwrite it")
+    RunDirectory.check(out, resume, overwrite)
+    if (resume or overwrite) and (out / CONFIG).exists():
+        RunDirectory.check_study(out, study.name, "resume" if resume else "overwrite")
+    settings = _resumed(study, argv, out) if resume else given.resolved()
+    # Where it is now: a run directory may have been moved.
+    return Request(dataclasses.replace(settings, out=str(out)), switches, out, argv)
+
+
+def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
+    """Return the settings that the run in `out` was started with; raises BadInput if others are asked for."""
+    before, _ = command_line.parse(study.settings, study.command, [], base=out / CONFIG)
+    now, _ = command_line.parse(study.settings, study.command, argv, base=out / CONFIG)
+    before = dataclasses.replace(before, **{name: getattr(now, name) for name in study.may_change})
+    now = dataclasses.replace(now, out=before.out)
+    if changed := command_line.differences(before, now):
+        # A null that stands for the default that the run was started with is no difference.
+        with contextlib.suppress(BadInput):
+            changed = command_line.differences(before, now.resolved())
+    if changed:
+        raise BadInput(f"--resume: {out} was started with another configuration ({'; '.join(changed)})")
+    return before.resolved()
+
+
+def own_tokenizer(settings: Any, resume: bool) -> str | None:
+    """Return the tokenizer that a run on text names, or else, if it is resumed, the one that was trained for it."""
+    own = Path(settings.out, TOKENIZER)
+    return str(own) if settings.tokenizer is None and resume and own.exists() else settings.tokenizer
+
+
+def keep_text(run: RunDirectory, facts: Mapping[str, Any], tokenizer: bytes) -> dict[str, Any]:
+    """Keep in the run directory what a run is trained on; return what it was started with. Raises BadInput if that differs.
+
+    facts: of the text, with its `fingerprint`.
+    """
+    before: dict[str, Any] = json.loads(run.keep(DATA, json.dumps(facts, indent=2).encode()))
+    if before["fingerprint"] != facts["fingerprint"]:
+        raise BadInput(f"--resume: {run.path} was started on another text ({before['fingerprint'][:16]}...)")
+    # A vocabulary trained anew would be another one: the run keeps its own.
+    run.keep(TOKENIZER, tokenizer)
+    return before
