@@ -37,7 +37,7 @@ RUNS: dict[str, tuple[str, str, dict[str, str]]] = {
     "exor_mixer": ("exor", "--model mixer --seeds 2 --steps 100 --record_every 50 --variant no-dh", {}),
     "exor_doses": ("exor", f"--doses [.5,.9] --seeds 2 --steps 400 {EXOR}", {}),
     "exor_one_device": ("exor", f"--seeds 3 --steps 200 --dropout .1 {EXOR}", {"JAX_NUM_CPU_DEVICES": "1"}),
-    "exor_killed": ("exor", f"--seeds 2 --steps 60000 --checkpoint_every 1 --record_every 5000 --zero [.3,.7]", {}),
+    "exor_killed": ("exor", "--seeds 2 --steps 60000 --checkpoint_every 1 --record_every 5000 --zero [.3,.7]", {}),
     "untying": ("untying", "--seeds 2 --steps 300 --record_every 100 --exact_every 100 --untie_at [100,.5]", {}),
     "text_packed": ("text_mlm", f"{TEXT} --seeds 2", {}),
     "text_padded": ("text_mlm", f"{TEXT} --seeds 1 --packing padded --positions learned --layer_norm pre --dropout .1", {}),
@@ -136,10 +136,10 @@ def renamed(value: Any) -> Any:
     return [renamed(item) for item in value] if isinstance(value, list) else value
 
 
-def compare(before: Path, after: Path) -> list[str]:
+def compare(before: Path, after: Path, only: list[str] | None = None) -> list[str]:
     """Return a line for everything that differs."""
     found = []
-    for folder in sorted(path for path in before.iterdir() if path.is_dir()):
+    for folder in sorted(path for path in before.iterdir() if path.is_dir() and path.name in (only or [path.name])):
         name, other = folder.name, after / folder.name
         if not (other / "results.json").exists():
             found.append(f"{name}: no results in {after}")
@@ -179,7 +179,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.what == "run":
         return 1 if run(options.first, options.second, options) else 0
-    lines = compare(options.first, options.second)
+    lines = compare(options.first, options.second, options.only)
     print("\n".join(lines) or "no difference")
     return 1 if lines else 0
 

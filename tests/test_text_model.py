@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tiejax import models, training
+from tiejax import models
 from tiejax.models.attention import attend, has_fused
 from tiejax.models.language_model import restarting_positions
-from tiejax.training.loss import chunk_of
+from tiejax.pretraining.loss import chunk_of, predict_slots
 
 VOCABULARY, WIDTH, LENGTH = 40, 8, 24
 SENTENCES = [4, 9, 9, 24, 4, 9, 9]  # few lengths: each is compiled for
@@ -118,7 +118,7 @@ def test_half_precision_computes_in_it_and_keeps_parameters():
     # bfloat16 has 8 bits: two layers of products are good to some percent, and not to float32.
     error = float(jnp.abs(one - other).max() / jnp.abs(one).max())
     assert 1e-4 < error < 0.05
-    loss, predicted = training.predict_slots(
+    loss, predicted = predict_slots(
         other.reshape(-1, WIDTH), params["head"]["embedding"], jnp.zeros(72, jnp.int32), jnp.ones(72)
     )
     assert loss.dtype == predicted.cross_entropy.dtype == jnp.float32
@@ -193,7 +193,7 @@ def test_slots_are_predicted_as_by_a_plain_softmax(x64, chunk):
     target, weight = rng.integers(0, 33, 20), np.where(np.arange(20) < 15, rng.random(20), 0)
 
     def ours(states, table):
-        return training.predict_slots(states, table, jnp.asarray(target), jnp.asarray(weight), chunk)
+        return predict_slots(states, table, jnp.asarray(target), jnp.asarray(weight), chunk)
 
     value, predicted = ours(states, table)
     gradients = jax.jit(jax.grad(lambda *both: 3 * ours(*both)[0], (0, 1)))(states, table)
@@ -213,7 +213,7 @@ def test_vmapped_slots_are_those_of_each_member(x64):
     target, weight = rng.integers(0, 12, 10), rng.random(10)
 
     def gradient(states, table):
-        return jax.grad(lambda s: training.predict_slots(s, table, jnp.asarray(target), jnp.asarray(weight), 4)[0])(states)
+        return jax.grad(lambda s: predict_slots(s, table, jnp.asarray(target), jnp.asarray(weight), 4)[0])(states)
 
     together = jax.vmap(gradient)(states, table)
     for one, own, its_table in zip(together, states, table, strict=True):
@@ -225,7 +225,7 @@ def test_memory_does_not_grow_with_slots_times_vocabulary():
     slots, vocabulary, width = 8192, 30_000, 16
 
     def loss(states, table, target, weight):
-        return training.predict_slots(states, table, target, weight)[0]
+        return predict_slots(states, table, target, weight)[0]
 
     shapes = [
         jax.ShapeDtypeStruct(shape, dtype)

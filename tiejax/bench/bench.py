@@ -423,6 +423,7 @@ def everywhere(config: text_mlm.Config, text: text_mlm.Text) -> Callable[..., An
     import jax.numpy as jnp
 
     from tiejax import training
+    from tiejax.pretraining.loss import predict_slots
     from tiejax.training.loss import cross_entropy
 
     model = text_mlm.build_model(config, text)
@@ -629,7 +630,7 @@ def without_owners(config: layer_tying.Config) -> Callable[..., Any]:
         norm: nn.Module = layer_norm("final_norm")
         states = jnp.asarray(norm.apply({"params": params["encoder"]["final_norm"]}, x))[:, :-1].reshape(-1, config.width)
         target = tokens[:, 1:].reshape(-1)
-        total, _ = training.predict_slots(states, params["head"]["embedding"], target, jnp.ones(len(target)))
+        total, _ = predict_slots(states, params["head"]["embedding"], target, jnp.ones(len(target)))
         return total / len(target)
 
     return loss

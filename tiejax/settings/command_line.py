@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import docstring_parser
 import jsonargparse
 import yaml
 
@@ -79,7 +80,21 @@ def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentPa
     for name, text in command.positional.items():
         parser.add_argument(name, nargs="?", help=text)
     parser.add_class_arguments(config_class, skip=set(command.positional))
+    # jsonargparse reads the docstrings of the class and of its first base alone.
+    docs = field_docs(config_class)
+    for action in parser._actions:
+        if action.dest in docs:
+            action.help = docs[action.dest]
     return parser
+
+
+def field_docs(config_class: type) -> dict[str, str]:
+    """Return what the docstrings of a class and of all its bases say of their fields; a class has the last word."""
+    docs: dict[str, str] = {}
+    for base in reversed(config_class.__mro__):
+        parsed = docstring_parser.parse(base.__doc__ or "")
+        docs |= {param.arg_name: " ".join((param.description or "").split()) for param in parsed.params}
+    return docs
 
 
 def _take_configs(argv: list[str]) -> tuple[list[str], list[str]]:

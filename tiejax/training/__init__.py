@@ -1,30 +1,5 @@
-"""Training: optimizer and schedules, the step, the seed ensemble, checkpoints."""
+"""Training: the step, the seed ensemble, optimizer and schedules, phases of ties, checkpoints, devices and processes."""
 
-from tiejax.studies.exor.risk import Expectations as Expectations
-from tiejax.studies.exor.risk import exact_risk as exact_risk
-from tiejax.training import cluster as cluster
-from tiejax.training.checkpoint import CheckpointMismatch as CheckpointMismatch
-from tiejax.training.checkpoint import Checkpoints as Checkpoints
-from tiejax.training.ensemble import Ensemble as Ensemble
-from tiejax.training.ensemble import EnsembleState as EnsembleState
-from tiejax.training.ensemble import Feed as Feed
-from tiejax.training.ensemble import Recorder as Recorder
-from tiejax.training.ensemble import SeedKey as SeedKey
-from tiejax.training.ensemble import all_finite as all_finite
-from tiejax.training.ensemble import by_arm as by_arm
-from tiejax.training.keys import stream as stream
-from tiejax.training.loss import asked_loss as asked_loss
-from tiejax.training.loss import masked_lm_loss as masked_lm_loss
-from tiejax.training.loss import predict_slots as predict_slots
-from tiejax.training.optimizer import constant as constant
-from tiejax.training.optimizer import cosine_cycle as cosine_cycle
-from tiejax.training.optimizer import make_optimizer as make_optimizer
-from tiejax.training.optimizer import make_schedule as make_schedule
-from tiejax.training.phases import NEVER as NEVER
-from tiejax.training.phases import Phase as Phase
-from tiejax.training.phases import phases_of_arms as phases_of_arms
-from tiejax.training.run import train as train
-from tiejax.training.sharding import DATA as DATA
-from tiejax.training.sharding import total as total
-from tiejax.training.step import TrainState as TrainState
-from tiejax.training.step import make_step as make_step
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,46 +1,5 @@
-"""A tie: `store`/`view` for leaves shared once, `symmetric` for switched ones, `untie` to end one, `layers` for owners."""
+"""Ties as data, on any pytree: `store` and `view` for shared leaves, switched ties, `untie` and `retie`, owner vectors of layers."""
 
-from tiejax.tying.layer_maps import MAPS as MAPS
-from tiejax.tying.layer_maps import check_maps as check_maps
-from tiejax.tying.layer_maps import of_groups as of_groups
-from tiejax.tying.layer_maps import random_map as random_map
-from tiejax.tying.layer_maps import static_map as static_map
-from tiejax.tying.owner import LayerTies as LayerTies
-from tiejax.tying.owner import Move as Move
-from tiejax.tying.owner import Owner as Owner
-from tiejax.tying.owner import Rule as Rule
-from tiejax.tying.owner import Start as Start
-from tiejax.tying.owner import Storage as Storage
-from tiejax.tying.owner import Wiring as Wiring
-from tiejax.tying.owner import check_owner as check_owner
-from tiejax.tying.owner import choose as choose
-from tiejax.tying.owner import choose_owner as choose_owner
-from tiejax.tying.owner import first_uses as first_uses
-from tiejax.tying.owner import independent as independent
-from tiejax.tying.owner import move as move
-from tiejax.tying.owner import places as places
-from tiejax.tying.owner import sends_gradient as sends_gradient
-from tiejax.tying.owner import start_ties as start_ties
-from tiejax.tying.owner import wiring as wiring
-from tiejax.tying.owner import written_out as written_out
-from tiejax.tying.store import equal_leaves as equal_leaves
-from tiejax.tying.store import store as store
-from tiejax.tying.store import view as view
-from tiejax.tying.switched import clip_by_global_norm as clip_by_global_norm
-from tiejax.tying.switched import clip_scale as clip_scale
-from tiejax.tying.switched import copy_to_targets as copy_to_targets
-from tiejax.tying.switched import global_norm as global_norm
-from tiejax.tying.switched import symmetrise as symmetrise
-from tiejax.tying.tie import Tie as Tie
-from tiejax.tying.tie import TieError as TieError
-from tiejax.tying.tie import resolve as resolve
-from tiejax.tying.untie import Keep as Keep
-from tiejax.tying.untie import New as New
-from tiejax.tying.untie import Policy as Policy
-from tiejax.tying.untie import collect as collect
-from tiejax.tying.untie import gradients_by_use as gradients_by_use
-from tiejax.tying.untie import join as join
-from tiejax.tying.untie import only_tied as only_tied
-from tiejax.tying.untie import part as part
-from tiejax.tying.untie import retie as retie
-from tiejax.tying.untie import untie as untie
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

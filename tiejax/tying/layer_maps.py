@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tiejax.tying.errors import TieError
 from tiejax.tying.owner import Owner, check_owner, independent
-from tiejax.tying.tie import TieError
 
 MAPS = ("untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves")
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32
 
-from tiejax.tying.tie import TieError
+from tiejax.tying.errors import TieError
 
 Owner = Int32[np.ndarray, "layers"]
 Storage = Literal["full", "compact"]

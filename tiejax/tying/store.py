@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from tiejax.tying.tie import PyTree, Tie, TieError, apply_transform, leaves_by_path, resolve
+from tiejax.tying.errors import TieError
+from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
 
 
 def store(params: PyTree, ties: Sequence[Tie]) -> PyTree:

@@ -9,11 +9,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from tiejax.tying.errors import TieError
+
 PyTree = Any
-
-
-class TieError(ValueError):
-    """A tie that names no leaf, joins leaves that do not fit, or closes a cycle."""
 
 
 @dataclasses.dataclass(frozen=True)

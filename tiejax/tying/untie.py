@@ -21,9 +21,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from tiejax.tying.errors import TieError
 from tiejax.tying.store import store, view
 from tiejax.tying.switched import symmetrise
-from tiejax.tying.tie import PyTree, Tie, TieError, apply_transform, leaves_by_path, resolve
+from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
 
 Policy = Literal["copy", "zero", "zero-keep-count", "split"]
 New = Literal["source", "target"]

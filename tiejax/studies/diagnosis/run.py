@@ -117,7 +117,8 @@ def _restored(ensemble: "Ensemble", seeds: Sequence[int], folder: Path, console:
 def _on_exor(name: str, settings: Any, folder: Path, console: Console) -> Run:
     if settings.doses is not None:
         raise BadInput(f"{folder}: a run of many doses has many tasks; diagnose one of a single distribution")
-    build, arms = (exor_ensemble.build_ensemble, list(ARMS))
+    build: Callable[[Any], Ensemble] = exor_ensemble.build_ensemble
+    arms = list(ARMS)
     if name == "untying":
         build, arms = untying_ensemble.build_ensemble, settings.arms.names
     model, seeds = exor_ensemble.build_model(settings), settings.seed_list

@@ -15,6 +15,7 @@ from tiejax.statistics.arms import ARMS
 from tiejax.studies.exor import batches as exor_batches
 from tiejax.studies.exor import multisets as exor_multisets
 from tiejax.studies.exor import task as exor
+from tiejax.studies.exor.risk import Expectations, exact_risk
 from tiejax.studies.exor.settings import Settings
 from tiejax.training import Ensemble
 
@@ -110,14 +111,14 @@ def build_ensemble(settings: Settings) -> "Ensemble":
         known = [exor.contexts(each, settings.ordered) for each in tasks]
         asking = [exor.asking_pairs(each, contexts) for each, contexts in zip(tasks, known, strict=True)]
         expected = [
-            training.Expectations.of(contexts.target, contexts.weight, {name: share for name, (_, share) in own.items()})
+            Expectations.of(contexts.target, contexts.weight, {name: share for name, (_, share) in own.items()})
             for contexts, own in zip(known, asking, strict=True)
         ]
         pairs = {name: symbols for name, (symbols, _) in asking[0].items()}
         # Pairs are measured in the first task's order, and their log ratios told from the likelier symbol to the other.
         turned = [{name: 1.0 if own[name][0] == pairs[name] else -1.0 for name in pairs} for own in asking]
         counts = exor_multisets.occurrences(known[0].tokens, task.vocabulary).T
-        risk = training.exact_risk(
+        risk = exact_risk(
             encode=(
                 (lambda params, rows: multiset.encode(model, params, rows.T, task.mask).T)
                 if fast

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
+from tiejax.settings.shared import EncoderSettings, RunSettings, ScheduleSettings, with_defaults
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.studies.exor import task as exor
 
@@ -30,8 +31,8 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
+@with_defaults(seeds=32, checkpoint_every=20.0, weight_decay=0.1)
+class Settings(ScheduleSettings, EncoderSettings, RunSettings):
     """EXor, tied against untied.
 
     Args:
@@ -45,8 +46,6 @@ class Settings:
         model: the encoder
         size: published size, which sets the defaults of layers, width, heads, feed_forward, hidden, token_hidden,
             channel_hidden, learning_rate and steps
-        layers: number of layers
-        width: width of embeddings and hidden states
         heads: attention heads (transformer)
         feed_forward: width of the feed-forward layer (transformer)
         hidden: width of the state (lstm)
@@ -55,22 +54,12 @@ class Settings:
         activation: of the feed-forward layer; gelu for the transformer, relu for the mixer
         bidirectional: read sequences in both directions (lstm)
         identical_layers: start all layers as copies of one, as torch does (transformer)
-        dropout: probability of dropping a hidden value in training
-        seeds: how many (0, 1, ...), or a list of them, as [3,7,11]
         steps: training steps (default: 150000 small, 500000 medium)
         batch_size: strings per step, at most the training split (default: all of it)
-        optimizer: adamw (decoupled weight decay) or adam (decay added to the gradient)
-        learning_rate: the largest learning rate
-        schedule: cosine (down to the minimum and up again, never clamped) or constant
-        minimum_learning_rate: the smallest learning rate of the cosine
-        half_period: steps from the largest to the smallest rate
-        weight_decay: of every parameter
-        eps: of the optimizer
         max_norm: clip gradients to this global norm, a tied pair counted once (default: no clipping)
         record_every: steps between records of distances and sampled accuracy
         exact_every: steps between exact risks, a multiple of record_every (default: record_every on the fast engine, a 15th
             of the steps on the plain one)
-        checkpoint_every: seconds between checkpoints
         engine: fast computes a sequence as the multiset of its symbols, exact for a transformer without dropout, and sees the
             same batches as plain; auto is fast where that is exact
         figure_style: three-panel figure with every seed (seeds) or as the paper prints it (published); both are written, this
@@ -85,34 +74,25 @@ class Settings:
     bits: int = 7
     model: Literal["transformer", "lstm", "mixer"] = "transformer"
     size: Literal["small", "medium"] = "small"
-    layers: int | None = None
-    width: int | None = None
-    heads: int | None = None
-    feed_forward: int | None = None
+    # By published size, where nothing else is said.
+    layers: int | None = None  # type: ignore[assignment]
+    width: int | None = None  # type: ignore[assignment]
+    heads: int | None = None  # type: ignore[assignment]
+    half_period: int = 10_000
+    learning_rate: float | None = None  # type: ignore[assignment]
     hidden: int | None = None
     token_hidden: int | None = None
     channel_hidden: int | None = None
-    activation: Literal["gelu", "relu", "silu", "tanh"] | None = None
+    activation: Literal["gelu", "relu", "silu", "tanh"] | None = None  # type: ignore[assignment]
     bidirectional: bool | None = None
     identical_layers: bool | None = None
-    dropout: float = 0.0
-    seeds: int | list[int] = 32
     steps: int | None = None
     batch_size: int | None = None
-    optimizer: Literal["adamw", "adam"] = "adamw"
-    learning_rate: float | None = None
-    schedule: Literal["cosine", "constant"] = "cosine"
-    minimum_learning_rate: float = 1e-5
-    half_period: int = 10_000
-    weight_decay: float = 0.1
-    eps: float = 1e-12
     max_norm: float | None = None
     record_every: int = 500
     exact_every: int | None = None
-    checkpoint_every: float = 20.0
     engine: Literal["auto", "fast", "plain"] = "auto"
     figure_style: Literal["seeds", "published"] = "seeds"
-    out: str | None = None
 
     def resolved(self) -> "Settings":
         """Return the configuration with every default written out; raises BadInput if it makes no sense."""
@@ -164,21 +144,14 @@ class Settings:
             raise BadInput(
                 f"--doses: more than {exor.MAX_CONTEXTS} contexts have no exact risk to respond with; take fewer --bits"
             )
-        checks.check_seeds(self.seeds)
-        sizes = ("layers", "width", "heads", "feed_forward", "hidden", "token_hidden", "channel_hidden")
-        checks.check_counts(self, (*sizes, "steps", "half_period", "record_every", "exact_every", "batch_size"))
-        checks.check_not_negative(self, ("learning_rate", "minimum_learning_rate", "weight_decay", "eps"))
+        super().check()
+        sizes = ("hidden", "token_hidden", "channel_hidden")
+        checks.check_counts(self, (*sizes, "steps", "record_every", "exact_every", "batch_size"))
         if self.max_norm is not None and not self.max_norm > 0:
             raise BadInput(f"--max_norm: must be above 0, got {self.max_norm}")
-        if not self.out:
-            raise BadInput("--out: must name a directory, got nothing")
-        if not self.checkpoint_every > 0:
-            raise BadInput(f"--checkpoint_every: must be above 0, got {self.checkpoint_every}")
-        checks.check_model(self)
         if self.engine == "fast" and (reason := _why_not_fast(self.model, self.dropout)):
             raise BadInput(f"--engine: fast would not be exact, since {reason}; use plain, or auto")
         assert self.exact_every is not None
-        checks.check_schedule(self)
         if self.exact_every % self.record_every:
             raise BadInput(f"--exact_every: must be a multiple of --record_every {self.record_every}, got {self.exact_every}")
         train = exor.train_size(task.bits)
@@ -194,10 +167,6 @@ class Settings:
             raise BadInput(f"--doses: must lie between 0 and 1, got {outside[0]}")
         if repeated := [dose for dose, count in collections.Counter(doses).items() if count > 1]:
             raise BadInput(f"--doses: every probability once, {repeated[0]} is repeated")
-
-    @property
-    def seed_list(self) -> list[int]:
-        return checks.seed_list(self.seeds)
 
     @property
     def ordered(self) -> bool:

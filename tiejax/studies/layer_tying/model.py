@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax import models, training, tying
+from tiejax.pretraining.loss import predict_slots
 from tiejax.studies.layer_tying.settings import Settings
 from tiejax.studies.layer_tying.text import Batch
 from tiejax.text import masking as text_batches
@@ -97,7 +98,7 @@ def build(
             states = states.reshape(-1, settings.width)[asked.slot]
         else:
             states = states[:, :-1].reshape(-1, settings.width)
-        total, _ = training.predict_slots(states, params["head"]["embedding"], target, weight)
+        total, _ = predict_slots(states, params["head"]["embedding"], target, weight)
         # Of a small batch it may be that nothing is masked.
         return total / jnp.maximum(jnp.sum(weight), 1)
 

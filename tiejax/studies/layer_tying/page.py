@@ -11,7 +11,8 @@ from tiejax.reporting import page as report
 from tiejax.reporting.finding import finding
 from tiejax.reporting.sections import excluded, performance, reproduction
 from tiejax.reporting.words import counted
-from tiejax.studies.layer_tying.plots import FEWEST_SEEDS, _mib, final_maps
+from tiejax.studies.layer_tying.figures import MIB
+from tiejax.studies.layer_tying.plots import FEWEST_SEEDS, final_maps
 from tiejax.studies.text_mlm.page import written
 
 BYTES = {
@@ -33,6 +34,10 @@ def _mean(values: Sequence[float | None], form: str) -> str:
 
 def _perplexity(value: float | None) -> str:
     return _shown(value, ",.2f" if value is not None and value < 100 else ",.1f")
+
+
+def _mib(size: float) -> str:
+    return _shown(size / MIB, ",.1f" if size >= 10 * MIB else ",.2f")
 
 
 def _over_seeds(of: Mapping[str, Any]) -> str:

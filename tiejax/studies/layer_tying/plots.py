@@ -8,7 +8,6 @@ import numpy as np
 from tiejax.reporting.plot import Plot
 from tiejax.studies.layer_tying import figures as layer_figures
 from tiejax.studies.layer_tying.figures import MIB
-from tiejax.studies.layer_tying.page import _shown
 
 MOST_SEEDS = 6  # panels of one row
 
@@ -120,7 +119,3 @@ def plot_all(runs: Metrics, found: Mapping[str, Any]) -> list[Plot]:
         *([agents(runs)] if found["agents"] else []),
         maps(rows, found["seeds"]),
     ]
-
-
-def _mib(size: float) -> str:
-    return _shown(size / MIB, ",.1f" if size >= 10 * MIB else ",.2f")

@@ -5,6 +5,7 @@ from typing import Literal
 
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
+from tiejax.settings.shared import AdamSettings, EncoderSettings, RunSettings, TextSettings, with_defaults
 from tiejax.settings.study import SWITCHES, Study
 
 AGENTS = {"agent": "learner", "random-agent": "random"}
@@ -16,8 +17,8 @@ AFTER_AGENT = ("random-map", "found-map")
 METHODS = (*AGENTS, "untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves", *AFTER_AGENT)
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
+@with_defaults(vocab_size=4096, layers=12, out="runs/layer_tying")
+class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
     """Dynamic layer tying: an agent's ties against none, fixed maps and random ones.
 
     Args:
@@ -25,21 +26,13 @@ class Settings:
             split so (default: the prose that CPython carries)
         validation: text that chooses the best step (default: the ninth tenth of the corpus)
         test: text that is reported on (default: the last tenth of the corpus)
-        text_feature: which text feature of a TFDS data set, where it has several
-        tfds_dir: where TFDS keeps its data sets (default: its own)
-        data_dir: where prepared text and trained vocabularies are kept (default: tiejax in the user's cache)
         tokenizer: folder with GPT-2's vocab.json and merges.txt (or encoder.json and vocab.bpe), a tokenizer.json, or a name on
             the hub (default: byte-level BPE trained on the training text)
-        vocab_size: tokens of the trained vocabulary
         context: tokens of a block, the begin token included
         architecture: block of GPT-2 (pre-LN) or of BERT (post-LN)
         objective: causal predicts the next token, masked a masked one (15 %, as BERT)
-        layers: number of layers
-        width: width of embeddings and hidden states
-        heads: attention heads
         feed_forward: width of the feed-forward layer (default: four times the width)
         activation: of the feed-forward layer: gelu (exact) or gelu_tanh (the hub's GPT-2)
-        dropout: probability of dropping a hidden value in training
         dtype: of weights, moments and computation; losses are float32
         methods: what is trained, any of agent, random-agent, untied, all-one, sequence, cycle, cycle-reversed, sandwich,
             reversed-halves, random-map (as many distinct layers as the agent has at its best step) and found-map (the agent's
@@ -60,35 +53,20 @@ class Settings:
         moments: what Adam remembers of a layer that becomes independent: copy (its owner's moments) or zero
         epsilon_floor: the least probability of a random action; it is .95 to the power of the episode before
         storage: compact holds distinct layers alone, full all of them (one executable)
-        seeds: how many (0, 1, ...), or a list of them, as [3,7,11]
         batch_size: blocks a step
         learning_rate: of AdamW, constant
-        weight_decay: of every parameter
         clip: the gradient is clipped at this global norm
         validate_every: steps between validations
         validation_blocks: blocks of a validation, evenly over the split; the best step is then judged on the whole split
         test_blocks: blocks of each held-out split that the best step is judged on (default: all)
-        checkpoint_every: seconds between checkpoints
-        out: the run directory
     """
 
-    corpus: list[str] = dataclasses.field(default_factory=list)
     validation: list[str] = dataclasses.field(default_factory=list)
     test: list[str] = dataclasses.field(default_factory=list)
-    text_feature: str | None = None
-    tfds_dir: str | None = None
-    data_dir: str | None = None
-    tokenizer: str | None = None
-    vocab_size: int = 4096
     context: int = 128
     architecture: Literal["gpt2", "bert"] = "gpt2"
     objective: Literal["causal", "masked"] = "causal"
-    layers: int = 12
-    width: int = 128
-    heads: int = 4
-    feed_forward: int | None = None
-    activation: Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"] = "gelu"
-    dropout: float = 0.0
+    activation: Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"] = "gelu"  # type: ignore[assignment]
     dtype: Literal["float32", "bfloat16"] = "float32"
     methods: list[str] = dataclasses.field(default_factory=lambda: list(METHODS))
     maps: dict[str, list[int]] | None = None
@@ -103,16 +81,11 @@ class Settings:
     moments: Literal["copy", "zero"] = "copy"
     epsilon_floor: float = 0.1
     storage: Literal["compact", "full"] = "compact"
-    seeds: int | list[int] = 1
     batch_size: int = 8
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
     clip: float = 1.0
     validate_every: int = 250
     validation_blocks: int = 256
     test_blocks: int | None = None
-    checkpoint_every: float = 30.0
-    out: str = "runs/layer_tying"
 
     def resolved(self) -> "Settings":
         """Return the configuration with every default written out; raises BadInput if it makes no sense."""
@@ -133,16 +106,14 @@ class Settings:
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
-        checks.check_seeds(self.seeds)
-        sizes = ("heads", "feed_forward", "vocab_size", "batch_size", "steps", "validate_every", "validation_blocks")
-        checks.check_counts(self, (*sizes, "test_blocks", "distinct"))
-        checks.check_not_negative(self, ("learning_rate", "weight_decay"))
-        checks.check_positive(self, ("clip", "checkpoint_every"))
+        super().check()
+        sizes = ("batch_size", "steps", "validate_every", "validation_blocks", "test_blocks", "distinct")
+        checks.check_counts(self, sizes)
+        checks.check_positive(self, ("clip",))
         if not 0 <= self.epsilon_floor <= 1:
             raise BadInput(f"--epsilon_floor: must lie between 0 and 1, got {self.epsilon_floor}")
         if not 2 <= self.context <= 65536:
             raise BadInput(f"--context: must lie between 2, a begin token and another, and 65536, got {self.context}")
-        checks.check_model(self)
         if self.distinct is not None and self.distinct > self.layers:
             raise BadInput(f"--distinct: {self.distinct} is more than --layers {self.layers}")
         if self.maps:
@@ -168,12 +139,6 @@ class Settings:
             raise BadInput("--methods: found-map is the agent's map, so it needs agent as well")
         if self.ties == "published" and self.gradient == "all":
             raise BadInput("--gradient: ties published send gradient of the owner's own use alone; give owner")
-        if not self.out:
-            raise BadInput("--out: must name a directory, got nothing")
-
-    @property
-    def seed_list(self) -> list[int]:
-        return checks.seed_list(self.seeds)
 
     @property
     def names(self) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tiejax import models, training, tying
 from tiejax.geometry.uses import use_gradients
+from tiejax.pretraining.loss import predict_slots
 from tiejax.statistics.arms import ARMS
 from tiejax.statistics.untie_curve import Arms
 from tiejax.studies.text_mlm.settings import Settings
@@ -68,7 +69,7 @@ def build_ensemble(settings: Settings, text: Text, planned: StepPlan) -> "Ensemb
         rngs = {"dropout": jax.random.fold_in(key, batch.row[0])} if key is not None and drops else None
         encoded = model.apply({"params": params}, batch.tokens, None, batch.segments, not drops, rngs=rngs, method="encode")
         states = encoded.reshape(-1, settings.width)[batch.slot]
-        return training.predict_slots(states, params["head"]["embedding"], batch.target, batch.weight)
+        return predict_slots(states, params["head"]["embedding"], batch.target, batch.weight)
 
     def loss(params: Any, batch: Any, key: jax.Array | None) -> Any:
         sum_of, predicted = predict(params, batch, key)

@@ -6,6 +6,7 @@ from typing import Literal
 from tiejax.runs.environment import cores
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
+from tiejax.settings.shared import EncoderSettings, RunSettings, ScheduleSettings, TextSettings, with_defaults
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.text import twins as planting
 
@@ -16,34 +17,22 @@ def default_twins() -> dict[str, list[str]]:
     return {"0.5": words[0::2], "0.1": words[1::2]}
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
+@with_defaults(seeds=2, out="runs/text_mlm")
+class Settings(ScheduleSettings, EncoderSettings, TextSettings, RunSettings):
     """Masked-LM pre-training on text, tied against untied.
 
     Args:
-        corpus: text files, folders of them, .gz, or tfds:NAME for a TFDS data set with a text feature (default: the prose that
-            CPython carries: its documentation topics and the docstrings of its standard library)
-        text_feature: which text feature of a TFDS data set, where it has several
-        tfds_dir: where TFDS keeps its data sets (default: its own)
-        data_dir: where prepared text and trained vocabularies are kept (default: tiejax in the user's cache)
         tokenizer: vocab.txt of a BERT WordPiece, a tokenizer.json, or a name on the hub (default: WordPiece trained on the
             corpus)
-        vocab_size: tokens of the trained vocabulary
         max_length: tokens to which a sentence is cut, [CLS] and [SEP] included; also the length of a packed row
         min_length: sentences of fewer tokens are left out
         twins: sets of twins, probability of the twin -> words; at .5 the distributional hypothesis holds, at any other it fails
             (default: every other of the 100 common words at .5, the others at .1); YAML wants quotes around "on" and "no"
         missing_words: what becomes of a twin whose word is not in the vocabulary: leave_out, or as_unknown, a twin of [UNK]
-        layers: number of layers
-        width: width of embeddings and hidden states
-        heads: attention heads
-        feed_forward: width of the feed-forward layer
-        activation: of the feed-forward layer
         identical_layers: start all layers as copies of one, as torch does
         embedding_std: standard deviation of the embeddings at the start
         positions: none as published, or learned positional embeddings
         layer_norm: after each sublayer (post) or before it (pre)
-        dropout: probability of dropping a hidden value in training
         untie_at: instead of tied against untied, train members that are tied and untie at each of these: steps (whole numbers)
             or fractions of the run (with a point, as .5); never and always tied ones are always among them
         untie_policy: what the optimizer remembers of the table that leaves: copy (all), zero (nothing, its bias correction
@@ -51,73 +40,43 @@ class Settings:
         untie_new: which table leaves, where that makes a difference (zero, zero-keep-count)
         compute_dtype: of the encoder and the logits' product; parameters and losses stay in float32
         rematerialise: recompute each layer in the backward pass, for deep encoders
-        seeds: how many (0, 1, ...), or a list of them, as [3,7,11]
         steps: training steps
         epochs: instead of steps, how often every sentence is visited
         batch_size: sentences a step; packed, on average, since a step takes a fixed number of rows
         packing: packed fills rows with whole sentences that do not see each other; padded, as published, gives each its own row
-        optimizer: adamw (decoupled weight decay) or adam (decay added to the gradient)
-        learning_rate: the largest learning rate
-        schedule: cosine (down to the minimum and up again, never clamped) or constant
-        minimum_learning_rate: the smallest learning rate of the cosine
         half_period: steps from the largest to the smallest rate (default: all steps)
-        weight_decay: of every parameter
-        eps: of the optimizer
         record_every: steps between records of distances, norms and training loss
         validate_every: steps between validations
         validation_batches: batches of one validation, of the same sentences with twins and masks drawn afresh
-        checkpoint_every: seconds between checkpoints
         mesh: devices that train one member together, its rows, parameters and optimizer state split over them (default: as many
             as the seeds leave without work). Changes results by no more than rounding, and which values dropout drops. At the
             start and for checkpoints a member still passes through one device
         tensorboard: also write TensorBoard event files, to events/ in the run directory
-        out: the run directory
     """
 
-    corpus: list[str] = dataclasses.field(default_factory=list)
-    text_feature: str | None = None
-    tfds_dir: str | None = None
-    data_dir: str | None = None
-    tokenizer: str | None = None
-    vocab_size: int = 8192
     max_length: int = 128
     min_length: int = 4
     twins: dict[str, list[str]] | None = None
     missing_words: Literal["leave_out", "as_unknown"] = "leave_out"
-    layers: int = 3
-    width: int = 128
-    heads: int = 4
     feed_forward: int = 512
-    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
     identical_layers: bool = True
     embedding_std: float = 0.3
     positions: Literal["none", "learned"] = "none"
     layer_norm: Literal["post", "pre"] = "post"
-    dropout: float = 0.0
     untie_at: list[int | float] | None = None
     untie_policy: Literal["copy", "zero", "zero-keep-count", "split"] = "copy"
     untie_new: Literal["input", "output"] = "output"
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     rematerialise: bool = False
-    seeds: int | list[int] = 2
     steps: int | None = None
     epochs: float | None = None
     batch_size: int = 32
     packing: Literal["packed", "padded"] = "packed"
-    optimizer: Literal["adamw", "adam"] = "adamw"
-    learning_rate: float = 1e-3
-    schedule: Literal["cosine", "constant"] = "cosine"
-    minimum_learning_rate: float = 1e-5
-    half_period: int | None = None
-    weight_decay: float = 0.01
-    eps: float = 1e-12
     record_every: int = 25
     validate_every: int = 250
     validation_batches: int = 16
-    checkpoint_every: float = 30.0
     mesh: int | None = None
     tensorboard: bool = False
-    out: str = "runs/text_mlm"
 
     def resolved(self) -> "Settings":
         """Return the configuration with every default written out; raises BadInput if it makes no sense."""
@@ -151,24 +110,15 @@ class Settings:
             seen[value] = probability
             if not words:
                 raise BadInput(f"--twins: the set at {probability} has no word")
-        checks.check_seeds(self.seeds)
-        sizes = ("layers", "width", "heads", "feed_forward", "batch_size", "steps", "half_period", "record_every")
-        checks.check_counts(self, (*sizes, "validate_every", "validation_batches", "mesh", "vocab_size"))
-        checks.check_not_negative(self, ("learning_rate", "minimum_learning_rate", "weight_decay", "eps", "embedding_std"))
-        checks.check_positive(self, ("epochs", "checkpoint_every"))
+        super().check()
+        checks.check_counts(self, ("batch_size", "steps", "record_every", "validate_every", "validation_batches", "mesh"))
+        checks.check_not_negative(self, ("embedding_std",))
+        checks.check_positive(self, ("epochs",))
         if not 3 <= self.max_length <= 4096:
             raise BadInput(f"--max_length: must lie between 3, for [CLS], a token and [SEP], and 4096, got {self.max_length}")
         if not 3 <= self.min_length <= self.max_length:
             raise BadInput(f"--min_length: must lie between 3 and --max_length {self.max_length}, got {self.min_length}")
-        checks.check_model(self)
-        checks.check_schedule(self)
         checks.check_untie_at(self)
-        if not self.out:
-            raise BadInput("--out: must name a directory, got nothing")
-
-    @property
-    def seed_list(self) -> list[int]:
-        return checks.seed_list(self.seeds)
 
     @property
     def sets(self) -> dict[float, list[str]]:

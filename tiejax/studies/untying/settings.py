@@ -5,6 +5,7 @@ from typing import Literal
 
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
+from tiejax.settings.shared import with_defaults
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.statistics.untie_curve import Arms
 from tiejax.studies.exor import settings as exor
@@ -15,7 +16,7 @@ Policy = Literal["copy", "zero", "zero-keep-count", "split"]
 POLICIES: tuple[Policy, ...] = ("copy", "zero", "zero-keep-count", "split")
 
 
-@dataclasses.dataclass(frozen=True)
+@with_defaults(record_every=2500)
 class Settings(exor.Settings):
     """EXor, tied and then untied.
 
@@ -27,14 +28,12 @@ class Settings(exor.Settings):
             its bias correction restarts), zero-keep-count (no moments, the step count goes on), split (each table the moments
             of its own use's gradients, kept from step 0)
         new: which table leaves, where that makes a difference (zero, zero-keep-count)
-        record_every: steps between records
         out: the run directory (default: runs/untying/VARIANT-MODEL-SIZE)
     """
 
     untie_at: list[int | float] | None = None
     policies: list[Policy] = dataclasses.field(default_factory=lambda: list(POLICIES))
     new: list[Literal["input", "output"]] = dataclasses.field(default_factory=lambda: ["output", "input"])
-    record_every: int = 2500
 
     def resolved(self) -> "Settings":
         """Return the configuration with every default written out; raises BadInput if it makes no sense."""

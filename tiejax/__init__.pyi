@@ -1,0 +1,13 @@
+from .studies.diagnosis.library import diagnose as diagnose
+from .training.ensemble import Ensemble as Ensemble
+from .training.ensemble import EnsembleState as EnsembleState
+from .training.ensemble import Recorder as Recorder
+from .training.phases import Phase as Phase
+from .training.run import train as train
+from .tying.errors import TieError as TieError
+from .tying.store import equal_leaves as equal_leaves
+from .tying.store import store as store
+from .tying.store import view as view
+from .tying.tie import Tie as Tie
+from .tying.untie import retie as retie
+from .tying.untie import untie as untie
