@@ -1,18 +1,19 @@
 """Experiments as commands, in this process and in others; and what they leave on disk."""
 
+import importlib
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import pytest
 
-from tiejax.settings.command_line import run_main
-from tiejax.studies.exor import study as exor
+from tiejax.runs.launch import open_study
+from tiejax.settings.study import Study
+from tiejax.studies.exor.settings import STUDY
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 SCRIPT, TEXT_SCRIPT = EXPERIMENTS / "exor.py", EXPERIMENTS / "text_mlm.py"
@@ -33,14 +34,16 @@ def tree(root: Path) -> dict[str, tuple[int, bytes | None]]:
 
 
 def command_here(
-    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], experiment: ModuleType = exor
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], study: Study = STUDY
 ) -> Ended:
-    """Run an experiment's command in this process, up to where it would begin to train: getting there fails the test."""
-    monkeypatch.setattr(sys, "argv", [Path(str(experiment.__file__)).name, *argv])
-    monkeypatch.setattr(experiment, "stop_flag", lambda: pytest.fail(f"{argv} was taken for good input"))
+    """Run a study's command in this process, up to where it would begin to train: getting there fails the test."""
+    script = "diagnose.py" if study.name == "diagnosis" else f"{study.name}.py"
+    monkeypatch.setattr(sys, "argv", [script, *argv])
+    module = importlib.import_module(study.module)
+    monkeypatch.setattr(module, "stop_flag", lambda: pytest.fail(f"{argv} was taken for good input"), raising=False)
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        run_main(experiment.main)
+        open_study(study)
     return Ended(ended.value.code, *capsys.readouterr())
 
 

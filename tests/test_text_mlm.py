@@ -178,7 +178,7 @@ jax.config.update("jax_default_matmul_precision", "highest")
 ensemble = text_mlm.build_ensemble(config, text, planned)
 trained = training.train(ensemble, config.seed_list)
 table = np.asarray(trained.members.state.params["embed"]["embedding"])
-placed = ensemble.compile(config.seed_list, trained.members).place(trained.members).state.params["embed"]["embedding"]
+placed = training.compile_ensemble(ensemble, config.seed_list, trained.members).place(trained.members).state.params["embed"]["embedding"]
 held = placed.sharding.shard_shape(placed.shape)
 arrays = text_mlm.named_arrays(trained.records, config, text)
 np.savez(sys.argv[2], mesh=planned.mesh, rows=planned.rows, table=table, part=held, **arrays)

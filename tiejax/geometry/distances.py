@@ -1,4 +1,4 @@
-"""Distances between embeddings, and what a trajectory of them does."""
+"""Euclidean distances between the embeddings of symbols, pair by pair, and how their trajectories run over training."""
 
 import itertools
 from collections.abc import Iterable, Sequence

@@ -75,12 +75,12 @@ def swaps(
     left as it is.
     """
     first, second = pair
-    found = (tokens == first) | (tokens == second)
-    found[np.arange(len(tokens)), position] = False
-    row, place = np.nonzero(found)
+    occurs = (tokens == first) | (tokens == second)
+    occurs[np.arange(len(tokens)), position] = False
+    row, place = np.nonzero(occurs)
     swapped = tokens[row]
-    own = np.arange(len(row))
-    swapped[own, place] = np.where(swapped[own, place] == first, second, first)
+    swap = np.arange(len(row))
+    swapped[swap, place] = np.where(swapped[swap, place] == first, second, first)
     return row, swapped
 
 
@@ -229,17 +229,27 @@ def equivalence(
     for pair in pairs:
         semantic = semantic_distance(predict, tokens, position, pair, weight, known, block)
         conditional = conditional_distance(known, pair, weight)
-        seen = semantic.distance if min(semantic.contexts) > 0 else math.nan
-        found: dict[str, Any] = {"first": pair[0], "second": pair[1]}
-        found |= {"contexts_first": semantic.contexts[0], "contexts_second": semantic.contexts[1]}
-        found |= {"semantic_distance": semantic.distance, "conditional_distance": conditional.distance}
-        found |= {name: getattr(conditional, name) for name in ("log_ratio_mean", "log_ratio_rms", "asked")}
-        found |= violation(seen, conditional.distance, threshold)._asdict()
+        row = _distances(pair, semantic, conditional, threshold)
         if states is not None and table is not None:
             asking = weight * np.exp(np.asarray(known[:, list(pair)], float)).sum(1)
-            found |= _output_side(states, table, pair, (log_ratios or {}).get(pair, math.nan), asking)
-        rows.append({name: _plain(value) for name, value in found.items()})
+            row |= _output_side(states, table, pair, (log_ratios or {}).get(pair, math.nan), asking)
+        rows.append({name: _plain(value) for name, value in row.items()})
     return rows
+
+
+def _distances(pair: Pair, semantic: Semantic, conditional: Conditional, threshold: float) -> dict[str, Any]:
+    """Return both distances of a pair, and which case it is, by name."""
+    seen = semantic.distance if min(semantic.contexts) > 0 else math.nan
+    return {
+        "first": pair[0],
+        "second": pair[1],
+        "contexts_first": semantic.contexts[0],
+        "contexts_second": semantic.contexts[1],
+        "semantic_distance": semantic.distance,
+        "conditional_distance": conditional.distance,
+        **{name: getattr(conditional, name) for name in ("log_ratio_mean", "log_ratio_rms", "asked")},
+        **violation(seen, conditional.distance, threshold)._asdict(),
+    }
 
 
 def _output_side(

@@ -4,6 +4,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import linalg
 
+from tiejax.geometry.cross_products import CrossProducts
+
 # Eigenvalues of a correlation matrix below this part of the largest are rounding errors of products in float32.
 RANK_CUT = 1e-6
 
@@ -28,6 +30,12 @@ def whitening(gram: Float[np.ndarray, "width width"]) -> Float[np.ndarray, "widt
     values, vectors = linalg.eigh(correlation, driver="evd")
     kept = values > max(RANK_CUT * values[-1], 0)
     return vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
+
+
+def least_squares_map(products: CrossProducts) -> Float[np.ndarray, "source target"]:
+    """Return W = (X^T X)^+ X^T Y, which maps centred source rows to target rows with the least squared error."""
+    basis = whitening(products.source_gram)
+    return basis @ (basis.T @ products.cross)
 
 
 def orthogonal_map(cross: Float[np.ndarray, "source target"]) -> Float[np.ndarray, "source target"]:

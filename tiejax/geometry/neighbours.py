@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Int
 from scipy import stats
 
-from tiejax.geometry.tables import Table, check_pair, read_rows, row_blocks
+from tiejax.geometry.table_rows import Table, check_tables, read_rows, row_blocks
 
 NOBODY = np.iinfo(np.int64).min
 
@@ -36,7 +36,7 @@ def neighbour_overlap(first: Table, second: Table, k: int = 10, sample: int = 20
     Widths may differ. ValueError: tables that do not fit, k not within 1 to rows - 1, sample below 2.
     Source: A. Lopardo et al. 2026, arXiv:2603.26663 (k = 10).
     """
-    rows = check_pair(first, second)
+    rows = check_tables(first, second)
     if not 1 <= k < rows:
         raise ValueError(f"k = {k} neighbours of {rows} rows: k must be within 1 to {rows - 1}")
     if sample < 2:

@@ -1,4 +1,4 @@
-r"""What each use of a tied table asks of it: the gradient of the input use, of the output use, and how they meet.
+r"""The two uses of an embedding table, as input and as output: the gradient of each, and how the two meet.
 
 A tied table's gradient is the sum of two, g = g_in + g_out, of the loss with respect to the table as the model reads it in and
 as it scores with it. Both are had exactly, from one backward pass, where the tables are separate arguments of the loss.
@@ -62,8 +62,8 @@ def over_training(steps: np.ndarray, ratio: np.ndarray, cosine: np.ndarray, arms
         if inside.any():
             row: dict[str, Any] = {"from": low, "to": high, "published": published}
             for number, name in enumerate(arms):
-                middle = float(np.median(ratio[number][:, inside]))
-                found = {"ratio": middle, "share": middle / (1 + middle), "cosine": float(np.median(cosine[number][:, inside]))}
-                row[str(name)] = found
+                median = float(np.median(ratio[number][:, inside]))
+                cosines = float(np.median(cosine[number][:, inside]))
+                row[str(name)] = {"ratio": median, "share": median / (1 + median), "cosine": cosines}
             rows.append(row)
     return rows

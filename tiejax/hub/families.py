@@ -4,9 +4,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tiejax.hub.tables import DTYPES, Checkpoint, CheckpointError, HubTable, Tensor, table
+from tiejax.hub.checkpoint import Checkpoint, Tensor
+from tiejax.hub.errors import CheckpointError, Field
+from tiejax.hub.tables import DTYPES, HubTable, table
 
 FLAG = "tie_word_embeddings"
+INPUT, OUTPUT = Field("input_table"), Field("output_table")
 NORMED = "Layer normalisation follows the input table, so that the scale of its rows is lost on the way into the model."
 TRANSFORMED = "A dense layer of its own stands before the output table, and can turn hidden states into another space."
 SCALED_LOGITS = (
@@ -100,24 +103,28 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
     """
     config = checkpoint.config
     family = family_of(config)
-    inputs = [family.input] if family else [one.input for one in FAMILIES]
-    outputs = [family.output] if family else [one.output for one in FAMILIES]
+    inputs = [family.input] if family else [other.input for other in FAMILIES]
+    outputs = [family.output] if family else [other.output for other in FAMILIES]
     name = input_table or _only(checkpoint, _named(checkpoint, inputs), "input")
     if name is None:
-        raise CheckpointError(f"{checkpoint.folder}: {_nowhere(checkpoint)}")
+        raise _no_input(checkpoint)
     tokens = _text(config).get("vocab_size")
-    first = table(checkpoint, name, "--input_table", tokens if isinstance(tokens, int) else None)
+    first = table(checkpoint, name, INPUT, tokens if isinstance(tokens, int) else None)
     if output_table is not None and output_table == name:
-        raise CheckpointError(f"--output_table {output_table}: is the input table itself; leave it out if no other is stored")
+        raise CheckpointError(OUTPUT, f" {output_table}: is the input table itself; leave it out if no other is stored")
     rows = first.shape[0]
-    fitting = [one for one in _named(checkpoint, outputs) if one.name != name and rows in one.shape]
+    fitting = [tensor for tensor in _named(checkpoint, outputs) if tensor.name != name and rows in tensor.shape]
     # A head whose shape does not fit is still the head: better to say so than to call the model tied.
     other = output_table or _only(checkpoint, fitting or _named(checkpoint, outputs[:1] if family else []), "output")
-    second = table(checkpoint, other, "--output_table", rows) if other else None
+    second = table(checkpoint, other, OUTPUT, rows) if other else None
     if second is not None and second.shape[0] != rows:
         raise CheckpointError(
-            f"--output_table {second.name}: is {list(second.tensor.shape)}, the input table {name} {list(first.tensor.shape)}: "
-            "both need one row per token; name the right ones by --input_table and --output_table"
+            OUTPUT,
+            f" {second.name}: is {list(second.tensor.shape)}, the input table {name} {list(first.tensor.shape)}: "
+            "both need one row per token; name the right ones by ",
+            INPUT,
+            " and ",
+            OUTPUT,
         )
     notes = (*(family.notes if family else ()), *_scales(config))
     bias = _bias(checkpoint, second, outputs, rows)
@@ -149,7 +156,7 @@ def _text(config: dict[str, Any]) -> dict[str, Any]:
 
 def _named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tensor]:
     """Return the matrices under any of the families' names; within a family, under its first that occurs."""
-    found: dict[str, Tensor] = {}
+    matrices: dict[str, Tensor] = {}
     for of_family in names:
         for wanted in of_family:
             hits = {
@@ -158,25 +165,31 @@ def _named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tenso
                 if (name == wanted or name.endswith(f".{wanted}")) and len(tensor.shape) == 2
             }
             if hits:
-                found |= hits
+                matrices |= hits
                 break
-    return list(found.values())
+    return list(matrices.values())
 
 
-def _only(checkpoint: Checkpoint, found: Sequence[Tensor], role: str) -> str | None:
-    if len(found) > 1:
-        shown = ", ".join(f"{one.name} {list(one.shape)}" for one in found[:5]) + (", ..." if len(found) > 5 else "")
+def _only(checkpoint: Checkpoint, candidates: Sequence[Tensor], role: str) -> str | None:
+    """Return the name of the only candidate, None if there is none; raises CheckpointError if there are several."""
+    if len(candidates) > 1:
+        shown = ", ".join(_shown(tensor) for tensor in candidates[:5]) + (", ..." if len(candidates) > 5 else "")
         raise CheckpointError(
-            f"{checkpoint.folder}: several tensors may be the {role} table; name one by --{role}_table: {shown}"
+            f"{checkpoint.folder}: several tensors may be the {role} table; name one by ", Field(f"{role}_table"), f": {shown}"
         )
-    return found[0].name if found else None
+    return candidates[0].name if candidates else None
 
 
-def _nowhere(checkpoint: Checkpoint) -> str:
-    matrices = [one for one in checkpoint.tensors.values() if len(one.shape) == 2 and one.dtype in DTYPES]
-    tall = sorted(matrices, key=lambda one: -max(one.shape))[:3]
-    shown = f" (the longest matrices: {', '.join(f'{one.name} {list(one.shape)}' for one in tall)})" if tall else ""
-    return f"no tensor has a usual name of an input table; name it by --input_table{shown}"
+def _shown(tensor: Tensor) -> str:
+    return f"{tensor.name} {list(tensor.shape)}"
+
+
+def _no_input(checkpoint: Checkpoint) -> CheckpointError:
+    matrices = [tensor for tensor in checkpoint.tensors.values() if len(tensor.shape) == 2 and tensor.dtype in DTYPES]
+    tall = sorted(matrices, key=lambda tensor: -max(tensor.shape))[:3]
+    shown = f" (the longest matrices: {', '.join(map(_shown, tall))})" if tall else ""
+    nowhere = f"{checkpoint.folder}: no tensor has a usual name of an input table; name it by "
+    return CheckpointError(nowhere, INPUT, shown)
 
 
 def _bias(checkpoint: Checkpoint, output: HubTable | None, outputs: Sequence[Sequence[str]], rows: int) -> str | None:
@@ -185,7 +198,7 @@ def _bias(checkpoint: Checkpoint, output: HubTable | None, outputs: Sequence[Seq
     # BERT and its kin also keep the bias one level up, beside the decoder.
     wanted += [name.removesuffix("decoder.bias") + "bias" for name in wanted if name.endswith(".decoder.bias")]
     for name, tensor in checkpoint.tensors.items():
-        if tensor.shape == (rows,) and any(name == one or name.endswith(f".{one}") for one in wanted):
+        if tensor.shape == (rows,) and any(name == bias or name.endswith(f".{bias}") for bias in wanted):
             return name
     return None
 
@@ -200,5 +213,5 @@ def _predicts(config: dict[str, Any]) -> bool:
 
 def _scales(config: dict[str, Any]) -> tuple[str, ...]:
     text = _text(config)
-    found = [f"{key} {text[key]}" for key in SCALES if isinstance(text.get(key), int | float) and text[key] != 1]
-    return (f"config.json scales embeddings or logits ({', '.join(found)}), which no table shows.",) if found else ()
+    scales = [f"{key} {text[key]}" for key in SCALES if isinstance(text.get(key), int | float) and text[key] != 1]
+    return (f"config.json scales embeddings or logits ({', '.join(scales)}), which no table shows.",) if scales else ()

@@ -9,8 +9,9 @@ import tokenizers
 from jaxtyping import Int
 from tokenizers import decoders, models, normalizers
 
-from tiejax.hub.tables import CheckpointError, read_json
-from tiejax.text.corpus import CorpusError, first_line
+from tiejax.hub.checkpoint import read_json
+from tiejax.hub.errors import CheckpointError
+from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.tokenizer import bpe, byte_level, in_parts, load, together
 
 # Long documents are encoded in parts.
@@ -82,7 +83,7 @@ def count_tokens(
     or has an id that the table has not.
     """
     if not tokens.whole:
-        raise CorpusError(f"--corpus: {tokens.file} alone cannot split a text; merges.txt or tokenizer.json must be beside it")
+        raise CorpusError(f"corpus: {tokens.file} alone cannot split a text; merges.txt or tokenizer.json must be beside it")
     counts = np.zeros(rows, np.int64)
     parts = (part for document in documents for part in in_parts(tokens.tokenizer, document, CHARACTERS))
     for batch in together(parts, TOGETHER):
@@ -90,7 +91,7 @@ def count_tokens(
             found = np.bincount(np.asarray(encoding.ids, np.int64), minlength=rows)
             if len(found) > rows:
                 raise CorpusError(
-                    f"--corpus: {tokens.file} gives the id {len(found) - 1}, the input table has {rows} rows: "
+                    f"corpus: {tokens.file} gives the id {len(found) - 1}, the input table has {rows} rows: "
                     "the tokenizer is not that of the checkpoint"
                 )
             counts += found

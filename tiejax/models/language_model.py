@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 
-from tiejax.models import features_first as columns
+from tiejax.models import features_first
 from tiejax.models.initializers import default_dtype, layer_norm
 
 
 class LanguageModel(nn.Module):
-    """Predict a symbol from what the encoder shows of the others: logits = encoder(E_in[tokens]) . E_out^T.
+    """Predict a token from what the encoder shows of the others: logits = encoder(E_in[tokens]) . E_out^T.
 
     It is a masked LM where the encoder sees both sides, a causal one where it sees what came before.
 
@@ -64,7 +64,17 @@ class LanguageModel(nn.Module):
         segments: several sequences in one row, by number; each is encoded as in a row of its own.
         owner, sends: whose weights each layer computes with, and whether it sends them gradient (`Transformer`).
         """
-        x = columns.lookup(self.embed.embedding, tokens)
+        x = self._embed(tokens, segments, deterministic)
+        # Encoders that know no segments and no owners are not asked for any.
+        options = {"segments": segments, "owner": owner, "sends": sends}
+        options = {name: value for name, value in options.items() if value is not None}
+        return self.encoder(x, position=position, deterministic=deterministic, **options)
+
+    def _embed(
+        self, tokens: Int[Array, "batch length"], segments: Integer[Array, "batch length"] | None, deterministic: bool
+    ) -> Float[Array, "batch length width"]:
+        """Return what the encoder is given: rows of the input table, with positions, a LayerNorm and dropout where asked for."""
+        x = features_first.lookup(self.embed.embedding, tokens)
         if self.padding is not None:
             x = jnp.where((tokens == self.padding)[..., None], jax.lax.stop_gradient(x), x)
         if self.max_positions is not None:
@@ -73,10 +83,7 @@ class LanguageModel(nn.Module):
             x = x + self.positions(places)
         x = x if self.dtype is None else x.astype(self.dtype)
         x = self.norm(x) if self.embedding_norm else x
-        x = self.drop(x, deterministic=deterministic) if self.embedding_dropout else x
-        given = {"segments": segments, "owner": owner, "sends": sends}
-        asked = {name: value for name, value in given.items() if value is not None}
-        return self.encoder(x, position=position, deterministic=deterministic, **asked)
+        return self.drop(x, deterministic=deterministic) if self.embedding_dropout else x
 
     def __call__(
         self,

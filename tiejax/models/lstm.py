@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from tiejax.models import features_first as columns
+from tiejax.models import features_first
 from tiejax.models.initializers import default_dtype, uniform
 
 
@@ -72,5 +72,5 @@ class BidirectionalLSTM(nn.Module):
             ]
             x = jnp.concatenate(states)
         if position is not None:
-            x = columns.at(jnp.swapaxes(x, 0, 1), position)
-        return columns.Linear(self.width, name="projection")(x).T
+            x = features_first.at(jnp.swapaxes(x, 0, 1), position)
+        return features_first.Linear(self.width, name="projection")(x).T

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from tiejax.models import features_first as columns
+from tiejax.models import features_first
 from tiejax.models.initializers import layer_norm
 from tiejax.models.transformer import ACTIVATIONS
 
@@ -29,9 +29,9 @@ class MixerLayer(nn.Module):
 
         def mix(value: jax.Array, hidden: int, name: str, chosen: jax.Array | None = None) -> jax.Array:
             size = value.shape[0]
-            value = ACTIVATIONS[self.activation](columns.Linear(hidden, name=f"{name}_in")(value))
+            value = ACTIVATIONS[self.activation](features_first.Linear(hidden, name=f"{name}_in")(value))
             value = nn.Dropout(self.dropout, name=f"{name}_hidden_dropout")(value, deterministic=deterministic)
-            value = columns.Linear(size, name=f"{name}_out")(value, chosen)
+            value = features_first.Linear(size, name=f"{name}_out")(value, chosen)
             return nn.Dropout(self.dropout, name=f"{name}_dropout")(value, deterministic=deterministic)
 
         across = jnp.swapaxes(layer_norm("token_norm", axis=0)(x), 0, 1)
@@ -39,7 +39,7 @@ class MixerLayer(nn.Module):
             x = x + jnp.swapaxes(mix(across, self.token_hidden, "token"), 0, 1)
         else:
             chosen = jax.nn.one_hot(position, x.shape[1], axis=0, dtype=x.dtype)
-            x = columns.at(jnp.swapaxes(x, 0, 1), position) + mix(across, self.token_hidden, "token", chosen)
+            x = features_first.at(jnp.swapaxes(x, 0, 1), position) + mix(across, self.token_hidden, "token", chosen)
         return x + mix(layer_norm("channel_norm", axis=0)(x), self.channel_hidden, "channel")
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -57,51 +57,86 @@ class EncoderLayer(nn.Module):
 
         segments: positions of one number see each other alone (default: all do).
         """
-
-        def drop(value: jax.Array, name: str) -> jax.Array:
-            return nn.Dropout(self.dropout, name=name)(value, deterministic=deterministic)
-
         attention_norm = layer_norm("attention_norm", dtype=self.dtype)
         feed_forward_norm = layer_norm("feed_forward_norm", dtype=self.dtype)
 
-        def dense(features: int, name: str, default: Any, std: float | None) -> nn.Dense:
-            init = default if std is None else jax.nn.initializers.normal(std)
-            return nn.Dense(features, kernel_init=init, param_dtype=default_dtype(), dtype=self.dtype, name=name)
-
-        def inner(fan_in: int, features: int, name: str, std: float | None) -> nn.Dense:
-            return linear(fan_in, features, name, self.dtype) if std is None else dense(features, name, None, std)
-
-        # Query, key and value start as one Xavier-uniform matrix [3 width, width], biases as zeros.
-        xavier = uniform(math.sqrt(6 / (4 * self.width)))
-        qkv = dense(3 * self.width, "qkv", xavier, self.kernel_std)(attention_norm(x) if self.norm_first else x)
-        heads = qkv.reshape(*x.shape[:-1], 3, self.heads, self.width // self.heads)
-        query, key, value = jnp.moveaxis(heads, -3, 0)
-        if position is not None:
+        query, key, value = self._project(attention_norm(x) if self.norm_first else x)  # each [batch, length, heads, size]
+        if position is not None:  # one query a sequence, while keys and values stay those of all positions
             chosen = jax.nn.one_hot(position, x.shape[1], dtype=x.dtype)
             x = jnp.einsum("bl,blw->bw", chosen, x)[:, None]
             query = jnp.einsum("bl,blhc->bhc", chosen, query)[:, None]
-        mask = None
-        if segments is not None:
-            own = segments if position is None else jnp.take_along_axis(segments, position[:, None], axis=1)
-            mask = own[:, None, :, None] == segments[:, None, None, :]
-        if self.causal:
-            places = jnp.arange(key.shape[1])
-            own = places[None] if position is None else position[:, None]
-            before = own[:, None, :, None] >= places
-            mask = before if mask is None else mask & before
-        drops = self.dropout > 0 and not deterministic
-        dropout_key = self.make_rng("dropout") if drops else None
-        attended = attend(query, key, value, mask, self.dropout, dropout_key).reshape(x.shape)
-        out = dense(self.width, "out", uniform(1 / math.sqrt(self.width)), self.residual_std)(attended)
-        x = x + drop(out, "attention_dropout")
+        mask = visible(key.shape[1], position, segments, self.causal)
+        x = x + self._attention(query, key, value, mask, deterministic)
         x = x if self.norm_first else attention_norm(x)
 
-        first = inner(self.width, self.feed_forward, "feed_forward_in", self.kernel_std)
-        hidden = ACTIVATIONS[self.activation](first(feed_forward_norm(x) if self.norm_first else x))
-        hidden = drop(hidden, "hidden_dropout") if self.hidden_dropout else hidden
-        out = inner(self.feed_forward, self.width, "feed_forward_out", self.residual_std)(hidden)
-        x = x + drop(out, "feed_forward_dropout")
+        x = x + self._feed_forward(feed_forward_norm(x) if self.norm_first else x, deterministic)
         return x if self.norm_first else feed_forward_norm(x)
+
+    def _project(self, x: Float[Array, "batch length width"]) -> Float[Array, "3 batch length heads size"]:
+        """Return query, key and value; they start as one Xavier-uniform matrix [3 width, width], biases as zeros."""
+        xavier = uniform(math.sqrt(6 / (4 * self.width)))
+        projected = self._dense(3 * self.width, "qkv", xavier, self.kernel_std)(x)
+        heads = projected.reshape(*x.shape[:-1], 3, self.heads, self.width // self.heads)
+        return jnp.moveaxis(heads, -3, 0)
+
+    def _attention(
+        self,
+        query: Float[Array, "batch queries heads size"],
+        key: Float[Array, "batch length heads size"],
+        value: Float[Array, "batch length heads size"],
+        mask: Bool[Array, "#batch 1 queries length"] | None,
+        deterministic: bool,
+    ) -> Float[Array, "batch queries width"]:
+        """Return what attention adds to the residual stream: W_out attend(query, key, value), dropped."""
+        drops = self.dropout > 0 and not deterministic
+        dropout_key = self.make_rng("dropout") if drops else None
+        attended = attend(query, key, value, mask, self.dropout, dropout_key).reshape(*query.shape[:2], self.width)
+        out = self._dense(self.width, "out", uniform(1 / math.sqrt(self.width)), self.residual_std)(attended)
+        return self._drop(out, "attention_dropout", deterministic)
+
+    def _feed_forward(self, x: Float[Array, "batch queries width"], deterministic: bool) -> Float[Array, "batch queries width"]:
+        """Return what the feed-forward layer adds to the residual stream: W_2 act(W_1 x), dropped."""
+        hidden = self._inner(self.width, self.feed_forward, "feed_forward_in", self.kernel_std)(x)
+        hidden = ACTIVATIONS[self.activation](hidden)  # [batch, queries, feed_forward]
+        hidden = self._drop(hidden, "hidden_dropout", deterministic) if self.hidden_dropout else hidden
+        out = self._inner(self.feed_forward, self.width, "feed_forward_out", self.residual_std)(hidden)
+        return self._drop(out, "feed_forward_dropout", deterministic)
+
+    def _drop(self, x: jax.Array, name: str, deterministic: bool) -> jax.Array:
+        return nn.Dropout(self.dropout, name=name)(x, deterministic=deterministic)
+
+    def _dense(self, features: int, name: str, default: Any, std: float | None) -> nn.Dense:
+        """Return a linear map whose kernel starts as N(0, std^2), or by `default`, and whose bias starts as 0."""
+        init = default if std is None else jax.nn.initializers.normal(std)
+        return nn.Dense(features, kernel_init=init, param_dtype=default_dtype(), dtype=self.dtype, name=name)
+
+    def _inner(self, fan_in: int, features: int, name: str, std: float | None) -> nn.Dense:
+        """Return a linear map of the feed-forward layer, which starts as torch's where no `std` is said."""
+        return linear(fan_in, features, name, self.dtype) if std is None else self._dense(features, name, None, std)
+
+
+def visible(
+    length: int, position: Int[Array, "batch"] | None, segments: Integer[Array, "batch length"] | None, causal: bool
+) -> Bool[Array, "#batch 1 queries length"] | None:
+    """Say which positions each query sees, or return None where it sees all; arguments as of `EncoderLayer`."""
+    mask = None
+    if segments is not None:
+        of_query = segments if position is None else jnp.take_along_axis(segments, position[:, None], axis=1)
+        mask = of_query[:, None, :, None] == segments[:, None, None, :]
+    if causal:
+        places = jnp.arange(length)
+        of_query = places[None] if position is None else position[:, None]
+        before = of_query[:, None, :, None] >= places
+        mask = before if mask is None else mask & before
+    return mask
+
+
+class Use(NamedTuple):
+    """One layer of the depth, or all of them: its number, the place in the stack that it reads, whether it sends it gradient."""
+
+    index: Int32[Array, "*layers"]
+    reads: Int32[Array, "*layers"]
+    sends: Bool[Array, "*layers"]
 
 
 class Transformer(nn.Module):
@@ -111,7 +146,7 @@ class Transformer(nn.Module):
     (default: its own) and, where `sends[i]` is false, sends them no gradient.
 
     identical_layers: start all layers as copies of one, as torch's TransformerEncoder does.
-    stack_size: number of layers whose weights `init` makes, `layers` by default; parameters of any stack_size can be applied.
+    stack_size: number of layers whose weights `init` makes, `layers` by default; a stack of any size can be applied.
     rematerialise: scan over the layers and recompute each in the backward pass, so that neither its activations nor a gradient
         per layer use is held: for deep stacks. Otherwise layers are unrolled, which is faster for a few (by 45 % at
         two layers of width 32 in an ensemble of 64).
@@ -148,65 +183,79 @@ class Transformer(nn.Module):
 
         segments: several sequences in one row, by number; each sees itself alone, so that it is encoded as in a row of its own.
         """
-        layer = EncoderLayer(
-            self.width,
-            self.heads,
-            self.feed_forward,
-            self.activation,
-            self.dropout,
-            self.norm_first,
-            self.causal,
-            self.kernel_std,
-            self.residual_std,
-            self.hidden_dropout,
-            self.dtype,
-            parent=None,
-            name="layer",
-        )
-        stack_size = self.stack_size or self.layers
+        apply = self._apply_layer(self._stack(x), sends is not None, segments, deterministic)
 
-        def init(key: jax.Array) -> Any:
-            def one(key: jax.Array) -> Any:
-                return layer.init(key, x[:1])["params"]
-
-            if self.identical_layers:
-                return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (stack_size, *leaf.shape)), one(key))
-            return jax.vmap(one)(jax.random.split(key, stack_size))
-
-        # A stack is applied whatever its stack_size, which changes when ties do.
-        given = self.has_variable("params", "layers")
-        stack = self.get_variable("params", "layers") if given else self.param("layers", init)
-        drops = self.dropout > 0 and not deterministic
-        dropout_key = self.make_rng("dropout") if drops else None
-
-        def apply(x: jax.Array, use: Any, wanted: jax.Array | None) -> jax.Array:
-            index, read, send = use
-            weights = jax.tree.map(lambda leaf: jnp.asarray(leaf)[read], stack)
-            if sends is not None:
-                weights = jax.tree.map(lambda leaf: jnp.where(send, leaf, jax.lax.stop_gradient(leaf)), weights)
-            rngs = {"dropout": jax.random.fold_in(dropout_key, index)} if dropout_key is not None else None
-            return jnp.asarray(layer.apply({"params": weights}, x, wanted, segments, deterministic, rngs=rngs))
-
-        def body(x: jax.Array, use: Any) -> tuple[jax.Array, None]:
+        def at_every_position(x: jax.Array, use: Use) -> tuple[jax.Array, None]:
             return apply(x, use, None), None
 
-        def last(x: jax.Array, use: Any) -> jax.Array:
+        def at_position(x: jax.Array, use: Use) -> jax.Array:
             return apply(x, use, position)
 
         index = jnp.arange(self.layers, dtype=jnp.int32)
         reads = index if owner is None else jnp.asarray(owner)
-        sent = jnp.ones(self.layers, bool) if sends is None else jnp.asarray(sends)
-        uses = index, reads, sent
+        uses = Use(index, reads, jnp.ones(self.layers, bool) if sends is None else jnp.asarray(sends))
         if self.rematerialise and position is None:
             # Scanned with the others, the last layer adds no gradient of the whole stack of its own.
-            x = jax.lax.scan(jax.checkpoint(body), x, uses)[0]
-            return layer_norm("final_norm", dtype=self.dtype)(x) if self.norm_first else x
-        if self.layers > 1:
-            below = jax.tree.map(lambda leaf: leaf[:-1], uses)
-            if self.rematerialise:
-                x = jax.lax.scan(jax.checkpoint(body), x, below)[0]
-            else:
-                x = jax.lax.scan(body, x, below, unroll=True)[0]
-        x = (jax.checkpoint(last) if self.rematerialise else last)(x, jax.tree.map(lambda leaf: leaf[-1], uses))
+            x = self._scan(at_every_position, x, uses)
+        else:
+            if self.layers > 1:
+                x = self._scan(at_every_position, x, jax.tree.map(lambda leaf: leaf[:-1], uses))
+            last = jax.checkpoint(at_position) if self.rematerialise else at_position
+            x = last(x, jax.tree.map(lambda leaf: leaf[-1], uses))
         x = layer_norm("final_norm", dtype=self.dtype)(x) if self.norm_first else x
         return x if position is None else x[:, 0]
+
+    def _layer(self) -> EncoderLayer:
+        """Return one layer, which is applied to whatever weights it is given."""
+        return EncoderLayer(
+            width=self.width,
+            heads=self.heads,
+            feed_forward=self.feed_forward,
+            activation=self.activation,
+            dropout=self.dropout,
+            norm_first=self.norm_first,
+            causal=self.causal,
+            kernel_std=self.kernel_std,
+            residual_std=self.residual_std,
+            hidden_dropout=self.hidden_dropout,
+            dtype=self.dtype,
+            parent=None,
+            name="layer",
+        )
+
+    def _stack(self, x: Float[Array, "batch length width"]) -> Any:
+        """Return the weights of the layers, every leaf [stack_size, ...]: those that are given, or initial ones."""
+        stack_size, layer = self.stack_size or self.layers, self._layer()
+
+        def init_layer(key: jax.Array) -> Any:
+            return layer.init(key, x[:1])["params"]
+
+        def init(key: jax.Array) -> Any:
+            if self.identical_layers:
+                return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (stack_size, *leaf.shape)), init_layer(key))
+            return jax.vmap(init_layer)(jax.random.split(key, stack_size))
+
+        # Not `self.param` where there is a stack: it would refuse another size than that of `init`, and ties change the size.
+        return self.get_variable("params", "layers") if self.has_variable("params", "layers") else self.param("layers", init)
+
+    def _apply_layer(
+        self, stack: Any, gated: bool, segments: Integer[Array, "batch length"] | None, deterministic: bool
+    ) -> Callable[[jax.Array, Use, jax.Array | None], jax.Array]:
+        """Return (x, use, position) -> the output of the layer that `use` describes. gated: layers may send no gradient."""
+        layer, drops = self._layer(), self.dropout > 0 and not deterministic
+        dropout_key = self.make_rng("dropout") if drops else None
+
+        def apply(x: jax.Array, use: Use, position: jax.Array | None) -> jax.Array:
+            weights = jax.tree.map(lambda leaf: jnp.asarray(leaf)[use.reads], stack)
+            if gated:
+                weights = jax.tree.map(lambda leaf: jnp.where(use.sends, leaf, jax.lax.stop_gradient(leaf)), weights)
+            rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, use.index)}
+            return jnp.asarray(layer.apply({"params": weights}, x, position, segments, deterministic, rngs=rngs))
+
+        return apply
+
+    def _scan(self, body: Callable[[jax.Array, Use], tuple[jax.Array, None]], x: jax.Array, uses: Use) -> jax.Array:
+        """Return x after one layer after the other, rematerialised or unrolled."""
+        if self.rematerialise:
+            return jax.lax.scan(jax.checkpoint(body), x, uses)[0]
+        return jax.lax.scan(body, x, uses, unroll=True)[0]

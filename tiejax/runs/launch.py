@@ -4,10 +4,12 @@ import dataclasses
 import importlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from tiejax.runs import environment, resume
+from tiejax.runs.console import Console
 from tiejax.runs.resume import Request
 from tiejax.runs.run_directory import RunDirectory
 from tiejax.settings import command_line
@@ -16,8 +18,20 @@ from tiejax.settings.study import Study
 
 # jax is imported inside functions: a bad command line is refused at once, and the environment tells jax of its devices first.
 
-# (settings, whether this process is the first) -> what must be there before the run directory is written to
-Preparation = Callable[[Any, bool], Any]
+
+class Launched(NamedTuple):
+    """How a process begins. Of several, the first holds the run directory and speaks; the others have none.
+
+    command: as somebody else would repeat it. prepared: what the study's own preparation returned.
+    """
+
+    settings: Any
+    switches: dict[str, bool]
+    command: str
+    run: RunDirectory | None
+    first: bool
+    finished: bool
+    prepared: Any
 
 
 def open_study(study: Study) -> NoReturn:
@@ -26,50 +40,47 @@ def open_study(study: Study) -> NoReturn:
 
 
 def main(study: Study, argv: Sequence[str]) -> int:
-    """Check what is asked, then import the study and run it; return its exit status. Raises BadInput."""
+    """Check what is asked, take hold of the run directory, then run the study; return its exit status. Raises BadInput."""
     if "--deterministic" in argv:
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
-    cluster = is_cluster(study, argv)
-    request = _parsed(study, argv) if cluster else resume.read(study, argv)
-    if cluster or study.device_a_core(request.settings):
+    several = not study.single_process and ("--distributed" in argv or environment.names_a_cluster())
+    # Of several processes the first alone looks at the run directory.
+    request = resume.parsed(study, argv) if several else resume.read(study, argv)
+    if several or study.device_a_core(request.settings):
         environment.one_device_a_core()
-    status: int = importlib.import_module(study.module).run(request)
+    launched = _among_others(study, request) if several else _claimed(study, _prepared(study, request, first=True))
+    console = Console(launched.switches["quiet"], silent=not launched.first)
+    if launched.finished:
+        console.result(f"the run is finished: {Path(launched.settings.out) / 'report.html'}")
+        return 0
+    status: int = importlib.import_module(study.module).run(launched, console)
     return status
 
 
-def is_cluster(study: Study, argv: Sequence[str]) -> bool:
-    """Say whether this process is one of several that train together."""
-    return not study.single_process and ("--distributed" in argv or environment.names_a_cluster())
+def _prepared(study: Study, request: Request, first: bool) -> Launched:
+    """Do what may take long, and writes nothing to the run directory."""
+    settings, switches, resuming = request.settings, request.switches, request.switches.get("resume", False)
+    if first and resuming and RunDirectory.state(request.out) == "finished":
+        return Launched(settings, switches, request.command, None, first, True, None)
+    prepared = None
+    if first:
+        RunDirectory.probe(request.out)
+    if study.preparation is not None:
+        console = Console(switches["quiet"], silent=not first)
+        prepared = importlib.import_module(study.preparation).prepare(settings, console, resuming)
+    return Launched(settings, switches, request.command, None, first, False, prepared)
 
 
-def _parsed(study: Study, argv: Sequence[str]) -> Request:
-    """Return what is asked without a look at the run directory, which is the first process's alone."""
-    given, switches = command_line.parse(study.settings, study.command, argv)
-    settings = given.resolved()
-    return Request(settings, switches, settings.out, argv)
+def _claimed(study: Study, launched: Launched) -> Launched:
+    """Take hold of the run directory, unless the study does so itself or has nothing left to do there."""
+    if launched.finished or study.claims_at_end:
+        return launched
+    resuming, overwrite = launched.switches.get("resume", False), launched.switches["overwrite"]
+    return launched._replace(run=RunDirectory.claim(study.name, launched.settings, resuming, overwrite))
 
 
-class Launched(NamedTuple):
-    """How a process begins. Of several, the first holds the run directory and speaks; the others have none.
-
-    prepared: what the study's own preparation returned, None if the run is finished.
-    """
-
-    settings: Any
-    switches: dict[str, bool]
-    run: RunDirectory | None
-    first: bool
-    finished: bool
-    prepared: Any
-
-
-def start(study: Study, request: Request, prepare: Preparation = lambda settings, first: None) -> Launched:
-    """Take hold of the run directory; of several processes the first does, and tells the others. Raises BadInput.
-
-    prepare: may take long, write nothing to the run directory, and raise BadInput too.
-    """
-    if not is_cluster(study, request.argv):
-        return _claim(study, _prepared(request, prepare))
+def _among_others(study: Study, request: Request) -> Launched:
+    """Begin as one of several processes: the first prepares and holds the run directory, then the others prepare."""
     from tiejax.training import cluster
 
     try:
@@ -79,35 +90,31 @@ def start(study: Study, request: Request, prepare: Preparation = lambda settings
             f"--distributed: {error}; start the processes under Slurm or Open MPI or on a TPU pod, or set "
             "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         ) from None
-    return _lead(study, request, prepare) if first else _follow(study, prepare)
+    return _lead(study, request) if first else _follow(study, request)
 
 
-def _lead(study: Study, request: Request, prepare: Preparation) -> Launched:
+def _lead(study: Study, request: Request) -> Launched:
     """Begin as the first process: prepare while the others wait, hold the run directory, tell them, and let them prepare."""
     from tiejax.training.cluster import from_first, or_die, together
 
     def work() -> Launched:
-        return _prepared(resume.read(study, request.argv), prepare)
+        return _prepared(study, resume.read(study, request.argv), first=True)
 
     try:
-        begun, _ = or_die(lambda: together(work), expected=(BadInput,))
-        assert begun is not None
-        launched = _claim(study, begun)
+        launched, _ = or_die(lambda: together(work), expected=(BadInput,))
+        assert launched is not None
+        launched = _claimed(study, launched)
     except BaseException:
         or_die(lambda: from_first(json.dumps(None).encode()))
         raise
-    told = {
-        "settings": dataclasses.asdict(launched.settings),
-        "switches": launched.switches,
-        "finished": launched.finished,
-    }
+    told = {"settings": dataclasses.asdict(launched.settings), "finished": launched.finished}
     or_die(lambda: from_first(json.dumps(told).encode()))
     if not launched.finished and not or_die(lambda: together(None))[1]:
         raise BadInput("--distributed: another process could not prepare itself; see what it says")
     return launched
 
 
-def _follow(study: Study, prepare: Preparation) -> Launched:
+def _follow(study: Study, request: Request) -> Launched:
     """Begin as another process: wait until the first has prepared, take its settings, and prepare."""
     from tiejax.training.cluster import from_first, or_die, together
 
@@ -115,23 +122,9 @@ def _follow(study: Study, prepare: Preparation) -> Launched:
     told = json.loads(or_die(lambda: from_first(None)))
     if told is None:
         raise BadInput("--distributed: the first process refused to start; see what it says")
-    settings, prepared = study.settings(**told["settings"]), None
-    if not told["finished"]:
-        prepared = or_die(lambda: together(lambda: prepare(settings, False))[0], expected=(BadInput,))
-    return Launched(settings, told["switches"], None, False, told["finished"], prepared)
-
-
-def _prepared(request: Request, prepare: Preparation) -> Launched:
-    """Do what may take long, and writes nothing to the run directory."""
-    settings, switches = request.settings, request.switches
-    if switches.get("resume") and RunDirectory.state(request.out) == "finished":
-        return Launched(settings, switches, None, True, True, None)
-    RunDirectory.probe(request.out)
-    return Launched(settings, switches, None, True, False, prepare(settings, True))
-
-
-def _claim(study: Study, begun: Launched) -> Launched:
-    if begun.finished:
-        return begun
-    resuming, overwrite = begun.switches.get("resume", False), begun.switches["overwrite"]
-    return begun._replace(run=RunDirectory.claim(study.name, begun.settings, resuming, overwrite))
+    request = request._replace(settings=study.settings(**told["settings"]))
+    if told["finished"]:
+        return Launched(request.settings, request.switches, request.command, None, False, True, None)
+    launched = or_die(lambda: together(lambda: _prepared(study, request, first=False))[0], expected=(BadInput,))
+    assert launched is not None
+    return launched

@@ -49,6 +49,13 @@ def read(study: Study, argv: Sequence[str]) -> Request:
     return Request(dataclasses.replace(settings, out=str(out)), switches, out, argv)
 
 
+def parsed(study: Study, argv: Sequence[str]) -> Request:
+    """Return what `argv` asks for without a look at the run directory; raises BadInput."""
+    given, switches = command_line.parse(study.settings, study.command, argv)
+    settings = given.resolved()
+    return Request(settings, switches, Path(settings.out), argv)
+
+
 def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
     """Return the settings that the run in `out` was started with; raises BadInput if others are asked for."""
     before, _ = command_line.parse(study.settings, study.command, [], base=out / CONFIG)

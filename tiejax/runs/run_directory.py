@@ -102,26 +102,33 @@ class RunDirectory:
 
         Raises BadInput, with the path and without an option, if that is not known or the format is another one.
         """
+        name, reason = cls._kind(path)
+        if reason:
+            raise BadInput(f"{path}: {reason}")
+        return name
+
+    @classmethod
+    def _kind(cls, path: Path) -> tuple[str, str | None]:
+        """Return the study that made the run in `path`, or what stands against saying so.
+        """
         try:
             kind = json.loads((path / KIND).read_text())
             name, version = str(kind["study"]), kind["format"]
         except FileNotFoundError:
-            raise BadInput(f"{path}: does not say which study made it: it is of an earlier version of tiejax") from None
+            return "", f"without {KIND} nothing says which study made it; runs of earlier versions of tiejax are so"
         except (OSError, ValueError, KeyError, TypeError):
-            raise BadInput(f"{path / KIND}: is damaged; it should say which study made the run") from None
+            return "", f"{KIND}, which says which study made it, is damaged"
         if version != FORMAT:
-            raise BadInput(f"{path}: has format {version}, this version of tiejax reads format {FORMAT}")
-        return name
+            return name, f"it has format {version}, this version of tiejax reads format {FORMAT}"
+        return name, None
 
     @classmethod
     def check_study(cls, path: Path, name: str, switch: str) -> None:
         """Raise BadInput unless the run in `path` was made by the study called `name`, in today's format."""
-        try:
-            found = cls.study(path)
-        except BadInput as error:
-            raise BadInput(f"--{switch}: {error}; start in another directory") from None
-        if found != name:
-            raise BadInput(f"--{switch}: {path} holds a run of {found}, not of {name}; name another directory")
+        made_by, reason = cls._kind(path)
+        if reason or made_by != name:
+            reason = reason or f"it is one of {made_by}"
+            raise BadInput(f"--{switch}: {path} holds no run of {name} that can be used ({reason}); name another directory")
 
     @classmethod
     def probe(cls, path: Path) -> None:

@@ -3,15 +3,18 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tiejax import training, tying
 from tiejax.runs.console import Console
 from tiejax.runs.launch import Launched
 from tiejax.settings.command_line import BadInput
-from tiejax.training.run import Trained
+from tiejax.training import cluster
+from tiejax.training.checkpoint import CheckpointMismatch, Checkpoints
+from tiejax.training.ensemble import Ensemble
+from tiejax.training.run import Trained, Training
+from tiejax.tying.errors import TieError
 
 
 def train(
-    ensemble: training.Ensemble,
+    ensemble: Ensemble,
     seeds: Sequence[int],
     launched: Launched,
     console: Console,
@@ -22,30 +25,31 @@ def train(
 ) -> Trained:
     """Train to the end, or until `stop` says so; raise BadInput if a checkpoint does not fit.
 
-    models: how many there are, for the rate that is shown. conditions, on_records: as of `training.train`.
+    models: how many there are, for the rate that is shown. on_records: is given the records of every chunk, those of the
+    checkpoint first. conditions: as of `training.train`.
     """
-    checkpoints: training.Checkpoints | None = None
+    checkpoints: Checkpoints | None = None
     if launched.run is not None:
-        checkpoints = training.Checkpoints(launched.run.checkpoints, ensemble.ties, say=console.warn)
+        checkpoints = Checkpoints(launched.run.checkpoints, ensemble.ties, say=console.warn)
+
+    def work() -> Trained:
+        training = Training(ensemble, seeds, checkpoints, launched.switches["resume"], conditions)
+        if training.resumed:
+            console.say(f"resuming at step {min(training.first, ensemble.steps)} of {ensemble.steps}")
+            on_records(training.records)
+        elif launched.switches["resume"]:
+            console.say("there is no checkpoint to go on from: starting at step 0")
+        if not training.finished:
+            console.say(f"compiled in {training.compile():.1f} s")
+        for chunk in training.chunks(stop, checkpoint_s=launched.settings.checkpoint_every):
+            on_records(chunk.records)
+            console.progress(chunk.step, ensemble.steps, chunk.steps_here, chunk.train_s, models)
+        return training.result()
+
     try:
         with console:
-            trained = training.cluster.or_die(
-                lambda: training.train(
-                    ensemble,
-                    seeds,
-                    checkpoints,
-                    resume=launched.switches["resume"],
-                    on_compiled=lambda seconds: console.say(f"compiled in {seconds:.1f} s"),
-                    on_progress=lambda now: console.progress(now.step, now.steps, now.steps_here, now.train_s, models),
-                    stop_requested=stop,
-                    say=console.say,
-                    on_records=on_records,
-                    checkpoint_s=launched.settings.checkpoint_every,
-                    conditions=conditions,
-                ),
-                expected=(training.CheckpointMismatch, tying.TieError),
-            )
-    except (training.CheckpointMismatch, tying.TieError) as error:
+            trained = cluster.or_die(work, expected=(CheckpointMismatch, TieError))
+    except (CheckpointMismatch, TieError) as error:
         raise BadInput(f"--resume: {error}") from None
     if checkpoints is not None:
         checkpoints.close()

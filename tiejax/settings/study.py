@@ -21,8 +21,11 @@ class Study:
     """A study as a command.
 
     name: what a run directory says of who made it. settings: dataclass of what may be asked, with a field `out` and a method
-    `resolved`, which writes every default out or raises BadInput. module: has `run(request)`, and is imported once the
-    settings are found good. may_change: settings that change no result, so that a resumed run may have others.
+    `resolved`, which writes every default out or raises BadInput. may_change: settings that change no result, so that a
+    resumed run may have others.
+    module: is imported once the settings are found good; has `run(launched, console)`, which returns the exit status.
+    preparation: a module with `prepare(settings, console, resume)`, which returns what must be there before the run directory
+    is written to. claims_at_end: it takes hold of the run directory itself, once all is known.
     single_process: it never is one of several processes. device_a_core: whether a run with these settings wants every core
     to be a device, where the environment says nothing.
     """
@@ -32,5 +35,7 @@ class Study:
     command: CommandLine
     module: str
     may_change: tuple[str, ...] = ()
+    preparation: str | None = None
+    claims_at_end: bool = False
     single_process: bool = False
     device_a_core: Callable[[Any], bool] = lambda settings: True

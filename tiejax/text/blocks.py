@@ -6,7 +6,7 @@ Source of the blocks: the published code of dynamic layer tying (Hay and Wolf, I
 import numpy as np
 from jaxtyping import Integer
 
-from tiejax.text.corpus import CorpusError
+from tiejax.text.errors import CorpusError
 
 
 def blocks(ids: Integer[np.ndarray, "tokens"], context: int, begin: int) -> Integer[np.ndarray, "number context"]:
@@ -15,10 +15,10 @@ def blocks(ids: Integer[np.ndarray, "tokens"], context: int, begin: int) -> Inte
     Raises CorpusError if there is no whole block.
     """
     if context < 2:
-        raise CorpusError(f"--context {context}: must be 2 at least, for a begin token and one of the text")
+        raise CorpusError(f"context {context}: must be 2 at least, for a begin token and one of the text")
     number = len(ids) // (context - 1)
     if number == 0:
-        raise CorpusError(f"--context {context}: a stream of --corpus has {len(ids)} tokens, a block takes {context - 1}")
+        raise CorpusError(f"context {context}: a stream of the corpus has {len(ids)} tokens, a block takes {context - 1}")
     found = np.empty((number, context), np.promote_types(ids.dtype, np.min_scalar_type(begin)))
     found[:, 0] = begin
     found[:, 1:] = ids[: number * (context - 1)].reshape(number, context - 1)

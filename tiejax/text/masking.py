@@ -21,7 +21,7 @@ MASKED = 0.15
 BY_MASK, BY_RANDOM = 0.8, 0.1
 
 
-class Batch(NamedTuple):
+class MaskedRows(NamedTuple):
     """Rows with their masked places in a fixed number of slots.
 
     slot: places in the flattened rows. weight: 1 for a slot that is used, else 0. target: the token that was there.
@@ -70,7 +70,7 @@ class Masking:
         segments: Integer[Array, "rows length"],
         row: Integer[Array, "rows"],
         key: Key[Array, ""],
-    ) -> Batch:
+    ) -> MaskedRows:
         """Return one visit of the rows. row: their numbers in the batch, which with the key decide every draw."""
         words = jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (4, tokens.shape[1]), jnp.uint32))(row)
         swap, masked, by, bits = jnp.moveaxis(words, 1, 0)
@@ -85,7 +85,7 @@ class Masking:
         number = jnp.sum(asked)
         slot = jnp.nonzero(asked.ravel(), size=self.slots, fill_value=0)[0].astype(jnp.int32)
         used = jnp.arange(self.slots) < number
-        return Batch(
+        return MaskedRows(
             jnp.where(asked, shown, target),
             segments.astype(jnp.int32),
             row.astype(jnp.int32),

@@ -2,9 +2,9 @@
 
 import array
 import dataclasses
-import hashlib
+import functools
 import importlib.metadata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ import tokenizers
 from tiejax.text import corpus as corpora
 from tiejax.text import stored
 from tiejax.text import tokenizer as tokenization
-from tiejax.text.corpus import CorpusError
-from tiejax.text.stored import SPLITS, TOKENIZER, Progress
+from tiejax.text.errors import CorpusError
+from tiejax.text.records import SPLITS, Progress, Sequences, dtype_for, read_split
+from tiejax.text.sources import Source
+from tiejax.text.stored import TOKENIZER, nothing, told
 from tiejax.text.tokenizer import Vocabulary
 
 # Of every ten sentences, where each split ends.
@@ -23,9 +25,6 @@ ENDS = (7, 8, 10)
 # To be raised whenever the same text would give other sentences than before.
 FORMAT = 2
 TOKENISED_AT_ONCE = 4096
-
-# The sentences of a split, [CLS] and [SEP] included.
-Sentences = stored.Sequences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +41,9 @@ class Prepared:
     vocabulary: Vocabulary
     facts: dict[str, Any]
 
-    def split(self, name: str) -> Sentences:
-        """Return the sentences of "train", "validation" or "test", in the order of the corpus."""
-        return stored.read_split(self.folder, name, stored.dtype_for(self.vocabulary.size))
-
-
-def _nothing(*_: object) -> None:
-    pass
+    def split(self, name: str) -> Sequences:
+        """Return the sentences of "train", "validation" or "test", in the order of the corpus, [CLS] and [SEP] included."""
+        return read_split(self.folder, name, dtype_for(self.vocabulary.size))
 
 
 def prepare(
@@ -60,8 +55,8 @@ def prepare(
     folder: Path,
     text_feature: str | None = None,
     tfds_dir: str | None = None,
-    say: Callable[[str], None] = _nothing,
-    progress: Progress = _nothing,
+    say: Callable[[str], None] = nothing,
+    progress: Progress = nothing,
 ) -> Prepared:
     """Return the corpus as sentences of tokens, prepared in `folder` or found there.
 
@@ -74,112 +69,110 @@ def prepare(
     disk is full.
     """
     if max_length < 3:
-        raise CorpusError(f"--max_length {max_length}: must be 3 at least, for [CLS], a token and [SEP]")
+        raise CorpusError(f"max_length {max_length}: must be 3 at least, for [CLS], a token and [SEP]")
     if min_length > max_length:
-        raise CorpusError(f"--min_length {min_length}: is above --max_length {max_length}")
-    with stored.workplace(folder, say):
+        raise CorpusError(f"min_length {min_length}: is above max_length {max_length}")
+
+    def recipe() -> stored.Recipe:
         sources = corpora.sources(corpus, text_feature, tfds_dir, say)
-        text = corpora.fingerprint(sources, _told(progress, "reading", sources))
-        if tokenizer is None:
-            texts = corpora.read(sources, _told(progress, "training the tokenizer", sources))
-            name = f"{text[:16]}-{vocab_size}"
-            model = stored.once_trained(folder, name, lambda: tokenization.train(texts, vocab_size).to_str().encode())
-        else:
-            model = tokenization.load(tokenizer).to_str().encode()
-        settings = {
-            "format": FORMAT,
-            "nupunkt": importlib.metadata.version("nupunkt"),
-            "text_sha256": text,
-            "tokenizer_sha256": hashlib.sha256(model).hexdigest(),
-            "max_length": max_length,
-            "min_length": min_length,
-        }
-        fingerprint = stored.digest(settings)
-        target = folder / f"sentences-{fingerprint[:16]}"
-        if not target.exists():
-            say(f"preparing the text in {target}")
-            _build(target, sources, model, fingerprint, settings, progress)
-        facts = stored.opened(target, fingerprint)
-        vocabulary = tokenization.vocabulary(tokenization.load(str(target / TOKENIZER)))
-        trained = f"WordPiece, at most {vocab_size} tokens, trained on this text"
-        asked = {"corpus": list(corpus), "tokenizer": tokenizer or trained}
-        return Prepared(target, fingerprint, target / TOKENIZER, vocabulary, {**asked, **facts})
+        text = corpora.fingerprint(sources, told(progress, "reading", sources))
+        return stored.Recipe(
+            settings={
+                "format": FORMAT,
+                "nupunkt": importlib.metadata.version("nupunkt"),
+                "text_sha256": text,
+                "max_length": max_length,
+                "min_length": min_length,
+            },
+            vocabulary=f"{text[:16]}-{vocab_size}",
+            train=lambda: tokenization.train(
+                corpora.read(sources, told(progress, "training the tokenizer", sources)), vocab_size
+            ),
+            check=tokenization.vocabulary,
+            tokenise=functools.partial(_tokenised, sources, text, max_length, min_length, progress),
+        )
+
+    prepared = stored.prepare("sentences", folder, tokenizer, recipe, say, progress)
+    trained = f"WordPiece, at most {vocab_size} tokens, trained on this text"
+    asked = {"corpus": list(corpus), "tokenizer": tokenizer or trained}
+    return Prepared(
+        prepared.folder,
+        prepared.fingerprint,
+        prepared.folder / TOKENIZER,
+        tokenization.vocabulary(prepared.tokenizer),
+        {**asked, **prepared.facts},
+    )
 
 
-def _told(progress: Progress, phase: str, sources: Iterable[corpora.Source]) -> Callable[[int], None]:
-    size = sum(source.size for source in sources)
-    return lambda taken: progress(phase, taken, size)
+@dataclasses.dataclass
+class _Kept:
+    """The sentences that are long enough, one after the other, and counts. letters: characters of each of them."""
 
+    ids: array.array[int]
+    lengths: array.array[int] = dataclasses.field(default_factory=lambda: array.array("i"))
+    letters: array.array[int] = dataclasses.field(default_factory=lambda: array.array("q"))
+    dropped: int = 0
+    cut: int = 0
 
-def _build(
-    target: Path,
-    sources: list[corpora.Source],
-    model: bytes,
-    fingerprint: str,
-    settings: dict[str, Any],
-    progress: Progress,
-) -> None:
-    with stored.built(target) as folder:
-        (folder / TOKENIZER).write_bytes(model)
-        tokenizer = tokenization.load(str(folder / TOKENIZER))
-        vocabulary = tokenization.vocabulary(tokenizer)
-        texts = corpora.read(sources, _told(progress, "tokenising", sources))
-        tokens, counts = _tokenised(texts, tokenizer, vocabulary, settings["max_length"], settings["min_length"])
-        if corpora.fingerprint(sources) != settings["text_sha256"]:
-            raise CorpusError("--corpus: changed while it was read; start again")
-        stored.write(folder, "text_sentences", tokens, progress)
-        stored.seal(folder, fingerprint, {**settings, **counts, "vocabulary": vocabulary.size})
+    def add(
+        self, sentences: list[str], tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary, max_length: int, min_length: int
+    ) -> None:
+        """Keep these sentences, each with [CLS] and [SEP], cut to `max_length`, unless they are shorter than `min_length`."""
+        encoded = tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
+        for sentence, encoding in zip(sentences, encoded, strict=True):
+            tokens = encoding.ids
+            self.cut += len(tokens) > max_length - 2
+            tokens = [vocabulary.cls, *tokens[: max_length - 2], vocabulary.sep]
+            if len(tokens) < max(min_length, 3):
+                self.dropped += 1
+                continue
+            self.ids.extend(tokens)
+            self.lengths.append(len(tokens))
+            self.letters.append(len(sentence))
 
 
 def _tokenised(
-    texts: Iterable[str], tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary, max_length: int, min_length: int
-) -> tuple[dict[str, Sentences], dict[str, Any]]:
-    dtype = stored.dtype_for(vocabulary.size)
-    ids, lengths = array.array(dtype.char), array.array("i")
-    letters = array.array("q")
-    documents = characters = dropped = cut = 0
-    for text in texts:
+    sources: Sequence[Source],
+    text: str,
+    max_length: int,
+    min_length: int,
+    progress: Progress,
+    tokenizer: tokenizers.Tokenizer,
+) -> tuple[dict[str, Sequences], dict[str, Any]]:
+    """Return the splits and what is counted; text: the fingerprint of the sources."""
+    vocabulary = tokenization.vocabulary(tokenizer)
+    kept = _Kept(array.array(dtype_for(vocabulary.size).char))
+    documents = characters = 0
+    for document in corpora.read(sources, told(progress, "tokenising", sources)):
         documents += 1
-        characters += len(text)
-        found = corpora.sentences(text)
-        for start in range(0, len(found), TOKENISED_AT_ONCE):
-            batch = found[start : start + TOKENISED_AT_ONCE]
-            encoded = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-            for sentence, encoding in zip(batch, encoded, strict=True):
-                tokens = encoding.ids
-                cut += len(tokens) > max_length - 2
-                tokens = [vocabulary.cls, *tokens[: max_length - 2], vocabulary.sep]
-                if len(tokens) < max(min_length, 3):
-                    dropped += 1
-                    continue
-                ids.extend(tokens)
-                lengths.append(len(tokens))
-                letters.append(len(sentence))
-    number = len(lengths)
+        characters += len(document)
+        sentences = corpora.sentences(document)
+        for start in range(0, len(sentences), TOKENISED_AT_ONCE):
+            kept.add(sentences[start : start + TOKENISED_AT_ONCE], tokenizer, vocabulary, max_length, min_length)
+    splits, counts = _split(kept, min_length)
+    if corpora.fingerprint(sources) != text:
+        raise CorpusError("corpus: changed while it was read; start again")
+    facts = {"documents": documents, "characters": characters, "dropped": kept.dropped, "cut": kept.cut}
+    return splits, {**facts, "splits": counts, "vocabulary": vocabulary.size}
+
+
+def _split(kept: _Kept, min_length: int) -> tuple[dict[str, Sequences], dict[str, dict[str, int]]]:
+    """Return the sentences of each split, and their counts; raises CorpusError if there are too few."""
+    number = len(kept.lengths)
     if number == 0:
-        raise CorpusError(f"--corpus: no sentence long enough: none of {dropped} has {min_length} tokens or more")
+        raise CorpusError(f"corpus: no sentence long enough: none of {kept.dropped} has {min_length} tokens or more")
     ends = [number * end // ENDS[-1] for end in ENDS]
     starts = [0, *ends[:-1]]
     if any(start == end for start, end in zip(starts, ends, strict=True)):
-        raise CorpusError(f"--corpus: {number} sentences of {min_length} tokens or more are too few to be split 70/10/20")
-    flat = np.frombuffer(ids, dtype)
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    split = {
-        name: Sentences(flat[offsets[start] : offsets[end]], offsets[start : end + 1] - offsets[start])
-        for name, start, end in zip(SPLITS, starts, ends, strict=True)
-    }
-    facts = {
-        "documents": documents,
-        "characters": characters,
-        "dropped": dropped,
-        "cut": cut,
-        "splits": {
-            name: {
-                "sentences": end - start,
-                "tokens": len(split[name].ids),
-                "characters": int(np.sum(letters[start:end], dtype=np.int64)),
-            }
-            for name, start, end in zip(SPLITS, starts, ends, strict=True)
-        },
-    }
-    return split, facts
+        raise CorpusError(f"corpus: {number} sentences of {min_length} tokens or more are too few to be split 70/10/20")
+    ids = np.frombuffer(kept.ids, kept.ids.typecode)
+    offsets = np.concatenate([[0], np.cumsum(kept.lengths, dtype=np.int64)])
+    splits, counts = {}, {}
+    for name, start, end in zip(SPLITS, starts, ends, strict=True):
+        splits[name] = Sequences(ids[offsets[start] : offsets[end]], offsets[start : end + 1] - offsets[start])
+        counts[name] = {
+            "sentences": end - start,
+            "tokens": len(splits[name].ids),
+            "characters": int(np.sum(kept.letters[start:end], dtype=np.int64)),
+        }
+    return splits, counts

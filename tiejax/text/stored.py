@@ -1,56 +1,105 @@
-"""Sets of tokens on disk: made once under a lock, whole or not at all, stored by TFDS as array_record, checked when opened.
-
-Neither writing nor reading needs TensorFlow.
-"""
-
-# TFDS carries no types.
+"""Sets of tokens on disk: made once under a lock, whole or not at all, and checked when they are opened."""
 
 import contextlib
 import hashlib
 import json
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import filelock
-import numpy as np
-import tensorflow_datasets as tfds
-from jaxtyping import Int64, Integer
-from tensorflow_datasets.core import shuffle
+import tokenizers
 
-from tiejax.text import corpus as corpora
-from tiejax.text.corpus import CorpusError, first_line
+from tiejax.text import tokenizer as tokenization
+from tiejax.text.errors import CorpusError, first_line
+from tiejax.text.records import Progress, Sequences, write
+from tiejax.text.sources import Source
 
-SPLITS = ("train", "validation", "test")
-MANIFEST, TOKENIZER, RECORDS = "manifest.json", "tokenizer.json", "records"
+MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
 INCOMPLETE = "incomplete-"
-OPTION = "--data_dir"
-TOLD_EVERY = 10_000
-
-# Told (phase, done, total) now and then.
-Progress = Callable[[str, int, int | None], None]
 
 
-class Sequences(NamedTuple):
-    """Sequences of tokens, one after the other: `ids[offsets[i]:offsets[i + 1]]` is the i-th."""
+class Recipe(NamedTuple):
+    """How texts become a set of tokens.
 
-    ids: Integer[np.ndarray, "tokens"]
-    offsets: Int64[np.ndarray, "sequences+1"]
+    settings: what the tokens depend on beside the tokenizer, as JSON can hold it, with the texts' fingerprint. vocabulary: what a
+    vocabulary is called that is trained on them. train: trains it. check: raises CorpusError for a tokenizer that will not do.
+    tokenise: (tokenizer) -> splits and counts; raises CorpusError if the texts have changed since their fingerprint was taken.
+    """
+
+    settings: Mapping[str, Any]
+    vocabulary: str
+    train: Callable[[], tokenizers.Tokenizer]
+    check: Callable[[tokenizers.Tokenizer], object]
+    tokenise: Callable[[tokenizers.Tokenizer], tuple[Mapping[str, Sequences], dict[str, Any]]]
 
 
-def dtype_for(vocabulary: int) -> np.dtype[Any]:
-    """Return the integers that so many ids are stored in."""
-    return np.dtype(np.uint16 if vocabulary <= 2**16 else np.int32)
+class Stored(NamedTuple):
+    """A set on disk. fingerprint: SHA-256 (hex) of texts, tokenizer and settings. facts: settings, counts and bytes."""
+
+    folder: Path
+    fingerprint: str
+    tokenizer: tokenizers.Tokenizer
+    facts: dict[str, Any]
+
+
+def nothing(*_: object) -> None:
+    """Tell nobody."""
+
+
+def prepare(
+    kind: str,
+    folder: Path,
+    tokenizer: str | None,
+    recipe: Callable[[], Recipe],
+    say: Callable[[str], None] = nothing,
+    progress: Progress = nothing,
+) -> Stored:
+    """Return a set of tokens of this kind, prepared in `folder` or found there.
+
+    tokenizer: as in `tokenizer.load`; None to train one, once for each text. recipe: finds the texts, while nobody else works in
+    the folder. say, progress: are told what the user should know, and (phase, done, total). Raises CorpusError.
+    """
+    with _workplace(folder, say):
+        asked = recipe()
+        if tokenizer is None:
+            model = _once_trained(folder, asked.vocabulary, asked.train)
+        else:
+            given = tokenization.load(tokenizer)
+            asked.check(given)
+            model = given.to_str().encode()
+        settings = {**asked.settings, "tokenizer_sha256": hashlib.sha256(model).hexdigest()}
+        fingerprint = digest(settings)
+        target = folder / f"{kind}-{fingerprint[:16]}"
+        if not target.exists():
+            say(f"preparing the text in {target}")
+            with _built(target) as incomplete:
+                (incomplete / TOKENIZER).write_bytes(model)
+                splits, counts = asked.tokenise(tokenization.load(str(incomplete / TOKENIZER)))
+                write(incomplete, f"text_{kind}", splits, progress)
+                _seal(incomplete, fingerprint, {**settings, **counts})
+        facts = _opened(target, fingerprint)
+        return Stored(target, fingerprint, tokenization.load(str(target / TOKENIZER)), facts)
+
+
+def digest(content: object) -> str:
+    """Return the SHA-256 (hex) of something that JSON can hold."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def told(progress: Progress, phase: str, sources: Iterable[Source]) -> Callable[[int], None]:
+    """Return what is to be told how many bytes of these sources were read."""
+    size = sum(source.size for source in sources)
+    return lambda taken: progress(phase, taken, size)
 
 
 # The folder.
 
 
 @contextlib.contextmanager
-def workplace(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+def _workplace(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Make the folder and hold it against other processes, cleared of what a killed one left.
 
     say: is told where another process has to be waited for. What the disk refuses inside becomes a CorpusError.
@@ -62,7 +111,7 @@ def workplace(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
                 _remove(left)
             yield
     except OSError as error:
-        raise CorpusError(f"{OPTION} {folder}: {error.strerror or first_line(error)}") from None
+        raise CorpusError(f"data_dir {folder}: {error.strerror or first_line(error)}") from None
 
 
 @contextlib.contextmanager
@@ -87,7 +136,7 @@ def _remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def built(target: Path) -> Iterator[Path]:
+def _built(target: Path) -> Iterator[Path]:
     """Give a folder beside `target` that becomes it, as one act, where nothing is raised."""
     incomplete = target.with_name(f"{INCOMPLETE}{target.name}")
     try:
@@ -98,96 +147,25 @@ def built(target: Path) -> Iterator[Path]:
         _remove(incomplete)
 
 
-def once_trained(folder: Path, name: str, train: Callable[[], bytes]) -> bytes:
+def _once_trained(folder: Path, name: str, train: Callable[[], tokenizers.Tokenizer]) -> bytes:
     """Return the tokenizer.json that was trained under this name, or now is; its file has its hash, so that damage shows."""
     stem = f"tokenizer-{name}-"
     for path in sorted(folder.glob(f"{stem}*.json")):
         if path.name != f"{stem}{_sha256(path)[:16]}.json":
-            raise CorpusError(f"{OPTION} {folder}: {path.name} is damaged; remove it, and what was prepared with it is lost")
+            raise CorpusError(f"data_dir {folder}: {path.name} is damaged; remove it, and what was prepared with it is lost")
         return path.read_bytes()
-    stored = train()
-    path = folder / f"{stem}{hashlib.sha256(stored).hexdigest()[:16]}.json"
+    model = train().to_str().encode()
+    path = folder / f"{stem}{hashlib.sha256(model).hexdigest()[:16]}.json"
     beside = folder / f"{INCOMPLETE}{path.name}"
     try:
-        beside.write_bytes(stored)
+        beside.write_bytes(model)
         os.replace(beside, path)
     finally:
         _remove(beside)
-    return stored
-
-
-# The records.
-
-
-class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-    """Sequences of tokens as a TFDS data set of some name: one example a sequence, in order, with the feature `ids`."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def __init__(self, name: str, splits: Mapping[str, Sequences], written: Callable[[int], None], data_dir: str) -> None:
-        self.name, self.splits, self.written = name, splits, written
-        ends = np.cumsum([len(sequences.offsets) - 1 for sequences in splits.values()]).tolist()
-        self.before = dict(zip(splits, [0, *ends], strict=False))
-        super().__init__(data_dir=data_dir, file_format="array_record")
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        # As bytes: a list of integers takes seven times as long to parse without TensorFlow.
-        ids = tfds.features.Tensor(shape=(None,), dtype=self.splits[SPLITS[0]].ids.dtype, encoding="bytes")
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({"ids": ids}), disable_shuffling=True)
-
-    def _split_generators(self, dl_manager: object) -> dict[str, Iterator[tuple[int, dict[str, np.ndarray]]]]:
-        return {name: self._generate_examples(name) for name in self.splits}
-
-    def _generate_examples(self, name: str) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        ids, offsets = self.splits[name]
-        for index, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
-            if index % TOLD_EVERY == 0:
-                self.written(self.before[name] + index)
-            yield index, {"ids": ids[start:end]}
-
-    def _log_download_bytes(self) -> None:
-        """Print nothing: nothing is downloaded."""
-
-    def _log_download_done(self) -> None:
-        """Print nothing."""
-
-
-def write(folder: Path, name: str, splits: Mapping[str, Sequences], progress: Progress) -> None:
-    """Write the splits into the folder as records of a data set of this name, and read them again; raises OSError."""
-    total = sum(len(sequences.offsets) - 1 for sequences in splits.values())
-    tfds.disable_progress_bar()
-    try:
-        # Above 1 GB, TFDS would set a split aside in files, which it can do only with TensorFlow.
-        with tfds.core.utils.temporary_assignment(shuffle, "MAX_MEM_BUFFER_SIZE", sys.maxsize):
-            builder = Records(name, splits, lambda number: progress("writing", number, total), str(folder / RECORDS))
-            builder.download_and_prepare(file_format="array_record")
-        progress("writing", total, total)
-        for split, sequences in splits.items():
-            found = read_split(folder, split, sequences.ids.dtype)
-            if not all(np.array_equal(*pair) for pair in zip(sequences, found, strict=True)):
-                raise OSError(f"split {split} was not written whole")
-    except OSError:
-        raise
-    # The writer of array_record is C++ and raises what it likes.
-    except Exception as error:
-        raise OSError(first_line(error)) from error
-
-
-def read_split(folder: Path, split: str, dtype: np.dtype[Any]) -> Sequences:
-    """Return a split of the records in the folder, in the order in which it was written."""
-    (version,) = (folder / RECORDS).glob("*/*/dataset_info.json")
-    values = [value for (value,) in corpora.byte_values(tfds.builder_from_directory(version.parent), split, "ids")]
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) // dtype.itemsize, out=offsets[1:])
-    return Sequences(np.frombuffer(b"".join(values), dtype), offsets)
+    return model
 
 
 # The manifest.
-
-
-def digest(content: object) -> str:
-    """Return the SHA-256 (hex) of something that JSON can hold."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:
@@ -195,7 +173,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def seal(folder: Path, fingerprint: str, facts: dict[str, Any]) -> None:
+def _seal(folder: Path, fingerprint: str, facts: dict[str, Any]) -> None:
     """Write the manifest: the fingerprint, the facts, and sizes and hashes of every file in the folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in paths}
@@ -205,12 +183,12 @@ def seal(folder: Path, fingerprint: str, facts: dict[str, Any]) -> None:
     os.replace(beside, folder / MANIFEST)
 
 
-def opened(folder: Path, fingerprint: str) -> dict[str, Any]:
+def _opened(folder: Path, fingerprint: str) -> dict[str, Any]:
     """Return the facts of a sealed folder, with its `bytes`, after every file was checked; raises CorpusError."""
 
     def damaged(file: str, what: str) -> CorpusError:
         return CorpusError(
-            f"{OPTION} {folder.parent}: {file} in {folder} {what}; remove the folder {folder} to prepare it anew"
+            f"data_dir {folder.parent}: {file} in {folder} {what}; remove the folder {folder} to prepare it anew"
         )
 
     try:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import tokenizers
+from huggingface_hub import constants, errors, hf_hub_download
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from tiejax.text.corpus import CorpusError, first_line, reachable
+from tiejax.text.errors import CorpusError, first_line
+from tiejax.text.network import reachable
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_OF_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -75,11 +77,11 @@ def load(name: str) -> tokenizers.Tokenizer:
         elif path.is_dir():
             tokenizer = _from_folder(path, name)
         elif path.suffix in (".json", ".txt") or path.is_absolute() or name.startswith(".") or name.count("/") > 1:
-            raise CorpusError(f"--tokenizer {name}: there is no such file")
+            raise CorpusError(f"tokenizer {name}: there is no such file")
         else:
             tokenizer = _from_hub(name)
     except OSError as error:
-        raise CorpusError(f"--tokenizer {name}: cannot be read: {error.strerror or error}") from None
+        raise CorpusError(f"tokenizer {name}: cannot be read: {error.strerror or error}") from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True
@@ -92,7 +94,7 @@ def _from_json(path: Path, name: str) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(content.decode("utf-8"))
     # The parser of tokenizers raises plain Exception.
     except Exception as error:
-        raise CorpusError(f"--tokenizer {name}: is no tokenizer.json: {first_line(error)}") from None
+        raise CorpusError(f"tokenizer {name}: is no tokenizer.json: {first_line(error)}") from None
 
 
 def _from_folder(path: Path, name: str) -> tokenizers.Tokenizer:
@@ -104,10 +106,10 @@ def _from_folder(path: Path, name: str) -> tokenizers.Tokenizer:
             try:
                 return byte_level(bpe(json.loads(vocab.read_bytes()), merges))
             except (ValueError, TypeError, AttributeError) as error:
-                raise CorpusError(f"--tokenizer {name}: {' and '.join(files)} are no BPE: {first_line(error)}") from None
+                raise CorpusError(f"tokenizer {name}: {' and '.join(files)} are no BPE: {first_line(error)}") from None
     pairs = ", nor ".join(" with ".join(files) for files in BYTE_LEVEL_FILES)
     raise CorpusError(
-        f"--tokenizer {name}: is a folder; name the tokenizer.json or vocab.txt in it (it holds no tokenizer.json, nor {pairs})"
+        f"tokenizer {name}: is a folder; name the tokenizer.json or vocab.txt in it (it holds no tokenizer.json, nor {pairs})"
     )
 
 
@@ -115,36 +117,34 @@ def _from_lines(path: Path, name: str) -> tokenizers.Tokenizer:
     try:
         lines = path.read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise CorpusError(f"--tokenizer {name}: byte {error.start} is not UTF-8") from None
+        raise CorpusError(f"tokenizer {name}: byte {error.start} is not UTF-8") from None
     vocab: dict[str, int] = {}
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines):
         token = line.removesuffix("\r")
         if not token or token in vocab:
             what = f"repeats {token}" if token else "is empty"
-            raise CorpusError(f"--tokenizer {name}: line {number + 1} {what}; a vocabulary has one token a line, each once")
+            raise CorpusError(f"tokenizer {name}: line {number + 1} {what}; a vocabulary has one token a line, each once")
         vocab[token] = number
     return _bert(vocab)
 
 
 def _from_hub(name: str) -> tokenizers.Tokenizer:
-    from huggingface_hub import constants, errors, hf_hub_download
-
     online = not constants.HF_HUB_OFFLINE and reachable(constants.ENDPOINT)
     try:
         return _from_json(Path(hf_hub_download(name, "tokenizer.json", local_files_only=not online)), name)
     except errors.LocalEntryNotFoundError:
         where = constants.ENDPOINT.split("//")[-1]
         raise CorpusError(
-            f"--tokenizer {name}: there is no such file, and {where} does not answer to look the name up there"
+            f"tokenizer {name}: there is no such file, and {where} does not answer to look the name up there"
         ) from None
     except errors.HFValidationError:
-        raise CorpusError(f"--tokenizer {name}: there is no such file, and it is no name of the hub") from None
+        raise CorpusError(f"tokenizer {name}: there is no such file, and it is no name of the hub") from None
     except errors.RepositoryNotFoundError:
-        raise CorpusError(f"--tokenizer {name}: there is no such file, and no such name on the hub") from None
+        raise CorpusError(f"tokenizer {name}: there is no such file, and no such name on the hub") from None
     except errors.EntryNotFoundError:
-        raise CorpusError(f"--tokenizer {name}: has no tokenizer.json on the hub; name its vocab.txt instead") from None
+        raise CorpusError(f"tokenizer {name}: has no tokenizer.json on the hub; name its vocab.txt instead") from None
     except errors.HfHubHTTPError as error:
-        raise CorpusError(f"--tokenizer {name}: the hub refuses: {first_line(error)}") from None
+        raise CorpusError(f"tokenizer {name}: the hub refuses: {first_line(error)}") from None
 
 
 def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
@@ -159,7 +159,7 @@ def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     if tokenizer.get_vocab_size() > vocab_size:
         least = tokenizer.get_vocab_size()
         raise CorpusError(
-            f"--vocab_size {vocab_size}: the letters of this corpus and the special tokens alone are {least} tokens"
+            f"vocab_size {vocab_size}: the letters of this corpus and the special tokens alone are {least} tokens"
         )
     _frame(tokenizer)
     return tokenizer
@@ -172,7 +172,7 @@ def train_byte_level(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokeni
     """
     if vocab_size < LETTERS_OF_BYTES + 1:
         raise CorpusError(
-            f"--vocab_size {vocab_size}: must be {LETTERS_OF_BYTES + 1} at least, for every byte and {END_OF_TEXT[0]}"
+            f"vocab_size {vocab_size}: must be {LETTERS_OF_BYTES + 1} at least, for every byte and {END_OF_TEXT[0]}"
         )
     tokenizer = byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
@@ -242,7 +242,7 @@ def vocabulary(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
     """Return the vocabulary of a tokenizer; raises CorpusError that names the special tokens it lacks."""
     special = _special(tokenizer)
     if missing := [token for token, index in special.items() if index is None]:
-        raise CorpusError(f"--tokenizer: its vocabulary has no {', '.join(missing)}; masked tokens cannot be predicted without")
+        raise CorpusError(f"tokenizer: its vocabulary has no {', '.join(missing)}; masked tokens cannot be predicted without")
     ids = tokenizer.get_vocab(with_added_tokens=True)
     size = number_of_ids(tokenizer)
     tokens = [""] * size
@@ -262,7 +262,7 @@ def end_of_text(tokenizer: tokenizers.Tokenizer) -> int:
     found = (tokenizer.token_to_id(token) for token in END_OF_TEXT)
     end = next((index for index in found if index is not None), None)
     if end is None:
-        raise CorpusError(f"--tokenizer: its vocabulary has no end of text: none of {', '.join(END_OF_TEXT)}")
+        raise CorpusError(f"tokenizer: its vocabulary has no end of text: none of {', '.join(END_OF_TEXT)}")
     return end
 
 

@@ -1,8 +1,8 @@
-"""Training a stack of layers whose ties change: compact or full storage, one executable for each stack_size of the stack.
+"""Training a stack of layers whose ties change: compact or full storage, one executable for each size of the stack.
 
-The stack is the subtree `encoder/layers` of the parameters, every leaf `[stack_size, ...]`; a layer reads its place in it. Only the
-places that exist have weights, gradients and moments, so compact storage of 8 distinct layers is 8 layers large; on the host
-(checkpoints, the best step's parameters) every layer has a place.
+The stack is a subtree of the parameters that is named by its path, as `encoder/layers`. Every leaf of it is `[stack_size, ...]`,
+and a layer reads its place in it. Only the places that exist have weights, gradients and moments, so compact storage of 8
+distinct layers is 8 layers large. On the host (checkpoints, the best step's parameters) every layer has a place.
 """
 
 import dataclasses
@@ -19,40 +19,39 @@ from tiejax import tying
 
 PyTree = Any
 Moments = Literal["copy", "zero"]
-# (stored parameters' full tree, batch, dropout key or None, places, sends) -> mean loss
+# (full tree of parameters, batch, dropout key or None, places, sends) -> mean loss
 LayeredLoss = Callable[[PyTree, Any, Any, Any, Any], jax.Array]
-STACK = ("encoder", "layers")
 
 
 class LayeredState(NamedTuple):
-    """Parameters, tied ones stored once, and Adam's state: of the stack, with a step count a place, and of the rest."""
+    """Parameters, tied ones stored once, and Adam's state: of the stack, with a step count for each place, and of the rest."""
 
     params: PyTree
     of_stack: PyTree
     of_rest: PyTree
 
 
-def stack_of(params: PyTree) -> PyTree:
-    """Return the stack in a parameter tree."""
-    for name in STACK:
+def stack_of(params: PyTree, path: str) -> PyTree:
+    """Return the stack at `path` in a parameter tree."""
+    for name in path.split("/"):
         params = params[name]
     return params
 
 
-def with_stack(params: PyTree, stack: PyTree) -> PyTree:
-    """Return a parameter tree with another stack."""
-    outer, inner = STACK
-    return {**params, outer: {**params[outer], inner: stack}}
+def with_stack(params: PyTree, path: str, stack: PyTree) -> PyTree:
+    """Return a parameter tree with another stack at `path`."""
+    name, _, below = path.partition("/")
+    return {**params, name: with_stack(params[name], below, stack) if below else stack}
 
 
-def stack_size_of(params: PyTree) -> int:
+def rest_of(params: PyTree, path: str) -> PyTree:
+    """Return a parameter tree without its stack."""
+    return with_stack(params, path, None)
+
+
+def stack_size_of(params: PyTree, path: str) -> int:
     """Return the number of places in the stack of a parameter tree."""
-    return int(jax.tree.leaves(stack_of(params))[0].shape[0])
-
-
-def _taken(state: LayeredState, source: Any) -> LayeredState:
-    stack, of_stack = jax.tree.map(lambda leaf: leaf[source], (stack_of(state.params), state.of_stack))
-    return LayeredState(with_stack(state.params, stack), of_stack, state.of_rest)
+    return int(jax.tree.leaves(stack_of(params, path))[0].shape[0])
 
 
 def moved(stack: PyTree, of_stack: PyTree, source: jax.Array, separated: jax.Array, moments: Moments) -> tuple[PyTree, PyTree]:
@@ -61,15 +60,15 @@ def moved(stack: PyTree, of_stack: PyTree, source: jax.Array, separated: jax.Arr
     moments: what a layer that separates from another remembers: its owner's (`copy`), or nothing, its bias correction starting
     anew (`zero`).
     """
-
     stack, of_stack = jax.tree.map(lambda leaf: leaf[source], (stack, of_stack))
     if moments == "copy":
         return stack, of_stack
+    return stack, jax.tree.map(lambda leaf: jnp.where(_along(separated, leaf), jnp.zeros_like(leaf), leaf), of_stack)
 
-    def cleared(leaf: jax.Array) -> jax.Array:
-        return jnp.where(separated.reshape(-1, *(1,) * (leaf.ndim - 1)), jnp.zeros_like(leaf), leaf)
 
-    return stack, jax.tree.map(cleared, of_stack)
+def _along(of_place: jax.Array, leaf: jax.Array) -> jax.Array:
+    """Return a value for each place, `[stack_size]`, in a shape that broadcasts with a leaf `[stack_size, ...]`."""
+    return of_place.reshape(-1, *(1,) * (leaf.ndim - 1))
 
 
 def _bytes(tree: PyTree) -> int:
@@ -82,14 +81,16 @@ def _shapes(batch: Any) -> tuple[Any, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class LayeredAdamW:
-    """AdamW with clipping by the global norm, the stack's places each with a step count of their own.
+    """AdamW with clipping by the global norm, every place of the stack with a step count of its own.
 
     p -= rate (m / (sqrt(v) + eps) + weight_decay p), m and v bias-corrected. max_norm: of the gradient, tied arrays once.
+    stack: path of the stack in the parameters.
     """
 
     rate: float
     weight_decay: float
     max_norm: float
+    stack: str
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 
@@ -99,34 +100,35 @@ class LayeredAdamW:
 
     def init(self, params: PyTree) -> LayeredState:
         """Return the state before the first step of parameters with ties `store`d once."""
-        return LayeredState(params, jax.vmap(self._adam.init)(stack_of(params)), self._adam.init(with_stack(params, None)))
+        of_stack = jax.vmap(self._adam.init)(stack_of(params, self.stack))
+        return LayeredState(params, of_stack, self._adam.init(rest_of(params, self.stack)))
 
     def update(self, grads: PyTree, state: LayeredState, trained: jax.Array) -> LayeredState:
         """Return the state after one step. trained: how often the update is applied to each place; 0 leaves it untouched."""
         grads, _ = optax.clip_by_global_norm(self.max_norm).update(grads, optax.EmptyState())
-        rest, of_rest = self._adam.update(with_stack(grads, None), state.of_rest)
-        stack, of_stack = jax.vmap(self._adam.update)(stack_of(grads), state.of_stack)
+        rest, of_rest = self._adam.update(rest_of(grads, self.stack), state.of_rest)
+        stack, of_stack = jax.vmap(self._adam.update)(stack_of(grads, self.stack), state.of_stack)
 
         def step(param: jax.Array, update: jax.Array) -> jax.Array:
             return param - self.rate * (update + self.weight_decay * param)
 
-        def chosen(new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where((trained > 0).reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-
-        def place(param: jax.Array, update: jax.Array) -> jax.Array:
-            times = trained.astype(param.dtype).reshape(-1, *(1,) * (param.ndim - 1))
+        def step_of_place(param: jax.Array, update: jax.Array) -> jax.Array:
+            times = _along(trained.astype(param.dtype), param)
             return param - times * self.rate * (update + self.weight_decay * param)
 
-        params = jax.tree.map(step, with_stack(state.params, None), rest)
-        params = with_stack(params, jax.tree.map(place, stack_of(state.params), stack))
-        return LayeredState(params, jax.tree.map(chosen, of_stack, state.of_stack), of_rest)
+        def if_trained(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where(_along(trained > 0, new), new, old)
+
+        params = jax.tree.map(step, rest_of(state.params, self.stack), rest)
+        params = with_stack(params, self.stack, jax.tree.map(step_of_place, stack_of(state.params, self.stack), stack))
+        return LayeredState(params, jax.tree.map(if_trained, of_stack, state.of_stack), of_rest)
 
 
 class Size(NamedTuple):
     """What training with so many places in the stack takes, in bytes; gradients are as large as what they are gradients of.
 
     peak_bytes: arguments, results and temporaries of a step as compiled. move_bytes: the state before and after a change of
-    ties, from or to this stack_size, that takes the most.
+    ties, from or to this stack size, that takes the most.
     """
 
     parameters: int
@@ -138,11 +140,12 @@ class Size(NamedTuple):
 
 
 class Layered:
-    """Steps, evaluations and moves of a stack on one device, compiled at the first visit of a stack_size and never again.
+    """Steps, evaluations and moves of a stack on one device, compiled at the first visit of a stack size and never again.
 
     init: root key and the layers that own weights -> parameters, whose stack holds these in this order. loss: as
-    `LayeredLoss`, given the full tree, in which tied leaves are in their places. moments: as in `moved`.
-    sizes, compilations, compile_s: bytes by stack_size; how much was compiled so far, and the seconds that it took.
+    `LayeredLoss`, given the full tree, in which tied leaves are in their places. optimizer: knows the path of the stack.
+    moments: as in `moved`.
+    sizes, compilations, compile_s: bytes by stack size; how much was compiled so far, and the seconds that it took.
     """
 
     def __init__(
@@ -155,15 +158,16 @@ class Layered:
         storage: tying.Storage,
         device: jax.Device,
     ) -> None:
-        self._ties, self._storage, self._device = tuple(ties), storage, device
+        self._ties, self._path, self._storage, self._device = tuple(ties), optimizer.stack, storage, device
+        # Compiled: steps by stack size, losses by stack size and shapes of the batch, moves by both stack sizes.
         self._steps: dict[int, Any] = {}
-        self._losses: dict[Any, Any] = {}
+        self._losses: dict[tuple[int, tuple[Any, ...]], Any] = {}
         self._moves: dict[tuple[int, int], Any] = {}
         self.sizes: dict[int, Size] = {}
         self.compilations, self.compile_s = 0, 0.0
 
-        def start(key: jax.Array, own: jax.Array) -> LayeredState:
-            return optimizer.init(tying.store(init(key, own), self._ties))
+        def start(key: jax.Array, owners: jax.Array) -> LayeredState:
+            return optimizer.init(tying.store(init(key, owners), self._ties))
 
         def mean(stored: PyTree, batch: Any, key: Any, wiring: tying.Wiring) -> jax.Array:
             return loss(tying.view(stored, self._ties), batch, key, wiring.reads, wiring.sends)
@@ -181,89 +185,103 @@ class Layered:
         """Return a tree of arrays on the device."""
         return jax.device_put(tree, self._device)
 
+    def stack_size(self, params: PyTree) -> int:
+        """Return the number of places in the stack of these parameters."""
+        return stack_size_of(params, self._path)
+
     def start(self, key: jax.Array, owner: tying.Owner) -> LayeredState:
         """Return the state before the first step; the layers that own weights start as they would in an untied stack."""
-        own = np.arange(len(owner)) if self._storage == "full" else np.unique(owner)
-        found: LayeredState = self._start(*self.place((key, own.astype(np.int32))))
-        return found
+        owners = np.arange(len(owner)) if self._storage == "full" else np.unique(owner)
+        state: LayeredState = self._start(*self.place((key, owners.astype(np.int32))))
+        return state
 
     def step(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
         """Return the state after a step on a batch, and the batch's loss before it; the state that is given is used up."""
         self.visit(state, batch, key, wiring)
-        found: tuple[LayeredState, jax.Array] = self._steps[stack_size_of(state.params)](
-            state, *self.place((batch, key, wiring))
-        )
-        return found
+        compiled = self._steps[self.stack_size(state.params)]
+        after: tuple[LayeredState, jax.Array] = compiled(state, *self.place((batch, key, wiring)))
+        return after
 
     def loss(self, params: PyTree, batch: Any, wiring: tying.Wiring) -> jax.Array:
         """Return the loss of a batch, without dropout."""
-        given = params, *self.place((batch, wiring))
-        key = stack_size_of(params), _shapes(batch)
-        if key not in self._losses:
-            self._losses[key] = self._compile(self._loss, given)
-        found: jax.Array = self._losses[key](*given)
-        return found
+        arguments = params, *self.place((batch, wiring))
+        loss: jax.Array = self._compiled_loss(arguments)(*arguments)
+        return loss
 
     def move(self, state: LayeredState, move: tying.Move) -> LayeredState:
         """Return the state with its stack changed as `move` says."""
-        stack_sizes = stack_size_of(state.params), len(move.source)
-        given = stack_of(state.params), state.of_stack, *self.place(tuple(move))
-        if stack_sizes not in self._moves:
-            self._moves[stack_sizes] = self._compile(self._move, given)
-        stack, of_stack = self._moves[stack_sizes](*given)
-        return LayeredState(with_stack(state.params, stack), of_stack, state.of_rest)
+        sizes = self.stack_size(state.params), len(move.source)
+        arguments = stack_of(state.params, self._path), state.of_stack, *self.place(tuple(move))
+        if sizes not in self._moves:
+            self._moves[sizes] = self._compile(self._move, arguments)
+        stack, of_stack = self._moves[sizes](*arguments)
+        return LayeredState(with_stack(state.params, self._path, stack), of_stack, state.of_rest)
 
     def to_host(self, state: LayeredState, owner: tying.Owner) -> LayeredState:
         """Return the state on the host with a place for every layer, whatever is tied; `to_device` is its inverse."""
-        fetched = jax.device_get(state)
-        return fetched if self._storage == "full" else _taken(fetched, tying.written_out(owner))
+        on_host = jax.device_get(state)
+        return on_host if self._storage == "full" else self._taken(on_host, tying.written_out(owner))
 
-    def to_device(self, fetched: LayeredState, owner: tying.Owner) -> LayeredState:
-        """Return a fetched state on the device, with the places of this owner vector alone."""
-        return self.place(fetched if self._storage == "full" else _taken(fetched, np.unique(owner)))
+    def to_device(self, on_host: LayeredState, owner: tying.Owner) -> LayeredState:
+        """Return a state of the host on the device, with the places of this owner vector alone."""
+        return self.place(on_host if self._storage == "full" else self._taken(on_host, np.unique(owner)))
 
     def params_to_host(self, params: PyTree, owner: tying.Owner) -> PyTree:
         """Return parameters alone as `to_host` does."""
         return self.to_host(LayeredState(params, None, None), owner).params
 
-    def params_to_device(self, fetched: PyTree, owner: tying.Owner) -> PyTree:
+    def params_to_device(self, on_host: PyTree, owner: tying.Owner) -> PyTree:
         """Return parameters alone as `to_device` does."""
-        return self.to_device(LayeredState(fetched, None, None), owner).params
+        return self.to_device(LayeredState(on_host, None, None), owner).params
 
     def visit(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> None:
-        """Compile what a stack_size needs, moves from and to its neighbours among it, so that no later change of ties waits."""
-        stack_size = stack_size_of(state.params)
+        """Compile what a stack size needs, moves from and to its neighbours among it, so that no later change of ties waits."""
+        stack_size = self.stack_size(state.params)
         if stack_size in self._steps:
             return
         batch, key, wiring = self.place((batch, key, wiring))
-        compiled = self._steps[stack_size] = self._compile(self._step, (state, batch, key, wiring))
-        if (stack_size, _shapes(batch)) not in self._losses:
-            self._losses[stack_size, _shapes(batch)] = self._compile(self._loss, (state.params, batch, wiring))
-        near = (
-            [stack_size]
-            if self._storage == "full"
-            else range(max(1, stack_size - 1), min(len(wiring.reads), stack_size + 1) + 1)
-        )
-        for stack_sizes in {(stack_size, other) for other in near} | {(other, stack_size) for other in near}:
-            if stack_sizes not in self._moves:
-                self._moves[stack_sizes] = self._compiled_move(state, *stack_sizes)
-        memory = compiled.memory_analysis()
-        arrays = jax.tree.leaves(state.params)
-        parameter_bytes, stack_bytes = _bytes(arrays), _bytes((stack_of(state.params), state.of_stack))
-        optimizer_bytes = _bytes((state.of_stack, state.of_rest))
-        self.sizes[stack_size] = Size(
+        self._steps[stack_size] = self._compile(self._step, (state, batch, key, wiring))
+        self._compiled_loss((state.params, batch, wiring))
+        near = self._neighbours(stack_size, layers=len(wiring.reads))
+        for sizes in {(stack_size, other) for other in near} | {(other, stack_size) for other in near}:
+            if sizes not in self._moves:
+                self._moves[sizes] = self._compiled_move(state, *sizes)
+        self.sizes[stack_size] = self._size(state, largest=max(near))
+
+    def _neighbours(self, stack_size: int, layers: int) -> list[int]:
+        """Return the stack sizes that one change of ties can lead to."""
+        if self._storage == "full":
+            return [stack_size]
+        return list(range(max(1, stack_size - 1), min(layers, stack_size + 1) + 1))
+
+    def _size(self, state: LayeredState, largest: int) -> Size:
+        """Return what training with this stack takes; largest: the most places that one change of ties can lead to."""
+        stack_size, arrays = self.stack_size(state.params), jax.tree.leaves(state.params)
+        parameter_bytes, optimizer_bytes = _bytes(arrays), _bytes((state.of_stack, state.of_rest))
+        stack_bytes = _bytes((stack_of(state.params, self._path), state.of_stack))
+        memory = self._steps[stack_size].memory_analysis()
+        used = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
+        return Size(
             parameters=sum(leaf.size for leaf in arrays),
             parameter_bytes=parameter_bytes,
             gradient_bytes=parameter_bytes,
             optimizer_bytes=optimizer_bytes,
-            peak_bytes=int(
-                memory.argument_size_in_bytes
-                + memory.temp_size_in_bytes
-                + memory.output_size_in_bytes
-                - memory.alias_size_in_bytes
-            ),
-            move_bytes=parameter_bytes + optimizer_bytes + stack_bytes // stack_size * max(near),
+            peak_bytes=int(used - memory.alias_size_in_bytes),
+            move_bytes=parameter_bytes + optimizer_bytes + stack_bytes // stack_size * largest,
         )
+
+    def _taken(self, state: LayeredState, source: Any) -> LayeredState:
+        """Return the state with those places of its stack."""
+        stack = stack_of(state.params, self._path)
+        stack, of_stack = jax.tree.map(lambda leaf: leaf[source], (stack, state.of_stack))
+        return LayeredState(with_stack(state.params, self._path, stack), of_stack, state.of_rest)
+
+    def _compiled_loss(self, arguments: tuple[Any, ...]) -> Any:
+        params, batch, _ = arguments
+        key = self.stack_size(params), _shapes(batch)
+        if key not in self._losses:
+            self._losses[key] = self._compile(self._loss, arguments)
+        return self._losses[key]
 
     def _compiled_move(self, state: LayeredState, before: int, after: int) -> Any:
         here = jax.sharding.SingleDeviceSharding(self._device)
@@ -271,13 +289,13 @@ class Layered:
         def shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((before, *leaf.shape[1:]), leaf.dtype, sharding=here)
 
-        stack = jax.tree.map(shape, (stack_of(state.params), state.of_stack))
+        stack = jax.tree.map(shape, (stack_of(state.params, self._path), state.of_stack))
         source, separated = (jax.ShapeDtypeStruct((after,), kind, sharding=here) for kind in (jnp.int32, jnp.bool_))
         return self._compile(self._move, (*stack, source, separated))
 
-    def _compile(self, function: Any, given: tuple[Any, ...]) -> Any:
+    def _compile(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         began = time.perf_counter()
-        compiled = function.lower(*given).compile()
+        compiled = function.lower(*arguments).compile()
         self.compilations += 1
         self.compile_s += time.perf_counter() - began
         return compiled

@@ -32,7 +32,7 @@ class Phase:
 
     def __post_init__(self) -> None:
         if self.begin < 0 or self.end < 0 or self.begin == self.end > 0:
-            raise ValueError(f"a tie cannot be on from step {self.begin} until step {self.end}")
+            raise ValueError(f"begin, end: a tie cannot be on from step {self.begin} until step {self.end}")
 
     @property
     def starts_equal(self) -> bool:
@@ -51,10 +51,10 @@ class Phase:
 def phases_of_arms(
     steps: Sequence[int], last: int, policies: Sequence[str], new: Sequence[str]
 ) -> tuple[np.ndarray, list[Phase]]:
-    """Return arm_ties and phases of arms that untie before the update of a step.
+    """Return `arm_ties [arm, 1]` and phases of arms that untie before the update of a step.
 
     steps: 0 for never tied from equal leaves, `last` for always tied, -1 for never tied from independent leaves. policies, new:
-    by arm, `""` where nothing turns; new is the table that leaves: `input`, the ties' source, or `output`, their target.
+    by arm, `""` where nothing changes; new is the table that leaves: `input`, the ties' source, or `output`, their target.
     """
     phases = [
         Phase(0, NEVER if step in (-1, last) else int(step), policy or "copy", LEAVES[table or "output"])  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def phases_of_arms(
     return np.array([[step >= 0] for step in steps]), phases
 
 
-def on(phases: Sequence[Phase], step: jax.Array) -> jax.Array:
+def phases_on(phases: Sequence[Phase], step: jax.Array) -> jax.Array:
     """Return `Phase.on` of every arm at a traced step."""
     begin, end = (jnp.asarray([getattr(phase, name) for phase in phases], jnp.int32) for name in ("begin", "end"))
     started, going = step >= begin, step < end
@@ -78,36 +78,40 @@ def change_ties(
     state: TrainState,
     step: jax.Array,
 ) -> TrainState:
-    """Return the members `[seed, arm, ...]` with the ties ended and begun that turn before this step's update."""
+    """Return the members `[seed, arm, ...]` with the ties ended and begun that change before this step's update.
 
-    def chosen(arms: np.ndarray, yes: TrainState, no: TrainState, at: list[int]) -> TrainState:
+    Every policy that occurs is computed for all members, and taken by the arms that end with it at this step.
+    """
+    has_ties = np.asarray(arm_ties.any(axis=1))
+
+    def chosen(arms: np.ndarray, at: list[int], yes: TrainState, no: TrainState) -> TrainState:
+        """Take `yes` for these arms where it is their step, else `no`."""
         now = jnp.asarray(arms) & (jnp.asarray(at, jnp.int32) == step)
 
-        def pick(one: jax.Array, other: jax.Array) -> jax.Array:
-            return jnp.where(now.reshape(1, -1, *(1,) * (one.ndim - 2)), one, other)
+        def pick(changed: jax.Array, unchanged: jax.Array) -> jax.Array:
+            return jnp.where(now.reshape(1, -1, *(1,) * (changed.ndim - 2)), changed, unchanged)
 
         return jax.tree.map(pick, yes, no)
 
-    has_ties = np.asarray(arm_ties.any(axis=1))
-    ends, begins = [phase.end for phase in phases], [phase.begin for phase in phases]
-    rewriting = {(phase.policy, phase.new) for phase in phases if 0 < phase.end < NEVER} - {
-        ("copy", "source"),
-        ("copy", "target"),
-    }
-    for policy, new in sorted(rewriting):
+    for policy, new in _rewriting(phases):
 
-        def parted(member: TrainState, policy: tying.Policy = policy, new: tying.New = new) -> TrainState:
-            found = tying.part(optimizer, member.params, member.opt_state, ties, policy, new, member.use_states)
-            return member._replace(opt_state=found)
+        def part(member: TrainState, policy: tying.Policy = policy, new: tying.New = new) -> TrainState:
+            opt_state = tying.part(optimizer, member.params, member.opt_state, ties, policy, new, member.use_states)
+            return member._replace(opt_state=opt_state)
 
         ending = has_ties & np.array([(phase.policy, phase.new) == (policy, new) for phase in phases])
-        state = chosen(ending, jax.vmap(jax.vmap(parted))(state), state, ends)
+        state = chosen(ending, [phase.end for phase in phases], jax.vmap(jax.vmap(part))(state), state)
     for keep in sorted({phase.keep for phase in phases if 0 < phase.begin < NEVER}):
 
-        def joined(member: TrainState, keep: tying.Keep = keep) -> TrainState:
+        def join(member: TrainState, keep: tying.Keep = keep) -> TrainState:
             params, opt_state = tying.join(member.params, member.opt_state, ties, keep)
             return member._replace(params=params, opt_state=opt_state)
 
         beginning = has_ties & np.array([phase.keep == keep for phase in phases])
-        state = chosen(beginning, jax.vmap(jax.vmap(joined))(state), state, begins)
+        state = chosen(beginning, [phase.begin for phase in phases], jax.vmap(jax.vmap(join))(state), state)
     return state
+
+
+def _rewriting(phases: Sequence[Phase]) -> list[tuple[tying.Policy, tying.New]]:
+    """Return the policies, with the leaf that leaves, that change the optimizer's state: all but `copy`."""
+    return sorted({(phase.policy, phase.new) for phase in phases if 0 < phase.end < NEVER and phase.policy != "copy"})

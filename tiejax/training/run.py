@@ -1,8 +1,8 @@
-"""The host's loop: chunks on the device, progress and checkpoints between them."""
+"""The host's loop: chunks on the devices, checkpoints between them."""
 
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,19 +11,20 @@ import numpy as np
 from tiejax.training import cluster
 from tiejax.training.checkpoint import Checkpoints
 from tiejax.training.ensemble import Ensemble, EnsembleState, Records
+from tiejax.training.runner import Runner, compile_ensemble
 
 
-class Progress(NamedTuple):
-    """What a chunk's end tells the console. train_s: seconds spent in chunks by this process."""
+class Chunk(NamedTuple):
+    """What was done: up to which step, how many steps in this process, seconds that it spent in chunks, the new records."""
 
     step: int
-    steps: int
     steps_here: int
     train_s: float
+    records: Records
 
 
 class Trained(NamedTuple):
-    """EnsembleState at the end (or where they were stopped), all records, and this process's times.
+    """Members at the end (or where they were stopped), all records, and this process's times.
 
     idle_share: part of the time, from the first step to the last, in which the devices had nothing to do.
     """
@@ -37,6 +38,122 @@ class Trained(NamedTuple):
     idle_share: float
 
 
+def train(
+    ensemble: Ensemble,
+    seeds: Sequence[int],
+    checkpoints: Checkpoints | None = None,
+    resume: bool = False,
+    conditions: Sequence[int] | None = None,
+    chunk_s: float = 2.0,
+    checkpoint_s: float = 20.0,
+) -> Trained:
+    """Train the ensemble to its last step, from its last checkpoint if `resume`; arguments as of `Training`."""
+    training = Training(ensemble, seeds, checkpoints, resume, conditions)
+    training.compile()
+    for _ in training.chunks(chunk_s=chunk_s, checkpoint_s=checkpoint_s):
+        pass
+    return training.result()
+
+
+class Training:
+    """An ensemble on its way to its last step: `compile`, then go through `chunks`, then ask for the `result`.
+
+    checkpoints: where they are kept; of several processes, the first gives them, and all have the same result.
+    resume: begin from the last checkpoint, if there is one. conditions: of the seeds, as `Ensemble` says.
+    A checkpoint holds the state and every record so far, whatever the number of devices.
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        seeds: Sequence[int],
+        checkpoints: Checkpoints | None = None,
+        resume: bool = False,
+        conditions: Sequence[int] | None = None,
+    ) -> None:
+        self.ensemble, self._seeds, self._conditions, self._checkpoints = ensemble, seeds, conditions, checkpoints
+        self._members, self._parts = ensemble.start(seeds), list[Records]()
+        restored = _restored(self._members, checkpoints) if resume else None
+        if restored is not None:
+            self._members, records = restored
+            ensemble.check(self._members)
+            self._parts = [records]
+        self.resumed = restored is not None
+        self.first = self._cursor = self._saved = int(self._members.cursor)
+        self.compile_s = self._train_s = self._worked_s = self._whole_s = 0.0
+        self._runner: Runner | None = None
+
+    @property
+    def records(self) -> Records:
+        """All records so far, those of the checkpoint first."""
+        return _joined(self._parts)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is done and recorded."""
+        return self._cursor > self.ensemble.steps
+
+    def compile(self) -> float:
+        """Compile the chunk, unless nothing is left to train; return the seconds that it took."""
+        if not self.finished:
+            began = time.perf_counter()
+            self._runner = compile_ensemble(self.ensemble, self._seeds, self._members, self._conditions)
+            self.compile_s = time.perf_counter() - began
+        return self.compile_s
+
+    def chunks(
+        self, stop_requested: Callable[[], bool] = lambda: False, chunk_s: float = 2.0, checkpoint_s: float = 20.0
+    ) -> Iterator[Chunk]:
+        """Train chunk by chunk, until the last step or until `stop_requested` of some process says so.
+
+        A checkpoint is written at least every `checkpoint_s` seconds, and at the end. Chunks are sized to `chunk_s` seconds:
+        their length changes no result, since a chunk ends between two steps.
+        """
+        if self.finished:
+            return
+        assert self._runner is not None
+        placed = self._runner.to_devices(self._members)
+        length, saved_at, began_at = 1, time.perf_counter(), time.perf_counter()
+        while not self.finished:
+            orders = cluster.agree([length, time.perf_counter() - saved_at > checkpoint_s, stop_requested()])
+            length, save_due, _ = orders[0]
+            if save_due and self._cursor != self._saved:
+                self._save(placed)
+                saved_at = time.perf_counter()
+            if any(stop for *_, stop in orders):
+                break
+            until = min(self._cursor + length, self.ensemble.longest_chunk(self._cursor))
+            began = time.perf_counter()
+            placed, records, worked = self._runner.advance(placed, until)
+            seconds = time.perf_counter() - began
+            self._worked_s += worked
+            self._train_s += seconds
+            # Aim at chunk_s, but grow no faster than tenfold: the first chunks are too short to measure by.
+            length = max(1, min(10 * length, int((until - self._cursor) * chunk_s / max(seconds, 1e-9))))
+            self._cursor = until
+            self._parts.append(records)
+            yield Chunk(min(until, self.ensemble.steps), self._steps_here, self._train_s, records)
+        self._whole_s = time.perf_counter() - began_at
+        self._save(placed)
+
+    @property
+    def _steps_here(self) -> int:
+        return min(self._cursor, self.ensemble.steps) - min(self.first, self.ensemble.steps)
+
+    def _save(self, placed: EnsembleState) -> None:
+        """Collect the members, and write a checkpoint unless it is there already."""
+        assert self._runner is not None
+        self._members, self._parts = self._runner.to_host(placed), [self.records]
+        if self._checkpoints is not None and self._cursor != self._saved:
+            self._checkpoints.save(self._cursor, self._members, self._parts[0])
+        self._saved = self._cursor
+
+    def result(self) -> Trained:
+        """Return members, records and times."""
+        idle = 1 - self._worked_s / max(self._whole_s, 1e-9) if self._whole_s else 0.0
+        return Trained(self._members, self.records, self.finished, self.compile_s, self._train_s, self._steps_here, idle)
+
+
 def _joined(parts: list[Records]) -> Records:
     if not parts:
         return Records()
@@ -46,90 +163,14 @@ def _joined(parts: list[Records]) -> Records:
     }
 
 
-def train(
-    ensemble: Ensemble,
-    seeds: Sequence[int],
-    checkpoints: Checkpoints | None = None,
-    resume: bool = False,
-    on_compiled: Callable[[float], None] = lambda seconds: None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    stop_requested: Callable[[], bool] = lambda: False,
-    say: Callable[[str], None] = lambda line: None,
-    on_records: Callable[[Records], None] = lambda records: None,
-    chunk_s: float = 2.0,
-    checkpoint_s: float = 20.0,
-    conditions: Sequence[int] | None = None,
-) -> Trained:
-    """Train the ensemble to its last step, from its last checkpoint if `resume`.
-
-    A checkpoint holds the state and every record so far, whatever the number of devices; one is written at least every
-    `checkpoint_s` seconds, when `stop_requested` says so, and at the end. Chunks are sized to `chunk_s` seconds: their
-    length changes no result, since a chunk ends between two steps. Of several processes, the first gives `checkpoints`;
-    all return the same. `on_records` receives the records of every chunk, those of the checkpoint first.
-    """
-    members, parts = ensemble.start(seeds), list[Records]()
-    if resume:
-        members, parts = _restored(ensemble, members, checkpoints, say)
-        for part in parts:
-            on_records(part)
-
-    start = int(members.cursor)
-    if start > ensemble.steps:
-        return Trained(members, _joined(parts), True, 0.0, 0.0, 0, 0.0)
-    began = time.perf_counter()
-    runner = ensemble.compile(seeds, members, conditions)
-    compile_s = time.perf_counter() - began
-    on_compiled(compile_s)
-
-    placed = runner.to_devices(members)
-    cursor, train_s, length, saved_at, saved = start, 0.0, 1, time.perf_counter(), start
-    worked_s, started_at = 0.0, time.perf_counter()
-    while cursor <= ensemble.steps:
-        orders = cluster.agree([length, time.perf_counter() - saved_at > checkpoint_s, stop_requested()])
-        length, save_due, _ = orders[0]
-        if save_due and cursor != saved:
-            members, parts = runner.to_host(placed), [_joined(parts)]
-            if checkpoints is not None:
-                checkpoints.save(cursor, members, parts[0])
-            saved_at, saved = time.perf_counter(), cursor
-        if any(stop for *_, stop in orders):
-            break
-        until = min(cursor + length, ensemble.longest_chunk(cursor))
-        began = time.perf_counter()
-        placed, more, worked = runner.advance(placed, until)
-        seconds = time.perf_counter() - began
-        worked_s += worked
-        train_s += seconds
-        # Aim at chunk_s, but grow no faster than tenfold: the first chunks are too short to measure by.
-        length = max(1, min(10 * length, int((until - cursor) * chunk_s / max(seconds, 1e-9))))
-        cursor = until
-        parts.append(more)
-        on_records(more)
-        on_progress(Progress(min(cursor, ensemble.steps), ensemble.steps, min(cursor, ensemble.steps) - start, train_s))
-    idle = 1 - worked_s / max(time.perf_counter() - started_at, 1e-9)
-    members, records = runner.to_host(placed), _joined(parts)
-    if checkpoints is not None and cursor != saved:
-        checkpoints.save(cursor, members, records)
-    here = min(cursor, ensemble.steps) - start
-    return Trained(members, records, cursor > ensemble.steps, compile_s, train_s, here, idle)
-
-
-def _restored(
-    ensemble: Ensemble, members: EnsembleState, checkpoints: Checkpoints | None, say: Callable[[str], None]
-) -> tuple[EnsembleState, list[Records]]:
+def _restored(members: EnsembleState, checkpoints: Checkpoints | None) -> tuple[EnsembleState, Records] | None:
     """Return members and records of the last checkpoint, which the first process reads and gives to the others."""
     try:
-        found: Any = checkpoints.restore(members) if checkpoints is not None else None
+        answer: Any = checkpoints.restore(members) if checkpoints is not None else None
     except Exception as error:  # the others must not wait for what never comes
-        found = error
+        answer = error
     if jax.process_count() > 1:
-        found = pickle.loads(cluster.from_first(pickle.dumps(found) if jax.process_index() == 0 else None))
-    if isinstance(found, Exception):
-        raise found
-    if found is None:
-        say("there is no checkpoint to go on from: starting at step 0")
-        return members, []
-    step, members, records = found
-    ensemble.check(members)
-    say(f"resuming at step {min(step, ensemble.steps)} of {ensemble.steps}")
-    return members, [records]
+        answer = pickle.loads(cluster.from_first(pickle.dumps(answer) if jax.process_index() == 0 else None))
+    if isinstance(answer, Exception):
+        raise answer
+    return None if answer is None else answer[1:]

@@ -1,4 +1,4 @@
-"""Ties as data, on any pytree: `store` and `view` for shared leaves, switched ties, `untie` and `retie`, owner vectors of layers."""
+"""Ties as data, on any pytree: `store` and `view`, switched ties, `untie` and `retie`, owner vectors of layers."""
 
 import lazy_loader
 

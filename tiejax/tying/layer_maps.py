@@ -20,8 +20,7 @@ def static_map(name: str, layers: int, distinct: int) -> Owner:
     reversed-halves: the second half is the first one backwards.
     Raises TieError if there is no such map, or `distinct` is not between 1 and `layers`.
     """
-    if not 1 <= distinct <= layers:
-        raise TieError(f"a map of {layers} layers has 1 to {layers} distinct ones, not {distinct}")
+    _check_distinct(layers, distinct)
     place = np.arange(layers)
     if name == "untied":
         group = place
@@ -54,25 +53,29 @@ def random_map(layers: int, distinct: int, rng: np.random.Generator) -> Owner:
     Layer 0 is its own; which others are is uniform, and so is each copy's owner among those before it.
     Raises TieError if `distinct` is not between 1 and `layers`.
     """
-    if not 1 <= distinct <= layers:
-        raise TieError(f"a map of {layers} layers has 1 to {layers} distinct ones, not {distinct}")
-    own = np.r_[0, 1 + rng.choice(layers - 1, distinct - 1, replace=False)] if layers > 1 else np.zeros(1, int)
+    _check_distinct(layers, distinct)
+    owners = np.r_[0, 1 + rng.choice(layers - 1, distinct - 1, replace=False)] if layers > 1 else np.zeros(1, int)
     owner = independent(layers)
     for layer in range(layers):
-        if layer not in own:
-            owner[layer] = rng.choice(np.sort(own[own < layer]))
+        if layer not in owners:
+            owner[layer] = rng.choice(np.sort(owners[owners < layer]))
     return check_owner(owner)
+
+
+def _check_distinct(layers: int, distinct: int) -> None:
+    if not 1 <= distinct <= layers:
+        raise TieError(f"a map of {layers} layers has 1 to {layers} distinct ones, not {distinct}")
 
 
 def check_maps(maps: Mapping[str, object], layers: int) -> dict[str, Owner]:
     """Return maps that a user has written, checked; raises TieError that names the map and what is wrong with it."""
-    found = {}
+    checked = {}
     for name, owner in maps.items():
         if not isinstance(owner, list) or len(owner) != layers:
             length = f"{len(owner)} entries" if isinstance(owner, list) else repr(owner)
             raise TieError(f"{name}: must have one owner for each of the {layers} layers, has {length}")
         try:
-            found[name] = check_owner(owner)
+            checked[name] = check_owner(owner)
         except TieError as error:
             raise TieError(f"{name}: {error}") from None
-    return found
+    return checked

@@ -1,8 +1,9 @@
 """Ties between the layers of a stack: an owner vector, which is data.
 
 A stacked model holds its layers' weights as arrays `[stack_size, ...]` and is applied under an int32 vector of places in the stack,
-one for each layer. Full storage keeps a place for every layer, so that one executable serves every pattern, and the vector is
+one for each layer. Full storage keeps a place for every layer, so that one executable serves every pattern, and the places are
 the owner vector itself; `owner = arange(layers)` is the untied model. Compact storage keeps the distinct layers alone.
+By which rule ties change is told in `layer_ties`.
 """
 
 from collections.abc import Sequence
@@ -28,17 +29,17 @@ def check_owner(owner: Sequence[int] | np.ndarray) -> Owner:
     The explicit dtype matters: a weakly typed vector would compile a second executable.
     Raises TieError, naming the layer, if it is empty, not integral, names a later layer or one that is itself a copy.
     """
-    given = np.asarray(owner)
-    if given.ndim != 1 or given.size == 0 or not np.issubdtype(given.dtype, np.integer):
+    vector = np.asarray(owner)
+    if vector.ndim != 1 or vector.size == 0 or not np.issubdtype(vector.dtype, np.integer):
         raise TieError(f"owner: a vector of one layer index per layer is needed, got {owner!r}")
-    for layer, source in enumerate(given):
+    for layer, source in enumerate(vector):
         if not 0 <= source <= layer:
             raise TieError(f"owner: layer {layer} cannot copy layer {source}: only 0 to {layer} come before it or are it")
-        if given[source] != source:
+        if vector[source] != source:
             raise TieError(
-                f"owner: layer {layer} copies layer {source}, which is itself a copy of {given[source]}; name that one"
+                f"owner: layer {layer} copies layer {source}, which is itself a copy of {vector[source]}; name that one"
             )
-    return given.astype(np.int32)
+    return vector.astype(np.int32)
 
 
 def first_uses(owner: Owner) -> Bool[np.ndarray, "layers"]:
@@ -77,15 +78,20 @@ def places(owner: Owner, storage: Storage) -> Int32[np.ndarray, "layers"]:
     return np.unique(owner, return_inverse=True)[1].astype(np.int32)
 
 
+def stack_size(owner: Owner, storage: Storage) -> int:
+    """Return the number of places in the stack: of all layers (full storage), or of those that own weights (compact)."""
+    return len(owner) if storage == "full" else len(np.unique(owner))
+
+
 def written_out(owner: Owner) -> Int32[np.ndarray, "layers"]:
     """Return, for every layer, the place in compact storage of the weights it owns or, if it owns none, of those that it reads.
 
     A stack taken so has a place for every layer, and its places `unique(owner)` are the compact stack again. (By the published
     rule a layer may own weights that only others read.)
     """
-    found = places(owner, "compact")
-    found[np.unique(owner)] = np.arange(len(np.unique(owner)))
-    return found
+    place = places(owner, "compact")
+    place[np.unique(owner)] = np.arange(len(np.unique(owner)))
+    return place
 
 
 class Move(NamedTuple):
@@ -101,17 +107,13 @@ class Move(NamedTuple):
 def move(before: Owner, after: Owner, storage: Storage) -> Move:
     """Return how weights move between the places of two owner vectors; a layer that becomes independent takes what it read."""
     place_of = dict(zip(before.tolist(), places(before, storage).tolist(), strict=True))
-    kept = np.arange(len(before)) if storage == "full" else np.unique(after)
+    kept = np.arange(len(before)) if storage == "full" else np.unique(after)  # the layer whose weights each new place holds
     separated = np.isin(kept, after) & ~np.isin(kept, before)
     source = [
-        place_of[int(before[owner])] if new else place_of.get(owner, owner)
-        for owner, new in zip(kept.tolist(), separated, strict=True)
+        place_of[int(before[layer])] if is_new else place_of.get(layer, layer)
+        for layer, is_new in zip(kept.tolist(), separated, strict=True)
     ]
     return Move(np.array(source, np.int32), separated)
-
-
-Rule = Literal["resolved", "published"]
-Start = Literal["tied", "independent", "frozen-random"]
 
 
 class LayerTies(NamedTuple):
@@ -126,56 +128,13 @@ class LayerTies(NamedTuple):
     observation: Owner
 
 
-def start_ties(layers: int, start: Start, rule: Rule) -> LayerTies:
-    """Return the ties before the first choice: all copies of layer 0, all independent, or, as the published code starts, all
-    independent and random, those above layer 0 frozen, and the agent told that they are copies of layer 0.
-    """
-    own, zero, all_of_them = independent(layers), np.zeros(layers, np.int32), np.ones(layers, bool)
-    if start == "tied":
-        return LayerTies(zero, own == 0 if rule == "published" else all_of_them, zero)
-    if start == "independent":
-        return LayerTies(own, all_of_them, own)
-    return LayerTies(own, own == 0, zero)
-
-
-def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
-    """Return the ties after an action: `layer` copies the earlier layer `choice` or, if that is itself, is independent.
-
-    resolved: as `choose_owner`, and the agent is told the owners. published: a copy takes the weights that the other reads at
-    this moment and does not train them; copies of the layer itself stay with its old weights, which nobody trains; and an
-    independent layer trains whatever it reads, with seed_keys it may go on sharing it. There, as here, two layers that train the
-    same weights update them twice; but here both updates are that of their summed gradient, and the moments belong to the
-    weights, while there each layer has its own.
-    """
-    chosen = np.arange(len(ties.owner)) == layer
-    if rule == "published":
-        owner = np.where(chosen & (choice != layer), ties.owner[choice], ties.owner).astype(np.int32)
-        observation = np.where(chosen, choice, ties.observation).astype(np.int32)
-        return LayerTies(owner, np.where(chosen, choice == layer, ties.trains), observation)
-    owner = choose_owner(ties.owner, layer, choice)
-    trains = ties.trains | chosen
-    # Only a layer that has started frozen is told of otherwise than as it is.
-    return LayerTies(owner, trains, np.where(trains, owner, ties.observation).astype(np.int32))
-
-
 class Wiring(NamedTuple):
     """What a training step is told of the ties, as data.
 
-    reads: place of each layer's weights in the stack. sends: whether its use sends them gradient. trained: how often the
-    optimizer's update is applied to each place: 0 where no use sends gradient; by the published rule once a use.
+    reads: place of each layer's weights in the stack. sends: whether the layer sends them gradient. trained: how often the
+    optimizer's update is applied to each place; 0 where no layer sends gradient.
     """
 
     reads: Int32[np.ndarray, "layers"]
     sends: Bool[np.ndarray, "layers"]
     trained: Int32[np.ndarray, "stack_size"]
-
-
-def wiring(ties: LayerTies, storage: Storage, gradient: Literal["all", "owner"], rule: Rule) -> Wiring:
-    """Return what a step is told; gradient: of `all` wiring, or of the `owner`'s alone (which the published rule has anyway)."""
-    reads = places(ties.owner, storage)
-    # Frozen weights stay frozen, whoever else reads them.
-    resolved = sends_gradient(ties.owner, gradient) & ties.trains[ties.owner]
-    sends = ties.trains if rule == "published" else resolved
-    stack_size = len(ties.owner) if storage == "full" else len(np.unique(ties.owner))
-    trained = np.bincount(reads[sends], minlength=stack_size).astype(np.int32)
-    return Wiring(reads, sends, trained if rule == "published" else np.minimum(trained, 1).astype(np.int32))

@@ -1,13 +1,13 @@
-r"""Ties that are switched at run time: both leaves are stored and their gradients are made symmetric where the tie is on.
+r"""Ties that are switched at run time: both leaves are stored, starting equal, and their gradients are made symmetric.
 
-With `a` the source, `b` the target, T the transform (its own inverse) and g the gradients of an untied loss,
+Which form to take: a tie that lasts, for all members alike, is cheaper stored once (`store`, `view`): one array, one optimizer
+state. A tie that ends or begins while training runs, or that some members of an ensemble have and others not, is switched: two
+arrays, and one traced boolean decides, so that nothing is compiled again.
 
-    total = g_a + T(g_b),    g_a' = total,    g_b' = T(total)        where the tie is on
-    g_a' = g_a,              g_b' = g_b                              where it is off.
-
-Leaves that start equal, with equal optimizer state, receive equal updates from any element-wise optimizer (AdamW, its
-decoupled weight decay included) and so stay equal: this is the tie, at the memory of two leaves, and its switch is one
-traced boolean. `copy_to_targets` after the update makes the equality independent of how the two updates were compiled.
+The gradients of both leaves are `symmetrise`d where the tie is on (`tied_gradient.py`). Leaves that start equal, with equal
+optimizer state, then receive equal updates from any element-wise optimizer (AdamW, its decoupled weight decay included) and so
+stay equal: this is the tie, at the memory of two leaves. `copy_to_targets` after the update makes the equality independent of
+how the two updates were compiled.
 
 Whatever looks across leaves must count a tied pair once: `global_norm` and `clip_by_global_norm` do. (The same clip
 inside the optimizer would count it twice.)
@@ -19,32 +19,10 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
-
-Switches = Bool[Array, ""] | Bool[Array, "ties"] | bool
-
-
-def _per_tie(on: Switches, ties: Sequence[Tie]) -> list[tuple[Tie, jax.Array]]:
-    return list(zip(ties, jnp.broadcast_to(jnp.asarray(on), (len(ties),)), strict=True))
-
-
-def symmetrise(grads: PyTree, ties: Sequence[Tie], on: Switches) -> PyTree:
-    """Turn the gradients of the untied loss into those of the tied one, at every tie that is on (module docstring).
-
-    A tie with `gradient="owner"` leaves g_b out of the total. Raises TieError as `resolve` does.
-    """
-    leaves, treedef = leaves_by_path(grads)
-    switched = _per_tie(on, resolve(ties, grads))
-    totals = {tie.source: leaves[tie.source] for tie, _ in switched}
-    for tie, is_on in switched:
-        if tie.gradient == "all":
-            own = apply_transform(tie, leaves[tie.target])
-            totals[tie.source] = jnp.where(is_on, totals[tie.source] + own, totals[tie.source])
-    for tie, is_on in switched:
-        leaves[tie.target] = jnp.where(is_on, apply_transform(tie, totals[tie.source]), leaves[tie.target])
-    return jax.tree_util.tree_unflatten(treedef, (leaves | totals).values())
+from tiejax.tying.tied_gradient import Switches, per_tie
 
 
 def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switches) -> PyTree:
@@ -53,7 +31,7 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switche
     `tree` may be the parameters or any optax state: moments are found as the subtrees whose structure and paths are those
     of the parameters `like`.
     """
-    structure, switched = jax.tree.structure(like), _per_tie(on, resolve(ties, like))
+    structure, switched = jax.tree.structure(like), per_tie(on, resolve(ties, like))
 
     def is_part(part: PyTree) -> bool:
         return bool(jax.tree.structure(part) == structure)  # type: ignore[operator]
@@ -74,7 +52,7 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switche
 def global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches) -> Float[Array, ""]:
     """Return the Euclidean norm over all leaves of symmetrised gradients, a pair whose tie is on counted once."""
     leaves, _ = leaves_by_path(grads)
-    counted = {tie.target: ~is_on for tie, is_on in _per_tie(on, resolve(ties, grads))}
+    counted = {tie.target: ~is_on for tie, is_on in per_tie(on, resolve(ties, grads))}
     squares = [
         jnp.where(counted.get(path, True), jnp.sum(jnp.square(leaf)), 0.0) for path, leaf in leaves.items() if leaf is not None
     ]

@@ -14,7 +14,7 @@ When a tie begins, the shared leaf and what is remembered of it are the mean of 
 All are pure, may be traced, and find what belongs to a leaf in any optax state by its path.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
@@ -23,7 +23,6 @@ import optax
 
 from tiejax.tying.errors import TieError
 from tiejax.tying.store import store, view
-from tiejax.tying.switched import symmetrise
 from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
 
 Policy = Literal["copy", "zero", "zero-keep-count", "split"]
@@ -39,20 +38,6 @@ def only_tied(tree: PyTree, ties: Sequence[Tie]) -> PyTree:
     leaves, treedef = leaves_by_path(tree)
     named = {path for tie in resolve(ties, tree) for path in (tie.source, tie.target)}
     return jax.tree_util.tree_unflatten(treedef, [leaf if path in named else None for path, leaf in leaves.items()])
-
-
-def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: Sequence[Tie], *args: Any) -> PyTree:
-    r"""Return the gradient of every use of each shared array, dL/dW_source and dL/dW_target at W_source = T(W_target).
-
-    loss: (full parameters, *args) -> scalar. The result has the shape of the full parameters; `collect` sums it to the
-    gradient of what is stored.
-    """
-    return jax.grad(loss)(view(stored, ties), *args)
-
-
-def collect(grads: PyTree, ties: Sequence[Tie]) -> PyTree:
-    """Return the gradient of stored parameters from those of each use: dL/dW = dL/dW_source + T(dL/dW_target)."""
-    return store(symmetrise(grads, ties, True), ties)
 
 
 def untie(

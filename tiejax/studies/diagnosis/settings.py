@@ -70,6 +70,7 @@ STUDY = Study(
         },
     ),
     module="tiejax.studies.diagnosis.study",
+    claims_at_end=True,
     single_process=True,
     device_a_core=lambda settings: False,
 )

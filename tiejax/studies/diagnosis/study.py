@@ -11,7 +11,7 @@ from tiejax.hub.tables import CheckpointError
 from tiejax.reporting import figures
 from tiejax.reporting.plot import Plot
 from tiejax.runs.console import Console
-from tiejax.runs.resume import Request
+from tiejax.runs.launch import Launched
 from tiejax.runs.run_directory import CONFIG, RunDirectory, plain
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.diagnosis import checkpoint, checkpoint_page, run_page
@@ -21,17 +21,15 @@ from tiejax.studies.diagnosis.verdict import verdict
 from tiejax.text.corpus import CorpusError
 
 
-def run(request: Request) -> int:
+def run(launched: Launched, console: Console) -> int:
     """Diagnose a model; return the exit status."""
-    settings = request.settings
-    RunDirectory.probe(request.out)
-    console = Console(request.switches["quiet"])
+    settings = launched.settings
     is_run = own_run.is_run(Path(settings.checkpoint).expanduser())
     found = of_run(settings, console) if is_run else of_checkpoint(settings, console)
 
     # All is known now, so that a diagnosis that fails leaves nothing behind.
-    directory = RunDirectory.claim(STUDY.name, settings, resume=False, overwrite=request.switches["overwrite"])
-    facts = directory.write_environment({"devices": []}, request.command)
+    directory = RunDirectory.claim(STUDY.name, settings, resume=False, overwrite=launched.switches["overwrite"])
+    facts = directory.write_environment({"devices": []}, launched.command)
     if found.arrays:
         directory.write_metrics(found.arrays)
     pictures = [(plot.caption, figures.save(plot.figure, directory.figures, plot.name)) for plot in found.plots]

@@ -1,4 +1,4 @@
-"""Spelling and masking of EXor strings on the device: pure functions of a key."""
+"""Spelling and masking of EXor strings on the device: batches as pure functions of keys and the step."""
 
 import dataclasses
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from jaxtyping import Array, Int, Key
 from tiejax.studies.exor.task import SPLIT_SEED, EXor
 
 
-class Batch(NamedTuple):
+class MaskedSequences(NamedTuple):
     """Masked sequences, where each mask stands, and the symbol that stood there."""
 
     tokens: Int[Array, "batch length"]
@@ -20,7 +20,7 @@ class Batch(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampler:
+class SequenceSampler:
     """Visits to a set of strings: every visit spells each bit anew and masks one, by a key.
 
     batch_size: strings per batch, all of them by default. A smaller batch walks through an endless row of shuffled
@@ -31,7 +31,7 @@ class Sampler:
     rows: Int[np.ndarray, "strings bits"]
     batch_size: int | None = None
 
-    def batch(self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""]) -> Batch:
+    def batch(self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""]) -> MaskedSequences:
         """Return the batch of a step, a function of the two keys and the step alone."""
         chosen = visited(len(self.rows), self.batch_size, order_key, step)
         return visit(self.task, jnp.asarray(self.rows)[chosen], jax.random.fold_in(data_key, step))
@@ -55,8 +55,8 @@ def _multiply_divmod(step: jax.Array, size: int, number: int) -> tuple[jax.Array
     return epoch, (rest % number).astype(jnp.int32)
 
 
-def visit(task: EXor, strings: Int[Array, "batch bits"], key: Key[Array, ""]) -> Batch:
-    """Spell every bit by a fresh draw, append the parity, and mask one bit, uniform over the bits."""
+def visit(task: EXor, strings: Int[Array, "batch bits"], key: Key[Array, ""]) -> MaskedSequences:
+    """Spell every bit anew, append the parity, and mask one bit, uniform over the bits."""
     spelling_key, mask_key = jax.random.split(key)
     batch, bits = strings.shape
     uniform = jax.random.uniform(spelling_key, (batch, bits), jnp.float32)
@@ -69,7 +69,7 @@ def visit(task: EXor, strings: Int[Array, "batch bits"], key: Key[Array, ""]) ->
     masked = jnp.arange(bits) == position[:, None]
     target = jnp.sum(jnp.where(masked, spelled, 0), axis=1)
     tokens = jnp.concatenate([jnp.where(masked, task.mask, spelled), parity[:, None]], axis=1)
-    return Batch(tokens.astype(jnp.int32), position, target.astype(jnp.int32))
+    return MaskedSequences(tokens.astype(jnp.int32), position, target.astype(jnp.int32))
 
 
 def _spell(probabilities: tuple[float, ...], uniform: jax.Array) -> jax.Array:
@@ -80,6 +80,6 @@ def _spell(probabilities: tuple[float, ...], uniform: jax.Array) -> jax.Array:
     return jnp.sum(uniform[..., None] >= cumulative, axis=-1, dtype=jnp.int32)
 
 
-def frozen(task: EXor, rows: Int[np.ndarray, "strings bits"]) -> Batch:
-    """Return one visit to every string with spelling and mask drawn once by the published data seed, 14."""
+def frozen(task: EXor, rows: Int[np.ndarray, "strings bits"]) -> MaskedSequences:
+    """Return one visit to every string, with spellings and masks sampled once, by the published data seed, 14."""
     return visit(task, jnp.asarray(rows), jax.random.key(SPLIT_SEED))

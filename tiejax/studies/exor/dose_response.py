@@ -14,8 +14,9 @@ import numpy as np
 
 from tiejax.statistics.arms import ARMS, select_seeds
 from tiejax.statistics.claims import Claim, assess
-from tiejax.studies.exor.claims import analyse
-from tiejax.studies.exor.trajectories import SOLVED_WITHIN, Symbols
+from tiejax.studies.exor.analysis import analyse
+from tiejax.studies.exor.symbols import Symbols
+from tiejax.studies.exor.trajectories import SOLVED_WITHIN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,73 +54,49 @@ def analyse_doses(
     metrics: the arrays of metrics.npz, whose seed axis holds every seed of the first dose, then of the next; member_dose: the
     number of each one's dose. symbols, bayes_cross_entropy (of the training split): by dose.
     """
-    entries, gaps, excesses, solved = [], [], [], []
-    whole = np.reshape(metrics["finite"].all(axis=(0, 2)), (len(doses), -1))
-    lasting = np.asarray(whole.all(axis=0))
+    entries, gaps, excesses = [], [], []
+    finite_by_dose = np.reshape(metrics["finite"].all(axis=(0, 2)), (len(doses), -1))
+    lasting = np.asarray(finite_by_dose.all(axis=0))
     for number, dose in enumerate(doses):
-        own = select_seeds(metrics, member_dose == number)
-        found, runs = analyse(own, symbols[number], bayes_cross_entropy[number], cycle)
-        entries.append({"p": dose, "bayes_cross_entropy": bayes_cross_entropy[number], **found})
-        kept = lasting[whole[number]]
+        of_dose = select_seeds(metrics, member_dose == number)
+        body, runs = analyse(of_dose, symbols[number], bayes_cross_entropy[number], cycle)
+        entries.append({"p": dose, "bayes_cross_entropy": bayes_cross_entropy[number], **body})
+        kept = lasting[finite_by_dose[number]]
         loss = runs.final(runs.exact["cross_entropy"], exact=True)[:, kept, 0]
         excesses.append(loss - bayes_cross_entropy[number])
         gaps.append(runs.final(runs.exact["gap_zero"], exact=True)[:, kept])
-        solved.append(excesses[-1] < SOLVED_WITHIN)
     bound = np.array([abs(math.log(dose / (1 - dose))) for dose in doses])
+    excess = np.array(excesses)
     seeds = metrics["seeds"][member_dose == 0]
-    responses = Responses(np.array(doses), bound, seeds[lasting], np.array(gaps), np.array(excesses), np.array(solved))
-    body = {
+    responses = Responses(np.array(doses), bound, seeds[lasting], np.array(gaps), excess, excess < SOLVED_WITHIN)
+    return {
         "doses": entries,
         "seeds": seeds[lasting].tolist(),
         "excluded_seeds": seeds[~lasting].tolist(),
         "non_finite": [row for entry in entries for row in entry["non_finite"]],
-        "claims": assess(_claims(responses)) if lasting.any() else [],
-    }
-    return body, responses
+        "claims": assess(claims(responses)) if lasting.any() else [],
+    }, responses
 
 
-def _claims(responses: Responses) -> list[Claim]:
-    rows = []
-    if np.ptp(responses.bound) > 1e-6:
-        for arm, name in enumerate(ARMS):
-            rows.append(
+def claims(responses: Responses) -> list[Claim]:
+    """Return the claims about doses: of the slopes, if the conflict differs; of the cost at each dose; of each gap."""
+    bound, cost = responses.bound, responses.excess[:, 1] - responses.excess[:, 0]
+    gap_over_bound = responses.gap - bound[:, None, None]
+    differing, with_conflict = np.ptp(bound) > 1e-6, bound > 0
+    doses = list(enumerate(responses.doses))
+    rows = [
+        *(
+            (
+                differing,
                 Claim(
                     f"dose-gap/{name}",
                     f"The stronger the conflict, the farther apart {name} models keep the pair as outputs.",
                     "slope of the smallest |e1 - e2| |h| over |ln(p/(1-p))|",
-                    slopes(responses.bound, responses.gap[:, arm]),
+                    slopes(bound, responses.gap[:, arm]),
                     1,
-                )
+                ),
             )
-        rows.append(
-            Claim(
-                "dose-cost",
-                "The stronger the conflict, the more cross-entropy tying costs.",
-                "slope of the exact cross-entropy (nats), tied - untied, over |ln(p/(1-p))|",
-                slopes(responses.bound, responses.excess[:, 1] - responses.excess[:, 0]),
-                1,
-            )
-        )
-    for number, dose in enumerate(responses.doses):
-        rows.append(
-            Claim(
-                f"tying-costs/{dose:g}",
-                f"At p = {dose:g}, tying costs cross-entropy.",
-                "exact cross-entropy (nats), tied - untied",
-                responses.excess[number, 1] - responses.excess[number, 0],
-                1,
-            )
-        )
-    for arm, name in enumerate(ARMS):
-        for number, dose in enumerate(responses.doses):
-            if responses.bound[number] > 0:
-                rows.append(
-                    Claim(
-                        f"output-gap/{name}/{dose:g}",
-                        f"At p = {dose:g}, solved {name} models keep the pair {responses.bound[number]:.3f}/|h| apart.",
-                        f"smallest |e1 - e2| |h| over contexts - {responses.bound[number]:.3f}",
-                        (responses.gap[number, arm] - responses.bound[number])[responses.solved[number, arm]],
-                        1,
-                    )
-                )
+            for arm, name in enumerate(ARMS)
+        ),
+    ]
     return rows

@@ -1,5 +1,6 @@
 """Exact risk: expectations over every context of a finite task, with no sampling noise."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -29,60 +30,78 @@ class Expectations(NamedTuple):
         return cls(jnp.asarray(target), jnp.asarray(weight), {name: jnp.asarray(share) for name, share in asking.items()})
 
 
-def exact_risk(
-    encode: Callable[[PyTree, Any], jax.Array],
-    output_table: Callable[[PyTree], jax.Array],
-    inputs: Any,
-    pairs: Mapping[str, Pair],
-    block: int,
-) -> Callable[[PyTree, Expectations], dict[str, jax.Array]]:
-    r"""Return (params, expectations) -> `cross_entropy` (nats) and `accuracy` per split, and the optimality of the output side.
+@dataclasses.dataclass(frozen=True)
+class ExactRisk:
+    r"""(params, expectations) -> `cross_entropy` (nats) and `accuracy` per split, and the optimality of the output side.
 
     cross_entropy = -sum_c w_c sum_s p(s | c) ln q(s | c),    accuracy = sum_c w_c p(argmax_s q(s | c) | c).
 
     encode: (params, block of inputs) -> h [block, width]; logits are output_table(params) . h.
-    inputs: what is encoded, a tree of arrays [contexts, ...]. pairs: name -> symbols (s1, s2), named as in `asking`. Of each
-    are given, over the contexts that ask for it, `gap_NAME`, the smallest |e1 - e2| |h|; `log_ratio_NAME`, the mean of
-    h . (e1 - e2), which for an optimal model is ln[p(s1 | c) / p(s2 | c)]; and `log_ratio_residual_NAME`, the root mean
-    square of the difference. Contexts are evaluated `block` at a time (under vmap: `block` a member); of each, no more than
-    the few numbers above is kept.
+    inputs: what is encoded, a tree of arrays [contexts, ...]. pairs: name -> symbols (s1, s2), named as in `asking`.
+    Contexts are evaluated `block` at a time (under vmap: `block` a member); of each, no more than a few numbers is kept.
     """
-    number = len(jax.tree.leaves(inputs)[0])
-    block = min(block, number)
 
-    def blocks(leaf: jax.Array) -> jax.Array:
-        padded = jnp.concatenate([leaf, jnp.repeat(leaf[-1:], -number % block, axis=0)])
-        return padded.reshape(-1, block, *leaf.shape[1:])
+    encode: Callable[[PyTree, Any], jax.Array]
+    output_table: Callable[[PyTree], jax.Array]
+    inputs: Any
+    pairs: Mapping[str, Pair]
+    block: int
 
-    def measure(params: PyTree, expected: Expectations) -> dict[str, jax.Array]:
-        table = output_table(params)
+    def __call__(self, params: PyTree, expected: Expectations) -> dict[str, jax.Array]:
+        table = self.output_table(params)
+        rows = self._of_contexts(params, table, expected.target)
+        risks = {name: expected.weight @ rows[name] for name in ("cross_entropy", "accuracy")}
+        for name in self.pairs:
+            risks |= self._optimality(name, table, rows, expected)
+        return risks
+
+    def _of_contexts(
+        self, params: PyTree, table: Float[Array, "vocabulary width"], target: Float[Array, "contexts vocabulary"]
+    ) -> dict[str, Float[Array, "contexts"]]:
+        """Return of every context its cross-entropy, its accuracy, |h|, and of each pair the difference of its logits."""
 
         def of_block(part: tuple[Any, jax.Array]) -> dict[str, jax.Array]:
-            its_inputs, target = part
-            states = encode(params, its_inputs)
+            inputs, target = part
+            states = self.encode(params, inputs)
             logits = states @ table.T
             rows = {
                 "cross_entropy": -jnp.sum(target * jax.nn.log_softmax(logits), axis=1),
                 "accuracy": jnp.take_along_axis(target, jnp.argmax(logits, axis=1)[:, None], axis=1)[:, 0],
                 "norm": jnp.linalg.norm(states, axis=1),
             }
-            return rows | {name: logits[:, first] - logits[:, second] for name, (first, second) in pairs.items()}
+            return rows | {name: logits[:, first] - logits[:, second] for name, (first, second) in self.pairs.items()}
 
-        every = jax.tree.map(jnp.asarray, inputs), expected.target
+        every = jax.tree.map(jnp.asarray, self.inputs), target
+        number, block = len(target), min(self.block, len(target))
         if block == number:
-            rows = of_block(every)
-        else:
-            mapped = jax.lax.map(of_block, jax.tree.map(blocks, every))
-            rows = {name: values.reshape(-1)[:number] for name, values in mapped.items()}
-        found = {name: expected.weight @ rows[name] for name in ("cross_entropy", "accuracy")}
-        for name, (first, second) in pairs.items():
-            share = expected.asking[name]
-            asks = share > 0
-            best = jnp.where(asks, jnp.log(expected.target[:, first]) - jnp.log(expected.target[:, second]), 0)
-            apart = jnp.linalg.norm(table[first] - table[second])
-            found[f"gap_{name}"] = apart * jnp.min(jnp.where(asks, rows["norm"], jnp.inf))
-            found[f"log_ratio_{name}"] = share @ rows[name]
-            found[f"log_ratio_residual_{name}"] = jnp.sqrt(share @ jnp.square(rows[name] - best))
-        return found
+            return of_block(every)
 
-    return measure
+        def blocks(leaf: jax.Array) -> jax.Array:
+            padded = jnp.concatenate([leaf, jnp.repeat(leaf[-1:], -number % block, axis=0)])
+            return padded.reshape(-1, block, *leaf.shape[1:])
+
+        mapped = jax.lax.map(of_block, jax.tree.map(blocks, every))
+        return {name: values.reshape(-1)[:number] for name, values in mapped.items()}
+
+    def _optimality(
+        self,
+        name: str,
+        table: Float[Array, "vocabulary width"],
+        rows: Mapping[str, Float[Array, "contexts"]],
+        expected: Expectations,
+    ) -> dict[str, Float[Array, ""]]:
+        r"""Return how near the output side of a pair (s1, s2) is to its optimum, over the contexts that ask for the pair.
+
+        `gap_NAME`: the smallest |e1 - e2| |h|. `log_ratio_NAME`: the mean of h . (e1 - e2), which for an optimal model is
+        ln[p(s1 | c) / p(s2 | c)]. `log_ratio_residual_NAME`: the root mean square of the difference of the two.
+        """
+        first, second = self.pairs[name]
+        share = expected.asking[name]
+        asks = share > 0
+        best = jnp.where(asks, jnp.log(expected.target[:, first]) - jnp.log(expected.target[:, second]), 0)
+        apart = jnp.linalg.norm(table[first] - table[second])
+        return {
+            f"gap_{name}": apart * jnp.min(jnp.where(asks, rows["norm"], jnp.inf)),
+            f"log_ratio_{name}": share @ rows[name],
+            f"log_ratio_residual_{name}": jnp.sqrt(share @ jnp.square(rows[name] - best)),
+        }

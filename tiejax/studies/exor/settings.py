@@ -4,31 +4,13 @@ import collections
 import dataclasses
 from typing import Any, Literal
 
+from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED, STEPS
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import EncoderSettings, RunSettings, ScheduleSettings, with_defaults
 from tiejax.settings.study import SWITCHES, Study
-from tiejax.studies.exor import task as exor
-
-# Published settings, by model and size (specification: PMLR 235:3584-3610 and its package).
-PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
-    ("transformer", "small"): {"layers": 1, "width": 4, "heads": 1, "feed_forward": 4, "learning_rate": 5e-4},
-    ("transformer", "medium"): {"layers": 2, "width": 32, "heads": 1, "feed_forward": 32, "learning_rate": 1e-4},
-    ("lstm", "small"): {"layers": 2, "width": 4, "hidden": 8, "learning_rate": 5e-4},
-    ("lstm", "medium"): {"layers": 4, "width": 32, "hidden": 32, "learning_rate": 5e-4},
-    ("mixer", "small"): {"layers": 1, "width": 4, "token_hidden": 4, "channel_hidden": 8, "learning_rate": 5e-4},
-    ("mixer", "medium"): {"layers": 2, "width": 32, "token_hidden": 32, "channel_hidden": 32, "learning_rate": 5e-4},
-}
-
-
-STEPS = {"small": 150_000, "medium": 500_000}
-
-
-OWN_SETTINGS: dict[str, dict[str, Any]] = {
-    "transformer": {"heads": None, "feed_forward": None, "activation": "gelu", "identical_layers": True},
-    "lstm": {"hidden": None, "bidirectional": True},
-    "mixer": {"token_hidden": None, "channel_hidden": None, "activation": "relu"},
-}
+from tiejax.studies.exor.contexts import MAX_CONTEXTS, MAX_OUTCOMES, count_contexts, most_outcomes
+from tiejax.studies.exor.task import VARIANTS, EXor, train_size
 
 
 @with_defaults(seeds=32, checkpoint_every=20.0, weight_decay=0.1)
@@ -95,55 +77,49 @@ class Settings(ScheduleSettings, EncoderSettings, RunSettings):
     figure_style: Literal["seeds", "published"] = "seeds"
 
     def resolved(self) -> "Settings":
-        """Return the configuration with every default written out; raises BadInput if it makes no sense."""
+        """Return the settings with every default written out; raises BadInput if they make no sense."""
         if self.variant and (self.zero is not None or self.one is not None):
             raise BadInput("--variant: give a variant or explicit distributions (--zero, --one), not both")
         if self.doses is not None and (self.variant or self.zero is not None):
             raise BadInput("--doses: sets the probabilities of the bit 0; leave --variant and --zero out")
-        explicit = self.zero is not None or self.one is not None or self.doses is not None
-        variant = self.variant or (None if explicit else "main")
-        given = dataclasses.asdict(self) | {"variant": variant}
-        if self.doses is not None:
-            given["one"] = exor.VARIANTS["main"][1] if self.one is None else self.one
-            given["one"] = list(given["one"])
-        elif variant is None:
-            for name, probabilities in zip(("zero", "one"), exor.VARIANTS["main"], strict=True):
-                given[name] = list(probabilities) if given[name] is None else given[name]
-        own = OWN_SETTINGS[self.model]
-        for name in {name for own_settings in OWN_SETTINGS.values() for name in own_settings} - set(own):
-            if given[name] is not None:
-                raise BadInput(f"--{name}: the {self.model} has no such setting; it has {', '.join(own)}")
-        defaults = {**own, **PUBLISHED[self.model, self.size], "steps": STEPS[self.size]}
-        given |= {name: value for name, value in defaults.items() if given[name] is None}
-        if given["engine"] == "auto":
-            given["engine"] = "plain" if _why_not_fast(self.model, self.dropout) else "fast"
-        if given["exact_every"] is None:
-            records = max(1, round(given["steps"] / 15 / max(1, given["record_every"])))
-            given["exact_every"] = given["record_every"] * (1 if given["engine"] == "fast" else records)
-        if given["out"] is None:
-            named = variant or ("doses" if self.doses is not None else "custom")
-            given["out"] = f"runs/exor/{named}-{self.model}-{self.size}"
-        settings = type(self)(**given)
+        values = dataclasses.asdict(self) | self._distributions()
+        defaults = ARCHITECTURE_SETTINGS[self.model] | PUBLISHED[self.model, self.size] | {"steps": STEPS[self.size]}
+        for name in sorted({name for fields in ARCHITECTURE_SETTINGS.values() for name in fields} - set(defaults)):
+            if values[name] is not None:
+                has = ", ".join(ARCHITECTURE_SETTINGS[self.model])
+                raise BadInput(f"--{name}: the {self.model} has no such setting; it has {has}")
+        values |= {name: value for name, value in defaults.items() if values[name] is None}
+        if values["engine"] == "auto":
+            values["engine"] = "plain" if _why_not_fast(self.model, self.dropout) else "fast"
+        if values["exact_every"] is None:
+            records = max(1, round(values["steps"] / 15 / max(1, values["record_every"])))
+            values["exact_every"] = values["record_every"] * (1 if values["engine"] == "fast" else records)
+        settings = type(self)(**values)
+        if settings.out is None:
+            settings = dataclasses.replace(settings, out=f"runs/exor/{settings.variant_name}-{self.model}-{self.size}")
         settings.check()
         return settings
 
+    def _distributions(self) -> dict[str, Any]:
+        """Return variant, zero and one with their defaults: the variant main, or its distribution for the bit left unsaid."""
+        main_zero, main_one = map(list, VARIANTS["main"])
+        if self.variant or (self.zero is None and self.one is None and self.doses is None):
+            return {"variant": self.variant or "main"}
+        one = main_one if self.one is None else list(self.one)
+        if self.doses is not None:
+            return {"one": one}
+        return {"zero": main_zero if self.zero is None else self.zero, "one": one}
+
     def check(self) -> None:
-        """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
+        """Raise BadInput, naming the option, if resolved settings cannot be run."""
         if self.doses is not None:
             self._check_doses(self.doses)
         try:
             task = self.tasks[0]
         except ValueError as error:
             raise BadInput(f"--{error}") from None
-        if len(self.tasks) > 1 and exor.most_outcomes(task) > exor.MAX_OUTCOMES:
-            raise BadInput(
-                f"--doses: strings of {self.bits} bits with these spellings have {exor.most_outcomes(task)} outcomes, at most "
-                f"{exor.MAX_OUTCOMES} are drawn for several doses at once; take fewer --bits"
-            )
-        if self.doses is not None and exor.count_contexts(task, ordered=False) > exor.MAX_CONTEXTS:
-            raise BadInput(
-                f"--doses: more than {exor.MAX_CONTEXTS} contexts have no exact risk to respond with; take fewer --bits"
-            )
+        if self.doses is not None:
+            self._check_contexts(task)
         super().check()
         sizes = ("hidden", "token_hidden", "channel_hidden")
         checks.check_counts(self, (*sizes, "steps", "record_every", "exact_every", "batch_size"))
@@ -154,9 +130,19 @@ class Settings(ScheduleSettings, EncoderSettings, RunSettings):
         assert self.exact_every is not None
         if self.exact_every % self.record_every:
             raise BadInput(f"--exact_every: must be a multiple of --record_every {self.record_every}, got {self.exact_every}")
-        train = exor.train_size(task.bits)
-        if self.batch_size is not None and self.batch_size > train:
-            raise BadInput(f"--batch_size: at most the {train} strings of the training split, got {self.batch_size}")
+        strings = train_size(task.bits)
+        if self.batch_size is not None and self.batch_size > strings:
+            raise BadInput(f"--batch_size: at most the {strings} strings of the training split, got {self.batch_size}")
+
+    def _check_contexts(self, task: EXor) -> None:
+        """Several doses need a table of the outcomes of a visit, and exact risk."""
+        if len(self.tasks) > 1 and most_outcomes(task) > MAX_OUTCOMES:
+            raise BadInput(
+                f"--doses: strings of {self.bits} bits with these spellings have {most_outcomes(task)} outcomes, at most "
+                f"{MAX_OUTCOMES} are drawn for several doses at once; take fewer --bits"
+            )
+        if count_contexts(task, ordered=False) > MAX_CONTEXTS:
+            raise BadInput(f"--doses: more than {MAX_CONTEXTS} contexts have no exact risk to respond with; take fewer --bits")
 
     def _check_doses(self, doses: list[float]) -> None:
         if self.ordered:
@@ -174,25 +160,26 @@ class Settings(ScheduleSettings, EncoderSettings, RunSettings):
         return self.model != "transformer"
 
     @property
-    def tasks(self) -> list[exor.EXor]:
+    def tasks(self) -> list[EXor]:
         """The distributions of the spellings, by condition: one, or one a dose."""
-        zero, one = exor.VARIANTS[self.variant] if self.variant else (self.zero or (), self.one or ())
+        zero, one = VARIANTS[self.variant] if self.variant else (self.zero or (), self.one or ())
         zeros = [zero] if self.doses is None else [(dose, 1 - dose) for dose in self.doses]
-        return [exor.EXor(self.bits, tuple(each), tuple(one)) for each in zeros]
+        return [EXor(self.bits, tuple(zero), tuple(one)) for zero in zeros]
 
     @property
     def members(self) -> list[tuple[int, int]]:
-        """Condition and seed of every member of a variant: all seeds of the first condition, then of the next."""
+        """Condition and seed of every pair of arms: all seeds of the first condition, then of the next."""
         return [(condition, seed) for condition in range(len(self.tasks)) for seed in self.seed_list]
 
     @property
     def variant_name(self) -> str:
+        """What the distributions are called: a variant, `doses` or `custom`."""
         return self.variant or ("doses" if self.doses is not None else "custom")
 
     @property
     def model_settings(self) -> dict[str, Any]:
         """What the model is built from, for results and report."""
-        names = ["layers", "width", *OWN_SETTINGS[self.model], "dropout"]
+        names = ["layers", "width", *ARCHITECTURE_SETTINGS[self.model], "dropout"]
         return {"architecture": self.model, "size": self.size} | {name: getattr(self, name) for name in names}
 
 

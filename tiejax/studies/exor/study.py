@@ -1,40 +1,33 @@
 """EXor: tied against untied masked language models, many seeds at once (Bertolotti and Cazzola, ICML 2024)."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from tiejax.reporting.plot import Plot
-from tiejax.runs import launch
 from tiejax.runs.console import Console
 from tiejax.runs.finish import finish
-from tiejax.runs.resume import Request
+from tiejax.runs.launch import Launched
 from tiejax.runs.run_directory import plain, stop_flag
 from tiejax.runs.train import timing, train
 from tiejax.studies.exor import dose_page, page, plots, task
 from tiejax.studies.exor.claims import analyse
 from tiejax.studies.exor.dose_response import analyse_doses
 from tiejax.studies.exor.ensemble import build_ensemble, named_arrays
-from tiejax.studies.exor.settings import STUDY, Settings
+from tiejax.studies.exor.settings import Settings
 from tiejax.studies.exor.trajectories import Symbols
 
 
-def run(request: Request) -> int:
+def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
-    launched = launch.start(STUDY, request)
     settings, directory = launched.settings, launched.run
-    console = Console(launched.switches["quiet"], silent=not launched.first)
-    if launched.finished:
-        console.result(f"the run is finished: {Path(settings.out) / 'report.html'}")
-        return 0
     stop = stop_flag()
     # Accelerators multiply float32 in fewer bits unless told otherwise; exact risk would not be exact.
     jax.config.update("jax_default_matmul_precision", "highest")
     devices = {"devices": [device.device_kind for device in jax.devices()]}
-    facts = directory.write_environment(devices, request.command) if directory else {}
+    facts = directory.write_environment(devices, launched.command) if directory else {}
     announce(settings, console)
 
     ensemble = build_ensemble(settings)

@@ -1,55 +1,15 @@
 """What a run of EXor recorded: distances over training by table and pair, exact risks, final values by seed."""
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from tiejax.geometry.distances import group_pairs, mean_distance
-from tiejax.statistics.arms import ARMS
-from tiejax.studies.exor.task import EXor
+from tiejax.studies.exor.symbols import Symbols
 
 TABLES = ("input", "output")
-
-
-SOLVED_WITHIN = 0.1
-
-
-@dataclasses.dataclass(frozen=True)
-class Symbols:
-    """The symbols of a task, and how likely each spelling of a bit is.
-
-    used: by bit (`zero`, `one`), the spellings with a probability above 0. probability: by spelling.
-    """
-
-    vocabulary: int
-    even: int
-    odd: int
-    used: Mapping[str, Sequence[int]]
-    probability: Sequence[float]
-
-    @classmethod
-    def of(cls, task: EXor) -> "Symbols":
-        """Return the symbols of a task."""
-        return cls(task.vocabulary, task.even, task.odd, task.used, task.probability)
-
-    def imbalance(self, bit: str) -> float:
-        """Return the largest |ln(p_i / p_j)| between two used spellings of a bit: 0 where DH holds, NaN if there is one."""
-        p = [self.probability[symbol] for symbol in self.used[bit]]
-        return math.log(max(p) / min(p)) if len(p) > 1 else math.nan
-
-    @property
-    def holding(self) -> str | None:
-        """The bit whose spellings are equally likely, so that DH holds for them; the only one, or `one` of two."""
-        return next((bit for bit in ("one", "zero") if self.imbalance(bit) < 1e-9), None)
-
-    @property
-    def violating(self) -> str | None:
-        """The bit whose spellings are least equally likely, so that DH fails for them."""
-        bits = [bit for bit in ("zero", "one") if self.imbalance(bit) >= 1e-9]
-        return max(bits, key=self.imbalance) if bits else None
+SOLVED_WITHIN = 0.1  # nats of the Bayes cross-entropy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,32 +76,3 @@ def output_gap(runs: Trajectories, symbols: Symbols) -> tuple[float, np.ndarray]
     if bit is None:
         raise ValueError("no pair violates the distributional hypothesis")
     return symbols.imbalance(bit), runs.final(runs.exact[f"gap_{bit}"], exact=True)
-
-
-def summary(runs: Trajectories, splits: Sequence[str], last: bool = False) -> dict[str, Any]:
-    """Return final values by arm, each with one value per seed: the body of `final` in results.json.
-
-    `output_side` is what the theory says of an optimal output table, per pair as `exact_risk` measures it: the gap
-    |e1 - e2| |h|, the mean log ratio h . (e1 - e2), and its root mean square distance from the true one.
-    """
-    body: dict[str, Any] = {}
-    for arm, name in enumerate(ARMS):
-        entry: dict[str, Any] = {}
-        for measure in ("cross_entropy", "accuracy"):
-            if measure in runs.exact:
-                values = runs.final(runs.exact[measure], exact=True, last=last)[arm]
-                entry[f"exact_{measure}"] = {split: values[:, k].tolist() for k, split in enumerate(splits)}
-            else:
-                entry[f"exact_{measure}"] = None
-        entry["output_side"] = {
-            name: runs.final(values, exact=True, last=last)[arm].tolist()
-            for name, values in runs.exact.items()
-            if name.startswith(("gap_", "log_ratio_"))
-        }
-        for measure, tables in (("distance", runs.distance), ("relative_distance", runs.relative)):
-            entry[measure] = {
-                table: {pair: runs.final(values, last=last)[arm].tolist() for pair, values in pairs.items()}
-                for table, pairs in tables.items()
-            }
-        body[name] = entry
-    return body

@@ -161,6 +161,7 @@ STUDY = Study(
         switches={name: text for name, text in SWITCHES.items() if name != "distributed"},
     ),
     module="tiejax.studies.layer_tying.study",
+    preparation="tiejax.studies.layer_tying.text",
     may_change=("checkpoint_every", "data_dir"),
     single_process=True,
 )

@@ -1,23 +1,22 @@
 """Layers tied and untied by an agent while a model trains (Hay and Wolf, ICLR 2024), against fixed maps on the same batches."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import jax
 import numpy as np
 
-from tiejax.runs import launch
 from tiejax.runs.console import Console
 from tiejax.runs.finish import finish
-from tiejax.runs.resume import Request, keep_text
+from tiejax.runs.launch import Launched
+from tiejax.runs.resume import keep_text
 from tiejax.runs.run_directory import plain, stop_flag
 from tiejax.studies.layer_tying import page, plots
 from tiejax.studies.layer_tying.claims import analyse
 from tiejax.studies.layer_tying.job import Records
 from tiejax.studies.layer_tying.jobs import Jobs
 from tiejax.studies.layer_tying.model import facts_of_model
-from tiejax.studies.layer_tying.settings import AGENTS, STUDY, Settings
-from tiejax.studies.layer_tying.text import Text, prepare
+from tiejax.studies.layer_tying.settings import AGENTS, Settings
+from tiejax.studies.layer_tying.text import Text
 
 
 def named_arrays(settings: Settings, records: "Mapping[tuple[str, int], Records]") -> dict[str, np.ndarray]:
@@ -67,14 +66,9 @@ def sizes_of(settings: Settings, records: "Mapping[tuple[str, int], Records]") -
     return dict.fromkeys(sorted(distinct), found[settings.layers])
 
 
-def run(request: Request) -> int:
+def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
-    console, resume = Console(request.switches["quiet"]), request.switches["resume"]
-    launched = launch.start(STUDY, request, lambda settings, first: prepare(settings, console, resume))
     settings, directory = launched.settings, launched.run
-    if launched.finished:
-        console.result(f"the run is finished: {Path(settings.out) / 'report.html'}")
-        return 0
     assert directory is not None
     text: Text = launched.prepared
     told = text.streams.facts | {"fingerprint": text.streams.fingerprint}
@@ -83,11 +77,11 @@ def run(request: Request) -> int:
     if settings.dtype == "float32":
         # Accelerators multiply float32 in fewer bits unless told otherwise.
         jax.config.update("jax_default_matmul_precision", "highest")
-    facts = directory.write_environment({"devices": [device.device_kind for device in jax.devices()]}, request.command)
+    facts = directory.write_environment({"devices": [device.device_kind for device in jax.devices()]}, launched.command)
     model = facts_of_model(settings, text.streams.vocabulary)
     announce(settings, text, model["parameters_untied"], console)
 
-    jobs = Jobs(settings, text, directory, resume, console)
+    jobs = Jobs(settings, text, directory, launched.switches["resume"], console)
     with console:
         jobs.run(jax.devices(), stop)
     if jobs.stopped:

@@ -138,6 +138,7 @@ STUDY = Study(
         switches=SWITCHES,
     ),
     module="tiejax.studies.text_mlm.study",
+    preparation="tiejax.studies.text_mlm.text",
     may_change=("checkpoint_every", "data_dir", "mesh"),
     # One device a core is faster where members can be dealt out evenly, one device over all cores where they cannot.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.seed_list) % cores() == 0,

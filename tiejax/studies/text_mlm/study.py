@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,10 +10,10 @@ import numpy as np
 from tiejax.reporting import untie_curve
 from tiejax.reporting.event_files import EventFiles
 from tiejax.reporting.plot import Plot
-from tiejax.runs import launch
 from tiejax.runs.console import Console
 from tiejax.runs.finish import finish
-from tiejax.runs.resume import Request, keep_text
+from tiejax.runs.launch import Launched
+from tiejax.runs.resume import keep_text
 from tiejax.runs.run_directory import RunDirectory, plain, stop_flag
 from tiejax.runs.train import timing, train
 from tiejax.settings.command_line import BadInput
@@ -23,8 +22,8 @@ from tiejax.statistics.untie_curve import Arms
 from tiejax.statistics.untie_curve import analyse as analyse_curve
 from tiejax.studies.text_mlm import claims, page, plots
 from tiejax.studies.text_mlm.ensemble import arms_of, build_ensemble, facts_of_model, named_arrays, reach
-from tiejax.studies.text_mlm.settings import STUDY, Settings
-from tiejax.studies.text_mlm.text import StepPlan, Text, pairs_of, prepare
+from tiejax.studies.text_mlm.settings import Settings
+from tiejax.studies.text_mlm.text import StepPlan, Text, pairs_of
 from tiejax.training import cluster
 
 
@@ -80,15 +79,9 @@ def conclude_untying(metrics: Mapping[str, np.ndarray], arms: "Arms") -> "tuple[
     ]
 
 
-def run(request: Request) -> int:
+def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
-    quiet, resume = request.switches["quiet"], request.switches["resume"]
-    launched = launch.start(STUDY, request, lambda settings, first: prepare(settings, Console(quiet, silent=not first), resume))
     settings, directory = launched.settings, launched.run
-    console = Console(quiet, silent=not launched.first)
-    if launched.finished:
-        console.result(f"the run is finished: {Path(settings.out) / 'report.html'}")
-        return 0
     text, planned = launched.prepared
     if directory is not None:
         keep_text(directory, text.facts, text.tokenizer)
@@ -98,7 +91,7 @@ def run(request: Request) -> int:
     if settings.compute_dtype == "float32":
         jax.config.update("jax_default_matmul_precision", "highest")
     devices = {"devices": [device.device_kind for device in jax.devices()]}
-    facts = directory.write_environment(devices, request.command) if directory else {}
+    facts = directory.write_environment(devices, launched.command) if directory else {}
     arms, far = arms_of(settings, planned), reach(settings, planned)
     models = (len(ARMS) if arms is None else len(arms.step)) * len(settings.seed_list)
     announce(settings, text, planned, far, models, console)

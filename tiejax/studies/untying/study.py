@@ -1,7 +1,6 @@
 """Tie, then untie: EXor's final loss over the step at which tied models untie, by what the optimizer then remembers."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,10 +8,9 @@ import numpy as np
 
 from tiejax.reporting import untie_curve as untie_page
 from tiejax.reporting.plot import Plot
-from tiejax.runs import launch
 from tiejax.runs.console import Console
 from tiejax.runs.finish import finish
-from tiejax.runs.resume import Request
+from tiejax.runs.launch import Launched
 from tiejax.runs.run_directory import plain, stop_flag
 from tiejax.runs.train import timing, train
 from tiejax.statistics import untie_curve as untying
@@ -20,7 +18,7 @@ from tiejax.statistics.arms import finite_seeds, select_seeds
 from tiejax.studies.exor import task as exor
 from tiejax.studies.exor.trajectories import SOLVED_WITHIN, Symbols, trajectories
 from tiejax.studies.untying.ensemble import build_ensemble, named_arrays
-from tiejax.studies.untying.settings import STUDY, Settings
+from tiejax.studies.untying.settings import Settings
 
 
 def conclude(settings: Settings, metrics: Mapping[str, np.ndarray]) -> "tuple[dict[str, Any], list[Plot]]":
@@ -54,19 +52,14 @@ def conclude(settings: Settings, metrics: Mapping[str, np.ndarray]) -> "tuple[di
     ]
 
 
-def run(request: Request) -> int:
+def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
-    launched = launch.start(STUDY, request)
     settings, directory = launched.settings, launched.run
-    console = Console(launched.switches["quiet"], silent=not launched.first)
-    if launched.finished:
-        console.result(f"the run is finished: {Path(settings.out) / 'report.html'}")
-        return 0
     stop = stop_flag()
     # Accelerators multiply float32 in fewer bits unless told otherwise; exact risk would not be exact.
     jax.config.update("jax_default_matmul_precision", "highest")
     devices = {"devices": [device.device_kind for device in jax.devices()]}
-    facts = directory.write_environment(devices, request.command) if directory else {}
+    facts = directory.write_environment(devices, launched.command) if directory else {}
     seeds, arms = settings.seed_list, len(settings.arms.step)
     console.say(
         f"EXor {settings.variant_name}, {settings.model} {settings.size}, tied and untied: {len(seeds)} seeds x {arms} arms, "

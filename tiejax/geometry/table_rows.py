@@ -1,4 +1,4 @@
-"""Tables of embeddings that need not fit in memory: read by blocks of rows, computed with in float32."""
+"""Tables of embeddings that need not fit in memory: their rows are read block by block and computed with in float32."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -31,7 +31,7 @@ class Table(Protocol):
 Rows = slice | Int[np.ndarray, "rows"]
 
 
-def check_pair(first: Table, second: Table) -> int:
+def check_tables(first: Table, second: Table) -> int:
     """Return the number of rows of two tables of the same tokens. ValueError where the shapes do not allow that."""
     for table in (first, second):
         if len(table.shape) != 2 or 0 in table.shape:
@@ -51,11 +51,27 @@ def check_rows(chosen: Int[np.ndarray, "rows"], number: int) -> None:
         raise ValueError(f"rows must be ascending, without repeats, and within 0 to {number - 1}; at least one")
 
 
+def chosen_rows(first: Table, second: Table, rows: Int[np.ndarray, "tokens"] | None) -> int | Int[np.ndarray, "tokens"]:
+    """Return the rows of two tables that are meant, or how many there are if all are. ValueError where they do not fit."""
+    number = check_tables(first, second)
+    if rows is None:
+        return number
+    check_rows(rows, number)
+    return rows
+
+
 def row_blocks(number: int, bytes_per_row: int) -> Iterator[slice]:
     """Cut so many rows into blocks of at most `BLOCK_BYTES`, and of one row at least."""
     step = max(BLOCK_BYTES // bytes_per_row, 1)
     for start in range(0, number, step):
         yield slice(start, min(start + step, number))
+
+
+def chosen_blocks(chosen: int | Int[np.ndarray, "tokens"], bytes_per_row: int) -> Iterator[Rows]:
+    """Cut what `chosen_rows` gives into blocks, as `row_blocks` does."""
+    if isinstance(chosen, int):
+        return row_blocks(chosen, bytes_per_row)
+    return (chosen[block] for block in row_blocks(len(chosen), bytes_per_row))
 
 
 def read_rows(table: Table, rows: Rows) -> Float[np.ndarray, "rows width"]:

@@ -1,86 +1,20 @@
 """The command line: what is understood, and that bad input is one line, exit status 2, and nothing written."""
 
-import dataclasses
 import itertools
 import os
-import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import docstring_parser
 import pytest
 import yaml
-from processes import EXPERIMENTS, SCRIPT, Ended, assert_refused, command_here, end, start, start_python, tree, wait_until
+from directories import FIELDS, here, make_run, read, refused
+from processes import EXPERIMENTS, SCRIPT, Ended, assert_refused, command_here, end, start, start_python, tree
 
-from tiejax.runs import launch, run_directory
-from tiejax.runs.run_directory import RunDirectory
-from tiejax.settings.command_line import BadInput
-from tiejax.studies.exor import study as exor
+from tiejax.settings.command_line import field_docs
+from tiejax.studies.exor.settings import STUDY, Settings
 
-FIELDS = [field.name for field in dataclasses.fields(exor.Config)]
-FILES = {
-    "comments.yaml": "# every line\n# a comment\n",
-    "good.yaml": "steps: 5\nbits: 4\nseeds: 2\n",
-    "unknown.yaml": "bits: 4\nrecord_evry: 10\n",
-    "switch.yaml": "resume: true\n",
-    "type.yaml": "steps: many\n",
-    "fraction.yaml": "seeds: [1.5]\n",
-    "null.yaml": "bits: null\n",
-    "choice.yaml": "model: gru\n",
-    "mapping.yaml": "steps: {a: 1}\n",
-    "sum.yaml": "zero: [.5, .6]\n",
-    "both.yaml": "variant: dh\none: [.5, .5]\n",
-    "malformed.yaml": "seeds: 3\nsteps: [1\nbits: }\n",
-    "tab.yaml": "seeds:\n\t- 3\n",
-    "list.yaml": "- 3\n- 4\n",
-    "text.yaml": "just words\n",
-    "object.yaml": "steps: !!python/object/apply:os.getpid []\n",
-}
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty working directory beside the files above, so that a default run directory would be seen."""
-    (tmp_path / "files").mkdir()
-    for name, text in FILES.items():
-        (tmp_path / "files" / name).write_text(text)
-    (tmp_path / "files" / "binary.yaml").write_bytes(b"\xff\xfe\x00\x80\xfd")
-    (tmp_path / "files" / "directory.yaml").mkdir()
-    (tmp_path / "files" / "some_file").write_text("mine\n")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def refused(here, monkeypatch, capsys):
-    """Run a command that must be refused, with these words, and change nothing."""
-
-    def run(argv, *words):
-        before = tree(here)
-        assert_refused(command_here(argv, monkeypatch, capsys), *words)
-        assert tree(here) == before
-
-    return run
-
-
-def read(*argv):
-    return launch.read_command_line(exor.STUDY, argv)[0]
-
-
-def make_run(path, finished=False, **fields):
-    """Leave in `path` what a run leaves there."""
-    config = exor.Config(**fields, out=str(path)).resolved()
-    run = RunDirectory.claim(path, False, False, config)
-    run.checkpoints.mkdir()
-    (run.checkpoints / "1").write_text("a checkpoint")
-    run.figures.mkdir()
-    if finished:
-        run.write_results({"claims": []})
-    run.release()
-    return path
-
+__all__ = ["here", "refused"]  # fixtures
 
 BAD = {
     "sum": ("--zero [.5,.6]", "--zero", "sum to 1", "1.1"),
@@ -199,141 +133,20 @@ def test_bad_input_of_a_process(here, line):
     assert tree(here) == before
 
 
-def test_unfinished_run_needs_resume_or_overwrite(here, refused):
-    make_run(here / "run")
-    refused(["--out", "run"], "run", "unfinished", "--resume", "--overwrite")
-
-
-def test_finished_run_is_not_overwritten(here, refused):
-    make_run(here / "run", finished=True)
-    refused(["--out", "run"], "run", "finished", "--overwrite")
-
-
-def test_default_run_directory_is_looked_at(here, refused):
-    make_run(here / "runs/exor/dh-lstm-small")
-    refused(["--variant", "dh", "--model", "lstm"], "runs/exor/dh-lstm-small", "unfinished")
-
-
-@pytest.mark.parametrize("text", ["lr: 3\n", "just words\n", "steps: [1\n", "steps: many\n"])
-def test_overwrite_spares_a_directory_with_another_config(here, refused, text):
-    """A config.yaml makes no run: other programs write such files, and folders `figures` and `checkpoints`."""
-    for name in ("figures", "checkpoints"):
-        (here / "other" / name).mkdir(parents=True)
-    (here / "other/config.yaml").write_text(text)
-    (here / "other/checkpoints/weights.bin").write_bytes(b"years of work")
-    refused(["--out", "other", "--overwrite"], "other", "no run")
-
-
-def test_overwrite_replaces_a_run_and_nothing_else(here):
-    path = make_run(here / "run", finished=True, steps=5)
-    (path / "notes.txt").write_text("mine")
-    config = exor.Config(steps=7, out="run").resolved()
-    RunDirectory.claim(path, False, True, config).release()
-    assert {entry.name for entry in path.iterdir()} - {".lock"} == {"config.yaml", "notes.txt"}
-    assert yaml.safe_load((path / "config.yaml").read_text()) == dataclasses.asdict(config)
-
-
-def test_overwrite_killed_on_the_way_leaves_an_unfinished_run(here, monkeypatch):
-    path = make_run(here / "run", finished=True)
-    removed = []
-
-    def killed(target):
-        if removed:
-            raise KeyboardInterrupt
-        removed.append(target)
-        shutil.rmtree(target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run_directory, "shutil", type("Killed", (), {"rmtree": staticmethod(killed)}))
-        with pytest.raises(KeyboardInterrupt):
-            RunDirectory.claim(path, False, True, exor.Config().resolved())
-    assert RunDirectory.state(path) == "unfinished"
-
-
-def test_a_directory_with_the_lock_alone_is_new(here):
-    """What a process leaves that was killed before it wrote its configuration."""
-    (here / "run").mkdir()
-    (here / "run/.lock").touch()
-    (here / "run/.config.yaml.part").write_text("steps")
-    RunDirectory.claim(here / "run", False, False, exor.Config().resolved()).release()
-    assert RunDirectory.state(here / "run") == "unfinished"
-
-
-HOLD = (
-    "import filelock, sys; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print('held', flush=True); sys.stdin.read()"
-)
-
-
-@pytest.mark.parametrize("finished", [False, True])
-def test_second_process(here, refused, finished):
-    """Another process holds the directory: it is left alone, and free again once that process was killed."""
-    path = make_run(here / "run", finished=finished)
-    other = start_python("-c", HOLD, path / ".lock")
-    assert other.stdout.readline() == "held\n"
-    for switch in ("--overwrite",) if finished else ("--overwrite", "--resume"):
-        refused(["--out", "run", switch], "--out run", "another process")
-    other.send_signal(signal.SIGKILL)
-    end(other)
-    RunDirectory.claim(path, not finished, finished, exor.Config().resolved()).release()
-
-
-def test_second_process_beside_a_running_run(here, refused):
-    """Two are started at once on a new directory: one runs; the other, and all that come later, are refused."""
-    both = [start("--seeds", 1, "--steps", 100_000, "--out", "run", cwd=here) for _ in range(2)]
-    try:
-        wait_until(lambda: any(process.poll() is not None for process in both), both[0])
-        assert [process.poll() for process in both].count(None) == 1, "one of the two must go on"
-        loser, winner = sorted(both, key=lambda process: process.poll() is None)
-        assert_refused(end(loser), "--out run")
-        wait_until((here / "run/config.yaml").exists, winner)
-        winner.send_signal(signal.SIGSTOP)  # alive, and writing nothing while `refused` looks
-        for switch in ("--overwrite", "--resume"):
-            refused(["--out", "run", switch], "--out run", "another process")
-        refused(["--out", "run"], "--out run")
-    finally:
-        for process in both:
-            process.kill()
-            process.communicate()
-
-
-def test_configuration_is_written_before_jax_is_imported(here):
-    code = """
-import sys
-from pathlib import Path
-
-class Watch:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("jax", "jaxlib", "flax", "optax", "orbax"):
-            print(name, Path("run/config.yaml").read_text())
-            raise SystemExit(7)
-
-sys.meta_path.insert(0, Watch())
-sys.path.insert(0, sys.argv.pop(1))
-from experiments import exor
-exor.main(sys.argv[1:])
-"""
-    argv = ["--seeds", "[3,7]", "--steps", "5", "--out", "run"]
-    ended = end(start_python("-c", code, SCRIPT.parents[1], *argv, cwd=here))
-    assert ended.status == 7, ended.err
-    name, text = ended.out.split(maxsplit=1)
-    assert name == "jax"
-    assert yaml.safe_load(text) == dataclasses.asdict(exor.Config(seeds=[3, 7], steps=5, out="run").resolved())
-
-
 def test_bad_input_is_refused_without_jax(here):
     make_run(here / "run")
     code = """
 import sys
-sys.path.insert(0, sys.argv[1])
-from experiments import exor
-from tiejax.reporting.command_line import BadInput
+from tiejax.runs.launch import main
+from tiejax.settings.command_line import BadInput, field_docs
+from tiejax.studies.exor.settings import STUDY
 for line in ("--heads 3", "--out run", "--config files/type.yaml", "--out files/some_file/run", "--out run --resume --steps 9"):
     try:
-        exor.main(line.split())
+        main(STUDY, line.split())
     except BadInput:
         print(sorted({"jax", "jaxlib", "flax", "optax", "orbax", "matplotlib", "scipy"} & set(sys.modules)))
 """
-    ended = end(start_python("-c", code, SCRIPT.parents[1], cwd=here))
+    ended = end(start_python("-c", code, cwd=here))
     assert ended == Ended(0, "[]\n" * 5, "")
 
 
@@ -352,7 +165,7 @@ def test_a_later_file_wins_over_an_earlier_one(here):
 
 
 def test_a_file_of_comments_is_valid(here):
-    assert read("--config", "files/comments.yaml") == read() == exor.Config().resolved()
+    assert read("--config", "files/comments.yaml") == read() == Settings().resolved()
 
 
 @pytest.mark.parametrize(
@@ -416,10 +229,10 @@ def test_help_explains_every_field_and_switch(here, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "1000")
     ended = command_here(["--help"], monkeypatch, capsys)
     assert (ended.status, ended.err) == (0, "")
-    explained = {param.arg_name: param.description for param in docstring_parser.parse(exor.Config.__doc__).params}
+    explained = field_docs(Settings)
     assert sorted(explained) == sorted(FIELDS)
     options = {part.split(maxsplit=1)[0].rstrip(","): " ".join(part.split()) for part in ended.out.split("\n  --")[1:]}
-    for name, text in (explained | exor.COMMAND.switches).items():
+    for name, text in (explained | STUDY.command.switches).items():
         assert text.strip()
         assert " ".join(text.split()) in options[name]
 
@@ -430,58 +243,6 @@ def test_sizes_and_models_set_their_defaults(here):
     assert (config.layers, config.width, config.token_hidden, config.channel_hidden) == (2, 16, 32, 32)
     assert (config.learning_rate, config.steps, config.heads, config.hidden) == (5e-4, 500_000, None, None)
     assert read("--size", "medium").learning_rate == 1e-4
-
-
-def test_resume_takes_the_configuration_of_the_run(here):
-    make_run(here / "run", steps=50, bits=4, seeds=[3, 7], variant="dh")
-    started = dataclasses.replace(exor.Config(steps=50, bits=4, seeds=[3, 7], variant="dh").resolved(), out=str(here / "run"))
-    assert read("--out", "run", "--resume") == started
-    assert read("--out", "run", "--resume", "--bits", "4", "--variant=dh") == started
-    # A null stands for the default that the run was started with.
-    Path("nulls.yaml").write_text("heads: null\nexact_every: null\nlearning_rate: null\n")
-    assert read("--out", "run", "--resume", "--config", "nulls.yaml") == started
-    # What changes no result may differ.
-    free = {"checkpoint_every": 5.0, "figure_style": "published"}
-    flags = [f"--{name}={value}" for name, value in free.items()]
-    assert read("--out", "run", "--resume", *flags) == dataclasses.replace(started, **free)
-
-
-@pytest.mark.parametrize(
-    ("line", "differences"),
-    [
-        ("--steps 60 --bits 5", ["steps: 50 -> 60", "bits: 4 -> 5"]),
-        ("--seeds 3", ["seeds: [3, 7] -> 3"]),
-        ("--model lstm", ["model: transformer -> lstm"]),
-        ("--zero [.5,.5]", ["zero: None -> [0.5, 0.5]"]),
-        ("--config files/good.yaml", ["steps: 50 -> 5", "seeds: [3, 7] -> 2"]),
-        ("--config steps.yaml", ["steps: 50 -> 150000"]),
-        ("--learning_rate .001 --width 8 --heads 2", ["learning_rate: 0.0005 -> 0.001", "width: 4 -> 8", "heads: 1 -> 2"]),
-    ],
-)
-def test_resume_with_another_configuration_lists_the_differences(here, refused, line, differences):
-    make_run(here / "run", steps=50, bits=4, seeds=[3, 7])
-    Path("steps.yaml").write_text("steps: null\n")
-    argv = ["--out", "run", "--resume", *line.split()]
-    refused(argv, "--resume", "run", "another configuration", *differences)
-    with pytest.raises(BadInput) as error:
-        launch.read_command_line(exor.STUDY, argv)
-    assert str(error.value).count(" -> ") == len(differences)
-
-
-def test_resume_with_a_broken_configuration_names_its_file(here, refused):
-    path = make_run(here / "run")
-    (path / "config.yaml").write_text("steps: [1\n")
-    refused(["--out", "run", "--resume"], "run/config.yaml", "not YAML")
-
-
-def test_resume_of_a_finished_run_says_so(here, monkeypatch, capsys):
-    make_run(here / "run", finished=True)
-    before = tree(here)
-    ended = command_here(["--out", "run", "--resume"], monkeypatch, capsys)
-    assert (ended.status, ended.err) == (0, "")
-    assert len(ended.out.splitlines()) == 1
-    assert "finished" in ended.out
-    assert tree(here) == before
 
 
 def test_the_engine_is_fast_where_that_is_exact(here):
@@ -537,7 +298,10 @@ def test_every_config_file_can_be_read(here):
     assert len(set(outs)) == len(files)
 
 
-@pytest.mark.parametrize("script", sorted(path.name for path in EXPERIMENTS.glob("*.py") if "run_main(" in path.read_text()))
+@pytest.mark.parametrize(
+    "script",
+    sorted(path.name for path in EXPERIMENTS.glob("*.py") if "open_study(" in path.read_text() or path.name == "bench.py"),
+)
 def test_every_script_starts_where_nothing_but_the_package_is_installed(script, tmp_path):
     """From another folder, as a file: neighbours are found without PYTHONPATH."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -263,7 +263,7 @@ def test_a_state_that_counts_for_all_leaves_cannot_restart_one():
 def test_phases():
     def on(phase, until=8):
         single = [phase.on(step) for step in range(until)]
-        traced = [bool(training.phases.on([phase], jnp.int32(step))[0]) for step in range(until)]
+        traced = [bool(training.phases.phases_on([phase], jnp.int32(step))[0]) for step in range(until)]
         assert single == traced
         return "".join("+" if value else "-" for value in single)
 
@@ -284,7 +284,7 @@ PHASES = [training.Phase(0, end, policy) for end, policy in ENDS]
 def test_members_with_different_phases_are_one_executable_and_resume_across_the_split(x64):
     """Interrupted before, at and after a split, to the same bits; every member is the one it is in other company."""
     many = ensemble(adamw(), 24, PHASES)
-    runner, found = many.compile([0, 1], many.start([0, 1])), []
+    runner, found = training.compile_ensemble(many, [0, 1], many.start([0, 1])), []
     for stops in ((24, 25), (7, 8, 24, 25), (1, 10, 13, 14, 25)):
         members = runner.to_devices(many.start([0, 1]))
         for until in stops:

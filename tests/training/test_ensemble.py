@@ -1,4 +1,4 @@
-"""Optimizer, step and ensemble. Oracles: numpy formulae, a Python loop over single members, and runs in other company."""
+"""The seed ensemble. Oracles: a Python loop over single members, and runs in other company."""
 
 import dataclasses
 import functools
@@ -10,80 +10,25 @@ import optax
 import pytest
 
 from tiejax import training, tying
-from tiejax.studies.exor import study as experiment
-from tiejax.training import SeedKey, TrainState, constant, cosine_cycle, make_optimizer, make_step, stream, train
+from tiejax.studies.exor.ensemble import build_ensemble
+from tiejax.studies.exor.settings import Settings
+from tiejax.training import SeedKey, TrainState, make_step, stream, train
 from tiejax.training.ensemble import seed_keys
-from tiejax.training.loss import cross_entropy
 
 
 def config(**changes):
     settings = {"seeds": 3, "steps": 60, "record_every": 20, "exact_every": 20, **changes}
-    return experiment.Config(**settings).resolved()
-
-
-@pytest.mark.parametrize("step", [0, 1, 3_333, 10_000, 15_000, 20_000, 149_999, 499_999])
-def test_cosine_cycle_is_never_clamped(x64, step):
-    expected = 1e-5 + (5e-4 - 1e-5) / 2 * (1 + np.cos(np.pi * step / 10_000))
-    np.testing.assert_allclose(cosine_cycle(5e-4, 1e-5, 10_000)(jnp.int32(step)), expected, rtol=1e-9)
-
-
-def test_cosine_cycle_keeps_its_digits_in_float32():
-    """At a large step, cos(pi t / 10,000) computed from t itself would be off by 6e-5 of the range."""
-    step = 489_500
-    expected = 1e-5 + (5e-4 - 1e-5) / 2 * (1 + np.cos(np.pi * (step % 20_000) / 10_000))
-    np.testing.assert_allclose(cosine_cycle(5e-4, 1e-5, 10_000)(jnp.int32(step)), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["adamw", "adam"])
-def test_optimizers_against_the_equations(x64, kind):
-    """Three steps by hand, with a schedule that changes: the first update uses schedule(0)."""
-    rates, decay, eps, (b1, b2) = [0.1, 0.05, 0.01], 0.1, 1e-12, (0.9, 0.999)
-    optimizer = make_optimizer(kind, lambda step: jnp.asarray(rates)[step], decay, eps=eps)
-    p = np.array([1.0, -2.0, 0.5])
-    params, opt_state = jnp.asarray(p), optimizer.init(jnp.asarray(p))
-    m = v = np.zeros(3)
-    for t, rate in enumerate(rates, start=1):
-        g = np.array([0.3, -1.0, 2.0]) * t
-        updates, opt_state = optimizer.update(jnp.asarray(g), opt_state, params)
-        params = optax.apply_updates(params, updates)
-        if kind == "adam":
-            g = g + decay * p
-        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
-        direction = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
-        p = p - rate * (direction + (decay * p if kind == "adamw" else 0))
-    np.testing.assert_allclose(params, p, rtol=1e-12)
-
-
-def test_constant_schedule():
-    assert constant(0.25)(jnp.int32(12_345)) == 0.25
-
-
-def test_cross_entropy_against_numpy_and_in_float32():
-    logits = np.random.default_rng(0).normal(size=(5, 7)) * 3
-    target = np.array([0, 6, 3, 3, 1])
-    expected = [np.log(np.exp(row).sum()) - row[t] for row, t in zip(logits, target, strict=True)]
-    np.testing.assert_allclose(cross_entropy(jnp.asarray(logits, jnp.float32), jnp.asarray(target)), expected, rtol=1e-5)
-    assert cross_entropy(jnp.asarray(logits, jnp.bfloat16), jnp.asarray(target)).dtype == jnp.float32
-
-
-def test_streams_are_named_and_separate():
-    key = jax.random.key(7)
-    data = jax.random.key_data(stream(key, "data"))
-    assert (data == jax.random.key_data(stream(key, "data"))).all()
-    assert (data != jax.random.key_data(stream(key, "init"))).any()
-    assert (data != jax.random.key_data(stream(jax.random.key(8), "data"))).any()
-    # The name itself is folded in: another number here would change every published run.
-    assert data.tolist() == jax.random.key_data(jax.random.fold_in(key, 2918445923)).tolist()
+    return Settings(**settings).resolved()
 
 
 def run(settings, **options):
-    ensemble = experiment.build_ensemble(settings)
+    ensemble = build_ensemble(settings)
     return ensemble, train(ensemble, settings.seed_list, **options)
 
 
 def light(settings):
     """An ensemble that records its training loss and tables alone: what EXor records takes most of the time to compile."""
-    ensemble = experiment.build_ensemble(settings)
+    ensemble = build_ensemble(settings)
 
     def measure(params, batch, seed_key, step):
         tables = {"input": params["embed"]["embedding"], "output": params["head"]["embedding"]}
@@ -93,7 +38,7 @@ def light(settings):
 
 
 def test_tied_and_untied_of_a_seed_start_equal_and_see_the_same_batches():
-    ensemble = experiment.build_ensemble(config())
+    ensemble = build_ensemble(config())
     params = ensemble.start([0, 1]).state.params
     untied, tied = (jax.tree.map(lambda leaf, v=v: np.asarray(leaf[:, v]), params) for v in (0, 1))
     np.testing.assert_array_equal(tied["head"]["embedding"], untied["embed"]["embedding"])
@@ -103,7 +48,7 @@ def test_tied_and_untied_of_a_seed_start_equal_and_see_the_same_batches():
 
 
 def test_members_differ_in_every_random_quantity():
-    ensemble = experiment.build_ensemble(config(model="lstm", batch_size=50))
+    ensemble = build_ensemble(config(model="lstm", batch_size=50))
     params = ensemble.start([0, 1]).state.params
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         assert (np.asarray(leaf[0]) != np.asarray(leaf[1])).mean() > 0.9, path
@@ -117,7 +62,7 @@ def test_members_differ_in_every_random_quantity():
 def test_seed_7_alone_is_seed_7_among_32():
     settings = config(seeds=list(range(32)), steps=100, record_every=10, exact_every=100)
     alone = config(seeds=[7], steps=100, record_every=10, exact_every=100)
-    ensemble = experiment.build_ensemble(settings)
+    ensemble = build_ensemble(settings)
     jax.tree.map(
         lambda one, many: np.testing.assert_array_equal(one[0], many[7]),
         ensemble.start([7]).state,
@@ -167,12 +112,12 @@ def test_the_ensemble_is_a_loop_over_single_members(x64, model):
 
 def test_one_run_is_one_compilation_whatever_the_chunks():
     settings = config(seeds=2, steps=53, record_every=10, exact_every=30)
-    ensemble = experiment.build_ensemble(settings)
+    ensemble = build_ensemble(settings)
     members = ensemble.start(settings.seed_list)
     traced = []
     one = ensemble.sample
     object.__setattr__(ensemble, "draw", lambda key, step, fed: traced.append(1) or one(key, step, fed))
-    runner = ensemble.compile(settings.seed_list, members)
+    runner = training.compile_ensemble(ensemble, settings.seed_list, members)
     count = len(traced)
     members, records = runner.to_devices(members), []
     for until in (1, 2, 9, 33, 53, 54):
@@ -181,7 +126,7 @@ def test_one_run_is_one_compilation_whatever_the_chunks():
     members = runner.to_host(members)
     assert len(traced) == count
     assert int(members.cursor) == 54
-    whole = train(experiment.build_ensemble(settings), settings.seed_list)
+    whole = train(build_ensemble(settings), settings.seed_list)
     for name in ("record", "exact"):
         for field in records[0][name]:
             joined = np.concatenate([part[name][field] for part in records])
@@ -197,7 +142,7 @@ def test_a_chunk_longer_than_its_room_is_refused_and_never_asked_for():
     assert ensemble.longest_chunk(0) == 2 * (ensemble.records_per_chunk - 1) + 1
     trained = train(ensemble, [0], chunk_s=1e9)
     assert trained.records["record"]["step"].tolist() == [*range(0, 1000, 2), 1000]
-    runner = ensemble.compile([0], ensemble.start([0]))
+    runner = training.compile_ensemble(ensemble, [0], ensemble.start([0]))
     with pytest.raises(ValueError, match="cannot reach"):
         runner.advance(runner.to_devices(ensemble.start([0])), 1001)
 
@@ -222,7 +167,7 @@ def test_a_member_that_goes_non_finite_changes_nothing_in_the_others():
     state = jax.tree.map(jnp.copy, healthy.state)
     table = state.params["embed"]["embedding"].at[1, 1, 0, 0].set(jnp.nan)
     sick = healthy._replace(state=state._replace(params={**state.params, "embed": {"embedding": table}}), cursor=jnp.int32(0))
-    runner = ensemble.compile(settings.seed_list, healthy)
+    runner = training.compile_ensemble(ensemble, settings.seed_list, healthy)
     after = [runner.advance(runner.to_devices(members), settings.steps + 1) for members in (healthy, sick)]
     others = [(seed, arm) for seed in range(3) for arm in range(2) if (seed, arm) != (1, 1)]
     for seed, arm in others:
@@ -282,7 +227,7 @@ def test_every_option_changes_the_trajectory(change):
 def after_20_steps(**changes):
     """Parameters of one seed after 20 steps, long enough for the cosine to leave the constant rate."""
     settings = config(seeds=1, half_period=10, **changes)
-    ensemble = experiment.build_ensemble(settings)
+    ensemble = build_ensemble(settings)
     state, step = ensemble.start([0]).state, jax.jit(ensemble.step)
     for number in range(20):
         state, _ = step(seed_keys([0]), state, jnp.int32(number))

@@ -14,8 +14,10 @@ from tiejax.geometry import equivalence as measures
 from tiejax.geometry import optimality
 from tiejax.geometry.equivalence import conditional_distance, jensen_shannon, semantic_distance, violation
 from tiejax.geometry.optimality import conditioning, optimality_residual
-from tiejax.studies.exor import study as experiment
-from tiejax.studies.exor import task as exor
+from tiejax.studies.exor import contexts as exor_contexts
+from tiejax.studies.exor import ensemble as exor_ensemble
+from tiejax.studies.exor.settings import Settings
+from tiejax.studies.exor.task import VARIANTS, EXor
 from tiejax.training import Recorder, train
 
 LN2 = math.log(2)
@@ -278,8 +280,8 @@ def test_a_row_holds_what_the_functions_of_this_file_return():
 
 def everywhere(task):
     """All contexts of a task and their probability over all strings of all splits."""
-    known = exor.contexts(task, ordered=False)
-    weight = np.array([len(rows) for rows in exor.split(task.bits).values()]) @ np.nan_to_num(known.weight)
+    known = exor_contexts.all_contexts(task, ordered=False)
+    weight = exor_contexts.over_all_strings(task, known)
     return known, weight / weight.sum()
 
 
@@ -299,16 +301,16 @@ def best(task):
 
 
 @pytest.mark.parametrize(
-    ("arm", "cases"),
+    ("variant", "cases"),
     [
         ("main", ["fails: same meaning", "holds: same", "fails: same use", "holds: different"]),
         ("dh", ["unknown", "holds: same", "fails: same use", "holds: different"]),
         ("no-dh", ["unknown", "fails: same meaning", "fails: same use", "holds: different"]),
     ],
 )
-def test_what_each_variant_plants_by_its_definition(arm, cases):
+def test_what_each_variant_plants_by_its_definition(variant, cases):
     """`unknown`: symbol 1 never occurs in dh and no-dh, so that no context tells what it means."""
-    task = exor.EXor(4, *exor.VARIANTS[arm])
+    task = EXor(4, *VARIANTS[variant])
     known, weight = everywhere(task)
     rows = measures.equivalence(best(task), known.tokens, known.position, [ZERO, ONE, PARITY, ACROSS], weight=weight)
     assert [row["case"] for row in rows] == cases
@@ -323,7 +325,7 @@ def test_what_each_variant_plants_by_its_definition(arm, cases):
 
 
 class Trained:
-    """EnsembleState of a short training, by (seed, arm), with every context of their task."""
+    """The members of a short training, by (seed, arm), with every context of their task."""
 
     def __init__(self, task, model, params):
         self.task, self.params = task, params
@@ -361,24 +363,23 @@ class Trained:
         return dict(zip(pairs, rows, strict=True))
 
     def members(self, chosen):
-        found = [member for member, excess in self.excess.items() if chosen(excess)]
-        assert found, f"no such member among {self.excess}"
-        return found
+        members = [member for member, excess in self.excess.items() if chosen(excess)]
+        assert members, f"no such member among {self.excess}"
+        return members
 
 
 @pytest.fixture(scope="module", params=["main", "no-dh"])
 def trained(request):
     """Eight seeds of four bits, large steps and little weight decay: enough for some to solve the task."""
     steps = 3000
-    settings = {"seeds": 8, "steps": steps, "half_period": steps, "record_every": steps}
-    config = experiment.Config(arm=request.param, bits=4, learning_rate=0.01, weight_decay=0.01, **settings).resolved()
-    nothing = Recorder(
-        steps, lambda params, batch, seed_key, step: {"step": step}
-    )  # the exact risk would double the compilation
-    ensemble = dataclasses.replace(experiment.build_ensemble(config), recorders={"nothing": nothing})
-    run = train(ensemble, config.seed_list)
+    shape = {"seeds": 8, "steps": steps, "half_period": steps, "record_every": steps}
+    settings = Settings(variant=request.param, bits=4, learning_rate=0.01, weight_decay=0.01, **shape).resolved()
+    # The exact risk would double the compilation.
+    nothing = Recorder(steps, lambda params, batch, seed_key, step: {"step": step})
+    ensemble = dataclasses.replace(exor_ensemble.build_ensemble(settings), recorders={"nothing": nothing})
+    run = train(ensemble, settings.seed_list)
     params = jax.tree.map(np.asarray, run.members.state.params)
-    return Trained(config.tasks[0], experiment.build_model(config), params)
+    return Trained(settings.tasks[0], exor_ensemble.build_model(settings), params)
 
 
 def test_models_that_solved_exor_have_what_its_variant_planted(trained):

@@ -1,0 +1,72 @@
+"""A working directory with files of all kinds, commands that must be refused there, and run directories as runs leave them."""
+
+import dataclasses
+
+import pytest
+from processes import assert_refused, command_here, tree
+
+from tiejax.runs import resume
+from tiejax.runs.run_directory import RunDirectory
+from tiejax.studies.exor.settings import STUDY, Settings
+
+FIELDS = [field.name for field in dataclasses.fields(Settings)]
+FILES = {
+    "comments.yaml": "# every line\n# a comment\n",
+    "good.yaml": "steps: 5\nbits: 4\nseeds: 2\n",
+    "unknown.yaml": "bits: 4\nrecord_evry: 10\n",
+    "switch.yaml": "resume: true\n",
+    "type.yaml": "steps: many\n",
+    "fraction.yaml": "seeds: [1.5]\n",
+    "null.yaml": "bits: null\n",
+    "choice.yaml": "model: gru\n",
+    "mapping.yaml": "steps: {a: 1}\n",
+    "sum.yaml": "zero: [.5, .6]\n",
+    "both.yaml": "variant: dh\none: [.5, .5]\n",
+    "malformed.yaml": "seeds: 3\nsteps: [1\nbits: }\n",
+    "tab.yaml": "seeds:\n\t- 3\n",
+    "list.yaml": "- 3\n- 4\n",
+    "text.yaml": "just words\n",
+    "object.yaml": "steps: !!python/object/apply:os.getpid []\n",
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory beside the files above, so that a default run directory would be seen."""
+    (tmp_path / "files").mkdir()
+    for name, text in FILES.items():
+        (tmp_path / "files" / name).write_text(text)
+    (tmp_path / "files" / "binary.yaml").write_bytes(b"\xff\xfe\x00\x80\xfd")
+    (tmp_path / "files" / "directory.yaml").mkdir()
+    (tmp_path / "files" / "some_file").write_text("mine\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def refused(here, monkeypatch, capsys):
+    """Run a command that must be refused, with these words, and change nothing."""
+
+    def run(argv, *words):
+        before = tree(here)
+        assert_refused(command_here(argv, monkeypatch, capsys), *words)
+        assert tree(here) == before
+
+    return run
+
+
+def read(*argv):
+    return resume.read(STUDY, argv).settings
+
+
+def make_run(path, finished=False, **fields):
+    """Leave in `path` what a run leaves there."""
+    config = Settings(**fields, out=str(path)).resolved()
+    run = RunDirectory.claim(STUDY.name, config, False, False)
+    run.checkpoints.mkdir()
+    (run.checkpoints / "1").write_text("a checkpoint")
+    run.figures.mkdir()
+    if finished:
+        run.write_results({"claims": []})
+    run.release()
+    return path

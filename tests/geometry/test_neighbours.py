@@ -1,0 +1,60 @@
+"""Shared neighbours against sorting all cosines, and intervals by their coverage."""
+
+import math
+
+import numpy as np
+import pytest
+from random_tables import gaussian, sampled, shares_by_loop
+
+from tiejax.geometry.neighbours import neighbour_overlap
+
+
+def related(rows, seed=1):
+    first = gaussian(rows, 6, seed)
+    return first, first @ gaussian(6, 4, seed + 1) + gaussian(rows, 4, seed + 2)
+
+
+def test_overlap_of_all_rows_against_a_loop():
+    first, second = related(70)
+    for k in (1, 10, 69):
+        found = neighbour_overlap(first, second, k=k)
+        assert found.estimate == pytest.approx(shares_by_loop(first, second, k).mean())
+        assert (found.interval, found.queries, found.rows, found.k) == (None, 70, 70, k)
+        assert found.chance == pytest.approx(k / 69)
+
+
+def test_rows_of_no_norm_are_nobodys_neighbours():
+    first, second = related(30)
+    first[[2, 5]] = 0
+    second[5] = 0
+    for k in (4, 29):
+        assert neighbour_overlap(first, second, k=k).estimate == pytest.approx(shares_by_loop(first, second, k).mean())
+
+
+def test_of_equal_rows_the_first_are_neighbours():
+    # Axes of opposite and equal sign: cosines of exactly 1, 0 and -1, so that most of them are equal.
+    axes = np.vstack([np.eye(4), -np.eye(4), np.eye(4)]).astype(np.float32)
+    second = gaussian(12, 4)
+    for k in (1, 3, 8):
+        assert neighbour_overlap(axes, second, k=k).estimate == pytest.approx(shares_by_loop(axes, second, k).mean())
+
+
+def test_independent_tables_overlap_by_chance():
+    found = neighbour_overlap(gaussian(600, 8, 1), gaussian(600, 8, 2), k=30)
+    # One row shares a hypergeometric number, of variance below k chance: five standard deviations of the mean share.
+    assert found.estimate == pytest.approx(30 / 599, abs=5 * math.sqrt(30 / 599 / 30 / 600))
+
+
+def test_samples_cover_the_exact_overlap():
+    first, second = related(400)
+    shares = shares_by_loop(first, second, 5)
+    inside = 0
+    for seed in range(100):
+        found = neighbour_overlap(first, second, k=5, sample=100, seed=seed)
+        assert found.estimate == pytest.approx(shares[sampled(400, 100, seed)].mean())
+        inside += found.interval[0] <= shares.mean() <= found.interval[1]
+    # 95 of 100, less three standard deviations of the count; intervals of any width would cover all of them.
+    assert 88 <= inside <= 99
+    drawn = shares[sampled(400, 100, 99)]
+    error = 1.959964 * drawn.std(ddof=1) * math.sqrt((1 - 100 / 400) / 100)
+    assert found.interval == pytest.approx((drawn.mean() - error, drawn.mean() + error), abs=1e-6)

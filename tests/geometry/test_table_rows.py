@@ -1,0 +1,83 @@
+"""Tables read by blocks: every measure gives the same, asks for one block at a time, and refuses what does not fit."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from random_tables import Reader, centred, gaussian, mean_cosine, sampled, shares_by_loop
+from scipy import linalg
+
+from tiejax.geometry import table_rows
+from tiejax.geometry.alignment import alignment, token_cosines
+from tiejax.geometry.canonical_correlations import canonical_correlations
+from tiejax.geometry.cross_products import cross_products
+from tiejax.geometry.neighbours import neighbour_overlap
+
+
+def test_the_size_of_blocks_changes_nothing(monkeypatch):
+    source = gaussian(300, 6, 1)
+    target = source @ gaussian(6, 6, 2) + gaussian(300, 6, 3)
+
+    def everything():
+        found = alignment(source, target)
+        return [
+            *found[:3],
+            *token_cosines(source, target),
+            *canonical_correlations(source, target),
+            neighbour_overlap(source, target, k=5, sample=40).estimate,
+        ]
+
+    whole = everything()
+    for size in (1, 4 * 6 * 7, 4 * 6 * 128):
+        monkeypatch.setattr(table_rows, "BLOCK_BYTES", size)
+        np.testing.assert_allclose(everything(), whole, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+def test_a_reader_is_asked_for_blocks_alone(monkeypatch, dtype):
+    rows, width = 400, 8
+    monkeypatch.setattr(table_rows, "BLOCK_BYTES", 4 * width * 25)
+    source, target = Reader(gaussian(rows, width, 1), dtype), Reader(gaussian(rows, width, 2), dtype)
+    x, y = source.stored.astype(np.float32), target.stored.astype(np.float32)
+    found = alignment(source, target, products=cross_products(source, target))
+    assert found.identity == pytest.approx(mean_cosine(x, y), abs=1e-6)
+    assert found.procrustes == pytest.approx(
+        mean_cosine(centred(x) @ linalg.orthogonal_procrustes(centred(x), centred(y))[0], centred(y)), abs=1e-6
+    )
+    overlap = neighbour_overlap(source, target, k=3, sample=60)
+    assert overlap.estimate == pytest.approx(np.mean(shares_by_loop(x, y, 3)[sampled(rows, 60)]))
+    token_cosines(source, target)
+    canonical_correlations(source, target)
+    assert 0 < source.largest <= 25
+    assert 0 < target.largest <= 25
+
+
+def test_tables_that_do_not_fit_are_refused_in_one_line():
+    table = gaussian(10, 4)
+    with pytest.raises(ValueError, match="10 and 9 rows"):
+        alignment(table, gaussian(9, 4))
+    with pytest.raises(ValueError, match=r"shape \(10,\).*\[rows, width\]"):
+        canonical_correlations(table, table[:, 0])
+    with pytest.raises(ValueError, match="widths 4 and 3"):
+        token_cosines(table, gaussian(10, 3))
+    for rows in ([], [3, 3], [5, 2], [-1, 2], [4, 10]):
+        with pytest.raises(ValueError, match="ascending, without repeats, and within 0 to 9"):
+            alignment(table, table, rows=np.array(rows, int))
+    for k in (0, 10):
+        with pytest.raises(ValueError, match="k must be within 1 to 9"):
+            neighbour_overlap(table, table, k=k)
+    with pytest.raises(ValueError, match=r"products of 10 rows .* are not of these tables: 5 rows"):
+        alignment(table, table, rows=np.arange(5), products=cross_products(table, table))
+    with pytest.raises(ValueError, match="at least 2"):
+        neighbour_overlap(table, table, k=1, sample=1)
+
+
+def test_a_value_that_is_not_finite_is_named_by_its_row(monkeypatch):
+    monkeypatch.setattr(table_rows, "BLOCK_BYTES", 4 * 4 * 3)
+    table, spoilt = gaussian(10, 4), gaussian(10, 4)
+    spoilt[7, 2] = np.nan
+    with pytest.raises(ValueError, match="row 7 of a table"):
+        alignment(table, spoilt)
+    with pytest.raises(ValueError, match="row 7 of a table"):
+        alignment(table, spoilt, rows=np.array([1, 2, 4, 7, 8]))
+    with pytest.raises(ValueError, match="row 7 of a table"):
+        neighbour_overlap(spoilt, table, k=2, sample=3)

@@ -1,0 +1,33 @@
+"""Small checkpoints in the hub's format, written for tests, and how one is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tiejax.hub.errors import CheckpointError
+
+ROWS, WIDTH = 23, 4
+
+
+def values(rows=ROWS, width=WIDTH, seed=0, dtype=np.float32):
+    return np.random.default_rng(seed).normal(size=(rows, width)).astype(dtype)
+
+
+def checkpoint(folder, tensors, config=None, file="model.safetensors"):
+    folder.mkdir(exist_ok=True)
+    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, folder / file)
+    (folder / "config.json").write_text(json.dumps(config or {}))
+    return folder
+
+
+def refused(call, *words):
+    """One line that holds all `words` as a command line spells it; the error itself speaks of fields without dashes."""
+    with pytest.raises(CheckpointError) as error:
+        call()
+    message = error.value.as_options()
+    assert len(message.splitlines()) == 1
+    for word in words:
+        assert word in message, message
+    assert str(error.value) == message.replace("--", "")

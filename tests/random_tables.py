@@ -1,0 +1,57 @@
+"""Tables of embeddings for tests, and what is computed from them by slow loops."""
+
+import math
+
+import numpy as np
+from scipy import linalg
+
+
+def gaussian(rows, width, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
+
+
+def rotation(width, seed=9):
+    return linalg.qr(gaussian(width, width, seed).astype(float))[0]
+
+
+def centred(table):
+    table = np.asarray(table, float)
+    return table - table.mean(0)
+
+
+def mean_cosine(mapped, target):
+    """Mean cosine by a loop over tokens; a token with a zero row is left out."""
+    pairs = [(x, y) for x, y in zip(mapped, target, strict=True) if x.any() and y.any()]
+    return np.mean([x @ y / math.sqrt(x @ x) / math.sqrt(y @ y) for x, y in pairs])
+
+
+class Reader:
+    """A table that is no array: it gives rows in a dtype of its own, and remembers the most that it was asked for."""
+
+    def __init__(self, table, dtype=np.float32):
+        self.stored = table.astype(dtype)
+        self.shape = table.shape
+        self.largest = 0
+
+    def __getitem__(self, rows):
+        found = self.stored[rows]
+        self.largest = max(self.largest, len(found))
+        return found
+
+
+def shares_by_loop(first, second, k):
+    """Share of common neighbours of every row, by sorting all cosines: larger first, then lower rows."""
+
+    def neighbours(table, i):
+        norms = [math.sqrt(row @ row) for row in table]
+        if norms[i] == 0:
+            return set()
+        cosines = [(-(table[i] @ table[j]) / norms[i] / norms[j], j) for j in range(len(table)) if j != i and norms[j]]
+        return {j for _, j in sorted(cosines)[:k]}
+
+    first, second = np.asarray(first, float), np.asarray(second, float)
+    return np.array([len(neighbours(first, i) & neighbours(second, i)) / k for i in range(len(first))])
+
+
+def sampled(rows, number, seed=0):
+    return np.random.default_rng(seed).choice(rows, number, replace=False)

@@ -1,0 +1,190 @@
+"""Run directories: who may write where, what a command may go on with, and what it leaves alone."""
+
+import dataclasses
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+from directories import here, make_run, read, refused
+from processes import assert_refused, command_here, end, start, start_python, tree, wait_until
+
+from tiejax.runs import resume, run_directory
+from tiejax.runs.run_directory import RunDirectory
+from tiejax.settings.command_line import BadInput
+from tiejax.studies.exor.settings import STUDY, Settings
+
+__all__ = ["here", "refused"]  # fixtures
+
+HOLD = (
+    "import filelock, sys; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print('held', flush=True); sys.stdin.read()"
+)
+
+
+def test_unfinished_run_needs_resume_or_overwrite(here, refused):
+    make_run(here / "run")
+    refused(["--out", "run"], "run", "unfinished", "--resume", "--overwrite")
+
+
+def test_finished_run_is_not_overwritten(here, refused):
+    make_run(here / "run", finished=True)
+    refused(["--out", "run"], "run", "finished", "--overwrite")
+
+
+def test_default_run_directory_is_looked_at(here, refused):
+    make_run(here / "runs/exor/dh-lstm-small")
+    refused(["--variant", "dh", "--model", "lstm"], "runs/exor/dh-lstm-small", "unfinished")
+
+
+@pytest.mark.parametrize("text", ["lr: 3\n", "just words\n", "steps: [1\n", "steps: many\n"])
+def test_overwrite_spares_a_directory_with_another_config(here, refused, text):
+    """A config.yaml makes no run: other programs write such files, and folders `figures` and `checkpoints`."""
+    for name in ("figures", "checkpoints"):
+        (here / "other" / name).mkdir(parents=True)
+    (here / "other/config.yaml").write_text(text)
+    (here / "other/checkpoints/weights.bin").write_bytes(b"years of work")
+    refused(["--out", "other", "--overwrite"], "other", "no run")
+
+
+def test_overwrite_replaces_a_run_and_nothing_else(here):
+    path = make_run(here / "run", finished=True, steps=5)
+    (path / "notes.txt").write_text("mine")
+    config = Settings(steps=7, out="run").resolved()
+    RunDirectory.claim(STUDY.name, config, False, True).release()
+    assert {entry.name for entry in path.iterdir()} - {".lock"} == {"config.yaml", "run.json", "notes.txt"}
+    assert yaml.safe_load((path / "config.yaml").read_text()) == dataclasses.asdict(config)
+
+
+def test_overwrite_killed_on_the_way_leaves_an_unfinished_run(here, monkeypatch):
+    path = make_run(here / "run", finished=True)
+    removed = []
+
+    def killed(target):
+        if removed:
+            raise KeyboardInterrupt
+        removed.append(target)
+        shutil.rmtree(target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_directory, "shutil", type("Killed", (), {"rmtree": staticmethod(killed)}))
+        with pytest.raises(KeyboardInterrupt):
+            RunDirectory.claim(STUDY.name, Settings(out=str(path)).resolved(), False, True)
+    assert RunDirectory.state(path) == "unfinished"
+
+
+def test_a_directory_with_the_lock_alone_is_new(here):
+    """What a process leaves that was killed before it wrote its configuration."""
+    (here / "run").mkdir()
+    (here / "run/.lock").touch()
+    (here / "run/.config.yaml.part").write_text("steps")
+    RunDirectory.claim(STUDY.name, Settings(out="run").resolved(), False, False).release()
+    assert RunDirectory.state(here / "run") == "unfinished"
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_second_process(here, refused, finished):
+    """Another process holds the directory: it is left alone, and free again once that process was killed."""
+    path = make_run(here / "run", finished=finished)
+    other = start_python("-c", HOLD, path / ".lock")
+    assert other.stdout.readline() == "held\n"
+    for switch in ("--overwrite",) if finished else ("--overwrite", "--resume"):
+        refused(["--out", "run", switch], "--out run", "another process")
+    other.send_signal(signal.SIGKILL)
+    end(other)
+    RunDirectory.claim(STUDY.name, Settings(out=str(path)).resolved(), not finished, finished).release()
+
+
+def test_second_process_beside_a_running_run(here, refused):
+    """Two are started at once on a new directory: one runs; the other, and all that come later, are refused."""
+    both = [start("--seeds", 1, "--steps", 100_000, "--out", "run", cwd=here) for _ in range(2)]
+    try:
+        wait_until(lambda: any(process.poll() is not None for process in both), both[0])
+        assert [process.poll() for process in both].count(None) == 1, "one of the two must go on"
+        loser, winner = sorted(both, key=lambda process: process.poll() is None)
+        assert_refused(end(loser), "--out run")
+        wait_until((here / "run/config.yaml").exists, winner)
+        winner.send_signal(signal.SIGSTOP)  # alive, and writing nothing while `refused` looks
+        for switch in ("--overwrite", "--resume"):
+            refused(["--out", "run", switch], "--out run", "another process")
+        refused(["--out", "run"], "--out run")
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
+
+
+def test_configuration_is_written_before_jax_is_imported(here):
+    code = """
+import sys
+from pathlib import Path
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("jax", "jaxlib", "flax", "optax", "orbax"):
+            print(name, Path("run/config.yaml").read_text())
+            raise SystemExit(7)
+
+sys.meta_path.insert(0, Watch())
+from tiejax.runs.launch import main
+from tiejax.studies.exor.settings import STUDY
+main(STUDY, sys.argv[1:])
+"""
+    argv = ["--seeds", "[3,7]", "--steps", "5", "--out", "run"]
+    ended = end(start_python("-c", code, *argv, cwd=here))
+    assert ended.status == 7, ended.err
+    name, text = ended.out.split(maxsplit=1)
+    assert name == "jax"
+    assert yaml.safe_load(text) == dataclasses.asdict(Settings(seeds=[3, 7], steps=5, out="run").resolved())
+
+
+def test_resume_takes_the_configuration_of_the_run(here):
+    make_run(here / "run", steps=50, bits=4, seeds=[3, 7], variant="dh")
+    started = dataclasses.replace(Settings(steps=50, bits=4, seeds=[3, 7], variant="dh").resolved(), out=str(here / "run"))
+    assert read("--out", "run", "--resume") == started
+    assert read("--out", "run", "--resume", "--bits", "4", "--variant=dh") == started
+    # A null stands for the default that the run was started with.
+    Path("nulls.yaml").write_text("heads: null\nexact_every: null\nlearning_rate: null\n")
+    assert read("--out", "run", "--resume", "--config", "nulls.yaml") == started
+    # What changes no result may differ.
+    free = {"checkpoint_every": 5.0, "figure_style": "published"}
+    flags = [f"--{name}={value}" for name, value in free.items()]
+    assert read("--out", "run", "--resume", *flags) == dataclasses.replace(started, **free)
+
+
+@pytest.mark.parametrize(
+    ("line", "differences"),
+    [
+        ("--steps 60 --bits 5", ["steps: 50 -> 60", "bits: 4 -> 5"]),
+        ("--seeds 3", ["seeds: [3, 7] -> 3"]),
+        ("--model lstm", ["model: transformer -> lstm"]),
+        ("--zero [.5,.5]", ["zero: None -> [0.5, 0.5]"]),
+        ("--config files/good.yaml", ["steps: 50 -> 5", "seeds: [3, 7] -> 2"]),
+        ("--config steps.yaml", ["steps: 50 -> 150000"]),
+        ("--learning_rate .001 --width 8 --heads 2", ["learning_rate: 0.0005 -> 0.001", "width: 4 -> 8", "heads: 1 -> 2"]),
+    ],
+)
+def test_resume_with_another_configuration_lists_the_differences(here, refused, line, differences):
+    make_run(here / "run", steps=50, bits=4, seeds=[3, 7])
+    Path("steps.yaml").write_text("steps: null\n")
+    argv = ["--out", "run", "--resume", *line.split()]
+    refused(argv, "--resume", "run", "another configuration", *differences)
+    with pytest.raises(BadInput) as error:
+        resume.read(STUDY, argv)
+    assert str(error.value).count(" -> ") == len(differences)
+
+
+def test_resume_with_a_broken_configuration_names_its_file(here, refused):
+    path = make_run(here / "run")
+    (path / "config.yaml").write_text("steps: [1\n")
+    refused(["--out", "run", "--resume"], "run/config.yaml", "not YAML")
+
+
+def test_resume_of_a_finished_run_says_so(here, monkeypatch, capsys):
+    make_run(here / "run", finished=True)
+    before = tree(here)
+    ended = command_here(["--out", "run", "--resume"], monkeypatch, capsys)
+    assert (ended.status, ended.err) == (0, "")
+    assert len(ended.out.splitlines()) == 1
+    assert "finished" in ended.out
+    assert tree(here) == before

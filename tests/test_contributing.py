@@ -1,0 +1,58 @@
+"""CONTRIBUTING.md says where is what, and that is there; every settings module loads no jax."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TABLE = re.findall(r"^\| [^|]+ \| `([^`]+)` \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+STUDIES = sorted(path.parent.name for path in (ROOT / "tiejax" / "studies").glob("*/settings.py"))
+HEAVY = ("jax", "jaxlib", "flax", "optax", "orbax", "matplotlib", "tensorflow_datasets")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Which of the heavy packages a fresh process loads with this statement."""
+    code = f"import sys\n{statement}\nprint(*({set(HEAVY)!r} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return set(ended.stdout.split())
+
+
+def test_every_file_of_the_table_exists():
+    assert len(TABLE) >= 15
+    assert [file for file in TABLE if not (ROOT / file).is_file()] == []
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_settings_of_a_study_load_no_jax(study):
+    assert loaded_by(f"import tiejax.studies.{study}.settings") == set()
+
+
+def test_the_face_of_the_library_loads_no_jax_until_it_is_used():
+    assert loaded_by("import tiejax; from tiejax import studies, tying, training, models") == set()
+    assert "jax" in loaded_by("from tiejax import Tie, store, view, untie, retie, Ensemble, train, diagnose")
+
+
+def test_ties_need_jax_and_numpy_alone():
+    """A process in which nothing else can be imported ties two leaves."""
+    blocked = ("flax", "optax", "orbax", "scipy", "tensorflow_datasets", "matplotlib", "grain")
+    code = f"""
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+import numpy as np
+from tiejax import Tie, store, view
+params = {{"a": np.ones((2, 3)), "b": np.zeros((3, 2))}}
+ties = [Tie("a", "b", transform="transpose")]
+stored = store(params, ties)
+assert stored["b"] is None
+assert view(stored, ties)["b"].shape == (3, 2) and view(stored, ties)["b"].sum() == 6
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,0 +1,30 @@
+"""The command `bench.py NAME`: settings checked first, then the benchmark is imported and run."""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from tiejax.bench.settings import BENCHMARKS
+from tiejax.runs import environment
+from tiejax.runs.console import Console
+from tiejax.runs.run_directory import RunDirectory
+from tiejax.settings import command_line
+from tiejax.settings.command_line import BadInput
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the benchmark that the first word names; return the exit status. Raises BadInput."""
+    name, rest = (argv[0], argv[1:]) if argv else ("none", [])
+    if name not in BENCHMARKS:
+        if not {"-h", "--help"} & set(argv):
+            raise BadInput(f"name a benchmark first: {', '.join(BENCHMARKS)}, as in `bench.py exor`; got {name}")
+        name, rest = "exor", ["--help"]  # which names the others
+    benchmark = BENCHMARKS[name]
+    settings, switches = command_line.parse(benchmark.settings, benchmark.command, rest)
+    settings.check()
+    RunDirectory.probe(Path(settings.out))
+    # Before jax is imported, as the studies do.
+    if benchmark.device_a_core(settings):
+        environment.one_device_a_core()
+    importlib.import_module(benchmark.module).run(settings, Console(switches["quiet"]))
+    return 0

@@ -1,0 +1,234 @@
+"""What may be asked of the benchmarks, and the settings of the studies that they measure."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+from tiejax.runs.environment import cores
+from tiejax.settings import checks
+from tiejax.settings.command_line import BadInput, CommandLine
+from tiejax.settings.shared import Settings
+from tiejax.studies.exor import settings as exor_settings
+from tiejax.studies.layer_tying import settings as layer_settings
+from tiejax.studies.text_mlm import settings as text_settings
+
+ENDLESS = 100_000_000  # more steps than any measurement takes
+RECORD_EVERY = 500  # EXor's default
+EXACT_EVERY = 10_000  # about its default on the plain engine
+WIDTH_OF_HEAD = 32
+
+Engine = Literal["fast", "plain"]
+Form = Literal["published", "masked", "packed"]
+Storage = Literal["compact", "full"]
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchSettings(Settings):
+    """How often and how long is measured.
+
+    Args:
+        repeats: measurements of each form, at least 5
+        seconds: length of one measurement, at least one step
+        out: where results.json goes
+    """
+
+    repeats: int = 5
+    seconds: float = 1.5
+    out: str = "runs/bench"
+
+    def check(self) -> None:
+        super().check()
+        if self.repeats < 5:
+            raise BadInput(f"--repeats: a median needs at least 5, got {self.repeats}")
+        checks.check_positive(self, ("seconds",))
+
+
+@dataclasses.dataclass(frozen=True)
+class ExorBench(BenchSettings):
+    """Throughput of EXor's training, recording included.
+
+    Args:
+        seeds: numbers of seeds, each trained tied and untied, so twice as many models
+        engines: engines to be measured
+        size: published size of the transformer
+        repeats: measurements of each setting, at least 5
+        seconds: length of one measurement
+        torch_seconds: length of one measurement of the torch loop
+        out: where results.json and the figure go
+    """
+
+    seeds: list[int] = dataclasses.field(default_factory=lambda: [1, 8, 32, 128])
+    engines: list[Engine] = dataclasses.field(default_factory=lambda: ["fast", "plain"])
+    size: Literal["small", "medium"] = "small"
+    torch_seconds: float = 3.0
+    out: str = "runs/bench/exor"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if this cannot be measured."""
+        if not self.seeds or min(self.seeds) < 1:
+            raise BadInput(f"--seeds: needs numbers of at least 1, got {self.seeds}")
+        if not self.engines:
+            raise BadInput("--engines: fast, plain or both, got none")
+        super().check()
+        checks.check_positive(self, ("torch_seconds",))
+
+    def of_study(self, engine: Engine, seeds: int, recording: bool = True) -> exor_settings.Settings:
+        """Return the resolved settings of the study that is measured, with its default schedule of records or none."""
+        every = RECORD_EVERY if recording else ENDLESS
+        return exor_settings.Settings(
+            seeds=seeds,
+            size=self.size,
+            engine=engine,
+            steps=ENDLESS,
+            record_every=every,
+            exact_every=every if engine == "fast" else max(every, EXACT_EVERY),
+        ).resolved()
+
+
+@dataclasses.dataclass(frozen=True)
+class TextBench(BenchSettings):
+    """Throughput of the text study's training at the published size, in three forms.
+
+    Args:
+        corpus: text files or folders, as for text_mlm.py (default: the prose that CPython carries)
+        tokenizer: vocab.txt, tokenizer.json or a name on the hub (default: WordPiece trained on the corpus)
+        vocab_size: tokens of a trained vocabulary
+        data_dir: where prepared text is kept (default: as for text_mlm.py)
+        seeds: seeds, each trained tied and untied
+        batch_size: sentences a step
+        forms: published predicts everywhere and pads; masked predicts at the masked tokens; packed also fills its rows
+    """
+
+    corpus: list[str] = dataclasses.field(default_factory=list)
+    tokenizer: str | None = None
+    vocab_size: int = 30_522
+    data_dir: str | None = None
+    seeds: int = 2
+    batch_size: int = 128
+    forms: list[Form] = dataclasses.field(default_factory=lambda: ["published", "masked", "packed"])
+    seconds: float = 4.0
+    out: str = "runs/bench/text"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if this cannot be measured."""
+        if not self.forms:
+            raise BadInput("--forms: published, masked, packed or some of them, got none")
+        super().check()
+        self.of_study(self.forms[0])
+
+    def of_study(self, form: Form) -> text_settings.Settings:
+        """Return the resolved settings of the study that is measured, which records and validates nothing; raises BadInput."""
+        return text_settings.Settings(
+            corpus=self.corpus,
+            tokenizer=self.tokenizer,
+            vocab_size=self.vocab_size,
+            data_dir=self.data_dir,
+            seeds=self.seeds,
+            batch_size=self.batch_size,
+            steps=ENDLESS,
+            record_every=ENDLESS,
+            validate_every=ENDLESS,
+            validation_batches=1,
+            packing="packed" if form == "packed" else "padded",
+        ).resolved()
+
+
+@dataclasses.dataclass(frozen=True)
+class LayersBench(BenchSettings):
+    """Time of a training step with tied layers against untied ones, and of a change of ties.
+
+    Args:
+        layers: numbers of layers, each of a model
+        share: of so many layers one is distinct in the tied models (sequence)
+        width: width of embeddings and hidden states; one head for each 32 of it
+        vocab_size: number of tokens
+        context: tokens of a block
+        batch_size: blocks a step
+        repeats: measurements of each form, at least 5; one after the other, form after form
+    """
+
+    layers: list[int] = dataclasses.field(default_factory=lambda: [12, 48])
+    share: int = 6
+    width: int = 128
+    vocab_size: int = 4096
+    context: int = 128
+    batch_size: int = 8
+    repeats: int = 7
+    seconds: float = 2.0
+    out: str = "runs/bench/layers"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if this cannot be measured."""
+        if not self.layers or min(self.layers) < 2:
+            raise BadInput(f"--layers: needs numbers of at least 2, got {self.layers}")
+        if self.width % WIDTH_OF_HEAD:
+            raise BadInput(f"--width: must be a multiple of {WIDTH_OF_HEAD}, got {self.width}")
+        checks.check_counts(self, ("share", "width", "vocab_size", "batch_size"))
+        super().check()
+        self.of_study(self.layers[0], "compact")
+
+    def of_study(self, layers: int, storage: Storage) -> layer_settings.Settings:
+        """Return the resolved settings of the study that is measured; raises BadInput."""
+        return layer_settings.Settings(
+            layers=layers,
+            storage=storage,
+            vocab_size=self.vocab_size,
+            width=self.width,
+            heads=self.width // WIDTH_OF_HEAD,
+            context=self.context,
+            batch_size=self.batch_size,
+        ).resolved()
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """A benchmark as a command.
+
+    module: has `run(settings, console)`, and is imported once the settings are found good. device_a_core: whether every core
+    is to be a device, where the environment says nothing.
+    """
+
+    settings: type[Any]
+    command: CommandLine
+    module: str
+    device_a_core: Callable[[Any], bool]
+
+
+SWITCHES = {"quiet": "print nothing but the path of the results"}
+BENCHMARKS = {
+    "exor": Benchmark(
+        ExorBench,
+        CommandLine(
+            description="Measure training throughput of `exor` (the ensemble on its engines and, where torch is installed, the "
+            "same protocol as a plain torch loop); `bench.py text --help` and `bench.py layers --help` are about the others.",
+            example="Example: python experiments/bench.py exor --seeds [8,32]",
+            switches=SWITCHES,
+        ),
+        module="tiejax.bench.exor",
+        device_a_core=lambda settings: True,
+    ),
+    "text": Benchmark(
+        TextBench,
+        CommandLine(
+            description="Measure how many real (unpadded) tokens a second the text study trains on: predicting everywhere with "
+            "padded rows, as published, at the masked tokens only, and at these in packed rows.",
+            example="Example: python experiments/bench.py text --corpus novels/ --tokenizer vocab.txt",
+            switches=SWITCHES,
+        ),
+        module="tiejax.bench.text",
+        # As the study does, where its seeds can be dealt out evenly.
+        device_a_core=lambda settings: settings.seeds % cores() == 0,
+    ),
+    "layers": Benchmark(
+        LayersBench,
+        CommandLine(
+            description="Measure the time of a training step of the layer-tying study, and its bytes, for layers untied in a "
+            "scan without owners, untied under owners, and tied, in compact and in full storage; and the time of a change of "
+            "ties.",
+            example="Example: python experiments/bench.py layers --layers [12] --width 256",
+            switches=SWITCHES,
+        ),
+        module="tiejax.bench.layers",
+        device_a_core=lambda settings: False,
+    ),
+}

@@ -1,0 +1,106 @@
+"""Tokens per second of training on text: predicting everywhere in padded rows, at the masked tokens, and in packed rows."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiejax import training
+from tiejax.bench.arithmetic import device_rates, text_flops
+from tiejax.bench.settings import ENDLESS, Form, TextBench
+from tiejax.bench.timing import TimedEnsemble, spread, write_results
+from tiejax.runs.console import Console
+from tiejax.studies.text_mlm.ensemble import build_ensemble, build_model
+from tiejax.studies.text_mlm.settings import Settings
+from tiejax.studies.text_mlm.text import StepPlan, Text, prepare
+from tiejax.training.loss import cross_entropy
+
+
+def run(settings: TextBench, console: Console) -> None:
+    """Measure every form, print one table, write results.json; raises BadInput if the text cannot be used."""
+    rows: list[dict[str, Any]] = []
+    rates: dict[str, float] = {}
+    for form in settings.forms:
+        row = measure_form(settings, form, console)
+        rows.append(row)
+        rates = rates or device_rates()
+        row["of_rate"] = row["flops_per_s"] / rates["flops"]
+        row["over_first"] = row["median"] / rows[0]["median"]
+        console.say(row_line(row, rows[0]["form"]))
+    console.say(
+        f"memory by the compiler's count; matrix products at {rates['flops'] / 1e9:,.0f} GFLOP/s; {rows[0]['models']} models "
+        f"on {jax.device_count()} devices; a batch is {rows[0]['longest_of_batch']:.0f} tokens long on average, a padded row "
+        f"{rows[0]['row_length']}"
+    )
+    console.result(f"results: {write_results('text', settings, {'rows': rows, 'device_rates': rates})}")
+
+
+def measure_form(settings: TextBench, form: Form, console: Console) -> dict[str, Any]:
+    """Return real tokens per second of all models together, memory, and the flops of a second."""
+    study = settings.of_study(form)
+    text, planned = prepare(study, console)
+    jax.config.update("jax_default_matmul_precision", "highest")
+    ensemble = TimedEnsemble(ensemble_of(study, text, planned, form), study.seed_list)
+    ensemble.train(1)
+    steps = max(1, round(settings.seconds / ensemble.train(1).seconds))
+    models = 2 * settings.seeds
+    times = [ensemble.train(steps) for _ in range(settings.repeats)]
+    flops = text_flops(study, text.twins.vocabulary, planned, everywhere=form == "published")
+    return {
+        "form": form,
+        "models": models,
+        "rows": planned.rows,
+        "tokens_per_step": planned.tokens,
+        "padding": planned.padding,
+        "row_length": study.max_length,
+        "longest_of_batch": longest_of_batch(np.diff(text.train.offsets), settings.batch_size),
+        "slots": planned.slots * planned.mesh,
+        "compile_s": ensemble.compile_s,
+        "bytes": ensemble.memory_bytes,
+        "idle_share": 1 - sum(timed.worked_s for timed in times) / sum(timed.seconds for timed in times),
+        "flops_per_model_step": flops,
+        "flops_per_s": float(np.median([models * steps * flops / timed.seconds for timed in times])),
+        **spread([models * steps * planned.tokens / timed.seconds for timed in times]),
+    }
+
+
+def ensemble_of(settings: Settings, text: Text, planned: StepPlan, form: Form) -> training.Ensemble:
+    """Return the ensemble of the study in one form, recording nothing: only training is measured, and only its memory."""
+    ensemble = build_ensemble(settings, text, planned)
+    nothing = training.Recorder(ENDLESS, lambda params, batch, seed_key, step: {"step_seen": jnp.asarray(step)})
+    loss = everywhere(settings, text) if form == "published" else ensemble.loss
+    return dataclasses.replace(ensemble, loss=loss, recorders={"none": nothing})
+
+
+def everywhere(settings: Settings, text: Text) -> Callable[..., Any]:
+    """Return the published loss: logits at every place of every row, of which the masked ones are asked for."""
+    model = build_model(settings, text)
+
+    def loss(params: Any, batch: Any, key: Any) -> Any:
+        logits = model.apply({"params": params}, batch.tokens, None, batch.segments).reshape(batch.tokens.size, -1)
+        target = jnp.zeros(batch.tokens.size, jnp.int32).at[batch.slot].max(batch.target)
+        asked = jnp.zeros(batch.tokens.size).at[batch.slot].max(batch.weight)
+        nats = jnp.sum(asked * cross_entropy(logits, target))
+        masked = training.total(jnp.sum(asked))
+        return nats / masked, {"loss": training.total(nats) / masked}
+
+    return loss
+
+
+def longest_of_batch(lengths: np.ndarray, batch_size: int) -> float:
+    """Return how long the longest sentence of a batch is on average: to which padding to the batch would pad."""
+    whole = len(lengths) // batch_size * batch_size
+    chosen = np.random.default_rng(0).permutation(len(lengths))[:whole]
+    return float(lengths[chosen].reshape(-1, batch_size).max(1).mean())
+
+
+def row_line(row: Mapping[str, Any], first: str) -> str:
+    """Write what was measured of one form. first: the form that it is compared with."""
+    return (
+        f"{row['form']:>9}  {row['median']:8,.0f} tokens/s ({row['min']:,.0f} to {row['max']:,.0f})  "
+        f"{row['over_first']:.1f} x {first}  {row['padding']:.1%} padding  {row['bytes'] / 2**30:.2f} GiB  "
+        f"{row['of_rate']:.0%} of the rate of matrix products  idle {row['idle_share']:.1%}"
+    )

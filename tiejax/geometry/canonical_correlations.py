@@ -1,0 +1,42 @@
+"""Canonical correlations of two embedding tables: how much of each, direction by direction, can be read off the other.
+
+Source: H. Hotelling 1936; of embedding tables, A. Lopardo et al. 2026, arXiv:2603.26663.
+"""
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+from scipy import linalg
+
+from tiejax.geometry.cross_products import CrossProducts, products_of
+from tiejax.geometry.linear_maps import whitening
+from tiejax.geometry.table_rows import Table
+
+
+def canonical_correlations(
+    first: Table, second: Table, products: CrossProducts | None = None
+) -> Float[np.ndarray, "min_width"]:
+    """Return the canonical correlations of two tables, in descending order, in [0, 1].
+
+    The singular values of (X^T X)^(-1/2) X^T Y (Y^T Y)^(-1/2), for tables centred on their means, as many as the narrower is
+    wide. Directions in which a table has no variance correlate with nothing: 0. Where a table is as wide as it has rows, all
+    others are 1, whatever stands in it. products: `cross_products` of the two, where they are known already. ValueError:
+    tables that do not fit.
+    """
+    products = products_of(first, second, None, products)
+    whitened = whitening(products.source_gram).T @ products.cross @ whitening(products.target_gram)
+    if whitened.shape[0] < whitened.shape[1]:
+        whitened = whitened.T
+    # Of the Gram matrix, in less time than an SVD takes; what that loses is far below the rounding of the products.
+    squares = linalg.eigvalsh(whitened.T @ whitened)[::-1] if whitened.size else np.zeros(0)
+    return np.pad(np.sqrt(np.clip(squares, 0, 1)), (0, min(products.cross.shape) - len(squares)))
+
+
+def largest_chance(rows: int, first: int, second: int) -> float:
+    """Return about the largest canonical correlation of unrelated tables of these widths, at most 1.
+
+    sqrt(a (1 - b)) + sqrt(b (1 - a)), a = first / (rows - 1), b = second / (rows - 1) (Wachter 1980).
+    """
+    a, b = (min(width / max(rows - 1, 1), 1.0) for width in (first, second))
+    return 1.0 if a + b >= 1 else math.sqrt(a * (1 - b)) + math.sqrt(b * (1 - a))

@@ -1,0 +1,52 @@
+"""Masked language modelling: from the encoder's states of masked rows to the loss.
+
+The masked tokens of a batch lie in a fixed number of slots (`text.masking`), and logits exist for these alone: those of slot i are
+`table . states[slot_i]`, its loss is `-ln softmax(logits)[target_i]`, counted `weight_i` times.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from tiejax.pretraining.loss import Predicted, predict_slots
+from tiejax.text.masking import MaskedRows
+from tiejax.training.sharding import total
+
+
+def predict_masked(
+    states: Float[Array, "rows length width"],
+    table: Float[Array, "vocabulary width"],
+    masked: MaskedRows,
+    weight: Float[Array, "slots"],
+) -> tuple[Float[Array, ""], Predicted]:
+    """Return the weighted sum of the losses (nats) of the masked tokens, and the prediction of every slot.
+
+    states: the encoder's, of every token. table: the output embedding. weight: how much each slot counts.
+    """
+    return predict_slots(states.reshape(-1, states.shape[-1])[masked.slot], table, masked.target, weight)
+
+
+def masked_loss(
+    states: Float[Array, "rows length width"],
+    table: Float[Array, "vocabulary width"],
+    masked: MaskedRows,
+    weight: Float[Array, "rows"],
+) -> Float[Array, ""]:
+    """Return the mean loss (nats) of the masked tokens of a batch that one device holds; weight: how much each row counts."""
+    of_slot = masked.weight * weight[masked.slot // states.shape[1]]
+    nats, _ = predict_masked(states, table, masked, of_slot)
+    # Of a small batch it may be that nothing is masked.
+    return nats / jnp.maximum(jnp.sum(of_slot), 1)
+
+
+def masked_loss_on_devices(
+    states: Float[Array, "rows length width"], table: Float[Array, "vocabulary width"], masked: MaskedRows
+) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+    """Return this device's share of the mean loss of a batch that the devices of a member hold together, and its metrics.
+
+    The shares add up to the mean (see `training.sharding`). Metrics: `loss` (nats) and `accuracy`, over the whole batch.
+    """
+    nats, predicted = predict_masked(states, table, masked, masked.weight)
+    right = jnp.sum(masked.weight * predicted.correct)
+    number, all_nats, all_right = total((jnp.sum(masked.weight), nats, right))
+    number = jnp.maximum(number, 1)
+    return nats / number, {"loss": all_nats / number, "accuracy": all_right / number}

@@ -1,0 +1,111 @@
+"""The two ways in which a model of EXor is computed.
+
+The *plain* engine feeds sequences of tokens to the model as it is. It takes every architecture, and dropout.
+
+The *fast* engine is for a transformer without positions and dropout. Such a model cannot tell two sequences apart that hold the
+same symbols, so a sequence is written as its multiset: how often each symbol occurs. Attention then runs over the symbols
+instead of the tokens, and equal multisets are computed once and weighted (`models.multiset` has the mathematics). It gives the
+plain engine's losses and gradients up to rounding, about ten times sooner.
+
+Both see the same batches: for a model that sees no order, either engine samples the same outcomes by the same keys, and only
+writes them down in its own form. A model that sees order has a sampler of its own, which keeps the positions.
+
+An engine gives the study: batches, the loss of a batch, and the states of all contexts for the exact risk.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from tiejax import training
+from tiejax.models import LanguageModel, multiset
+from tiejax.studies.exor import multisets
+from tiejax.studies.exor.batches import MaskedSequences, SequenceSampler
+from tiejax.studies.exor.contexts import Contexts
+from tiejax.studies.exor.multisets import MaskedMultisets, MultisetSampler
+from tiejax.studies.exor.task import EXor
+
+PyTree = Any
+Metrics = dict[str, jax.Array]
+# (data key, order key, step, number of the task) -> the batch of that step
+Sample = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainEngine:
+    """Sequences through the model as it is.
+
+    tasks: one, or the doses of an ensemble, by number. ordered: whether the model sees the order of the symbols.
+    """
+
+    model: LanguageModel
+    tasks: Sequence[EXor]
+    ordered: bool
+    dropout: float
+
+    contexts_at_once: ClassVar[int] = 256
+
+    def sampler(self, rows: Int[np.ndarray, "strings bits"], batch_size: int | None) -> Sample:
+        """Return what samples batches of these strings."""
+        if not self.ordered:
+            return MultisetSampler(self.tasks, rows, batch_size).sequences
+        sampler = SequenceSampler(self.tasks[0], rows, batch_size)
+        return lambda data_key, order_key, step, task: sampler.batch(data_key, order_key, step)
+
+    def take(self, sequences: MaskedSequences) -> MaskedSequences:
+        """Return a batch of sequences in this engine's form."""
+        return sequences
+
+    def loss(self, params: PyTree, batch: MaskedSequences, key: jax.Array | None) -> tuple[Float[Array, ""], Metrics]:
+        """Return loss and metrics of a batch. key: of the dropout; without one nothing is dropped."""
+        return training.masked_lm_loss(self._logits, params, batch, key)
+
+    def _logits(self, params: PyTree, batch: MaskedSequences, key: jax.Array | None) -> Float[Array, "batch vocabulary"]:
+        drops = key is not None and self.dropout > 0
+        rngs = {"dropout": key} if drops else None
+        logits: jax.Array = self.model.apply(
+            {"params": params}, batch.tokens, batch.position, deterministic=not drops, rngs=rngs
+        )
+        return logits
+
+    def inputs(self, contexts: Contexts) -> PyTree:
+        """Return what `encode` is asked for these contexts, a tree of arrays `[contexts, ...]`."""
+        return contexts.tokens, contexts.position
+
+    def encode(self, params: PyTree, inputs: PyTree) -> Float[Array, "contexts width"]:
+        """Return h, the state at the mask of each context."""
+        states: jax.Array = self.model.apply({"params": params}, *inputs, method="encode")
+        return states
+
+
+@dataclasses.dataclass(frozen=True)
+class FastEngine:
+    """Multisets of symbols through the multiset form of the model; members as of `PlainEngine`."""
+
+    model: LanguageModel
+    tasks: Sequence[EXor]
+
+    contexts_at_once: ClassVar[int] = 1024
+
+    def sampler(self, rows: Int[np.ndarray, "strings bits"], batch_size: int | None) -> Sample:
+        return MultisetSampler(self.tasks, rows, batch_size).multisets
+
+    def take(self, sequences: MaskedSequences) -> MaskedMultisets:
+        return multisets.count(sequences, self.tasks[0].vocabulary)
+
+    def loss(self, params: PyTree, batch: MaskedMultisets, key: jax.Array | None) -> tuple[Float[Array, ""], Metrics]:
+        logits = multiset.logits(self.model, params, batch.counts, self.tasks[0].mask)
+        return training.asked_loss(logits, batch.asked)
+
+    def inputs(self, contexts: Contexts) -> PyTree:
+        return multisets.occurrences(contexts.tokens, self.tasks[0].vocabulary).T
+
+    def encode(self, params: PyTree, inputs: PyTree) -> Float[Array, "contexts width"]:
+        return multiset.encode(self.model, params, inputs.T, self.tasks[0].mask).T
+
+
+Engine = PlainEngine | FastEngine

@@ -1,0 +1,77 @@
+"""Text files, and folders of them, as documents."""
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tiejax.text.errors import CorpusError
+from tiejax.text.sources import Document, Source, file_size
+
+SUFFIXES = (".txt", ".text", ".md")
+
+
+def is_text(file: str) -> bool:
+    """Return whether a file of this name is read where its folder is a corpus."""
+    return file.lower().removesuffix(".gz").endswith(SUFFIXES)
+
+
+def text_files(name: str) -> list[Path]:
+    """Return the file of this name, or the text files of the folder, by path; raises CorpusError if there are none."""
+    path = Path(name)
+    try:
+        if path.is_file():
+            return [path]
+        if not path.is_dir():
+            raise CorpusError(f"corpus {name}: {'is no file' if path.exists() else 'there is no such file or folder'}")
+        files = [Path(folder, file) for folder, _, files in os.walk(path, onerror=_raise) for file in files if is_text(file)]
+    except OSError as error:
+        raise CorpusError(f"corpus {error.filename or name}: cannot be read: {error.strerror}") from None
+    if not files:
+        wanted = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
+        raise CorpusError(f"corpus {name}: the folder holds no {wanted} nor any .gz of these")
+    return sorted(files, key=lambda file: file.relative_to(path).parts)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+class TextFile(Source):
+    """One document: a file in UTF-8, or such a file as .gz."""
+
+    kind = "_TextFile"
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, str(path)
+
+    @property
+    def size(self) -> int:
+        return file_size(self.path)
+
+    def documents(self) -> Iterator[Document]:
+        (raw,) = self.raw()
+        content, where = raw, "byte"
+        if self.path.name.lower().endswith(".gz"):
+            where = "unpacked byte"
+            try:
+                content = gzip.decompress(raw)
+            except (OSError, EOFError, zlib.error) as error:
+                raise CorpusError(f"corpus {self.path}: is no whole .gz file: {error}") from None
+        if (at := content.find(b"\0")) >= 0:
+            raise CorpusError(f"corpus {self.path}: {where} {at} is NUL: a binary file, or text that is not UTF-8")
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            value = content[error.start]
+            raise CorpusError(
+                f"corpus {self.path}: {where} {error.start} is not UTF-8 (0x{value:02x}: {error.reason})"
+            ) from None
+        yield Document(text.removeprefix("\ufeff"), len(raw))
+
+    def raw(self) -> Iterator[bytes]:
+        try:
+            yield self.path.read_bytes()
+        except OSError as error:
+            raise CorpusError(f"corpus {self.path}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,67 @@
+"""How members lie on devices: seeds over one axis of a mesh, the rows and parameters of a member over the other."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from tiejax.training.ensemble import EnsembleState
+from tiejax.training.sharding import DATA, spec
+
+PyTree = Any
+
+SEEDS = "seeds"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Seeds over the devices of a mesh: padded to a multiple of their number by copies of the last, which nobody reads."""
+
+    mesh: jax.sharding.Mesh
+    seeds: int
+
+    # Of what a feed gives: [seeds, steps of a window, rows, ...].
+    fed_spec = PartitionSpec(SEEDS, None, DATA)
+
+    @classmethod
+    def over_all_devices(cls, seeds: int, devices_each: int) -> "Layout":
+        """Return the layout of so many seeds over all devices, so many to a member; raises ValueError if they do not fit."""
+        if jax.device_count() % devices_each:
+            raise ValueError(f"devices: {jax.device_count()} cannot be shared out {devices_each} to a member")
+        shape = jax.device_count() // devices_each, devices_each
+        return cls(jax.make_mesh(shape, (SEEDS, DATA), axis_types=(jax.sharding.AxisType.Auto,) * 2), seeds)
+
+    @property
+    def padded(self) -> int:
+        """The number of seeds with the copies."""
+        return self.seeds + -self.seeds % self.mesh.shape[SEEDS]
+
+    def pad(self, seeds: Sequence[int]) -> list[int]:
+        """Return the seeds with the copies of the last."""
+        return [*seeds, *[seeds[-1]] * (self.padded - len(seeds))]
+
+    def specs(self, state: PyTree) -> PyTree:
+        """Return how each leaf `[seed, arm, ...]` of the members' state lies on the mesh."""
+        return jax.tree.map(lambda leaf: PartitionSpec(SEEDS, None, *spec(leaf.shape[2:], self.mesh.shape[DATA])), state)
+
+    def place(self, tree: PyTree, specs: PyTree | None = None) -> PyTree:
+        """Deal every leaf out over the devices: its first axis (the seeds), and what `specs` say."""
+
+        def put(leaf: Any, how: PartitionSpec) -> jax.Array:
+            host = np.asarray(leaf)
+            padded = np.concatenate([host, np.repeat(host[-1:], self.padded - self.seeds, axis=0)])
+            return jax.make_array_from_callback(padded.shape, NamedSharding(self.mesh, how), lambda index: padded[index])
+
+        return jax.tree.map(put, tree, jax.tree.map(lambda leaf: PartitionSpec(SEEDS), tree) if specs is None else specs)
+
+    def place_members(self, members: EnsembleState) -> EnsembleState:
+        """Deal members out over the devices; all have the cursor."""
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+        cursor = np.asarray(members.cursor, np.int32)
+        return EnsembleState(
+            self.place(members.state, self.specs(members.state)),
+            jax.make_array_from_callback(cursor.shape, everywhere, lambda index: cursor[index]),
+        )

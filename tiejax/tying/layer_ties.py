@@ -1,0 +1,62 @@
+"""The ties of a stack while an agent chooses them, by one of two rules: resolved ties, or those of the published code.
+
+resolved: what a user expects. A copy of a copy has its owner, the copies of a layer that becomes a copy follow it, and a layer
+that becomes independent has weights of its own. published: `published_rule`, where a table compares both.
+"""
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool
+
+from tiejax.tying import published_rule
+from tiejax.tying.owner import LayerTies, Storage, Wiring, choose_owner, independent, places, sends_gradient, stack_size
+
+Rule = Literal["resolved", "published"]
+Start = Literal["tied", "independent", "frozen-random"]
+Gradient = Literal["all", "owner"]
+
+
+def start_ties(layers: int, start: Start, rule: Rule) -> LayerTies:
+    """Return the ties before the first choice.
+
+    tied: all are copies of layer 0. independent: none is a copy. frozen-random, as the published code starts: none is a copy,
+    those above layer 0 are frozen as they were drawn, and the agent is told that they are copies of layer 0.
+    """
+    own, of_first, every = independent(layers), np.zeros(layers, np.int32), np.ones(layers, bool)
+    if start == "independent":
+        return LayerTies(own, every, own)
+    if start == "frozen-random":
+        return LayerTies(own, own == 0, of_first)
+    return published_rule.start_tied(layers) if rule == "published" else LayerTies(of_first, every, of_first)
+
+
+def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
+    """Return the ties after an action: `layer` copies the earlier layer `choice` or, if that is itself, is independent."""
+    if rule == "published":
+        return published_rule.choose(ties, layer, choice)
+    return choose_resolved(ties, layer, choice)
+
+
+def choose_resolved(ties: LayerTies, layer: int, choice: int) -> LayerTies:
+    """Return the ties after an action by resolved ties: owners as `choose_owner` has them, and the agent is told these.
+
+    A layer that has started frozen trains from the first choice for it on, and until then is told of otherwise than as it is.
+    """
+    owner = choose_owner(ties.owner, layer, choice)
+    trains = ties.trains | (np.arange(len(owner)) == layer)
+    return LayerTies(owner, trains, np.where(trains, owner, ties.observation).astype(np.int32))
+
+
+def wiring(ties: LayerTies, storage: Storage, gradient: Gradient, rule: Rule) -> Wiring:
+    """Return what a step is told.
+
+    gradient: weights are trained by `all` layers that read them, or by the `owner` alone; the published rule has its own.
+    """
+    if rule == "published":
+        return published_rule.wiring(ties, storage)
+    reads = places(ties.owner, storage)
+    # Frozen weights stay frozen, whoever else reads them.
+    sends: Bool[np.ndarray, "layers"] = sends_gradient(ties.owner, gradient) & ties.trains[ties.owner]
+    trained = np.bincount(reads[sends], minlength=stack_size(ties.owner, storage))
+    return Wiring(reads, sends, np.minimum(trained, 1).astype(np.int32))
