@@ -25,9 +25,8 @@ import jaxtyping
 import pytest
 
 # Before any test imports them: every annotated signature of these packages is then checked at each call.
-jaxtyping.install_import_hook(
-    ["tiejax.tying", "tiejax.models", "tiejax.data", "tiejax.training", "tiejax.analysis"], "beartype.beartype"
-)
+ROOMS = ("tying", "models", "text", "training", "pretraining", "hub", "geometry", "statistics", "studies")
+jaxtyping.install_import_hook([f"tiejax.{room}" for room in ROOMS], "beartype.beartype")
 
 
 @pytest.fixture

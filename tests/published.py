@@ -14,8 +14,8 @@ import numpy as np
 
 from tiejax import training, tying
 from tiejax.models import BidirectionalLSTM, LanguageModel, Mixer, Transformer
-from tiejax.studies.exor import task as exor
-from tiejax.studies.exor.batches import Batch
+from tiejax.studies.exor.batches import MaskedSequences
+from tiejax.studies.exor.task import split
 
 LENGTH, VOCABULARY = 8, 7
 DRAWS = 300  # of initial values, where their distribution is tested
@@ -142,17 +142,17 @@ def random_tokens(number: int) -> np.ndarray:
     return (np.random.default_rng(0).random((number, LENGTH)) * VOCABULARY).astype(np.int32)
 
 
-def visits(steps: int) -> Batch:
-    """Return batches of the whole training split in the main arm, stacked over steps, drawn by numpy."""
+def visits(steps: int) -> MaskedSequences:
+    """Return batches of the whole training split in the variant main, stacked over steps, drawn by numpy."""
     rng = np.random.default_rng(1)
-    strings = exor.split(7)["train"]
+    strings = split(7)["train"]
     shape = (steps, *strings.shape)
     spelled = np.where(strings == 0, rng.random(shape) >= 0.1, 2 + (rng.random(shape) >= 0.5)).astype(np.int32)
     parity = np.broadcast_to(4 + strings.sum(1) % 2, shape[:2])[..., None]
     position = (rng.random(shape[:2]) * 7).astype(np.int32)
     target = np.take_along_axis(spelled, position[..., None], axis=2)[..., 0]
     np.put_along_axis(spelled, position[..., None], 6, axis=2)
-    return Batch(np.concatenate([spelled, parity], axis=2).astype(np.int32), position, target)
+    return MaskedSequences(np.concatenate([spelled, parity], axis=2).astype(np.int32), position, target)
 
 
 def logits_everywhere(model: LanguageModel, params: dict, tokens: np.ndarray) -> np.ndarray:
@@ -173,7 +173,9 @@ def _everywhere(model: LanguageModel) -> Callable[[dict, jax.Array], jax.Array]:
     return apply
 
 
-def train(model: LanguageModel, params: dict, batches: Batch, how: str, protocol: Protocol) -> tuple[np.ndarray, dict]:
+def train(
+    model: LanguageModel, params: dict, batches: MaskedSequences, how: str, protocol: Protocol
+) -> tuple[np.ndarray, dict]:
     """Train with the library's own step and optimizer; return the loss before every update and the final full parameters.
 
     how: `untied`; `stored`, the tied table stored once; `switched`, both tables stored and the tie switched on at run time.
@@ -184,14 +186,14 @@ def train(model: LanguageModel, params: dict, batches: Batch, how: str, protocol
 
 
 @functools.cache  # parity and golden tests start from different weights and share a compilation
-def _training(model: LanguageModel, how: str, protocol: Protocol) -> Callable[[dict, Batch], tuple]:
+def _training(model: LanguageModel, how: str, protocol: Protocol) -> Callable[[dict, MaskedSequences], tuple]:
     stored_ties = TIES if how == "stored" else ()
     switched_ties = TIES if how == "switched" else ()
 
-    def logits(stored: dict, batch: Batch, key: jax.Array) -> jax.Array:
+    def logits(stored: dict, batch: MaskedSequences, key: jax.Array) -> jax.Array:
         return model.apply({"params": tying.view(stored, stored_ties)}, batch.tokens, batch.position)
 
-    def loss(stored: dict, batch: Batch, key: jax.Array) -> tuple:
+    def loss(stored: dict, batch: MaskedSequences, key: jax.Array) -> tuple:
         return training.masked_lm_loss(logits, stored, batch, key)
 
     schedule = training.cosine_cycle(protocol.maximum, protocol.minimum, protocol.half_period)
@@ -199,13 +201,13 @@ def _training(model: LanguageModel, how: str, protocol: Protocol) -> Callable[[d
     step = training.make_step(loss, optimizer, switched_ties)
 
     @jax.jit
-    def run(params: dict, batches: Batch) -> tuple:
+    def run(params: dict, batches: MaskedSequences) -> tuple:
         if how == "switched":
             params = tying.copy_to_targets(params, params, TIES, True)
         stored = tying.store(params, stored_ties)
         start = training.TrainState(stored, optimizer.init(stored))
 
-        def visit(state: training.TrainState, batch: Batch) -> tuple:
+        def visit(state: training.TrainState, batch: MaskedSequences) -> tuple:
             state, metrics = step(state, batch, jax.random.key(0), True)
             return state, metrics["loss"]
 

@@ -1,17 +1,19 @@
 """Run directories: who may write where, what a command may go on with, and what it leaves alone."""
 
 import dataclasses
+import json
 import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from directories import here, make_run, read, refused
 from processes import assert_refused, command_here, end, start, start_python, tree, wait_until
 
 from tiejax.runs import resume, run_directory
-from tiejax.runs.run_directory import RunDirectory
+from tiejax.runs.run_directory import RunDirectory, plain
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.exor.settings import STUDY, Settings
 
@@ -140,7 +142,8 @@ main(STUDY, sys.argv[1:])
 
 def test_resume_takes_the_configuration_of_the_run(here):
     make_run(here / "run", steps=50, bits=4, seeds=[3, 7], variant="dh")
-    started = dataclasses.replace(Settings(steps=50, bits=4, seeds=[3, 7], variant="dh").resolved(), out=str(here / "run"))
+    # Where it is named now: a run directory may have been moved.
+    started = dataclasses.replace(Settings(steps=50, bits=4, seeds=[3, 7], variant="dh").resolved(), out="run")
     assert read("--out", "run", "--resume") == started
     assert read("--out", "run", "--resume", "--bits", "4", "--variant=dh") == started
     # A null stands for the default that the run was started with.
@@ -188,3 +191,66 @@ def test_resume_of_a_finished_run_says_so(here, monkeypatch, capsys):
     assert len(ended.out.splitlines()) == 1
     assert "finished" in ended.out
     assert tree(here) == before
+
+
+# A run directory says which study made it.
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, ("run.json", "earlier version")),
+        ("{", ("run.json", "damaged")),
+        ('["exor", 2]', ("run.json", "damaged")),
+        ('{"study": "exor"}', ("run.json", "damaged")),
+        ('{"study": "exor", "format": 1}', ("format 1", "format 2")),
+        ('{"study": "text_mlm", "format": 2}', ("one of text_mlm", "no run of exor")),
+    ],
+)
+@pytest.mark.parametrize("switch", ["--resume", "--overwrite"])
+def test_a_run_of_another_study_or_version_is_left_alone(here, refused, content, words, switch):
+    path = make_run(here / "run")
+    (path / "run.json").unlink()
+    if content is not None:
+        (path / "run.json").write_text(content)
+    refused(["--out", "run", switch], switch, "run", *words)
+
+
+def test_a_run_says_which_study_made_it(here):
+    path = make_run(here / "run")
+    assert json.loads((path / "run.json").read_text()) == {"study": "exor", "format": 2}
+    assert RunDirectory.study(path) == "exor"
+
+
+def test_killed_between_kind_and_configuration_a_directory_is_new(here):
+    make_run(here / "run")
+    for entry in (here / "run").iterdir():
+        if entry.name not in ("run.json", ".lock"):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    assert RunDirectory.state(here / "run") == "new"
+
+
+def test_plain_makes_json_of_numpy_and_what_is_not_finite():
+    value = {"a": np.float32(0.5), "b": [np.nan, np.inf, np.int64(3)], "c": (np.bool_(True), None), 4: "x"}
+    assert json.loads(json.dumps(plain(value), allow_nan=False)) == {
+        "a": 0.5,
+        "b": [None, None, 3],
+        "c": [True, None],
+        "4": "x",
+    }
+
+
+def test_metrics_are_named_arrays_without_pickles(tmp_path):
+    run = RunDirectory(tmp_path, lock=None)
+    arrays = {"distance": np.arange(6.0).reshape(2, 3), "splits": np.array(["train", "test"])}
+    run.write_metrics(arrays)
+    with np.load(tmp_path / "metrics.npz", allow_pickle=False) as found:
+        assert set(found) == set(arrays)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(found[name], array)
+
+
+def test_results_refuse_nan(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        RunDirectory(tmp_path, lock=None).write_results({"x": float("nan")})
+    assert not (tmp_path / "results.json").exists()

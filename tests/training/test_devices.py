@@ -7,7 +7,9 @@ import socket
 
 import numpy as np
 import pytest
-from processes import SCRIPT, end, start, start_python, wait_until
+from processes import end, start, start_python, wait_until
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = ["--seeds", 3, "--steps", 500, "--record_every", 50, "--exact_every", 100, "--half_period", 200]
 
@@ -15,15 +17,15 @@ SETTINGS = ["--seeds", 3, "--steps", 500, "--record_every", 50, "--exact_every",
 RUN = """
 import dataclasses, sys
 import numpy as np
-sys.path.insert(0, sys.argv[1])
-from experiments import exor
+from tiejax.studies.exor.ensemble import build_ensemble, named_arrays
+from tiejax.studies.exor.settings import Settings
 from tiejax.training import Recorder, train
-config = exor.Config(seeds=3, steps=500, record_every=50, exact_every=100, half_period=200).resolved()
-ensemble = exor.build_ensemble(config)
+settings = Settings(seeds=3, steps=500, record_every=50, exact_every=100, half_period=200).resolved()
+ensemble = build_ensemble(settings)
 batch = Recorder(100, lambda params, batch, seed_key, step: batch._asdict())
 ensemble = dataclasses.replace(ensemble, recorders={**ensemble.recorders, "batch": batch})
-records = train(ensemble, config.seed_list).records
-np.savez(sys.argv[2], **records.pop("batch"), **{"run_" + name: a for name, a in exor.named_arrays(records, config).items()})
+records = train(ensemble, settings.seed_list).records
+np.savez(sys.argv[1], **records.pop("batch"), **{"run_" + name: a for name, a in named_arrays(records, settings).items()})
 """
 
 
@@ -50,7 +52,7 @@ def on_one(tmp_path_factory):
 
 
 def by_script(folder, number):
-    ended = end(start_python("-c", RUN, SCRIPT.parents[1], folder / "found.npz", env=on_devices(number)))
+    ended = end(start_python("-c", RUN, folder / "found.npz", env=on_devices(number)))
     assert ended.status == 0, ended.err
     found = load(folder / "found.npz")
     run = {name.removeprefix("run_"): found.pop(name) for name in list(found) if name.startswith("run_")}

@@ -10,9 +10,8 @@ from jax.sharding import PartitionSpec
 from tiejax.studies.exor import contexts, task
 from tiejax.studies.exor import settings as exor_settings
 from tiejax.studies.text_mlm import settings as text_settings
-from tiejax.studies.text_mlm.text import StepPlan
 
-BACKWARD_TOO = 3  # the backward pass has twice the matrix products of the forward pass
+BACKWARD_TOO = 3  # the backward pass takes the matrix products of the forward pass twice
 
 
 def device_rates() -> dict[str, float]:
@@ -77,12 +76,11 @@ def exor_floor(work: dict[str, float], rates: dict[str, float]) -> dict[str, flo
     return {"arithmetic": 1 / arithmetic, "memory": rates["bytes"] / work["bytes"]}
 
 
-def text_flops(settings: text_settings.Settings, vocabulary: int, planned: StepPlan, everywhere: bool) -> float:
+def text_flops(settings: text_settings.Settings, vocabulary: int, places: int, asked: int) -> float:
     """Return the flops of the matrix products of one model-step on text, forward and twice backward.
 
-    vocabulary: ids that are predicted, twins among them. everywhere: logits at every place, not at the masked ones alone.
+    vocabulary: ids that are predicted, twins among them. places: of all rows, padding among them. asked: places with logits.
     """
-    width, places = settings.width, planned.rows * settings.max_length
+    width = settings.width
     layer = 2 * (4 * width**2 + 2 * width * settings.feed_forward) + 4 * settings.max_length * width
-    asked = places if everywhere else planned.slots * planned.mesh
     return float(BACKWARD_TOO) * (places * settings.layers * layer + asked * 2 * vocabulary * width)

@@ -18,8 +18,8 @@ from tiejax.pretraining.loss import predict_slots
 from tiejax.runs.console import Console
 from tiejax.studies.layer_tying.model import build
 from tiejax.studies.layer_tying.settings import Settings
-from tiejax.studies.layer_tying.text import Batch
-from tiejax.training.layered import Layered, stack_of
+from tiejax.studies.layer_tying.text import BlockBatch
+from tiejax.training.layered import Layered
 
 
 def run(settings: LayersBench, console: Console) -> None:
@@ -47,7 +47,7 @@ class TimedForm:
     owner: the layer whose weights each layer has at the start. layered: what is compiled, which forms may share.
     """
 
-    def __init__(self, layered: Layered, owner: tying.Owner, storage: Storage, batch: Batch) -> None:
+    def __init__(self, layered: Layered, owner: tying.Owner, storage: Storage, batch: BlockBatch) -> None:
         self.layered, self.owner, self.storage, self._batch = layered, owner, storage, batch
         self._state = layered.start(jax.random.key(0), owner)
 
@@ -89,7 +89,7 @@ def make_forms(settings: LayersBench, layers: int) -> dict[str, TimedForm]:
     """Return the models of so many layers that are compared, by name, before their first step."""
     device, rng = jax.devices()[0], np.random.default_rng(0)
     tokens = rng.integers(0, settings.vocab_size, (settings.batch_size, settings.context)).astype(np.uint16)
-    batch = Batch(tokens, np.ones(settings.batch_size, np.float32), jax.random.key(0))
+    batch = BlockBatch(tokens, np.ones(settings.batch_size, np.float32), jax.random.key(0))
     untied, tied = tying.independent(layers), tying.static_map("sequence", layers, distinct_layers(settings, layers))
 
     def layered(storage: Storage, loss: Callable[..., Any] | None = None) -> Layered:
@@ -119,11 +119,11 @@ def without_owners(settings: Settings) -> Callable[..., Any]:
         hidden_dropout=False,
     )
 
-    def loss(params: Any, batch: Batch, key: Any, reads: Any, sends: Any) -> Any:
+    def loss(params: Any, batch: BlockBatch, key: Any, reads: Any, sends: Any) -> Any:
         tokens = batch.tokens.astype(jnp.int32)
         x = params["embed"]["embedding"][tokens] + params["positions"]["embedding"]
         body = jax.checkpoint(lambda x, weights: (layer.apply({"params": weights}, x), None))
-        x, _ = jax.lax.scan(body, x, stack_of(params))
+        x, _ = jax.lax.scan(body, x, params["encoder"]["layers"])
         norm: nn.Module = layer_norm("final_norm")
         states = jnp.asarray(norm.apply({"params": params["encoder"]["final_norm"]}, x))[:, :-1].reshape(-1, settings.width)
         target = tokens[:, 1:].reshape(-1)

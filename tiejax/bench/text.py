@@ -12,10 +12,11 @@ from tiejax import training
 from tiejax.bench.arithmetic import device_rates, text_flops
 from tiejax.bench.settings import ENDLESS, Form, TextBench
 from tiejax.bench.timing import TimedEnsemble, spread, write_results
+from tiejax.pretraining.step_plan import StepPlan
 from tiejax.runs.console import Console
 from tiejax.studies.text_mlm.ensemble import build_ensemble, build_model
 from tiejax.studies.text_mlm.settings import Settings
-from tiejax.studies.text_mlm.text import StepPlan, Text, prepare
+from tiejax.studies.text_mlm.text import Text, prepare
 from tiejax.training.loss import cross_entropy
 
 
@@ -48,7 +49,8 @@ def measure_form(settings: TextBench, form: Form, console: Console) -> dict[str,
     steps = max(1, round(settings.seconds / ensemble.train(1).seconds))
     models = 2 * settings.seeds
     times = [ensemble.train(steps) for _ in range(settings.repeats)]
-    flops = text_flops(study, text.twins.vocabulary, planned, everywhere=form == "published")
+    places, slots = planned.rows * study.max_length, planned.slots * planned.mesh
+    flops = text_flops(study, text.twins.vocabulary, places, asked=places if form == "published" else slots)
     return {
         "form": form,
         "models": models,
@@ -57,7 +59,7 @@ def measure_form(settings: TextBench, form: Form, console: Console) -> dict[str,
         "padding": planned.padding,
         "row_length": study.max_length,
         "longest_of_batch": longest_of_batch(np.diff(text.train.offsets), settings.batch_size),
-        "slots": planned.slots * planned.mesh,
+        "slots": slots,
         "compile_s": ensemble.compile_s,
         "bytes": ensemble.memory_bytes,
         "idle_share": 1 - sum(timed.worked_s for timed in times) / sum(timed.seconds for timed in times),

@@ -39,6 +39,8 @@ class Visits(torch.utils.data.Dataset[Any]):
 
     def __init__(self, exor: task.EXor) -> None:
         self._exor, self._rows = exor, task.split(exor.bits)["train"].tolist()
+        # Of the bit 0 and of the bit 1: symbols and their probabilities.
+        self._spellings = (exor.spellings["zero"], exor.zero), (exor.spellings["one"], exor.one)
         self._rng = random.Random(0)
 
     def __len__(self) -> int:
@@ -46,8 +48,7 @@ class Visits(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Any, int, int]:
         exor, rng, bits = self._exor, self._rng, self._rows[index]
-        spellings = (exor.spellings["zero"], exor.zero), (exor.spellings["one"], exor.one)
-        spelled = [rng.choices(*spellings[bit])[0] for bit in bits]
+        spelled = [rng.choices(*self._spellings[bit])[0] for bit in bits]
         position = rng.randrange(len(bits))
         target = spelled[position]
         spelled[position] = exor.mask

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, normalizers
 from tiejax.hub.checkpoint import read_json
 from tiejax.hub.errors import CheckpointError
 from tiejax.text.errors import CorpusError, first_line
-from tiejax.text.tokenizer import bpe, byte_level, in_parts, load, together
+from tiejax.text.tokenizer import bpe, byte_level, in_batches, in_parts, load
 
 # Long documents are encoded in parts.
 CHARACTERS = 2**18
@@ -86,7 +86,7 @@ def count_tokens(
         raise CorpusError(f"corpus: {tokens.file} alone cannot split a text; merges.txt or tokenizer.json must be beside it")
     counts = np.zeros(rows, np.int64)
     parts = (part for document in documents for part in in_parts(tokens.tokenizer, document, CHARACTERS))
-    for batch in together(parts, TOGETHER):
+    for batch in in_batches(parts, TOGETHER):
         for encoding in tokens.tokenizer.encode_batch_fast(batch, add_special_tokens=False):
             found = np.bincount(np.asarray(encoding.ids, np.int64), minlength=rows)
             if len(found) > rows:

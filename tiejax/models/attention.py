@@ -19,9 +19,9 @@ def has_fused(capability: float | None, dtype: jnp.dtype, width: int, length: in
 
 
 def _capability() -> float | None:
-    found = getattr(jax.devices()[0], "compute_capability", None) if jax.default_backend() == "gpu" else None
+    capability = getattr(jax.devices()[0], "compute_capability", None) if jax.default_backend() == "gpu" else None
     try:
-        return None if found is None else float(found)
+        return None if capability is None else float(capability)
     except ValueError:  # other makers' names
         return None
 

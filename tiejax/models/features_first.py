@@ -33,8 +33,8 @@ class Linear(nn.Module):
         if chosen is None:
             y = kernel.T @ x.reshape(x.shape[0], -1) + bias[:, None]
             return y.reshape(self.features, *x.shape[1:])
-        own = (kernel @ chosen).reshape(x.shape[0], *[1] * (x.ndim - 2), -1)
-        return jnp.sum(own * x, axis=0) + bias @ chosen
+        of_chosen = (kernel @ chosen).reshape(x.shape[0], *[1] * (x.ndim - 2), -1)
+        return jnp.sum(of_chosen * x, axis=0) + bias @ chosen
 
 
 def lookup(table: Float[Array, "vocabulary width"], tokens: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:

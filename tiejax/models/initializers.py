@@ -11,7 +11,7 @@ LAYER_NORM_EPSILON = 1e-5  # torch's; Flax's own default is 1e-6
 
 
 def uniform(bound: float) -> jax.nn.initializers.Initializer:
-    """Draw from the uniform distribution on [-bound, bound)."""
+    """Return an initializer that samples the uniform distribution on [-bound, bound)."""
 
     def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
         return jax.random.uniform(key, shape, dtype, -bound, bound)

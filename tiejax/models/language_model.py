@@ -73,7 +73,7 @@ class LanguageModel(nn.Module):
     def _embed(
         self, tokens: Int[Array, "batch length"], segments: Integer[Array, "batch length"] | None, deterministic: bool
     ) -> Float[Array, "batch length width"]:
-        """Return what the encoder is given: rows of the input table, with positions, a LayerNorm and dropout where asked for."""
+        """Return what the encoder is given: rows of the input table, with positions, LayerNorm and dropout where asked for."""
         x = features_first.lookup(self.embed.embedding, tokens)
         if self.padding is not None:
             x = jnp.where((tokens == self.padding)[..., None], jax.lax.stop_gradient(x), x)

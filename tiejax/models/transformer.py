@@ -132,9 +132,9 @@ def visible(
 
 
 class Use(NamedTuple):
-    """One layer of the depth, or all of them: its number, the place in the stack that it reads, whether it sends it gradient."""
+    """A layer of the depth, or several: its number, the place in the stack that it reads, whether it sends that gradient."""
 
-    index: Int32[Array, "*layers"]
+    layer: Int32[Array, "*layers"]
     reads: Int32[Array, "*layers"]
     sends: Bool[Array, "*layers"]
 
@@ -191,9 +191,9 @@ class Transformer(nn.Module):
         def at_position(x: jax.Array, use: Use) -> jax.Array:
             return apply(x, use, position)
 
-        index = jnp.arange(self.layers, dtype=jnp.int32)
-        reads = index if owner is None else jnp.asarray(owner)
-        uses = Use(index, reads, jnp.ones(self.layers, bool) if sends is None else jnp.asarray(sends))
+        every = jnp.arange(self.layers, dtype=jnp.int32)
+        reads = every if owner is None else jnp.asarray(owner)
+        uses = Use(every, reads, jnp.ones(self.layers, bool) if sends is None else jnp.asarray(sends))
         if self.rematerialise and position is None:
             # Scanned with the others, the last layer adds no gradient of the whole stack of its own.
             x = self._scan(at_every_position, x, uses)
@@ -249,7 +249,7 @@ class Transformer(nn.Module):
             weights = jax.tree.map(lambda leaf: jnp.asarray(leaf)[use.reads], stack)
             if gated:
                 weights = jax.tree.map(lambda leaf: jnp.where(use.sends, leaf, jax.lax.stop_gradient(leaf)), weights)
-            rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, use.index)}
+            rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, use.layer)}
             return jnp.asarray(layer.apply({"params": weights}, x, position, segments, deterministic, rngs=rngs))
 
         return apply

@@ -53,6 +53,7 @@ def predict_slots(
 
 
 def _in_chunks(size: int, *leaves: jax.Array) -> list[jax.Array]:
+    """Return leaves `[slots, ...]` as `[chunks, size, ...]`."""
     return [leaf.reshape(-1, size, *leaf.shape[1:]) for leaf in leaves]
 
 
@@ -67,12 +68,13 @@ def _predicted(logits: jax.Array, target: jax.Array) -> Predicted:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _chunked(size: int, *parts: jax.Array) -> tuple[jax.Array, Predicted]:
+    """Return the sum and the predictions; parts: states, table, target, weight, of a multiple of `size` slots."""
     states, table, target, weight = parts
 
-    def one(chunk: list[jax.Array]) -> Predicted:
+    def predict(chunk: list[jax.Array]) -> Predicted:
         return _predicted(_logits(chunk[0], table), chunk[1])
 
-    predicted = jax.lax.map(one, _in_chunks(size, states, target))
+    predicted = jax.lax.map(predict, _in_chunks(size, states, target))
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1), predicted)
     return jnp.sum(weight * flat.cross_entropy), flat
 
@@ -80,17 +82,17 @@ def _chunked(size: int, *parts: jax.Array) -> tuple[jax.Array, Predicted]:
 def _chunked_forward(size: int, *parts: jax.Array) -> tuple[tuple[jax.Array, Predicted], tuple[jax.Array, jax.Array]]:
     states, table, target, weight = parts
 
-    def one(table_gradient: jax.Array, chunk: list[jax.Array]) -> tuple[jax.Array, tuple[Predicted, jax.Array]]:
-        its_states, its_target, its_weight = chunk
-        logits = _logits(its_states, table)
-        predicted = _predicted(logits, its_target)
-        at_target = jnp.arange(len(table)) == its_target[:, None]
-        gradient = ((jax.nn.softmax(logits, axis=-1) - at_target) * its_weight[:, None]).astype(its_states.dtype)
-        more = jnp.matmul(gradient.T, its_states, preferred_element_type=table.dtype)
-        return table_gradient + more, (predicted, gradient @ table.astype(gradient.dtype))
+    def add(table_gradient: jax.Array, chunk: list[jax.Array]) -> tuple[jax.Array, tuple[Predicted, jax.Array]]:
+        states, target, weight = chunk
+        logits = _logits(states, table)
+        predicted = _predicted(logits, target)
+        at_target = jnp.arange(len(table)) == target[:, None]
+        gradient = ((jax.nn.softmax(logits, axis=-1) - at_target) * weight[:, None]).astype(states.dtype)
+        of_chunk = jnp.matmul(gradient.T, states, preferred_element_type=table.dtype)
+        return table_gradient + of_chunk, (predicted, gradient @ table.astype(gradient.dtype))
 
     chunks = _in_chunks(size, states, target, weight)
-    table_gradient, (predicted, state_gradient) = jax.lax.scan(one, jnp.zeros_like(table), chunks)
+    table_gradient, (predicted, state_gradient) = jax.lax.scan(add, jnp.zeros_like(table), chunks)
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1), predicted)
     loss = jnp.sum(weight * flat.cross_entropy)
     return (loss, flat), (state_gradient.reshape(states.shape), table_gradient)

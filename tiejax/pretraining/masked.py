@@ -1,7 +1,7 @@
 """Masked language modelling: from the encoder's states of masked rows to the loss.
 
-The masked tokens of a batch lie in a fixed number of slots (`text.masking`), and logits exist for these alone: those of slot i are
-`table . states[slot_i]`, its loss is `-ln softmax(logits)[target_i]`, counted `weight_i` times.
+The masked tokens of a batch lie in a fixed number of slots (see `text.masking`), and logits exist for these alone. Slot i has
+the logits `table . states[slot_i]` and the loss `-ln softmax(logits)[target_i]`, which counts `weight_i` times.
 """
 
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
 """Scalars of every member as TensorBoard event files, by tensorboardX: no TensorFlow.
 
-To be imported where event files are asked for: tensorboardX imports torch where there is one.
+To be loaded where event files are asked for: tensorboardX imports torch where there is one.
 """
 
 import time
@@ -16,13 +16,12 @@ from tensorboardX.proto.summary_pb2 import Summary
 class EventFiles:
     """One folder of event files a member (`untied-seed-3`), which TensorBoard overlays as runs.
 
-    first_step: the step a run starts or resumes from. Points of this step and later that an earlier process left in `folder`
-    vanish from TensorBoard.
+    Points that an earlier process left in `folder` vanish from TensorBoard: a run that is resumed writes them again.
     """
 
-    def __init__(self, folder: Path, seeds: Sequence[int], arms: Sequence[str], first_step: int = 0) -> None:
+    def __init__(self, folder: Path, seeds: Sequence[int], arms: Sequence[str]) -> None:
         # tensorboardX's SummaryWriter would start a thread and a pipe a member.
-        self._writers = [[_opened(folder / f"{arm}-seed-{seed}", first_step) for arm in arms] for seed in seeds]
+        self._writers = [[_opened(folder / f"{arm}-seed-{seed}") for arm in arms] for seed in seeds]
 
     def write(self, records: Mapping[str, np.ndarray], steps: np.ndarray) -> None:
         """Append points, on disk when this returns: records `[record, seed, arm]` by name, at steps `[record]`."""
@@ -43,9 +42,9 @@ class EventFiles:
                 writer.close()
 
 
-def _opened(folder: Path, first_step: int) -> EventsWriter:
+def _opened(folder: Path) -> EventsWriter:
     folder.mkdir(parents=True, exist_ok=True)
-    # A file's name tells whole seconds: without the step, a run resumed within the same one would overwrite its own points.
-    writer = EventsWriter(str(folder / "events"), f".{first_step}")
-    writer.write_event(Event(step=first_step, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
+    writer = EventsWriter(str(folder / "events"))
+    # TensorBoard forgets what earlier files hold of this step and later ones.
+    writer.write_event(Event(step=0, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
     return writer

@@ -7,26 +7,11 @@ from typing import Any
 
 import jinja2
 
+from tiejax.reporting.figures import RC
 from tiejax.reporting.words import cells, number
 
-
-def embed(png: Path) -> str:
-    """Return a PNG file as a data address, so that the page needs no other file."""
-    return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
-
-
-def template(name: str, folder: Path | None = None) -> jinja2.Template:
-    """Return a template of `folder` (default: this one), which escapes what it is given and raises where something is missing."""
-    own = Path(__file__).parent
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([folder or own, own]),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(cells=cells, number=number)
-    return environment.get_template(name)
+TEMPLATE = Path(__file__).with_name("page.html.j2")
+CSS_PIXELS_PER_INCH = 112  # a little over the 96 of print, so that the text of plots is read beside that of the page
 
 
 def render(
@@ -37,23 +22,51 @@ def render(
     notes: Sequence[str],
     claims: Mapping[str, Sequence[Mapping[str, Any]]],
     figures: Sequence[tuple[str, Path]],
-    numbers: Mapping[str, tuple[Sequence[str], Sequence[Sequence[str]]]],
+    numbers: Mapping[str, Sequence[Any]],
     reproduce: Mapping[str, str],
+    template: Path = TEMPLATE,
+    **more: Any,
 ) -> str:
     """Return the page.
 
-    finding: what was found, a sentence or two made from the verdicts. claims: heading -> rows as `assess` gives them.
-    figures: (caption, PNG file); the first stands beside the finding. numbers: heading -> (columns, rows). reproduce: what to
-    run, where and with what, by name.
+    finding: what was found, a sentence or two made from the verdicts. setting: what was run, in words, by name. claims:
+    heading -> rows as `statistics.claims.assess` gives them. figures: (caption, PNG file); the first stands beside the
+    finding. numbers: heading -> (columns, rows). reproduce: what to run, where and with what, by name.
+    template: a file that extends `page.html.j2` and may ask for `more`.
     """
-    return template("page.html.j2").render(
+    return _template(template).render(
         title=title,
         question=question,
         finding=finding,
         setting=setting,
         notes=notes,
         claims=claims,
-        figures=[(caption, embed(png)) for caption, png in figures],
+        figures=[(caption, embed(png), _width(png)) for caption, png in figures],
         numbers=numbers,
         reproduce=reproduce,
+        **more,
     )
+
+
+def embed(png: Path) -> str:
+    """Return a PNG file as a data address, so that the page needs no other file."""
+    return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
+
+
+def _width(png: Path) -> int:
+    """Return how wide a PNG file is to be shown, in CSS's pixels: as many inches as it was plotted for."""
+    # Of a PNG file, bytes 16 to 19 are its width.
+    return round(int.from_bytes(png.read_bytes()[16:20]) * CSS_PIXELS_PER_INCH / RC["savefig.dpi"])
+
+
+def _template(file: Path) -> jinja2.Template:
+    """Return a template, which escapes what it is given and raises where something is missing."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([file.parent, TEMPLATE.parent]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(cells=cells, number=number)
+    return environment.get_template(file.name)

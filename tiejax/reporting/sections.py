@@ -1,4 +1,4 @@
-"""The parts that the pages of several studies share: tables of numbers, settings in words, how to reproduce."""
+"""What the pages of several studies share: tables of final values, settings in words, how to reproduce."""
 
 import math
 from collections.abc import Mapping
@@ -9,20 +9,23 @@ import numpy as np
 from tiejax.reporting.words import duration
 
 
-def flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
-    """Return the arrays of a nested mapping by their names in words; entries that are None are left out."""
-    rows: dict[str, np.ndarray] = {}
+def arrays_in_words(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+    """Return the arrays of a nested mapping, each by the words on the way to it: `{"loss": {"test": x}}` as `loss, test`.
+
+    None is left out; a null among numbers, as in an empty split, becomes NaN.
+    """
+    arrays: dict[str, np.ndarray] = {}
     for name, value in entry.items():
         words = prefix + name.replace("_", " ")
         if isinstance(value, Mapping):
-            rows |= flat(value, f"{words}, ")
+            arrays |= arrays_in_words(value, f"{words}, ")
         elif value is not None:
-            rows[words] = np.asarray(value, dtype=float)  # null, as in an empty split, becomes NaN
-    return rows
+            arrays[words] = np.asarray(value, dtype=float)
+    return arrays
 
 
-def medians(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarray]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the report's table of medians and quartiles over seeds, values `[seed]` by name."""
+def medians_table(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarray]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows: medians and quartiles over seeds of both arms and their difference, `[seed]` by name."""
     rows = []
     for name in untied:
         row = [name]
@@ -33,8 +36,8 @@ def medians(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarray]) ->
     return ["", "untied", "tied", "tied - untied"], rows
 
 
-def performance(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Write a run's times for the page's setting; nothing if this process trained nothing."""
+def timing_words(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
+    """Write how long a run took, for the page's setting; nothing if this process trained nothing."""
     if not timing["train_s"]:
         return {}
     since = " since the run was last resumed" if facts.get("resumed") else ""
@@ -45,12 +48,12 @@ def performance(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str
     }
 
 
-def model_of(results: Mapping[str, Any]) -> str:
+def model_words(results: Mapping[str, Any]) -> str:
     """Write what the model of a run is, for the page's setting."""
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["model"].items())
 
 
-def training_of(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def training_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Write how a run was trained, for the page's setting."""
     return (
         f"{results['steps']:,} steps of {settings['optimizer']}, {settings['schedule']} rate from "
@@ -68,7 +71,7 @@ def reproduction(facts: Mapping[str, Any], settings_text: str) -> dict[str, str]
     }
 
 
-def excluded(results: Mapping[str, Any]) -> list[str]:
-    """Return the page's note on members that became non-finite, if there are any."""
+def excluded_notes(results: Mapping[str, Any]) -> list[str]:
+    """Return the note on members that became non-finite, if there are any."""
     members = ", ".join(f"{row['arm']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
     return [f"Left out with their partners because they became non-finite: {members}."] if results["excluded_seeds"] else []

@@ -1,77 +1,99 @@
-"""The figures and the page of an untying run, from plain arrays and the body of results.json."""
+"""What pages on untying share: the figures of an untie curve, its tables, and the answer that its claims give."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tiejax.reporting import figures
 from tiejax.reporting import page as report
-from tiejax.reporting.finding import finding
+from tiejax.reporting import untie_figures
+from tiejax.reporting.finding import compose, listed, tally
 from tiejax.reporting.plot import Plot
-from tiejax.reporting.sections import excluded, model_of, performance, reproduction, training_of
-from tiejax.studies.text_mlm.page import data_words
+from tiejax.reporting.sections import excluded_notes, reproduction, timing_words, training_words
 
 Curves = Mapping[str, np.ndarray]  # curve -> numbers of its arms, in the order of their steps
+Table = tuple[list[str], list[list[str]]]  # columns, rows
+
+QUESTION = (
+    "A tie may help early and cost late. Do models that are tied up to some step, and untied from then on, end better than "
+    "models that are always or never tied; and what should the optimizer remember of the table that leaves?"
+)
+SOURCE = "F. Bertolotti and W. Cazzola, ICML 2024, PMLR 235:3584-3610, for the task; untying is ours"
+NOTE = (
+    "Untying changes more than the tie: weight decay then acts on two tables, and the initial scale of a tied table suits one "
+    "of its roles. The claims take the mean over the untie steps: no step is chosen."
+)
+# What the optimizer remembers of the table that leaves, by policy.
+POLICIES = {
+    "copy": "all that the shared table had",
+    "zero": "nothing, and its bias correction restarts",
+    "zero-keep-count": "no moments, but the step count goes on",
+    "split": "the moments of its own use's gradients, kept from the start",
+}
 
 
-def curve(
-    found: Mapping[str, Any],
+def plot_curve(
+    body: Mapping[str, Any],
     title: str,
     curves: Curves,
     steps: np.ndarray,
-    best: float | None,
+    bayes: float | None,
     solved: np.ndarray | None,
 ) -> Plot:
-    """Draw the final loss, called `title`, over the untie step, a line a policy. solved: `[arm, seed]`. best: Bayes's."""
-    points = {one["curve"]: one["points"] for one in found["curves"]}
-    lines = {
-        name: (steps[numbers], [p["median"] for p in points[name]], [p["interval"] for p in points[name]])
-        for name, numbers in curves.items()
-    }
-    shares = None
-    if solved is not None:
-        number = solved.shape[1]
-        shares = {
-            name: (steps[numbers], [p["solved"] / number for p in points[name]], [p["solved_interval"] for p in points[name]])
+    """Plot the final loss, called `title`, over the untie step, a line a policy.
+
+    body: what `statistics.untie_curve.analyse` says. steps: at which each arm unties. bayes: the best loss there is.
+    solved: `[arm, seed]`.
+    """
+    points = {entry["curve"]: entry["points"] for entry in body["curves"]}
+
+    def lines(value: str, interval: str, scale: int = 1) -> dict[str, Any]:
+        return {
+            name: (steps[numbers], [p[value] / scale for p in points[name]], [p[interval] for p in points[name]])
             for name, numbers in curves.items()
         }
-    independent = found["ends"]["independent"]
+
+    independent = body["ends"]["independent"]
+    shares = share_of_independent = None
+    if solved is not None:
+        seeds = solved.shape[1]
+        shares, share_of_independent = lines("solved", "solved_interval", seeds), independent["solved"] / seeds
     return Plot(
         "untie_curve",
         "What untying gives, over the step at which tied models untied: 0 is never tied (from equal tables), the last step is "
         "always tied. Median over seeds with its 95 % bootstrap interval"
         + ("; share of seeds within .1 nat of Bayes with its 95 % Wilson interval" if shares else "")
         + ". Grey: never tied, from independent tables.",
-        figures.untie_curve(
+        untie_figures.plot_untie_curve(
             title,
-            lines,
+            lines("median", "interval"),
             (independent["median"], independent["interval"]),
-            best,
+            bayes,
             shares,
-            None if solved is None else independent["solved"] / solved.shape[1],
+            share_of_independent,
         ),
     )
 
 
-def distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> Plot:
-    """Draw final distances `[arm, seed]` by pairs and table over the untie step. title: what they are."""
+def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> Plot:
+    """Plot final distances `[arm, seed]` by pairs and table over the untie step. title: what they are."""
     panels = {
-        title: {name: (steps[numbers], np.median(shown[numbers], axis=1)) for name, numbers in curves.items()}
-        for title, shown in values.items()
+        panel: {name: (steps[numbers], np.median(of_panel[numbers], axis=1)) for name, numbers in curves.items()}
+        for panel, of_panel in values.items()
     }
     return Plot(
         "untie_distances",
         f"Distances of pairs at the end ({title}; dotted: 1) over the untie step. Median over seeds.",
-        figures.lines(panels, title),
+        untie_figures.plot_over_untie_step(panels, title),
     )
 
 
-def trajectories(
-    record_steps: np.ndarray, loss: np.ndarray, curves: Curves, steps: np.ndarray, title: str, best: float | None
+def plot_trajectories(
+    record_steps: np.ndarray, loss: np.ndarray, curves: Curves, steps: np.ndarray, title: str, bayes: float | None
 ) -> Plot:
-    """Draw the loss `[arm, seed, record]` over training, a panel a policy, a line an untie step."""
+    """Plot the loss `[arm, seed, record]` over training, a panel a policy, a line an untie step."""
     panels = {
         name: {f"{steps[number]:,}": np.median(loss[number], axis=0) for number in numbers} for name, numbers in curves.items()
     }
@@ -79,118 +101,124 @@ def trajectories(
         "untie_trajectories",
         "The loss over training, a line for each untie step (darker: later). Median over seeds. The first record, of untrained "
         "models, is left out.",
-        figures.by_untie_step(record_steps, panels, title, best),
+        untie_figures.plot_trajectories(record_steps, panels, title, bayes),
     )
 
 
-def numbers(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the tables of the report: the ends, then each curve with its differences from them."""
-
-    def shown(row: Mapping[str, Any]) -> str:
-        if row["estimate"] is None:
-            return "-"
-        p = "" if row["p_adjusted"] is None else f", p {row['p_adjusted']:.2g}"
-        return f"{row['estimate']:+.4f}{p}"
-
-    def solved_of(point: Mapping[str, Any]) -> list[str]:
-        return [str(point["solved"])] if "solved" in point else []
-
+def tables(results: Mapping[str, Any]) -> dict[str, Table]:
+    """Return the tables of the report by heading: the ends, then each curve with its differences from them."""
     if not results["curves"]:
         return {}
     ends = results["ends"]
-    with_solved = ["solved"] if "solved" in ends["tied"] else []
-    names = list(ends["tied"]["medians"])
-    found = {
-        "Never and always tied: medians over seeds": (
-            ["", "loss", *with_solved, *names],
-            [
-                [end["words"], f"{end['median']:.4f}", *solved_of(end), *(f"{end['medians'][name]:.4f}" for name in names)]
-                for end in ends.values()
-            ],
-        )
+    named = list(ends["tied"]["medians"])
+    headings = ["", "loss", *_solved_heading(results), *named]
+    rows = [
+        [end["words"], f"{end['median']:.4f}", *_solved(end), *(f"{end['medians'][name]:.4f}" for name in named)]
+        for end in ends.values()
+    ]
+    return {
+        "Never and always tied: medians over seeds": (headings, rows),
+        **dict(_table_of_curve(results, curve) for curve in results["curves"]),
     }
-    for one in results["curves"]:
-        low, high = one["best_step_interval"]
-        heading = f"{one['curve']}: best untie step {one['best_step']:,} (95 % {low:,} to {high:,})"
-        rows = []
-        for place, (step, point) in enumerate(zip(one["steps"], one["points"], strict=True)):
-            inside = 0 < place < len(one["steps"]) - 1
-            against = [shown(one["against"][base][place - 1]) if inside else "" for base in ends]
-            interval = " to ".join("-" if bound is None else f"{bound:.4f}" for bound in point["interval"])
-            rows.append([f"{step:,}", f"{point['median']:.4f}", interval, *solved_of(point), *against])
-        found[heading] = (["untie step", "loss", "95 %", *with_solved, *(f"- {end['words']}" for end in ends.values())], rows)
-    return found
 
 
-def page(
-    results: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    settings_text: str,
-    facts: Mapping[str, Any],
-    drawn: Sequence[tuple[str, Path]],
-) -> str:
-    """Return the HTML page of a run of EXor. settings: resolved; facts: environment.json; drawn: captions and PNG files."""
-    setting = {
-        "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
-        "model": model_of(results),
-        "Bayes": f"cross-entropy {results['bayes']['cross_entropy']:.4f} nats on the training split",
-        "final": "exact cross-entropy and distances after the last step; relative distances: over the mean distance between "
-        "spellings of 0 and spellings of 1 in the same table",
-    }
-    model = results["model"]
-    title = f"EXor, {results['variant']}: tied, then untied, {model['architecture']} {model['size']}"
-    return _page(title, setting, results, settings, settings_text, facts, drawn)
+def _table_of_curve(results: Mapping[str, Any], curve: Mapping[str, Any]) -> tuple[str, Table]:
+    """Return heading and table of a curve; steps in between have their differences from the ends."""
+    low, high = curve["best_step_interval"]
+    heading = f"{curve['curve']}: best untie step {curve['best_step']:,} (95 % {low:,} to {high:,})"
+    ends, rows = results["ends"], []
+    for place, (step, point) in enumerate(zip(curve["steps"], curve["points"], strict=True)):
+        between = 0 < place < len(curve["steps"]) - 1
+        against = [_difference(curve["against"][base][place - 1]) if between else "" for base in ends]
+        interval = " to ".join("-" if bound is None else f"{bound:.4f}" for bound in point["interval"])
+        rows.append([f"{step:,}", f"{point['median']:.4f}", interval, *_solved(point), *against])
+    columns = ["untie step", "loss", "95 %", *_solved_heading(results), *(f"- {end['words']}" for end in ends.values())]
+    return heading, (columns, rows)
 
 
-def page_on_text(
-    results: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    settings_text: str,
-    facts: Mapping[str, Any],
-    drawn: Sequence[tuple[str, Path]],
-) -> str:
-    """Return the HTML page of a run on text. settings: resolved; facts: environment.json; drawn: captions and PNG files."""
-    setting = {
-        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that CPython carries",
-        "data": data_words(results["data"]),
-        "model": f"{settings['layers']} layers of width {settings['width']}, {settings['heads']} heads",
-        "final": "validation loss and distances: means over the last tenth of the records",
-    }
-    return _page(
-        "Masked language modelling on text: tied, then untied", setting, results, settings, settings_text, facts, drawn
-    )
+def _difference(test: Mapping[str, Any]) -> str:
+    if test["estimate"] is None:
+        return "-"
+    p = "" if test["p_adjusted"] is None else f", p {test['p_adjusted']:.2g}"
+    return f"{test['estimate']:+.4f}{p}"
 
 
-def _page(
+def _solved(point: Mapping[str, Any]) -> list[str]:
+    return [str(point["solved"])] if "solved" in point else []
+
+
+def _solved_heading(results: Mapping[str, Any]) -> list[str]:
+    return ["solved"] if "solved" in results["ends"]["tied"] else []
+
+
+def finding(results: Mapping[str, Any]) -> list[str]:
+    """Return the answer to the question of the page, against both ends, and how many claims came out how."""
+    subject, parts = "models that untie in mid-training", []
+    for verdict, words in (
+        ("supported", "{} end better"),
+        ("contradicted", "{} end worse"),
+        ("undecided", "whether {} end better"),
+    ):
+        for base, others in (("tied", "models that stay tied"), ("equal", "models that were never tied")):
+            if curves := _curves_with(results, base, verdict):
+                which = _for_policies(curves, len(results["curves"]), verdict)
+                parts.append((f"{words.format(subject)} than {others}{which}", verdict, len(results["seeds"])))
+                subject = "they"
+    answer = compose(parts)
+    return [*([answer] if answer else []), tally(results["claims"])]
+
+
+def _curves_with(results: Mapping[str, Any], base: str, verdict: str) -> list[str]:
+    """Return the curves that got a verdict on being better than a baseline."""
+    verdicts = {row["id"]: row["verdict"] for row in results["claims"]}
+    curves = [entry["curve"] for entry in results["curves"]]
+    return [curve for curve in curves if verdicts.get(f"untying-helps/{base}/{curve.replace(', new ', '-')}") == verdict]
+
+
+def _for_policies(curves: Sequence[str], all_curves: int, verdict: str) -> str:
+    """Write which policies of the optimizer's state are meant; nothing where there is one alone."""
+    if len(curves) == all_curves:
+        return "" if all_curves == 1 or verdict == "undecided" else ", whatever the optimizer remembers"
+    # A comma would look like the end of the name.
+    names = [re.sub(", (.*)", r" (\1)", curve) for curve in curves]
+    return f" for {listed(names)}"
+
+
+def _policies_of(results: Mapping[str, Any]) -> str:
+    """Write what the policies of a run are."""
+    policies = dict.fromkeys(entry["curve"].split(",")[0] for entry in results["curves"])
+    return "; ".join(f"{policy}: {POLICIES[policy]}" for policy in policies) or "-"
+
+
+def render(
     title: str,
     setting: Mapping[str, str],
     results: Mapping[str, Any],
     settings: Mapping[str, Any],
     settings_text: str,
     facts: Mapping[str, Any],
-    drawn: Sequence[tuple[str, Path]],
+    pictures: Sequence[tuple[str, Path]],
 ) -> str:
-    more = {
+    """Return the HTML page of a run that unties.
+
+    setting: what the study says of its task and its model. settings: resolved; facts: environment.json; pictures: captions and
+    PNG files.
+    """
+    shared = {
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches and share what initial values they can",
         "untied at": ", ".join(f"{step:,}" for step in results["curves"][0]["steps"][1:-1]) if results["curves"] else "-",
-        "training": training_of(results, settings),
-        "source": "F. Bertolotti and W. Cazzola, ICML 2024, PMLR 235:3584-3610, for the task; untying is ours",
+        "the optimizer remembers of the table that leaves": _policies_of(results),
+        "training": training_words(results, settings),
+        "source": SOURCE,
     }
-    notes = [
-        *excluded(results),
-        "Untying changes more than the tie: weight decay then acts on two tables, and the initial scale of a tied table suits "
-        "one of its roles. The claims take the mean over the untie steps: no step is chosen.",
-    ]
-    lead = [f"untying-helps/{base}/{curve}" for curve in ("copy",) for base in ("tied", "equal")]
     return report.render(
         title=title,
-        question="A tie may help early and cost late. Do models that are tied up to some step, and untied from then on, end "
-        "better than models that are always or never tied; and what should the optimizer remember of the table that leaves?",
-        finding=finding(results["claims"], lead),
-        setting={**setting, **more, **performance(results["timing"], facts)},
-        notes=notes,
+        question=QUESTION,
+        finding=finding(results),
+        setting={**setting, **shared, **timing_words(results["timing"], facts)},
+        notes=[*excluded_notes(results), NOTE],
         claims={"Claims": results["claims"]},
-        figures=drawn,
-        numbers=numbers(results),
+        figures=pictures,
+        numbers=tables(results),
         reproduce=reproduction(facts, settings_text),
     )

@@ -5,8 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from tiejax.reporting import figures
+from tiejax.reporting.figures import Curves
 from tiejax.reporting.plot import Plot
 
 
@@ -32,7 +35,7 @@ def plot_uses(metrics: Mapping[str, np.ndarray], names: Sequence[str], rows: Seq
         "1), and the cosine of both, on the batch of the step. Untied: gradients of two tables. Thin: one seed each; thick: "
         "median. Dashed: a published log of OLMo-1B (arXiv:2603.26663), which compares a gradient of activations with one of "
         "weights. Right: median over seeds and the last tenth of the records.",
-        figures.uses(
+        _plot(
             metrics["step"],
             dict(zip(arms, metrics["use_ratio"], strict=True)),
             dict(zip(arms, metrics["use_cosine"], strict=True)),
@@ -43,16 +46,74 @@ def plot_uses(metrics: Mapping[str, np.ndarray], names: Sequence[str], rows: Seq
     )
 
 
+def _plot(
+    steps: np.ndarray,
+    ratios: Curves,
+    cosines: Curves,
+    published: Sequence[tuple[int, int, float]],
+    by_bucket: Mapping[str, Sequence[float]],
+    buckets: Sequence[str],
+) -> Figure:
+    """Plot the ratio of the gradients of both uses and their cosine over training, and the last ratio by bucket of rows.
+
+    published: steps from, steps to, ratio. by_bucket: arm -> the median ratio of each bucket, called `buckets`.
+    """
+    figure, axes = figures.new_figure(1, 3, 11.5, 3.3)
+    ratio_panel, cosine_panel, bucket_panel = axes[0]
+    _plot_ratios(ratio_panel, steps, ratios, published)
+    _plot_cosines(cosine_panel, steps, cosines)
+    _plot_buckets(bucket_panel, by_bucket, buckets)
+    figures.legend_below(figure, ratio_panel)
+    return figure
+
+
+def _plot_over_steps(axes: Axes, steps: np.ndarray, curves: Curves) -> None:
+    """Plot every seed of every arm over steps on a logarithmic axis, which has no step 0."""
+    shown = np.where(steps > 0, steps, np.nan)
+    for name, values in curves.items():
+        figures.plot_seeds(axes, shown, values, figures.ARM_COLOURS[name], name)
+    axes.set_xscale("log")
+    axes.set_xlabel("step")
+
+
+def _plot_ratios(axes: Axes, steps: np.ndarray, ratios: Curves, published: Sequence[tuple[int, int, float]]) -> None:
+    _plot_over_steps(axes, steps, ratios)
+    for number, (low, high, ratio) in enumerate(published):
+        label = "" if number else "OLMo-1B, published"
+        axes.hlines(ratio, low, high, color="black", linewidth=1.5, linestyle="--", label=label)
+    axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    axes.set_title("gradient of output use / input use")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+
+
+def _plot_cosines(axes: Axes, steps: np.ndarray, cosines: Curves) -> None:
+    _plot_over_steps(axes, steps, cosines)
+    axes.axhline(0, color="black", linewidth=0.8, linestyle=":")
+    axes.set_title("cosine of both")
+
+
+def _plot_buckets(axes: Axes, by_bucket: Mapping[str, Sequence[float]], buckets: Sequence[str]) -> None:
+    places, width = np.arange(len(buckets)), 0.8 / len(by_bucket)
+    for number, (name, heights) in enumerate(by_bucket.items()):
+        axes.bar(places + (number - (len(by_bucket) - 1) / 2) * width, heights, width, color=figures.ARM_COLOURS[name])
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xticks(places, buckets, rotation=30 if len("".join(buckets)) > 30 else 0)
+    axes.grid(visible=False, axis="x")
+    axes.set_title("ratio at the end, by rows of the table")
+
+
 def uses_table(rows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Return the report's table of both uses over training, beside the published ratios; rows: `uses` of results.json."""
-    shown = []
+    lines = []
     for row in rows:
-        low, high = f"{row['from']:,}", "the end" if row["to"] is None else f"{row['to'] - 1:,}"
-        own = [f"{row[name][measure]:.3g}" for measure in ("ratio", "share", "cosine") for name in arms]
-        shown.append(
-            [f"{low} to {high}" if row["to"] != 1 else "0", *own, f"{row['published']:g}" if row["published"] else "-"]
-        )
+        until = "the end" if row["to"] is None else f"{row['to'] - 1:,}"
+        steps = "0" if row["to"] == 1 else f"{row['from']:,} to {until}"
+        values = [f"{row[name][measure]:.3g}" for measure in ("ratio", "share", "cosine") for name in arms]
+        lines.append([steps, *values, f"{row['published']:g}" if row["published"] else "-"])
     measures = ("output / input", "share of the output use", "cosine")
     headings = ["steps", *(f"{measure}, {name}" for measure in measures for name in arms), "OLMo-1B, published"]
     title = "What each use of a table asks of it: norms of gradients, medians over records and seeds"
-    return {title: (headings, shown)} if rows else {}
+    return {title: (headings, lines)} if rows else {}

@@ -109,8 +109,7 @@ class RunDirectory:
 
     @classmethod
     def _kind(cls, path: Path) -> tuple[str, str | None]:
-        """Return the study that made the run in `path`, or what stands against saying so.
-        """
+        """Return the study that made the run in `path`, or what stands against saying so."""
         try:
             kind = json.loads((path / KIND).read_text())
             name, version = str(kind["study"]), kind["format"]

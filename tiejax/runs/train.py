@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tiejax.runs.checkpoints import open_checkpoints
 from tiejax.runs.console import Console
 from tiejax.runs.launch import Launched
 from tiejax.settings.command_line import BadInput
@@ -30,7 +31,7 @@ def train(
     """
     checkpoints: Checkpoints | None = None
     if launched.run is not None:
-        checkpoints = Checkpoints(launched.run.checkpoints, ensemble.ties, say=console.warn)
+        checkpoints = open_checkpoints(launched.run.checkpoints, ensemble.ties, console.warn)
 
     def work() -> Trained:
         training = Training(ensemble, seeds, checkpoints, launched.switches["resume"], conditions)

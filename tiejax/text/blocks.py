@@ -10,7 +10,7 @@ from tiejax.text.errors import CorpusError
 
 
 def blocks(ids: Integer[np.ndarray, "tokens"], context: int, begin: int) -> Integer[np.ndarray, "number context"]:
-    """Return the stream in tokens of context - 1 with `begin` in front of each; what is left over at the end is dropped.
+    """Return the stream in blocks: `begin`, then the next context - 1 tokens; what is left over at the end is dropped.
 
     Raises CorpusError if there is no whole block.
     """
@@ -19,10 +19,10 @@ def blocks(ids: Integer[np.ndarray, "tokens"], context: int, begin: int) -> Inte
     number = len(ids) // (context - 1)
     if number == 0:
         raise CorpusError(f"context {context}: a stream of the corpus has {len(ids)} tokens, a block takes {context - 1}")
-    found = np.empty((number, context), np.promote_types(ids.dtype, np.min_scalar_type(begin)))
-    found[:, 0] = begin
-    found[:, 1:] = ids[: number * (context - 1)].reshape(number, context - 1)
-    return found
+    filled = np.empty((number, context), np.promote_types(ids.dtype, np.min_scalar_type(begin)))
+    filled[:, 0] = begin
+    filled[:, 1:] = ids[: number * (context - 1)].reshape(number, context - 1)
+    return filled
 
 
 def batch(

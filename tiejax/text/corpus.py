@@ -15,7 +15,7 @@ from tiejax.text.files import TextFile, text_files
 from tiejax.text.sources import TFDS, Source
 from tiejax.text.standard_library import StandardLibrary
 
-# TFDS is slow to import: it is, at the first use of this module.
+# TFDS is slow to import: it is imported at its first use.
 data_sets = lazy_loader.load("tiejax.text.data_sets", suppress_warning=True)
 
 

@@ -1,4 +1,7 @@
-"""Data sets of TFDS with a text feature as documents, one an example; downloaded and prepared where they are not on disk yet."""
+"""Data sets of TFDS with a text feature as documents, one an example.
+
+One that is not on disk yet is downloaded and prepared.
+"""
 
 import contextlib
 import difflib

@@ -1,6 +1,6 @@
-"""Batches of text: rows of tokens with twins and masks drawn afresh at every visit, on the device.
+"""Masking: rows of tokens with twins and masks drawn afresh at every visit, on the device.
 
-In this order: a word is replaced by its twin, then tokens are masked; targets are the replaced tokens. Every row draws from a
+In this order: a word is replaced by its twin, then tokens are masked; targets are the replaced tokens. Every row has a
 key of its own, so that a batch is the same on any number of devices.
 Source: Bertolotti and Cazzola, ICML 2024, large-scale experiments; masking as in BERT.
 """
@@ -22,7 +22,7 @@ BY_MASK, BY_RANDOM = 0.8, 0.1
 
 
 class MaskedRows(NamedTuple):
-    """Rows with their masked places in a fixed number of slots.
+    """A batch of rows, with their masked places in a fixed number of slots.
 
     slot: places in the flattened rows. weight: 1 for a slot that is used, else 0. target: the token that was there.
     overflow: masked tokens beyond the last slot, which nothing is asked of.
@@ -54,7 +54,7 @@ def slots_for(places: int | float, variance: int | float = 0, most: int | None =
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """How rows become batches.
+    """How twins and masks are written into rows.
 
     special: tokens that are never masked. mask: the token that stands for a masked one. slots: of one batch.
     """
@@ -94,16 +94,3 @@ class Masking:
             used.astype(jnp.float32),
             jnp.maximum(number - self.slots, 0),
         )
-
-
-def buckets(count: Int[np.ndarray, "vocabulary"], twins: Twins) -> tuple[list[str], Int[np.ndarray, "all_tokens"]]:
-    """Return names of token-frequency buckets, and the bucket of every id: by rank of frequency in training; twins last.
-
-    count: how often each original token occurs in the training split.
-    """
-    rank = np.empty(len(count), np.int32)
-    rank[np.argsort(-count, kind="stable")] = np.arange(len(count))
-    edges = [edge for edge in (0, 100, 1000, 10_000) if edge < len(count)]
-    names = [f"{low + 1:,}-{high:,}" for low, high in zip(edges, [*edges[1:], len(count)], strict=True)]
-    of_original = np.searchsorted(edges, rank, side="right") - 1
-    return [*names, "twins"], np.concatenate([of_original, np.full(len(twins.ids), len(names))]).astype(np.int32)

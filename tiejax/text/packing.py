@@ -1,4 +1,4 @@
-"""Sentences packed into rows of one length, planned on the host from their lengths and read ahead by grain.
+"""Sentences packed into rows of one length, on the host and from their lengths and read ahead by grain.
 
 An epoch visits every sentence once, in an order of its own for each seed. A row holds whole sentences, each a segment; what is
 left of it is padding.
@@ -16,14 +16,14 @@ from jaxtyping import Int64, UInt16
 POOL = 4096
 
 
-class Plan(NamedTuple):
+class Packing(NamedTuple):
     """Which sentences share a row: row r holds order[starts[r]:starts[r + 1]]."""
 
     order: Int64[np.ndarray, "sentences"]
     starts: Int64[np.ndarray, "rows_and_one"]
 
 
-def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random.Generator) -> Plan:
+def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random.Generator) -> Packing:
     """Pack sentences into rows, pool after pool of the given order: the longest that still fits comes next.
 
     The rows of a pool are then shuffled, so that neighbours are no more alike in length than chance makes them.
@@ -38,14 +38,14 @@ def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random
         shuffled = [rows[number] for number in rng.permutation(len(rows))]
         placed.append(np.concatenate(shuffled))
         sizes.append(np.array([len(row) for row in shuffled]))
-    return Plan(
+    return Packing(
         np.concatenate(placed).astype(np.int64), np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
     )
 
 
-def one_a_row(order: np.ndarray) -> Plan:
-    """Return the plan of rows that hold one sentence each, the rest padding, as published."""
-    return Plan(order.astype(np.int64), np.arange(len(order) + 1, dtype=np.int64))
+def one_a_row(order: np.ndarray) -> Packing:
+    """Return rows that hold one sentence each, the rest padding, as published."""
+    return Packing(order.astype(np.int64), np.arange(len(order) + 1, dtype=np.int64))
 
 
 def _pack_pool(lengths: np.ndarray, pool: np.ndarray, row_length: int) -> list[list[int]]:
@@ -97,22 +97,24 @@ class Stream:
             raise ValueError("there are no sentences")
         self._lengths = np.diff(self.offsets)
         self._ends: list[int] = []  # the number of rows up to the end of each epoch
-        self._plans: dict[int, Plan] = {}
+        self._packings: dict[int, Packing] = {}
 
-    def _plan(self, epoch: int) -> Plan:
-        if epoch not in self._plans:
+    def packing(self, epoch: int) -> Packing:
+        """Return which sentences share a row in an epoch."""
+        if epoch not in self._packings:
             rng = np.random.default_rng([self.seed, epoch])
             order = rng.permutation(len(self._lengths))
-            plan = pack(self._lengths, order, self.row_length, rng) if self.packed else one_a_row(order)
-            # A batch may end one epoch and begin the next; older plans are not asked for again.
-            self._plans = {known: kept for known, kept in self._plans.items() if known == epoch - 1} | {epoch: plan}
-        return self._plans[epoch]
+            packing = pack(self._lengths, order, self.row_length, rng) if self.packed else one_a_row(order)
+            # A batch may end one epoch and begin the next; older ones are not asked for again.
+            before = {epoch - 1: self._packings[epoch - 1]} if epoch - 1 in self._packings else {}
+            self._packings = before | {epoch: packing}
+        return self._packings[epoch]
 
     def _epoch_of(self, row: int) -> tuple[int, int]:
         """Return the epoch that a row belongs to, and the number of its first row."""
         while not self._ends or self._ends[-1] <= row:
             before = self._ends[-1] if self._ends else 0
-            self._ends.append(before + len(self._plan(len(self._ends)).starts) - 1)
+            self._ends.append(before + len(self.packing(len(self._ends)).starts) - 1)
         epoch = int(np.searchsorted(self._ends, row, side="right"))
         return epoch, self._ends[epoch - 1] if epoch else 0
 
@@ -123,10 +125,10 @@ class Stream:
         at = first
         while at < first + number:
             epoch, begin = self._epoch_of(at)
-            plan = self._plan(epoch)
-            here = slice(at - begin, min(first + number - begin, len(plan.starts) - 1))
-            sentences.append(plan.order[plan.starts[here.start] : plan.starts[here.stop]])
-            counts.append(np.diff(plan.starts[here.start : here.stop + 1]))
+            order, starts = self.packing(epoch)
+            here = slice(at - begin, min(first + number - begin, len(starts) - 1))
+            sentences.append(order[starts[here.start] : starts[here.stop]])
+            counts.append(np.diff(starts[here.start : here.stop + 1]))
             at += here.stop - here.start
         return self._gather(np.concatenate(sentences), np.concatenate(counts))
 
@@ -162,8 +164,8 @@ def take_rows(leaf: np.ndarray, wanted: np.ndarray, empty: int) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Windows:
-    """Windows of steps by number, as grain reads them: a part of the rows of each step, for some seeds."""
+class _StepWindows:
+    """The rows of windows of steps, by number, as grain reads them: a part of the rows of each step, for some seeds."""
 
     streams: Sequence[Stream]
     rows: int
@@ -176,8 +178,8 @@ class _Windows:
 
     def __getitem__(self, number: int) -> Rows:
         wanted = part_of(self.rows, self.own, self.parts)
-        found = [self._of(stream, number) for stream in self.streams]
-        tokens, segments = (np.stack(leaves) for leaves in zip(*found, strict=True))
+        by_seed = [self._of(stream, number) for stream in self.streams]
+        tokens, segments = (np.stack(leaves) for leaves in zip(*by_seed, strict=True))
         tokens = take_rows(tokens, wanted, self.streams[0].padding)
         return Rows(tokens, take_rows(segments, wanted, 0), np.broadcast_to(wanted.astype(np.int32), tokens.shape[:3]))
 
@@ -192,7 +194,7 @@ class _Windows:
 class TextFeed:
     """The feed of an ensemble on text: `rows` rows a step, in windows of so many steps, read ahead by grain.
 
-    Any window can be the first: a run resumes where it stopped, and plans what came before without reading it. Where rows are
+    Any window can be the first: a run resumes where it stopped, and packs what came before without reading it. Where rows are
     split into parts that do not divide them, the last part ends with empty rows: a step is the same on any number of devices.
     """
 
@@ -206,9 +208,10 @@ class TextFeed:
 
     def open(self, seeds: Sequence[int], own: range, parts: int, first: int) -> Iterator[Rows]:
         """Return the windows from `first` on, leaves `[seeds, window, len(own) ceil(rows / parts), ...]`."""
-        of = {seed: Stream(self.ids, self.offsets, self.row_length, self.padding, seed, self.packed) for seed in seeds}
-        source = _Windows([of[seed] for seed in seeds], self.rows, self.window, own, parts)
-        # One thread: it plans and gathers faster than any device trains, and streams remember their last plans.
+        # A seed may occur again, where seeds are filled up to the number of devices.
+        by_seed = {seed: Stream(self.ids, self.offsets, self.row_length, self.padding, seed, self.packed) for seed in seeds}
+        source = _StepWindows([by_seed[seed] for seed in seeds], self.rows, self.window, own, parts)
+        # One thread: it packs and gathers faster than any device trains, and streams remember how they packed last.
         options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
         windows = iter(grain.MapDataset.source(source).to_iter_dataset(options))
         windows.set_state({"next_index": first})
@@ -226,9 +229,9 @@ class Filling(NamedTuple):
 def filling(lengths: np.ndarray, row_length: int, packed: bool) -> Filling:
     """Return what the rows of an epoch hold."""
     order = np.arange(len(lengths))
-    plan = pack(lengths, order, row_length, np.random.default_rng(0)) if packed else one_a_row(order)
-    in_row = np.add.reduceat((lengths - 2)[plan.order], plan.starts[:-1])
-    tokens = float(lengths.sum()) / (len(plan.starts) - 1)
+    packing = pack(lengths, order, row_length, np.random.default_rng(0)) if packed else one_a_row(order)
+    in_row = np.add.reduceat((lengths - 2)[packing.order], packing.starts[:-1])
+    tokens = float(lengths.sum()) / (len(packing.starts) - 1)
     return Filling(tokens, float(in_row.mean()), float(in_row.var()))
 
 

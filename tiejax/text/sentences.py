@@ -106,29 +106,30 @@ def prepare(
 
 @dataclasses.dataclass
 class _Kept:
-    """The sentences that are long enough, one after the other, and counts. letters: characters of each of them."""
+    """The sentences that are long enough, cut where they are too long, one after the other; and counts.
 
-    ids: array.array[int]
-    lengths: array.array[int] = dataclasses.field(default_factory=lambda: array.array("i"))
-    letters: array.array[int] = dataclasses.field(default_factory=lambda: array.array("q"))
-    dropped: int = 0
-    cut: int = 0
+    lengths: tokens of each, [CLS] and [SEP] included. letters: characters of each.
+    """
 
-    def add(
-        self, sentences: list[str], tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary, max_length: int, min_length: int
-    ) -> None:
-        """Keep these sentences, each with [CLS] and [SEP], cut to `max_length`, unless they are shorter than `min_length`."""
-        encoded = tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
-        for sentence, encoding in zip(sentences, encoded, strict=True):
-            tokens = encoding.ids
-            self.cut += len(tokens) > max_length - 2
-            tokens = [vocabulary.cls, *tokens[: max_length - 2], vocabulary.sep]
-            if len(tokens) < max(min_length, 3):
-                self.dropped += 1
-                continue
-            self.ids.extend(tokens)
-            self.lengths.append(len(tokens))
-            self.letters.append(len(sentence))
+    vocabulary: Vocabulary
+    max_length: int
+    min_length: int
+
+    def __post_init__(self) -> None:
+        self.ids = array.array(dtype_for(self.vocabulary.size).char)
+        self.lengths, self.letters = array.array("i"), array.array("q")
+        self.dropped = self.cut = 0
+
+    def add(self, sentence: str, tokens: list[int]) -> None:
+        """Keep a sentence unless it is too short; tokens: all of its own."""
+        self.cut += len(tokens) > self.max_length - 2
+        tokens = [self.vocabulary.cls, *tokens[: self.max_length - 2], self.vocabulary.sep]
+        if len(tokens) < max(self.min_length, 3):
+            self.dropped += 1
+            return
+        self.ids.extend(tokens)
+        self.lengths.append(len(tokens))
+        self.letters.append(len(sentence))
 
 
 def _tokenised(
@@ -141,30 +142,31 @@ def _tokenised(
 ) -> tuple[dict[str, Sequences], dict[str, Any]]:
     """Return the splits and what is counted; text: the fingerprint of the sources."""
     vocabulary = tokenization.vocabulary(tokenizer)
-    kept = _Kept(array.array(dtype_for(vocabulary.size).char))
+    kept = _Kept(vocabulary, max_length, min_length)
     documents = characters = 0
     for document in corpora.read(sources, told(progress, "tokenising", sources)):
         documents += 1
         characters += len(document)
-        sentences = corpora.sentences(document)
-        for start in range(0, len(sentences), TOKENISED_AT_ONCE):
-            kept.add(sentences[start : start + TOKENISED_AT_ONCE], tokenizer, vocabulary, max_length, min_length)
-    splits, counts = _split(kept, min_length)
+        for batch in tokenization.in_batches(corpora.sentences(document), TOKENISED_AT_ONCE):
+            encoded = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            for sentence, encoding in zip(batch, encoded, strict=True):
+                kept.add(sentence, encoding.ids)
+    splits, counts = _split(kept)
     if corpora.fingerprint(sources) != text:
         raise CorpusError("corpus: changed while it was read; start again")
     facts = {"documents": documents, "characters": characters, "dropped": kept.dropped, "cut": kept.cut}
     return splits, {**facts, "splits": counts, "vocabulary": vocabulary.size}
 
 
-def _split(kept: _Kept, min_length: int) -> tuple[dict[str, Sequences], dict[str, dict[str, int]]]:
+def _split(kept: _Kept) -> tuple[dict[str, Sequences], dict[str, dict[str, int]]]:
     """Return the sentences of each split, and their counts; raises CorpusError if there are too few."""
     number = len(kept.lengths)
     if number == 0:
-        raise CorpusError(f"corpus: no sentence long enough: none of {kept.dropped} has {min_length} tokens or more")
+        raise CorpusError(f"corpus: no sentence long enough: none of {kept.dropped} has {kept.min_length} tokens or more")
     ends = [number * end // ENDS[-1] for end in ENDS]
     starts = [0, *ends[:-1]]
     if any(start == end for start, end in zip(starts, ends, strict=True)):
-        raise CorpusError(f"corpus: {number} sentences of {min_length} tokens or more are too few to be split 70/10/20")
+        raise CorpusError(f"corpus: {number} sentences of {kept.min_length} tokens or more are too few to be split 70/10/20")
     ids = np.frombuffer(kept.ids, kept.ids.typecode)
     offsets = np.concatenate([[0], np.cumsum(kept.lengths, dtype=np.int64)])
     splits, counts = {}, {}

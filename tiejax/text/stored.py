@@ -24,8 +24,9 @@ INCOMPLETE = "incomplete-"
 class Recipe(NamedTuple):
     """How texts become a set of tokens.
 
-    settings: what the tokens depend on beside the tokenizer, as JSON can hold it, with the texts' fingerprint. vocabulary: what a
-    vocabulary is called that is trained on them. train: trains it. check: raises CorpusError for a tokenizer that will not do.
+    settings: what the tokens depend on beside the tokenizer, the texts' fingerprint among it, as JSON can hold it.
+    vocabulary: the name of a vocabulary that is trained on the texts. train: trains it.
+    check: raises CorpusError for a tokenizer that will not do.
     tokenise: (tokenizer) -> splits and counts; raises CorpusError if the texts have changed since their fingerprint was taken.
     """
 
@@ -59,8 +60,9 @@ def prepare(
 ) -> Stored:
     """Return a set of tokens of this kind, prepared in `folder` or found there.
 
-    tokenizer: as in `tokenizer.load`; None to train one, once for each text. recipe: finds the texts, while nobody else works in
-    the folder. say, progress: are told what the user should know, and (phase, done, total). Raises CorpusError.
+    tokenizer: as in `tokenizer.load`; None to train one, once for each text. recipe: finds the texts, while nobody else
+    works in the folder. say: is told in one line what the user should know. progress: is told (phase, done, total).
+    Raises CorpusError.
     """
     with _workplace(folder, say):
         asked = recipe()

@@ -100,7 +100,7 @@ def prepare(
 class _Stream:
     """A stream on its way: its ids so far, and what is counted of it."""
 
-    ids: array.array[int]
+    ids: array.array
     documents: int = 0
     words: int = 0
     characters: int = 0
@@ -134,7 +134,7 @@ def _tokenised(
     dtype, end = dtype_for(tokenization.number_of_ids(tokenizer)), tokenization.end_of_text(tokenizer)
     streams = {name: _Stream(array.array(dtype.char)) for name in SPLITS}
     documents = 0
-    for batch in tokenization.together(_parts(texts, tokenizer)):
+    for batch in tokenization.in_batches(_parts(texts, tokenizer)):
         encoded = tokenizer.encode_batch_fast([part for _, _, part in batch], add_special_tokens=False)
         for (passage, begins, part), encoding in zip(batch, encoded, strict=True):
             streams[passage.split].add(encoding.ids, part, begins, end)

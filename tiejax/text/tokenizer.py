@@ -25,7 +25,7 @@ END_OF_TEXT = ("<|endoftext|>", "</s>", "[SEP]", "<eos>", "<|end_of_text|>")
 # The tokens of GPT-2, as the hub names their files and as they were first published.
 BYTE_LEVEL_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 LETTERS_OF_BYTES = 256
-PART, PARTS_TOGETHER = 2**16, 16
+PART, PARTS_AT_ONCE = 2**16, 16
 # Before the space between two words, or after the end of a line that white space neither precedes nor follows.
 BETWEEN_WORDS = re.compile(r"(?<=\S)(?= \w)|(?<=\S\n)(?=\S)")
 CUTS_TRIED, AROUND = 16, 128
@@ -303,8 +303,8 @@ def _cut(tokenizer: tokenizers.Tokenizer, text: str, near: int) -> int:
     return len(text)
 
 
-def together(items: Iterable[T], number: int = PARTS_TOGETHER) -> Iterator[list[T]]:
-    """Yield the items in lists of so many: a tokenizer encodes the texts of a list on all cores."""
+def in_batches(items: Iterable[T], number: int = PARTS_AT_ONCE) -> Iterator[list[T]]:
+    """Yield the items in lists of at most so many: a tokenizer encodes the texts of a list on all cores."""
     waiting = iter(items)
     while batch := list(itertools.islice(waiting, number)):
         yield batch

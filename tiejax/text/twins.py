@@ -49,27 +49,29 @@ def plant(
     """Return the twins of the sets, probability -> words, and the words that are no token of the vocabulary.
 
     id_of: word -> its token, or None. unknown: plant a twin of this token for the words that have none; otherwise they are
-    left out. Raises ValueError if a probability lies outside (0, 1), a token would have two twins, or no word is known.
+    left out. Raises ValueError that begins with `twins`, if a probability lies outside (0, 1), a token would have two twins,
+    or no word is known.
     """
     words, missing = list[str](), list[str]()
     ids, probabilities = list[int](), list[float]()
     for probability, of_set in sets.items():
         if not 0 < probability < 1:
-            raise ValueError(f"a twin's probability must lie between 0 and 1, got {probability:g}")
+            raise ValueError(f"twins: a twin's probability must lie between 0 and 1, got {probability:g}")
         for word in of_set:
-            found = id_of(word)
-            if found is None:
+            token = id_of(word)
+            if token is None:
                 missing.append(word)
-                found = unknown
-            if found is None:
+                token = unknown
+            if token is None:
                 continue
-            if found in ids:
-                raise ValueError(f"{words[ids.index(found)]} and {word} are one token, which can have one twin")
+            if token in ids:
+                raise ValueError(f"twins: {words[ids.index(token)]} and {word} are one token, which can have one twin")
             words.append(word)
-            ids.append(found)
+            ids.append(token)
             probabilities.append(float(probability))
     if sets and not ids:
-        raise ValueError(f"none of {', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''} is in the vocabulary")
+        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise ValueError(f"twins: none of {shown} is in the vocabulary")
     return Twins(size, tuple(words), tuple(ids), tuple(probabilities)), missing
 
 

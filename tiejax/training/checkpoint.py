@@ -7,9 +7,7 @@ step therefore carries the SHA-256 digest of each array, and of its own record o
 import dataclasses
 import hashlib
 import json
-import logging
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,21 +39,6 @@ def _flat(tree: PyTree) -> dict[str, np.ndarray]:
     return {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(tree))}
 
 
-def _quiet_late_callbacks() -> None:
-    """Drop the tracebacks of reads that end after a failed one, of a damaged checkpoint, has closed orbax's event loop."""
-    before = sys.unraisablehook
-    if getattr(before, "drops_late_callbacks", False):
-        return
-
-    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
-        late = isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"
-        if not late:
-            before(unraisable)
-
-    hook.drops_late_callbacks = True  # type: ignore[attr-defined]
-    sys.unraisablehook = hook
-
-
 @dataclasses.dataclass
 class Checkpoints:
     """The checkpoints of one run, newest last.
@@ -69,8 +52,6 @@ class Checkpoints:
     keep: int = 2
 
     def __post_init__(self) -> None:
-        for library in ("absl", "asyncio"):
-            logging.getLogger(library).setLevel(logging.CRITICAL)
         self.directory.mkdir(parents=True, exist_ok=True)
         # Of several processes one alone keeps the checkpoints: orbax must not wait for the others.
         mine = jax.process_index()
@@ -104,7 +85,6 @@ class Checkpoints:
         and moved out of the way, to `damaged/` beside the checkpoints.
         Raises CheckpointMismatch if a sound checkpoint has other ties or arrays.
         """
-        _quiet_late_callbacks()  # for good: they come from threads that outlive this call
         steps = sorted(self._manager.all_steps(), reverse=True)
         for step in steps:
             try:

@@ -121,7 +121,7 @@ def from_first(content: bytes | None) -> bytes:
     return _exchange(mine.ljust(longest, b"\0"))[0][: sizes[0][0]]
 
 
-def together(work: Callable[[], Result] | None) -> tuple[Result | None, bool]:
+def wait_for_all(work: Callable[[], Result] | None) -> tuple[Result | None, bool]:
     """Do work that takes longer than the others could wait in one collective: they meet often, until all have done theirs.
 
     Return what the work returned (None without any), and whether that of every process succeeded. Raises what it raises here.

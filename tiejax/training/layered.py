@@ -1,8 +1,9 @@
 """Training a stack of layers whose ties change: compact or full storage, one executable for each size of the stack.
 
-The stack is a subtree of the parameters that is named by its path, as `encoder/layers`. Every leaf of it is `[stack_size, ...]`,
-and a layer reads its place in it. Only the places that exist have weights, gradients and moments, so compact storage of 8
-distinct layers is 8 layers large. On the host (checkpoints, the best step's parameters) every layer has a place.
+The stack is a subtree of the parameters that is named by its path, as `encoder/layers`. Every leaf of it is
+`[stack_size, ...]`, and a layer reads its place in it. Only the places that exist have weights, gradients and moments, so
+compact storage of 8 distinct layers is 8 layers large. On the host (checkpoints, the best step's parameters) every layer has
+a place.
 """
 
 import dataclasses

@@ -32,14 +32,14 @@ from .switched import clip_by_global_norm as clip_by_global_norm
 from .switched import clip_scale as clip_scale
 from .switched import copy_to_targets as copy_to_targets
 from .switched import global_norm as global_norm
-from .tied_gradient import symmetrise as symmetrise
 from .tie import Tie as Tie
 from .tie import resolve as resolve
+from .tied_gradient import collect as collect
+from .tied_gradient import gradients_by_use as gradients_by_use
+from .tied_gradient import symmetrise as symmetrise
 from .untie import Keep as Keep
 from .untie import New as New
 from .untie import Policy as Policy
-from .tied_gradient import collect as collect
-from .tied_gradient import gradients_by_use as gradients_by_use
 from .untie import join as join
 from .untie import only_tied as only_tied
 from .untie import part as part

@@ -1,9 +1,9 @@
 """Ties between the layers of a stack: an owner vector, which is data.
 
-A stacked model holds its layers' weights as arrays `[stack_size, ...]` and is applied under an int32 vector of places in the stack,
-one for each layer. Full storage keeps a place for every layer, so that one executable serves every pattern, and the places are
-the owner vector itself; `owner = arange(layers)` is the untied model. Compact storage keeps the distinct layers alone.
-By which rule ties change is told in `layer_ties`.
+A stacked model holds its layers' weights as arrays `[stack_size, ...]` and is applied under an int32 vector of places in the
+stack, one for each layer. Full storage keeps a place for every layer, so that one executable serves every pattern, and the
+places are the owner vector itself; `owner = arange(layers)` is the untied model. Compact storage keeps the distinct layers
+alone. By which rules ties change is told in `layer_ties`.
 """
 
 from collections.abc import Sequence

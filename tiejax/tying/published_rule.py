@@ -8,9 +8,9 @@ An agent says of one layer after the other which earlier layer it copies, or tha
   shares stays shared, and is updated once by each layer that trains it.
 * The agent is told its own choices, s_i = choice, whatever weights layer i reads.
 
-Four layers that start frozen-random, all weights random and those above layer 0 frozen. Columns: `owner`, the layer whose weights
-each of the four layers reads; `trains`, whether it trains them; `told`, the agent's observation; `updates`, how often a step
-updates the weights that were drawn for each layer.
+An example: four layers that start frozen-random, with random weights, those above layer 0 frozen. Columns: `owner`, the layer
+whose weights each of the four reads; `trains`, whether it trains them; `told`, the agent's observation; `updates`, how often a
+step updates the weights that were drawn for each layer.
 
     action              published rule                  resolved ties
                         owner trains told  updates      owner trains told  updates
@@ -21,9 +21,9 @@ updates the weights that were drawn for each layer.
     2 is independent    0102  T.T.   0022  2000         0120  T.TT   0020  1010
     3 is independent    0102  T.TT   0023  2010         0123  T.TT   0023  1011
 
-In the third row the copy 3 leaves the training to 2. In the fourth, 2 gives its weights up and 3, which reads them on, does not
-train them, while the agent is told that 3 still copies 2; resolved, 3 follows 2. In the fifth, 2 goes on reading 0's weights and
-both update them; resolved, 2 has weights of its own. In the last, 3 trains what once were 2's weights.
+In the third row the copy 3 leaves the training to 2. In the fourth, 2 gives up its weights and 3, which goes on reading them,
+does not train them, while the agent is told that 3 still copies 2; resolved, 3 follows 2. In the fifth, 2 goes on reading 0's
+weights and both update them; resolved, 2 has weights of its own. In the last, 3 trains what once were 2's weights.
 
 In the published code every layer that trains shared weights has moments of its own, and updates them by the gradient of its own
 use. Here, there being one state of Adam for every array, each of these updates is that of the summed gradient.
@@ -41,7 +41,7 @@ def start_tied(layers: int) -> LayerTies:
 
 
 def choose(ties: LayerTies, layer: int, choice: int) -> LayerTies:
-    """Return the ties after an action: `layer` copies the earlier layer `choice` or, if that is itself, trains what it reads."""
+    """Return the ties after an action: `layer` copies the earlier layer `choice` or, if it is that, trains what it reads."""
     chosen = np.arange(len(ties.owner)) == layer
     owner = np.where(chosen & (choice != layer), ties.owner[choice], ties.owner).astype(np.int32)
     trains = np.where(chosen, choice == layer, ties.trains)

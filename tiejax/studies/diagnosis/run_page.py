@@ -1,4 +1,4 @@
-"""The figures, the verdict and the page of the diagnosis of a run of ours, from the body of results.json."""
+"""The page of the diagnosis of a run of ours, from the body of results.json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,107 +6,85 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.reporting import figures
 from tiejax.reporting import page as report
-from tiejax.reporting.plot import Plot
 from tiejax.reporting.sections import reproduction
+from tiejax.reporting.words import number
+from tiejax.studies.diagnosis import verdict
 
-SHOWN = 6  # arms in a figure
-# EnsembleState that solve EXor tell spellings of different bits apart with a residual below this, others exceed it by far.
-ACROSS, LEARNT = "a 0 and a 1", 2.0
-MEASURES = {"identity": "identity", "procrustes": "Procrustes", "least_squares": "least squares"}
-MEASURES |= {"neighbours": "shared neighbours", "canonical": "mean canonical correlation"}
-
-
-def plot_all(results: Mapping[str, Any], threshold: float) -> list[Plot]:
-    """Draw what the pairs are for each arm, medians over seeds; threshold: between small and large, nats."""
-    panels = {
-        name: {
-            row["set"]: (row["semantic_distance"], row["conditional_distance"])
-            for row in rows
-            if row["semantic_distance"] is not None and row["conditional_distance"] is not None
-        }
-        for name, rows in list(results["equivalence"].items())[:SHOWN]
-    }
-    return [
-        Plot(
-            "equivalence",
-            "What swapping two symbols does to the predictions: in the input (semantic distance) and in the output "
-            "(conditional distance), mean Jensen-Shannon divergence, medians over pairs and seeds. The distributional "
-            "hypothesis (DH) says that both are small or neither.",
-            figures.equivalences(panels, threshold),
-        )
-    ]
-
-
-FAILS = {
-    "fails: same meaning": "mean the same and are not used alike, so that one table for both roles is asked to hold them "
-    "together and apart",
-    "fails: same use": "are used alike and do not mean the same",
+# What is measured, and what a column of it is called.
+EQUIVALENCE = {
+    "semantic_distance": "semantic",
+    "conditional_distance": "conditional",
+    "log_ratio_mean": "log ratio",
+    "score": "score",
+    "residual_rms": "residual",
+    "condition_number": "condition",
+}
+ALIGNMENT = {
+    "identity": "identity",
+    "procrustes": "Procrustes",
+    "least_squares": "least squares",
+    "neighbours": "shared neighbours",
+    "canonical": "mean canonical correlation",
 }
 
-
-def verdict(results: Mapping[str, Any]) -> list[str]:
-    """Say in words which sets of pairs part, and for how many of the members of each arm."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for name, rows in results["equivalence"].items():
-        for row in rows:
-            case, number = max(row["cases"].items(), key=lambda item: item[1])
-            if case in FAILS:
-                found.setdefault((row["set"], case), []).append(f"{name} ({number} of {sum(row['cases'].values())})")
-    lines = [f"{pairs}: {FAILS[case]}: {', '.join(names)}" for (pairs, case), names in found.items()]
-    unlearnt = [
-        name
-        for name, rows in results["equivalence"].items()
-        if any(row["set"] == ACROSS and (row["residual_rms"] or 0) > LEARNT for row in rows)
-    ]
-    if unlearnt:
-        lines.append(
-            f"most members have not learnt which bit a context asks for ({', '.join(unlearnt)}: their residual between "
-            f"{ACROSS} is above {LEARNT:g}): what is said of these describes the models, not the task"
-        )
-    return lines or ["no set of pairs violates the distributional hypothesis for most members: none speaks against tying"]
+Table = tuple[list[str], list[list[str]]]  # columns, rows
 
 
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
-def numbers(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the tables of the page: equivalence, alignment, uses."""
-    measures = ("semantic_distance", "conditional_distance", "log_ratio_mean", "score", "residual_rms", "condition_number")
-    equivalent = [
-        [name, row["set"], *(_shown(row[one]) for one in measures), "; ".join(f"{c} {n}" for c, n in row["cases"].items())]
-        for name, rows in results["equivalence"].items()
-        for row in rows
-    ]
-    aligned = []
-    for name, members in results["alignment"].items():
-        kinds = sorted({kind for member in members for kind in member if kind != "tied"})
-        tied = f"{sum(member['tied'] for member in members)} of {len(members)}"
-        for kind in kinds:
-            of_kind = [member[kind] for member in members if kind in member]
-            values = [[one[measure] for one in of_kind if one[measure] is not None] for measure in MEASURES]
-            aligned.append([name, tied, kind, *(_shown(float(np.median(found)) if found else None) for found in values)])
-        if not kinds:
-            aligned.append([name, tied, "-", *("-" for _ in MEASURES)])
-    headings = ["arm", "pairs", "semantic", "conditional", "log ratio", "score", "residual", "condition", "cases"]
-    found = {
-        "Equivalence of symbols, medians over pairs and seeds (nats)": (headings, equivalent),
-        "Alignment of tables, medians over seeds": (["arm", "tied in fact", "map", *MEASURES.values()], aligned),
+def numbers(results: Mapping[str, Any]) -> dict[str, Table]:
+    """Return the tables of the page by their headings: equivalence, alignment, uses."""
+    tables = {
+        "Equivalence of symbols, medians over pairs and seeds (nats)": _equivalence_table(results["equivalence"]),
+        "Alignment of tables, medians over seeds": _alignment_table(results["alignment"]),
     }
     if results["uses"]:
-        rows = [
-            [
-                f"from {row['from']:,}" + ("" if row["to"] is None else f" to {row['to'] - 1:,}"),
-                *(_shown(row[name]["ratio"]) for name in results["arms"]),
-                _shown(row["published"]),
-            ]
-            for row in results["uses"]
-        ]
         title = "Gradient of the output use over that of the input use, medians over records and seeds"
-        found[title] = (["steps", *results["arms"], "OLMo-1B, published"], rows)
-    return found
+        tables[title] = _uses_table(results["uses"], results["arms"])
+    return tables
+
+
+def _equivalence_table(by_arm: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    rows = [
+        [
+            name,
+            row["set"],
+            *(number(row[measure]) for measure in EQUIVALENCE),
+            "; ".join(f"{case} {count}" for case, count in row["cases"].items()),
+        ]
+        for name, sets in by_arm.items()
+        for row in sets
+    ]
+    return ["arm", "pairs", *EQUIVALENCE.values(), "cases"], rows
+
+
+def _alignment_table(by_arm: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    rows = []
+    for name, members in by_arm.items():
+        tied = f"{sum(member['tied'] for member in members)} of {len(members)}"
+        maps = sorted({key for member in members for key in member if key != "tied"})
+        for key in maps:
+            scores = [member[key] for member in members if key in member]
+            rows.append([name, tied, key, *(_median([score[measure] for score in scores]) for measure in ALIGNMENT)])
+        if not maps:
+            rows.append([name, tied, "-", *("-" for _ in ALIGNMENT)])
+    return ["arm", "tied in fact", "map", *ALIGNMENT.values()], rows
+
+
+def _median(values: Sequence[float | None]) -> str:
+    there = [value for value in values if value is not None]
+    return number(float(np.median(there)) if there else None)
+
+
+def _uses_table(windows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> Table:
+    rows = [
+        [
+            f"from {row['from']:,}" + ("" if row["to"] is None else f" to {row['to'] - 1:,}"),
+            *(number(row[name]["ratio"]) for name in arms),
+            number(row["published"]),
+        ]
+        for row in windows
+    ]
+    return ["steps", *arms, "OLMo-1B, published"], rows
 
 
 def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: str, pictures: Sequence[tuple[str, Path]]) -> str:
@@ -126,7 +104,7 @@ def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: st
         title=f"Diagnosis of {Path(results['checkpoint']).name}: should these embeddings be tied?",
         question="Which symbols mean the same for the model, which are used alike, and where do the two part? How do its "
         "tables stand to each other, and what does each use ask of them?",
-        finding=verdict(results),
+        finding=verdict.of_run(results),
         setting=setting,
         notes=[],
         claims={},

@@ -2,10 +2,18 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
-from tiejax.settings import checks
+from tiejax.runs.run_directory import CONFIG, RunDirectory
+from tiejax.settings import checks, command_line
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.study import Study
+from tiejax.studies.exor import settings as exor
+from tiejax.studies.text_mlm import settings as text_mlm
+from tiejax.studies.untying import settings as untying
+
+# The studies whose runs can be diagnosed, by name.
+DIAGNOSED = {study.name: study for study in (exor.STUDY, untying.STUDY, text_mlm.STUDY)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Settings:
     out: str | None = None
 
     def resolved(self) -> "Settings":
-        """Return the configuration with every default written out; raises BadInput if it makes no sense."""
+        """Return the settings with every default written out; raises BadInput if they make no sense."""
         if not self.checkpoint:
             raise BadInput(
                 "needs a checkpoint: python experiments/diagnose.py FOLDER, with config.json and *.safetensors in it"
@@ -50,14 +58,41 @@ class Settings:
         name = Path(self.checkpoint).expanduser().absolute().resolve().name or "checkpoint"
         return dataclasses.replace(self, out=self.out or str(Path("runs", "diagnose", name)))
 
+    @property
+    def folder(self) -> Path:
+        """Where the checkpoint or the run is."""
+        return Path(self.checkpoint or "").expanduser()
+
+
+def settings_of_run(folder: Path) -> tuple[str, Any]:
+    """Return the name of the study that made a run, and the run's own settings; raises BadInput."""
+    name = RunDirectory.study(folder)
+    if name not in DIAGNOSED:
+        raise BadInput(f"{folder}: is a run of {name}; {', '.join(DIAGNOSED)} can be diagnosed")
+    study = DIAGNOSED[name]
+    try:
+        given, _ = command_line.parse(study.settings, study.command, [], base=folder / CONFIG)
+        return name, given.resolved()
+    except BadInput as error:
+        raise BadInput(f"{folder / CONFIG}: is not the configuration of a run ({error})") from None
+
+
+def device_a_core(settings: Settings) -> bool:
+    """Say whether a text run is diagnosed that wanted every core to be a device: its numbers depend on it in the last bits."""
+    try:
+        name, of_run = settings_of_run(settings.folder)
+    except BadInput:  # no run, or one that the study refuses
+        return False
+    return name == text_mlm.STUDY.name and text_mlm.STUDY.device_a_core(of_run)
+
 
 STUDY = Study(
     "diagnosis",
     Settings,
     CommandLine(
         description="Say where the input and output embedding tables of a checkpoint stand: tied in fact or not, whether "
-        "config.json agrees, norms by token rank, alignment, shared neighbours, tokens whose roles differ most, the memory that "
-        "tying would save. Leaves a report with figures.",
+        "config.json agrees, norms by token rank, alignment, shared neighbours, tokens whose roles differ most, the memory "
+        "that tying would save. Leaves a report with figures.",
         example="Example: python experiments/diagnose.py checkpoints/pythia-160m --corpus novels/. Tables are read by rows, so "
         "that a checkpoint may be larger than the memory; pickles are never opened.",
         switches={
@@ -72,5 +107,5 @@ STUDY = Study(
     module="tiejax.studies.diagnosis.study",
     claims_at_end=True,
     single_process=True,
-    device_a_core=lambda settings: False,
+    device_a_core=device_a_core,
 )

@@ -1,75 +1,79 @@
 """Should these embeddings be tied? Where the input and output tables of a checkpoint, or of a run of ours, stand."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiejax.geometry.equivalence import THRESHOLD
-from tiejax.hub.tables import CheckpointError
+from tiejax.hub.errors import CheckpointError
 from tiejax.reporting import figures
 from tiejax.reporting.plot import Plot
 from tiejax.runs.console import Console
 from tiejax.runs.launch import Launched
-from tiejax.runs.run_directory import CONFIG, RunDirectory, plain
+from tiejax.runs.run_directory import CONFIG, RunDirectory
 from tiejax.settings.command_line import BadInput
-from tiejax.studies.diagnosis import checkpoint, checkpoint_page, run_page
-from tiejax.studies.diagnosis import run as own_run
+from tiejax.studies.diagnosis import checkpoint_figures, checkpoint_page, run_figures, run_page, verdict
+from tiejax.studies.diagnosis.checkpoint import diagnose_checkpoint
+from tiejax.studies.diagnosis.open_run import is_run, open_run
+from tiejax.studies.diagnosis.run import diagnose_run
 from tiejax.studies.diagnosis.settings import STUDY, Settings
-from tiejax.studies.diagnosis.verdict import verdict
-from tiejax.text.corpus import CorpusError
-
-
-def run(launched: Launched, console: Console) -> int:
-    """Diagnose a model; return the exit status."""
-    settings = launched.settings
-    is_run = own_run.is_run(Path(settings.checkpoint).expanduser())
-    found = of_run(settings, console) if is_run else of_checkpoint(settings, console)
-
-    # All is known now, so that a diagnosis that fails leaves nothing behind.
-    directory = RunDirectory.claim(STUDY.name, settings, resume=False, overwrite=launched.switches["overwrite"])
-    facts = directory.write_environment({"devices": []}, launched.command)
-    if found.arrays:
-        directory.write_metrics(found.arrays)
-    pictures = [(plot.caption, figures.save(plot.figure, directory.figures, plot.name)) for plot in found.plots]
-    report = directory.write_report(found.page(found.results, facts, (directory.path / CONFIG).read_text(), pictures))
-    directory.write_results(found.results)
-    directory.release()
-    for line in found.verdict:
-        console.say(line)
-    console.result(f"report: {report}")
-    return 0
+from tiejax.text.errors import CorpusError
 
 
 class Diagnosis(NamedTuple):
-    """All that is known of a model. verdict: the answer, line by line. page: writes the report."""
+    """All that is known of a model. verdict: the answer, line by line. page: writes the report, as `checkpoint_page.page`."""
 
     results: dict[str, Any]
-    arrays: dict[str, np.ndarray]
+    arrays: Mapping[str, np.ndarray]
     plots: list[Plot]
     verdict: Sequence[str]
     page: Callable[..., str]
 
 
+def run(launched: Launched, console: Console) -> int:
+    """Diagnose a model; return the exit status."""
+    settings = launched.settings
+    diagnosis = of_run(settings, console) if is_run(settings.folder) else of_checkpoint(settings, console)
+
+    # All is known now, so that a diagnosis that fails leaves nothing behind.
+    directory = RunDirectory.claim(STUDY.name, settings, resume=False, overwrite=launched.switches["overwrite"])
+    facts = directory.write_environment({"devices": []}, launched.command)
+    if diagnosis.arrays:
+        directory.write_metrics(diagnosis.arrays)
+    pictures = [(plot.caption, figures.save(plot.figure, directory.figures, plot.name)) for plot in diagnosis.plots]
+    yaml = (directory.path / CONFIG).read_text()
+    report = directory.write_report(diagnosis.page(diagnosis.results, facts, yaml, pictures))
+    directory.write_results(diagnosis.results)
+    directory.release()
+    for line in diagnosis.verdict:
+        console.say(line)
+    console.result(f"report: {report}")
+    return 0
+
+
 def of_run(settings: Settings, console: Console) -> Diagnosis:
     """Diagnose a run of ours; raises BadInput."""
-    for name in ("corpus", "input_table", "output_table", "tokenizer"):
-        if getattr(settings, name) is not None:
-            raise BadInput(f"--{name}: is for checkpoints of the hub; a run of ours has its own")
-    assert settings.checkpoint is not None
-    opened = own_run.open_run(Path(settings.checkpoint).expanduser(), console)
+    opened = open_run(settings, console)
     with console.preparing() as tell:
-        found = own_run.diagnose(opened, tell)
-    results = plain({"experiment": "diagnose", "checkpoint": settings.checkpoint, **found})
-    return Diagnosis(results, {}, run_page.plot_all(results, THRESHOLD), run_page.verdict(results), run_page.page)
+        results = diagnose_run(opened, settings, tell)
+    return Diagnosis(results, {}, run_figures.plot_all(results), verdict.of_run(results), run_page.page)
 
 
 def of_checkpoint(settings: Settings, console: Console) -> Diagnosis:
     """Diagnose a checkpoint in the hub's format; raises BadInput."""
     try:
-        results, arrays = checkpoint.diagnose(settings, console)
+        with console.preparing() as tell:
+            results, arrays = diagnose_checkpoint(
+                settings, tell, lambda error: console.warn(f"tokens have no texts: {as_options(error)}")
+            )
     except (CheckpointError, CorpusError) as error:
-        raise BadInput(str(error)) from None
-    plots = checkpoint_page.plot_all(results, checkpoint.curves_of(results, arrays), arrays)
-    return Diagnosis(results, arrays, plots, verdict(results), checkpoint_page.page)
+        raise BadInput(as_options(error)) from None
+    plots = checkpoint_figures.plot_all(results, arrays)
+    return Diagnosis(results, arrays, plots, verdict.of_checkpoint(results), checkpoint_page.page)
+
+
+def as_options(error: ValueError) -> str:
+    """Write what is said of a checkpoint or a corpus as on a command line: fields with dashes."""
+    if isinstance(error, CheckpointError):
+        return error.as_options()
+    return f"--{error}" if isinstance(error, CorpusError) else str(error)

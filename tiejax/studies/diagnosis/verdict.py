@@ -1,4 +1,4 @@
-"""Whether a checkpoint's embeddings should be tied, in plain words, from the body of results.json."""
+"""Whether embeddings should be tied, in plain words, from the body of results.json: of a checkpoint, and of a run of ours."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,22 @@ SOURCE = "A. Lopardo et al. 2026, arXiv:2603.26663"
 ADAM_BYTES = 16  # a float32 value, its gradient and its two moments
 
 
-def memory(count: float) -> str:
+def memory(count: int) -> str:
     """Write a number of bytes as 1.50 GiB, 12.3 MiB or 640 B."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:.0f} B"
+
+
+# Sets of pairs that part, by the case of the distributional hypothesis that they fall under.
+FAILS = {
+    "fails: same meaning": "mean the same and are not used alike, so that one table for both roles is asked to hold them "
+    "together and apart",
+    "fails: same use": "are used alike and do not mean the same",
+}
+# Models that solve EXor tell spellings of different bits apart with a residual below this, others exceed it by far.
+ACROSS, LEARNT = "a 0 and a 1", 2.0
 
 
 def agreement(results: Mapping[str, Any]) -> str:
@@ -32,7 +42,7 @@ def agreement(results: Mapping[str, Any]) -> str:
     return f"{said}, but no output table is stored: a loader that trusts it makes one from nothing."
 
 
-def verdict(results: Mapping[str, Any]) -> list[str]:
+def of_checkpoint(results: Mapping[str, Any]) -> list[str]:
     """Return the answer to "should these embeddings be tied?", what it rests on, and whether the flag agrees."""
     weight = results["memory"]
     size = f"{memory(weight['bytes'])} as stored, {weight['share']:.1%} of the stored parameters"
@@ -85,3 +95,28 @@ def _grounds(results: Mapping[str, Any]) -> list[str]:
             "the judgement."
         )
     return lines
+
+
+def of_run(results: Mapping[str, Any]) -> list[str]:
+    """Say whether the distributional hypothesis fails for any set of pairs, then how, and for how many members of each arm."""
+    parting: dict[tuple[str, str], list[str]] = {}
+    for name, rows in results["equivalence"].items():
+        for row in rows:
+            case, members = max(row["cases"].items(), key=lambda item: item[1])
+            if case in FAILS:
+                parting.setdefault((row["set"], case), []).append(f"{name} ({members} of {sum(row['cases'].values())})")
+    lines = ["No set of pairs violates the distributional hypothesis for most members: none speaks against tying."]
+    if parting:
+        sets = ", ".join(dict.fromkeys(pairs for pairs, _ in parting))
+        lines = [f"The distributional hypothesis, which tying assumes, fails for most members: {sets}."]
+    unlearnt = [
+        name
+        for name, rows in results["equivalence"].items()
+        if any(row["set"] == ACROSS and (row["residual_rms"] or 0) > LEARNT for row in rows)
+    ]
+    if unlearnt:
+        lines.append(
+            f"Most members have not learnt which bit a context asks for ({', '.join(unlearnt)}: their residual between "
+            f"{ACROSS} is above {LEARNT:g}): what is said of these describes the models, not the task."
+        )
+    return lines + [f"{pairs}: {FAILS[case]}: {', '.join(names)}" for (pairs, case), names in parting.items()]

@@ -19,8 +19,8 @@ UNTIED, TIED = (ARMS.index(name) for name in ("untied", "tied"))
 class TableValues:
     """What a table did with each pair, `[seed]` by pair.
 
-    Pairs are `zero`, `one` and `even_odd`; `holding` and `violating` are names of the pair for which DH holds and of the one for
-    which it fails, where there are such.
+    Pairs are `zero`, `one` and `even_odd`; where there are such, `holding` names again the pair for which DH holds, and
+    `violating` the one for which it fails.
     distance: final, relative. log_area: mean ln(relative distance) over training, lower where the pair converges sooner.
     roughness: mean |change of ln(distance)| from record to record of the last two cycles.
     """
@@ -222,7 +222,11 @@ def claims(runs: Trajectories, symbols: Symbols, bayes_cross_entropy: float, cyc
     """
     values = values_of(runs, symbols, bayes_cross_entropy, cycle)
     present = {*values.tied.distance, *(["risk"] if values.risk else [])}
-    named = {"holding": symbols.holding, "violating": symbols.violating, "bound": symbols.imbalance(symbols.violating or "zero")}
+    named = {
+        "holding": symbols.holding,
+        "violating": symbols.violating,
+        "bound": symbols.imbalance(symbols.violating or "zero"),
+    }
     return [
         Claim(
             statement.id.format(**named),

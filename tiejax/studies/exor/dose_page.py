@@ -1,4 +1,4 @@
-"""The figures and the page of a dose-and-response run of EXor, from plain arrays and the body of results.json."""
+"""The page of a dose-and-response run of EXor, from the body of results.json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,37 +6,61 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.reporting import figures
 from tiejax.reporting import page as report
-from tiejax.reporting.finding import finding
-from tiejax.reporting.plot import Plot
-from tiejax.reporting.sections import model_of, performance, reproduction, training_of
+from tiejax.reporting.finding import Clause, sentence, tally
+from tiejax.reporting.sections import model_words, reproduction, timing_words, training_words
 from tiejax.statistics.arms import ARMS
-from tiejax.studies.exor.dose_response import Responses
+
+QUESTION = (
+    "Two spellings of the bit 0 mean the same and are used with probabilities p and 1 - p. The farther p is from .5, the more "
+    "the output role holds them apart. Does the output table answer as the theory says, and what does tying cost?"
+)
+GROWTH = (
+    *(
+        Clause(
+            f"dose-gap/{arm}",
+            f"{arm} output tables hold the two spellings farther apart",
+            f"{arm} output tables hold the two spellings nearer together",
+            f"whether {arm} output tables hold the two spellings farther apart",
+        )
+        for arm in ARMS
+    ),
+    Clause(
+        "dose-cost",
+        "tying costs more cross-entropy",
+        "tying costs less cross-entropy",
+        "whether tying costs more cross-entropy",
+    ),
+)
 
 
-def plot_doses(responses: Responses) -> list[Plot]:
-    """Plot the gap against its bound and the price of tying against the dose."""
-    bound, doses, solved = responses.bound, responses.doses, responses.solved
+def finding(results: Mapping[str, Any]) -> list[str]:
+    """Return the answer to the question of the page, and how many claims came out how."""
+    claims = results["claims"]
+    strongest = max((entry["p"] for entry in results["doses"]), key=lambda p: abs(p - 0.5))
+    cost = Clause(
+        f"tying-costs/{strongest:g}",
+        "tying costs {size} nats of cross-entropy",
+        "tying saves {size} nats of cross-entropy",
+        "whether tying costs cross-entropy",
+    )
+    answers = sentence(claims, GROWTH, "As p moves away from .5,"), sentence(claims, [cost], f"At p = {strongest:g},")
+    answer = " ".join(filter(None, answers))
+    return [*([answer] if answer else []), tally(claims)]
 
-    def sorted_by(x: np.ndarray, values: np.ndarray) -> dict[str, np.ndarray]:
-        return {name: values[np.argsort(x), arm] for arm, name in enumerate(ARMS)}
 
-    return [
-        Plot(
-            "dose_gap",
-            "How far apart the output table holds the two spellings of 0: the smallest |e1 - e2| |h| over contexts, against "
-            "what the conflict asks of an optimal model (dashed). One dot a seed, filled where it solved the task; line: "
-            "median of the solved.",
-            figures.dose_gap(np.sort(bound), sorted_by(bound, responses.gap), sorted_by(bound, solved)),
-        ),
-        Plot(
-            "dose_cost",
-            "Exact cross-entropy of the training split over Bayes, and what tying costs, against the probability p of the "
-            "first spelling of 0. One dot a seed; line: median; bottom right: share of seeds within .1 nat of Bayes.",
-            figures.dose_cost(np.sort(doses), sorted_by(doses, responses.excess), sorted_by(doses, solved)),
-        ),
-    ]
+def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the numbers of the report, a row a dose: medians over seeds, and how many of them solved the task."""
+
+    def row(entry: Mapping[str, Any]) -> list[str]:
+        doses = [f"{entry['p']:g}", f"{entry['bayes_cross_entropy']:.4f}"]
+        if not entry["seeds"]:
+            return [*doses, *["-"] * (2 * len(ARMS))]
+        losses = [f"{np.median(entry['final'][arm]['exact_cross_entropy']['train']):.4f}" for arm in ARMS]
+        return [*doses, *losses, *(f"{sum(entry['solved'][arm])} of {len(entry['solved'][arm])}" for arm in ARMS)]
+
+    headings = ["p", "Bayes", *(f"cross-entropy, {arm}" for arm in ARMS), *(f"solved, {arm}" for arm in ARMS)]
+    return headings, [row(entry) for entry in results["doses"]]
 
 
 def page(
@@ -47,43 +71,23 @@ def page(
     pictures: Sequence[tuple[str, Path]],
 ) -> str:
     """Return the HTML page of a run. settings: resolved; facts: environment.json; pictures: captions and PNG files."""
-    model, number = results["model"], len(results["seeds"])
+    model, excluded = results["model"], results["excluded_seeds"]
     setting = {
         "doses": ", ".join(f"{entry['p']:g}" for entry in results["doses"])
         + f" as the probability of the first spelling of 0; 1 is spelled with {results['one']}",
-        "model": model_of(results),
-        "seeds": f"{number} a dose, each tied and untied from the same initial values on the same batches",
-        "training": training_of(results, settings),
-        **performance(results["timing"], facts),
+        "model": model_words(results),
+        "seeds": f"{len(results['seeds'])} a dose, each tied and untied from the same initial values on the same batches",
+        "training": training_words(results, settings),
+        **timing_words(results["timing"], facts),
     }
-    notes = (
-        [f"Left out because a member became non-finite: seeds {results['excluded_seeds']}."]
-        if results["excluded_seeds"]
-        else []
-    )
-    rows = [
-        [
-            f"{entry['p']:g}",
-            f"{entry['bayes_cross_entropy']:.4f}",
-            *(
-                f"{np.median(entry['final'][name]['exact_cross_entropy']['train']):.4f}" if entry["seeds"] else "-"
-                for name in ARMS
-            ),
-            *(f"{sum(entry['solved'][name])} of {len(entry['solved'][name])}" if entry["seeds"] else "-" for name in ARMS),
-        ]
-        for entry in results["doses"]
-    ]
-    headings = ["p", "Bayes", *(f"cross-entropy, {name}" for name in ARMS), *(f"solved, {name}" for name in ARMS)]
     return report.render(
         title=f"EXor, dose and response: tied against untied, {model['architecture']} {model['size']}",
-        question="Two spellings of the bit 0 mean the same and are used with probabilities p and 1 - p. The farther p is from "
-        ".5, the more the output role holds them apart. Does the output table answer as the theory says, and what does "
-        "tying cost?",
-        finding=finding(results["claims"], ("dose-gap/untied", "dose-gap/tied", "dose-cost")),
+        question=QUESTION,
+        finding=finding(results),
         setting=setting,
-        notes=notes,
+        notes=[f"Left out because a member became non-finite: seeds {excluded}."] if excluded else [],
         claims={"Claims": results["claims"]},
         figures=pictures,
-        numbers={"Numbers: medians over seeds, exact cross-entropy (nats) of the training split": (headings, rows)},
+        numbers={"Numbers: medians over seeds, exact cross-entropy (nats) of the training split": table(results)},
         reproduce=reproduction(facts, settings_text),
     )

@@ -36,9 +36,10 @@ class Responses:
 
 
 def slopes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the least-squares slope over x `[dose]` of each seed's y `[dose, seed]`."""
+    """Return the least-squares slope over x `[dose]` of each seed's y `[dose, seed]`; NaN where all x are the same."""
     centred = x - x.mean()
-    return np.asarray(centred @ y / (centred @ centred))
+    spread = centred @ centred
+    return np.asarray(centred @ y / spread) if spread else np.full(y.shape[1], np.nan)
 
 
 def analyse_doses(
@@ -79,24 +80,49 @@ def analyse_doses(
 
 
 def claims(responses: Responses) -> list[Claim]:
-    """Return the claims about doses: of the slopes, if the conflict differs; of the cost at each dose; of each gap."""
-    bound, cost = responses.bound, responses.excess[:, 1] - responses.excess[:, 0]
-    gap_over_bound = responses.gap - bound[:, None, None]
-    differing, with_conflict = np.ptp(bound) > 1e-6, bound > 0
-    doses = list(enumerate(responses.doses))
-    rows = [
+    """Return the claims about doses: how gap and cost grow with the conflict, the cost at each dose, the gap at each dose."""
+    bound, gap = responses.bound, responses.gap
+    cost = responses.excess[:, 1] - responses.excess[:, 0]
+    growth = [
         *(
-            (
-                differing,
-                Claim(
-                    f"dose-gap/{name}",
-                    f"The stronger the conflict, the farther apart {name} models keep the pair as outputs.",
-                    "slope of the smallest |e1 - e2| |h| over |ln(p/(1-p))|",
-                    slopes(bound, responses.gap[:, arm]),
-                    1,
-                ),
+            Claim(
+                f"dose-gap/{name}",
+                f"The stronger the conflict, the farther apart {name} models keep the pair as outputs.",
+                "slope of the smallest |e1 - e2| |h| over |ln(p/(1-p))|",
+                slopes(bound, gap[:, arm]),
+                sign=1,
             )
             for arm, name in enumerate(ARMS)
         ),
+        Claim(
+            "dose-cost",
+            "The stronger the conflict, the more cross-entropy tying costs.",
+            "slope of the exact cross-entropy (nats), tied - untied, over |ln(p/(1-p))|",
+            slopes(bound, cost),
+            sign=1,
+        ),
     ]
-    return rows
+    costs = [
+        Claim(
+            f"tying-costs/{dose:g}",
+            f"At p = {dose:g}, tying costs cross-entropy.",
+            "exact cross-entropy (nats), tied - untied",
+            cost[number],
+            sign=1,
+        )
+        for number, dose in enumerate(responses.doses)
+    ]
+    gaps = [
+        Claim(
+            f"output-gap/{name}/{dose:g}",
+            f"At p = {dose:g}, solved {name} models keep the pair {bound[number]:.3f}/|h| apart.",
+            f"smallest |e1 - e2| |h| over contexts - {bound[number]:.3f}",
+            (gap[number, arm] - bound[number])[responses.solved[number, arm]],
+            sign=1,
+        )
+        for arm, name in enumerate(ARMS)
+        for number, dose in enumerate(responses.doses)
+        if bound[number] > 0
+    ]
+    same_conflict = np.ptp(bound) <= 1e-6  # nothing can grow with it
+    return costs + gaps if same_conflict else growth + costs + gaps

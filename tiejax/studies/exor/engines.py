@@ -65,12 +65,9 @@ class PlainEngine:
         return training.masked_lm_loss(self._logits, params, batch, key)
 
     def _logits(self, params: PyTree, batch: MaskedSequences, key: jax.Array | None) -> Float[Array, "batch vocabulary"]:
-        drops = key is not None and self.dropout > 0
-        rngs = {"dropout": key} if drops else None
-        logits: jax.Array = self.model.apply(
-            {"params": params}, batch.tokens, batch.position, deterministic=not drops, rngs=rngs
-        )
-        return logits
+        rngs = {"dropout": key} if key is not None and self.dropout > 0 else None
+        apply: Any = self.model.apply  # Flax says that it may return a pair
+        return apply({"params": params}, batch.tokens, batch.position, deterministic=rngs is None, rngs=rngs)
 
     def inputs(self, contexts: Contexts) -> PyTree:
         """Return what `encode` is asked for these contexts, a tree of arrays `[contexts, ...]`."""
@@ -78,8 +75,8 @@ class PlainEngine:
 
     def encode(self, params: PyTree, inputs: PyTree) -> Float[Array, "contexts width"]:
         """Return h, the state at the mask of each context."""
-        states: jax.Array = self.model.apply({"params": params}, *inputs, method="encode")
-        return states
+        apply: Any = self.model.apply
+        return apply({"params": params}, *inputs, method="encode")
 
 
 @dataclasses.dataclass(frozen=True)

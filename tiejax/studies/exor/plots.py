@@ -6,23 +6,18 @@ from typing import Any
 import numpy as np
 
 from tiejax.reporting import figures
-from tiejax.reporting.panels import PANELS
+from tiejax.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
 from tiejax.reporting.plot import Plot
 from tiejax.reporting.uses import plot_uses
 from tiejax.statistics.arms import ARMS, select_seeds
-from tiejax.studies.exor.trajectories import Symbols, Trajectories
+from tiejax.studies.exor.figures import plot_distance_grid
+from tiejax.studies.exor.symbols import Symbols
+from tiejax.studies.exor.trajectories import TABLES, Trajectories
 
 PAIR_COLOURS = {"zero": figures.BLUE, "one": figures.ORANGE, "even_odd": figures.GREEN}
-
-
 MOST_PAIRS = 105  # panels of one picture: 15 rows of 7
-
-
-SAMPLED = {"cross_entropy": "loss", "accuracy": "accuracy"}  # what its sampled values are called in metrics.npz
-
-
+SAMPLED = {"cross_entropy": "loss", "accuracy": "accuracy"}  # what the sampled values are called in metrics.npz
 MEASURES = {"cross_entropy": "Cross-entropy (nats)", "accuracy": "Accuracy"}
-
 
 ByTable = Mapping[str, Mapping[str, np.ndarray]]  # table -> pair -> [arm, seed, record]
 
@@ -38,40 +33,40 @@ def _colours(labels: Mapping[str, str]) -> dict[str, str]:
     return {label: PAIR_COLOURS[pair] for pair, label in labels.items()}
 
 
-def distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, str], published_first: bool) -> list[Plot]:
-    """Draw the paper's three panels, with every seed and as the paper prints them. labels: pair -> its label."""
+def plot_distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, str], published_first: bool) -> list[Plot]:
+    """Plot the paper's three panels, with every seed and as the paper prints them. labels: pair -> its label."""
     panels, colours = _panels(distance, labels), _colours(labels)
-    own = Plot(
+    every_seed = Plot(
         "distance",
         "Distance between the spellings of each bit over training. Thin: one seed each; thick: median over seeds.",
-        figures.three_panels(steps, panels, "Euclidean distance", colours),
+        plot_three_panels(steps, panels, "Euclidean distance", colours),
     )
     published = Plot(
         "distance_published",
         "The same as the paper prints it: mean and 95 % band over seeds, at the recorded multiples of 1,000 steps.",
-        figures.three_panels_published(steps, panels, colours),
+        plot_three_panels_published(steps, panels, colours),
     )
-    return [published, own] if published_first else [own, published]
+    return [published, every_seed] if published_first else [every_seed, published]
 
 
-def relative_distances(steps: np.ndarray, relative: ByTable, labels: Mapping[str, str]) -> Plot:
-    """Draw relative distances of the pairs and of even and odd, every seed."""
+def plot_relative_distances(steps: np.ndarray, relative: ByTable, labels: Mapping[str, str]) -> Plot:
+    """Plot relative distances of the pairs and of even and odd, every seed."""
     groups = {**labels, "even_odd": "even and odd"}
     return Plot(
         "relative_distance",
         "Relative distance: over the mean distance between spellings of 0 and spellings of 1 in the same table (dotted: 1). "
         "Weight decay shrinks tables as a whole; this takes that out. Even and odd: the reverse violation.",
-        figures.three_panels(steps, _panels(relative, groups), "relative distance", _colours(groups), relative=True),
+        plot_three_panels(steps, _panels(relative, groups), "relative distance", _colours(groups), relative=True),
     )
 
 
-def all_distances(steps: np.ndarray, tables: Mapping[str, np.ndarray], pairs: np.ndarray, names: Sequence[str]) -> Plot:
-    """Draw every pair of symbols. tables: `[arm, seed, record, pair]` by table; names: by symbol."""
+def plot_all_distances(steps: np.ndarray, tables: Mapping[str, np.ndarray], pairs: np.ndarray, names: Sequence[str]) -> Plot:
+    """Plot every pair of symbols. tables: `[arm, seed, record, pair]` by table; names: by symbol."""
     number = f"all {len(pairs)}" if len(pairs) <= MOST_PAIRS else f"the first {MOST_PAIRS} of {len(pairs)}"
     return Plot(
         "all_distances",
         f"Distances of {number} pairs of symbols over training. 0a, 0b, ...: spellings of 0; 1a, 1b, ...: of 1.",
-        figures.all_distances(
+        plot_distance_grid(
             steps,
             {title: tables[table][arm] for title, (table, arm) in PANELS.items()},
             [f"{names[first]} - {names[second]}" for first, second in pairs[:MOST_PAIRS]],
@@ -79,24 +74,23 @@ def all_distances(steps: np.ndarray, tables: Mapping[str, np.ndarray], pairs: np
     )
 
 
-def learning(
+def plot_learning(
     exact_steps: np.ndarray,
     exact: Mapping[str, np.ndarray],
     steps: np.ndarray,
     sampled: Mapping[str, np.ndarray],
     bayes: Mapping[str, Mapping[str, float]],
 ) -> Plot:
-    """Draw exact risk, where there is one, by split (`[arm, seed, record, split]`), and the sampled one.
+    """Plot exact risk, where there is one, by split (`[arm, seed, record, split]`), and the sampled one.
 
     bayes: split -> measure -> the best value there is.
     """
     panels: dict[str, Any] = {}
 
-    def add(kind: str, split: str, its_steps: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
+    def add(kind: str, split: str, at: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
         for measure, title in MEASURES.items():
             if measure in values and np.isfinite(values[measure]).any():
-                curves = dict(zip(ARMS, values[measure], strict=True))
-                panels[f"{title}, {kind}"] = (its_steps, curves, bayes[split][measure])
+                panels[f"{title}, {kind}"] = at, dict(zip(ARMS, values[measure], strict=True)), bayes[split][measure]
 
     for place, (split, kind) in enumerate((("train", "exact, training split"), ("validation", "exact, held-out strings"))):
         add(kind, split, exact_steps, {measure: values[..., place] for measure, values in exact.items()})
@@ -105,27 +99,27 @@ def learning(
         "learning",
         "Cross-entropy and accuracy over training. Thin: one seed each; thick: median; dashed: the best predictor there is. "
         "The first record, of untrained models, may lie outside.",
-        figures.learning_curves(panels),
+        figures.plot_learning_curves(panels),
     )
 
 
-def final_values(
+def plot_final_values(
     exact: Mapping[str, np.ndarray], relative: Mapping[str, Mapping[str, np.ndarray]], labels: Mapping[str, str]
 ) -> Plot:
-    """Draw final values `[arm, seed]`, untied against tied; relative ones by table and pair."""
+    """Plot final values `[arm, seed]`, untied against tied; relative ones by table and pair."""
     panels = {
         f"{title},\nexact, training split": (exact[measure][0], exact[measure][1])
         for measure, title in MEASURES.items()
         if measure in exact
     }
     for pair, label in {**labels, "even_odd": "even and odd"}.items():
-        for table in ("input", "output"):
+        for table in TABLES:
             title = f"relative distance,\n{label},\nuntied {table} - tied"
             panels[title] = relative[table][pair][0], relative["input"][pair][1]
     return Plot(
         "paired_final",
         "Final values (mean over the last whole learning-rate cycle), untied against tied: one line a seed, bars: medians.",
-        figures.paired_values(panels, ARMS),
+        figures.plot_paired_values(panels, ARMS),
     )
 
 
@@ -154,20 +148,20 @@ def plot_all(
 ) -> list[Plot]:
     """Plot all figures of a run in the order of its report.
 
-    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. names: of the symbols. use_rows: `uses`
-    of results.json.     bayes: split -> measure -> the best value there is.
+    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. names: of the symbols. use_rows:
+    `uses` of results.json. bayes: split -> measure -> the best value there is.
     """
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
     labels = {bit: pair_label(bit, symbols.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
     exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
     sampled = {name: metrics[f"validation_redrawn_{field}"][:, finite] for name, field in SAMPLED.items()}
     relative = {table: {pair: runs.final(values) for pair, values in pairs.items()} for table, pairs in runs.relative.items()}
-    tables = {table: metrics[f"distance_{table}"][:, finite] for table in ("input", "output")}
+    tables = {table: metrics[f"distance_{table}"][:, finite] for table in TABLES}
     return [
-        *(distances(runs.steps, runs.distance, labels, published_first) if labels else []),
-        relative_distances(runs.steps, runs.relative, labels),
-        learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
-        final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
-        all_distances(runs.steps, tables, metrics["pairs"], names),
+        *(plot_distances(runs.steps, runs.distance, labels, published_first) if labels else []),
+        plot_relative_distances(runs.steps, runs.relative, labels),
+        plot_learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
+        plot_final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
+        plot_all_distances(runs.steps, tables, metrics["pairs"], names),
         plot_uses(select_seeds(metrics, finite), names, use_rows),
     ]

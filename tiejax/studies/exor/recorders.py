@@ -28,13 +28,13 @@ def of_condition(by_condition: Sequence[PyTree], seed_key: SeedKey) -> PyTree:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves)[seed_key.condition], *by_condition)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # it holds arrays, and jax.jit hashes what it calls
 class Measures:
     """(params, batch, seed_key, step) -> the cheap measures of a member.
 
     `distance_TABLE`: of all pairs of symbols. `train_*`, `validation_redrawn_*` (training strings, visited anew) and
     `validation_frozen_*` (`held_out` strings, visited once and for all): `loss` (nats) and `accuracy`. `finite`: whether all of
-    these and the parameters are. `use_*`: what each use of a table asks of it, as `use_gradients` says; each symbol is a bucket.
+    these and the parameters are. `use_*`: what each use of a table asks of it, as `use_gradients` says, each symbol a bucket.
     """
 
     engine: Engine
@@ -72,7 +72,7 @@ class Measures:
         return {f"use_{name}": values for name, values in uses.items()}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # it holds arrays, and jax.jit hashes what it calls
 class RiskByCondition:
     """(params, batch, seed_key, step) -> the exact risk of a member, under the distribution of its condition.
 

@@ -12,12 +12,15 @@ from tiejax.runs.finish import finish
 from tiejax.runs.launch import Launched
 from tiejax.runs.run_directory import plain, stop_flag
 from tiejax.runs.train import timing, train
-from tiejax.studies.exor import dose_page, page, plots, task
-from tiejax.studies.exor.claims import analyse
+from tiejax.studies.exor import dose_page, dose_plots, page, plots
+from tiejax.studies.exor.analysis import analyse
+from tiejax.studies.exor.bayes_risk import bayes_risk
+from tiejax.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.studies.exor.dose_response import analyse_doses
 from tiejax.studies.exor.ensemble import build_ensemble, named_arrays
 from tiejax.studies.exor.settings import Settings
-from tiejax.studies.exor.trajectories import Symbols
+from tiejax.studies.exor.symbols import Symbols
+from tiejax.studies.exor.task import split, strings
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -41,7 +44,7 @@ def run(launched: Launched, console: Console) -> int:
 
     metrics = named_arrays(trained.records, settings)
     directory.write_metrics(metrics)
-    found, plots = (conclude if settings.doses is None else conclude_doses)(settings, metrics)
+    body, figures = (conclude if settings.doses is None else conclude_doses)(settings, metrics)
     results = plain(
         {
             "experiment": "exor",
@@ -51,12 +54,12 @@ def run(launched: Launched, console: Console) -> int:
             "one": settings.tasks[0].one,
             "model": settings.model_settings,
             "steps": settings.steps,
-            **found,
+            **body,
             "timing": timing(trained, models),
         }
     )
     write_page = page.page if settings.doses is None else dose_page.page
-    finish(directory, settings, results, facts, plots, write_page, console)
+    finish(directory, settings, results, facts, figures, write_page, console)
     return 0
 
 
@@ -68,35 +71,37 @@ def announce(settings: Settings, console: Console) -> None:
         f"untied, {settings.steps:,} steps, {settings.engine} engine on {jax.device_count()} x "
         f"{jax.devices()[0].device_kind}, in {settings.out}"
     )
-    if (number := task.count_contexts(settings.tasks[0], settings.ordered)) > task.MAX_CONTEXTS:
-        console.warn(f"exact risk is left out: {number:,} contexts are more than {task.MAX_CONTEXTS:,}")
+    if (number := count_contexts(settings.tasks[0], settings.ordered)) > MAX_CONTEXTS:
+        console.warn(f"exact risk is left out: {number:,} contexts are more than {MAX_CONTEXTS:,}")
 
 
 def conclude(settings: Settings, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
     """Return what results.json says of a run of one task, and its figures."""
-    exor = settings.tasks[0]
-    rows = {"all": task.strings(exor.bits), **task.split(exor.bits)}
-    best = {name: task.bayes(exor, strings) for name, strings in rows.items()}
-    found, runs = analyse(metrics, Symbols.of(exor), best["train"][1], 2 * settings.half_period)
-    bayes = {name: {"accuracy": accuracy, "cross_entropy": nats} for name, (accuracy, nats) in best.items()}
-    published_first = settings.figure_style == "published"
-    names = plots.symbol_names(len(exor.zero), len(exor.one))
+    task = settings.tasks[0]
+    symbols, rows = Symbols.of(task), {"all": strings(task.bits), **split(task.bits)}
+    bayes = {
+        name: dict(zip(("accuracy", "cross_entropy"), bayes_risk(task, of_split), strict=True))
+        for name, of_split in rows.items()
+    }
+    body, runs = analyse(metrics, symbols, bayes["train"]["cross_entropy"], 2 * settings.half_period)
     figures = []
-    if found["seeds"]:
-        figures = plots.plot_all(metrics, runs, Symbols.of(exor), names, found["uses"], bayes, published_first)
-    return {"zero": exor.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **found}, figures
+    if body["seeds"]:
+        names = plots.symbol_names(len(task.zero), len(task.one))
+        published_first = settings.figure_style == "published"
+        figures = plots.plot_all(metrics, runs, symbols, names, body["uses"], bayes, published_first)
+    return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body}, figures
 
 
 def conclude_doses(settings: Settings, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
     """Return what results.json says of a dose-and-response run, and its figures."""
     assert settings.doses is not None
-    train_rows = task.split(settings.bits)["train"]
+    train_strings = split(settings.bits)["train"]
     body, responses = analyse_doses(
         metrics,
         np.array([condition for condition, _ in settings.members]),
         settings.doses,
-        [Symbols.of(exor) for exor in settings.tasks],
-        [task.bayes(exor, train_rows)[1] for exor in settings.tasks],
+        [Symbols.of(task) for task in settings.tasks],
+        [bayes_risk(task, train_strings)[1] for task in settings.tasks],
         2 * settings.half_period,
     )
-    return body, dose_page.plot_doses(responses) if body["seeds"] else []
+    return body, dose_plots.plot_doses(responses) if body["seeds"] else []

@@ -11,17 +11,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from tiejax.reporting.figures import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    SKY,
-    YELLOW,
-    legend_below,
-    new_figure,
-    thousands,
-)
+from tiejax.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, legend_below, new_figure, thousands
 
 METHOD_COLOURS = {"untied": "black", "agent": ORANGE, "random-agent": PURPLE, "random-map": SKY, "found-map": GREEN}
 STATIC_COLOURS = (BLUE, YELLOW, "#8C564B", "#999999", "#6A3D9A", "#A6B727")
@@ -29,7 +19,7 @@ MIB = 2**20
 
 
 class Style(NamedTuple):
-    """How a method is drawn wherever it occurs; fixed maps are broken lines."""
+    """How a method is plotted wherever it occurs; fixed maps are broken lines."""
 
     colour: str
     line: str
@@ -72,25 +62,25 @@ def _every(layers: int, most: int) -> np.ndarray:
 
 
 def maps_over_time(episode: np.ndarray, rows: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
-    """Draw which layer each layer copies over episodes, a row of panels a name, a panel a title: `[episode, layer]`."""
-    panels = max(len(row) for row in rows.values())
+    """Plot which layer each layer copies over episodes, a row of panels a name, a panel a title: `[episode, layer]`."""
+    columns = max(len(row) for row in rows.values())
     layers = next(iter(next(iter(rows.values())).values())).shape[1]
     height = float(np.clip(0.9 + 0.11 * layers, 1.7, 4.2))
-    figure, axes = new_figure(len(rows), panels, 1.6 + min(11.0, max(5.0, 3.3 * panels)), height * len(rows) + 0.3)
+    figure, axes = new_figure(len(rows), columns, 1.6 + min(11.0, max(5.0, 3.3 * columns)), height * len(rows) + 0.3)
     colours, norm = owner_colours(layers), _norm(layers)
     edges = np.append(episode, episode[-1] + 1) - 0.5
-    for line, (name, row) in zip(axes, rows.items(), strict=True):
-        for spare in line[len(row) :]:
+    for panels_of_row, (name, row) in zip(axes, rows.items(), strict=True):
+        for spare in panels_of_row[len(row) :]:
             spare.set_axis_off()
-        for one, (title, owner) in zip(line, row.items(), strict=False):
-            one.pcolormesh(edges, np.arange(layers + 1) - 0.5, owner.T, cmap=colours, norm=norm, rasterized=True)
-            one.set_title(title)
-            one.set_yticks(_every(layers, 12))
-            one.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
-            one.grid(visible=False)
-        line[0].set_ylabel(f"{name}\nlayer")
-    for one in axes[-1]:
-        one.set_xlabel("episode")
+        for panel, (title, owner) in zip(panels_of_row, row.items(), strict=False):
+            panel.pcolormesh(edges, np.arange(layers + 1) - 0.5, owner.T, cmap=colours, norm=norm, rasterized=True)
+            panel.set_title(title)
+            panel.set_yticks(_every(layers, 12))
+            panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+            panel.grid(visible=False)
+        panels_of_row[0].set_ylabel(f"{name}\nlayer")
+    for panel in axes[-1]:
+        panel.set_xlabel("episode")
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, ticks=_every(layers, 12), aspect=30 * len(rows), pad=0.01)
     bar.set_label("copies layer")
     bar.ax.minorticks_off()
@@ -100,27 +90,27 @@ def maps_over_time(episode: np.ndarray, rows: Mapping[str, Mapping[str, np.ndarr
 
 
 def map_cells(rows: Sequence[tuple[str, Sequence[int]]]) -> Figure:
-    """Draw maps as rows of coloured cells with the owner's number in each; rows: (label, owner of every layer)."""
+    """Plot maps as rows of coloured cells with the owner's number in each; rows: (label, owner of every layer)."""
     owner = np.array([values for _, values in rows])
     layers = owner.shape[1]
     figure, axes = new_figure(1, 1, 2.0 + max(0.24 * layers, 2.5), 0.5 + 0.23 * len(rows))
-    one, colours, norm = axes[0, 0], owner_colours(layers), _norm(layers)
-    one.pcolormesh(owner, cmap=colours, norm=norm, edgecolors="white", linewidth=0.8)
+    panel, colours, norm = axes[0, 0], owner_colours(layers), _norm(layers)
+    panel.pcolormesh(owner, cmap=colours, norm=norm, edgecolors="white", linewidth=0.8)
     size = 8 if layers <= 24 else 6.5
     for row, column in np.ndindex(owner.shape):
         red, green, blue, _ = colours(norm(owner[row, column]))
         ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.45 else "white"
         # Thousands of texts would each be asked for their extent while the figure is laid out.
-        one.text(
+        panel.text(
             column + 0.5, row + 0.52, str(owner[row, column]), ha="center", va="center", fontsize=size, color=ink
         ).set_in_layout(False)
-    one.set_yticks(np.arange(len(rows)) + 0.5, [label for label, _ in rows])
-    one.set_xticks(_every(layers, 48) + 0.5, [str(layer) for layer in _every(layers, 48)], fontsize=size)
-    one.invert_yaxis()
-    one.set_xlabel("layer")
-    one.tick_params(length=0)
-    one.grid(visible=False)
-    for side in one.spines.values():
+    panel.set_yticks(np.arange(len(rows)) + 0.5, [label for label, _ in rows])
+    panel.set_xticks(_every(layers, 48) + 0.5, [str(layer) for layer in _every(layers, 48)], fontsize=size)
+    panel.invert_yaxis()
+    panel.set_xlabel("layer")
+    panel.tick_params(length=0)
+    panel.grid(visible=False)
+    for side in panel.spines.values():
         side.set_visible(False)
     return figure
 
@@ -139,7 +129,7 @@ def _round_numbers(axes: Axes, low: float, high: float) -> None:
 
 
 def learning(steps: np.ndarray, loss: Mapping[str, np.ndarray], seconds: Mapping[str, np.ndarray]) -> Figure:
-    """Draw perplexity over steps and over seconds of training, `[seed, validation]` losses in nats by method.
+    """Plot perplexity over steps and over seconds of training, `[seed, validation]` losses in nats by method.
 
     Thin: every seed; thick: the mean over seeds, in nats and in seconds. What is far above all last values lies outside, the
     first record, of untrained models, always.
@@ -148,9 +138,9 @@ def learning(steps: np.ndarray, loss: Mapping[str, np.ndarray], seconds: Mapping
     over_steps, over_time = axes[0]
     for name, style in styles(list(loss)).items():
         later = loss[name][:, 1:]
-        for one, x in ((over_steps, np.broadcast_to(steps[1:], later.shape)), (over_time, seconds[name][:, 1:])):
-            one.plot(x.T, np.exp(later.T), color=style.colour, alpha=0.3, linewidth=0.6)
-            one.plot(x.mean(0), np.exp(later.mean(0)), style.line, color=style.colour, linewidth=style.width, label=name)
+        for panel, x in ((over_steps, np.broadcast_to(steps[1:], later.shape)), (over_time, seconds[name][:, 1:])):
+            panel.plot(x.T, np.exp(later.T), color=style.colour, alpha=0.3, linewidth=0.6)
+            panel.plot(x.mean(0), np.exp(later.mean(0)), style.line, color=style.colour, linewidth=style.width, label=name)
     every = np.exp(np.concatenate([values[:, 1:] for values in loss.values()]))
     if every.size:
         # The first steps are alike for all methods, and would press into one line what differs by a few percent later.
@@ -167,38 +157,38 @@ def learning(steps: np.ndarray, loss: Mapping[str, np.ndarray], seconds: Mapping
 
 
 def methods(panels: Mapping[str, Mapping[str, Sequence[float]]], from_zero: Sequence[str]) -> Figure:
-    """Draw one panel a measure and one row a method: a dot a seed, a bar for the mean. from_zero: panels that start at 0."""
+    """Plot one panel a measure and one row a method: a dot a seed, a bar for the mean. from_zero: panels that start at 0."""
     names = list(next(iter(panels.values())))
-    drawn = styles(names)
+    style_of = styles(names)
     figure, axes = new_figure(1, len(panels), 3.7 * len(panels), 0.9 + 0.3 * len(names), share_y=True)
-    for one, (title, values) in zip(axes[0], panels.items(), strict=True):
+    for panel, (title, values) in zip(axes[0], panels.items(), strict=True):
         for place, name in enumerate(names):
             seeds = np.array(values[name], dtype=float)
-            one.plot(seeds, np.full(len(seeds), place), "o", color=drawn[name].colour, alpha=0.5, markersize=5)
-            one.vlines(seeds.mean(), place - 0.36, place + 0.36, color=drawn[name].colour, linewidth=2.5)
-        one.set_title(title, fontsize=10)
-        known = np.concatenate([np.array(seeds, dtype=float) for seeds in values.values()])
-        if title in from_zero and (known > 0).any():
-            one.set_xlim(0, 1.1 * np.nanmax(known))
+            panel.plot(seeds, np.full(len(seeds), place), "o", color=style_of[name].colour, alpha=0.5, markersize=5)
+            panel.vlines(seeds.mean(), place - 0.36, place + 0.36, color=style_of[name].colour, linewidth=2.5)
+        panel.set_title(title, fontsize=10)
+        every = np.concatenate([np.array(seeds, dtype=float) for seeds in values.values()])
+        if title in from_zero and (every > 0).any():
+            panel.set_xlim(0, 1.1 * np.nanmax(every))
     axes[0, 0].set_yticks(range(len(names)), names)
     axes[0, 0].set_ylim(len(names) - 0.4, -0.6)
     return figure
 
 
 def over_episodes(episode: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarray]], logarithmic: Sequence[str]) -> Figure:
-    """Draw one panel a measure over episodes: thin, every seed of `[seed, episode]`; thick, the mean; by method."""
+    """Plot one panel a measure over episodes: thin, every seed of `[seed, episode]`; thick, the mean; by method."""
     figure, axes = new_figure(2, -(-len(panels) // 2), 9.6, 5.4)
     for spare in axes.flat[len(panels) :]:
         spare.set_axis_off()
-    for one, (title, curves) in zip(axes.flat, panels.items(), strict=False):
+    for panel, (title, curves) in zip(axes.flat, panels.items(), strict=False):
         for name, values in curves.items():
             colour = styles([name])[name].colour
-            one.plot(episode, values.T, color=colour, alpha=0.4, linewidth=0.7)
-            one.plot(episode, values.mean(0), color=colour, linewidth=2, label=name)
-        known = np.concatenate([values.ravel() for values in curves.values()])
-        if title in logarithmic and (known > 0).any():
-            _round_numbers(one, known[known > 0].min(), known.max())
-        one.set_title(title)
-        one.set_xlabel("episode")
+            panel.plot(episode, values.T, color=colour, alpha=0.4, linewidth=0.7)
+            panel.plot(episode, values.mean(0), color=colour, linewidth=2, label=name)
+        every = np.concatenate([values.ravel() for values in curves.values()])
+        if title in logarithmic and (every > 0).any():
+            _round_numbers(panel, every[every > 0].min(), every.max())
+        panel.set_title(title)
+        panel.set_xlabel("episode")
     legend_below(figure, axes.flat[0])
     return figure

@@ -1,9 +1,12 @@
-"""One model whose layers are tied, by a fixed map or by an agent, from its first step to the evaluation of its best."""
+"""One model whose layers are tied, by a fixed map or by an agent, from its first step to the evaluation of its best.
 
-import contextlib
+A model trains in groups of k steps. Under an agent every group begins with an action, which changes the ties, and ends with the
+reward: the loss of one more batch of the group, which nobody is trained on.
+"""
+
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -11,40 +14,24 @@ import numpy as np
 
 from tiejax import tying
 from tiejax.studies.layer_tying import q_learning
+from tiejax.studies.layer_tying.agent import Action, Agent
+from tiejax.studies.layer_tying.clock import Clock
+from tiejax.studies.layer_tying.records import Log, Records
+from tiejax.studies.layer_tying.settings import AGENTS, Settings
 from tiejax.training.checkpoint import Checkpoints
 from tiejax.training.keys import stream
-from tiejax.training.layered import Layered, LayeredState, stack_size_of
+from tiejax.training.layered import Layered, LayeredState
 
 PyTree = Any
-Records = dict[str, dict[str, np.ndarray]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Protocol:
-    """What the models of a run have in common.
-
-    k: batches an action, and in a group of batches. rule, start, gradient: of ties, as in `tying.layers`. reward,
-    epsilon_floor: of the agent. validate_every: steps between validations.
-    """
-
-    layers: int
-    steps: int
-    k: int
-    rule: tying.Rule
-    start: tying.Start
-    gradient: Literal["all", "owner"]
-    storage: tying.Storage
-    reward: q_learning.Reward
-    epsilon_floor: float
-    validate_every: int
+RANDOM_MAPS = 1004  # a stream of randomness that nothing else draws from
 
 
 class Job(NamedTuple):
-    """One model. chooser: an agent that learns, one that chooses at random, or none, and then `owner` is its map throughout."""
+    """One model. agent: one that learns, one that chooses at random, or none, and then `owner` is its map throughout."""
 
     method: str
     seed: int
-    chooser: Literal["learner", "random"] | None
+    agent: Literal["learner", "random"] | None
     owner: tying.Owner | None
 
 
@@ -60,6 +47,60 @@ class Data(NamedTuple):
     held_out: Mapping[str, Sequence[tuple[Any, float]]]
 
 
+def job_of(settings: Settings, method: str, seed: int, of_agent: Records | None) -> Job:
+    """Return one model of a run; of_agent: the records of the agent of its seed, where the method waits for it."""
+    if method in AGENTS:
+        return Job(method, seed, AGENTS[method], None)
+    assert settings.distinct is not None
+    if method == "found-map":
+        assert of_agent is not None
+        owner = tying.of_groups(of_agent["final"]["best_owner"][0])
+    elif method == "random-map":
+        distinct = settings.distinct if of_agent is None else len(np.unique(of_agent["final"]["best_owner"][0]))
+        owner = tying.random_map(settings.layers, distinct, np.random.default_rng([seed, RANDOM_MAPS]))
+    elif settings.maps and method in settings.maps:
+        owner = tying.check_owner(settings.maps[method])
+    else:
+        owner = tying.static_map(method, settings.layers, settings.distinct)
+    return Job(method, seed, None, owner)
+
+
+def run_job(
+    layered: Layered,
+    settings: Settings,
+    job: Job,
+    data: Data,
+    checkpoints: Checkpoints | None = None,
+    resume: bool = False,
+    stop_requested: Callable[[], bool] = lambda: False,
+    on_steps: Callable[[int, float], None] = lambda steps, seconds: None,
+    checkpoint_s: float = 30.0,
+) -> tuple[Records, PyTree] | None:
+    """Train a model and return its records and the parameters of its best step, on the host; None if it was stopped.
+
+    The records: as `Log` has them. on_steps: told how many steps more, in how many seconds.
+    """
+    assert settings.steps is not None
+    saved, log = first_state(layered, settings, job), Log()
+    if resume and checkpoints is not None and (restored := checkpoints.restore(saved)) is not None:
+        step, saved, records = restored
+        log = Log(records)
+        on_steps(step, 0.0)
+    model = _Model.from_host(layered, settings, job, data, saved, log)
+    model.prepare()
+    saved_at = time.perf_counter()
+    while model.step < settings.steps:
+        on_steps(*model.group())
+        stopping, ended = stop_requested(), model.step == settings.steps
+        if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > checkpoint_s):
+            checkpoints.save(model.step, model.to_host(), log.arrays())
+            saved_at = time.perf_counter()
+        if stopping and not ended:
+            return None
+    model.judge()
+    return log.arrays(), model.best.params
+
+
 class Best(NamedTuple):
     """The step with the least validation loss so far, with its map and its parameters, on the host."""
 
@@ -69,56 +110,26 @@ class Best(NamedTuple):
     params: PyTree
 
 
-class Now(NamedTuple):
+class SavedState(NamedTuple):
     """What a checkpoint holds beside the records: arrays of the same shapes whatever is tied."""
 
     step: np.ndarray
     actions: np.ndarray
     ties: tying.LayerTies
     state: LayeredState
-    learner: q_learning.Learner
+    learner: q_learning.Learner | None
     best: Best
 
 
-class Log:
-    """Records by group and name, a row at a time."""
-
-    def __init__(self, records: Mapping[str, Mapping[str, np.ndarray]] | None = None) -> None:
-        self._rows: dict[str, dict[str, list[Any]]] = {
-            group: {name: list(values) for name, values in fields.items()} for group, fields in (records or {}).items()
-        }
-
-    def add(self, group: str, **fields: Any) -> None:
-        rows = self._rows.setdefault(group, {name: [] for name in fields})
-        for name, value in fields.items():
-            rows[name].append(value)
-
-    def known(self, group: str, name: str) -> list[Any]:
-        return self._rows.get(group, {}).get(name, [])
-
-    def arrays(self) -> Records:
-        return {group: {name: np.array(values) for name, values in fields.items()} for group, fields in self._rows.items()}
-
-
-class _Clock:
-    """The seconds since it was made, without those of compilation and of what is done in `paused`."""
-
-    def __init__(self, layered: Layered) -> None:
-        self._layered, self._began, self._left_out = layered, self._working(layered), 0.0
-
-    @staticmethod
-    def _working(layered: Layered) -> float:
-        return time.perf_counter() - layered.compile_s
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        began = self._working(self._layered)
-        yield
-        self._left_out += self._working(self._layered) - began
-
-    @property
-    def seconds(self) -> float:
-        return self._working(self._layered) - self._began - self._left_out
+def first_state(layered: Layered, settings: Settings, job: Job) -> SavedState:
+    """Return a model before its first step."""
+    root, ties = jax.random.key(job.seed), tying.start_ties(settings.layers, settings.start, settings.ties)
+    if job.owner is not None:
+        ties = tying.LayerTies(job.owner, np.isin(np.arange(settings.layers), job.owner), job.owner)
+    state = layered.to_host(layered.start(root, ties.owner), ties.owner)
+    learner = None if job.agent is None else jax.device_get(q_learning.start(stream(root, "agent"), settings.layers))
+    zero = np.asarray(np.int64(0))
+    return SavedState(zero, zero, ties, state, learner, Best(np.asarray(np.inf), zero, ties.owner, state.params))
 
 
 @dataclasses.dataclass
@@ -126,102 +137,94 @@ class _Model:
     """A model on its way: what it has learnt, its ties, its agent, its best so far, its records."""
 
     layered: Layered
-    protocol: Protocol
+    settings: Settings
     job: Job
     data: Data
     log: Log
     step: int
-    actions: int
     ties: tying.LayerTies
     state: LayeredState
-    learner: q_learning.Learner
+    agent: Agent | None
     best: Best
 
     @classmethod
-    def of(cls, layered: Layered, protocol: Protocol, job: Job, data: Data, now: Now, log: Log) -> "_Model":
+    def from_host(cls, layered: Layered, settings: Settings, job: Job, data: Data, saved: SavedState, log: Log) -> "_Model":
         """Return the model that a checkpoint holds, on its device."""
-        ties = tying.LayerTies(*now.ties)
-        state, learner = layered.to_device(now.state, ties.owner), layered.place(now.learner)
-        return cls(layered, protocol, job, data, log, int(now.step), int(now.actions), ties, state, learner, Best(*now.best))
+        agent = None
+        if job.agent is not None and saved.learner is not None:
+            root, learner = jax.random.key(job.seed), layered.place(saved.learner)
+            floor = settings.epsilon_floor
+            agent = Agent(job.agent, settings.layers, floor, root, layered.place, learner, int(saved.actions))
+        state = layered.to_device(saved.state, saved.ties.owner)
+        return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best)
 
-    @property
-    def now(self) -> Now:
-        fetched = self.layered.to_host(self.state, self.ties.owner), jax.device_get(self.learner)
-        return Now(np.asarray(np.int64(self.step)), np.asarray(np.int64(self.actions)), self.ties, *fetched, self.best)
-
-    @property
-    def root(self) -> jax.Array:
-        return jax.random.key(self.job.seed)
+    def to_host(self) -> SavedState:
+        """Return what a checkpoint holds of the model."""
+        actions, learner = (self.agent.actions, jax.device_get(self.agent.learner)) if self.agent is not None else (0, None)
+        step, number = (np.asarray(np.int64(count)) for count in (self.step, actions))
+        return SavedState(step, number, self.ties, self.layered.to_host(self.state, self.ties.owner), learner, self.best)
 
     @property
     def wiring(self) -> tying.Wiring:
-        return tying.wiring(self.ties, self.protocol.storage, self.protocol.gradient, self.protocol.rule)
+        return tying.wiring(self.ties, self.settings.storage, self.settings.gradient, self.settings.ties)
 
     def prepare(self) -> None:
         """Compile what is known to be needed, and judge the model before its first step."""
-        if self.job.chooser is not None:
-            _compile_agent(self.layered, self.learner, self.ties)
+        if self.agent is not None:
+            self.agent.compile(self.ties.observation)
         if self.step == 0:
-            self.layered.visit(self.state, self.data.group(self.job.seed, 0)[0], self.root, self.wiring)
-            self._note_size()
+            root = jax.random.key(self.job.seed)
+            self.layered.visit(self.state, self.data.group(self.job.seed, 0)[0], root, self.wiring)
+            self._record_size()
             self.validate()
 
     def group(self) -> tuple[int, float]:
         """Let the agent act, train k steps, let the agent learn; return the number of steps and their seconds."""
-        batches = self.data.group(self.job.seed, self.step // self.protocol.k)
-        clock = _Clock(self.layered)  # what the agent does is part of the time that it takes
-        acted = self.act() if self.job.chooser is not None else None
-        losses = self.train(batches[: min(self.protocol.k, self.protocol.steps - self.step)], clock)
-        reward, q_loss = self.learn(acted, batches[self.protocol.k]) if acted is not None else (None, None)
+        assert self.settings.steps is not None
+        k, steps_left = self.settings.k, self.settings.steps - self.step
+        batches = self.data.group(self.job.seed, self.step // k)
+        clock = Clock(self.layered)  # what the agent does is part of the time that it takes
+        action = None if self.agent is None else self.act(self.agent)
+        losses = self.train(batches[: min(k, steps_left)], clock)
+        reward = q_loss = None
+        if self.agent is not None and action is not None:
+            reward, q_loss = self.learn(self.agent, action, batches[k])
         # A random agent makes no use of its reward, which is only recorded: that is no part of its time.
         jax.block_until_ready((self.state, q_loss))
         seconds, distinct = clock.seconds, len(np.unique(self.ties.owner))
         for loss in losses:
             self.log.add("step", loss=np.float32(loss), distinct=distinct, time=seconds / len(losses))
-        self._note_size()
-        if acted is not None:
-            told = {"reward": np.float32(reward), "q_loss": np.float32(q_loss), "owner": self.ties.owner}
-            self.log.add("action", episode=acted.episode, layer=acted.layer, action=acted.action, epsilon=acted.epsilon, **told)
+        self._record_size()
+        if action is not None:
+            self._record_action(action, reward, q_loss)
         return len(losses), seconds
 
-    def act(self) -> "_Acted":
-        """Choose for the next layer in turn, and change ties."""
-        episode, place = divmod(self.actions, self.protocol.layers - 1)
-        layer, before = place + 1, self.ties
-        random = self.job.chooser == "random"
-        epsilon = 1.0 if random else q_learning.epsilon_at(episode, self.protocol.epsilon_floor)
-        key = jax.random.fold_in(stream(self.root, "choices"), self.actions)
-        told = self.layered.place((before.observation, np.int32(layer), np.float32(epsilon), key))
-        action = int(_choose(self.learner.network, *told))
-        self.ties = tying.choose(before, layer, action, self.protocol.rule)
+    def act(self, agent: Agent) -> Action:
+        """Let the agent choose for the next layer in turn, and change ties."""
+        before, action = self.ties, agent.act(self.ties.observation)
+        self.ties = tying.choose(before, action.layer, action.choice, self.settings.ties)
         if not np.array_equal(before.owner, self.ties.owner):
-            move = tying.move(before.owner, self.ties.owner, self.protocol.storage)
+            move = tying.move(before.owner, self.ties.owner, self.settings.storage)
             self.state = self.layered.move(self.state, move)
-        self.actions += 1
-        return _Acted(episode, layer, action, epsilon, before.observation)
+        return action
 
-    def train(self, batches: Sequence[Any], clock: _Clock) -> list[jax.Array]:
+    def train(self, batches: Sequence[Any], clock: Clock) -> list[jax.Array]:
         """Return the losses of these batches, one step on each."""
-        losses, wiring = [], self.wiring
+        losses, wiring, keys = [], self.wiring, stream(jax.random.key(self.job.seed), "dropout")
         for batch in batches:
-            key = jax.random.fold_in(stream(self.root, "dropout"), self.step)
-            self.state, loss = self.layered.step(self.state, batch, key, wiring)
+            self.state, loss = self.layered.step(self.state, batch, jax.random.fold_in(keys, self.step), wiring)
             losses.append(loss)
             self.step += 1
-            if self.step % self.protocol.validate_every == 0 or self.step == self.protocol.steps:
+            if self.step % self.settings.validate_every == 0 or self.step == self.settings.steps:
                 jax.block_until_ready(self.state)
                 with clock.paused():
                     self.validate()
         return losses
 
-    def learn(self, acted: "_Acted", batch: Any) -> tuple[jax.Array, Any]:
+    def learn(self, agent: Agent, action: Action, batch: Any) -> tuple[jax.Array, Any]:
         """Return the reward, of a batch that nobody is trained on, and the squared error that the agent learns from."""
-        reward = q_learning.reward_of(self.protocol.reward, self.layered.loss(self.state.params, batch, self.wiring))
-        told = acted.observation, np.int32(acted.layer), np.int32(acted.action), reward, self.ties.observation
-        if self.job.chooser == "random":
-            return reward, np.float32(np.nan)
-        self.learner, q_loss = _learn(self.learner, q_learning.Transition(*self.layered.place(told)))
-        return reward, q_loss
+        reward = q_learning.reward_of(self.settings.reward, self.layered.loss(self.state.params, batch, self.wiring))
+        return reward, agent.learn(action, reward, self.ties.observation)
 
     def validate(self) -> None:
         """Record the loss of the blocks that choose the best step, and keep the model if it is the best so far."""
@@ -235,86 +238,30 @@ class _Model:
         """Record the losses of the best step on all that was held out, and the maps."""
         best = self.best
         params = self.layered.params_to_device(best.params, best.owner)
-        # Whose use trains what makes no difference here.
-        ties = tying.LayerTies(best.owner, np.ones(self.protocol.layers, bool), best.owner)
-        wiring = tying.wiring(ties, self.protocol.storage, "all", "resolved")
+        # Which layer trains what makes no difference here.
+        ties = tying.LayerTies(best.owner, np.ones(self.settings.layers, bool), best.owner)
+        wiring = tying.wiring(ties, self.settings.storage, "all", "resolved")
         losses = {split: _mean_loss(self.layered, params, batches, wiring) for split, batches in self.data.held_out.items()}
         self.log.add("final", best_step=int(best.step), best_owner=best.owner, final_owner=self.ties.owner, **losses)
 
-    def _note_size(self) -> None:
-        stack_size = stack_size_of(self.state.params)
-        if stack_size not in self.log.known("size", "stack_size"):
+    def _record_size(self) -> None:
+        stack_size = self.layered.stack_size(self.state.params)
+        if stack_size not in self.log.values("size", "stack_size"):
             self.log.add("size", stack_size=stack_size, **self.layered.sizes[stack_size]._asdict())
 
-
-class _Acted(NamedTuple):
-    """What an agent has done; observation: the state that it was told before."""
-
-    episode: int
-    layer: int
-    action: int
-    epsilon: float
-    observation: tying.Owner
-
-
-def run_job(
-    layered: Layered,
-    protocol: Protocol,
-    job: Job,
-    data: Data,
-    checkpoints: Checkpoints | None = None,
-    resume: bool = False,
-    stop_requested: Callable[[], bool] = lambda: False,
-    on_steps: Callable[[int, float], None] = lambda steps, seconds: None,
-    checkpoint_s: float = 30.0,
-) -> tuple[Records, PyTree] | None:
-    """Train a model and return its records and the parameters of its best step, on the host; None if it was stopped.
-
-    The records: by `step` (loss, distinct layers, seconds), by `validation`, by `action` of an agent, by `size` of the stack,
-    and `final` (step, map and losses of the best, the last map). on_steps: told how many steps more, in how many seconds.
-    """
-    now, log = _begin(layered, protocol, job), Log()
-    if resume and checkpoints is not None and (found := checkpoints.restore(now)) is not None:
-        step, now, records = found
-        log = Log(records)
-        on_steps(step, 0.0)
-    model = _Model.of(layered, protocol, job, data, now, log)
-    model.prepare()
-    saved_at = time.perf_counter()
-    while model.step < protocol.steps:
-        on_steps(*model.group())
-        stopping, ended = stop_requested(), model.step == protocol.steps
-        if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > checkpoint_s):
-            checkpoints.save(model.step, model.now, log.arrays())
-            saved_at = time.perf_counter()
-        if stopping and not ended:
-            return None
-    model.judge()
-    return log.arrays(), model.best.params
-
-
-_choose, _learn = jax.jit(q_learning.choose), jax.jit(q_learning.learn)
-
-
-def _compile_agent(layered: Layered, learner: q_learning.Learner, ties: tying.LayerTies) -> None:
-    """Let the agent's functions be compiled, which is not part of anybody's time."""
-    one, key = np.int32(1), jax.random.key(0)
-    jax.block_until_ready(_choose(learner.network, *layered.place((ties.observation, one, np.float32(1), key))))
-    transition = q_learning.Transition(*layered.place((ties.observation, one, one, np.float32(0), ties.observation)))
-    jax.block_until_ready(_learn(learner, transition))
+    def _record_action(self, action: Action, reward: Any, q_loss: Any) -> None:
+        self.log.add(
+            "action",
+            episode=action.episode,
+            layer=action.layer,
+            action=action.choice,
+            epsilon=action.epsilon,
+            reward=np.float32(reward),
+            q_loss=np.float32(q_loss),
+            owner=self.ties.owner,
+        )
 
 
 def _mean_loss(layered: Layered, params: PyTree, batches: Sequence[tuple[Any, float]], wiring: tying.Wiring) -> float:
     losses = [layered.loss(params, batch, wiring) for batch, _ in batches]
     return float(np.average([float(loss) for loss in losses], weights=[weight for _, weight in batches]))
-
-
-def _begin(layered: Layered, protocol: Protocol, job: Job) -> Now:
-    """Return a model before its first step."""
-    root, ties = jax.random.key(job.seed), tying.start_ties(protocol.layers, protocol.start, protocol.rule)
-    if job.owner is not None:
-        ties = tying.LayerTies(job.owner, np.isin(np.arange(protocol.layers), job.owner), job.owner)
-    state = layered.to_host(layered.start(root, ties.owner), ties.owner)
-    learner = jax.device_get(q_learning.start(stream(root, "agent"), protocol.layers))
-    zero = np.asarray(np.int64(0))
-    return Now(zero, zero, ties, state, learner, Best(np.asarray(np.inf), zero, ties.owner, state.params))

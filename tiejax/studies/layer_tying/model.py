@@ -9,20 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax import models, training, tying
-from tiejax.pretraining.loss import predict_slots
+from tiejax.pretraining.causal import causal_loss
+from tiejax.pretraining.masked import masked_loss
 from tiejax.studies.layer_tying.settings import Settings
-from tiejax.studies.layer_tying.text import Batch
-from tiejax.text import masking as text_batches
+from tiejax.studies.layer_tying.text import BlockBatch
+from tiejax.text.masking import Masking, slots_for
 from tiejax.text.twins import Twins
-from tiejax.training.layered import Layered, LayeredAdamW, stack_of, with_stack
+from tiejax.training.layered import Layered, LayeredAdamW, LayeredLoss, stack_of, with_stack
 
-TABLES = ("embed/embedding", "head/embedding")
+STACK = "encoder/layers"
+TIED_PATHS = ("embed/embedding", "head/embedding")
 
 
-def build_model(settings: Settings, vocabulary: int) -> Any:
+def build_model(settings: Settings, vocabulary: int) -> models.LanguageModel:
     """Return the language model of a configuration, for so many tokens of the tokenizer."""
-
-    pre = settings.architecture == "gpt2"
+    pre_norm = settings.architecture == "gpt2"
     assert settings.feed_forward is not None
     encoder = models.Transformer(
         settings.layers,
@@ -34,10 +35,10 @@ def build_model(settings: Settings, vocabulary: int) -> Any:
         identical_layers=False,
         stack_size=1,
         rematerialise=True,
-        norm_first=pre,
+        norm_first=pre_norm,
         causal=settings.objective == "causal",
         kernel_std=0.02,
-        residual_std=0.02 / math.sqrt(2 * settings.layers) if pre else 0.02,
+        residual_std=0.02 / math.sqrt(2 * settings.layers) if pre_norm else 0.02,
         hidden_dropout=False,
         dtype=jnp.dtype(settings.dtype),
     )
@@ -47,66 +48,69 @@ def build_model(settings: Settings, vocabulary: int) -> Any:
         encoder,
         embedding_std=0.02,
         max_positions=settings.context,
-        embedding_norm=not pre,
+        embedding_norm=not pre_norm,
         embedding_dropout=settings.dropout,
         dtype=jnp.dtype(settings.dtype),
     )
 
 
-def initial(settings: Settings, model: Any) -> Callable[[Any, Any], Any]:
+def initial(settings: Settings, model: models.LanguageModel) -> Callable[[Any, Any], Any]:
     """Return (root key, layers that own weights) -> parameters; a layer starts the same whatever others there are."""
 
-    def init(key: jax.Array, own: jax.Array) -> Any:
+    def init(key: jax.Array, owners: jax.Array) -> Any:
         tokens = jnp.zeros((1, settings.context), jnp.int32)
 
-        def layer(number: jax.Array) -> Any:
-            drawn = model.init(jax.random.fold_in(training.stream(key, "layers"), number), tokens)["params"]
-            return jax.tree.map(lambda leaf: leaf[0], stack_of(drawn))
+        def init_layer(number: jax.Array) -> Any:
+            params = model.init(jax.random.fold_in(training.stream(key, "layers"), number), tokens)["params"]
+            return jax.tree.map(lambda leaf: leaf[0], stack_of(params, STACK))
 
         params = model.init(training.stream(key, "init"), tokens)["params"]
-        params = with_stack(params, jax.vmap(layer)(own))
+        params = with_stack(params, STACK, jax.vmap(init_layer)(owners))
         return jax.tree.map(lambda leaf: leaf.astype(settings.dtype), params)
 
     return init
 
 
+def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, begin: int) -> LayeredLoss:
+    """Return (parameters, batch, dropout key or None, places, sends) -> the mean loss in nats a token, masked or causal."""
+
+    def encode(params: Any, tokens: jax.Array, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
+        rngs = {"dropout": key} if key is not None and settings.dropout else None
+        states = model.apply(
+            {"params": params}, tokens, deterministic=rngs is None, owner=reads, sends=sends, rngs=rngs, method="encode"
+        )
+        return jnp.asarray(states)  # [batch_size, context, width]
+
+    def causal(params: Any, batch: BlockBatch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
+        tokens = batch.tokens.astype(jnp.int32)
+        states = encode(params, tokens, key, reads, sends)
+        return causal_loss(states, params["head"]["embedding"], tokens, batch.weight)
+
+    places = settings.batch_size * (settings.context - 1)
+    masking = Masking(Twins(vocabulary, (), (), ()), special=(begin,), mask=vocabulary, slots=slots_for(places))
+
+    def masked(params: Any, batch: BlockBatch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
+        tokens = batch.tokens.astype(jnp.int32)
+        rows = masking.visit(tokens, jnp.ones_like(tokens), jnp.arange(len(tokens)), batch.key)
+        states = encode(params, rows.tokens, key, reads, sends)
+        return masked_loss(states, params["head"]["embedding"], rows, batch.weight)
+
+    return masked if settings.objective == "masked" else causal
+
+
 def build(
-    settings: Settings, vocabulary: int, begin: int, device: "jax.Device", other_loss: Callable[..., Any] | None = None
-) -> "Layered":
+    settings: Settings, vocabulary: int, begin: int, device: jax.Device, other_loss: LayeredLoss | None = None
+) -> Layered:
     """Return everything that is compiled of a resolved configuration, for one device.
 
-    other_loss: instead of the experiment's own (for benchmarks).
+    begin: the token that a block begins with. other_loss: instead of the experiment's own (for benchmarks).
     """
-
     model = build_model(settings, vocabulary)
-    places = settings.batch_size * (settings.context - 1)
-    masking = text_batches.Masking(Twins(vocabulary, (), (), ()), (begin,), vocabulary, text_batches.slots_for(places))
-
-    def loss(params: Any, batch: Batch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
-        tokens = batch.tokens.astype(jnp.int32)
-        rngs = {"dropout": key} if key is not None and settings.dropout else None
-        if settings.objective == "masked":
-            rows = jnp.arange(len(tokens))
-            asked = masking.visit(tokens, jnp.ones_like(tokens), rows, batch.key)
-            shown, target = asked.tokens, asked.target
-            weight = asked.weight * batch.weight[asked.slot // settings.context]
-        else:
-            shown, target = tokens, tokens[:, 1:].reshape(-1)
-            weight = jnp.repeat(batch.weight, settings.context - 1)
-        states = model.apply({"params": params}, shown, None, None, rngs is None, reads, sends, rngs=rngs, method="encode")
-        if settings.objective == "masked":
-            states = states.reshape(-1, settings.width)[asked.slot]
-        else:
-            states = states[:, :-1].reshape(-1, settings.width)
-        total, _ = predict_slots(states, params["head"]["embedding"], target, weight)
-        # Of a small batch it may be that nothing is masked.
-        return total / jnp.maximum(jnp.sum(weight), 1)
-
     return Layered(
         initial(settings, model),
-        other_loss or loss,
-        LayeredAdamW(settings.learning_rate, settings.weight_decay, settings.clip),
-        [tying.Tie(*TABLES)],
+        other_loss or make_loss(settings, model, vocabulary, begin),
+        LayeredAdamW(settings.learning_rate, settings.weight_decay, settings.clip, STACK),
+        [tying.Tie(*TIED_PATHS)],
         settings.moments,
         settings.storage,
         device,
@@ -115,7 +119,7 @@ def build(
 
 def facts_of_model(settings: Settings, vocabulary: int) -> dict[str, Any]:
     """Return what results say of the model, with the parameters of an untied stack, the shared table counted once."""
-
-    shapes = jax.eval_shape(initial(settings, build_model(settings, vocabulary)), jax.random.key(0), np.arange(settings.layers))
+    init = initial(settings, build_model(settings, vocabulary))
+    shapes = jax.eval_shape(init, jax.random.key(0), np.arange(settings.layers))
     number = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     return {"parameters_untied": number - math.prod(shapes["head"]["embedding"].shape), "activation": settings.activation}

@@ -1,4 +1,4 @@
-"""The figures of a run of layer tying with their captions, from plain arrays and the body of results.json."""
+"""The plots of a run of layer tying with their captions, from plain arrays and the body of results.json."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,23 +6,34 @@ from typing import Any
 import numpy as np
 
 from tiejax.reporting.plot import Plot
-from tiejax.studies.layer_tying import figures as layer_figures
+from tiejax.studies.layer_tying import figures
 from tiejax.studies.layer_tying.figures import MIB
 
 MOST_SEEDS = 6  # panels of one row
-
-
 FEWEST_SEEDS = 6  # below, paired tests decide nothing
-
 
 Metrics = Mapping[str, np.ndarray]
 
 
-def tie_maps(runs: Metrics) -> Plot:
-    """Draw which layer each layer copies at the end of every episode, a row an agent, a panel a seed."""
-    shown = runs["seeds"][:MOST_SEEDS]
+def plot_all(runs: Metrics, findings: Mapping[str, Any]) -> list[Plot]:
+    """Plot a run; nothing if no seed lasted. runs, findings: what the analysis gives."""
+    if not findings["seeds"]:
+        return []
+    rows = findings["methods"]
+    return [
+        *([plot_tie_maps(runs)] if findings["agents"] else []),
+        plot_learning(runs),
+        plot_methods(rows),
+        *([plot_agents(runs)] if findings["agents"] else []),
+        plot_final_maps(rows, findings["seeds"]),
+    ]
+
+
+def plot_tie_maps(runs: Metrics) -> Plot:
+    """Plot which layer each layer copies at the end of every episode, a row an agent, a panel a seed."""
+    seeds = runs["seeds"][:MOST_SEEDS]
     rows = {
-        str(name): {f"seed {seed}": runs["episode_owner"][agent, place] for place, seed in enumerate(shown)}
+        str(name): {f"seed {seed}": runs["episode_owner"][agent, place] for place, seed in enumerate(seeds)}
         for agent, name in enumerate(runs["agents"])
     }
     some = f" The first {MOST_SEEDS} of {len(runs['seeds'])} seeds." if len(runs["seeds"]) > MOST_SEEDS else ""
@@ -30,12 +41,12 @@ def tie_maps(runs: Metrics) -> Plot:
         "map",
         "The tying map over time, at the end of each episode: the colour is the layer that a layer copies; a layer of its own "
         f"colour is independent.{some}",
-        layer_figures.maps_over_time(runs["episode"], rows),
+        figures.maps_over_time(runs["episode"], rows),
     )
 
 
-def learning(runs: Metrics) -> Plot:
-    """Draw validation perplexity of every method over steps and over time."""
+def plot_learning(runs: Metrics) -> Plot:
+    """Plot validation perplexity of every method over steps and over time."""
     names = [str(name) for name in runs["methods"]]
     return Plot(
         "learning",
@@ -43,7 +54,7 @@ def learning(runs: Metrics) -> Plot:
         "Thin: one seed each; thick: mean over seeds (of nats, and of seconds); broken: fixed maps. The first steps, with "
         "perplexities far above all last ones, lie outside. A step counts for the median time of all steps of its method with "
         "as many distinct layers.",
-        layer_figures.learning(
+        figures.learning(
             runs["validation_step"],
             dict(zip(names, runs["validation_loss"].astype(float), strict=True)),
             dict(zip(names, runs["validation_seconds"], strict=True)),
@@ -51,8 +62,8 @@ def learning(runs: Metrics) -> Plot:
     )
 
 
-def methods(rows: Sequence[Mapping[str, Any]]) -> Plot:
-    """Draw perplexity, memory and time of every method; rows: as results.json has them."""
+def plot_methods(rows: Sequence[Mapping[str, Any]]) -> Plot:
+    """Plot perplexity, memory and time of every method; rows: as results.json has them."""
     panels = {
         "test perplexity per token": {row["method"]: row["test_perplexity"]["seeds"] for row in rows},
         "parameters, gradients, optimizer (MiB)": {
@@ -64,12 +75,12 @@ def methods(rows: Sequence[Mapping[str, Any]]) -> Plot:
         "methods",
         "Test perplexity at the best step, bytes of parameters, gradients and optimizer state together (mean over training), "
         "and time of a training step (median over steps). One dot a seed; bars: means.",
-        layer_figures.methods(panels, from_zero=list(panels)[1:]),
+        figures.methods(panels, from_zero=list(panels)[1:]),
     )
 
 
-def agents(runs: Metrics) -> Plot:
-    """Draw what the agents see and do over episodes."""
+def plot_agents(runs: Metrics) -> Plot:
+    """Plot what the agents see and do over episodes."""
     names = [str(name) for name in runs["agents"]]
     panels = {
         "distinct layers": dict(zip(names, runs["episode_distinct"], strict=True)),
@@ -81,41 +92,27 @@ def agents(runs: Metrics) -> Plot:
         "agent",
         "The agents over episodes: distinct layers, reward and squared error of Q, means over the actions of an episode, and "
         "epsilon, the probability of a random action, at its end. Thin: one seed each; thick: mean over seeds.",
-        layer_figures.over_episodes(runs["episode"], panels, ("Q loss",)),
+        figures.over_episodes(runs["episode"], panels, ("Q loss",)),
+    )
+
+
+def plot_final_maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Plot:
+    """Plot the final map of every method and seed."""
+    return Plot(
+        "maps",
+        "The map that each method ended with: of each layer, the number of the layer whose weights it uses. One row where all "
+        "seeds have the same.",
+        figures.map_cells(final_maps(rows, seeds)),
     )
 
 
 def final_maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[tuple[str, list[int]]]:
     """Return (label, final map) of every method and seed, once where all seeds of a method have the same."""
-    found = []
+    labelled = []
     for row in rows:
         maps = row["final_owner"]
         if all(owner == maps[0] for owner in maps):
-            found.append((row["method"], maps[0]))
+            labelled.append((row["method"], maps[0]))
         else:
-            found += [(f"{row['method']}, seed {seed}", owner) for seed, owner in zip(seeds, maps, strict=True)]
-    return found
-
-
-def maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Plot:
-    """Draw the final map of every method and seed."""
-    return Plot(
-        "maps",
-        "The map that each method ended with: of each layer, the number of the layer whose weights it uses. One row where all "
-        "seeds have the same.",
-        layer_figures.map_cells(final_maps(rows, seeds)),
-    )
-
-
-def plot_all(runs: Metrics, found: Mapping[str, Any]) -> list[Plot]:
-    """Draw a run; nothing if no seed lasted. runs, found: what the analysis gives."""
-    if not found["seeds"]:
-        return []
-    rows = found["methods"]
-    return [
-        *([tie_maps(runs)] if found["agents"] else []),
-        learning(runs),
-        methods(rows),
-        *([agents(runs)] if found["agents"] else []),
-        maps(rows, found["seeds"]),
-    ]
+            labelled += [(f"{row['method']}, seed {seed}", owner) for seed, owner in zip(seeds, maps, strict=True)]
+    return labelled

@@ -7,14 +7,13 @@ from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import AdamSettings, EncoderSettings, RunSettings, TextSettings, with_defaults
 from tiejax.settings.study import SWITCHES, Study
+from tiejax.tying.errors import TieError
+from tiejax.tying.layer_maps import MAPS, check_maps
 
-AGENTS = {"agent": "learner", "random-agent": "random"}
-
-
-AFTER_AGENT = ("random-map", "found-map")
-
-
-METHODS = (*AGENTS, "untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves", *AFTER_AGENT)
+AGENTS: dict[str, Literal["learner", "random"]] = {"agent": "learner", "random-agent": "random"}
+AFTER_AGENT = ("random-map", "found-map")  # wait for the agent of their seed, where there is one
+METHODS = (*AGENTS, *MAPS, *AFTER_AGENT)
+NOT_STATIC = ("untied", *AGENTS, *AFTER_AGENT)  # every other method is a fixed map
 
 
 @with_defaults(vocab_size=4096, layers=12, out="runs/layer_tying")
@@ -44,7 +43,7 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
         episodes: instead of steps, episodes of the agent: one action a layer above the first, k batches an action
         k: batches between two actions
         ties: resolved (a copy of a copy has its owner, and a layer that becomes independent has weights of its own), or
-            published (as the published code: neither; see the README)
+            published (as the published code: neither; see docs/results/layer_tying.md)
         gradient: of all uses of shared weights, or of the owner's own alone
         start: tied (all copies of layer 0), independent, or frozen-random (as the published code: layers above the first
             keep their random weights until the agent has chosen for them)
@@ -92,15 +91,15 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
         if self.steps is not None and self.episodes is not None:
             raise BadInput("--steps and --episodes: give one of them")
         checks.check_counts(self, ("layers", "width", "k", "episodes"))
-        given = dataclasses.asdict(self)
+        fields = dataclasses.asdict(self)
         if self.steps is None:
             actions = None if self.episodes is None else self.episodes * max(1, self.layers - 1)
-            given["steps"], given["episodes"] = 2000 if actions is None else actions * self.k, None
+            fields["steps"], fields["episodes"] = 2000 if actions is None else actions * self.k, None
         if self.data_dir is None:
-            given["data_dir"] = checks.default_data_dir()
-        given["feed_forward"] = 4 * self.width if self.feed_forward is None else self.feed_forward
-        given["distinct"] = max(1, self.layers // 4) if self.distinct is None else self.distinct
-        settings = Settings(**given)
+            fields["data_dir"] = checks.default_data_dir()
+        fields["feed_forward"] = 4 * self.width if self.feed_forward is None else self.feed_forward
+        fields["distinct"] = max(1, self.layers // 4) if self.distinct is None else self.distinct
+        settings = Settings(**fields)
         settings.check()
         return settings
 
@@ -116,12 +115,19 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
             raise BadInput(f"--context: must lie between 2, a begin token and another, and 65536, got {self.context}")
         if self.distinct is not None and self.distinct > self.layers:
             raise BadInput(f"--distinct: {self.distinct} is more than --layers {self.layers}")
-        if self.maps:
-            from tiejax import tying
+        for missing, other in (("validation", "test"), ("test", "validation")):
+            if getattr(self, other) and not getattr(self, missing):
+                raise BadInput(f"--{missing}: needed, since --{other} is given; without both of them --corpus is cut 80/10/10")
+        self._check_methods()
+        if self.ties == "published" and self.gradient == "all":
+            raise BadInput("--gradient: ties published send gradient of the owner's own use alone; give owner")
 
+    def _check_methods(self) -> None:
+        """Check which methods are trained, those of the package and maps of the user's own."""
+        if self.maps:
             try:
-                tying.check_maps(self.maps, self.layers)
-            except tying.TieError as error:
+                check_maps(self.maps, self.layers)
+            except TieError as error:
                 raise BadInput(f"--maps: {error}") from None
         if not self.methods and not self.maps:
             raise BadInput(f"--methods: needs at least one of {', '.join(METHODS)}")
@@ -137,15 +143,13 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
             raise BadInput("--layers: an agent needs at least 2, the first layer being always its own")
         if "found-map" in self.methods and "agent" not in self.methods:
             raise BadInput("--methods: found-map is the agent's map, so it needs agent as well")
-        if self.ties == "published" and self.gradient == "all":
-            raise BadInput("--gradient: ties published send gradient of the owner's own use alone; give owner")
 
     @property
     def names(self) -> list[str]:
-        """All methods, agents first, then maps of the user's own, then what waits for an agent."""
-        own = [name for name in self.methods if name not in AFTER_AGENT]
-        late = [name for name in self.methods if name in AFTER_AGENT]
-        return [*sorted(own, key=lambda name: name not in AGENTS), *(self.maps or {}), *late]
+        """All methods, agents first, then other methods and maps of the user's own, then what waits for an agent."""
+        at_once = [name for name in self.methods if name not in AFTER_AGENT]
+        waiting = [name for name in self.methods if name in AFTER_AGENT]
+        return [*sorted(at_once, key=lambda name: name not in AGENTS), *(self.maps or {}), *waiting]
 
 
 STUDY = Study(

@@ -13,15 +13,31 @@ from tiejax.settings.command_line import BadInput
 from tiejax.studies.layer_tying.job import Data
 from tiejax.studies.layer_tying.settings import Settings
 from tiejax.text import blocks, streams
-from tiejax.text.corpus import CorpusError
+from tiejax.text.errors import CorpusError
 from tiejax.text.streams import Streams
+
+SPLITS = ("train", "validation", "test")
 
 
 class Text(NamedTuple):
-    """What is trained on: streams of tokens, and each cut into blocks."""
+    """What is trained on: streams of tokens, and each cut into blocks `[number, context]`, by split."""
 
-    streams: "Streams"
+    streams: Streams
     blocks: dict[str, np.ndarray]
+
+    @property
+    def tokens_per_word(self) -> dict[str, float]:
+        """How many tokens a word of each held-out split takes."""
+        splits = self.streams.facts["splits"]
+        return {name: splits[name]["tokens"] / splits[name]["words"] for name in ("validation", "test")}
+
+
+class BlockBatch(NamedTuple):
+    """Blocks of tokens `[batch_size, context]`, how much each counts, `[batch_size]`, and a key for what is masked in them."""
+
+    tokens: Any
+    weight: Any
+    key: Any
 
 
 def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
@@ -29,11 +45,10 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
 
     resume: with the vocabulary that the run was started with.
     """
-
     assert settings.data_dir is not None
     try:
         with console.preparing() as progress:
-            found = streams.prepare(
+            prepared = streams.prepare(
                 settings.corpus,
                 settings.validation,
                 settings.test,
@@ -45,47 +60,43 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
                 say=console.say,
                 progress=progress,
             )
-        of_split = {
-            name: blocks.blocks(found.split(name), settings.context, found.begin) for name in ("train", "validation", "test")
-        }
+        of_split = {name: blocks.blocks(prepared.split(name), settings.context, prepared.begin) for name in SPLITS}
     except CorpusError as error:
-        raise BadInput(str(error)) from None
-    return Text(found, of_split)
+        raise BadInput(f"--{error}") from None
+    return Text(prepared, of_split)
 
 
-class Batch(NamedTuple):
-    """Blocks of tokens, how much each counts, and what masks are drawn with."""
-
-    tokens: Any
-    weight: Any
-    key: Any
-
-
-def build_data(settings: Settings, text: Text) -> "Data":
-    """Return the batches of a run: those of a group are drawn at random, the same for every method of a seed."""
-
+def build_data(settings: Settings, text: Text) -> Data:
+    """Return the batches of a run: those of a group are sampled at random, the same for every method of a seed."""
     ones = np.ones(settings.batch_size, np.float32)
 
-    def group(seed: int, number: int) -> list[Batch]:
-        drawn = blocks.batch(text.blocks["train"], settings.batch_size, seed, number, settings.k + 1)
+    def group(seed: int, number: int) -> list[BlockBatch]:
+        sampled = blocks.batch(text.blocks["train"], settings.batch_size, seed, number, settings.k + 1)
         masks = jax.random.fold_in(training.stream(jax.random.key(seed), "masks"), number)
-        return [Batch(tokens, ones, jax.random.fold_in(masks, place)) for place, tokens in enumerate(drawn)]
-
-    def held_out(split: str, most: int | None) -> list[tuple[Batch, float]]:
-        whole = text.blocks[split]
-        chosen = np.arange(len(whole))
-        if most is not None and most < len(whole):
-            chosen = np.arange(most) * len(whole) // most
-        masks, found = training.stream(jax.random.key(0), f"{split} masks"), []
-        for first in range(0, len(chosen), settings.batch_size):
-            rows = chosen[first : first + settings.batch_size]
-            filled = np.resize(rows, settings.batch_size)
-            weight = (np.arange(settings.batch_size) < len(rows)).astype(np.float32)
-            found.append((Batch(whole[filled], weight, jax.random.fold_in(masks, first)), float(len(rows))))
-        return found
+        return [BlockBatch(tokens, ones, jax.random.fold_in(masks, place)) for place, tokens in enumerate(sampled)]
 
     return Data(
         group,
-        held_out("validation", settings.validation_blocks),
-        {split: held_out(split, settings.test_blocks) for split in ("validation", "test")},
+        held_out_batches(text.blocks["validation"], "validation", settings.batch_size, settings.validation_blocks),
+        {
+            split: held_out_batches(text.blocks[split], split, settings.batch_size, settings.test_blocks)
+            for split in ("validation", "test")
+        },
     )
+
+
+def held_out_batches(whole: np.ndarray, split: str, batch_size: int, most: int | None = None) -> list[tuple[BlockBatch, float]]:
+    """Return a split's blocks in batches, each with the number of its blocks that count: all, or `most`, evenly over the split.
+
+    Masks are the same whatever is trained. The last batch is filled up with blocks of weight 0.
+    """
+    chosen = np.arange(len(whole))
+    if most is not None and most < len(whole):
+        chosen = np.arange(most) * len(whole) // most
+    masks, batches = training.stream(jax.random.key(0), f"{split} masks"), []
+    for first in range(0, len(chosen), batch_size):
+        rows = chosen[first : first + batch_size]
+        weight = (np.arange(batch_size) < len(rows)).astype(np.float32)
+        batch = BlockBatch(whole[np.resize(rows, batch_size)], weight, jax.random.fold_in(masks, first))
+        batches.append((batch, float(len(rows))))
+    return batches

@@ -1,13 +1,13 @@
 """What a run on text says: how twins and unrelated words move, what tying costs, and the claims as tests.
 
-Arrays are those of a run's `metrics.npz`, `[arm, seed, record, ...]` with arms (untied, tied). A twin means the same
-as its word. Plot with probability .5 it is also as likely, so that the distributional hypothesis (DH) holds for the two;
-with any other probability DH fails for them: conflict twins.
+Arrays are those of a run's `metrics.npz`, `[arm, seed, record, ...]` with arms (untied, tied). A twin means the same as its
+word. Written with probability .5 it is also as likely, so that the distributional hypothesis (DH) holds for the two; with any
+other probability DH fails for them: conflict twins.
 Source of the claims: Bertolotti and Cazzola, ICML 2024; conflict twins, several seeds and validation loss are ours.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,17 +15,16 @@ from tiejax.geometry.uses import over_training
 from tiejax.statistics.arms import ARMS, finite_seeds, select_seeds
 from tiejax.statistics.claims import Claim, assess
 
-TABLES = {"input": "untied input table", "output": "untied output table", "tied": "tied table"}
+TABLE_NAMES = {"input": "untied input", "output": "untied output", "tied": "tied"}
 RECORDED = {"input": ("distance_input", 0), "output": ("distance_output", 0), "tied": ("distance_input", 1)}
-NAMES = {"holding": "the twins for whom DH holds", "unrelated": "unrelated words"}
-DH: dict[str, str | None] = {"holding": "holds", "conflict": "fails", "unrelated": None}
-REPORTED = ("converge", "unrelated")  # the claims that the paper reports, by the first part of their ids
+KIND_NAMES = {"holding": "the twins for whom DH holds", "unrelated": "unrelated words"}
+DH_OF_KIND: dict[str, str | None] = {"holding": "holds", "conflict": "fails", "unrelated": None}
 
 Metrics = Mapping[str, np.ndarray]
 
 
 def kind(probability: float) -> str:
-    """Return what a set of twins is, drawn with a probability: `holding` (of DH) or `conflict`; `unrelated` words for NaN."""
+    """Return what a set of twins is, written with a probability: `holding` (of DH) or `conflict`; `unrelated` words for NaN."""
     if np.isnan(probability):
         return "unrelated"
     return "holding" if abs(probability - 0.5) < 1e-9 else "conflict"
@@ -60,6 +59,46 @@ def distance_ratio(metrics: Metrics, name: str) -> np.ndarray:
     return np.asarray(final(metrics[name]) / metrics[name][:, :, 0])
 
 
+def final_distances(metrics: Metrics) -> dict[str, np.ndarray]:
+    """Return d_end / d_start `[arm, seed]`, medians over the pairs of a set, by "set, table"."""
+    ratio = {table: distance_ratio(metrics, f"distance_{table}") for table in ("input", "output")}
+    return {
+        f"{name}, {table}": np.median(values[..., metrics["pair_set"] == number], axis=-1)
+        for number, name in enumerate(metrics["set_names"])
+        for table, values in ratio.items()
+        if (metrics["pair_set"] == number).any()
+    }
+
+
+class PairClaim(NamedTuple):
+    """A claim about the pairs of one kind in one table.
+
+    sign: of the statistic that speaks for it. reference: the kind of pairs that they are compared with; None for what weight
+    decay does to any pair.
+    """
+
+    name: str
+    table: str
+    kind: str
+    sign: int
+    reference: str | None
+
+
+PAIR_CLAIMS = (
+    *(PairClaim("converge", table, "holding", -1, "unrelated") for table in TABLE_NAMES),
+    PairClaim("conflict-converge", "input", "conflict", -1, "unrelated"),
+    *(PairClaim("conflict-apart", table, "conflict", 1, "holding") for table in ("output", "tied")),
+    *(PairClaim("unrelated", table, "unrelated", 1, None) for table in TABLE_NAMES),
+)
+STATEMENTS = {
+    "converge": "Twins for whom DH holds come together, more than unrelated words",
+    "conflict-converge": "Conflict twins come together, more than unrelated words",
+    "conflict-apart": "Conflict twins stay farther apart than twins for whom DH holds",
+    "unrelated": "Unrelated words come together no more than by weight decay",
+}
+REPORTED = ("converge", "unrelated")  # those that the paper reports
+
+
 def claims(metrics: Metrics, decay: float) -> list[Claim]:
     """Return the claims that apply to the planted sets, about distances twice: over seeds and over pairs.
 
@@ -72,53 +111,45 @@ def claims(metrics: Metrics, decay: float) -> list[Claim]:
     """
     change = {table: np.log(distance_ratio(metrics, name)[arm]) for table, (name, arm) in RECORDED.items()}
     kind_of_pair = np.array([kind(p) for p in metrics["set_probability"]])[metrics["pair_set"]]
-    is_kind = {name: kind_of_pair == name for name in ("holding", "conflict", "unrelated")}
+    kinds = set(kind_of_pair.tolist())
+
+    def change_of(pairs: str | None, table: str) -> dict[str, np.ndarray] | None:
+        """Return c by seed and by pair, of the pairs of a kind; None if there are none."""
+        if pairs not in kinds:
+            return None
+        chosen = change[table][:, kind_of_pair == pairs]  # [seed, pair]
+        return {"seed": np.median(chosen, axis=1), "pair": chosen.mean(0)}
+
     rows: list[Claim] = []
+    for claim in PAIR_CLAIMS:
+        values, others = change_of(claim.kind, claim.table), change_of(claim.reference, claim.table)
+        if values is None:
+            continue
+        for unit, inside in (("seed", "medians of its pairs"), ("pair", "means of its seeds")):
+            differences, statistic = _statistic(claim, values[unit], None if others is None else others[unit], decay)
+            described = f"{statistic}, with c = ln(distance at the end / at the start); one a {unit}, {inside}"
+            statement = f"{STATEMENTS[claim.name]} ({TABLE_NAMES[claim.table]} table)."
+            rows.append(Claim(f"{claim.name}/{claim.table}/{unit}s", statement, described, differences, claim.sign))
+    return rows + _costs(metrics, has_conflict="conflict" in kinds)
 
-    def add(claim: str, table: str, of_kind: str, statement: str, sign: int, reference: str | None) -> None:
-        if not is_kind[of_kind].any():
-            return
-        c = change[table]
-        own = {"seed": np.median(c[:, is_kind[of_kind]], axis=1), "pair": c[:, is_kind[of_kind]].mean(0)}
-        others = None
-        if reference is not None and is_kind[reference].any():
-            others = {"seed": np.median(c[:, is_kind[reference]], axis=1), "pair": c[:, is_kind[reference]].mean(0)}
-        for over, inside in (("seed", "medians of its pairs"), ("pair", "means of its seeds")):
-            value, statistic = own[over], "c"
-            if reference is None:
-                value, statistic = value + decay, f"c + {decay:.3g}, what weight decay takes"
-            elif others is not None:
-                number = min(len(value), len(others[over]))
-                excess = value[:number] - others[over][:number]
-                value, statistic = excess, f"c - c' of {NAMES[reference]}"
-                if sign < 0:
-                    value, statistic = np.maximum(own[over][:number], excess), f"the larger of c and {statistic}"
-            described = f"{statistic}, with c = ln(distance at the end / at the start); one a {over}, {inside}"
-            rows.append(Claim(f"{claim}/{table}/{over}s", f"{statement} ({TABLES[table]}).", described, value, sign))
 
-    for table in TABLES:
-        add(
-            "converge",
-            table,
-            "holding",
-            "Twins for whom DH holds come together, more than unrelated words",
-            -1,
-            "unrelated",
-        )
-    add("conflict-converge", "input", "conflict", "Conflict twins come together, more than unrelated words", -1, "unrelated")
-    for table in ("output", "tied"):
-        add(
-            "conflict-apart",
-            table,
-            "conflict",
-            "Conflict twins stay farther apart than twins for whom DH holds",
-            1,
-            "holding",
-        )
-    for table in TABLES:
-        add("unrelated", table, "unrelated", "Unrelated words come together no more than by weight decay", 1, None)
+def _statistic(claim: PairClaim, c: np.ndarray, others: np.ndarray | None, decay: float) -> tuple[np.ndarray, str]:
+    """Return a claim's differences, and what they are in words; others: c', None where there are no such pairs."""
+    if claim.reference is None:
+        return c + decay, f"c + {decay:.3g}, what weight decay takes"
+    if others is None:
+        return c, "c"
+    number = min(len(c), len(others))
+    excess, words = c[:number] - others[:number], f"c - c' of {KIND_NAMES[claim.reference]}"
+    if claim.sign > 0:
+        return excess, words
+    return np.maximum(c[:number], excess), f"the larger of c and {words}"
 
-    where = "as it does for the conflict twins" if is_kind["conflict"].any() else "and no planted set violates it"
+
+def _costs(metrics: Metrics, has_conflict: bool) -> list[Claim]:
+    """Return the claims about what tying costs on the validation split."""
+    where = "as it does for the conflict twins" if has_conflict else "and no planted set violates it"
+    rows = []
     for measure, unit, sign in (("loss", "nats a masked token", 1), ("accuracy", "fraction of masked tokens", -1)):
         untied, tied = final(metrics[f"validation_{measure}"])
         rows.append(
@@ -139,38 +170,43 @@ def summary(metrics: Metrics) -> dict[str, Any]:
     Losses in nats a masked token, distances and norms Euclidean; distances and their ratios are medians over the pairs of a
     set. Of tied models, `input` and `output` are the same table.
     """
-    names, places = [str(name) for name in metrics["set_names"]], metrics["pair_set"]
-    buckets = [str(name) for name in metrics["bucket_names"]]
-    by_bucket = {
-        measure: final_by_bucket(metrics[f"validation_bucket_{measure}"], metrics["validation_bucket_count"])
-        for measure in ("loss", "accuracy")
-    }
     tables = ("input", "output")
+    start = {table: metrics[f"distance_{table}"][:, :, 0].astype(float) for table in tables}
+    end = {table: final(metrics[f"distance_{table}"]) for table in tables}
+    ratio = {table: distance_ratio(metrics, f"distance_{table}") for table in tables}
     body: dict[str, Any] = {}
-    for arm, arm_name in enumerate(ARMS):
-
-        def by_set(values: np.ndarray, arm: int = arm) -> dict[str, list[float]]:
-            return {
-                name: np.median(values[arm][:, places == place], axis=1).tolist()
-                for place, name in enumerate(names)
-                if (places == place).any()
-            }
-
+    for arm, name in enumerate(ARMS):
         scalars = ("validation_loss", "validation_accuracy", "train_loss", "train_accuracy")
-        body[arm_name] = {
-            **{name: final(metrics[name])[arm].tolist() for name in scalars},
-            **{
-                f"validation_{measure}_by_bucket": {
-                    bucket: values[arm, :, place].tolist() for place, bucket in enumerate(buckets)
-                }
-                for measure, values in by_bucket.items()
-            },
+        body[name] = {
+            **{scalar: final(metrics[scalar])[arm].tolist() for scalar in scalars},
+            **_by_bucket(metrics, arm),
             "norm": {table: final(metrics[f"norm_{table}"])[arm].tolist() for table in tables},
-            "distance_start": {table: by_set(metrics[f"distance_{table}"][:, :, 0].astype(float)) for table in tables},
-            "distance_end": {table: by_set(final(metrics[f"distance_{table}"])) for table in tables},
-            "distance_ratio": {table: by_set(distance_ratio(metrics, f"distance_{table}")) for table in tables},
+            "distance_start": {table: _by_set(metrics, start[table][arm]) for table in tables},
+            "distance_end": {table: _by_set(metrics, end[table][arm]) for table in tables},
+            "distance_ratio": {table: _by_set(metrics, ratio[table][arm]) for table in tables},
         }
     return body
+
+
+def _by_bucket(metrics: Metrics, arm: int) -> dict[str, dict[str, list[float]]]:
+    """Return an arm's final validation loss and accuracy by bucket, one value a seed."""
+    by_measure = {}
+    for measure in ("loss", "accuracy"):
+        values = final_by_bucket(metrics[f"validation_bucket_{measure}"], metrics["validation_bucket_count"])[arm]
+        by_measure[f"validation_{measure}_by_bucket"] = {
+            str(bucket): values[:, place].tolist() for place, bucket in enumerate(metrics["bucket_names"])
+        }
+    return by_measure
+
+
+def _by_set(metrics: Metrics, values: np.ndarray) -> dict[str, list[float]]:
+    """Return medians over the pairs of each set that has any, one a seed; values: `[seed, pair]`."""
+    places = metrics["pair_set"]
+    return {
+        str(name): np.median(values[:, places == place], axis=1).tolist()
+        for place, name in enumerate(metrics["set_names"])
+        if (places == place).any()
+    }
 
 
 def analyse(metrics: Metrics, decay: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -181,18 +217,9 @@ def analyse(metrics: Metrics, decay: float) -> tuple[dict[str, Any], dict[str, n
     """
     finite, lasted = finite_seeds(metrics)
     runs = select_seeds(metrics, finite)
-    probability = metrics["set_probability"].tolist()
-    found: dict[str, Any] = {
+    body: dict[str, Any] = {
         **lasted,
-        "sets": [
-            {
-                "name": str(name),
-                "probability": None if np.isnan(p) else p,
-                "pairs": int((metrics["pair_set"] == place).sum()),
-                "dh": DH[kind(p)],
-            }
-            for place, (name, p) in enumerate(zip(metrics["set_names"], probability, strict=True))
-        ],
+        "sets": _sets(metrics),
         "overflow": {name: int(metrics["overflow"][arm].max()) for arm, name in enumerate(ARMS)},
         "final": summary(runs),
         "uses": [],
@@ -200,15 +227,34 @@ def analyse(metrics: Metrics, decay: float) -> tuple[dict[str, Any], dict[str, n
         "claims": [],
     }
     if finite.any():
-        found["uses"] = over_training(runs["step"], runs["use_ratio"], runs["use_cosine"], ARMS)
-        found["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in assess(claims(runs, decay))]
-        ratio = {table: np.median(distance_ratio(runs, name)[arm], axis=0).tolist() for table, (name, arm) in RECORDED.items()}
-        found["distance_ratio_by_pair"] = [
-            {
-                "pair": str(words),
-                "set": str(metrics["set_names"][metrics["pair_set"][place]]),
-                **{table: values[place] for table, values in ratio.items()},
-            }
-            for place, words in enumerate(metrics["pair_words"])
-        ]
-    return found, runs
+        body["uses"] = over_training(runs["step"], runs["use_ratio"], runs["use_cosine"], ARMS)
+        body["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in assess(claims(runs, decay))]
+        body["distance_ratio_by_pair"] = _ratio_by_pair(runs)
+    return body, runs
+
+
+def _sets(metrics: Metrics) -> list[dict[str, Any]]:
+    """Return what results.json says of the sets of pairs."""
+    probability = metrics["set_probability"].tolist()
+    return [
+        {
+            "name": str(name),
+            "probability": None if np.isnan(p) else p,
+            "pairs": int((metrics["pair_set"] == place).sum()),
+            "dh": DH_OF_KIND[kind(p)],
+        }
+        for place, (name, p) in enumerate(zip(metrics["set_names"], probability, strict=True))
+    ]
+
+
+def _ratio_by_pair(metrics: Metrics) -> list[dict[str, Any]]:
+    """Return d_end / d_start of every pair, the median over seeds, by table."""
+    ratio = {table: np.median(distance_ratio(metrics, name)[arm], axis=0).tolist() for table, (name, arm) in RECORDED.items()}
+    return [
+        {
+            "pair": str(words),
+            "set": str(metrics["set_names"][metrics["pair_set"][place]]),
+            **{table: values[place] for table, values in ratio.items()},
+        }
+        for place, words in enumerate(metrics["pair_words"])
+    ]

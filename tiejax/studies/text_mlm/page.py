@@ -5,21 +5,66 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.reporting import page as report
-from tiejax.reporting.finding import finding
-from tiejax.reporting.sections import excluded, flat, medians, performance, reproduction, training_of
+from tiejax.reporting.finding import Clause, sentence, tally
+from tiejax.reporting.sections import arrays_in_words, excluded_notes, medians_table, reproduction, timing_words, training_words
 from tiejax.reporting.uses import uses_table
 from tiejax.statistics.arms import ARMS
-from tiejax.studies.text_mlm.plots import TABLES
+from tiejax.studies.text_mlm.claims import TABLE_NAMES
 
-# The claims that answer the question of the page.
-LEAD = ("converge/tied/seeds", "conflict-apart/tied/seeds", "tying/validation-loss")
+QUESTION = (
+    "Every planted twin means the same as its word. Do input, output and tied embeddings draw the two together, also where "
+    "they are not equally likely, so that the distributional hypothesis (DH) fails? And what does tying cost?"
+)
+SOURCE = (
+    "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024, "
+    "PMLR 235:3584-3610"
+)
+CLAIMS = (
+    "those marked so are reported by the paper, the others ours. …/seeds: one difference a seed; …/pairs: one a pair, which "
+    "says nothing of other seeds. At the end: the mean over the last tenth of the records"
+)
+# What the leading claims mean. Conflict twins are those that are not as likely as their words.
+ON_TWINS = (
+    Clause(
+        "converge/tied/seeds",
+        "in a tied table, twins that are as likely as their words come together with them",
+        "in a tied table, twins that are as likely as their words come no nearer to them than unrelated words do",
+        "whether twins that are as likely as their words come together with them in a tied table",
+    ),
+    Clause(
+        "conflict-converge/input/seeds",
+        "twins that are not as likely come together with their words in an untied input table",
+        "twins that are not as likely come no nearer to their words in an untied input table than unrelated words do",
+        "whether twins that are not as likely come together with their words in an untied input table",
+    ),
+    Clause(
+        "conflict-apart/tied/seeds",
+        "a tied table holds those that are not as likely farther apart",
+        "a tied table draws those that are not as likely nearer together",
+        "whether a tied table holds those that are not as likely farther apart",
+    ),
+)
+ON_COST = (
+    Clause(
+        "tying/validation-loss",
+        "tying costs {size} nats of validation loss a masked token",
+        "tying saves {size} nats of validation loss a masked token",
+        "whether tying costs validation loss",
+    ),
+)
+
+
+def finding(results: Mapping[str, Any]) -> list[str]:
+    """Return the answer to the question of the page, and how many claims came out how."""
+    answers = [sentence(results["claims"], clauses) for clauses in (ON_TWINS, ON_COST)]
+    return [*filter(None, answers), tally(results["claims"])]
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Return the numbers of the report: medians and quartiles by arm, every seed, every pair of twins."""
     if not results["seeds"]:
         return {}
-    untied, tied = (flat(results["final"][arm]) for arm in ARMS)
+    untied, tied = (arrays_in_words(results["final"][arm]) for arm in ARMS)
     shown = {"validation loss": "loss", "validation accuracy": "accuracy"}
     by_seed = [
         [str(seed), *(f"{side[name][row]:.4f}" for name in shown for side in (untied, tied))]
@@ -27,18 +72,18 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     ]
     twins = {entry["name"] for entry in results["sets"] if entry["dh"]}
     by_pair = [
-        [row["pair"], row["set"], *(f"{row[table]:.3f}" for table in TABLES)]
+        [row["pair"], row["set"], *(f"{row[table]:.3f}" for table in TABLE_NAMES)]
         for row in results["distance_ratio_by_pair"]
         if row["set"] in twins
     ]
     return {
-        "Numbers: median [quartiles] over seeds, final values": medians(untied, tied),
+        "Numbers: median [quartiles] over seeds, final values": medians_table(untied, tied),
         "Numbers: every seed, validation": (
             ["seed", *(f"{title}: {side}" for title in shown.values() for side in ARMS)],
             by_seed,
         ),
         "Numbers: every pair of twins, distance at the end / at the start (median over seeds)": (
-            ["word", "set", *TABLES.values()],
+            ["word", "set", *TABLE_NAMES.values()],
             by_pair,
         ),
     }
@@ -85,30 +130,54 @@ def page(
     settings: Mapping[str, Any],
     settings_text: str,
     facts: Mapping[str, Any],
-    drawn: Sequence[tuple[str, Path]],
+    pictures: Sequence[tuple[str, Path]],
 ) -> str:
-    """Return the HTML page of a run. settings: resolved; facts: environment.json; drawn: captions and PNG files."""
+    """Return the HTML page of a run. settings: resolved; facts: environment.json; pictures: captions and PNG files."""
+    shape = f"{settings['layers']} layers of width {settings['width']}"
+    return report.render(
+        title=f"Masked language modelling on text: tied against untied, {shape}",
+        question=QUESTION,
+        finding=finding(results),
+        setting=_setting(results, settings, facts),
+        notes=_notes(results),
+        claims={
+            "Claims": [
+                {**row, "statement": f"{row['statement']} Reported by the paper." if row["reported"] else row["statement"]}
+                for row in results["claims"]
+            ]
+        },
+        figures=pictures,
+        numbers=tables(results) | uses_table(results["uses"], ARMS),
+        reproduce=reproduction(facts, settings_text),
+    )
+
+
+def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
+    """Write what was run, by name."""
     reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
     shape = f"{settings['layers']} layers of width {settings['width']}"
     more = "".join(f"; {written({name: value})}" for name, value in results["model"].items() if name not in settings)
-    setting = {
+    return {
         "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that CPython carries",
         "data": data_words(results["data"]),
         "tokenizer": f"{settings['tokenizer'] or 'WordPiece trained on the corpus'}, vocabulary {settings['vocab_size']:,}",
         "pairs": "; ".join(_set_words(entry) for entry in results["sets"]),
         "model": f"{shape}, {settings['heads']} heads, feed-forward {settings['feed_forward']}{more}",
         "seeds": f"{len(results['seeds'])}, each tied and untied from the same initial values on the same batches",
-        "training": f"{training_of(results, settings)}, batches of {settings['batch_size']} sentences",
+        "training": f"{training_words(results, settings)}, batches of {settings['batch_size']} sentences",
         "reach": f"the learning rates sum to {reach:.3g}, about the farthest that {settings['optimizer']} moves a coordinate; "
         f"the words of a pair start {initial:.3g} apart a coordinate",
-        "claims": "those marked so are reported by the paper, the others ours. …/seeds: one difference a seed; …/pairs: one a "
-        "pair, which says nothing of other seeds. At the end: the mean over the last tenth of the records",
-        "source": "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, "
-        "ICML 2024, PMLR 235:3584-3610",
-        **performance(results["timing"], facts),
+        "claims": CLAIMS,
+        "source": SOURCE,
+        **timing_words(results["timing"], facts),
         **_speed(results["timing"]),
     }
-    notes = excluded(results)
+
+
+def _notes(results: Mapping[str, Any]) -> list[str]:
+    """Write what limits what can be concluded."""
+    reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
+    notes = excluded_notes(results)
     if 2 * reach < initial:
         notes.append(
             f"The learning rates sum to {reach:.3g}: two words that start {initial:.3g} apart a coordinate cannot meet in this "
@@ -116,20 +185,4 @@ def page(
         )
     if most := max(results["overflow"].values()):
         notes.append(f"Up to {most:,} masked tokens of a batch had no slot and were left out of the loss.")
-    return report.render(
-        title=f"Masked language modelling on text: tied against untied, {shape}",
-        question="Every planted twin means the same as its word. Do input, output and tied embeddings draw the two together, "
-        "also where they are not equally likely, so that the distributional hypothesis (DH) fails? And what does tying cost?",
-        finding=finding(results["claims"], LEAD),
-        setting=setting,
-        notes=notes,
-        claims={
-            "Claims": [
-                {**row, "statement": f"{row['statement']} Reported by the paper." if row["reported"] else row["statement"]}
-                for row in results["claims"]
-            ]
-        },
-        figures=drawn,
-        numbers=tables(results) | uses_table(results["uses"], ARMS),
-        reproduce=reproduction(facts, settings_text),
-    )
+    return notes

@@ -1,25 +1,21 @@
 """The figures of a run on text, from plain arrays and the body of results.json."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tiejax.reporting import figures
-from tiejax.reporting.panels import PANELS
+from tiejax.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
 from tiejax.reporting.plot import Plot
 from tiejax.reporting.uses import plot_uses
 from tiejax.statistics.arms import ARMS
+from tiejax.studies.text_mlm.claims import TABLE_NAMES
+from tiejax.studies.text_mlm.figures import plot_by_bucket, plot_curves_by_name, plot_strips, shades
 
 PUBLISHED_TOP = 5.0
-
-
-TABLE_COLOURS = {"untied, input": figures.BLUE, "untied, output": figures.GREEN, "tied": figures.ORANGE}
-
-
-TABLES = {"input": "untied input", "output": "untied output", "tied": "tied"}
-
+PANEL_COLOURS = {"untied, input": figures.BLUE, "untied, output": figures.GREEN, "tied": figures.ORANGE}
 
 Metrics = Mapping[str, np.ndarray]
 
@@ -33,32 +29,31 @@ class Set(NamedTuple):
     colour: str
 
 
-def occurring(sets: Sequence[Mapping[str, Any]]) -> list[Set]:
+def occurring_sets(sets: Sequence[Mapping[str, Any]]) -> list[Set]:
     """Return the sets that have pairs, in one hue where DH holds and one where it fails; sets: as in results.json."""
-    found = []
+    occurring = []
     for dh, suffix, colour in (
         ("holds", " (DH holds)", figures.BLUE),
         ("fails", " (DH fails)", figures.ORANGE),
         (None, "", figures.GREEN),
     ):
         alike = [(place, entry["name"]) for place, entry in enumerate(sets) if entry["dh"] == dh and entry["pairs"]]
-        for (place, name), shade in zip(alike, figures.shades(colour, len(alike)), strict=True):
-            found.append(Set(place, name, f"{name}{suffix}", shade))
-    return sorted(found)
+        for (place, name), shade in zip(alike, shades(colour, len(alike)), strict=True):
+            occurring.append(Set(place, name, f"{name}{suffix}", shade))
+    return sorted(occurring)
 
 
-def distances(metrics: Metrics, sets: Sequence[Set]) -> list[Plot]:
-    """Draw the distances of all pairs over training, and the first seed's as the paper prints them."""
-    steps, colours = metrics["step"], {one.label: one.colour for one in sets}
+def plot_distances(metrics: Metrics, sets: Sequence[Set]) -> list[Plot]:
+    """Plot the distances of all pairs over training, and the first seed's as the paper prints them."""
+    steps, colours = metrics["step"], {pairs.label: pairs.colour for pairs in sets}
 
-    def panels(of_variant: Any) -> dict[str, dict[str, np.ndarray]]:
-        """Return curves `[pair, record]` by table and set; of_variant: [seed, record, pair] -> [record, pair]."""
-        return {
-            title: {
-                one.label: of_variant(metrics[f"distance_{table}"][arm])[:, metrics["pair_set"] == one.place].T for one in sets
-            }
-            for title, (table, arm) in PANELS.items()
-        }
+    def panels(of_seeds: Callable[[np.ndarray], np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+        """Return curves `[pair, record]` by table and set; of_seeds: [seed, record, pair] -> [record, pair]."""
+        curves: dict[str, dict[str, np.ndarray]] = {}
+        for title, (table, arm) in PANELS.items():
+            distances = of_seeds(metrics[f"distance_{table}"][arm])
+            curves[title] = {pairs.label: distances[:, metrics["pair_set"] == pairs.place].T for pairs in sets}
+        return curves
 
     first = panels(lambda values: values[0])
     highest = max(values.mean(0).max() for curves in first.values() for values in curves.values())
@@ -67,32 +62,32 @@ def distances(metrics: Metrics, sets: Sequence[Set]) -> list[Plot]:
             "distance",
             "Distance of the two words of a pair over training. Thin: one pair each, the median over seeds; thick: the median "
             "over the pairs of a set.",
-            figures.three_panels(steps, panels(lambda values: np.median(values, axis=0)), "Euclidean distance", colours),
+            plot_three_panels(steps, panels(lambda values: np.median(values, axis=0)), "Euclidean distance", colours),
         ),
         Plot(
             "distance_published",
             f"The same as the paper prints it: mean and 95 % band over the pairs of one seed (seed {metrics['seeds'][0]}).",
-            figures.three_panels_published(steps, first, colours, every=1, top=max(PUBLISHED_TOP, 1.1 * highest)),
+            plot_three_panels_published(steps, first, colours, every=1, top=max(PUBLISHED_TOP, 1.1 * highest)),
         ),
     ]
 
 
-def ratios(by_pair: Sequence[Mapping[str, Any]], sets: Sequence[Set]) -> Plot:
-    """Draw how far every pair still is; by_pair: as results.json has it, distance at the end / at the start by table."""
+def plot_ratios(by_pair: Sequence[Mapping[str, Any]], sets: Sequence[Set]) -> Plot:
+    """Plot how far every pair still is; by_pair: as results.json has it, distance at the end / at the start by table."""
     panels = {
-        title: {one.label: np.array([row[table] for row in by_pair if row["set"] == one.name]) for one in sets}
-        for title, table in zip(PANELS, TABLES, strict=True)
+        title: {pairs.label: np.array([row[table] for row in by_pair if row["set"] == pairs.name]) for pairs in sets}
+        for title, table in zip(PANELS, TABLE_NAMES, strict=True)
     }
     return Plot(
         "distance_ratio",
         "Distance at the end (mean over the last tenth of the records) over that at the start. One dot a pair, the median over "
         "seeds, in the order of the lists of words; bars: medians; dotted: as far as at the start.",
-        figures.strips(panels, "distance, end / start", {one.label: one.colour for one in sets}),
+        plot_strips(panels, "distance, end / start", {pairs.label: pairs.colour for pairs in sets}),
     )
 
 
-def learning(metrics: Metrics) -> Plot:
-    """Draw validation and training loss and accuracy over training, every seed."""
+def plot_learning(metrics: Metrics) -> Plot:
+    """Plot validation and training loss and accuracy over training, every seed."""
     panels = {
         f"{split} {title}": (
             metrics["validation_step" if split == "validation" else "step"],
@@ -106,32 +101,32 @@ def learning(metrics: Metrics) -> Plot:
         "learning",
         "Loss and accuracy at the masked tokens over training, on the validation split and on the batch of the step. Thin: one "
         "seed each; thick: median. The first record, of untrained models, may lie outside.",
-        figures.learning_curves(panels),
+        figures.plot_learning_curves(panels),
     )
 
 
-def final_values(final: Mapping[str, Any], sets: Sequence[Set]) -> Plot:
-    """Draw final validation loss and accuracy and how far pairs still are, untied against tied; final: as in results.json."""
+def plot_final(final: Mapping[str, Any], sets: Sequence[Set]) -> Plot:
+    """Plot final validation loss and accuracy and how far pairs still are, untied against tied; final: as in results.json."""
     untied, tied = (final[arm] for arm in ARMS)
     panels = {
         f"validation {measure}": (np.array(untied[f"validation_{measure}"]), np.array(tied[f"validation_{measure}"]))
         for measure in ("loss", "accuracy")
     }
-    for one in sets:
+    for pairs in sets:
         for table in ("input", "output"):
-            title = f"distance, end / start,\n{one.label},\nuntied {table} - tied"
-            separate, shared = (np.array(side["distance_ratio"][table][one.name]) for side in (untied, tied))
+            title = f"distance, end / start,\n{pairs.label},\nuntied {table} - tied"
+            separate, shared = (np.array(side["distance_ratio"][table][pairs.name]) for side in (untied, tied))
             panels[title] = separate, shared
     return Plot(
         "paired_final",
         "Final values (mean over the last tenth of the records), untied against tied: one line a seed, bars: medians. "
         "Distances: medians over the pairs of a set.",
-        figures.paired_values(panels, ARMS),
+        figures.plot_paired_values(panels, ARMS),
     )
 
 
-def buckets(metrics: Metrics, final: Mapping[str, Any]) -> Plot:
-    """Draw final validation loss and accuracy by how frequent the masked token is; final: as in results.json."""
+def plot_buckets(metrics: Metrics, final: Mapping[str, Any]) -> Plot:
+    """Plot final validation loss and accuracy by how frequent the masked token is; final: as in results.json."""
     names = [str(name) for name in metrics["bucket_names"]]
 
     def values(measure: str, arm: str) -> np.ndarray:
@@ -142,7 +137,7 @@ def buckets(metrics: Metrics, final: Mapping[str, Any]) -> Plot:
         "buckets",
         "Final validation loss and accuracy by the masked token's rank of frequency in the training split (and of twins), "
         "untied beside tied, and what tying changes. One dot a seed; bars: medians.",
-        figures.by_bucket(
+        plot_by_bucket(
             names,
             {
                 title: (values(measure, "untied"), values(measure, "tied"))
@@ -152,27 +147,27 @@ def buckets(metrics: Metrics, final: Mapping[str, Any]) -> Plot:
     )
 
 
-def norms(metrics: Metrics) -> Plot:
-    """Draw the mean norm of each table's rows over training."""
+def plot_norms(metrics: Metrics) -> Plot:
+    """Plot the mean norm of each table's rows over training."""
     curves = {title: metrics[f"norm_{table}"][arm] for title, (table, arm) in PANELS.items()}
     return Plot(
         "norms",
         "Mean Euclidean norm of the rows of each table over training. Thin: one seed each; thick: median.",
-        figures.curves_by_name(metrics["step"], curves, "mean norm of the rows", TABLE_COLOURS),
+        plot_curves_by_name(metrics["step"], curves, "mean norm of the rows", PANEL_COLOURS),
     )
 
 
 def plot_all(metrics: Metrics, results: Mapping[str, Any]) -> list[Plot]:
-    """Draw all figures of a run; metrics and results: what the analysis returns, none if no seed stayed finite."""
+    """Plot all figures of a run; metrics and results: what the analysis returns, none if no seed stayed finite."""
     if not results["seeds"]:
         return []
-    sets = occurring(results["sets"])
+    sets = occurring_sets(results["sets"])
     return [
-        *distances(metrics, sets),
-        ratios(results["distance_ratio_by_pair"], sets),
-        learning(metrics),
-        final_values(results["final"], sets),
-        buckets(metrics, results["final"]),
-        norms(metrics),
+        *plot_distances(metrics, sets),
+        plot_ratios(results["distance_ratio_by_pair"], sets),
+        plot_learning(metrics),
+        plot_final(results["final"], sets),
+        plot_buckets(metrics, results["final"]),
+        plot_norms(metrics),
         plot_uses(metrics, [str(name) for name in metrics["bucket_names"]], results["uses"]),
     ]

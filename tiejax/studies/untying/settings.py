@@ -7,12 +7,10 @@ from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import with_defaults
 from tiejax.settings.study import SWITCHES, Study
-from tiejax.statistics.untie_curve import Arms
+from tiejax.statistics.untie_arms import Arms
 from tiejax.studies.exor import settings as exor
 
 Policy = Literal["copy", "zero", "zero-keep-count", "split"]
-
-
 POLICIES: tuple[Policy, ...] = ("copy", "zero", "zero-keep-count", "split")
 
 
@@ -28,6 +26,8 @@ class Settings(exor.Settings):
             its bias correction restarts), zero-keep-count (no moments, the step count goes on), split (each table the moments
             of its own use's gradients, kept from step 0)
         new: which table leaves, where that makes a difference (zero, zero-keep-count)
+        doses: no setting of this experiment, which has one distribution; refused
+        figure_style: without effect here, since there is no three-panel figure
         out: the run directory (default: runs/untying/VARIANT-MODEL-SIZE)
     """
 
@@ -36,18 +36,18 @@ class Settings(exor.Settings):
     new: list[Literal["input", "output"]] = dataclasses.field(default_factory=lambda: ["output", "input"])
 
     def resolved(self) -> "Settings":
-        """Return the configuration with every default written out; raises BadInput if it makes no sense."""
+        """Return the settings with every default written out; raises BadInput if they make no sense."""
         if self.doses is not None:
             raise BadInput("--doses: is no setting of this experiment; give one distribution")
-        named = self.variant or ("main" if self.zero is None and self.one is None else "custom")
-        out = self.out or f"runs/untying/{named}-{self.model}-{self.size}"
+        variant = self.variant or ("main" if self.zero is None and self.one is None else "custom")
+        out = f"runs/untying/{variant}-{self.model}-{self.size}" if self.out is None else self.out
         settings = super(Settings, dataclasses.replace(self, out=out)).resolved()
         assert isinstance(settings, Settings)
         assert settings.steps is not None
         if self.untie_at is not None:
             return settings
-        whole = range(2 * self.half_period, settings.steps, 2 * self.half_period)
-        return dataclasses.replace(settings, untie_at=list(whole) or [0.25, 0.5, 0.75])
+        whole_cycles = range(2 * self.half_period, settings.steps, 2 * self.half_period)
+        return dataclasses.replace(settings, untie_at=list(whole_cycles) or [0.25, 0.5, 0.75])
 
     def check(self) -> None:
         super().check()
@@ -60,10 +60,8 @@ class Settings(exor.Settings):
         checks.check_untie_at(self)
 
     @property
-    def arms(self) -> "Arms":
-        """The arms of every seed: three ends, and the curves."""
-        from tiejax.statistics.untie_curve import Arms
-
+    def arms(self) -> Arms:
+        """The arms of every seed: three baselines, and the curves."""
         assert self.steps is not None
         return Arms.of(self.untie_at or [], self.steps, self.policies, self.new)
 
@@ -72,10 +70,11 @@ STUDY = Study(
     "untying",
     Settings,
     CommandLine(
-        description="Train models on EXor that are tied up to some step and untied from then on, for many steps, policies of the "
-        "optimizer's state and seeds at once; compare them with always tied and never tied ones.",
-        example="Example: python experiments/untying.py --seeds 8 --steps 20000 --untie_at [.25,.5,.75] --policies [copy,zero]. "
-        "What was run is in configs/untying/. A run that was interrupted goes on with the same command and --resume.",
+        description="Train models on EXor that are tied up to some step and untied from then on, for many steps, policies of "
+        "the optimizer's state and seeds at once; compare them with always tied and never tied ones.",
+        example="Example: python experiments/untying.py --seeds 8 --steps 20000 --untie_at [.25,.5,.75] --policies "
+        "[copy,zero]. What was run is in configs/untying/. A run that was interrupted goes on with the same command and "
+        "--resume.",
         switches=SWITCHES,
     ),
     module="tiejax.studies.untying.study",

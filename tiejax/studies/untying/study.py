@@ -6,50 +6,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from tiejax.reporting import untie_curve as untie_page
 from tiejax.reporting.plot import Plot
+from tiejax.reporting.untie_curve import plot_curve, plot_distances, plot_trajectories
 from tiejax.runs.console import Console
 from tiejax.runs.finish import finish
 from tiejax.runs.launch import Launched
 from tiejax.runs.run_directory import plain, stop_flag
 from tiejax.runs.train import timing, train
-from tiejax.statistics import untie_curve as untying
 from tiejax.statistics.arms import finite_seeds, select_seeds
-from tiejax.studies.exor import task as exor
-from tiejax.studies.exor.trajectories import SOLVED_WITHIN, Symbols, trajectories
+from tiejax.statistics.untie_curve import analyse
+from tiejax.studies.exor.bayes_risk import bayes_risk
+from tiejax.studies.exor.symbols import Symbols
+from tiejax.studies.exor.task import split
+from tiejax.studies.exor.trajectories import SOLVED_WITHIN, TABLES, trajectories
 from tiejax.studies.untying.ensemble import build_ensemble, named_arrays
+from tiejax.studies.untying.page import page
 from tiejax.studies.untying.settings import Settings
-
-
-def conclude(settings: Settings, metrics: Mapping[str, np.ndarray]) -> "tuple[dict[str, Any], list[Plot]]":
-    """Return what results.json says of a run, and its figures."""
-
-    task, arms = settings.tasks[0], settings.arms
-    bayes = exor.bayes(task, exor.split(task.bits)["train"])
-    finite, lasted = finite_seeds(metrics)
-    found: dict[str, Any] = {**lasted, "bayes": {"accuracy": bayes[0], "cross_entropy": bayes[1]}, "claims": [], "curves": []}
-    if not finite.any():
-        return found, []
-    kept = select_seeds(metrics, finite)
-    runs = trajectories(kept, Symbols.of(task), 2 * settings.half_period)
-    exact = runs.exact["cross_entropy"][..., 0]
-    solved = exact[..., -1] < bayes[1] + SOLVED_WITHIN
-    others = {"accuracy": runs.exact["accuracy"][:, :, -1, 0]}
-    for table, pairs in runs.relative.items():
-        others |= {f"relative distance, {table}, {pair}": values[:, :, -1] for pair, values in pairs.items()}
-    found |= untying.analyse(arms, exact[..., -1], solved, others, "exact cross-entropy")
-    distances = {
-        f"{pair.replace('_', ' ')} pair, {table}": values[:, :, -1]
-        for pair in ("zero", "one")
-        for table, pairs in runs.relative.items()
-        if (values := pairs.get(pair)) is not None
-    }
-    curves, title = arms.curves(), "exact cross-entropy (nats)"
-    return found, [
-        untie_page.curve(found, title, curves, arms.step, bayes[1], solved),
-        untie_page.distances(distances, curves, arms.step, "relative distance"),
-        untie_page.trajectories(runs.exact_steps, exact, curves, arms.step, title, bayes[1]),
-    ]
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -75,7 +47,7 @@ def run(launched: Launched, console: Console) -> int:
 
     metrics = named_arrays(trained.records, settings)
     directory.write_metrics(metrics)
-    found, plots = conclude(settings, metrics)
+    body, figures = conclude(settings, metrics)
     results = plain(
         {
             "experiment": "untying",
@@ -86,9 +58,35 @@ def run(launched: Launched, console: Console) -> int:
             "one": settings.tasks[0].one,
             "model": settings.model_settings,
             "steps": settings.steps,
-            **found,
+            **body,
             "timing": timing(trained, models),
         }
     )
-    finish(directory, settings, results, facts, plots, untie_page.page, console)
+    finish(directory, settings, results, facts, figures, page, console)
     return 0
+
+
+def conclude(settings: Settings, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
+    """Return what results.json says of a run, and its figures; final values are those after the last step."""
+    task, arms = settings.tasks[0], settings.arms
+    accuracy, bayes = bayes_risk(task, split(task.bits)["train"])
+    finite, who_lasted = finite_seeds(metrics)
+    body = {**who_lasted, "bayes": {"accuracy": accuracy, "cross_entropy": bayes}, "claims": [], "curves": []}
+    if not finite.any():
+        return body, []
+    runs = trajectories(select_seeds(metrics, finite), Symbols.of(task), 2 * settings.half_period)
+    loss = runs.exact["cross_entropy"][..., 0]  # of the training split: [arm, seed, record]
+    solved = loss[..., -1] < bayes + SOLVED_WITHIN
+    final = {(table, pair): values[:, :, -1] for table, pairs in runs.relative.items() for pair, values in pairs.items()}
+    others = {"accuracy": runs.exact["accuracy"][:, :, -1, 0]}
+    others |= {f"relative distance, {table}, {pair}": values for (table, pair), values in final.items()}
+    body |= analyse(arms, loss[..., -1], solved, others, "exact cross-entropy")
+    distances = {
+        f"{pair} pair, {table}": final[table, pair] for pair in ("zero", "one") for table in TABLES if (table, pair) in final
+    }
+    curves, title = arms.curves(), "exact cross-entropy (nats)"
+    return body, [
+        plot_curve(body, title, curves, arms.step, bayes, solved),
+        plot_distances(distances, curves, arms.step, "relative distance"),
+        plot_trajectories(runs.exact_steps, loss, curves, arms.step, title, bayes),
+    ]

@@ -1,0 +1,115 @@
+"""The command `bench.py`: what it refuses, in one line with status 2 and before jax is there, and what it hands on."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from processes import EXPERIMENTS, Ended, assert_refused, end, start_python, tree
+
+from tiejax.bench import command
+from tiejax.bench.settings import BENCHMARKS
+from tiejax.settings.command_line import run_main
+
+SCRIPT = EXPERIMENTS / "bench.py"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "some_file").write_text("mine\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_here(line, monkeypatch, capsys):
+    """Run the command in this process, up to where it would import a benchmark: getting there fails the test."""
+    monkeypatch.setattr(sys, "argv", [SCRIPT.name, *line.split()])
+    monkeypatch.setattr(command.importlib, "import_module", lambda name: pytest.fail(f"{line} was taken for good input"))
+    with pytest.raises(SystemExit) as ended:
+        run_main(command.main)
+    return Ended(ended.value.code, *capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", ("name a benchmark", "exor, text, layers", "got none")),
+        ("layer", ("name a benchmark", "got layer")),
+        ("--seeds [1] exor", ("name a benchmark", "got --seeds")),
+        ("exor --seeds []", ("--seeds",)),
+        ("exor --seeds [0]", ("--seeds", "at least 1")),
+        ("exor --repeats 4", ("--repeats", "at least 5")),
+        ("exor --engines []", ("--engines", "got none")),
+        ("exor --engines [fast,slow]", ("--engines", "slow")),
+        ("exor --size large", ("--size", "small, medium")),
+        ("exor --seconds 0", ("--seconds", "above 0")),
+        ("exor --torch_seconds 0", ("--torch_seconds", "above 0")),
+        ("exor --repeat 9", ("--repeat", "--repeats")),
+        ("exor --out some_file/x", ("--out", "cannot be written")),
+        ("text --forms []", ("--forms", "got none")),
+        ("text --forms [packed,tight]", ("--forms", "tight")),
+        ("text --repeats 1", ("--repeats", "at least 5")),
+        ("text --seeds 0", ("--seeds", "at least one")),
+        ("text --batch_size 0", ("--batch_size", "at least 1")),
+        ("layers --layers [1]", ("--layers", "at least 2")),
+        ("layers --width 48", ("--width", "multiple of 32")),
+        ("layers --context 1", ("--context", "2")),
+        ("layers --share 0", ("--share", "at least 1")),
+        ("layers --seconds -1", ("--seconds", "above 0")),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_measured(here, monkeypatch, capsys, line, words):
+    before = tree(here)
+    assert_refused(run_here(line, monkeypatch, capsys), *words, script=SCRIPT)
+    assert tree(here) == before
+
+
+@pytest.mark.parametrize("name", ["", *BENCHMARKS])
+def test_help_tells_of_every_option(here, monkeypatch, capsys, name):
+    ended = run_here(f"{name} --help", monkeypatch, capsys)
+    assert ended.status == 0
+    for benchmark in BENCHMARKS if not name else [name]:
+        assert benchmark in ended.out
+    for field in BENCHMARKS[name or "exor"].settings.__dataclass_fields__:
+        assert f"--{field} " in ended.out
+
+
+def test_good_settings_are_handed_to_the_module_that_measures(here, monkeypatch):
+    called = []
+
+    class Module:
+        @staticmethod
+        def run(settings, console):
+            called.append((settings, console.quiet))
+
+    def import_module(name):
+        called.append(name)
+        return Module
+
+    monkeypatch.setattr(command.importlib, "import_module", import_module)
+    assert command.main(["layers", "--layers", "[2]", "--quiet"]) == 0
+    assert called == ["tiejax.bench.layers", (BENCHMARKS["layers"].settings(layers=[2]), True)]
+
+
+@pytest.mark.slow
+def test_a_corpus_that_is_not_there_is_refused(here, tmp_path_factory):
+    before = tree(here)
+    ended = end(
+        start_python(SCRIPT, "text", "--corpus", "nothing.txt", "--data_dir", tmp_path_factory.mktemp("data"), cwd=here)
+    )
+    assert_refused(ended, "--corpus nothing.txt", script=SCRIPT)
+    assert tree(here) == before
+
+
+@pytest.mark.slow
+def test_a_benchmark_as_a_process(here):
+    sizes = "--layers [2] --share 2 --width 32 --vocab_size 30 --context 8 --batch_size 1 --seconds .001 --repeats 5"
+    ended = end(start_python(SCRIPT, "layers", *sizes.split(), "--quiet", cwd=here))
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out == "results: runs/bench/layers/results.json\n"
+    assert json.loads((here / "runs/bench/layers/results.json").read_text())["benchmark"] == "layers"
+
+
+def test_settings_and_command_load_no_jax():
+    check = "import tiejax.bench.settings, tiejax.bench.command, sys; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=120)

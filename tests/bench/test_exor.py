@@ -1,0 +1,68 @@
+"""The benchmark of EXor, at a size of no meaning: what it leaves on disk."""
+
+import dataclasses
+import importlib.util
+import json
+
+import pytest
+
+from tiejax.bench import exor
+from tiejax.bench.settings import ENDLESS, ExorBench
+from tiejax.bench.timing import Timed
+from tiejax.runs.console import Console
+
+RATE = {"median", "min", "max"}
+
+
+@pytest.mark.slow
+def test_results_and_figure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(exor, "SEEDS_RECORDED", 1)
+    settings = ExorBench(seeds=[1, 2], seconds=0.01, torch_seconds=0.01, out=str(tmp_path / "out"))
+    exor.run(settings, Console())
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert set(results) == {
+        *("benchmark", "config", "devices", "platform", "cpus", "jax"),
+        *("torch", "rows", "recording_share", "work_per_model_step", "device_rates", "floor"),
+    }
+    assert (results["benchmark"], results["config"]) == ("exor", dataclasses.asdict(settings))
+    assert [(row["engine"], row["seeds"], row["models"]) for row in results["rows"]] == [
+        *(("fast", 1, 2), ("fast", 2, 4)),
+        *(("plain", 1, 2), ("plain", 2, 4)),
+    ]
+    floor = min(results["floor"].values())
+    for row in results["rows"]:
+        assert set(row) == {"engine", "seeds", "models", "compile_s", "over_torch", "of_floor"} | RATE
+        assert 0 < row["min"] <= row["median"] <= row["max"]
+        assert row["of_floor"] == row["median"] / floor < 1
+        if importlib.util.find_spec("torch"):
+            assert row["over_torch"] == row["median"] / results["torch"]["median"]
+    assert set(results["recording_share"]) == RATE
+    assert results["recording_share"]["max"] < 1
+    assert results["work_per_model_step"]["flops"] == 72576
+    assert (tmp_path / "out" / "throughput.png").read_bytes().startswith(b"\x89PNG")
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("model-steps/s  (" in line for line in lines) == 4
+    assert lines[-1].startswith("results: ")
+
+
+def test_without_torch_its_loop_is_left_out(monkeypatch, capsys):
+    monkeypatch.setattr(exor.importlib.util, "find_spec", lambda name: None)
+    assert exor.measure_torch(ExorBench(), Console()) is None
+    assert "torch is not installed" in capsys.readouterr().out
+
+
+def test_only_the_schedule_of_records_differs_where_recording_is_left_out():
+    for engine, exact_every in (("fast", 500), ("plain", 10_000)):
+        recorded, bare = (ExorBench().of_study(engine, 3, recording) for recording in (True, False))
+        assert (recorded.record_every, recorded.exact_every) == (500, exact_every)
+        assert bare == dataclasses.replace(recorded, record_every=ENDLESS, exact_every=ENDLESS)
+
+
+def test_whole_periods_of_records_are_timed():
+    class Steady:
+        """An ensemble that takes a millisecond a step."""
+
+        def train(self, steps):
+            return Timed(steps / 1000, 0.0)
+
+    assert [exor.steps_for(Steady(), seconds) for seconds in (0.001, 0.3, 0.5, 1.6)] == [20, 300, 500, 1500]

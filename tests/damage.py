@@ -1,0 +1,43 @@
+"""Damage to files, and to checkpoints where it matters."""
+
+import random
+import shutil
+
+import pytest
+
+from tiejax.runs.checkpoints import open_checkpoints
+from tiejax.training.checkpoint import CheckpointMismatch
+
+
+def steps(out):
+    """The checkpoints that a run has finished writing."""
+    folder = out / "checkpoints"
+    return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()) if folder.is_dir() else []
+
+
+def largest(folder):
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+def flip(path, bit):
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def flip_a_bit_that_matters(folder, step):
+    """Flip a bit of a checkpoint's largest file, which holds arrays, and also copies of tables that are of no use any more."""
+    path, rng = largest(folder / str(step)), random.Random(9)
+    for _ in range(40):
+        bit = rng.randrange(8 * path.stat().st_size)
+        flip(path, bit)
+        trial, said = shutil.copytree(folder, folder.parent.parent / "trial" / "checkpoints"), []
+        checkpoints = open_checkpoints(trial, [], said.append)
+        with pytest.raises(CheckpointMismatch):  # of ties: the bits are looked at before them, and the older step is sound
+            checkpoints.restore({})
+        checkpoints.close()
+        shutil.rmtree(trial.parent)
+        if said:
+            return
+        flip(path, bit)
+    pytest.fail("40 bits of the arrays' file changed nothing")

@@ -1,0 +1,60 @@
+"""Prepared sentences, and what they must be."""
+
+import subprocess
+from pathlib import Path
+
+from corpora import ROOT
+from processes import start_python
+
+from tiejax.text import corpus, tokenizer
+from tiejax.text.records import Sequences
+from tiejax.text.sentences import Prepared
+
+SETTINGS = {"tokenizer": None, "vocab_size": 120, "max_length": 12, "min_length": 6}
+# Prepares argv[1] in argv[2], as the tests below do, and does argv[3] whenever progress is told.
+CHILD = """
+import json, os, resource, signal, sys
+from pathlib import Path
+from tiejax.text import sentences
+from tiejax.text.errors import CorpusError
+
+def progress(phase, done, total):
+    exec(sys.argv[3])
+
+def say(line):
+    print(line, flush=True)
+
+settings = dict(tokenizer=None, vocab_size=120, max_length=12, min_length=6)
+try:
+    found = sentences.prepare([sys.argv[1]], folder=Path(sys.argv[2]), say=say, progress=progress, **settings)
+    print(found.folder, sum(found.split("test").ids.tolist()))
+except CorpusError as error:
+    print("refused:", error)
+assert not {"tensorflow", "jax"} & {name.partition(".")[0] for name in sys.modules}
+"""
+
+
+def child(text: Path, folder: Path, on_progress: str = "pass") -> subprocess.Popen[str]:
+    return start_python("-W", "error", "-c", CHILD, text, folder, on_progress, env={"PYTHONPATH": str(ROOT)})
+
+
+def by_loop(text: Path, found: Prepared, max_length: int, min_length: int) -> tuple[list[list[int]], int, int]:
+    """Every sentence by itself: its tokens, framed by the tokenizer's own template; how many are too short and cut."""
+    model = tokenizer.load(str(found.tokenizer_file))
+    kept, dropped, cut = [], 0, 0
+    for document in corpus.documents([str(text)]):
+        for sentence in corpus.sentences(document):
+            tokens = model.encode(sentence).ids
+            cut += len(tokens) > max_length
+            if len(tokens) > max_length:
+                tokens = [*tokens[: max_length - 1], found.vocabulary.sep]
+            if len(tokens) < min_length:
+                dropped += 1
+            else:
+                kept.append(tokens)
+    return kept, dropped, cut
+
+
+def listed(sentences: Sequences) -> list[list[int]]:
+    pairs = zip(sentences.offsets[:-1], sentences.offsets[1:], strict=True)
+    return [sentences.ids[start:end].tolist() for start, end in pairs]

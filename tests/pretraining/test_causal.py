@@ -1,0 +1,21 @@
+"""The causal loss against a loop over tokens."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiejax.pretraining.causal import causal_loss
+
+
+def test_every_token_but_the_first_is_predicted_from_the_state_before_it(x64):
+    rng = np.random.default_rng(0)
+    states, table = rng.standard_normal((3, 5, 4)), rng.standard_normal((7, 4))
+    tokens, weight = rng.integers(0, 7, (3, 5)), np.array([1.0, 0.0, 1.0])
+    nats = [-jax.nn.log_softmax(table @ states[row, place - 1])[tokens[row, place]] for row in (0, 2) for place in range(1, 5)]
+    loss = causal_loss(*map(jnp.asarray, (states, table, tokens, weight)))
+    np.testing.assert_allclose(loss, np.mean(nats), rtol=1e-13)
+
+
+def test_blocks_of_no_weight_give_no_loss():
+    states, table = jnp.ones((2, 3, 4)), jnp.ones((5, 4))
+    assert float(causal_loss(states, table, jnp.zeros((2, 3), jnp.int32), jnp.zeros(2))) == 0

@@ -1,0 +1,83 @@
+"""The loss of the slots: as by a plain softmax, in less memory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tiejax.pretraining.loss import chunk_of, predict_slots
+
+
+def plain_loss(states, table, target, weight):
+    logits = states @ table.T
+    logs = jax.nn.log_softmax(logits)
+    return -jnp.sum(weight * logs[jnp.arange(len(target)), target]), logits
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 4, 7, 20])
+def test_slots_are_predicted_as_by_a_plain_softmax(x64, chunk):
+    """Value, predictions, and gradients with respect to states and table; 20 slots in chunks, some of weight 0."""
+    rng = np.random.default_rng(2)
+    states, table = jnp.asarray(rng.standard_normal((20, 6))), jnp.asarray(rng.standard_normal((33, 6)))
+    target, weight = rng.integers(0, 33, 20), np.where(np.arange(20) < 15, rng.random(20), 0)
+
+    def ours(states, table):
+        return predict_slots(states, table, jnp.asarray(target), jnp.asarray(weight), chunk)
+
+    value, predicted = ours(states, table)
+    gradients = jax.jit(jax.grad(lambda *both: 3 * ours(*both)[0], (0, 1)))(states, table)
+    expected, logits = plain_loss(states, table, target, weight)
+    np.testing.assert_allclose(value, expected, rtol=1e-13)
+    each = -jax.nn.log_softmax(logits)[np.arange(20), target]
+    np.testing.assert_allclose(predicted.cross_entropy, each, rtol=1e-12)
+    np.testing.assert_array_equal(predicted.correct, np.argmax(logits, 1) == target)
+    wanted = jax.grad(lambda *both: 3 * plain_loss(*both, target, weight)[0], (0, 1))(states, table)
+    for one, other in zip(gradients, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+
+
+def test_vmapped_slots_are_those_of_each_member(x64):
+    rng = np.random.default_rng(3)
+    states, table = jnp.asarray(rng.standard_normal((3, 10, 4))), jnp.asarray(rng.standard_normal((3, 12, 4)))
+    target, weight = rng.integers(0, 12, 10), rng.random(10)
+
+    def gradient(states, table):
+        return jax.grad(lambda s: predict_slots(s, table, jnp.asarray(target), jnp.asarray(weight), 4)[0])(states)
+
+    together = jax.vmap(gradient)(states, table)
+    for one, own, its_table in zip(together, states, table, strict=True):
+        np.testing.assert_allclose(one, jax.grad(lambda s, t=its_table: plain_loss(s, t, target, weight)[0])(own), atol=1e-13)
+
+
+def test_memory_does_not_grow_with_slots_times_vocabulary():
+    """The compiler's own count, for 8,192 slots and 30,000 tokens: logits alone would take 983 MB."""
+    slots, vocabulary, width = 8192, 30_000, 16
+
+    def loss(states, table, target, weight):
+        return predict_slots(states, table, target, weight)[0]
+
+    shapes = [
+        jax.ShapeDtypeStruct(shape, dtype)
+        for shape, dtype in (
+            ((slots, width), jnp.float32),
+            ((vocabulary, width), jnp.float32),
+            ((slots,), jnp.int32),
+            ((slots,), jnp.float32),
+        )
+    ]
+    temporary = jax.jit(jax.grad(loss, (0, 1))).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+    assert temporary < 4 * 2**26 + 2**25
+    assert chunk_of(slots, vocabulary) * vocabulary * 4 <= 2**26
+    assert chunk_of(100, 50) == 100
+
+
+def test_losses_of_half_precision_states_are_in_float32():
+    rng = np.random.default_rng(4)
+    states, table = (
+        jnp.asarray(rng.standard_normal((20, 6)), jnp.bfloat16),
+        jnp.asarray(rng.standard_normal((9, 6)), jnp.float32),
+    )
+    loss, predicted = predict_slots(states, table, jnp.zeros(20, jnp.int32), jnp.ones(20))
+    assert loss.dtype == predicted.cross_entropy.dtype == jnp.float32
+    gradients = jax.grad(lambda *both: predict_slots(*both, jnp.zeros(20, jnp.int32), jnp.ones(20))[0], (0, 1))(states, table)
+    assert [gradient.dtype for gradient in gradients] == [jnp.bfloat16, jnp.float32]

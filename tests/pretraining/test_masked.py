@@ -1,0 +1,75 @@
+"""The masked loss against a loop over places, on one device and on two."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tiejax.pretraining.masked import masked_loss, masked_loss_on_devices, predict_masked
+from tiejax.text.masking import MaskedRows
+from tiejax.training.sharding import DATA
+
+ROWS, LENGTH, WIDTH, VOCABULARY = 4, 6, 5, 9
+PLACES = [[1, 7, 8], [13, 14, 23]]  # in the rows of the first half, and of the second
+
+
+def halves(rng):
+    """Two devices' rows with their masked places, three slots used of five, and the states there."""
+    target = rng.integers(0, VOCABULARY, (2, 3))
+    states = rng.standard_normal((ROWS, LENGTH, WIDTH))
+    rows = [
+        MaskedRows(
+            tokens=jnp.zeros((2, LENGTH), jnp.int32),
+            segments=jnp.ones((2, LENGTH), jnp.int32),
+            row=jnp.arange(2) + 2 * half,
+            slot=jnp.array([*(place - 12 * half for place in PLACES[half]), 0, 0]),
+            target=jnp.array([*target[half], 0, 0]),
+            weight=jnp.array([1.0, 1.0, 1.0, 0.0, 0.0]),
+            overflow=jnp.int32(0),
+        )
+        for half in range(2)
+    ]
+    return rows, states, target
+
+
+def by_loop(states, table, target):
+    """The nats of every masked token, and whether the most likely token is the right one."""
+    flat = states.reshape(-1, WIDTH)
+    logits = np.array([[table @ flat[place] for place in half] for half in PLACES])
+    nats = [[-jax.nn.log_softmax(logits[h, i])[target[h, i]] for i in range(3)] for h in range(2)]
+    return np.array(nats), logits.argmax(-1) == target
+
+
+@pytest.fixture
+def case(x64):
+    rng = np.random.default_rng(3)
+    rows, states, target = halves(rng)
+    table = rng.standard_normal((VOCABULARY, WIDTH))
+    return rows, jnp.asarray(states), jnp.asarray(table), *by_loop(states, table, target)
+
+
+def test_slots_are_predicted_from_the_states_at_their_places(case):
+    rows, states, table, nats, right = case
+    for half in range(2):
+        total, predicted = predict_masked(states[2 * half : 2 * half + 2], table, rows[half], 2 * rows[half].weight)
+        np.testing.assert_allclose(total, 2 * nats[half].sum(), rtol=1e-13)
+        np.testing.assert_allclose(predicted.cross_entropy[:3], nats[half], rtol=1e-13)
+        np.testing.assert_array_equal(predicted.correct[:3], right[half])
+
+
+def test_the_loss_of_one_device_is_a_mean_over_weighted_rows(case):
+    rows, states, table, nats, _ = case
+    # Of the first half's masked tokens one lies in row 0, two in row 1.
+    for weight, expected in (([1.0, 1.0], nats[0].mean()), ([0.0, 1.0], nats[0][1:].mean()), ([0.0, 0.0], 0.0)):
+        np.testing.assert_allclose(masked_loss(states[:2], table, rows[0], jnp.asarray(weight)), expected, rtol=1e-13)
+
+
+def test_shares_of_several_devices_add_up_to_the_mean(case):
+    """Devices as a mapped axis: their losses add up, every one has the metrics of all."""
+    rows, states, table, nats, right = case
+    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+    loss = jax.vmap(masked_loss_on_devices, in_axes=(0, None, 0), axis_name=DATA)
+    shares, metrics = loss(states.reshape(2, 2, LENGTH, WIDTH), table, together)
+    np.testing.assert_allclose(shares, nats.sum(1) / 6, rtol=1e-13)
+    np.testing.assert_allclose(metrics["loss"], [nats.mean()] * 2, rtol=1e-13)
+    np.testing.assert_allclose(metrics["accuracy"], [right.mean()] * 2, rtol=1e-13)

@@ -1,0 +1,79 @@
+"""Validation: the held-out rows, and losses by bucket against a loop over the slots."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiejax.pretraining.loss import Predicted
+from tiejax.pretraining.step_plan import StepPlan
+from tiejax.pretraining.validation import Validation, held_out_rows
+from tiejax.text.masking import Masking
+from tiejax.text.packing import Stream
+from tiejax.text.twins import Twins
+from tiejax.training.sharding import DATA
+
+SIZE, LENGTH, SPECIAL, MASK, BATCHES = 30, 8, (0, 1, 2, 3, 4), 4, 3
+BUCKET, BUCKETS = (np.arange(SIZE) // 10).astype(np.int32), 4  # the last bucket is empty
+MASKING = Masking(Twins(SIZE, (), (), ()), SPECIAL, MASK, slots=20)
+
+
+def stream():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, LENGTH + 1, 40)
+    return Stream(rng.integers(5, SIZE, lengths.sum()).astype(np.uint16), np.append(0, np.cumsum(lengths)), LENGTH, 0, seed=0)
+
+
+def plan(rows, mesh):
+    return StepPlan(steps=1, rows=rows, slots=20, mesh=mesh, padding=0.0, tokens=0.0)
+
+
+def predict(params, masked):
+    """A model that says of every target what the parameters say of its id, and is right about even ones."""
+    return Predicted(params[masked.target], masked.target % 2 == 0)
+
+
+def measure(held_out, rows, devices):
+    validation = Validation(predict, MASKING, held_out, BUCKET, BUCKETS, rows)
+    params, key = jnp.linspace(1.0, 2.0, SIZE), jax.random.key(5)
+    measured = jax.vmap(lambda _: validation.measure(params, key), axis_name=DATA)(jnp.arange(devices))
+    assert all(np.array_equal(values[0], other, equal_nan=True) for values in measured.values() for other in values)
+    return {name: np.asarray(values[0], float) for name, values in measured.items()}
+
+
+def test_held_out_rows_are_the_first_of_the_stream_and_empty_beyond_them():
+    held_out = held_out_rows(stream(), BATCHES, plan(rows=5, mesh=2))
+    tokens, segments = stream().rows(0, 15)
+    assert held_out.tokens.shape == held_out.segments.shape == (BATCHES, 6, LENGTH)
+    np.testing.assert_array_equal(held_out.tokens[:, :5].reshape(15, LENGTH), tokens)
+    np.testing.assert_array_equal(held_out.segments[:, :5].reshape(15, LENGTH), segments)
+    assert not held_out.tokens[:, 5].any()
+    assert not held_out.segments[:, 5].any()
+
+
+def test_losses_by_bucket_against_a_loop():
+    held_out = held_out_rows(stream(), BATCHES, plan(rows=5, mesh=1))
+    counts, nats, right = np.zeros(BUCKETS), np.zeros(BUCKETS), np.zeros(BUCKETS)
+    for number in range(BATCHES):
+        key = jax.random.fold_in(jax.random.key(5), number)
+        masked = MASKING.visit(*(jnp.asarray(leaf[number]) for leaf in held_out), jnp.arange(5), key)
+        for target, weight in zip(np.asarray(masked.target), np.asarray(masked.weight), strict=True):
+            counts[BUCKET[target]] += weight
+            nats[BUCKET[target]] += weight * (1 + target / (SIZE - 1))
+            right[BUCKET[target]] += weight * (target % 2 == 0)
+    assert (counts[:3] > 0).all()
+    measured = measure(held_out, rows=5, devices=1)
+    np.testing.assert_array_equal(measured["bucket_count"], counts)
+    np.testing.assert_allclose(measured["bucket_loss"][:3], nats[:3] / counts[:3], rtol=1e-6)
+    np.testing.assert_allclose(measured["bucket_accuracy"][:3], right[:3] / counts[:3], rtol=1e-6)
+    assert np.isnan(measured["bucket_loss"][3])
+    np.testing.assert_allclose(
+        [measured["loss"], measured["accuracy"]], [nats.sum() / counts.sum(), right.sum() / counts.sum()]
+    )
+
+
+def test_several_devices_validate_as_one():
+    one = measure(held_out_rows(stream(), BATCHES, plan(rows=5, mesh=1)), rows=5, devices=1)
+    three = measure(held_out_rows(stream(), BATCHES, plan(rows=5, mesh=3)), rows=2, devices=3)
+    assert one.keys() == three.keys()
+    for name, values in one.items():
+        np.testing.assert_allclose(three[name], values, rtol=1e-6, err_msg=name)

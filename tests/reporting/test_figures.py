@@ -1,0 +1,64 @@
+"""Figures that several studies plot: pictures that are not blank, and what they show."""
+
+import numpy as np
+import pytest
+from pictures import curves, is_a_picture
+
+from tiejax.reporting import figures, untie_figures
+from tiejax.reporting.uses import plot_uses, uses_table
+
+STEPS, VALUES = curves()
+ARMS = {"untied": VALUES, "tied": VALUES * 1.1}
+LINES = {"copy": (np.array([0, 50, 100]), [1.0, 0.5, 1.2], [(0.9, 1.1), (0.4, 0.6), (np.nan, np.nan)])}
+NORMS = np.stack([VALUES, VALUES * 2])
+USES = {
+    "arms": np.array(["untied", "tied"]),
+    "step": STEPS,
+    "use_ratio": NORMS,
+    "use_cosine": NORMS,
+    "use_bucket_input": NORMS[..., None] * [3.0, 0.0],
+    "use_bucket_output": NORMS[..., None] * [6.0, 1.0],
+}
+ROWS = [
+    {"from": 0, "to": 1, "published": None, "untied": {"ratio": 2.0, "share": 0.667, "cosine": 0.5}},
+    {"from": 10, "to": 100, "published": 10.0, "untied": {"ratio": 4.0, "share": 0.8, "cosine": -0.5}},
+    {"from": 10_000, "to": None, "published": None, "untied": {"ratio": 1.0, "share": 0.5, "cosine": 0.0}},
+]
+PLOTTED = {
+    "learning": lambda: figures.plot_learning_curves({"loss": (STEPS, ARMS, 0.5), "accuracy": (STEPS, ARMS, np.nan)}),
+    "pairs": lambda: figures.plot_paired_values({"loss": (VALUES[:, -1], VALUES[:, -2])}, ("untied", "tied")),
+    "untie curve": lambda: untie_figures.plot_untie_curve("loss", LINES, (1.0, (0.9, 1.1)), 0.4, LINES, 0.5),
+    "untie curve of one seed": lambda: untie_figures.plot_untie_curve("loss", LINES, (1.0, (np.nan, np.nan)), None, None, None),
+    "distances over the untie step": lambda: untie_figures.plot_over_untie_step(
+        {"one pair": {"copy": (np.array([0, 50, 100]), np.array([1.0, 0.5, 2.0]))}}, "distance"
+    ),
+    "trajectories": lambda: untie_figures.plot_trajectories(STEPS, {"copy": {"0": VALUES[0], "50": VALUES[1]}}, "loss", 0.5),
+    "uses": lambda: plot_uses(USES, ["zero", "one"], ROWS).figure,
+}
+
+
+@pytest.mark.parametrize("name", list(PLOTTED))
+def test_every_figure_becomes_a_picture_and_a_pdf(tmp_path, name):
+    assert is_a_picture(figures.save(PLOTTED[name](), tmp_path, "figure"))
+
+
+def test_uses_are_told_beside_the_published_ratios():
+    """A bucket whose rows are no input has no ratio, and step 0 no place on a logarithmic axis."""
+    ratio, _, buckets = plot_uses(USES, ["zero", "one"], ROWS).figure.axes
+    assert np.isnan(ratio.lines[0].get_xdata()[0])
+    heights = [bar.get_height() for bar in buckets.patches]
+    np.testing.assert_allclose(heights, [2, np.nan, 2, np.nan])
+    ((columns, rows),) = uses_table(ROWS, ["untied"]).values()
+    assert columns == [
+        "steps",
+        "output / input, untied",
+        "share of the output use, untied",
+        "cosine, untied",
+        "OLMo-1B, published",
+    ]
+    assert rows == [
+        ["0", "2", "0.667", "0.5", "-"],
+        ["10 to 99", "4", "0.8", "-0.5", "10"],
+        ["10,000 to the end", "1", "0.5", "0", "-"],
+    ]
+    assert uses_table([], ["untied"]) == {}

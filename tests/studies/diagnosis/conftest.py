@@ -1,0 +1,54 @@
+"""A working directory of its own with the command of a diagnosis in it, and small runs to be diagnosed."""
+
+import pydoc_data.topics
+import shlex
+
+import pytest
+from processes import command_here
+
+from tiejax.runs import launch
+from tiejax.studies.diagnosis.settings import STUDY
+from tiejax.studies.text_mlm import settings as text_mlm
+from tiejax.studies.untying import settings as untying
+
+UNTYING = "--steps 30 --half_period 10 --bits 4 --seeds 2 --policies [copy] --record_every 10 --exact_every 10 --quiet"
+TEXT = """
+  --seeds 2 --steps 10 --record_every 5 --validate_every 5 --validation_batches 1 --vocab_size 400 --layers 1 --width 16
+  --heads 2 --feed_forward 32 --max_length 32 --batch_size 12 --quiet
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def command(here, monkeypatch, capsys):
+    return lambda *argv: command_here([*argv], monkeypatch, capsys, STUDY)
+
+
+@pytest.fixture(scope="session")
+def launched(tmp_path_factory):
+    """Run a study's command in this process, without what it tells the environment of processes to come."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("JAX_NUM_CPU_DEVICES", "1")
+        yield launch.main
+
+
+@pytest.fixture(scope="session")
+def untying_run(launched, tmp_path_factory):
+    out = tmp_path_factory.mktemp("untying") / "run"
+    assert launched(untying.STUDY, [*UNTYING.split(), "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="session")
+def text_run(launched, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
+    (folder / "corpus.txt").write_text("\n\n".join(topics[:12]))
+    where = ["--corpus", str(folder / "corpus.txt"), "--data_dir", str(folder / "prepared"), "--out", str(folder / "run")]
+    assert launched(text_mlm.STUDY, [*shlex.split(TEXT), *where]) == 0
+    return folder / "run"

@@ -1,0 +1,15 @@
+"""Agents over episodes: tiny arrays whose answers are worked out by hand."""
+
+import numpy as np
+from layer_runs import AGENT_MAPS, findings_of, run
+
+
+def test_episodes_have_the_means_of_their_actions_and_the_map_at_their_end():
+    findings, runs, _ = findings_of(run())
+    agent = findings["agents"]["agent"]
+    assert agent["episode"] == [1, 2]
+    assert agent["reward"] == [[-5, -3], [-6, -2]]
+    np.testing.assert_array_equal(agent["q_loss"], [[2, 0.5], [1, np.nan]])
+    np.testing.assert_allclose(agent["distinct"], [[5 / 3, 3], [1, 1]])
+    assert runs["episode_owner"].tolist() == [[[maps[2], maps[3]] for maps in AGENT_MAPS]]
+    assert runs["episode_epsilon"].tolist() == [1, 0.95]

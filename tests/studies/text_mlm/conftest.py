@@ -1,0 +1,58 @@
+"""A corpus, the study's command in this process, and a run of two seeds."""
+
+import contextlib
+import gzip
+import io
+import pydoc_data.topics
+
+import pytest
+from text_runs import arguments
+
+from tiejax.reporting import figures
+from tiejax.runs import launch
+from tiejax.studies.text_mlm.settings import STUDY
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """English text in two files, and where runs prepare it."""
+    folder = tmp_path_factory.mktemp("text")
+    topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
+    (folder / "corpus").mkdir()
+    (folder / "corpus" / "first.txt").write_text("\n\n".join(topics[:12]))
+    (folder / "corpus" / "second.txt.gz").write_bytes(gzip.compress("\n\n".join(topics[12:24]).encode()))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def launched():
+    """Run the study's command in this process, without what it tells the environment of processes to come."""
+
+    def run(argv: list[str]) -> int:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("JAX_NUM_CPU_DEVICES", "1")
+            return launch.main(STUDY, argv)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run(data, launched):
+    """A run of two seeds with event files, and what it said."""
+    out, said = data / "run", io.StringIO()
+    with contextlib.redirect_stdout(said):
+        argv = arguments(data, "--seeds", "[3,0]", "--steps", 50, "--tensorboard", "true", "--out", out)
+        assert launched(argv) == 0
+    return out, said.getvalue()
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """Let runs write empty files for figures, where nobody looks at them: writing them takes longer than training."""
+
+    def save(figure, folder, name):
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.png").write_bytes(b"PNG")
+        return folder / f"{name}.png"
+
+    monkeypatch.setattr(figures, "save", save)

@@ -1,0 +1,54 @@
+"""The text of a run: the published setting's vocabulary, twins, pairs and parameters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from corpora import ROOT, SHARED
+
+from tiejax.runs import resume
+from tiejax.studies.text_mlm.ensemble import build_model
+from tiejax.studies.text_mlm.settings import STUDY
+from tiejax.studies.text_mlm.text import Text, pairs_of
+from tiejax.text import tokenizer
+from tiejax.text.twins import COMMON_WORDS, plant
+
+
+@pytest.fixture
+def published():
+    return resume.read(STUDY, ["--config", str(ROOT / "configs/text_mlm/published.yaml")]).settings
+
+
+def test_the_published_setting(published):
+    """Specification of the text experiment: twins, encoder, schedule."""
+    assert list(published.sets) == [0.5]
+    assert tuple(published.sets[0.5]) == COMMON_WORDS
+    encoder = (published.layers, published.width, published.heads, published.feed_forward, published.dropout)
+    assert encoder == (3, 128, 4, 512, 0)
+    assert (published.learning_rate, published.minimum_learning_rate, published.half_period) == (1e-4, 1e-5, 10_000)
+    assert (published.batch_size, published.max_length, published.epochs, published.packing) == (128, 128, 3, "padded")
+    optimizer = (published.weight_decay, published.eps, published.optimizer, published.schedule)
+    assert optimizer == (0.01, 1e-12, "adamw", "cosine")
+    start = (published.positions, published.layer_norm, published.identical_layers, published.embedding_std)
+    assert start == ("none", "post", True, 0.3)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data is missing: parameters are counted with its vocabulary")
+def test_the_published_twins_and_parameters(published):
+    vocabulary = tokenizer.vocabulary(tokenizer.load(str(SHARED / "bert-base-uncased" / "vocab.txt")))
+    twins, missing = plant(published.sets, vocabulary.size, vocabulary.id_of, vocabulary.unknown)
+    assert missing == ["I"]
+    assert twins.vocabulary == 30_622
+    assert twins.ids[twins.words.index("I")] == vocabulary.unknown
+    text = Text(vocabulary, twins, None, None, {}, b"")
+    pairs, facts = pairs_of(text)
+    assert facts["set_names"].tolist() == ["twins .5", "twin of the unknown token", "unrelated"]
+    assert np.bincount(facts["pair_set"]).tolist() == [99, 1, 100]
+    assert facts["pair_words"][99] == "I"
+    assert pairs[99] == (vocabulary.unknown, 30_522 + twins.words.index("I"))
+    assert not any("I" in pair.split("/") for pair in facts["pair_words"][100:])
+    model = build_model(published, text)
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32)))["params"]
+    number = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
+    table = int(np.prod(shapes["head"]["embedding"].shape))
+    assert (number, number - table) == (8_434_048, 4_514_432)

@@ -1,0 +1,60 @@
+"""What may be asked of an untying run: defaults, configurations, and what is refused."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+from processes import assert_refused, command_here, tree
+
+from tiejax.runs import resume
+from tiejax.settings.command_line import field_docs
+from tiejax.studies.untying.settings import STUDY, Settings
+
+CONFIGS = Path(__file__).parents[3] / "configs" / "untying"
+BAD = {
+    "--untie_at [5,50] --steps 20": ("--untie_at", "--steps 20", "got 50"),
+    "--untie_at [1.5]": ("--untie_at", "from 0. to 1.", "got 1.5"),
+    "--untie_at []": ("--untie_at", "at least one"),
+    "--policies []": ("--policies", "at least one"),
+    "--policies [copy,copy]": ("--policies", "every value once"),
+    "--policies [half]": ("--policies", "half"),
+    "--new [middle]": ("--new", "middle"),
+    "--doses [.5,.9]": ("--doses", "no setting of this experiment"),
+    "--untie 3": ("--untie", "did you mean --untie_at"),
+}
+
+
+def test_defaults_are_whole_cycles_and_published_settings():
+    settings = resume.read(STUDY, []).settings
+    assert settings.untie_at == [20_000, 40_000, 60_000, 80_000, 100_000, 120_000, 140_000]
+    assert (settings.steps, settings.seeds, settings.out) == (150_000, 32, "runs/untying/main-transformer-small")
+    assert len(settings.arms.step) == 3 + 6 * 7
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_input(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    ended = command_here(line.split(), monkeypatch, capsys, STUDY)
+    assert_refused(ended, *BAD[line], script=Path("untying.py"))
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_configuration_is_one(file):
+    """It resolves, holds nothing but what differs from the defaults, and its header names its source and command."""
+    settings = resume.read(STUDY, ["--config", str(file)]).settings
+    given = yaml.safe_load(file.read_text())
+    defaults = dataclasses.asdict(Settings())
+    assert not {name for name, value in given.items() if value == defaults[name]}
+    assert Path(settings.out).name == file.stem
+    head = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    assert head[0].startswith("# Source: ")
+    assert f"# Command: python experiments/untying.py --config configs/untying/{file.name}" in head
+
+
+def test_help_says_which_inherited_settings_have_no_place_here():
+    """EXor's settings are inherited as a whole, and two of them mean nothing to this experiment."""
+    docs = field_docs(Settings)
+    assert "refused" in docs["doses"]
+    assert "without effect" in docs["figure_style"]

@@ -1,0 +1,64 @@
+"""Blocks of a stream, and batches of them drawn at random."""
+
+import numpy as np
+import pytest
+
+from tiejax.text import blocks
+from tiejax.text.errors import CorpusError
+
+
+def test_blocks_of_a_stream():
+    ids = np.arange(10, 21, dtype=np.uint16)
+    expected = [[7, 10, 11, 12], [7, 13, 14, 15], [7, 16, 17, 18]]
+    found = blocks.blocks(ids, 4, 7)
+    assert found.tolist() == expected
+    assert found.dtype == np.uint16
+    assert blocks.blocks(ids[:9], 4, 7).tolist() == expected
+    assert blocks.blocks(ids[:8], 4, 7).tolist() == expected[:2]
+    assert blocks.blocks(ids, 2, 7)[:, 1].tolist() == ids.tolist()
+    # A begin token that the stream's integers cannot hold.
+    assert blocks.blocks(ids, 4, 70_000)[:, 0].tolist() == [70_000] * 3
+
+
+@pytest.mark.parametrize("context", [1, 0, -3])
+def test_a_context_of_nothing(context):
+    with pytest.raises(CorpusError, match=f"^context {context}: must be 2 at least"):
+        blocks.blocks(np.arange(5), context, 0)
+
+
+def test_a_stream_shorter_than_a_block():
+    assert len(blocks.blocks(np.arange(5), 6, 0)) == 1
+    with pytest.raises(CorpusError, match=r"^context 7: a stream of the corpus has 5 tokens, a block takes 6$"):
+        blocks.blocks(np.arange(5), 7, 0)
+
+
+def test_batches_are_drawn_without_replacement_by_seed_and_group_alone():
+    stream = blocks.blocks(np.arange(600), 4, 0)  # 200 blocks; block i is 0, 3 i, 3 i + 1, 3 i + 2
+
+    def drawn(seed: int, group: int, batch_size: int = 8, per_group: int = 5) -> list[int]:
+        found = blocks.batch(stream, batch_size, seed, group, per_group)
+        assert found.shape == (per_group, batch_size, 4)
+        number = found[..., 1] // 3
+        assert np.array_equal(found, np.stack([0 * number, 3 * number, 3 * number + 1, 3 * number + 2], -1))
+        return number.ravel().tolist()
+
+    groups = {(seed, group): drawn(seed, group) for group in (2, 0, 1) for seed in (7, 8)}
+    assert all(len(set(numbers)) == 40 for numbers in groups.values())
+    assert len({tuple(numbers) for numbers in groups.values()}) == 6
+    # In another order, by other calls between them, the same.
+    assert {key: drawn(*key) for key in sorted(groups)} == groups
+    # All of them, once each; then more than there are.
+    assert sorted(drawn(0, 0, 20, 10)) == list(range(200))
+    assert len(set(drawn(0, 0, 20, 11))) < 200
+    # Every block is as likely as any other: over 400 groups of 40 each comes 80 times, give or take 8.
+    counts = np.bincount(np.concatenate([drawn(3, group) for group in range(400)]), minlength=200)
+    assert abs(counts.std() - np.sqrt(400 * 0.2 * 0.8)) < 1.5
+    assert counts.min() > 80 - 5 * 8
+    assert counts.max() < 80 + 5 * 8
+
+
+def test_one_group_of_millions_of_blocks():
+    many = np.broadcast_to(np.arange(5_000_000, dtype=np.int32)[:, None], (5_000_000, 1024))
+    found = blocks.batch(many, 20, 1, 1, 4)
+    assert found.nbytes == 80 * 1024 * 4
+    assert len(set(found[..., 0].ravel().tolist())) == 80

@@ -1,0 +1,111 @@
+"""Corpora: what is read, in which order, and what counts as a sentence."""
+
+import gzip
+import json
+import re
+
+import pytest
+from corpora import NOVELS, python, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiejax.text import corpus
+from tiejax.text.errors import CorpusError
+
+# Sentences.
+
+
+def test_sentences_of_a_page():
+    page = (
+        "CHAPTER I\r\n\r\nMr. Bennet was among\r\nthe   earliest of those who\r\nwaited. "
+        "He\thad always intended to\r\nvisit him.\r\n"
+        ' \t\r\n"You do not know what I suffer," said she. "Ah!" he cried; "no?"\r\n\r\n\r\n'
+    )
+    assert corpus.sentences(page) == [
+        "CHAPTER I",
+        "Mr. Bennet was among the earliest of those who waited.",
+        "He had always intended to visit him.",
+        '"You do not know what I suffer," said she.',
+        '"Ah!" he cried; "no?"',
+    ]
+    assert corpus.sentences(" \n\n\t\n") == corpus.sentences("") == []
+
+
+@given(st.text(alphabet=" \n\r\t.!?\"'abcMrUS1,\u00e9\u201c\u3042", max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_no_word_is_lost_between_sentences(text):
+    found = corpus.sentences(text)
+    assert "".join("".join(found).split()) == "".join(text.split())
+    assert all(sentence and sentence == " ".join(sentence.split()) for sentence in found)
+
+
+@pytest.mark.skipif(not NOVELS.is_dir(), reason="the novels of shared/data are not here")
+def test_sentences_of_a_novel():
+    """Against an independent estimate: ends of sentences, as a pattern of full stops before a capital, in Alice."""
+    (text,) = corpus.documents([str(NOVELS / "carroll_alice-in-wonderland.txt")])
+    found = corpus.sentences(text)
+    assert "".join("".join(found).split()) == "".join(text.split())
+    paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text) if paragraph.strip()]
+    ends = sum(
+        1 + len(re.findall(r"[.!?][\"'\u2019\u201d_)]*\s+[\"'\u2018\u201c_(]*[A-Z]", paragraph)) for paragraph in paragraphs
+    )
+    assert 0.8 * ends < len(found) < 1.2 * ends
+
+
+# Sources.
+
+
+def test_only_data_sets_have_features():
+    with pytest.raises(CorpusError, match=r"^text_feature body: only a corpus tfds:NAME has features"):
+        list(corpus.documents([], text_feature="body"))
+
+
+def test_fingerprint_tells_contents_and_their_order_and_no_names(tmp_path):
+    write(tmp_path, {"a": "One.", "b": "Two.", "c": "One.", "ab": "One.Two.", "empty": ""})
+    kind = corpus.sources([str(tmp_path / "a")])[0].kind
+    write(tmp_path, {"as two": f"One.{kind}Two."})
+
+    def of(*names):
+        return corpus.fingerprint(corpus.sources([str(tmp_path / name) for name in names]))
+
+    assert of("a", "b") == of("c", "b")
+    assert len({of("a", "b"), of("b", "a"), of("ab"), of("as two"), of("a"), of("a", "b", "empty"), of("a", "a")}) == 7
+
+
+def test_progress_ends_at_the_bytes_on_disk(tmp_path):
+    write(tmp_path, {"a.txt": "One.", "b.txt": "", "c.txt.gz": gzip.compress(b"Three.")})
+    found = corpus.sources([str(tmp_path)])
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert sum(source.size for source in found) == size
+    for pass_over in (lambda seen: list(corpus.read(found, seen)), lambda seen: corpus.fingerprint(found, seen)):
+        told: list[int] = []
+        pass_over(told.append)
+        assert told == sorted(told)
+        assert told[-1] == size
+
+
+def test_the_default_is_prose_and_needs_nothing():
+    ended = python(
+        """
+        import hashlib, json, socket, sys
+        from tiejax.text import corpus
+        def refuse(*_): raise AssertionError("the network was asked")
+        socket.socket.connect = socket.getaddrinfo = refuse
+        texts = list(corpus.documents([]))
+        assert texts == list(corpus.documents([]))
+        print(json.dumps({"texts": texts, "modules": [name.partition(".")[0] for name in sys.modules]}))
+        """
+    )
+    assert ended.err == ""
+    assert ended.status == 0
+    found = json.loads(ended.out)
+    assert not {"tensorflow", "tensorflow_datasets", "jax"} & set(found["modules"])
+    text = "\n\n".join(found["texts"])
+    paragraphs = text.split("\n\n")
+    assert len(text) > 500_000
+    assert len(set(paragraphs)) == len(paragraphs)
+    assert ">>>" not in text
+    # Of a module's docstring and of a topic.
+    assert "Remove any common leading whitespace from every line in `text`." not in text, "markup stays"
+    assert "Remove any common leading whitespace from every line in text." in text
+    assert 'Assignments to "__debug__" are illegal.' in text

@@ -1,0 +1,183 @@
+"""Data sets of TFDS: every split, features by name, names that do not exist, and preparation without TensorFlow."""
+
+import hashlib
+import importlib.util
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from corpora import ROOT, closed_port, python, refused, serving, write
+
+from tiejax.text import corpus
+from tiejax.text.records import without_progress_bar
+
+
+class Fables(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Two splits in an order that is not the alphabet's, a text feature inside another, and one that is no text."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    name = "fables"
+    texts: ClassVar[dict[str, list[str]]] = {"train": ["One.", "Two, café."], "test": ["Three."]}
+    features: ClassVar[dict[str, object]] = {"told": {"body": tfds.features.Text(), "words": tfds.features.Scalar(np.int64)}}
+
+    def _info(self):
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(self.features), disable_shuffling=True)
+
+    def _split_generators(self, dl_manager):
+        return {split: self._generate_examples(split) for split in self.texts}
+
+    def _generate_examples(self, split):
+        for index, text in enumerate(self.texts[split]):
+            yield index, self.example(text)
+
+    def example(self, text):
+        return {"told": {"body": text, "words": len(text.split())}}
+
+    def _log_download_bytes(self):
+        pass
+
+    _log_download_done = _log_download_bytes
+
+
+class Titled(Fables):
+    name = "titled"
+    features: ClassVar[dict[str, object]] = {"title": tfds.features.Text(), "body": tfds.features.Text()}
+
+    def example(self, text):
+        return {"title": "A title.", "body": text}
+
+
+class Numbers(Fables):
+    name = "numbers"
+    features: ClassVar[dict[str, object]] = {
+        "number": tfds.features.Scalar(np.int64),
+        "label": tfds.features.ClassLabel(num_classes=2),
+    }
+
+    def example(self, text):
+        return {"number": 1, "label": 0}
+
+
+def prepared(builder: type[Fables], folder: Path) -> Path:
+    built = builder(data_dir=folder, file_format="array_record")
+    with without_progress_bar():
+        built.download_and_prepare(file_format="array_record")
+    return Path(built.data_dir)
+
+
+def test_every_split_of_a_tfds_data_set(tmp_path):
+    prepared(Fables, tmp_path)
+    expected = [
+        text for split in tfds.builder_from_directory(tmp_path / "fables" / "1.0.0").info.splits for text in Fables.texts[split]
+    ]
+    assert sorted(expected) == ["One.", "Three.", "Two, café."]
+    assert list(corpus.documents(["tfds:fables"], tfds_dir=str(tmp_path))) == expected
+    assert list(corpus.documents(["tfds:fables"], "told/body", str(tmp_path))) == expected
+    found = corpus.sources(["tfds:fables"], tfds_dir=str(tmp_path))
+    assert corpus.fingerprint(found) == corpus.fingerprint(corpus.sources(["tfds:fables"], tfds_dir=str(tmp_path)))
+
+
+def test_tfds_features_are_chosen_by_name(tmp_path):
+    prepared(Titled, tmp_path)
+    prepared(Numbers, tmp_path)
+    there = {"tfds_dir": str(tmp_path)}
+    refused(["tfds:titled"], "text_feature: needed, since tfds:titled has the text features body, title", **there)
+    refused(["tfds:titled"], "text_feature text: tfds:titled has the text features body, title", text_feature="text", **there)
+    refused(["tfds:numbers"], "tfds:numbers: none of its features is text (label, number)", **there)
+    assert set(corpus.documents(["tfds:titled"], "title", str(tmp_path))) == {"A title."}
+    body, title = (corpus.fingerprint(corpus.sources(["tfds:titled"], feature, str(tmp_path))) for feature in ("body", "title"))
+    assert body != title
+
+
+def test_tfds_names_that_do_not_exist_give_the_nearest(tmp_path):
+    there = {"tfds_dir": str(tmp_path)}
+    refused(["tfds:imdb_review"], "tfds:imdb_review: TFDS knows no data set of this name; the nearest is imdb_reviews", **there)
+    refused(["tfds:imdb_reviews/plain"], "imdb_reviews has no configuration plain; the nearest is plain_text", **there)
+    prepared(Fables, tmp_path)
+    refused(["tfds:fable"], "the nearest is fables", **there)
+    refused(["tfds:fables/long"], "tfds:fables/long: is prepared there only as fables/1.0.0", **there)
+
+
+def test_a_damaged_tfds_data_set_is_named(tmp_path):
+    (shard,) = prepared(Fables, tmp_path).glob("*-test.*")
+    shard.write_bytes(shard.read_bytes()[:100])
+    refused(["tfds:fables"], "corpus tfds:fables: split test cannot be read", tfds_dir=str(tmp_path))
+
+
+def test_a_tfds_data_set_in_another_format_says_so(tmp_path):
+    info = prepared(Fables, tmp_path) / "dataset_info.json"
+    info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
+    refused(["tfds:fables"], "as tfrecord, which only TensorFlow reads", tfds_dir=str(tmp_path))
+
+
+DOWNLOADED = """
+import tensorflow_datasets as tfds
+
+class Downloaded(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({"text": tfds.features.Text()}))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(dl_manager.download("URL"))}
+
+    def _generate_examples(self, path):
+        NEEDED
+        yield 0, {"text": path.read_text()}
+"""
+READ = """
+    import sys, time
+    import downloaded
+    from tiejax.text import corpus
+    from tiejax.text.errors import CorpusError
+    begun = time.monotonic()
+    try:
+        print([*corpus.read(corpus.sources(["tfds:downloaded"], tfds_dir=sys.argv[1], say=print))])
+    except CorpusError as error:
+        print(error)
+    assert time.monotonic() - begun < 5
+    assert "tensorflow" not in sys.modules
+"""
+
+
+def catalogue(folder: Path, host: str, needed: str = "") -> dict[str, str]:
+    """A data set of the catalogue that is downloaded from `host`, and the environment in which TFDS knows it."""
+    url, content = f"{host}/prose.txt", b"One is here."
+    checksum = f"{url}\t{len(content)}\t{hashlib.sha256(content).hexdigest()}\tprose.txt\n"
+    code = DOWNLOADED.replace("URL", url).replace("NEEDED", needed)
+    write(folder, {"site/prose.txt": content, "code/downloaded.py": code, "code/checksums.tsv": checksum})
+    return {"PYTHONPATH": f"{folder / 'code'}:{ROOT}"}
+
+
+def test_a_tfds_data_set_is_downloaded_and_prepared_without_tensorflow(tmp_path):
+    with serving(tmp_path / "site") as host:
+        ended = python(READ, tmp_path / "data", env=catalogue(tmp_path, host))
+    said = f"TFDS downloads downloaded from {host.split('/')[2]} and prepares it in {tmp_path / 'data'}"
+    assert ended == (0, f"{said}\n['One is here.']\n", "")
+    # Now from disk: the server is gone, and nobody asks for it.
+    again = python(READ, tmp_path / "data", env={"PYTHONPATH": str(tmp_path / "code") + f":{ROOT}"})
+    assert again == (0, "['One is here.']\n", "")
+
+
+def test_a_tfds_data_set_whose_host_does_not_answer(tmp_path):
+    host = f"127.0.0.1:{closed_port()}"
+    ended = python(READ, tmp_path, env=catalogue(tmp_path, f"http://{host}"))
+    assert ended.out == (
+        f"corpus tfds:downloaded: is not prepared in {tmp_path}, and {host}, where it is downloaded, does not answer\n"
+    )
+    assert ended.status == 0
+    assert ended.err == ""
+
+
+def test_a_tfds_data_set_that_needs_tensorflow(tmp_path):
+    if importlib.util.find_spec("tensorflow"):
+        pytest.skip("TensorFlow is installed here")
+    with serving(tmp_path / "site") as host:
+        needed = "from tensorflow_datasets.core.utils.lazy_imports_utils import tensorflow as tf; tf.io"
+        ended = python(
+            READ.replace("print))])", "lambda _: None))])"), tmp_path / "data", env=catalogue(tmp_path, host, needed)
+        )
+    assert ended == (0, "corpus tfds:downloaded: preparing it needs TensorFlow, which is not installed\n", "")

@@ -1,0 +1,57 @@
+"""Text files and folders: what is read of them, in which order, and what is said of those that cannot be used."""
+
+import gzip
+
+import pytest
+from corpora import refused, write
+
+from tiejax.text import corpus
+
+
+def test_folders_are_read_by_path_and_only_text_in_them(tmp_path):
+    files = {
+        "b.txt": "b",
+        "a/z.md": "az",
+        "a/b/c.TEXT": "abc",
+        "a.txt.gz": gzip.compress(b"a"),
+        "a/notes.pdf": b"\0",
+        "b.json.gz": b"\0",
+        "empty.txt": "",
+    }
+    folder = write(tmp_path, files)
+    # By parts of the path: the folder `a` before the file `a.txt.gz`.
+    assert list(corpus.documents([str(folder)])) == ["abc", "az", "a", "b"]
+    assert list(corpus.documents([str(folder / "b.txt"), str(folder / "a")])) == ["b", "abc", "az"]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    write(tmp_path, {"a.txt": "\ufeffOne.".encode()})
+    assert list(corpus.documents([str(tmp_path / "a.txt")])) == ["One."]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("latin.txt", "café".encode("latin-1"), ["latin.txt: byte 3 is not UTF-8 (0xe9"]),
+        ("cut.txt", "12é".encode()[:-1], ["cut.txt: byte 2 is not UTF-8 (0xc3: unexpected end of data)"]),
+        ("latin.gz", gzip.compress("café".encode("latin-1"), mtime=0), ["latin.gz: unpacked byte 3 is not UTF-8"]),
+        ("program.txt", b"\x7fELF\0\1", ["program.txt: byte 4 is NUL: a binary file"]),
+        ("wide.txt", "ab".encode("utf-16-le"), ["wide.txt: byte 1 is NUL"]),
+        ("short.txt.gz", gzip.compress(b"a" * 1000, mtime=0)[:-9], ["short.txt.gz: is no whole .gz file"]),
+        ("flipped.gz", gzip.compress(b"One.", mtime=0)[:-8] + b"\0" * 8, ["flipped.gz: is no whole .gz file: CRC"]),
+        ("none.gz", b"One.", ["none.gz: is no whole .gz file: Not a gzipped file"]),
+        ("blank.txt", " \n\n ", ["corpus ", "blank.txt: there is no text in it"]),
+        ("x.pdf/y.pdf", b"", ["x.pdf: the folder holds no *.txt, *.text, *.md nor any .gz of these"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value else "",
+)
+def test_files_that_cannot_be_used_are_named(tmp_path, name, content, words):
+    write(tmp_path, {name: content})
+    refused([str(tmp_path / name.partition("/")[0])], *words)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    refused([str(tmp_path / "nothing.txt")], f"corpus {tmp_path}/nothing.txt: there is no such file or folder")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    refused([str(tmp_path)], f"corpus {tmp_path}/gone.txt: cannot be read: No such file or directory")
+    refused(["/dev/null"], "corpus /dev/null: is no file")

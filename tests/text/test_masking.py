@@ -1,0 +1,142 @@
+"""Masking: what is written for words and tokens, how often, and never."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from tiejax.text.masking import MASKED, Masking, slots_for
+from tiejax.text.twins import Twins
+
+SIZE, SPECIAL, MASK = 50, (0, 1, 2, 3, 4), 4
+TWINS = Twins(SIZE, ("ten", "eleven", "unknown"), (10, 11, 1), (0.5, 0.1, 0.5))
+ROWS, LENGTH = 40, 64
+
+
+def rows(seed=0):
+    """Rows of tokens with [CLS] 2 and [SEP] 3 and 8 places of padding at the end; unknown tokens (1) among them."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.choice([1, 10, 11, 12, 13, 20, 49], (ROWS, LENGTH)).astype(np.uint16)
+    segments = np.ones((ROWS, LENGTH), np.uint8)
+    tokens[:, 0], tokens[:, -9] = 2, 3
+    tokens[:, -8:], segments[:, -8:] = 0, 0
+    return jnp.asarray(tokens), jnp.asarray(segments)
+
+
+@pytest.fixture(scope="module")
+def visits():
+    """400 visits of the same rows: the batch, and what the rows held."""
+    tokens, segments = rows()
+    masking = Masking(TWINS, SPECIAL, MASK, slots=600)
+    visit = jax.jit(jax.vmap(lambda key: masking.visit(tokens, segments, jnp.arange(ROWS), key)))
+    batch = jax.tree.map(np.asarray, visit(jax.random.split(jax.random.key(0), 400)))
+    return batch, np.asarray(tokens).astype(int), np.asarray(segments)
+
+
+def binomial(count, number, probability):
+    """The p-value of a count; every one of the tests below passes at 1e-4 for fixed keys."""
+    return stats.binomtest(int(count), int(number), probability).pvalue
+
+
+def places(batch):
+    """Whether each place is masked, from the slots; `[visit, rows, length]`."""
+    masked = np.zeros((len(batch.tokens), ROWS * LENGTH), bool)
+    for one, slots, weight in zip(masked, batch.slot, batch.weight, strict=True):
+        used = slots[weight > 0]
+        assert len(set(used)) == len(used)
+        one[used] = True
+    return masked.reshape(-1, ROWS, LENGTH)
+
+
+def test_twins_are_written_with_their_probabilities(visits):
+    batch, original, _ = visits
+    masked = places(batch)
+    for place, (own, probability) in enumerate(zip(TWINS.ids, TWINS.probability, strict=True)):
+        here = (original == own)[None] & ~masked
+        shown = batch.tokens[here]
+        assert set(shown) == {own, SIZE + place}
+        if own not in SPECIAL:  # the twin alone of a special token can be masked, which takes from its share here
+            assert binomial((shown == SIZE + place).sum(), here.sum(), probability) > 1e-4
+    others = ~np.isin(original, TWINS.ids)[None] & ~masked
+    np.testing.assert_array_equal(batch.tokens[others], np.broadcast_to(original, batch.tokens.shape)[others])
+
+
+def test_targets_are_the_tokens_after_the_swap(visits):
+    batch, original, _ = visits
+    used = batch.weight > 0
+    before = np.take_along_axis(np.broadcast_to(original.ravel(), (400, ROWS * LENGTH)), batch.slot, axis=1)[used]
+    target = batch.target[used]
+    twin = {own: SIZE + place for place, own in enumerate(TWINS.ids)}
+    assert all(after in (own, twin.get(own)) for own, after in set(zip(before.tolist(), target.tolist(), strict=True)))
+    assert binomial((target[before == 10] == SIZE).sum(), (before == 10).sum(), 0.5) > 1e-4
+    assert binomial((target[before == 11] == SIZE + 1).sum(), (before == 11).sum(), 0.1) > 1e-4
+
+
+def test_tokens_are_masked_as_in_bert(visits):
+    batch, original, segments = visits
+    masked = places(batch)
+    ordinary = ~np.isin(original, SPECIAL) & (segments > 0)
+    assert binomial(masked[:, ordinary].sum(), 400 * ordinary.sum(), 0.15) > 1e-4
+    assert not masked[:, np.isin(original, (0, 2, 3))].any()
+    # An unknown token is never a target, its twin is, like any other.
+    unknown = original == 1
+    assert binomial(masked[:, unknown].sum(), 400 * unknown.sum(), 0.5 * 0.15) > 1e-4
+    assert set(batch.target[batch.weight > 0]) & set(SPECIAL) == set()
+    shown = np.take_along_axis(batch.tokens.reshape(400, -1), batch.slot, axis=1)[batch.weight > 0]
+    target = batch.target[batch.weight > 0]
+    by_mask, kept = shown == MASK, shown == target
+    random = ~by_mask & ~kept
+    assert binomial(by_mask.sum(), len(shown), 0.8 + 0.1 / SIZE) > 1e-4
+    # A random token may be the mask, or what was there: each of the SIZE originals has its share, and twins have none.
+    assert binomial(kept.sum(), len(shown), 0.1 + 0.1 * (target < SIZE).mean() / SIZE) > 1e-4
+    assert shown[random].max() < SIZE
+    seen = np.bincount(shown[random & ~np.isin(target, np.arange(SIZE))], minlength=SIZE)
+    others = np.arange(SIZE) != MASK
+    assert stats.chisquare(seen[others]).pvalue > 1e-4
+
+
+def test_visits_differ(visits):
+    batch, *_ = visits
+    assert len({one.tobytes() for one in batch.tokens}) == 400
+
+
+def test_a_part_of_the_rows_is_drawn_as_in_the_whole():
+    tokens, segments = rows()
+    key, masking = jax.random.key(5), Masking(TWINS, SPECIAL, MASK, slots=600)
+    visit = jax.jit(masking.visit)
+    whole = visit(tokens, segments, jnp.arange(ROWS), key)
+    for part in (slice(0, 10), slice(10, 40)):
+        own = visit(tokens[part], segments[part], jnp.arange(ROWS)[part], key)
+        np.testing.assert_array_equal(own.tokens, whole.tokens[part])
+        wanted = np.flatnonzero(np.asarray(places(jax.tree.map(lambda leaf: np.asarray(leaf)[None], whole)))[0][part])
+        np.testing.assert_array_equal(own.slot[own.weight > 0], wanted)
+
+
+def test_what_has_no_slot_is_counted():
+    tokens, segments = rows()
+    key = jax.random.key(5)
+    enough = Masking(TWINS, SPECIAL, MASK, slots=600).visit(tokens, segments, jnp.arange(ROWS), key)
+    number = int(enough.weight.sum())
+    assert int(enough.overflow) == 0
+    few = Masking(TWINS, SPECIAL, MASK, slots=number - 7).visit(tokens, segments, jnp.arange(ROWS), key)
+    assert int(few.overflow) == 7
+    assert few.weight.all()
+    np.testing.assert_array_equal(few.slot, enough.slot[: number - 7])
+
+
+@pytest.mark.parametrize("number", [3, 40, 3_000])
+def test_slots_suffice_but_for_once_in_a_trillion(number):
+    assert stats.binom.sf(slots_for(number), number, MASKED) < 1e-12
+    assert slots_for(number) <= number
+    assert number < 1000 or slots_for(number) < 1.35 * MASKED * number
+    assert slots_for(number, variance=400, most=number) <= number
+
+
+def test_slots_suffice_where_the_number_of_places_varies():
+    number = 3_000
+    rng = np.random.default_rng(0)
+    masked = rng.binomial(rng.normal(number, 300, 20_000).astype(int), MASKED)
+    # 7 standard deviations, of which 20,000 draws see four.
+    assert masked.max() < slots_for(number, 300**2) - 2 * masked.std()
+    assert slots_for(number, 300**2) > slots_for(number) + 2 * masked.std()

@@ -1,0 +1,19 @@
+"""Whether a host answers in time."""
+
+import socket
+import time
+
+from corpora import closed_port, serving
+
+from tiejax.text.network import reachable
+
+
+def test_reachable_is_what_answers_in_time(tmp_path):
+    with serving(tmp_path) as host:
+        assert reachable(host)
+        assert reachable(f"{host}/missing")
+    assert not reachable(f"http://127.0.0.1:{closed_port()}")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        begun = time.monotonic()
+        assert not reachable(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert time.monotonic() - begun < 5

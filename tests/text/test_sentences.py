@@ -1,0 +1,103 @@
+"""Prepared sentences: the right tokens in the right splits, and what is said of text that cannot be used."""
+
+import json
+
+import numpy as np
+import pytest
+from corpora import NOVELS, SHARED
+from prepared_text import SETTINGS, by_loop, listed
+
+from tiejax.text import sentences, tokenizer
+from tiejax.text.errors import CorpusError
+from tiejax.text.records import SPLITS
+
+NOVEL = NOVELS / "carroll_alice-in-wonderland.txt"
+BERT = SHARED / "bert-base-uncased" / "vocab.txt"
+
+
+@pytest.mark.parametrize(("max_length", "min_length"), [(12, 6), (128, 0), (5, 5)])
+def test_every_sentence_is_in_its_split(text, tmp_path, max_length, min_length):
+    asked = SETTINGS | {"max_length": max_length, "min_length": min_length}
+    found = sentences.prepare([str(text)], folder=tmp_path / "data", **asked)
+    expected, dropped, cut = by_loop(text, found, max_length, min_length)
+    number = len(expected)
+    assert min_length == 0 or dropped > 0
+    assert max_length == 128 or cut > 0
+    parts = {
+        "train": expected[: number * 7 // 10],
+        "validation": expected[number * 7 // 10 : number * 8 // 10],
+        "test": expected[number * 8 // 10 :],
+    }
+    for name, part in parts.items():
+        of_split = found.split(name)
+        assert listed(of_split) == part
+        assert of_split.ids.dtype == np.uint16
+        assert of_split.offsets.dtype == np.int64
+        assert found.facts["splits"][name]["sentences"] == len(part)
+        assert found.facts["splits"][name]["tokens"] == sum(map(len, part))
+    assert (found.facts["dropped"], found.facts["cut"]) == (dropped, cut)
+    assert found.facts["characters"] == len(text.read_text())
+    assert found.facts["bytes"] == sum(
+        p.stat().st_size for p in found.folder.rglob("*") if p.is_file() and p.name != "manifest.json"
+    )
+    assert json.loads(json.dumps(found.facts)) == found.facts
+
+
+@pytest.mark.skipif(not (NOVEL.is_file() and BERT.is_file()), reason="the novels and vocabulary of shared/data are not here")
+def test_a_novel_with_the_vocabulary_of_bert(tmp_path):
+    settings = SETTINGS | {"tokenizer": str(BERT), "max_length": 128, "min_length": 4}
+    found = sentences.prepare([str(NOVEL)], folder=tmp_path, **settings)
+    expected, dropped, cut = by_loop(NOVEL, found, 128, 4)
+    assert [ids for name in SPLITS for ids in listed(found.split(name))] == expected
+    assert (found.facts["dropped"], found.facts["cut"], found.facts["vocabulary"]) == (dropped, cut, 30_522)
+    # Read as words again, it is the novel, lower-cased.
+    model = tokenizer.load(str(found.tokenizer_file))
+    first = model.decode_batch(listed(found.split("train"))[:6])
+    text = "".join("".join(first).split())
+    assert "".join(NOVEL.read_text("utf-8").lower().split()).startswith(text)
+    assert len(text) > 500
+
+
+def test_text_that_cannot_be_used(text, tmp_path):
+    def refused(content: str, words: str, **changed):
+        path = tmp_path / "bad.txt"
+        path.write_text(content)
+        with pytest.raises(CorpusError) as error:
+            sentences.prepare([str(path)], folder=tmp_path / "data", **(SETTINGS | changed))
+        assert str(error.value).startswith(words)
+        assert not list((tmp_path / "data").glob("sentences-*"))
+        assert not list((tmp_path / "data").glob("incomplete-*"))
+
+    refused("", f"corpus {tmp_path}/bad.txt: there is no text in it")
+    refused(
+        "Ab cd.\n\nEf gh.", "corpus: no sentence long enough: none of 2 has 30 tokens or more", min_length=30, max_length=40
+    )
+    refused("Abc de.\n\n" * 3, "corpus: 3 sentences of 3 tokens or more are too few to be split 70/10/20", min_length=3)
+    refused(text.read_text(), "max_length 2: must be 3 at least", max_length=2)
+    refused(text.read_text(), "min_length 13: is above max_length 12", min_length=13)
+    refused(text.read_text(), "vocab_size 8: the letters of this corpus", vocab_size=8)
+    (tmp_path / "vocab.txt").write_text("[UNK]\na\n")
+    refused(text.read_text(), "tokenizer: its vocabulary has no [PAD], [CLS]", tokenizer=str(tmp_path / "vocab.txt"))
+    (tmp_path / "bad.txt").write_text("Abc de fg.\n\n" * 4)
+    few = sentences.prepare([str(tmp_path / "bad.txt")], folder=tmp_path / "data", **SETTINGS | {"min_length": 3})
+    assert [len(few.split(name).offsets) - 1 for name in SPLITS] == [2, 1, 1]
+
+
+def test_text_that_changes_while_it_is_read(text, tmp_path):
+    def progress(phase: str, *_: object) -> None:
+        if phase == "writing":
+            pytest.fail("a text that has changed was taken")
+        if phase == "tokenising":
+            text.write_text(text.read_text() + " More.")
+
+    with pytest.raises(CorpusError, match=r"^corpus: changed while it was read"):
+        sentences.prepare([str(text)], folder=tmp_path / "data", progress=progress, **SETTINGS)
+    assert not list((tmp_path / "data").glob("sentences-*"))
+
+
+def test_sentences_without_a_token_are_dropped(tmp_path):
+    """A zero-width space is a word to the corpus and nothing to the tokenizer."""
+    (tmp_path / "text.txt").write_text("Abc de.\n\n\u200b\n\n" * 10)
+    found = sentences.prepare([str(tmp_path / "text.txt")], folder=tmp_path / "data", **SETTINGS | {"min_length": 0})
+    assert found.facts["dropped"] == 10
+    assert sum(split["sentences"] for split in found.facts["splits"].values()) == 10

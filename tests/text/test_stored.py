@@ -1,0 +1,185 @@
+"""Sets on disk: made once, whole or not at all, whatever happens on the way, and checked when they are opened."""
+
+import collections
+import shutil
+import signal
+from pathlib import Path
+
+import filelock
+import pytest
+from prepared_text import SETTINGS, by_loop, child, listed
+from processes import end, tree
+
+from tiejax.text import sentences
+from tiejax.text.errors import CorpusError
+from tiejax.text.records import SPLITS
+
+# Once.
+
+
+def test_what_is_prepared_is_found_again_under_any_name(text, tmp_path):
+    said: list[str] = []
+    first = sentences.prepare([str(text)], folder=tmp_path / "data", say=said.append, **SETTINGS)
+    assert said == [f"preparing the text in {first.folder}"]
+    before = tree(tmp_path / "data")
+    renamed = text.rename(tmp_path / "renamed.md")
+    again = sentences.prepare([str(renamed)], folder=tmp_path / "data", say=said.append, **SETTINGS)
+    assert len(said) == 1
+    assert tree(tmp_path / "data") == before
+    assert (again.folder, again.fingerprint) == (first.folder, first.fingerprint)
+    assert again.facts == first.facts | {"corpus": [str(renamed)]}
+
+
+def test_what_a_set_depends_on(text, tmp_path):
+    folder = tmp_path / "data"
+
+    def fingerprint(**changed):
+        return sentences.prepare([str(text)], folder=folder, **(SETTINGS | changed)).fingerprint
+
+    found = [fingerprint(), fingerprint(max_length=13), fingerprint(min_length=7), fingerprint(vocab_size=130)]
+    # The vocabulary is trained once for its size, whatever else changes.
+    assert len(list(folder.glob("tokenizer-*.json"))) == 2
+    (trained,) = folder.glob("tokenizer-*-120-*.json")
+    assert fingerprint(tokenizer=str(trained)) == found[0]
+    text.write_text(text.read_text() + " One sentence more is here, at the very end.")
+    found.append(fingerprint())
+    assert len(set(found)) == 5
+    assert len(list(folder.glob("tokenizer-*.json"))) == 3
+
+
+def test_progress_never_goes_back_and_reaches_its_end(text, tmp_path):
+    told: dict[str, list[tuple[int, int | None]]] = collections.defaultdict(list)
+    sentences.prepare([str(text)], folder=tmp_path / "data", progress=lambda phase, *done: told[phase].append(done), **SETTINGS)
+    assert list(told) == ["reading", "training the tokenizer", "tokenising", "writing"]
+    for phase, steps in told.items():
+        assert steps == sorted(steps), phase
+        assert steps[-1][0] == steps[-1][1], phase
+
+
+# Processes.
+
+
+def test_a_process_prints_nothing_of_its_own_and_needs_no_tensorflow(text, tmp_path):
+    ended = end(child(text, tmp_path / "data"))
+    assert ended.err == ""
+    assert ended.status == 0
+    found = sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
+    total = sum(found.split("test").ids.tolist())
+    assert ended.out == f"preparing the text in {found.folder}\n{found.folder} {total}\n"
+
+
+@pytest.mark.slow
+def test_a_second_process_waits_and_takes_what_the_first_prepared(text, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    waiting = f"another process prepares text in {folder}; waiting for it\n"
+    with filelock.FileLock(folder / ".lock"):
+        second = child(text, folder)
+        assert second.stdout is not None
+        assert second.stdout.readline() == waiting
+        assert [path.name for path in folder.iterdir()] == [".lock"]
+    out, err = second.communicate(timeout=60)
+    assert (second.returncode, err) == (0, "")
+    assert out.startswith("preparing the text in ")
+
+    shutil.rmtree(folder)
+    both = [child(text, folder) for _ in range(2)]
+    outs = [end(process) for process in both]
+    assert [ended.status for ended in outs] == [0, 0]
+    assert sum("preparing the text in " in ended.out for ended in outs) == 1
+    assert outs[0].out.splitlines()[-1] == outs[1].out.splitlines()[-1]
+    assert len(list(folder.glob("sentences-*"))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["reading", "training the tokenizer", "tokenising", "writing"])
+def test_killed_on_the_way_it_is_prepared_anew(text, tmp_path, phase):
+    folder = tmp_path / "data"
+    # In the last split, where something is on disk.
+    killed = end(child(text, folder, f"if phase == {phase!r} and done > total * .75: os.kill(os.getpid(), signal.SIGKILL)"))
+    assert killed.status == -signal.SIGKILL
+    assert not list(folder.glob("sentences-*"))
+    assert bool(list(folder.glob("incomplete-*"))) == (phase in ("tokenising", "writing"))
+    # Of a tokenizer, too, that was being stored.
+    (folder / "incomplete-tokenizer-0-120-0.json").write_text("{")
+    found = sentences.prepare([str(text)], folder=folder, **SETTINGS)
+    assert not list(folder.glob("incomplete-*"))
+    assert [ids for name in SPLITS for ids in listed(found.split(name))] == by_loop(text, found, 12, 6)[0]
+
+
+def test_stopped_by_the_user_nothing_is_left(text, tmp_path):
+    ended = end(child(text, tmp_path / "data", "if phase == 'writing': signal.raise_signal(signal.SIGINT)"))
+    assert ended.status == -signal.SIGINT
+    assert sorted(path.name.partition("-")[0] for path in (tmp_path / "data").iterdir()) == [".lock", "tokenizer"]
+
+
+# Sizes at which the tokenizer, a record file, and the last of the record files (all of at least 64 KiB) no longer fit.
+@pytest.mark.parametrize("limit", [1_000, 20_000, 70_000])
+def test_where_the_disk_is_full_nothing_half_written_stays(text, tmp_path, limit):
+    folder = tmp_path / "data"
+    limited = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
+    ended = end(child(text, folder, limited))
+    assert ended.err == ""
+    assert ended.status == 0
+    line = ended.out.splitlines()[-1]
+    assert line.startswith(f"refused: data_dir {folder}: ")
+    assert "File too large" in line
+    assert not list(folder.glob("sentences-*"))
+    assert not list(folder.glob("incomplete-*"))
+    found = sentences.prepare([str(text)], folder=folder, **SETTINGS)
+    assert listed(found.split("train"))
+
+
+def test_a_folder_that_cannot_be_made(text, tmp_path):
+    with pytest.raises(CorpusError, match=f"^data_dir {text}/data: Not a directory$"):
+        sentences.prepare([str(text)], folder=text / "data", **SETTINGS)
+
+
+# Damage.
+
+
+def damages(path: Path) -> dict[str, bytes | None]:
+    content = path.read_bytes()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    return {"missing": None, "cut": content[:-1], "empty": b"", "flipped": flipped}
+
+
+def test_every_damaged_file_is_named(text, tmp_path):
+    found = sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
+    files = [path for path in sorted(found.folder.rglob("*")) if path.is_file()]
+    assert len(files) == 7
+    for path in files:
+        whole = path.read_bytes()
+        for kind, content in damages(path).items():
+            path.unlink()
+            if content is not None:
+                path.write_bytes(content)
+            with pytest.raises(CorpusError) as error:
+                sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
+            line = str(error.value)
+            assert len(line.splitlines()) == 1, kind
+            assert line.startswith("data_dir ")
+            assert str(path.relative_to(found.folder)) in line, kind
+            assert f"remove the folder {found.folder} to prepare it anew" in line
+            path.write_bytes(whole)
+    sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
+
+
+def test_a_manifest_of_another_set_is_no_manifest(text, tmp_path):
+    sets = [
+        sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS | {"max_length": length}).folder
+        for length in (12, 13)
+    ]
+    shutil.rmtree(sets[0])
+    sets[1].rename(sets[0])
+    with pytest.raises(CorpusError, match=r"manifest\.json in .* is damaged"):
+        sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
+
+
+def test_a_damaged_trained_tokenizer_is_named(text, tmp_path):
+    sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
+    (trained,) = (tmp_path / "data").glob("tokenizer-*.json")
+    trained.write_text(trained.read_text().replace('"[MASK]"', '"[mask]"'))
+    with pytest.raises(CorpusError, match=f"^data_dir .*: {trained.name} is damaged; remove it"):
+        sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)

@@ -1,0 +1,210 @@
+"""Streams: every character of a corpus in its stream, once, whatever it is split and cut by."""
+
+import collections
+import gzip
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from corpora import SHARED
+
+from tiejax.text import streams
+from tiejax.text import tokenizer as tokenization
+from tiejax.text.errors import CorpusError
+from tiejax.text.records import SPLITS
+
+WIKITEXT, GPT2 = SHARED / "wikitext-2", SHARED / "gpt2"
+END = "<|endoftext|>"
+
+
+def sentence_of(generator: random.Random) -> str:
+    return " " + " ".join("".join(generator.choices("abcé", k=generator.randint(1, 5))) for _ in range(9)) + ". \n"
+
+
+def text_of(seed: int, lines: int) -> str:
+    generator = random.Random(seed)
+    return "".join(sentence_of(generator) if generator.random() < 0.8 else " \n" for _ in range(lines))
+
+
+@pytest.fixture
+def split_corpus(tmp_path) -> Path:
+    """A folder as WikiText-2's: three streams, and a note that belongs to none."""
+    folder = tmp_path / "split"
+    folder.mkdir()
+    (folder / "train.txt.gz").write_bytes(gzip.compress(text_of(0, 400).encode()))
+    (folder / "valid.txt").write_text(text_of(1, 40))
+    (folder / "test.txt").write_text(text_of(2, 50))
+    (folder / "NOTE.txt").write_text("Zzz zzz.")
+    return folder
+
+
+def prepare(corpus, folder: Path, validation=(), test=(), tokenizer=None, vocab_size=300, **more) -> streams.Streams:
+    return streams.prepare(list(map(str, corpus)), list(validation), list(test), tokenizer, vocab_size, folder, **more)
+
+
+def decoded(found: streams.Streams, split: str) -> list[str]:
+    """The documents of a stream, as the library that wrote the tokenizer reads them."""
+    model = tokenizers.Tokenizer.from_file(str(found.tokenizer_file))
+    ids = found.split(split)
+    ends = np.flatnonzero(ids == model.token_to_id(END))
+    return [model.decode(part.tolist()) for part in np.split(ids, ends)]  # the end of text is skipped as a special token
+
+
+def words_of_wikitext(text: str) -> int:
+    return len(text.replace("\n", " <eos> ").split())
+
+
+def test_a_folder_that_is_split_already(split_corpus, tmp_path):
+    found = prepare([split_corpus], tmp_path / "data")
+    texts = dict(zip(SPLITS, (text_of(0, 400), text_of(1, 40), text_of(2, 50)), strict=True))
+    for name, text in texts.items():
+        assert decoded(found, name) == [text]
+        counts = {"documents": 1, "tokens": len(found.split(name)), "words": words_of_wikitext(text), "characters": len(text)}
+        assert found.facts["splits"][name] == counts
+        assert found.split(name).dtype == np.uint16
+    assert found.facts["validation"] == [str(split_corpus / "valid.txt")]
+    assert (found.vocabulary, found.begin, found.facts["documents"]) == (300, 0, 3)
+    assert json.loads(json.dumps(found.facts)) == found.facts
+    # Named one by one they are the same set, and so they are under other names.
+    moved = split_corpus.rename(tmp_path / "moved")
+    for file, name in (("valid.txt", "dev.md"), ("test.txt", "test.text")):
+        (moved / file).rename(moved / name)
+    said: list[str] = []
+    one_by_one = prepare(
+        [moved / "train.txt.gz"], tmp_path / "data", [str(moved / "dev.md")], [str(moved / "test.text")], say=said.append
+    )
+    assert one_by_one.fingerprint == prepare([moved], tmp_path / "data", say=said.append).fingerprint == found.fingerprint
+    assert said == []
+    # With a fourth stream's worth of files it is ambiguous, without one of the three it is a corpus as any other.
+    (moved / "valid.txt").write_text("More.")
+    with pytest.raises(CorpusError, match=r"^corpus .*: holds dev\.md and valid\.txt, of which one can be the validation"):
+        prepare([moved], tmp_path / "data")
+    (moved / "valid.txt").unlink()
+    (moved / "dev.md").unlink()
+    assert prepare([moved], tmp_path / "data").facts["ends"] == [8, 9, 10]
+
+
+def test_a_corpus_is_cut_between_words_and_every_character_is_kept(tmp_path):
+    texts = [text_of(seed, lines) for seed, lines in enumerate((30, 3, 200, 1, 2, 20))]
+    for index, text in enumerate(texts):
+        (tmp_path / f"{index}.txt").write_text(text)
+    found = prepare([tmp_path / f"{index}.txt" for index in range(6)], tmp_path / "data")
+    # By hand: every white space of the joined text is a place to cut at; the first at or after the end of a stream is taken.
+    joined = "".join(texts)
+    begins = set(np.cumsum([0, *map(len, texts)]).tolist())
+    places = sorted({match.start() for match in re.finditer(r"\s", joined)} | begins)
+    ends = [next(place for place in places if place >= len(joined) * tenths // 10) for tenths in (8, 9)]
+    for name, start, end in zip(SPLITS, (0, *ends), (*ends, len(joined)), strict=True):
+        inner = sorted(place for place in begins if start < place < end)
+        expected = [joined[a:b] for a, b in zip([start, *inner], [*inner, end], strict=True)]
+        assert decoded(found, name) == expected
+        assert found.facts["splits"][name]["documents"] == len(expected)
+    assert found.facts["documents"] == len([text for text in texts if text.strip()])
+    assert sum(counts["words"] for counts in found.facts["splits"].values()) == sum(map(words_of_wikitext, texts))
+
+
+def test_the_tokenizer_knows_the_training_stream_alone(split_corpus, tmp_path):
+    """What the other streams hold, or the last fifth of a corpus, makes no token, however often it comes."""
+    train, other = " abab cdcd" * 200, " zqzq xkxk" * 50
+    (tmp_path / "one.txt").write_text(train + other)
+    (tmp_path / "train.txt").write_text(train)
+    (tmp_path / "other.txt").write_text(other)
+    cut = prepare([tmp_path / "one.txt"], tmp_path / "data", vocab_size=270)
+    given = prepare(
+        [tmp_path / "train.txt"],
+        tmp_path / "data",
+        [str(tmp_path / "other.txt")],
+        [str(tmp_path / "other.txt")],
+        vocab_size=270,
+    )
+    for found in (cut, given):
+        tokens = json.loads(found.tokenizer_file.read_text())["model"]["vocab"]
+        longer = {token for token in tokens if len(token) > 1 and token != END}
+        assert {"abab", "cd"} <= {token.lstrip("Ġ") for token in longer}
+        assert not {letter for token in longer for letter in token} & set("zqxk")
+    # Once for a training stream and a size, whatever else changes; the streams are other ones.
+    again = prepare(
+        [tmp_path / "train.txt"], tmp_path / "data", [str(tmp_path / "one.txt")], [str(tmp_path / "other.txt")], vocab_size=270
+    )
+    assert len(list((tmp_path / "data").glob("tokenizer-*.json"))) == 2
+    assert again.tokenizer_file.read_bytes() == given.tokenizer_file.read_bytes()
+    assert again.fingerprint != given.fingerprint
+
+
+def test_progress_never_goes_back_and_reaches_its_end(split_corpus, tmp_path):
+    whole, cut = collections.defaultdict(list), collections.defaultdict(list)
+    prepare([split_corpus], tmp_path / "data", progress=lambda phase, *done: whole[phase].append(done))
+    text = [split_corpus / "valid.txt", split_corpus / "test.txt"]
+    prepare(text, tmp_path / "data", progress=lambda phase, *done: cut[phase].append(done))
+    assert list(whole) == ["reading", "training the tokenizer", "tokenising", "writing"]
+    assert list(cut) == ["reading", "counting the characters", "training the tokenizer", "tokenising", "writing"]
+    for steps in (*whole.values(), *cut.values()):
+        assert steps == sorted(steps)
+        assert steps[-1][0] == steps[-1][1]
+
+
+def test_special_tokens_in_a_text_are_text(tmp_path):
+    (tmp_path / "text.txt").write_text(f"ab {END}{END} cd\r\n\t" * 40)
+    found = prepare([tmp_path / "text.txt"], tmp_path / "data")
+    assert "".join("".join(decoded(found, name)) for name in SPLITS) == f"ab {END}{END} cd\r\n\t" * 40
+    assert not any(np.any(found.split(name) == found.begin) for name in SPLITS)
+
+
+def test_damage_and_text_that_changes(split_corpus, tmp_path):
+    def progress(phase: str, *_: object) -> None:
+        if phase == "tokenising":
+            (split_corpus / "valid.txt").write_text(text_of(3, 40))
+
+    with pytest.raises(CorpusError, match=r"^validation: changed while it was read"):
+        prepare([split_corpus], tmp_path / "data", progress=progress)
+    assert not list((tmp_path / "data").glob("streams-*"))
+    found = prepare([split_corpus], tmp_path / "data")
+    (record,) = found.folder.rglob("*-test.*")
+    content = record.read_bytes()
+    record.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CorpusError, match=f"^data_dir .*{record.name}.* is damaged; remove the folder {found.folder}"):
+        prepare([split_corpus], tmp_path / "data")
+    shutil.rmtree(found.folder)
+    assert prepare([split_corpus], tmp_path / "data").fingerprint == found.fingerprint
+
+
+def test_what_cannot_be_used_is_said_of_its_option(split_corpus, tmp_path):
+    def refused(words: str, corpus=(split_corpus / "train.txt.gz",), **more):
+        with pytest.raises(CorpusError) as error:
+            prepare(corpus, tmp_path / "data", **more)
+        assert str(error.value).startswith(words)
+        assert len(str(error.value).splitlines()) == 1
+        assert not list((tmp_path / "data").glob("streams-*"))
+
+    there, empty = str(split_corpus / "test.txt"), str(tmp_path / "empty.txt")
+    Path(empty).write_text(" \n")
+    (tmp_path / "few.txt").write_text("abc def")
+    (tmp_path / "vocab.txt").write_text("[UNK]\na\n")
+    refused("test: needed, since validation is given", validation=[there])
+    refused("validation: needed, since test is given", test=[there])
+    refused(f"validation {tmp_path}/no.txt: there is no such file", validation=[f"{tmp_path}/no.txt"], test=[there])
+    refused(f"test {empty}: there is no text in it", validation=[there], test=[empty])
+    refused(f"corpus {empty}: there is no text in it", [empty])
+    refused("corpus: 7 characters are too few: the validation stream would have no word", [tmp_path / "few.txt"])
+    refused("text_feature body: only a corpus tfds:NAME has features", text_feature="body")
+    refused("vocab_size 256: must be 257 at least", vocab_size=256)
+    refused("tokenizer: its vocabulary has no end of text", tokenizer=str(tmp_path / "vocab.txt"))
+
+
+@pytest.mark.skipif(
+    not (WIKITEXT.is_dir() and GPT2.is_dir()), reason="WikiText-2 and GPT-2's files of shared/data are not here"
+)
+def test_wikitext_2_with_the_tokens_of_gpt2(tmp_path):
+    """The number of words that its authors give; the tokens are those of the whole text at once."""
+    (tmp_path / "few.txt").write_text("Any words.")
+    few = str(tmp_path / "few.txt")
+    found = prepare([few], tmp_path / "data", [few], [str(WIKITEXT / "test.txt")], tokenizer=str(GPT2))
+    assert found.facts["splits"]["test"]["words"] == 245_569
+    assert (found.vocabulary, found.begin) == (50_257, 50_256)
+    whole = tokenization.load(str(GPT2)).encode((WIKITEXT / "test.txt").read_text("utf-8"))
+    assert found.split("test").tolist() == whole.ids

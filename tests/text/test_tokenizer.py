@@ -1,0 +1,388 @@
+"""Tokenizers: the tokens of known sentences, the special tokens, and what is said of files that hold no tokenizer."""
+
+import http.server
+import json
+import os
+import textwrap
+import threading
+import unicodedata
+from pathlib import Path
+
+import pytest
+import tokenizers
+from corpora import ROOT, SHARED
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from processes import Ended, end, start_python
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from tiejax.text import tokenizer as tokenization
+from tiejax.text.errors import CorpusError
+
+BERT, GPT2 = SHARED / "bert-base-uncased" / "vocab.txt", SHARED / "gpt2"
+needs_gpt2 = pytest.mark.skipif(not GPT2.is_dir(), reason="gpt2 of shared/data is not here")
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENS = [*SPECIAL, *"abn.,-", "##a", "##b", "##n", "an", "##na", "##an", "ban", "##banana"]
+TEXT = ["the cat sat on the mat, and the other cat sat on the other mat.", "The Cat and THE MAT!"] * 5
+
+
+def vocab(folder: Path, tokens: list[str], end: str = "\n") -> str:
+    path = folder / "vocab.txt"
+    path.write_text("".join(f"{token}{end}" for token in tokens), newline="")
+    return str(path)
+
+
+def greedy(text: str, tokens: list[str]) -> list[str]:
+    """WordPiece as its paper says it: of each word the longest token that fits, again and again, or else [UNK]."""
+    plain = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(c) != "Mn")
+    for mark in ".,-[]#":
+        plain = plain.replace(mark, f" {mark} ")
+    found = []
+    for word in plain.split():
+        parts, start = [], 0
+        while start < len(word):
+            fitting = [end for end in range(len(word), start, -1) if ("##" if start else "") + word[start:end] in tokens]
+            if not fitting:
+                parts = ["[UNK]"]
+                break
+            parts.append(("##" if start else "") + word[start : fitting[0]])
+            start = fitting[0]
+        found += parts
+    return found
+
+
+@given(st.text(alphabet="abnAN.,- cá\n", max_size=30))
+@settings(max_examples=200, deadline=None)
+def test_tokens_are_the_longest_that_fit(tmp_path_factory, text):
+    tokenizer = tokenization.load(vocab(tmp_path_factory.mktemp("v"), TOKENS))
+    assert tokenizer.encode(text, add_special_tokens=False).tokens == greedy(text, TOKENS)
+
+
+@pytest.mark.skipif(not BERT.is_file(), reason="bert-base-uncased/vocab.txt of shared/data is not here")
+def test_bert_base_uncased():
+    """Ids as the published tokenizer gives them."""
+    tokenizer = tokenization.load(str(BERT))
+    assert tokenizer.encode("Hello, world!").ids == [101, 7592, 1010, 2088, 999, 102]
+    assert tokenizer.encode("Who was Jim Henson ?").ids == [101, 2040, 2001, 3958, 27227, 1029, 102]
+    text = "Naïveté unbelievably, anti-disestablishmentarianism. Zxqwv."
+    assert tokenizer.encode(text, add_special_tokens=False).tokens == greedy(text, BERT.read_text("utf-8").split("\n"))
+    vocabulary = tokenization.vocabulary(tokenizer)
+    assert vocabulary.size == 30_522
+    assert vocabulary.special == (0, 100, 101, 102, 103)
+    assert len(vocabulary.tokens) == 30_522
+    assert (vocabulary.id_of("the"), vocabulary.id_of("i"), vocabulary.id_of("I")) == (1996, 1045, None)
+    assert vocabulary.id_of("unbelievably") is None
+
+
+def test_special_tokens_in_a_text_are_text(tmp_path):
+    tokenizer = tokenization.load(vocab(tmp_path, [*TOKENS, "[", "]", "mask"]))
+    assert tokenizer.encode("a [MASK] b", add_special_tokens=False).tokens == ["a", "[", "mask", "]", "b"]
+    assert tokenizer.encode("a").tokens == ["[CLS]", "a", "[SEP]"]
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    again = tokenization.load(str(tmp_path / "tokenizer.json"))
+    assert again.encode("a [MASK] b", add_special_tokens=False).tokens == ["a", "[", "mask", "]", "b"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_token_has_the_number_of_its_line(tmp_path, end):
+    vocabulary = tokenization.vocabulary(tokenization.load(vocab(tmp_path, TOKENS, end)))
+    assert list(vocabulary.tokens) == TOKENS
+    assert [vocabulary.id_of(word) for word in ("an", "na", "##na", "AN", "", "[MASK]")] == [
+        TOKENS.index("an"), None, TOKENS.index("##na"), None, None, TOKENS.index("[MASK]"),
+    ]  # fmt: skip
+
+
+def test_special_tokens_of_roberta():
+    tokenizer = tokenizers.Tokenizer(models.WordPiece({p: i for i, p in enumerate(["<s>", "a", "<pad>", "</s>", "<unk>"])}))
+    with pytest.raises(CorpusError, match=r"^tokenizer: its vocabulary has no <mask>; "):
+        tokenization.vocabulary(tokenizer)
+    tokenizer.add_special_tokens(["<mask>"])
+    assert tokenization.vocabulary(tokenizer).special == (2, 4, 0, 3, 5)
+
+
+def test_missing_special_tokens_are_named(tmp_path):
+    tokenizer = tokenization.load(vocab(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "a"]))
+    with pytest.raises(CorpusError, match=r"^tokenizer: its vocabulary has no \[SEP\], \[MASK\]; "):
+        tokenization.vocabulary(tokenizer)
+    # Nothing special at all.
+    with pytest.raises(CorpusError, match=r"no \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]; "):
+        tokenization.vocabulary(tokenization.load(vocab(tmp_path, ["a", "b"])))
+
+
+def byte_level() -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False))
+    return tokenizer
+
+
+def sentence_token() -> tokenizers.Tokenizer:
+    tokens = [*SPECIAL, "\u2581the", "\u2581mat", "the", "mat", "\u2581", *"themat"]
+    tokenizer = tokenizers.Tokenizer(models.Unigram([(token, -float(index)) for index, token in enumerate(tokens)], unk_id=1))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    return tokenizer
+
+
+@pytest.mark.parametrize("make", [byte_level, sentence_token])
+def test_words_of_other_kinds_of_tokenizers(make, tmp_path):
+    """The id of a word is what the tokenizer itself gives for that word in the middle of a sentence."""
+    path = tmp_path / "tokenizer.json"
+    make().save(str(path))
+    tokenizer = tokenization.load(str(path))
+    vocabulary = tokenization.vocabulary(tokenizer)
+    expected = tokenizer.encode("mat the mat", add_special_tokens=False).ids
+    assert len(expected) == 3
+    assert [vocabulary.id_of("mat"), vocabulary.id_of("the")] == expected[:2]
+    assert vocabulary.id_of("tomato") is None
+
+
+def test_training_gives_a_vocabulary_of_the_size_that_was_asked_for(tmp_path):
+    tokenizer = tokenization.train(iter(TEXT), 40)
+    vocabulary = tokenization.vocabulary(tokenizer)
+    assert vocabulary.size <= 40
+    assert vocabulary.tokens[:5] == tuple(SPECIAL)
+    assert vocabulary.special == (0, 1, 2, 3, 4)
+    # The most frequent word is a token, and every text can be spelled, lower-cased.
+    assert vocabulary.id_of("the") is not None
+    assert vocabulary.id_of("The") is None
+    for text in TEXT:
+        assert tokenizer.encode(text, add_special_tokens=False).tokens == greedy(
+            text.replace("!", " ! "), list(vocabulary.tokens)
+        )
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    assert tokenization.load(str(path)).encode("The mat").ids == tokenizer.encode("The mat").ids
+    # As anybody else would load it.
+    assert tokenizers.Tokenizer.from_file(str(path)).encode("The mat").tokens[0] == "[CLS]"
+
+
+def test_too_small_a_vocabulary_says_how_many_tokens_are_needed():
+    with pytest.raises(CorpusError, match=r"^vocab_size 12: .* alone are (\d+) tokens$") as error:
+        tokenization.train(TEXT, 12)
+    least = int(str(error.value).split()[-2])
+    assert tokenization.train(TEXT, least).get_vocab_size() == least
+    with pytest.raises(CorpusError):
+        tokenization.train(TEXT, least - 1)
+
+
+def test_padding_and_truncation_of_a_file_are_left_aside(tmp_path):
+    tokenizer = tokenization.train(TEXT, 40)
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=50)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    found = tokenization.load(str(tmp_path / "tokenizer.json")).encode("the mat the mat", add_special_tokens=False)
+    assert len(found.ids) == len(tokenization.train(TEXT, 40).encode("the mat the mat", add_special_tokens=False).ids) > 3
+    assert "[PAD]" not in found.tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("missing.txt", None, "there is no such file"),
+        ("missing.json", None, "there is no such file"),
+        ("v.txt", "a\nb\na\n", "line 3 repeats a; a vocabulary has one token a line, each once"),
+        ("v.txt", "a\n\nb\n", "line 2 is empty"),
+        ("v.txt", b"a\n\xe9", "byte 2 is not UTF-8"),
+        ("t.json", "{", "is no tokenizer.json: "),
+        ("t.json", '{"vocab": {}}', "is no tokenizer.json: "),
+        ("t.json", b"\xff", "is no tokenizer.json: "),
+        ("folder/vocab.txt", "a", "is a folder; name the tokenizer.json or vocab.txt in it"),
+    ],
+)
+def test_files_that_are_no_tokenizer(tmp_path, name, content, words):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    named = str(tmp_path / name.partition("/")[0])
+    with pytest.raises(CorpusError) as error:
+        tokenization.load(named)
+    assert str(error.value).startswith(f"tokenizer {named}: {words}")
+    assert len(str(error.value).splitlines()) == 1
+
+
+# Byte-level BPE.
+
+# Words, letters of several bytes, all kinds of white space, and tokens that are spelled out.
+ANY_TEXT = st.lists(
+    st.sampled_from(
+        ["the", " the", "cat", " ", "  ", "\n", "\r\n", "\t", "\u3000", "é", "日本", "'s", "1", ".", "<|endoftext|>", "\0"]
+    ),
+    max_size=40,
+).map("".join) | st.text(max_size=40)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tokenizers.Tokenizer:
+    return tokenization.train_byte_level([*TEXT, "the cat's 日本 mat\n\n the mat  1.\n"] * 3, 280)
+
+
+@given(ANY_TEXT)
+@settings(max_examples=200, deadline=None)
+def test_byte_level_tokens_spell_every_text(trained, text):
+    tokens = trained.encode(text).tokens
+    # The letters that GPT-2 writes bytes as: printable ones for themselves, the others by number from U+0100.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    byte_of = {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    assert bytes(byte_of[letter] for token in tokens for letter in token).decode() == text
+    assert trained.decode(trained.encode(text).ids) == text
+
+
+def test_training_byte_level_tokens(trained, tmp_path):
+    assert (trained.get_vocab_size(), tokenization.number_of_ids(trained), tokenization.end_of_text(trained)) == (280, 280, 0)
+    assert trained.encode(" the cat").tokens == ["Ġthe", "Ġcat"]
+    trained.save(str(tmp_path / "tokenizer.json"))
+    again = tokenization.load(str(tmp_path))
+    text = "the mat <|endoftext|> the mat"
+    assert again.encode(text).ids == trained.encode(text).ids
+    assert 0 not in again.encode(text).ids
+    assert tokenization.train_byte_level(TEXT, 257).encode("the").tokens == ["t", "h", "e"]
+    with pytest.raises(CorpusError, match=r"^vocab_size 256: must be 257 at least, "):
+        tokenization.train_byte_level(TEXT, 256)
+
+
+def prepended() -> tokenizers.Tokenizer:
+    """As LLaMA's: a mark before every text, so that a text has other tokens wherever it is cut."""
+    tokenizer = sentence_token()
+    tokenizer.pre_tokenizer = None
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    return tokenizer
+
+
+@given(
+    text=ANY_TEXT.map(lambda text: text * 3), least=st.integers(1, 9), kind=st.sampled_from(["trained", "spaced", "prepended"])
+)
+@settings(max_examples=300, deadline=None)
+def test_a_text_in_parts_has_the_tokens_of_the_whole(trained, text, least, kind):
+    model = trained if kind == "trained" else byte_level() if kind == "spaced" else prepended()
+    parts = list(tokenization.in_parts(model, text, least))
+    assert "".join(parts) == text
+    assert all(parts)
+    found = [token for part in parts for token in model.encode(part, add_special_tokens=False).ids]
+    assert found == model.encode(text, add_special_tokens=False).ids
+
+
+def test_parts_are_short_where_words_are(trained):
+    text = "the cat sat\non the mat\n \n" * 50
+    assert max(map(len, tokenization.in_parts(trained, text, 40))) < 55
+    assert list(tokenization.in_parts(prepended(), text, 40)) == [text]
+    assert [list(batch) for batch in tokenization.in_batches("abcde", 2)] == [["a", "b"], ["c", "d"], ["e"]]
+
+
+@needs_gpt2
+def test_gpt2(tmp_path):
+    """Ids as the published tokenizer gives them, from files by either name."""
+    (tmp_path / "vocab.json").write_bytes((GPT2 / "encoder.json").read_bytes())
+    (tmp_path / "merges.txt").write_bytes((GPT2 / "vocab.bpe").read_bytes())
+    for folder in (GPT2, tmp_path):
+        tokenizer = tokenization.load(str(folder))
+        assert tokenizer.encode("Hello world").ids == [15496, 995]
+        assert tokenizer.encode("Hello, my dog is cute\n\n").ids == [15496, 11, 616, 3290, 318, 13779, 628]
+        assert 50_256 not in tokenizer.encode("<|endoftext|>").ids
+        assert (tokenization.number_of_ids(tokenizer), tokenization.end_of_text(tokenizer)) == (50_257, 50_256)
+
+
+def test_the_end_of_a_text_in_other_vocabularies(tmp_path):
+    for tokens, expected in (
+        (["<|endoftext|>", "</s>"], 0),
+        (["a", "</s>", "[SEP]"], 1),
+        (["[UNK]", "<eos>", "[SEP]"], 2),
+        (["[UNK]", "a", "b", "<eos>"], 3),
+    ):
+        assert tokenization.end_of_text(tokenization.load(vocab(tmp_path, tokens))) == expected
+    with pytest.raises(CorpusError, match=r"^tokenizer: its vocabulary has no end of text: none of <\|endoftext\|>, "):
+        tokenization.end_of_text(tokenization.load(vocab(tmp_path, ["[UNK]", "a"])))
+
+
+def test_a_folder_of_files_that_are_no_tokenizer(tmp_path):
+    def refused(words: str):
+        with pytest.raises(CorpusError) as error:
+            tokenization.load(str(tmp_path))
+        assert str(error.value).startswith(f"tokenizer {tmp_path}: {words}")
+        assert len(str(error.value).splitlines()) == 1
+
+    refused(
+        "is a folder; name the tokenizer.json or vocab.txt in it (it holds no tokenizer.json, nor vocab.json with merges.txt"
+    )
+    (tmp_path / "encoder.json").write_text('{"a": 0, "b": 1}')
+    refused("is a folder")
+    (tmp_path / "vocab.bpe").write_text("#version: 0.2\na b\n")
+    refused("encoder.json and vocab.bpe are no BPE: line 2 of vocab.bpe is no merge of two tokens into a third")
+    for broken in ('{"a": 0', "[1]", '{"a": "b"}'):
+        (tmp_path / "encoder.json").write_text(broken)
+        refused("encoder.json and vocab.bpe are no BPE: ")
+    (tmp_path / "encoder.json").write_text('{"a": 0, "b": 1, "ab": 2}')
+    assert tokenization.load(str(tmp_path)).encode("abb").ids == [2, 1]
+
+
+# The hub.
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """A hub that holds one tokenizer, at models/here, as the client of huggingface_hub asks for it."""
+
+    content = b""
+
+    def do_HEAD(self) -> None:
+        found = self.path == "/models/here/resolve/main/tokenizer.json"
+        self.send_response(200 if found else 404)
+        if found:
+            self.send_header("ETag", '"0123456789abcdef"')
+            self.send_header("X-Repo-Commit", "0" * 40)
+            self.send_header("Content-Length", str(len(self.content)))
+        elif self.path.startswith("/models/empty/"):
+            self.send_header("X-Error-Code", "EntryNotFound")
+        else:
+            self.send_header("X-Error-Code", "RepoNotFound")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        self.wfile.write(self.content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def load_elsewhere(name: str, **env: str) -> Ended:
+    """Load a tokenizer in a process of its own, which has to end in a few seconds."""
+    code = """
+        import sys
+        from tiejax.text import tokenizer
+        from tiejax.text.errors import CorpusError
+        try:
+            print(tokenizer.vocabulary(tokenizer.load(sys.argv[1])).size)
+        except CorpusError as error:
+            print(error)
+    """
+    # Nothing of a hub of the machine's own user, nor of its settings.
+    settings = {name: "" for name in os.environ if name.startswith("HF_")} | {"PYTHONPATH": str(ROOT)}
+    return end(start_python("-c", textwrap.dedent(code), name, env=settings | env), timeout=15)
+
+
+def test_names_of_the_hub(tmp_path):
+    Hub.content = tokenization.train(TEXT, 40).to_str().encode()
+    size = len(json.loads(Hub.content)["model"]["vocab"])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        host = f"127.0.0.1:{server.server_address[1]}"
+        settings = {"HF_ENDPOINT": f"http://{host}", "HF_HOME": str(tmp_path)}
+        try:
+            assert load_elsewhere("models/here", **settings).out == f"{size}\n"
+            said = "tokenizer models/nowhere: there is no such file, and no such name on the hub\n"
+            assert load_elsewhere("models/nowhere", **settings).out == said
+            said = "tokenizer models/empty: has no tokenizer.json on the hub; name its vocab.txt instead\n"
+            assert load_elsewhere("models/empty", **settings).out == said
+        finally:
+            server.shutdown()
+            thread.join()
+    # The hub is gone: what was loaded before is still there, the rest is one line.
+    assert load_elsewhere("models/here", **settings).out == f"{size}\n"
+    said = f"tokenizer bert-base-uncased: there is no such file, and {host} does not answer to look the name up there\n"
+    assert load_elsewhere("bert-base-uncased", **settings) == (0, said, "")
+    assert load_elsewhere("two words", **settings).out == (
+        "tokenizer two words: there is no such file, and it is no name of the hub\n"
+    )

@@ -1,0 +1,233 @@
+"""Checkpoints by themselves, with a small state: what is damaged is known, moved aside and said in one line."""
+
+import dataclasses
+import json
+import random
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from damage import flip, largest, steps
+from processes import tree
+
+from tiejax.runs.checkpoints import open_checkpoints
+from tiejax.training import Checkpoints, checkpoint
+from tiejax.training.checkpoint import CheckpointMismatch
+from tiejax.tying import Tie
+
+TIES = [Tie("embed/embedding", "head/embedding")]
+
+
+def state(step):
+    """Arrays of several types and shapes, some with random bits, different for every step."""
+    key = jax.random.key(step)
+    params = {"embed": {"embedding": jax.random.normal(key, (40, 33))}, "head": {"bias": jax.random.normal(key, (5,))}}
+    return {"params": params, "count": jnp.int32(step), "half": jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3) * step}
+
+
+def records(step):
+    rows = np.random.default_rng(step).normal(size=(step, 2, 3))
+    rows[0] = np.nan
+    record = {"step": np.arange(step, dtype=np.int32), "distance": rows, "finite": rows > 0}
+    return {"record": record, "exact": {"risk": rows.astype(np.float32)}}
+
+
+def assert_same_checkpoint(found, step):
+    assert found is not None
+    assert found[0] == step
+    assert jax.tree.structure(found[1]) == jax.tree.structure(state(step))
+    assert jax.tree.structure(found[2]) == jax.tree.structure(records(step))
+    for one, other in zip(jax.tree.leaves(found[1:]), jax.tree.leaves((state(step), records(step))), strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A folder with the checkpoints of steps 10 and 20."""
+    folder = tmp_path_factory.mktemp("pair") / "checkpoints"
+    checkpoints = Checkpoints(folder, TIES, pytest.fail)
+    for step in (5, 10, 20):
+        checkpoints.save(step, state(step), records(step))
+    checkpoints.close()
+    return folder
+
+
+def restored(folder, step_saved=None, ties=TIES, like=None):
+    """Restore the newest sound checkpoint; return it, what was said, and the step that was saved and restored thereafter."""
+    said = []
+    checkpoints = open_checkpoints(folder, ties, said.append)
+    try:
+        found = checkpoints.restore(state(0) if like is None else like)
+        if step_saved is not None:
+            checkpoints.save(step_saved, state(step_saved), records(step_saved))
+            assert_same_checkpoint(checkpoints.restore(state(0)), step_saved)
+    finally:
+        checkpoints.close()
+    return found, said
+
+
+def test_checkpoints_keep_the_two_newest(pair, tmp_path):
+    folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
+    assert steps(folder.parent) == [10, 20]
+    found, said = restored(folder)
+    assert_same_checkpoint(found, 20)
+    assert said == []
+    assert not (folder.parent / "damaged").exists()
+
+
+def test_no_checkpoint(tmp_path):
+    assert restored(tmp_path / "checkpoints") == (None, [])
+
+
+def assert_taken_or_left(folder, harmful):
+    """Either the newest as it was saved, in silence; or the one before, as it was saved, and one line on the newest."""
+    found, said = restored(folder)
+    if said:
+        assert len(said) == 1
+        assert len(said[0].splitlines()) == 1
+        assert f"{folder / '20'} is damaged (" in said[0]
+        assert said[0].endswith("; taking the one before it")
+        assert_same_checkpoint(found, 10)
+        assert (folder.parent / "damaged" / "20").is_dir()
+        assert not (folder / "20").exists()
+    else:
+        assert_same_checkpoint(found, 20)
+        assert not harmful
+    return said
+
+
+def parts(pair):
+    return sorted(path.relative_to(pair) for path in (pair / "20").rglob("*") if path.is_file())
+
+
+def test_one_flipped_bit(pair, tmp_path):
+    """In every file of the newest checkpoint; many in the large ones, where orbax alone restores wrong arrays in silence."""
+    rng, said = random.Random(7), []
+    in_arrays, in_facts = (largest(pair / "20" / folder).relative_to(pair) for folder in ("arrays", "facts"))
+    for part in parts(pair):
+        size = (pair / part).stat().st_size
+        many = part in (in_arrays, in_facts)
+        for number in range(40 if many else 3 if size else 0):
+            folder = shutil.copytree(pair, tmp_path / f"{len(said)}" / "checkpoints")
+            flip(folder / part, rng.randrange(8 * size))
+            said.append((part, number, assert_taken_or_left(folder, harmful=False)))
+            shutil.rmtree(folder.parent)
+    reasons = [lines[0] for _, _, lines in said if lines]
+    # Most of the largest file is arrays of random bits, of which none can change without changing a value.
+    assert sum(bool(lines) for part, _, lines in said if part == in_arrays) > 20
+    # Arrays that were read without an error, and were wrong.
+    assert any("the digest of state/" in reason for reason in reasons)
+    assert any("the digest of its facts differs" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "emptied", "deleted", "zeroed"])
+def test_a_broken_file(pair, tmp_path, damage):
+    rng = random.Random(8)
+    for number, part in enumerate(parts(pair)):
+        folder = shutil.copytree(pair, tmp_path / str(number) / "checkpoints")
+        size = (folder / part).stat().st_size
+        if damage == "deleted":
+            (folder / part).unlink()
+        elif damage == "zeroed":
+            (folder / part).write_bytes(bytes(size))
+        else:
+            # The last bytes of a file of arrays may be an index that a later one replaces: half of it is never enough.
+            kept = rng.randrange((size + 1) // 2) if damage == "truncated" else 0
+            (folder / part).write_bytes((folder / part).read_bytes()[:kept])
+        # Nothing can be restored without the arrays and the facts.
+        harmful = part in (largest(pair / "20").relative_to(pair), largest(pair / "20/facts").relative_to(pair))
+        assert_taken_or_left(folder, harmful)
+
+
+def test_one_flipped_bit_of_every_array(tmp_path, monkeypatch):
+    """The digest alone: what is restored is sound to orbax, and differs in the last bit of one array from what was saved."""
+    arrays = len(jax.tree.leaves((state(20), records(20))))
+    digest = checkpoint._digest
+    for wrong in range(arrays):
+        seen = []
+
+        def digest_of_another(array, seen=seen, wrong=wrong):
+            seen.append(None)
+            if len(seen) - 1 != wrong:
+                return digest(array)
+            data = bytearray(array.tobytes())
+            data[-1] ^= 1
+            return digest(np.frombuffer(bytes(data), array.dtype).reshape(array.shape))
+
+        folder = tmp_path / str(wrong) / "checkpoints"
+        checkpoints = Checkpoints(folder, TIES, pytest.fail)
+        checkpoints.save(10, state(10), records(10))
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "_digest", digest_of_another)
+            checkpoints.save(20, state(20), records(20))
+        checkpoints.close()
+        assert len(seen) == arrays
+        assert "the digest of" in assert_taken_or_left(folder, harmful=True)[0]
+
+
+def test_saving_goes_on_after_a_damaged_checkpoint(pair, tmp_path):
+    """Also at the very step that was damaged, which orbax would refuse in silence."""
+    folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
+    largest(folder / "20").unlink()
+    found, said = restored(folder, step_saved=20)
+    assert_same_checkpoint(found, 10)
+    assert len(said) == 1
+    found, said = restored(folder)
+    assert_same_checkpoint(found, 20)
+    assert said == []
+
+
+def test_all_damaged(pair, tmp_path):
+    folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
+    for step in (10, 20):
+        largest(folder / str(step)).unlink()
+    found, said = restored(folder, step_saved=3)
+    assert found is None
+    assert [str(folder / step) in line for step, line in zip(("20", "10"), said, strict=True)] == [True, True]
+    assert said[0].endswith("taking the one before it")
+    assert said[1].endswith("there is none before it")
+    assert steps(folder.parent) == [3]
+
+
+def test_ties_are_saved_beside_the_arrays(pair):
+    facts = json.loads(largest(pair / "20/facts").read_text())
+    assert facts["content"]["ties"] == [dataclasses.asdict(tie) for tie in TIES]
+
+
+OTHER_TIES = [
+    [],
+    [Tie("head/embedding", "embed/embedding")],
+    [Tie("embed/embedding", "head/embedding", transform="transpose")],
+    [*TIES, Tie("head/bias", "embed/bias")],
+]
+
+
+@pytest.mark.parametrize("ties", OTHER_TIES, ids=["none", "reversed", "transposed", "one more"])
+def test_checkpoint_of_other_ties_is_refused_and_kept(pair, tmp_path, ties):
+    folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
+    before = tree(folder)
+    with pytest.raises(CheckpointMismatch, match=r"20 has the ties .*embed/embedding"):
+        restored(folder, ties=ties)
+    assert tree(folder) == before
+    assert not (folder.parent / "damaged").exists()
+
+
+@pytest.mark.parametrize(
+    "like",
+    [
+        {**state(0), "count": jnp.float32(0)},
+        {**state(0), "half": jnp.zeros((3, 2), jnp.bfloat16)},
+        {**state(0), "more": jnp.zeros(3)},
+        {"count": jnp.int32(0)},
+    ],
+    ids=["dtype", "shape", "one more", "fewer"],
+)
+def test_checkpoint_of_other_arrays_is_refused_and_kept(pair, tmp_path, like):
+    folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
+    before = tree(folder)
+    with pytest.raises(CheckpointMismatch, match=r"arrays|array \d+ is"):
+        restored(folder, like=like)
+    assert tree(folder) == before

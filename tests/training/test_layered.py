@@ -1,0 +1,233 @@
+"""Training stacks whose ties change: compact storage against full, moments by hand, bytes and compilations counted."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tiejax import tying
+from tiejax.studies.layer_tying import model as layer_model
+from tiejax.studies.layer_tying.model import STACK
+from tiejax.studies.layer_tying.settings import Settings
+from tiejax.studies.layer_tying.text import BlockBatch
+from tiejax.training.layered import LayeredAdamW, LayeredState, moved, rest_of, stack_of, stack_size_of, with_stack
+
+VOCABULARY, LAYERS = 11, 3
+
+
+def settings_of(**changed):
+    fields = {"layers": LAYERS, "width": 8, "heads": 2, "context": 6, "batch_size": 2, "learning_rate": 0.01, "steps": 8}
+    return Settings(**fields | changed).resolved()
+
+
+def batch_of(number, rows=2, context=6):
+    tokens = np.random.default_rng(number).integers(0, VOCABULARY, (rows, context)).astype(np.uint16)
+    return BlockBatch(tokens, np.ones(rows, np.float32), jax.random.key(number))
+
+
+def build(**changed):
+    return layer_model.build(settings_of(**changed), VOCABULARY, 0, jax.devices()[0])
+
+
+@pytest.fixture(scope="module")
+def compact():
+    return build()
+
+
+@pytest.fixture(scope="module")
+def full():
+    return build(storage="full")
+
+
+def random_choices(number):
+    rng = np.random.default_rng(3)
+    layers = rng.integers(1, LAYERS, number)
+    return [(int(layer), int(rng.integers(0, layer + 1))) for layer in layers]
+
+
+def trained(layered, storage, choices, steps_between=2, gradient="all", rule="resolved"):
+    """Train through changes of ties; return the state on the host, every layer's as it reads it, losses and stack sizes."""
+    ties = tying.start_ties(LAYERS, "independent", rule)
+    state, losses, stack_sizes = layered.start(jax.random.key(5), ties.owner), [], []
+    for number, (layer, choice) in enumerate(choices):
+        before = ties
+        ties = tying.choose(ties, layer, choice, rule)
+        state = layered.move(state, tying.move(before.owner, ties.owner, storage))
+        if number % 2:
+            state = layered.to_device(layered.to_host(state, ties.owner), ties.owner)
+        for extra in range(steps_between):
+            wiring = tying.wiring(ties, storage, gradient, rule)
+            state, loss = layered.step(state, batch_of(number + extra), jax.random.key(0), wiring)
+            losses.append(float(loss))
+        stack_sizes.append(stack_size_of(state.params, STACK))
+    on_host = jax.device_get(state)
+    reads = tying.places(ties.owner, storage)
+    stack, of_stack = jax.tree.map(lambda leaf: leaf[reads], (stack_of(on_host.params, STACK), on_host.of_stack))
+    return LayeredState(with_stack(on_host.params, STACK, stack), of_stack, on_host.of_rest), losses, stack_sizes
+
+
+@pytest.mark.parametrize(("gradient", "rule"), [("all", "resolved"), ("owner", "resolved"), ("owner", "published")])
+def test_compact_storage_is_full_storage_over_50_steps_of_random_ties(compact, full, gradient, rule):
+    choices = [(2, 2), (1, 1), *random_choices(23)]
+    own, losses, stack_sizes = trained(compact, "compact", choices, gradient=gradient, rule=rule)
+    whole, losses_of_full, sizes_of_full = trained(full, "full", choices, gradient=gradient, rule=rule)
+    assert len(losses) == 50
+    assert len(set(stack_sizes)) > 1
+    assert set(sizes_of_full) == {LAYERS}
+    np.testing.assert_allclose(losses, losses_of_full, rtol=1e-6)
+    # A key bias has no gradient but rounding noise, which Adam makes steps of.
+    for state in (own, whole):
+        for stack in (stack_of(state.params, STACK), state.of_stack.mu, state.of_stack.nu):
+            stack["qkv"]["bias"] = np.delete(stack["qkv"]["bias"], np.s_[8:16], axis=-1)
+    for one, other in zip(jax.tree.leaves(own), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 * max(1, np.abs(other).max()))
+
+
+def test_one_compilation_for_a_stack_size_and_none_for_another_pattern(compact, full):
+    choices = random_choices(12)
+    _, _, stack_sizes = trained(compact, "compact", [(2, 2), *choices], steps_between=1)
+    before = compact.compilations
+    assert set(compact.sizes) >= set(stack_sizes)
+    trained(compact, "compact", [(1, 0), *choices[::-1]], steps_between=1)
+    assert compact.compilations == before
+    trained(full, "full", choices, steps_between=1)
+    assert full.compilations == 3  # a step, a loss, a move
+
+
+def test_bytes_are_those_of_the_distinct_layers(compact):
+    trained(compact, "compact", [(1, 0), (2, 0), (1, 1), (2, 2)], steps_between=1)
+    sizes = compact.sizes
+    shapes = jax.eval_shape(
+        layer_model.initial(settings_of(), layer_model.build_model(settings_of(), VOCABULARY)),
+        jax.random.key(0),
+        jnp.arange(1),
+    )
+    layer = sum(leaf.size for leaf in jax.tree.leaves(stack_of(shapes, STACK)))
+    rest = sum(leaf.size for leaf in jax.tree.leaves(shapes)) - layer - VOCABULARY * 8  # the output table is the input table
+    for number in (1, 2, 3):
+        assert sizes[number].parameters == rest + number * layer
+        assert sizes[number].parameter_bytes == 4 * (rest + number * layer)
+        assert sizes[number].optimizer_bytes == 8 * (rest + number * layer) + 4 * (number + 1)  # and the step counts
+    # A step holds parameters, gradients and both moments of a layer more.
+    assert sizes[3].peak_bytes - sizes[2].peak_bytes >= 4 * 3 * layer
+    # A change from 2 layers to 3 holds both stacks, with their moments and counts, and the rest once.
+    assert sizes[2].move_bytes == 12 * (rest + (2 + 3) * layer) + 4 * (1 + 2 + 3)
+
+
+def test_a_gradient_of_48_uses_of_8_layers_is_not_held_use_by_use():
+    settings = settings_of(layers=48, width=32, heads=2, context=4, batch_size=1)
+    layered = layer_model.build(settings, VOCABULARY, 0, jax.devices()[0])
+    owner = tying.static_map("cycle", 48, 8)
+    state = layered.start(jax.random.key(0), owner)
+    wiring = tying.wiring(tying.LayerTies(owner, np.ones(48, bool), owner), "compact", "all", "resolved")
+    layered.visit(state, batch_of(0, 1, 4), jax.random.key(0), wiring)
+    size = layered.sizes[8]
+    layer = sum(leaf.nbytes for leaf in jax.tree.leaves(stack_of(state.params, STACK))) // 8
+    temporaries = size.peak_bytes - size.parameter_bytes - size.optimizer_bytes
+    # Gradients of the 8 layers and what one layer needs at a time; those of all uses would be 48 layers.
+    assert temporaries < 24 * layer
+
+
+def hand_made(stack_size):
+    """A state whose place p holds 10 p in its weights, 10 p + 1 and + 2 in its moments, p in its count."""
+    numbers = jnp.arange(stack_size, dtype=jnp.float32) * 10
+    params = {"embed": {"embedding": jnp.ones(2)}, "encoder": {"layers": {"w": numbers[:, None]}}}
+    of_stack = optax.ScaleByAdamState(jnp.arange(stack_size), {"w": numbers[:, None] + 1}, {"w": numbers[:, None] + 2})
+    return LayeredState(params, of_stack, None)
+
+
+@pytest.mark.parametrize(
+    ("storage", "moments", "weights", "mu", "count"),
+    [
+        # Layer 2 was a copy of 0 and separates: it takes the weights of place 0, and its moments or none.
+        ("compact", "copy", [0, 10, 0], [1, 11, 1], [0, 1, 0]),
+        ("compact", "zero", [0, 10, 0], [1, 11, 0], [0, 1, 0]),
+        ("full", "copy", [0, 10, 0, 30], [1, 11, 1, 31], [0, 1, 0, 3]),
+        ("full", "zero", [0, 10, 0, 30], [1, 11, 0, 31], [0, 1, 0, 3]),
+    ],
+)
+def test_a_layer_that_separates_starts_from_what_it_read(storage, moments, weights, mu, count):
+    before, after = tying.check_owner([0, 1, 0, 0]), tying.check_owner([0, 1, 2, 0])
+    source, separated = tying.move(before, after, storage)
+    state = hand_made(2 if storage == "compact" else 4)
+    stack, of_stack = moved(stack_of(state.params, STACK), state.of_stack, jnp.asarray(source), jnp.asarray(separated), moments)
+    assert stack["w"][:, 0].tolist() == weights
+    assert of_stack.mu["w"][:, 0].tolist() == mu
+    assert of_stack.count.tolist() == count
+
+
+def test_adamw_is_optax_with_clipping_and_counts_of_its_own_for_each_place(x64):
+    rng = np.random.default_rng(0)
+    params = {"embed": jnp.asarray(rng.normal(size=(3, 2))), "encoder": {"layers": {"w": jnp.asarray(rng.normal(size=(2, 4)))}}}
+    optimizer = LayeredAdamW(0.1, 0.3, 0.5, STACK)
+    theirs = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(0.1, weight_decay=0.3))
+    state, expected, opt_state = optimizer.init(params), params, theirs.init(params)
+    ones = jnp.ones(2, jnp.int32)
+    for _ in range(4):
+        grads = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), params)
+        state = optimizer.update(grads, state, ones)
+        updates, opt_state = theirs.update(grads, opt_state, expected)
+        expected = optax.apply_updates(expected, updates)
+    for own, other in zip(jax.tree.leaves(state.params), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-12)
+    assert state.of_stack.count.tolist() == [4, 4]
+
+    # Applied twice, once, never: the same direction, and the untouched place keeps its state to the bit.
+    grads = {"embed": jnp.zeros((3, 2)), "encoder": {"layers": {"w": jnp.full((2, 4), 0.1)}}}
+    once = optimizer.update(grads, state, ones)
+    other = optimizer.update(grads, state, jnp.array([2, 0], jnp.int32))
+    start, single, chosen = (stack_of(each.params, STACK)["w"] for each in (state, once, other))
+    np.testing.assert_allclose(chosen[0] - start[0], 2 * (single[0] - start[0]), rtol=1e-12)
+    np.testing.assert_array_equal(chosen[1], start[1])
+    assert other.of_stack.count.tolist() == [5, 4]
+    np.testing.assert_array_equal(other.of_stack.mu["w"][1], state.of_stack.mu["w"][1])
+
+
+def test_frozen_layers_stay_as_they_started_and_others_train(compact):
+    ties = tying.choose(tying.start_ties(LAYERS, "frozen-random", "published"), 2, 2, "published")
+    state = compact.start(jax.random.key(1), ties.owner)
+    before = jax.device_get(stack_of(state.params, STACK))
+    wiring = tying.wiring(ties, "compact", "owner", "published")
+    state, _ = compact.step(state, batch_of(0), jax.random.key(0), wiring)
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(jax.device_get(stack_of(state.params, STACK))), strict=True):
+        np.testing.assert_array_equal(old[1], new[1])
+        assert not np.array_equal(old[0], new[0])
+        assert not np.array_equal(old[2], new[2])
+
+
+@pytest.mark.parametrize(("owner", "written"), [([0, 1, 0], [0, 1, 0]), ([0, 0, 1], [0, 1, 1])])
+def test_to_host_writes_out_every_layer_and_to_device_takes_it_back(compact, owner, written):
+    """In the second layer 1 owns the weights that layer 2 alone reads, as the published rule can leave it."""
+    owner = np.array(owner, np.int32)
+    state = compact.start(jax.random.key(2), owner)
+    on_host = compact.to_host(state, owner)
+    for small, large in zip(
+        jax.tree.leaves(stack_of(state.params, STACK)), jax.tree.leaves(stack_of(on_host.params, STACK)), strict=True
+    ):
+        np.testing.assert_array_equal(large, np.asarray(small)[written])
+    for one, other in zip(jax.tree.leaves(compact.to_device(on_host, owner)), jax.tree.leaves(state), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_layer_starts_the_same_whatever_others_there_are(compact):
+    own = compact.start(jax.random.key(3), tying.check_owner([0, 1, 2]))
+    two = compact.start(jax.random.key(3), tying.check_owner([0, 0, 2]))
+    for three, pair in zip(
+        jax.tree.leaves(stack_of(own.params, STACK)), jax.tree.leaves(stack_of(two.params, STACK)), strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(three)[[0, 2]], pair)
+    np.testing.assert_array_equal(own.params["embed"]["embedding"], two.params["embed"]["embedding"])
+
+
+def test_the_stack_is_where_its_path_says():
+    params = {"a": {"b": {"stack": {"w": jnp.zeros((3, 2))}, "c": jnp.ones(1)}}, "d": jnp.ones(2)}
+    assert stack_size_of(params, "a/b/stack") == 3
+    other = with_stack(params, "a/b/stack", {"w": jnp.ones((4, 2))})
+    assert (stack_size_of(params, "a/b/stack"), stack_size_of(other, "a/b/stack")) == (3, 4)
+    without = {"a": {"b": {"stack": None, "c": 0}}, "d": 0}
+    assert jax.tree.structure(rest_of(other, "a/b/stack")) == jax.tree.structure(without)
+    # The optimizer finds it there: every place has a step count of its own.
+    state = LayeredAdamW(0.1, 0.0, 1.0, "a/b/stack").init(params)
+    assert state.of_stack.count.shape == (3,)
+    assert state.of_rest.count.shape == ()

@@ -1,0 +1,35 @@
+"""Checkpoints with an input and an output table, written for tests of their diagnosis."""
+
+import json
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from tiejax.studies.diagnosis.checkpoint import diagnose_checkpoint
+from tiejax.studies.diagnosis.settings import Settings
+
+NAMES = "model.embed_tokens.weight", "lm_head.weight"
+
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "<b>", "on", "."]
+
+
+def pair(rows=40, width=4, noise=0.3):
+    """Two tables that have a part in common."""
+    random = np.random.default_rng(0)
+    first = random.normal(size=(rows, width))
+    second = first @ random.normal(size=(width, width)) + noise * random.normal(size=(rows, width)) + 0.5
+    return first.astype(np.float32), second.astype(np.float32)
+
+
+def make(folder, tensors, file="model.safetensors", tokens=None, **config):
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, folder / file)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"} | config))
+    if tokens:
+        (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    return folder
+
+
+def results_of(folder, **options):
+    """Return what results.json and metrics.npz of a checkpoint's diagnosis say."""
+    return diagnose_checkpoint(Settings(checkpoint=str(folder), **options).resolved())

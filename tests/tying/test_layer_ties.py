@@ -1,0 +1,38 @@
+"""Ties while an agent chooses them, and what a step is told of them; against lists written by hand."""
+
+import numpy as np
+
+from tiejax import tying
+
+
+def test_starts():
+    tied = tying.start_ties(3, "tied", "resolved")
+    assert (tied.owner.tolist(), tied.trains.tolist(), tied.observation.tolist()) == ([0, 0, 0], [True] * 3, [0, 0, 0])
+    own = tying.start_ties(3, "independent", "resolved")
+    assert (own.owner.tolist(), own.trains.tolist(), own.observation.tolist()) == ([0, 1, 2], [True] * 3, [0, 1, 2])
+    frozen = tying.start_ties(3, "frozen-random", "published")
+    # The agent is told of copies that there are not.
+    assert (frozen.owner.tolist(), frozen.trains.tolist(), frozen.observation.tolist()) == (
+        [0, 1, 2],
+        [True, False, False],
+        [0, 0, 0],
+    )
+
+
+def test_resolved_ties_of_a_frozen_start():
+    ties = tying.choose(tying.start_ties(3, "frozen-random", "resolved"), 2, 1, "resolved")
+    # 2 reads the frozen layer 1, and does not thaw it; of 1 nothing has been chosen yet.
+    wiring = tying.wiring(ties, "compact", "all", "resolved")
+    assert (wiring.reads.tolist(), wiring.sends.tolist(), wiring.trained.tolist()) == ([0, 1, 1], [True, False, False], [1, 0])
+    assert ties.observation.tolist() == [0, 0, 1]
+
+
+def test_wiring_of_full_and_compact_storage():
+    owner = tying.check_owner([0, 0, 2, 0])
+    ties = tying.LayerTies(owner, np.ones(4, bool), owner)
+    full, compact = (tying.wiring(ties, storage, "owner", "resolved") for storage in ("full", "compact"))
+    assert (full.reads.tolist(), full.trained.tolist()) == ([0, 0, 2, 0], [1, 0, 1, 0])
+    assert (compact.reads.tolist(), compact.trained.tolist()) == ([0, 0, 1, 0], [1, 1])
+    assert full.sends.tolist() == compact.sends.tolist() == [True, False, True, False]
+    assert tying.wiring(ties, "compact", "all", "resolved").sends.tolist() == [True] * 4
+    assert {leaf.dtype for leaf in (*full, *compact)} == {np.dtype(np.int32), np.dtype(bool)}

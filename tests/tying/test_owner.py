@@ -1,0 +1,82 @@
+"""Owner vectors: what is one, choices and how ties resolve, places in the stack; against lists written by hand."""
+
+import numpy as np
+import pytest
+
+from tiejax import tying
+
+
+@pytest.mark.parametrize(
+    ("before", "layer", "choice", "after"),
+    [
+        ([0, 1, 2, 3], 2, 1, [0, 1, 1, 3]),
+        ([0, 1, 1, 3], 3, 2, [0, 1, 1, 1]),  # the copy of a copy has its owner
+        ([0, 1, 1, 1], 1, 0, [0, 0, 0, 0]),  # copies of a layer that becomes a copy follow it
+        ([0, 0, 0, 0], 2, 2, [0, 0, 2, 0]),  # independent, alone
+        ([0, 1, 1, 3], 2, 2, [0, 1, 2, 3]),
+        ([0, 1, 2, 3], 3, 3, [0, 1, 2, 3]),  # it is independent already
+        ([0, 0, 2, 2], 3, 2, [0, 0, 2, 2]),  # it is a copy of that already
+    ],
+)
+def test_ties_resolve(before, layer, choice, after):
+    assert tying.choose_owner(tying.check_owner(before), layer, choice).tolist() == after
+
+
+def test_a_later_layer_cannot_be_copied():
+    with pytest.raises(tying.TieError, match="layer 1 of 3 cannot copy layer 2"):
+        tying.choose_owner(tying.independent(3), 1, 2)
+
+
+def test_random_choices_keep_every_owner_its_own():
+    rng = np.random.default_rng(1)
+    owner = tying.independent(6)
+    for _ in range(300):
+        layer = int(rng.integers(1, 6))
+        owner = tying.choose_owner(owner, layer, int(rng.integers(0, layer + 1)))
+        np.testing.assert_array_equal(tying.check_owner(owner), owner)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "storage", "source", "separated"),
+    [
+        ([0, 1, 1, 3], [0, 1, 1, 1], "compact", [0, 1], [False, False]),
+        ([0, 1, 1, 3], [0, 1, 2, 3], "compact", [0, 1, 1, 2], [False, False, True, False]),
+        ([0, 0, 2, 2], [0, 0, 0, 0], "compact", [0], [False]),
+        ([0, 0, 2, 2], [0, 0, 2, 3], "full", [0, 1, 2, 2], [False, False, False, True]),
+        ([0, 1, 2, 3], [0, 1, 2, 0], "full", [0, 1, 2, 3], [False] * 4),
+        # By the published rule layer 2's weights stay in use when it has others: it owns nothing, and is not lost.
+        ([0, 1, 2, 2], [0, 1, 0, 2], "compact", [0, 1, 2], [False] * 3),
+    ],
+)
+def test_moves(before, after, storage, source, separated):
+    found = tying.move(np.array(before, np.int32), np.array(after, np.int32), storage)
+    assert found.source.tolist() == source
+    assert found.separated.tolist() == separated
+
+
+def test_first_uses():
+    np.testing.assert_array_equal(
+        tying.first_uses(tying.check_owner([0, 0, 2, 2, 0, 5])), [True, False, True, False, False, True]
+    )
+    assert tying.sends_gradient(owner, "all").tolist() == [True] * 6
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"),
+    [
+        ([0, 2, 2], "layer 1 cannot copy layer 2"),
+        ([0, -1], "layer 1 cannot copy layer -1"),
+        ([0, 0, 1], "layer 2 copies layer 1, which is itself a copy of 0"),
+        ([], "a vector of one layer index per layer"),
+        (np.array([0.0, 1.0]), "a vector of one layer index per layer"),
+        (np.array([[0, 1]]), "a vector of one layer index per layer"),
+    ],
+)
+def test_owner_vectors_that_make_no_sense(owner, words):
+    with pytest.raises(tying.TieError, match=words):
+        tying.check_owner(owner)
+
+
+def test_owners_are_int32():
+    assert tying.check_owner([0, 1]).dtype == np.int32
+    assert tying.independent(3).tolist() == [0, 1, 2]

@@ -1,0 +1,124 @@
+"""How the input and output tables of an untied checkpoint relate, and which tokens' two roles part most."""
+
+from typing import Any
+
+import numpy as np
+
+from tiejax.geometry import alignment, published
+from tiejax.geometry.canonical_correlations import canonical_correlations, largest_chance
+from tiejax.geometry.cross_products import CrossProducts, cross_products, swapped
+from tiejax.geometry.neighbours import Overlap, neighbour_overlap
+from tiejax.geometry.table_rows import row_blocks
+from tiejax.hub.families import Tables
+from tiejax.hub.tables import HubTable
+from tiejax.hub.tokens import Tokens, text_of
+from tiejax.studies.diagnosis.settings import Settings
+from tiejax.studies.diagnosis.token_ranks import Ranked
+from tiejax.studies.diagnosis.watched import Tell, watch
+
+SCORED = 65_536  # tokens on which alignments are scored; the maps are fitted to all
+FREQUENT = 10_000  # among so many of the first ranks the tokens are looked for whose roles differ most
+SHOWN = 20
+
+Arrays = dict[str, np.ndarray]  # of metrics.npz, by name
+
+
+def relate(tables: Tables, settings: Settings, tell: Tell) -> tuple[dict[str, Any], Arrays]:
+    """Return how the two tables relate, as results.json has it, and cosines by token and canonical correlations."""
+    assert tables.output is not None
+    first, second, rows = tables.input, tables.output, tables.input.shape[0]
+    widths = first.shape[1], second.shape[1]
+    x, y = watch(tell, "products of the tables", 2 * rows, first, second)
+    products = cross_products(x, y)
+    scored = np.arange(rows)
+    if rows > SCORED:
+        scored = np.sort(np.random.default_rng(settings.seed).choice(rows, SCORED, replace=False))
+    arrays = _mapped(first, second, scored, products, tell)
+    least_squares = {name: _mean(arrays[f"cosine_{name}"]) for name in ("from_input", "from_output")}
+    chance = {name: alignment.least_squares_chance(rows, width) for name, width in zip(least_squares, widths, strict=True)}
+    overlap = _overlap(first, second, settings, tell)
+    identity = None
+    if widths[0] == widths[1]:
+        arrays["cosine_as_is"] = alignment.token_cosines(*watch(tell, "cosines", 2 * rows, first, second))
+        identity = _mean(arrays["cosine_as_is"])
+    correlations, marks = arrays["canonical"], published.OLMO_1B
+    lowest = min((score for score in least_squares.values() if score is not None), default=None)
+    return {
+        "alignment": {
+            "identity": identity,
+            "procrustes": _mean(arrays["cosine_procrustes"]),
+            "least_squares": least_squares,
+            "chance": chance,
+            "scored": len(scored),
+        },
+        "neighbours": overlap._asdict(),
+        "canonical": {
+            "mean": float(correlations.mean()),
+            "number": len(correlations),
+            "largest_by_chance": largest_chance(rows, *widths),
+        },
+        "published": marks,
+        "standing": published.standing(
+            lowest, overlap.estimate, marks["least_squares"], marks["neighbour_overlap"], max(chance.values())
+        ),
+    }, arrays
+
+
+def _mapped(first: HubTable, second: HubTable, scored: np.ndarray, products: CrossProducts, tell: Tell) -> Arrays:
+    """Return cosines of the scored tokens under every map, and the canonical correlations, by their names in metrics.npz."""
+    phase = "maps between the tables"  # the widest tables spend minutes on these four
+    turned = alignment.mapped_cosines(first, second, scored, products, orthogonal=True)
+    tell(phase, 1, 4)
+    from_input = alignment.mapped_cosines(first, second, scored, products)
+    tell(phase, 2, 4)
+    from_output = alignment.mapped_cosines(second, first, scored, swapped(products))
+    tell(phase, 3, 4)
+    correlations = canonical_correlations(first, second, products)
+    tell(phase, 4, 4)
+    return {
+        "cosine_from_input": from_input,
+        "cosine_from_output": from_output,
+        "cosine_procrustes": turned,
+        "scored": scored,
+        "canonical": correlations,
+    }
+
+
+def _overlap(first: HubTable, second: HubTable, settings: Settings, tell: Tell) -> Overlap:
+    """Return how many nearest neighbours tokens have in common in the two tables."""
+    rows, width = first.shape[0], max(first.shape[1], second.shape[1])
+    k, queries = min(settings.neighbours, rows - 1), min(settings.sample, rows)
+    reading = 2 * (queries + rows * len(list(row_blocks(queries, 4 * width))))
+    x, y = watch(tell, "neighbours", reading, first, second)
+    return neighbour_overlap(x, y, k, settings.sample, settings.seed)
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(np.nanmean(values, dtype=np.float64)) if not np.isnan(values).all() else None
+
+
+def parting_tokens(arrays: Arrays, ranked: Ranked, tokens: Tokens | None) -> dict[str, list[dict[str, Any]]]:
+    """Return, of the frequent tokens that were scored, those whose two roles are farthest apart and nearest.
+
+    By the mean of the two least-squares cosines.
+    """
+    scored, as_is = arrays["scored"], arrays.get("cosine_as_is")
+    cosines = (arrays["cosine_from_input"] + arrays["cosine_from_output"]) / 2
+    candidates = (ranked.ranks[scored] <= FREQUENT) & ranked.counted[scored] & ~np.isnan(cosines)
+    order = np.flatnonzero(candidates)[np.argsort(cosines[candidates], kind="stable")].tolist()
+    shown = min(SHOWN, len(order) // 2)
+
+    def row(place: int) -> dict[str, Any]:
+        token = int(scored[place])
+        return {
+            "id": token,
+            "text": text_of(tokens, token) if tokens else "",
+            "rank": int(ranked.ranks[token]),
+            "count": int(ranked.counts[token]) if ranked.counts is not None else None,
+            "norm_input": float(arrays["norm_input"][token]),
+            "norm_output": float(arrays["norm_output"][token]),
+            "cosine": float(cosines[place]),
+            "cosine_as_is": float(as_is[token]) if as_is is not None else None,
+        }
+
+    return {"apart": [row(place) for place in order[:shown]], "near": [row(place) for place in order[::-1][:shown]]}

@@ -1,0 +1,53 @@
+"""The files that each model leaves in the run directory: its weights and its records."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors.flax
+
+from tiejax import tying
+from tiejax.settings.command_line import BadInput
+from tiejax.studies.layer_tying.model import STACK, TIED_PATHS
+from tiejax.studies.layer_tying.records import Records
+from tiejax.training.layered import stack_of, with_stack
+
+
+def weights_file(params: Any, owner: np.ndarray) -> bytes:
+    """Return a safetensors file of parameters with a place for every layer: distinct arrays once, and in its metadata the ties.
+
+    Metadata: `owner`, the layer whose weights each layer has; `places`, its place in the stack that is saved; `tied`, the pair
+    of tables that are one.
+    """
+    # As `to_device` takes a state of the host, so that it holds whatever rule the ties are by.
+    stack = jax.tree.map(lambda leaf: leaf[np.unique(owner)], stack_of(params, STACK))
+    leaves = jax.tree_util.tree_leaves_with_path(with_stack(params, STACK, stack))
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): jax.numpy.asarray(leaf) for path, leaf in leaves}
+    facts = {"owner": owner.tolist(), "places": tying.places(owner, "compact").tolist(), "tied": TIED_PATHS}
+    content: bytes = safetensors.flax.save(named, {name: json.dumps(value) for name, value in facts.items()})
+    return content
+
+
+def records_file(records: Records) -> bytes:
+    """Return the records of a model as an .npz file."""
+    buffer = io.BytesIO()
+    arrays = {f"{group}/{name}": values for group, fields in records.items() for name, values in fields.items()}
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def read_records(path: Path) -> Records:
+    """Return the records of a model from an .npz file; raises BadInput if it is damaged."""
+    records: Records = {}
+    try:
+        with np.load(path) as arrays:
+            for key, values in arrays.items():
+                group, _, name = key.partition("/")
+                records.setdefault(group, {})[name] = values
+    except (OSError, ValueError, zipfile.BadZipFile):
+        raise BadInput(f"--resume: {path} is damaged; remove it, and that model is trained again") from None
+    return records

@@ -1,0 +1,28 @@
+"""The page of an untying run of EXor, from the body of results.json."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tiejax.reporting import untie_curve
+from tiejax.reporting.sections import model_words
+
+
+def page(
+    results: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    settings_text: str,
+    facts: Mapping[str, Any],
+    pictures: Sequence[tuple[str, Path]],
+) -> str:
+    """Return the HTML page of a run. settings: resolved; facts: environment.json; pictures: captions and PNG files."""
+    model = results["model"]
+    setting = {
+        "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
+        "model": model_words(results),
+        "Bayes": f"cross-entropy {results['bayes']['cross_entropy']:.4f} nats on the training split",
+        "final": "exact cross-entropy and distances after the last step; relative distances: over the mean distance between "
+        "spellings of 0 and spellings of 1 in the same table",
+    }
+    title = f"EXor, {results['variant']}: tied, then untied, {model['architecture']} {model['size']}"
+    return untie_curve.render(title, setting, results, settings, settings_text, facts, pictures)
