@@ -7,7 +7,7 @@ from corpora import ROOT
 from processes import start_python
 
 from tiejax.text import corpus, tokenizer
-from tiejax.text.records import Sequences
+from tiejax.text.array_records import Sequences
 from tiejax.text.sentences import Prepared
 
 SETTINGS = {"tokenizer": None, "vocab_size": 120, "max_length": 12, "min_length": 6}

@@ -75,7 +75,12 @@ LEFT_OUT = (
     "checkpoint",
     "out",
     "kind",
-    "bytes",
+    # What follows from times: layer tying compares methods at equal time as well.
+    "seconds_per_step",
+    "equal_time_s",
+    "equal_time_step",
+    "equal_time_loss",
+    "equal_time_perplexity",
 )
 
 
@@ -126,27 +131,33 @@ def kill(words: list[str], environment: dict[str, str], out: Path) -> None:
     process.wait()
 
 
-def renamed(value: Any) -> Any:
-    """Read a value of results.json by today's names, without what is left out."""
+def renamed(value: Any, within: str = "") -> Any:
+    """Read a value of results.json by today's names, without what is left out; `within`: the key that it has."""
     if isinstance(value, dict):
-        return {RENAMED.get(key, key): renamed(item) for key, item in value.items() if key not in LEFT_OUT}
+        # The bytes of a prepared text hold its manifest.
+        left_out = (*LEFT_OUT, "bytes") if within == "data" else LEFT_OUT
+        return {RENAMED.get(key, key): renamed(item, key) for key, item in value.items() if key not in left_out}
     if isinstance(value, str):
         for old, new in REWORDED.items():
             value = re.sub(rf"\b{old}\b", new, value)
-    return [renamed(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [renamed(item) for item in value if not (isinstance(item, dict) and "equal-time" in str(item.get("id")))]
+    return value
 
 
 def compare(before: Path, after: Path, only: list[str] | None = None) -> list[str]:
     """Return a line for everything that differs."""
     found = []
-    for folder in sorted(path for path in before.iterdir() if path.is_dir() and path.name in (only or [path.name])):
-        name, other = folder.name, after / folder.name
-        if not (other / "results.json").exists():
-            found.append(f"{name}: no results in {after}")
+    for name in only or [*RUNS, *(f"diagnosed_{name}" for name in DIAGNOSED)]:
+        folder, other = before / name, after / name
+        if missing := [side for side in (folder, other) if not (side / "results.json").exists()]:
+            found += [f"{name}: no results in {side.parent}" for side in missing]
             continue
         results = [renamed(json.loads((each / "results.json").read_text())) for each in (folder, other)]
         found += [f"{name}: results {line}" for line in differing(*results)]
-        if (folder / "metrics.npz").exists():
+        if (folder / "metrics.npz").exists() != (other / "metrics.npz").exists():
+            found.append(f"{name}: only one has metrics.npz")
+        elif (folder / "metrics.npz").exists():
             with np.load(folder / "metrics.npz") as old, np.load(other / "metrics.npz") as new:
                 arrays = {RENAMED.get(key, key): value for key, value in old.items() if key not in LEFT_OUT}
                 others = {RENAMED.get(key, key): value for key, value in new.items() if key not in LEFT_OUT}

@@ -2,8 +2,8 @@ from .studies.diagnosis.library import diagnose as diagnose
 from .training.ensemble import Ensemble as Ensemble
 from .training.ensemble import EnsembleState as EnsembleState
 from .training.ensemble import Recorder as Recorder
+from .training.loop import train as train
 from .training.phases import Phase as Phase
-from .training.run import train as train
 from .tying.errors import TieError as TieError
 from .tying.store import equal_leaves as equal_leaves
 from .tying.store import store as store

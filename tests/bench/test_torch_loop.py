@@ -10,6 +10,8 @@ from tiejax.bench.settings import ExorBench
 from tiejax.bench.torch_loop import Model, Visits, torch_loop
 from tiejax.studies.exor import task
 
+pytestmark = pytest.mark.parity
+
 
 def test_a_visit_is_a_training_string_with_one_masked_bit():
     exor = task.EXor()

@@ -11,6 +11,8 @@ from scipy import stats
 torch = pytest.importorskip("torch")
 import torch_reference  # noqa: E402 - only once torch is known to be there
 
+pytestmark = pytest.mark.parity
+
 TOKENS = published.random_tokens(8)
 
 

@@ -13,6 +13,8 @@ from tiejax.text.twins import Twins
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.parity
+
 SIZE, WIDTH, HEADS, HIDDEN, LAYERS, LENGTH = 60, 16, 4, 32, 3, 32
 TIES = [tying.Tie("embed/embedding", "head/embedding")]
 

@@ -1,7 +1,7 @@
 """How a report begins: sentences by verdict, and the count of the verdicts."""
 
 from tiejax.reporting import untie_curve
-from tiejax.reporting.finding import Clause, finding, sentence, tally
+from tiejax.reporting.finding import Clause, sentence, tally
 
 RAIN = Clause("rain", "it rains {size} mm", "it is drier by {size} mm", "whether it rains")
 WIND = Clause("wind", "the wind blows", "the wind rests", "whether the wind blows")
@@ -44,7 +44,6 @@ def test_verdicts_are_counted():
     assert tally([row("rain", "undecided")]) == "The one claim is undecided."
     claims = [row("rain", "undecided"), row("wind", "supported"), row("snow", "supported")]
     assert tally(claims) == "Of 3 claims, 2 supported, 1 undecided."
-    assert finding(claims, ["snow", "hail"]) == ["Supported: snow is there. (mm: -0.25, adjusted p 0.01)", tally(claims)]
 
 
 def test_an_untie_curve_answers_by_policy():

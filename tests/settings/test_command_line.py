@@ -258,37 +258,9 @@ def test_doses_are_conditions_with_every_seed(here):
     config = read("--doses", "[.5,.9]", "--seeds", "[4,2]")
     assert [task.zero for task in config.tasks] == [(0.5, 0.5), (0.9, pytest.approx(0.1))]
     assert [task.one for task in config.tasks] == [(0.5, 0.5)] * 2
-    assert config.members == [(0, 4), (0, 2), (1, 4), (1, 2)]
+    assert config.seeds_by_condition == [(0, 4), (0, 2), (1, 4), (1, 2)]
     assert config.variant_name == "doses"
     assert Path(config.out).name == "doses-transformer-small"
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("", ("name a benchmark", "exor, text")),
-        ("layer", ("name a benchmark", "got layer")),
-        ("exor --seeds []", ("--seeds",)),
-        ("exor --seeds [0]", ("--seeds", "at least 1")),
-        ("exor --repeats 4", ("--repeats", "at least 5")),
-        ("exor --engines [fast,slow]", ("--engines", "slow")),
-        ("exor --size large", ("--size", "small, medium")),
-        ("exor --seconds 0", ("--seconds", "above 0")),
-        ("exor --repeat 9", ("--repeat", "--repeats")),
-        ("exor --out files/some_file/x", ("--out", "cannot be written")),
-        ("text --forms [packed,tight]", ("--forms", "tight")),
-        ("text --repeats 1", ("--repeats", "at least 5")),
-        ("text --corpus nothing.txt", ("--corpus nothing.txt",)),
-    ],
-)
-def test_bad_input_of_the_benchmark(here, line, words):
-    before = tree(here)
-    ended = end(start_python(SCRIPT.parent / "bench.py", *line.split(), cwd=here))
-    assert (ended.status, ended.out) == (2, "")
-    assert len(ended.err.splitlines()) == 1, ended.err
-    for word in words:
-        assert word in ended.err
-    assert tree(here) == before
 
 
 def test_every_config_file_can_be_read(here):

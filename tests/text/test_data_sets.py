@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from corpora import ROOT, closed_port, python, refused, serving, write
 
 from tiejax.text import corpus
-from tiejax.text.records import without_progress_bar
+from tiejax.text.array_records import without_progress_bar
 
 
 class Fables(tfds.core.GeneratorBasedBuilder, skip_registration=True):

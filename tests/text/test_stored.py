@@ -11,8 +11,8 @@ from prepared_text import SETTINGS, by_loop, child, listed
 from processes import end, tree
 
 from tiejax.text import sentences
+from tiejax.text.array_records import SPLITS
 from tiejax.text.errors import CorpusError
-from tiejax.text.records import SPLITS
 
 # Once.
 

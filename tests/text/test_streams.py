@@ -15,8 +15,8 @@ from corpora import SHARED
 
 from tiejax.text import streams
 from tiejax.text import tokenizer as tokenization
+from tiejax.text.array_records import SPLITS
 from tiejax.text.errors import CorpusError
-from tiejax.text.records import SPLITS
 
 WIKITEXT, GPT2 = SHARED / "wikitext-2", SHARED / "gpt2"
 END = "<|endoftext|>"

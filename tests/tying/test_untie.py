@@ -260,23 +260,6 @@ def test_a_state_that_counts_for_all_leaves_cannot_restart_one():
         tying.untie(optax.sgd(1e-2, momentum=0.9), stored, opt_state, TIES)
 
 
-def test_phases():
-    def on(phase, until=8):
-        single = [phase.on(step) for step in range(until)]
-        traced = [bool(training.phases.phases_on([phase], jnp.int32(step))[0]) for step in range(until)]
-        assert single == traced
-        return "".join("+" if value else "-" for value in single)
-
-    assert on(training.Phase()) == "++++++++"
-    assert on(training.Phase(0, 0)) == "--------"
-    assert on(training.Phase(0, 3)) == "+++-----"
-    assert on(training.Phase(3)) == "---+++++"
-    assert on(training.Phase(5, 2)) == "++---+++"
-    assert [training.Phase(*steps).starts_equal for steps in ((0, 0), (0, 3), (3,), (5, 2))] == [True, True, False, True]
-    with pytest.raises(ValueError, match="from step 3 until step 3"):
-        training.Phase(3, 3)
-
-
 ENDS = [(0, "copy"), (7, "copy"), (10, "zero"), (13, "zero-keep-count"), (13, "split"), (training.NEVER, "copy")]
 PHASES = [training.Phase(0, end, policy) for end, policy in ENDS]
 

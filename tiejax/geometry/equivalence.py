@@ -115,7 +115,7 @@ def semantic_distance(
     position: Integer[np.ndarray, "contexts"],
     pair: Pair,
     weight: Float[np.ndarray, "contexts"] | None = None,
-    known: Float[np.ndarray, "contexts vocabulary"] | None = None,
+    predicted: Float[np.ndarray, "contexts vocabulary"] | None = None,
     block: int = BLOCK,
 ) -> Semantic:
     r"""Measure how much swapping one symbol for the other in the input changes the predictions elsewhere.
@@ -123,7 +123,7 @@ def semantic_distance(
         D_s = sum_c w_c (1 / n_c) sum_{i: c_i in {s1, s2}} JS[p(. | c), p(. | c with c_i swapped)] / sum_c w_c
 
     over the contexts c that hold s1 or s2 at n_c > 0 places i, the asked one excluded. weight: w, the probability of each
-    context (default: equal). known: predictions of the contexts, if the caller has them. Nats, 0 to ln 2.
+    context (default: equal). predicted: predictions of the contexts, if the caller has them. Nats, 0 to ln 2.
     """
     check_pair(pair)
     weight = normalised(weight, len(tokens))
@@ -134,12 +134,12 @@ def semantic_distance(
     share = weight[row] / occurrences[row]
     if not share.sum() > 0:
         return Semantic(math.nan, (contexts[0], contexts[1]))
-    known = predictions(predict, tokens, position, block) if known is None else known
+    predicted = predictions(predict, tokens, position, block) if predicted is None else predicted
     total = 0.0
     for start in range(0, len(row), block):
         part = slice(start, start + block)
         changed = predictions(predict, swapped[part], position[row[part]], block)
-        total += float(share[part] @ jensen_shannon(known[row[part]], changed))
+        total += float(share[part] @ jensen_shannon(predicted[row[part]], changed))
     return Semantic(total / float(share.sum()), (contexts[0], contexts[1]))
 
 
@@ -222,16 +222,16 @@ def equivalence(
     if (states is None) != (table is None):
         raise ValueError("states, table: give both or neither")
     weight = normalised(weight, len(tokens))
-    known = predictions(predict, tokens, position, block)
+    predicted = predictions(predict, tokens, position, block)
     for pair in pairs:
-        check_pair(pair, known.shape[1])
+        check_pair(pair, predicted.shape[1])
     rows = []
     for pair in pairs:
-        semantic = semantic_distance(predict, tokens, position, pair, weight, known, block)
-        conditional = conditional_distance(known, pair, weight)
+        semantic = semantic_distance(predict, tokens, position, pair, weight, predicted, block)
+        conditional = conditional_distance(predicted, pair, weight)
         row = _distances(pair, semantic, conditional, threshold)
         if states is not None and table is not None:
-            asking = weight * np.exp(np.asarray(known[:, list(pair)], float)).sum(1)
+            asking = weight * np.exp(np.asarray(predicted[:, list(pair)], float)).sum(1)
             row |= _output_side(states, table, pair, (log_ratios or {}).get(pair, math.nan), asking)
         rows.append({name: _plain(value) for name, value in row.items()})
     return rows

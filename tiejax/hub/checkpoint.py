@@ -107,7 +107,7 @@ def _header(file: Path) -> dict[str, Tensor]:
     try:
         with safe_open(file, framework="np") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
-            return {name: Tensor(name, file, tuple(one.get_shape()), one.get_dtype()) for name, one in slices.items()}
+            return {name: Tensor(name, file, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
     except SafetensorError as error:
         raise CheckpointError(f"{file}: is damaged or cut off ({one_line(error)}); download it again") from None
     except OSError as error:

@@ -50,7 +50,7 @@ def find_tokens(folder: Path, name: str | None = None) -> Tokens | None:
 def _byte_level(folder: Path) -> Tokens:
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     ids = read_json(vocabulary)
-    if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids.values()):
+    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in ids.values()):
         raise CheckpointError(f"{vocabulary}: must give every token an id, a whole number from 0")
     whole = merges.is_file()
     try:
@@ -71,7 +71,7 @@ def text_of(tokens: Tokens, token: int) -> str:
         decoded = tokenizer.decode([token], skip_special_tokens=False)
         text = decoded if decoded and "\ufffd" not in decoded else text
     shown = text.replace(" ", "␣").replace("\u2581", "␣")
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown)
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in shown)
 
 
 def count_tokens(
@@ -88,12 +88,12 @@ def count_tokens(
     parts = (part for document in documents for part in in_parts(tokens.tokenizer, document, CHARACTERS))
     for batch in in_batches(parts, TOGETHER):
         for encoding in tokens.tokenizer.encode_batch_fast(batch, add_special_tokens=False):
-            found = np.bincount(np.asarray(encoding.ids, np.int64), minlength=rows)
-            if len(found) > rows:
+            occurrences = np.bincount(np.asarray(encoding.ids, np.int64), minlength=rows)
+            if len(occurrences) > rows:
                 raise CorpusError(
-                    f"corpus: {tokens.file} gives the id {len(found) - 1}, the input table has {rows} rows: "
+                    f"corpus: {tokens.file} gives the id {len(occurrences) - 1}, the input table has {rows} rows: "
                     "the tokenizer is not that of the checkpoint"
                 )
-            counts += found
+            counts += occurrences
         seen(int(counts.sum()))
     return counts

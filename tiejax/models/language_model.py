@@ -11,6 +11,9 @@ from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 from tiejax.models import features_first
 from tiejax.models.initializers import default_dtype, layer_norm
 
+# The paths of the input and the output table in the parameters.
+TABLE_PATHS = ("embed/embedding", "head/embedding")
+
 
 class LanguageModel(nn.Module):
     """Predict a token from what the encoder shows of the others: logits = encoder(E_in[tokens]) . E_out^T.

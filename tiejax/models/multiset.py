@@ -1,4 +1,4 @@
-r"""A masked LM without positional information, computed on multisets of symbols: exact, and with far less arithmetic.
+r"""The multiset form of a masked LM without positional information: exact, and with far less arithmetic.
 
 Nothing tells two tokens that carry the same symbol apart: they enter every layer equal, ask every other token alike and
 leave it equal. A sequence is then its multiset of symbols, n_u occurrences of symbol u, and hidden states are kept once a
@@ -11,7 +11,7 @@ multiset, so no sum is empty. Three more savings are exact as well:
 
 * the states that enter the first layer are rows of the table: its scores do not depend on the multiset;
 * only the mask's state is read, so the last layer has one query;
-* multisets that occur more than once can be computed once and weighted (`asked` of the loss).
+* multisets that occur more than once can be computed once and weighted (`training.asked_loss` takes the weights).
 
 Arrays are [features, symbols, multisets], multisets last: contractions of the few features are then matrix products with
 long rows, and everything else runs along them. On two cores with AVX-512 this trains small models ten times faster than
@@ -61,8 +61,8 @@ def encode(
     bias = jnp.log(counts)
     for layer in range(encoder.layers):
         queries = slice(mask, mask + 1) if layer == encoder.layers - 1 else slice(None)
-        own = jax.tree.map(lambda leaf, layer=layer: leaf[layer], weights)
-        x = _layer(own, x, bias, queries, encoder.heads, encoder.activation)
+        of_layer = jax.tree.map(lambda leaf, layer=layer: leaf[layer], weights)
+        x = _layer(of_layer, x, bias, queries, encoder.heads, encoder.activation)
     return x[:, 0]
 
 
@@ -100,7 +100,7 @@ def _layer(
     key_value = kernel[width:] @ x.reshape(width, -1) + offset[width:]
     query = query.reshape(heads, width // heads, *asking.shape[1:])
     key, value = key_value.reshape(2, heads, width // heads, *x.shape[1:])
-    attended = [_attend(*one, bias) for one in zip(query, key, value, strict=True)]
+    attended = [_attend(*head, bias) for head in zip(query, key, value, strict=True)]
     before = jnp.broadcast_to(asking, (*asking.shape[:2], multisets))
     x = norm("attention_norm", before.reshape(width, -1) + dense("out", jnp.concatenate(attended)))
     hidden = ACTIVATIONS[activation](dense("feed_forward_in", x))

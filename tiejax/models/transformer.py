@@ -132,7 +132,10 @@ def visible(
 
 
 class Use(NamedTuple):
-    """A layer of the depth, or several: its number, the place in the stack that it reads, whether it sends that gradient."""
+    """How a layer is applied, or how several are.
+
+    layer: its number, from the first on. reads: the place in the stack of its weights. sends: whether it sends them gradient.
+    """
 
     layer: Int32[Array, "*layers"]
     reads: Int32[Array, "*layers"]

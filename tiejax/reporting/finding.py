@@ -1,7 +1,7 @@
 """What was found, in a sentence or two made from the verdicts: how a report begins.
 
-`finding` lists the leading claims as they stand. A page that knows what its claims mean says it in words: `sentence` joins a
-clause for each leading claim, chosen by its verdict, and `tally` counts the verdicts of all claims.
+A page knows what its claims mean, and says it: `sentence` joins a clause for each leading claim, chosen by its verdict,
+and `tally` counts the verdicts of all claims.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any
 
 from tiejax.reporting.words import counted, number
 
-VERDICTS = {"supported": "Supported", "contradicted": "Contradicted", "undecided": "Undecided"}
+VERDICTS = ("supported", "contradicted", "undecided")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,17 +77,3 @@ def tally(claims: Sequence[Mapping[str, Any]]) -> str:
         return f"The one claim is {claims[0]['verdict']}."
     told = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
     return f"Of {len(claims)} claims, {', '.join(told)}."
-
-
-def finding(claims: Sequence[Mapping[str, Any]], lead: Sequence[str]) -> list[str]:
-    """Return the verdict on each leading claim that was tested, and how many claims came out how.
-
-    claims: rows as `assess` gives them. lead: ids of the claims that answer the page's question, the most important first.
-    """
-    by_id = {row["id"]: row for row in claims}
-    return [*(_verdict(by_id[name]) for name in lead if name in by_id), tally(claims)]
-
-
-def _verdict(row: Mapping[str, Any]) -> str:
-    p = "" if row["p_adjusted"] is None else f", adjusted p {number(row['p_adjusted'])}"
-    return f"{VERDICTS[row['verdict']]}: {row['statement']} ({row['statistic']}: {number(row['estimate'])}{p})"

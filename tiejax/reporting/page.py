@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
@@ -46,6 +46,20 @@ def render(
         reproduce=reproduce,
         **more,
     )
+
+
+class RunOnPage(NamedTuple):
+    """What a page says of a run.
+
+    results: the body of results.json. settings: resolved, and settings_text: their YAML. facts: environment.json. pictures:
+    captions and PNG files.
+    """
+
+    results: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    settings_text: str
+    facts: Mapping[str, Any]
+    pictures: Sequence[tuple[str, Path]]
 
 
 def embed(png: Path) -> str:

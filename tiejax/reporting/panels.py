@@ -40,7 +40,7 @@ def plot_three_panels_published(
 ) -> Figure:
     """Plot the three panels as the paper prints them: mean and 95 % band over seeds (or pairs), y from 0 to `top`.
 
-    The band is the normal panel, mean +- 1.96 standard errors. Only multiples of `every` steps are shown.
+    The band is the normal one, mean +- 1.96 standard errors. Only multiples of `every` steps are shown.
     """
     figure, axes = figures.new_figure(1, len(panels), 3.4 * len(panels), 3.0, share_y=True)
     kept = np.flatnonzero(steps % every == 0)

@@ -1,7 +1,7 @@
 """What the pages of several studies share: tables of final values, settings in words, how to reproduce."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,3 +75,11 @@ def excluded_notes(results: Mapping[str, Any]) -> list[str]:
     """Return the note on members that became non-finite, if there are any."""
     members = ", ".join(f"{row['arm']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
     return [f"Left out with their partners because they became non-finite: {members}."] if results["excluded_seeds"] else []
+
+
+def marked_as_reported(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of claims whose statements say which of them the paper reports: those that have `reported`."""
+    return [
+        {**row, "statement": f"{row['statement']} Reported by the paper." if row["reported"] else row["statement"]}
+        for row in claims
+    ]

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ NOTE = (
     "of its roles. The claims take the mean over the untie steps: no step is chosen."
 )
 # What the optimizer remembers of the table that leaves, by policy.
-POLICIES = {
+POLICY_WORDS = {
     "copy": "all that the shared table had",
     "zero": "nothing, and its bias correction restarts",
     "zero-keep-count": "no moments, but the step count goes on",
@@ -187,38 +186,27 @@ def _for_policies(curves: Sequence[str], all_curves: int, verdict: str) -> str:
 def _policies_of(results: Mapping[str, Any]) -> str:
     """Write what the policies of a run are."""
     policies = dict.fromkeys(entry["curve"].split(",")[0] for entry in results["curves"])
-    return "; ".join(f"{policy}: {POLICIES[policy]}" for policy in policies) or "-"
+    return "; ".join(f"{policy}: {POLICY_WORDS[policy]}" for policy in policies) or "-"
 
 
-def render(
-    title: str,
-    setting: Mapping[str, str],
-    results: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    settings_text: str,
-    facts: Mapping[str, Any],
-    pictures: Sequence[tuple[str, Path]],
-) -> str:
-    """Return the HTML page of a run that unties.
-
-    setting: what the study says of its task and its model. settings: resolved; facts: environment.json; pictures: captions and
-    PNG files.
-    """
+def render(title: str, setting: Mapping[str, str], run: report.RunOnPage) -> str:
+    """Return the HTML page of a run that unties. setting: what the study says of its task and its model."""
+    results = run.results
     shared = {
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches and share what initial values they can",
         "untied at": ", ".join(f"{step:,}" for step in results["curves"][0]["steps"][1:-1]) if results["curves"] else "-",
         "the optimizer remembers of the table that leaves": _policies_of(results),
-        "training": training_words(results, settings),
+        "training": training_words(results, run.settings),
         "source": SOURCE,
     }
     return report.render(
         title=title,
         question=QUESTION,
         finding=finding(results),
-        setting={**setting, **shared, **timing_words(results["timing"], facts)},
+        setting={**setting, **shared, **timing_words(results["timing"], run.facts)},
         notes=[*excluded_notes(results), NOTE],
         claims={"Claims": results["claims"]},
-        figures=pictures,
+        figures=run.pictures,
         numbers=tables(results),
-        reproduce=reproduction(facts, settings_text),
+        reproduce=reproduction(run.facts, run.settings_text),
     )

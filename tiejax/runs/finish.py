@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tiejax.reporting import figures
+from tiejax.reporting.page import RunOnPage
 from tiejax.reporting.plot import Plot
 from tiejax.runs.console import Console
 from tiejax.runs.run_directory import CONFIG, RunDirectory
@@ -16,12 +17,12 @@ def finish(
     results: dict[str, Any],
     facts: Mapping[str, Any],
     plots: Sequence[Plot],
-    page: Callable[..., str],
+    page: Callable[[RunOnPage], str],
     console: Console,
 ) -> None:
     """Write figures, report and results, which end the run, and say what was found.
 
-    facts: environment.json. page: (results, resolved settings, their YAML, facts, captions and PNG files) -> HTML.
+    facts: environment.json. page: what the page says of the run -> HTML.
     """
     if results["excluded_seeds"]:
         for row in results["non_finite"]:
@@ -29,7 +30,7 @@ def finish(
         console.warn(f"left out of the statistics: seeds {', '.join(map(str, results['excluded_seeds']))}")
     pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
     yaml = (run.path / CONFIG).read_text()
-    report = run.write_report(page(results, dataclasses.asdict(settings), yaml, facts, pictures))
+    report = run.write_report(page(RunOnPage(results, dataclasses.asdict(settings), yaml, facts, pictures)))
     run.write_results(results)
     run.release()
     console.claims(results["claims"])

@@ -90,6 +90,9 @@ class RunDirectory:
             raise BadInput(f"--out {path}: holds files but no run; name a new directory")
         if state == "new" and resume:
             raise BadInput(f"--resume: there is no run in {path}; leave --resume out to start one")
+        known = state in ("unfinished", "finished")
+        if known and not (resume or overwrite) and (reason := cls._kind(path)[1]):
+            raise BadInput(f"--out {path}: holds a run that can be neither resumed nor overwritten ({reason}); name another")
         if state == "unfinished" and not (resume or overwrite):
             raise BadInput(f"--out {path}: holds an unfinished run; --resume goes on with it, --overwrite starts anew")
         if state == "finished" and not (resume or overwrite):

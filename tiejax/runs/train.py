@@ -3,15 +3,30 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from tiejax.runs.checkpoints import open_checkpoints
 from tiejax.runs.console import Console
 from tiejax.runs.launch import Launched
+from tiejax.runs.run_directory import stop_flag
 from tiejax.settings.command_line import BadInput
 from tiejax.training import cluster
 from tiejax.training.checkpoint import CheckpointMismatch, Checkpoints
 from tiejax.training.ensemble import Ensemble
-from tiejax.training.run import Trained, Training
+from tiejax.training.loop import Trained, Training
 from tiejax.tying.errors import TieError
+
+
+def begin(launched: Launched, full_precision: bool = True) -> tuple[Callable[[], bool], dict[str, Any]]:
+    """Prepare this process for training; return what says whether it is to stop, and what environment.json says.
+
+    full_precision: accelerators multiply float32 in fewer bits unless told otherwise, and exact risk would not be exact.
+    """
+    stop = stop_flag()
+    if full_precision:
+        jax.config.update("jax_default_matmul_precision", "highest")
+    devices = {"devices": [device.device_kind for device in jax.devices()]}
+    return stop, launched.run.write_environment(devices, launched.command) if launched.run else {}
 
 
 def train(

@@ -18,9 +18,9 @@ from huggingface_hub import constants
 from tensorflow_datasets.core import read_only_builder, registered
 from tensorflow_datasets.core.utils import dtype_utils, flatten_nest_dict
 
+from tiejax.text.array_records import byte_values, without_progress_bar
 from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.network import reachable
-from tiejax.text.records import byte_values, without_progress_bar
 from tiejax.text.sources import TFDS, Document, Source, file_size
 
 HUB = "huggingface:"  # how TFDS names the data sets of the hub

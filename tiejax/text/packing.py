@@ -1,4 +1,4 @@
-"""Sentences packed into rows of one length, on the host and from their lengths and read ahead by grain.
+"""Sentences packed into rows of one length, on the host and by their lengths alone; the rows are read ahead by grain.
 
 An epoch visits every sentence once, in an order of its own for each seed. A row holds whole sentences, each a segment; what is
 left of it is padding.

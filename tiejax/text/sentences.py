@@ -14,8 +14,8 @@ import tokenizers
 from tiejax.text import corpus as corpora
 from tiejax.text import stored
 from tiejax.text import tokenizer as tokenization
+from tiejax.text.array_records import SPLITS, Progress, Sequences, dtype_for, read_split
 from tiejax.text.errors import CorpusError
-from tiejax.text.records import SPLITS, Progress, Sequences, dtype_for, read_split
 from tiejax.text.sources import Source
 from tiejax.text.stored import TOKENIZER, nothing, told
 from tiejax.text.tokenizer import Vocabulary

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiejax.text import corpus as corpora
+from tiejax.text.array_records import SPLITS, Progress
 from tiejax.text.errors import CorpusError
 from tiejax.text.files import is_text
-from tiejax.text.records import SPLITS, Progress
 from tiejax.text.sources import TFDS, Source
 from tiejax.text.stored import nothing
 

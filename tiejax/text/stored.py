@@ -13,8 +13,8 @@ import filelock
 import tokenizers
 
 from tiejax.text import tokenizer as tokenization
+from tiejax.text.array_records import Progress, Sequences, write
 from tiejax.text.errors import CorpusError, first_line
-from tiejax.text.records import Progress, Sequences, write
 from tiejax.text.sources import Source
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"

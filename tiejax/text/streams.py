@@ -16,8 +16,8 @@ from jaxtyping import Integer
 
 from tiejax.text import splits, stored
 from tiejax.text import tokenizer as tokenization
+from tiejax.text.array_records import SPLITS, Progress, Sequences, dtype_for, read_split
 from tiejax.text.errors import CorpusError
-from tiejax.text.records import SPLITS, Progress, Sequences, dtype_for, read_split
 from tiejax.text.splits import FIELDS, Passage, SplitTexts
 from tiejax.text.stored import TOKENIZER, nothing
 

@@ -233,9 +233,10 @@ def _frame(tokenizer: tokenizers.Tokenizer) -> None:
 
 
 def _special(tokenizer: tokenizers.Tokenizer) -> dict[str, int | None]:
+    """Return the special tokens in the spelling of which most are there, and their ids."""
     spellings: Sequence[Sequence[str]] = (SPECIAL, SPECIAL_OF_ROBERTA)
-    found = [{token: tokenizer.token_to_id(token) for token in spelling} for spelling in spellings]
-    return min(found, key=lambda ids: list(ids.values()).count(None))
+    by_spelling = [{token: tokenizer.token_to_id(token) for token in spelling} for spelling in spellings]
+    return min(by_spelling, key=lambda ids: list(ids.values()).count(None))
 
 
 def vocabulary(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
@@ -259,14 +260,15 @@ def number_of_ids(tokenizer: tokenizers.Tokenizer) -> int:
 
 def end_of_text(tokenizer: tokenizers.Tokenizer) -> int:
     """Return the id of the token that ends a text; raises CorpusError if there is none."""
-    found = (tokenizer.token_to_id(token) for token in END_OF_TEXT)
-    end = next((index for index in found if index is not None), None)
+    ids = (tokenizer.token_to_id(token) for token in END_OF_TEXT)
+    end = next((index for index in ids if index is not None), None)
     if end is None:
         raise CorpusError(f"tokenizer: its vocabulary has no end of text: none of {', '.join(END_OF_TEXT)}")
     return end
 
 
 def _space(tokenizer: tokenizers.Tokenizer, tokens: Sequence[str]) -> str:
+    """Return what stands before a token that begins a word; nothing if words are told apart otherwise."""
     # To WordPiece both marks are letters as any other.
     if not isinstance(tokenizer.model, models.BPE | models.Unigram):
         return ""
@@ -291,12 +293,14 @@ def in_parts(tokenizer: tokenizers.Tokenizer, text: str, least: int = PART) -> I
 
 
 def _cut(tokenizer: tokenizers.Tokenizer, text: str, near: int) -> int:
+    """Return where a text can be cut at `near` or soon after it, so that no token changes."""
+
     def tokens(part: str) -> list[int]:
         return list(tokenizer.encode(part, add_special_tokens=False).ids)
 
     # GPT-2's splitting into words cannot tell such a cut, but others may, so each is tried on the text around it.
-    for found in itertools.islice(BETWEEN_WORDS.finditer(text, near), CUTS_TRIED):
-        at = found.start()
+    for between in itertools.islice(BETWEEN_WORDS.finditer(text, near), CUTS_TRIED):
+        at = between.start()
         before, after = text[max(0, at - AROUND) : at], text[at : at + AROUND]
         if tokens(before) + tokens(after) == tokens(before + after):
             return at

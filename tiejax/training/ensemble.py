@@ -3,13 +3,13 @@
 **Axes.** Members are laid out `[seed, arm]`: every leaf of an `EnsembleState` begins with these two axes. All arms of a seed
 start from the same initial values and see the same batches, so that they can be compared in pairs; seeds share nothing. Member
 s draws from `jax.random.key(s)` alone, so it is the same member in any company, on any number of devices: seeds are dealt out
-over all devices of all processes (`layout.py`), and no device waits for another while it trains. One sample serves all arms of
+over all devices of all processes (`layout.py`), and no device waits for another while it trains. One batch serves all arms of
 a seed; arms differ by which ties they have (`arm_ties [arm, tie]`) and when (`phases`).
 
-**Cadence.** The host calls the device once a *chunk* (`chunk.py`, `run.py`), some seconds of training whose length changes no
+**Cadence.** The host calls the device once a *chunk* (`chunk.py`, `loop.py`), some seconds of training whose length changes no
 result. Within it:
 
-    step     every step       one sample a seed, one update a member
+    step     every step       one batch a seed, one update a member
     record   every `every`    a recorder measures all members, before the update of its step and once after the last one
     window   every `window`   what a feed reads on the host for the steps (`windows.py`); a chunk lies within one
     change   where it is due  ties of some arms end or begin before the update of a step (`phases.py`)

@@ -25,6 +25,10 @@ from .owner import places as places
 from .owner import sends_gradient as sends_gradient
 from .owner import stack_size as stack_size
 from .owner import written_out as written_out
+from .policies import POLICIES as POLICIES
+from .policies import Keep as Keep
+from .policies import New as New
+from .policies import Policy as Policy
 from .store import equal_leaves as equal_leaves
 from .store import store as store
 from .store import view as view
@@ -37,9 +41,6 @@ from .tie import resolve as resolve
 from .tied_gradient import collect as collect
 from .tied_gradient import gradients_by_use as gradients_by_use
 from .tied_gradient import symmetrise as symmetrise
-from .untie import Keep as Keep
-from .untie import New as New
-from .untie import Policy as Policy
 from .untie import join as join
 from .untie import only_tied as only_tied
 from .untie import part as part

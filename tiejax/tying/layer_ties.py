@@ -41,7 +41,8 @@ def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
 def choose_resolved(ties: LayerTies, layer: int, choice: int) -> LayerTies:
     """Return the ties after an action by resolved ties: owners as `choose_owner` has them, and the agent is told these.
 
-    A layer that has started frozen trains from the first choice for it on, and until then is told of otherwise than as it is.
+    A layer that has started frozen trains from the first choice for it on; until then the observation still says that it copies
+    layer 0.
     """
     owner = choose_owner(ties.owner, layer, choice)
     trains = ties.trains | (np.arange(len(owner)) == layer)

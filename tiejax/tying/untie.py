@@ -10,24 +10,21 @@ When a tie ends, both leaves go on from the shared value. What the optimizer the
 
 When a tie begins, the shared leaf and what is remembered of it are the mean of both, the source's or the target's.
 
-`untie` and `retie` are for parameters stored once, `part` and `join` for ties that are switched (`symmetric`): shapes stay.
+`untie` and `retie` are for parameters stored once, `part` and `join` for ties that are switched (`switched`): shapes stay.
 All are pure, may be traced, and find what belongs to a leaf in any optax state by its path.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from tiejax.tying.errors import TieError
+from tiejax.tying.policies import Keep, New, Policy
 from tiejax.tying.store import store, view
 from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
-
-Policy = Literal["copy", "zero", "zero-keep-count", "split"]
-New = Literal["source", "target"]
-Keep = Literal["mean", "source", "target"]
 
 
 def only_tied(tree: PyTree, ties: Sequence[Tie]) -> PyTree:
@@ -103,7 +100,7 @@ def part(
     """Return the optimizer state of full parameters at the end of their ties.
 
     Raises TieError as `resolve` does; for `zero`, if the state counts the steps of all leaves together; for `split`, without
-    `uses`; ValueError for another policy.
+    `use_states`; ValueError for another policy.
     """
     if policy == "copy":
         return opt_state

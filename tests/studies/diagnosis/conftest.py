@@ -1,21 +1,27 @@
 """A working directory of its own with the command of a diagnosis in it, and small runs to be diagnosed."""
 
+import dataclasses
 import pydoc_data.topics
-import shlex
 
 import pytest
 from processes import command_here
 
+from tiejax import training
 from tiejax.runs import launch
+from tiejax.runs.console import Console
+from tiejax.runs.resume import keep_text
+from tiejax.runs.run_directory import RunDirectory
 from tiejax.studies.diagnosis.settings import STUDY
-from tiejax.studies.text_mlm import settings as text_mlm
+from tiejax.studies.text_mlm import ensemble as text_ensemble
+from tiejax.studies.text_mlm import settings as text_settings
+from tiejax.studies.text_mlm import text as text_mlm
 from tiejax.studies.untying import settings as untying
 
 UNTYING = "--steps 30 --half_period 10 --bits 4 --seeds 2 --policies [copy] --record_every 10 --exact_every 10 --quiet"
-TEXT = """
-  --seeds 2 --steps 10 --record_every 5 --validate_every 5 --validation_batches 1 --vocab_size 400 --layers 1 --width 16
-  --heads 2 --feed_forward 32 --max_length 32 --batch_size 12 --quiet
-"""
+TEXT = {
+    **{"seeds": 2, "steps": 10, "record_every": 5, "validate_every": 5, "validation_batches": 1, "batch_size": 12},
+    **{"vocab_size": 400, "layers": 1, "width": 16, "heads": 2, "feed_forward": 32, "max_length": 32},
+}
 
 
 @pytest.fixture
@@ -45,10 +51,20 @@ def untying_run(launched, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def text_run(launched, tmp_path_factory):
+def text_run(tmp_path_factory):
+    """A run on text up to its last checkpoint, without what takes longest to compile and to plot: its records."""
     folder = tmp_path_factory.mktemp("text")
     topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
     (folder / "corpus.txt").write_text("\n\n".join(topics[:12]))
-    where = ["--corpus", str(folder / "corpus.txt"), "--data_dir", str(folder / "prepared"), "--out", str(folder / "run")]
-    assert launched(text_mlm.STUDY, [*shlex.split(TEXT), *where]) == 0
-    return folder / "run"
+    corpus, kept = [str(folder / "corpus.txt")], {"data_dir": str(folder / "prepared"), "out": str(folder / "run")}
+    settings = text_settings.Settings(corpus=corpus, **kept, **TEXT).resolved()
+    text, plan = text_mlm.prepare(settings, Console(quiet=True))
+    directory = RunDirectory.claim("text_mlm", settings, False, False)
+    keep_text(directory, text.facts, text.tokenizer)
+    nothing = training.Recorder(settings.steps, lambda params, batch, seed_key, step: {"step": step})
+    ensemble = dataclasses.replace(text_ensemble.build_ensemble(settings, text, plan), recorders={"record": nothing})
+    checkpoints = training.Checkpoints(directory.checkpoints, ensemble.ties, say=pytest.fail)
+    training.train(ensemble, settings.seed_list, checkpoints)
+    checkpoints.close()
+    directory.release()
+    return directory.path

@@ -135,6 +135,7 @@ def library():
     return torch, transformers
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_models_of_the_library(library, here, name, tied):
@@ -163,6 +164,7 @@ def test_models_of_the_library(library, here, name, tied):
     assert flag_of(config).tied == default
 
 
+@pytest.mark.parity
 def test_the_same_tensors_stored_twice_are_tied(library, here):
     torch, transformers = library
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, tie_word_embeddings=False))

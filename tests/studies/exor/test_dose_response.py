@@ -5,10 +5,13 @@ import math
 
 import numpy as np
 import pytest
+from blank_figures import blank_figures
 
 from tiejax.runs import launch
 from tiejax.studies.exor.dose_response import slopes
 from tiejax.studies.exor.settings import STUDY
+
+__all__ = ["blank_figures"]  # a fixture
 
 
 def test_slopes_against_polyfit():
@@ -29,7 +32,7 @@ def doses(tmp_path_factory):
     return out, run(out, "--doses", "[.5,.8,.3]")
 
 
-def test_each_dose_is_analysed_as_its_own_task(doses, tmp_path):
+def test_each_dose_is_analysed_as_its_own_task(doses, tmp_path, blank_figures):
     """Claims and finals of the second dose are those of a run with that distribution alone."""
     _, results = doses
     alone = run(tmp_path / "alone", "--zero", "[.8,.2]")

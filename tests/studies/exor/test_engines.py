@@ -34,7 +34,7 @@ def test_a_dose_in_an_ensemble_is_the_run_with_its_distribution():
     """Members of (dose, seed) against ensembles that know one distribution only: batches bitwise, losses to rounding."""
     fields = {"seeds": [3, 5], "steps": 60, "record_every": 20, "exact_every": 20}
     settings = Settings(doses=[0.5, 0.9], **fields).resolved()
-    conditions, seeds = zip(*settings.members, strict=True)
+    conditions, seeds = zip(*settings.seeds_by_condition, strict=True)
     assert (conditions, seeds) == ((0, 0, 1, 1), (3, 5, 3, 5))
     records = training.train(build_ensemble(settings), seeds, conditions=conditions).records
     for number, dose in enumerate(settings.doses):

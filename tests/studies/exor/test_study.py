@@ -4,9 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from blank_figures import blank_figures
 
 from tiejax.runs import launch
 from tiejax.studies.exor.settings import STUDY
+
+__all__ = ["blank_figures"]  # a fixture
 
 TINY = ["--steps", "20", "--record_every", "10", "--exact_every", "10", "--quiet"]
 
@@ -30,7 +33,8 @@ def test_a_run_leaves_what_the_readme_says(tmp_path, capsys):
     out, results, metrics = run(tmp_path, "--seeds", "[7,3]")
     assert capsys.readouterr().out == f"report: {out / 'report.html'}\n"
     names = {path.name for path in out.iterdir()} - {".lock"}
-    assert names == {"report.html", "results.json", "metrics.npz", "figures", "config.yaml", "environment.json", "checkpoints"}
+    written = {"report.html", "results.json", "metrics.npz", "run.json", "config.yaml", "environment.json"}
+    assert names == written | {"figures", "checkpoints"}
     assert {path.suffix for path in (out / "figures").iterdir()} == {".png", ".pdf"}
     keys = {
         "experiment",
@@ -66,38 +70,17 @@ def test_a_run_leaves_what_the_readme_says(tmp_path, capsys):
     )
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--bits", "2", "--seeds", "6"],  # no validation string at all
-        [
-            "--zero",
-            "[1]",
-            "--one",
-            "[1]",
-            "--seeds",
-            "[5]",
-            "--model",
-            "mixer",
-            "--bits",
-            "4",
-        ],  # no pair, one seed, another model
-        ["--zero", "[.2,.3,.5]", "--one", "[.5,.5,0]", "--bits", "4", "--steps", "1", "--seeds", "2"],  # one step
-        [
-            "--half_period",
-            "3",
-            "--seeds",
-            "6",
-            "--batch_size",
-            "8",
-            "--model",
-            "lstm",
-            "--bits",
-            "4",
-        ],  # a cycle within a record
-    ],
-)
-def test_the_edges_of_what_can_be_asked(tmp_path, argv):
+EDGES = {
+    "no validation string at all": "--bits 2 --seeds 6",
+    "no pair, one seed, another model": "--zero [1] --one [1] --seeds [5] --model mixer --bits 4",
+    "one step": "--zero [.2,.3,.5] --one [.5,.5,0] --bits 4 --steps 1 --seeds 2",
+    "a cycle within a record": "--half_period 3 --seeds 6 --batch_size 8 --model lstm --bits 4",
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_the_edges_of_what_can_be_asked(tmp_path, edge):
+    argv = EDGES[edge].split()
     out, results, _ = run(tmp_path, *argv)
     assert (out / "report.html").stat().st_size > 50_000
     assert len(results["seeds"]) == (1 if "[5]" in argv else int(argv[argv.index("--seeds") + 1]))
@@ -118,7 +101,7 @@ def test_members_that_go_non_finite_are_named(tmp_path, capsys):
     assert "untied seed 0 (at step 10)" in page
 
 
-def test_too_many_contexts_leave_exact_risk_out_by_name(tmp_path, capsys):
+def test_too_many_contexts_leave_exact_risk_out_by_name(tmp_path, capsys, blank_figures):
     _, results, metrics = run(tmp_path, "--seeds", "1", "--model", "mixer", "--bits", "10", "--steps", "1")
     assert "warning: exact risk is left out: 5,237,760 contexts are more than 1,048,576" in capsys.readouterr().out
     assert results["final"]["tied"]["exact_cross_entropy"] is None

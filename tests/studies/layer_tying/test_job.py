@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from tiejax import tying
+from tiejax.models import TABLE_PATHS
 from tiejax.studies.layer_tying.job import Data, Job, job_of, run_job
-from tiejax.studies.layer_tying.model import TIED_PATHS, build
+from tiejax.studies.layer_tying.model import build
 from tiejax.studies.layer_tying.settings import Settings
 from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.training import Checkpoints
@@ -30,7 +31,7 @@ def test_a_stopped_model_goes_on_to_the_same_bits_with_every_odd_option(tmp_path
     job = Job("agent", 7, "learner", None)
     straight = run_job(layered, settings, job, batches)
     asked = iter([False, False, True])
-    checkpoints = Checkpoints(tmp_path / "job", [tying.Tie(*TIED_PATHS)], say=pytest.fail)
+    checkpoints = Checkpoints(tmp_path / "job", [tying.Tie(*TABLE_PATHS)], say=pytest.fail)
     assert run_job(layered, settings, job, batches, checkpoints, stop_requested=lambda: next(asked)) is None
     resumed = run_job(layered, settings, job, batches, checkpoints, resume=True)
     checkpoints.close()

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tiejax import tying
+from tiejax.models import TABLE_PATHS
 from tiejax.settings import command_line
-from tiejax.studies.layer_tying.model import STACK, TIED_PATHS, build_model, facts_of_model, initial
+from tiejax.studies.layer_tying.model import STACK, build_model, facts_of_model, initial
 from tiejax.studies.layer_tying.settings import STUDY, Settings
 from tiejax.training.layered import stack_of
 
@@ -32,7 +33,7 @@ def model_and_params(owner=None, **changed):
     rng = np.random.default_rng(1)
     drawn = [jnp.asarray(leaf + 0.3 * rng.normal(size=leaf.shape), jnp.float32) for leaf in leaves]
     params = jax.tree.unflatten(treedef, drawn)
-    ties = [tying.Tie(*TIED_PATHS)]
+    ties = [tying.Tie(*TABLE_PATHS)]
     return model, tying.view(tying.store(params, ties), ties)
 
 
@@ -40,6 +41,7 @@ def tokens(number=0):
     return np.random.default_rng(number).integers(0, VOCABULARY, (2, CONTEXT)).astype(np.int32)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 def test_parity_with_the_librarys_gpt2(activation):
     transformers = pytest.importorskip("transformers")

@@ -7,6 +7,7 @@ import pytest
 from layer_runs import LAYERS, SIZES, STEPS, TOKENS_PER_WORD, findings_of, of_methods, run
 
 from tiejax.reporting.finding import tally
+from tiejax.reporting.page import RunOnPage
 from tiejax.runs.run_directory import plain
 from tiejax.statistics.arms import select_seeds
 from tiejax.studies.layer_tying import page, plots
@@ -50,7 +51,7 @@ def page_of(findings, pictures, **changed):
         "tokenizer": None, "ties": "resolved",
     }  # fmt: skip
     facts = {"command": "python x", "versions": {"jax": "1"}, "python": "3.11", "devices": ["cpu"], "git_commit": "abc"}
-    html = page.page(plain(results), settings, "steps: 4\n", facts, pictures)
+    html = page.page(RunOnPage(plain(results), settings, "steps: 4\n", facts, pictures))
     return re.sub(r"data:image/png;base64,[^\"]+", "picture", html)
 
 
@@ -94,7 +95,7 @@ def test_one_seed_without_agents(pictures):
     assert findings["claims"] == []
     assert findings["agents"] == {}
     assert rows["untied"]["test_perplexity"] == {"seeds": pytest.approx([8]), "mean": pytest.approx(8), "interval": None}
-    assert [plot.name for plot in plots.plot_all(runs, findings)] == ["learning", "methods", "maps"]
+    assert [plot.name for plot in plots.plot_all(runs, findings)] == ["methods", "learning", "maps"]
     html = page_of(findings, [])
     assert "<td>untied</td><td>54.60</td><td>8.00</td><td>22.63</td><td>8.17</td>" in html
     assert "nan" not in html

@@ -17,7 +17,7 @@ from processes import EXPERIMENTS, end, start, wait_until
 
 from tiejax.runs import environment, launch
 from tiejax.runs.console import Console
-from tiejax.studies.layer_tying import study, text
+from tiejax.studies.layer_tying import text
 from tiejax.studies.layer_tying.model import build_model
 from tiejax.studies.layer_tying.settings import STUDY, Settings
 
@@ -56,7 +56,7 @@ def run(data):
     """A run of one seed in this process."""
     out = data / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "stop_flag", lambda: lambda: False)
+        patch.setattr("tiejax.runs.train.stop_flag", lambda: lambda: False)
         patch.setattr(environment, "one_device_a_core", lambda: None)  # jax is there already
         assert launch.main(STUDY, arguments(data, "--out", out, "--quiet")) == 0
     return out

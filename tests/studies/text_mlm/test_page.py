@@ -5,6 +5,7 @@ import re
 import pytest
 from text_metrics import BOTH, DECAY, metrics_of
 
+from tiejax.reporting.page import RunOnPage
 from tiejax.runs.run_directory import plain
 from tiejax.studies.text_mlm.claims import analyse
 from tiejax.studies.text_mlm.page import finding, page
@@ -44,7 +45,7 @@ def page_of(body, pictures, **changed):
         "weight_decay": 0.01, "steps": 1900,
     }  # fmt: skip
     facts = {"command": "python x", "versions": {"jax": "1"}, "python": "3.11", "devices": ["cpu"], "git_commit": "abc"}
-    return page(plain(results), config, "steps: 1900\n", facts, pictures)
+    return page(RunOnPage(plain(results), config, "steps: 1900\n", facts, pictures))
 
 
 def test_the_page_says_what_was_run_and_found(body, pictures):

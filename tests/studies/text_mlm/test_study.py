@@ -84,12 +84,12 @@ def test_event_files_show_the_same_numbers(run):
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_result(run, data):
-    """Killed in training, after a checkpoint; the run of these seeds above was never interrupted."""
-    out = data / "killed"
+    """Killed in training, after a checkpoint; the run of these seeds above was never interrupted, on one device as well."""
+    out, one_device = data / "killed", {"JAX_NUM_CPU_DEVICES": "1"}
     argv = arguments(
         data, "--seeds", "[3,0]", "--steps", 50, "--out", out, "--checkpoint_every", "0.01", "--tensorboard", "true"
     )
-    process = start(*argv, script=TEXT_SCRIPT)
+    process = start(*argv, script=TEXT_SCRIPT, env=one_device)
     assert wait_until(
         lambda: any(path.name.isdigit() and int(path.name) > 3 for path in (out / "checkpoints").glob("*")), process
     )
@@ -98,7 +98,7 @@ def test_a_killed_run_goes_on_to_the_same_result(run, data):
     assert not (out / "results.json").exists()
     # The prepared text and its vocabulary, which training would not give again, may be gone as well.
     elsewhere = ("--data_dir", data / "prepared_anew")
-    again = end(start("--resume", "--out", out, *elsewhere, script=TEXT_SCRIPT))
+    again = end(start("--resume", "--out", out, *elsewhere, script=TEXT_SCRIPT, env=one_device))
     assert again.status == 0, again.err
     assert "preparing the text in" in again.out
     assert "resuming at step" in again.out

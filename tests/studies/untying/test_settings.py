@@ -21,6 +21,7 @@ BAD = {
     "--policies [half]": ("--policies", "half"),
     "--new [middle]": ("--new", "middle"),
     "--doses [.5,.9]": ("--doses", "no setting of this experiment"),
+    "--model mixer --bits 10": ("--bits", "exact risk", "fewer than 10 bits"),
     "--untie 3": ("--untie", "did you mean --untie_at"),
 }
 

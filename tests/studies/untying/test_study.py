@@ -4,13 +4,15 @@ import json
 
 import numpy as np
 import pytest
+from blank_figures import blank_figures
 
 from tiejax import training
 from tiejax.runs import launch
 from tiejax.studies.exor.ensemble import build_ensemble
 from tiejax.studies.exor.settings import Settings
-from tiejax.studies.untying import study
 from tiejax.studies.untying.settings import STUDY
+
+__all__ = ["blank_figures"]  # a fixture
 
 TINY = ["--steps", "40", "--bits", "4", "--record_every", "10", "--exact_every", "10", "--half_period", "10", "--quiet"]
 
@@ -58,15 +60,15 @@ def test_ends_are_the_members_of_the_experiment_that_never_unties(run):
         np.testing.assert_allclose(records["train_loss"][:, :, arm].T, metrics["train_loss"][number], rtol=1e-5)
 
 
-def test_a_run_is_resumed_across_the_split(tmp_path, monkeypatch, run):
+def test_a_run_is_resumed_across_the_split(tmp_path, monkeypatch, run, blank_figures):
     """Stopped by a request after the first chunk, before the split, and gone on with: the same bits."""
     _, _, wanted = run
     out = tmp_path / "run"
     argv = [*TINY, "--seeds", "6", "--policies", "[copy,zero]", "--new", "[input]", "--out", str(out)]
     asked = iter([False, False, True])
-    monkeypatch.setattr(study, "stop_flag", lambda: lambda: next(asked))
-    assert launch.main(STUDY, argv) == 130
-    monkeypatch.undo()
+    with monkeypatch.context() as stopping:
+        stopping.setattr("tiejax.runs.train.stop_flag", lambda: lambda: next(asked))
+        assert launch.main(STUDY, argv) == 130
     assert launch.main(STUDY, [*argv, "--resume"]) == 0
     with np.load(out / "metrics.npz") as metrics:
         for name, values in wanted.items():

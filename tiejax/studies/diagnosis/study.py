@@ -8,6 +8,7 @@ import numpy as np
 from tiejax.hub.errors import CheckpointError
 from tiejax.reporting import figures
 from tiejax.reporting.plot import Plot
+from tiejax.runs.checkpoints import quiet_libraries
 from tiejax.runs.console import Console
 from tiejax.runs.launch import Launched
 from tiejax.runs.run_directory import CONFIG, RunDirectory
@@ -53,6 +54,7 @@ def run(launched: Launched, console: Console) -> int:
 
 def of_run(settings: Settings, console: Console) -> Diagnosis:
     """Diagnose a run of ours; raises BadInput."""
+    quiet_libraries()  # what they say of a damaged checkpoint is told in one line
     opened = open_run(settings, console)
     with console.preparing() as tell:
         results = diagnose_run(opened, settings, tell)

@@ -1,13 +1,13 @@
 """The page of a dose-and-response run of EXor, from the body of results.json."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tiejax.reporting import page as report
 from tiejax.reporting.finding import Clause, sentence, tally
+from tiejax.reporting.page import RunOnPage
 from tiejax.reporting.sections import model_words, reproduction, timing_words, training_words
 from tiejax.statistics.arms import ARMS
 
@@ -63,14 +63,9 @@ def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return headings, [row(entry) for entry in results["doses"]]
 
 
-def page(
-    results: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    settings_text: str,
-    facts: Mapping[str, Any],
-    pictures: Sequence[tuple[str, Path]],
-) -> str:
-    """Return the HTML page of a run. settings: resolved; facts: environment.json; pictures: captions and PNG files."""
+def page(run: RunOnPage) -> str:
+    """Return the HTML page of a run."""
+    results, settings, facts = run.results, run.settings, run.facts
     model, excluded = results["model"], results["excluded_seeds"]
     setting = {
         "doses": ", ".join(f"{entry['p']:g}" for entry in results["doses"])
@@ -87,7 +82,7 @@ def page(
         setting=setting,
         notes=[f"Left out because a member became non-finite: seeds {excluded}."] if excluded else [],
         claims={"Claims": results["claims"]},
-        figures=pictures,
+        figures=run.pictures,
         numbers={"Numbers: medians over seeds, exact cross-entropy (nats) of the training split": table(results)},
-        reproduce=reproduction(facts, settings_text),
+        reproduce=reproduction(run.facts, run.settings_text),
     )

@@ -81,7 +81,7 @@ class PlainEngine:
 
 @dataclasses.dataclass(frozen=True)
 class FastEngine:
-    """Multisets of symbols through the multiset form of the model; members as of `PlainEngine`."""
+    """Multisets of symbols through the multiset form of the model; fields as of `PlainEngine`."""
 
     model: LanguageModel
     tasks: Sequence[EXor]

@@ -18,7 +18,6 @@ from tiejax.studies.exor.settings import Settings
 from tiejax.studies.exor.task import SPLITS, split
 from tiejax.training import Ensemble, Recorder, SeedKey
 
-TIED = ("embed/embedding", "head/embedding")
 ENCODERS = {"transformer": models.Transformer, "lstm": models.BidirectionalLSTM, "mixer": models.Mixer}
 
 
@@ -71,7 +70,7 @@ def build_ensemble(settings: Settings) -> Ensemble:
         sample=sample,
         loss=engine.loss,
         optimizer=make_optimizer(settings),
-        ties=[tying.Tie(*TIED)],
+        ties=[tying.Tie(*models.TABLE_PATHS)],
         arm_ties=np.array([[False], [True]]),
         steps=settings.steps,
         recorders=recorders,
@@ -83,10 +82,10 @@ def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Sett
     """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, exact ones under `exact_`."""
     arrays = {
         "arms": np.array(ARMS),
-        "seeds": np.array([seed for _, seed in settings.members]),
+        "seeds": np.array([seed for _, seed in settings.seeds_by_condition]),
         "splits": np.array(SPLITS),
         "pairs": np.array(symbol_pairs(settings.tasks[0].vocabulary)),
     }
     if settings.doses is not None:
-        arrays["dose"] = np.array([settings.doses[condition] for condition, _ in settings.members])
+        arrays["dose"] = np.array([settings.doses[condition] for condition, _ in settings.seeds_by_condition])
     return arrays | training.by_arm(records, {"record": "", "exact": "exact_"})

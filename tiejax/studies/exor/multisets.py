@@ -2,7 +2,7 @@
 
 Spelling a string and masking one of its bits has few outcomes, told apart by the multiset that is left and the symbol under the
 mask; strings with equally many zeros have them with equal probabilities. So there is an alias table for each number of zeros,
-which turns a word into an outcome. The law is that of `batches.visit`; the samples themselves are others.
+which turns a word into an outcome. The law is that of `batches.visit`; the outcomes that are drawn differ.
 
 A batch of multisets has one column a visit, or, where the task has no more multisets than that, one column for each of them
 with the number of its visits as weight: two ways to write one batch.

@@ -1,13 +1,13 @@
 """The page of an EXor run, from the body of results.json."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tiejax.reporting import page as report
 from tiejax.reporting.finding import Clause, sentence, tally
+from tiejax.reporting.page import RunOnPage
 from tiejax.reporting.sections import (
     arrays_in_words,
     excluded_notes,
@@ -131,14 +131,9 @@ def setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapp
     return rows
 
 
-def page(
-    results: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    settings_text: str,
-    facts: Mapping[str, Any],
-    pictures: Sequence[tuple[str, Path]],
-) -> str:
-    """Return the HTML page of a run. settings: resolved; facts: environment.json; pictures: captions and PNG files."""
+def page(run: RunOnPage) -> str:
+    """Return the HTML page of a run."""
+    results, settings, facts = run.results, run.settings, run.facts
     model, notes = results["model"], excluded_notes(results)
     if not results["solved"]:
         notes.append("There is no exact risk: the task has too many contexts, or no seed stayed finite.")
@@ -154,7 +149,7 @@ def page(
                 "claims_solved_pairs"
             ],
         },
-        figures=pictures,
+        figures=run.pictures,
         numbers=tables(results) | uses_table(results["uses"], ARMS),
-        reproduce=reproduction(facts, settings_text),
+        reproduce=reproduction(run.facts, run.settings_text),
     )

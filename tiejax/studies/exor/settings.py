@@ -167,7 +167,7 @@ class Settings(ScheduleSettings, EncoderSettings, RunSettings):
         return [EXor(self.bits, tuple(zero), tuple(one)) for zero in zeros]
 
     @property
-    def members(self) -> list[tuple[int, int]]:
+    def seeds_by_condition(self) -> list[tuple[int, int]]:
         """Condition and seed of every pair of arms: all seeds of the first condition, then of the next."""
         return [(condition, seed) for condition in range(len(self.tasks)) for seed in self.seed_list]
 

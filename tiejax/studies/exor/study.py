@@ -10,8 +10,8 @@ from tiejax.reporting.plot import Plot
 from tiejax.runs.console import Console
 from tiejax.runs.finish import finish
 from tiejax.runs.launch import Launched
-from tiejax.runs.run_directory import plain, stop_flag
-from tiejax.runs.train import timing, train
+from tiejax.runs.run_directory import plain
+from tiejax.runs.train import begin, timing, train
 from tiejax.studies.exor import dose_page, dose_plots, page, plots
 from tiejax.studies.exor.analysis import analyse
 from tiejax.studies.exor.bayes_risk import bayes_risk
@@ -26,15 +26,11 @@ from tiejax.studies.exor.task import split, strings
 def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
     settings, directory = launched.settings, launched.run
-    stop = stop_flag()
-    # Accelerators multiply float32 in fewer bits unless told otherwise; exact risk would not be exact.
-    jax.config.update("jax_default_matmul_precision", "highest")
-    devices = {"devices": [device.device_kind for device in jax.devices()]}
-    facts = directory.write_environment(devices, launched.command) if directory else {}
+    stop, facts = begin(launched)
     announce(settings, console)
 
     ensemble = build_ensemble(settings)
-    conditions, seeds = zip(*settings.members, strict=True)
+    conditions, seeds = zip(*settings.seeds_by_condition, strict=True)
     models = 2 * len(seeds)
     trained = train(ensemble, seeds, launched, console, stop, models, conditions)
     if not trained.finished:
@@ -98,7 +94,7 @@ def conclude_doses(settings: Settings, metrics: Mapping[str, np.ndarray]) -> tup
     train_strings = split(settings.bits)["train"]
     body, responses = analyse_doses(
         metrics,
-        np.array([condition for condition, _ in settings.members]),
+        np.array([condition for condition, _ in settings.seeds_by_condition]),
         settings.doses,
         [Symbols.of(task) for task in settings.tasks],
         [bayes_risk(task, train_strings)[1] for task in settings.tasks],

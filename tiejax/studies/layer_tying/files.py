@@ -11,8 +11,9 @@ import numpy as np
 import safetensors.flax
 
 from tiejax import tying
+from tiejax.models import TABLE_PATHS
 from tiejax.settings.command_line import BadInput
-from tiejax.studies.layer_tying.model import STACK, TIED_PATHS
+from tiejax.studies.layer_tying.model import STACK
 from tiejax.studies.layer_tying.records import Records
 from tiejax.training.layered import stack_of, with_stack
 
@@ -27,7 +28,7 @@ def weights_file(params: Any, owner: np.ndarray) -> bytes:
     stack = jax.tree.map(lambda leaf: leaf[np.unique(owner)], stack_of(params, STACK))
     leaves = jax.tree_util.tree_leaves_with_path(with_stack(params, STACK, stack))
     named = {jax.tree_util.keystr(path, simple=True, separator="/"): jax.numpy.asarray(leaf) for path, leaf in leaves}
-    facts = {"owner": owner.tolist(), "places": tying.places(owner, "compact").tolist(), "tied": TIED_PATHS}
+    facts = {"owner": owner.tolist(), "places": tying.places(owner, "compact").tolist(), "tied": TABLE_PATHS}
     content: bytes = safetensors.flax.save(named, {name: json.dumps(value) for name, value in facts.items()})
     return content
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from tiejax import training, tying
+from tiejax.models import TABLE_PATHS
 from tiejax.reporting.words import counted
 from tiejax.runs.checkpoints import open_checkpoints
 from tiejax.runs.console import Console
@@ -16,7 +17,7 @@ from tiejax.runs.run_directory import RunDirectory
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.layer_tying import files
 from tiejax.studies.layer_tying.job import Data, job_of, run_job
-from tiejax.studies.layer_tying.model import TIED_PATHS, build
+from tiejax.studies.layer_tying.model import build
 from tiejax.studies.layer_tying.records import Records
 from tiejax.studies.layer_tying.settings import AFTER_AGENT, Settings
 from tiejax.studies.layer_tying.text import Text, build_data
@@ -25,12 +26,12 @@ from tiejax.training.layered import Layered
 FINISHED = "finished"  # folder of the records of models that are trained
 WAIT_S = 0.2
 
-Member = tuple[str, int]  # method and seed: one model of a run
+ModelName = tuple[str, int]  # method and seed: one model of a run
 
 
-def name_of(member: Member) -> str:
+def name_of(model: ModelName) -> str:
     """Return how files call one model of a run."""
-    method, seed = member
+    method, seed = model
     return f"{method}-seed{seed}"
 
 
@@ -47,16 +48,16 @@ class Jobs:
         self._resume, self._console = resume, console
         self._stop: Callable[[], bool] = lambda: False
         self._lock = threading.Lock()  # guards all that follows
-        self._members = [(method, seed) for method in settings.names for seed in settings.seed_list]
-        self.records = finished(directory, self._members)
-        self._waiting = [member for member in self._members if member not in self.records]
-        self.total, self.done = len(self._members) * settings.steps, len(self.records) * settings.steps
+        self._models = [(method, seed) for method in settings.names for seed in settings.seed_list]
+        self.records = finished(directory, self._models)
+        self._waiting = [model for model in self._models if model not in self.records]
+        self.total, self.done = len(self._models) * settings.steps, len(self.records) * settings.steps
         self.here, self.compile_s, self.train_s = 0, 0.0, 0.0
 
     @property
     def stopped(self) -> bool:
         """Whether models are left that did not finish."""
-        return len(self.records) < len(self._members)
+        return len(self.records) < len(self._models)
 
     def run(self, devices: Sequence[jax.Device], stop: Callable[[], bool]) -> None:
         """Train everything, or until `stop` says so; raises whatever a model raises, after the others have saved themselves."""
@@ -79,37 +80,37 @@ class Jobs:
             layered = build(self._settings, self._text.streams.vocabulary, self._text.streams.begin, device)
             data = build_data(self._settings, self._text)
             while self._waiting and not self._stop():
-                member = self._next()
-                if member is None:
+                model = self._next()
+                if model is None:
                     time.sleep(WAIT_S)
                     continue
                 before = layered.compile_s
-                self._train(layered, data, member)
+                self._train(layered, data, model)
                 with self._lock:
                     self.compile_s += layered.compile_s - before
 
-    def _next(self) -> Member | None:
+    def _next(self) -> ModelName | None:
         """Take the first model that waits for no agent, or for one that is trained; None if all wait."""
         with self._lock:
-            for place, member in enumerate(self._waiting):
-                if not self._waits_for_agent(member) or self._agent_of(member) is not None:
+            for place, model in enumerate(self._waiting):
+                if not self._waits_for_agent(model) or self._agent_of(model) is not None:
                     return self._waiting.pop(place)
         return None
 
-    def _waits_for_agent(self, member: Member) -> bool:
-        return member[0] in AFTER_AGENT and "agent" in self._settings.methods
+    def _waits_for_agent(self, model: ModelName) -> bool:
+        return model[0] in AFTER_AGENT and "agent" in self._settings.methods
 
-    def _agent_of(self, member: Member) -> Records | None:
+    def _agent_of(self, model: ModelName) -> Records | None:
         """Return the records of the agent that a model waits for, if it is trained."""
-        return self.records.get(("agent", member[1])) if self._waits_for_agent(member) else None
+        return self.records.get(("agent", model[1])) if self._waits_for_agent(model) else None
 
-    def _train(self, layered: Layered, data: Data, member: Member) -> None:
+    def _train(self, layered: Layered, data: Data, model: ModelName) -> None:
         """Train a model, from its last checkpoint if the run is resumed, and keep what it leaves unless it was stopped."""
         settings = self._settings
-        job = job_of(settings, *member, self._agent_of(member))
-        folder = self._directory.checkpoints / name_of(member) / "steps"
+        job = job_of(settings, *model, self._agent_of(model))
+        folder = self._directory.checkpoints / name_of(model) / "steps"
         with self._lock:  # orbax is not made to be started by several threads at once
-            checkpoints = open_checkpoints(folder, [tying.Tie(*TIED_PATHS)], self._console.warn)
+            checkpoints = open_checkpoints(folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)
         try:
             trained = run_job(
                 layered,
@@ -126,7 +127,7 @@ class Jobs:
             raise BadInput(f"--resume: {error}") from None
         checkpoints.close()
         if trained is not None:
-            self._keep(member, *trained)
+            self._keep(model, *trained)
 
     def _count(self, steps: int, seconds: float) -> None:
         """Count steps as done; those that took no time were done before this process began."""
@@ -134,22 +135,22 @@ class Jobs:
             self.done += steps
             self.here += steps if seconds else 0
 
-    def _keep(self, member: Member, records: Records, params: object) -> None:
+    def _keep(self, model: ModelName, records: Records, params: object) -> None:
         """Write what a model leaves, and say how it ended. Its records are written after its weights: they end it."""
-        (method, seed), name = member, name_of(member)
+        (method, seed), name = model, name_of(model)
         self._directory.write(f"models/{name}.safetensors", files.weights_file(params, records["final"]["best_owner"][0]))
         self._directory.write(f"{FINISHED}/{name}.npz", files.records_file(records))
         self._directory.remove(f"checkpoints/{name}")
         with self._lock:
-            self.records[member] = records
+            self.records[model] = records
         distinct, loss = len(np.unique(records["final"]["final_owner"][0])), float(records["final"]["test"][0])
         self._console.say(f"{method}, seed {seed}: {counted(distinct, 'distinct layer')}, test loss {loss:.4f} nats a token")
 
 
-def finished(directory: RunDirectory, members: Sequence[Member]) -> dict[Member, Records]:
+def finished(directory: RunDirectory, models: Sequence[ModelName]) -> dict[ModelName, Records]:
     """Return the records of the models that were trained before this process began."""
-    paths = {member: directory.path / FINISHED / f"{name_of(member)}.npz" for member in members}
-    records = {member: files.read_records(path) for member, path in paths.items() if path.exists()}
-    for member in records:  # killed between writing the one and removing the other, a run leaves both
-        directory.remove(f"checkpoints/{name_of(member)}")
+    paths = {model: directory.path / FINISHED / f"{name_of(model)}.npz" for model in models}
+    records = {model: files.read_records(path) for model, path in paths.items() if path.exists()}
+    for model in records:  # killed between writing the one and removing the other, a run leaves both
+        directory.remove(f"checkpoints/{name_of(model)}")
     return records

@@ -18,7 +18,6 @@ from tiejax.text.twins import Twins
 from tiejax.training.layered import Layered, LayeredAdamW, LayeredLoss, stack_of, with_stack
 
 STACK = "encoder/layers"
-TIED_PATHS = ("embed/embedding", "head/embedding")
 
 
 def build_model(settings: Settings, vocabulary: int) -> models.LanguageModel:
@@ -26,12 +25,12 @@ def build_model(settings: Settings, vocabulary: int) -> models.LanguageModel:
     pre_norm = settings.architecture == "gpt2"
     assert settings.feed_forward is not None
     encoder = models.Transformer(
-        settings.layers,
-        settings.width,
-        settings.heads,
-        settings.feed_forward,
-        settings.activation,
-        settings.dropout,
+        layers=settings.layers,
+        width=settings.width,
+        heads=settings.heads,
+        feed_forward=settings.feed_forward,
+        activation=settings.activation,
+        dropout=settings.dropout,
         identical_layers=False,
         stack_size=1,
         rematerialise=True,
@@ -110,7 +109,7 @@ def build(
         initial(settings, model),
         other_loss or make_loss(settings, model, vocabulary, begin),
         LayeredAdamW(settings.learning_rate, settings.weight_decay, settings.clip, STACK),
-        [tying.Tie(*TIED_PATHS)],
+        [tying.Tie(*models.TABLE_PATHS)],
         settings.moments,
         settings.storage,
         device,

@@ -1,14 +1,14 @@
 """The page of a run of layer tying, from the body of results.json."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tiejax.reporting import page as report
 from tiejax.reporting.finding import tally
-from tiejax.reporting.sections import excluded_notes, reproduction, timing_words
+from tiejax.reporting.page import RunOnPage
+from tiejax.reporting.sections import excluded_notes, marked_as_reported, reproduction, timing_words
 from tiejax.reporting.words import counted
 from tiejax.studies.layer_tying.plots import FEWEST_SEEDS
 from tiejax.studies.layer_tying.settings import NOT_STATIC
@@ -43,29 +43,19 @@ TIME_OF_A_STEP = (
 SOURCE = "T. David Hay and L. Wolf, Dynamic Layer Tying for Parameter-Efficient Transformers, ICLR 2024 (arXiv:2401.12819)"
 
 
-def page(
-    results: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    settings_text: str,
-    facts: Mapping[str, Any],
-    pictures: Sequence[tuple[str, Path]],
-) -> str:
-    """Return the HTML page of a run. settings: resolved; facts: environment.json; pictures: captions and PNG files."""
+def page(run: RunOnPage) -> str:
+    """Return the HTML page of a run."""
+    results, settings, facts = run.results, run.settings, run.facts
     return report.render(
         title=f"Dynamic layer tying: {settings['architecture']}, {_shape(settings)}",
         question=QUESTION,
         finding=finding(results),
         setting=_setting(results, settings, facts),
         notes=_notes(results),
-        claims={
-            "Claims": [
-                {**row, "statement": f"{row['statement']} Reported by the paper." if row["reported"] else row["statement"]}
-                for row in results["claims"]
-            ]
-        },
-        figures=pictures,
+        claims={"Claims": marked_as_reported(results["claims"])},
+        figures=run.pictures,
         numbers=tables(results),
-        reproduce=reproduction(facts, settings_text),
+        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 

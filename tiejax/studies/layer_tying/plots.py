@@ -21,9 +21,9 @@ def plot_all(runs: Metrics, findings: Mapping[str, Any]) -> list[Plot]:
         return []
     rows = findings["methods"]
     return [
+        plot_methods(rows),
         *([plot_tie_maps(runs)] if findings["agents"] else []),
         plot_learning(runs),
-        plot_methods(rows),
         *([plot_agents(runs)] if findings["agents"] else []),
         plot_final_maps(rows, findings["seeds"]),
     ]

@@ -9,6 +9,8 @@ from tiejax.settings.shared import AdamSettings, EncoderSettings, RunSettings, T
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.tying.errors import TieError
 from tiejax.tying.layer_maps import MAPS, check_maps
+from tiejax.tying.layer_ties import Gradient, Rule, Start
+from tiejax.tying.owner import Storage
 
 AGENTS: dict[str, Literal["learner", "random"]] = {"agent": "learner", "random-agent": "random"}
 AFTER_AGENT = ("random-map", "found-map")  # wait for the agent of their seed, where there is one
@@ -73,13 +75,13 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
     steps: int | None = None
     episodes: int | None = None
     k: int = 4
-    ties: Literal["resolved", "published"] = "resolved"
-    gradient: Literal["all", "owner"] = "all"
-    start: Literal["tied", "independent", "frozen-random"] = "tied"
+    ties: Rule = "resolved"
+    gradient: Gradient = "all"
+    start: Start = "tied"
     reward: Literal["negative-loss", "negative-ppl", "clipped-ppl"] = "negative-loss"
     moments: Literal["copy", "zero"] = "copy"
     epsilon_floor: float = 0.1
-    storage: Literal["compact", "full"] = "compact"
+    storage: Storage = "compact"
     batch_size: int = 8
     clip: float = 1.0
     validate_every: int = 250

@@ -6,7 +6,8 @@ from tiejax.runs.console import Console
 from tiejax.runs.finish import finish
 from tiejax.runs.launch import Launched
 from tiejax.runs.resume import keep_text
-from tiejax.runs.run_directory import plain, stop_flag
+from tiejax.runs.run_directory import plain
+from tiejax.runs.train import begin
 from tiejax.studies.layer_tying import page, plots
 from tiejax.studies.layer_tying.analysis import analyse
 from tiejax.studies.layer_tying.jobs import Jobs
@@ -23,11 +24,7 @@ def run(launched: Launched, console: Console) -> int:
     text: Text = launched.prepared
     text_facts = text.streams.facts | {"fingerprint": text.streams.fingerprint}
     data = keep_text(directory, text_facts, text.streams.tokenizer_file.read_bytes())
-    stop = stop_flag()
-    if settings.dtype == "float32":
-        # Accelerators multiply float32 in fewer bits unless told otherwise.
-        jax.config.update("jax_default_matmul_precision", "highest")
-    facts = directory.write_environment({"devices": [device.device_kind for device in jax.devices()]}, launched.command)
+    stop, facts = begin(launched, full_precision=settings.dtype == "float32")
     model = facts_of_model(settings, text.streams.vocabulary)
     announce(settings, text, model["parameters_untied"], console)
 

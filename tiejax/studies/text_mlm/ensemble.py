@@ -24,20 +24,20 @@ from tiejax.studies.text_mlm.text import Text, buckets_of, pairs_of
 from tiejax.text.masking import MaskedRows, Masking
 from tiejax.text.packing import Stream, TextFeed
 
-TIE = tying.Tie("embed/embedding", "head/embedding")
+TIE = tying.Tie(*models.TABLE_PATHS)
 
 
 def build_model(settings: Settings, text: Text) -> Any:
     """Return the masked LM of a configuration."""
     dtype = None if settings.compute_dtype == "float32" else jnp.dtype(settings.compute_dtype)
     encoder = models.Transformer(
-        settings.layers,
-        settings.width,
-        settings.heads,
-        settings.feed_forward,
-        settings.activation,
-        settings.dropout,
-        settings.identical_layers,
+        layers=settings.layers,
+        width=settings.width,
+        heads=settings.heads,
+        feed_forward=settings.feed_forward,
+        activation=settings.activation,
+        dropout=settings.dropout,
+        identical_layers=settings.identical_layers,
         rematerialise=settings.rematerialise,
         norm_first=settings.layer_norm == "pre",
         dtype=dtype,
@@ -54,7 +54,7 @@ def build_model(settings: Settings, text: Text) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Members:
+class TextObjective:
     """What every member does: how it starts, what it reads, its loss, and what is measured of it.
 
     pairs: ids whose distances are recorded. bucket: of every id, one of so many `buckets`.
@@ -68,7 +68,7 @@ class Members:
     buckets: int
 
     @classmethod
-    def of(cls, settings: Settings, text: Text, plan: StepPlan) -> "Members":
+    def of(cls, settings: Settings, text: Text, plan: StepPlan) -> "TextObjective":
         """Return the members of a resolved configuration."""
         masking = Masking(text.twins, text.vocabulary.special, text.vocabulary.mask, plan.slots)
         pairs = jnp.asarray(pairs_of(text)[0], jnp.int32).reshape(-1, 2)
@@ -123,14 +123,14 @@ class Members:
 
 def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.Ensemble:
     """Return the members of a resolved configuration, with what is recorded of them."""
-    members, packed = Members.of(settings, text, plan), settings.packing == "packed"
+    objective, packed = TextObjective.of(settings, text, plan), settings.packing == "packed"
     stream = Stream(*text.validation, settings.max_length, text.vocabulary.pad, 0, packed)
     validation = Validation(
-        members.predict,
-        members.masking,
+        objective.predict,
+        objective.masking,
         held_out_rows(stream, settings.validation_batches, plan),
-        members.bucket,
-        members.buckets,
+        objective.bucket,
+        objective.buckets,
         plan.rows_of_device,
     )
 
@@ -143,16 +143,16 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
         arm_ties, phases = training.phases_of_arms(arms.step.tolist(), plan.steps, arms.policy.tolist(), arms.new.tolist())
     counts: Literal["all", "leaf"] = "all" if arms is None else "leaf"
     return training.Ensemble(
-        init=members.init,
-        sample=members.sample,
-        loss=members.loss,
+        init=objective.init,
+        sample=objective.sample,
+        loss=objective.loss,
         optimizer=training.make_optimizer(settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts),
         ties=[TIE],
         arm_ties=arm_ties,
         phases=phases,
         steps=plan.steps,
         recorders={
-            "record": training.Recorder(settings.record_every, members.measure),
+            "record": training.Recorder(settings.record_every, objective.measure),
             "validation": training.Recorder(settings.validate_every, validate),
         },
         feed=TextFeed(*text.train, settings.max_length, text.vocabulary.pad, plan.rows, packed),

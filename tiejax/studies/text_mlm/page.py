@@ -1,12 +1,20 @@
 """The page of a run on text, from the body of results.json."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from tiejax.reporting import page as report
 from tiejax.reporting.finding import Clause, sentence, tally
-from tiejax.reporting.sections import arrays_in_words, excluded_notes, medians_table, reproduction, timing_words, training_words
+from tiejax.reporting.page import RunOnPage
+from tiejax.reporting.sections import (
+    arrays_in_words,
+    excluded_notes,
+    marked_as_reported,
+    medians_table,
+    reproduction,
+    timing_words,
+    training_words,
+)
 from tiejax.reporting.uses import uses_table
 from tiejax.statistics.arms import ARMS
 from tiejax.studies.text_mlm.claims import TABLE_NAMES
@@ -125,14 +133,9 @@ def _speed(timing: Mapping[str, Any]) -> dict[str, str]:
     return {"speed": f"{timing['tokens_per_s']:,.0f} real tokens per second, {timing['padding']:.1%} padding{idle}"}
 
 
-def page(
-    results: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    settings_text: str,
-    facts: Mapping[str, Any],
-    pictures: Sequence[tuple[str, Path]],
-) -> str:
-    """Return the HTML page of a run. settings: resolved; facts: environment.json; pictures: captions and PNG files."""
+def page(run: RunOnPage) -> str:
+    """Return the HTML page of a run."""
+    results, settings, facts = run.results, run.settings, run.facts
     shape = f"{settings['layers']} layers of width {settings['width']}"
     return report.render(
         title=f"Masked language modelling on text: tied against untied, {shape}",
@@ -140,15 +143,10 @@ def page(
         finding=finding(results),
         setting=_setting(results, settings, facts),
         notes=_notes(results),
-        claims={
-            "Claims": [
-                {**row, "statement": f"{row['statement']} Reported by the paper." if row["reported"] else row["statement"]}
-                for row in results["claims"]
-            ]
-        },
-        figures=pictures,
+        claims={"Claims": marked_as_reported(results["claims"])},
+        figures=run.pictures,
         numbers=tables(results) | uses_table(results["uses"], ARMS),
-        reproduce=reproduction(facts, settings_text),
+        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 

@@ -9,6 +9,7 @@ from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import EncoderSettings, RunSettings, ScheduleSettings, TextSettings, with_defaults
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.text import twins as planting
+from tiejax.tying.policies import Policy
 
 
 def default_twins() -> dict[str, list[str]]:
@@ -64,7 +65,7 @@ class Settings(ScheduleSettings, EncoderSettings, TextSettings, RunSettings):
     positions: Literal["none", "learned"] = "none"
     layer_norm: Literal["post", "pre"] = "post"
     untie_at: list[int | float] | None = None
-    untie_policy: Literal["copy", "zero", "zero-keep-count", "split"] = "copy"
+    untie_policy: Policy = "copy"
     untie_new: Literal["input", "output"] = "output"
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     rematerialise: bool = False
@@ -82,34 +83,20 @@ class Settings(ScheduleSettings, EncoderSettings, TextSettings, RunSettings):
         """Return the configuration with every default written out; raises BadInput if it makes no sense."""
         if self.steps is not None and self.epochs is not None:
             raise BadInput("--steps and --epochs: give one of them")
-        given = dataclasses.asdict(self)
+        fields = dataclasses.asdict(self)
         if self.steps is None and self.epochs is None:
-            given["steps"] = 1500
+            fields["steps"] = 1500
         if self.data_dir is None:
-            given["data_dir"] = checks.default_data_dir()
+            fields["data_dir"] = checks.default_data_dir()
         if self.twins is None:
-            given["twins"] = default_twins()
-        settings = Settings(**given)
+            fields["twins"] = default_twins()
+        settings = Settings(**fields)
         settings.check()
         return settings
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
-        seen: dict[float, str] = {}
-        if not self.twins:
-            raise BadInput("--twins: needs at least one set, as {.5: [the, be]}")
-        for probability, words in self.twins.items():
-            try:
-                value = float(probability)
-            except ValueError:
-                raise BadInput(f"--twins: must be sets as {{.5: [the, be]}}, {probability!r} is no probability") from None
-            if not 0 < value < 1:
-                raise BadInput(f"--twins: a twin's probability must lie between 0 and 1, got {probability}")
-            if value in seen:
-                raise BadInput(f"--twins: one set for each probability, {seen[value]} and {probability} are one")
-            seen[value] = probability
-            if not words:
-                raise BadInput(f"--twins: the set at {probability} has no word")
+        self._check_twins()
         super().check()
         checks.check_counts(self, ("batch_size", "steps", "record_every", "validate_every", "validation_batches", "mesh"))
         checks.check_not_negative(self, ("embedding_std",))
@@ -119,6 +106,23 @@ class Settings(ScheduleSettings, EncoderSettings, TextSettings, RunSettings):
         if not 3 <= self.min_length <= self.max_length:
             raise BadInput(f"--min_length: must lie between 3 and --max_length {self.max_length}, got {self.min_length}")
         checks.check_untie_at(self)
+
+    def _check_twins(self) -> None:
+        spelled: dict[float, str] = {}  # probability -> as it was written
+        if not self.twins:
+            raise BadInput("--twins: needs at least one set, as {.5: [the, be]}")
+        for probability, words in self.twins.items():
+            try:
+                value = float(probability)
+            except ValueError:
+                raise BadInput(f"--twins: must be sets as {{.5: [the, be]}}, {probability!r} is no probability") from None
+            if not 0 < value < 1:
+                raise BadInput(f"--twins: a twin's probability must lie between 0 and 1, got {probability}")
+            if value in spelled:
+                raise BadInput(f"--twins: one set for each probability, {spelled[value]} and {probability} are one")
+            spelled[value] = probability
+            if not words:
+                raise BadInput(f"--twins: the set at {probability} has no word")
 
     @property
     def sets(self) -> dict[float, list[str]]:

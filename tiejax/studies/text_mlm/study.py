@@ -13,8 +13,8 @@ from tiejax.runs.console import Console
 from tiejax.runs.finish import finish
 from tiejax.runs.launch import Launched
 from tiejax.runs.resume import keep_text
-from tiejax.runs.run_directory import plain, stop_flag
-from tiejax.runs.train import timing, train
+from tiejax.runs.run_directory import plain
+from tiejax.runs.train import begin, timing, train
 from tiejax.settings.command_line import BadInput
 from tiejax.statistics import untie_curve
 from tiejax.statistics.arms import ARMS, finite_seeds, select_seeds
@@ -25,7 +25,7 @@ from tiejax.studies.text_mlm.records import named_arrays, open_event_files
 from tiejax.studies.text_mlm.settings import Settings
 from tiejax.studies.text_mlm.text import Text
 from tiejax.training import cluster
-from tiejax.training.run import Trained
+from tiejax.training.loop import Trained
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -34,13 +34,8 @@ def run(launched: Launched, console: Console) -> int:
     text, plan = launched.prepared
     if directory is not None:
         keep_text(directory, text.facts, text.tokenizer)
-    stop = stop_flag()
     check_texts_agree(text)
-    # Accelerators multiply float32 in fewer bits unless told otherwise.
-    if settings.compute_dtype == "float32":
-        jax.config.update("jax_default_matmul_precision", "highest")
-    devices = {"devices": [device.device_kind for device in jax.devices()]}
-    facts = directory.write_environment(devices, launched.command) if directory else {}
+    stop, facts = begin(launched, full_precision=settings.compute_dtype == "float32")
     arms = arms_of(settings, plan)
     models = (len(ARMS) if arms is None else len(arms.step)) * len(settings.seed_list)
     announce(settings, text, plan, models, console)

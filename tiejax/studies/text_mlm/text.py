@@ -14,8 +14,8 @@ from tiejax.settings.command_line import BadInput
 from tiejax.studies.text_mlm.settings import Settings
 from tiejax.text import buckets, sentences
 from tiejax.text import twins as planting
+from tiejax.text.array_records import Sequences
 from tiejax.text.errors import CorpusError
-from tiejax.text.records import Sequences
 from tiejax.text.tokenizer import Vocabulary
 
 UNRELATED_PAIRS = 100  # as published

@@ -1,21 +1,13 @@
 """The page of an untying run of EXor, from the body of results.json."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
 from tiejax.reporting import untie_curve
+from tiejax.reporting.page import RunOnPage
 from tiejax.reporting.sections import model_words
 
 
-def page(
-    results: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    settings_text: str,
-    facts: Mapping[str, Any],
-    pictures: Sequence[tuple[str, Path]],
-) -> str:
-    """Return the HTML page of a run. settings: resolved; facts: environment.json; pictures: captions and PNG files."""
+def page(run: RunOnPage) -> str:
+    """Return the HTML page of a run."""
+    results = run.results
     model = results["model"]
     setting = {
         "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
@@ -25,4 +17,4 @@ def page(
         "spellings of 0 and spellings of 1 in the same table",
     }
     title = f"EXor, {results['variant']}: tied, then untied, {model['architecture']} {model['size']}"
-    return untie_curve.render(title, setting, results, settings, settings_text, facts, pictures)
+    return untie_curve.render(title, setting, run)

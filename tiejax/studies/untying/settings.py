@@ -9,9 +9,8 @@ from tiejax.settings.shared import with_defaults
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.statistics.untie_arms import Arms
 from tiejax.studies.exor import settings as exor
-
-Policy = Literal["copy", "zero", "zero-keep-count", "split"]
-POLICIES: tuple[Policy, ...] = ("copy", "zero", "zero-keep-count", "split")
+from tiejax.studies.exor.contexts import MAX_CONTEXTS, count_contexts
+from tiejax.tying.policies import POLICIES, Policy
 
 
 @with_defaults(record_every=2500)
@@ -58,6 +57,11 @@ class Settings(exor.Settings):
             if len(set(values)) < len(values):
                 raise BadInput(f"--{name}: every value once, got {values}")
         checks.check_untie_at(self)
+        if count_contexts(self.tasks[0], self.ordered) > MAX_CONTEXTS:
+            raise BadInput(
+                f"--bits: untying is judged by exact risk, which more than {MAX_CONTEXTS:,} contexts do not have; take fewer "
+                f"than {self.bits} bits"
+            )
 
     @property
     def arms(self) -> Arms:

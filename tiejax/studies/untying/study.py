@@ -11,8 +11,8 @@ from tiejax.reporting.untie_curve import plot_curve, plot_distances, plot_trajec
 from tiejax.runs.console import Console
 from tiejax.runs.finish import finish
 from tiejax.runs.launch import Launched
-from tiejax.runs.run_directory import plain, stop_flag
-from tiejax.runs.train import timing, train
+from tiejax.runs.run_directory import plain
+from tiejax.runs.train import begin, timing, train
 from tiejax.statistics.arms import finite_seeds, select_seeds
 from tiejax.statistics.untie_curve import analyse
 from tiejax.studies.exor.bayes_risk import bayes_risk
@@ -27,11 +27,7 @@ from tiejax.studies.untying.settings import Settings
 def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
     settings, directory = launched.settings, launched.run
-    stop = stop_flag()
-    # Accelerators multiply float32 in fewer bits unless told otherwise; exact risk would not be exact.
-    jax.config.update("jax_default_matmul_precision", "highest")
-    devices = {"devices": [device.device_kind for device in jax.devices()]}
-    facts = directory.write_environment(devices, launched.command) if directory else {}
+    stop, facts = begin(launched)
     seeds, arms = settings.seed_list, len(settings.arms.step)
     console.say(
         f"EXor {settings.variant_name}, {settings.model} {settings.size}, tied and untied: {len(seeds)} seeds x {arms} arms, "

@@ -9,7 +9,7 @@ from tensorflow_datasets.core import shuffle
 from tensorflow_datasets.core.utils import tqdm_utils
 
 from tiejax.text import sentences, tokenizer
-from tiejax.text.records import SPLITS
+from tiejax.text.array_records import SPLITS
 
 
 def test_it_is_a_tfds_data_set_as_any_other(text, tmp_path):

@@ -1,0 +1,65 @@
+"""Ties that last: stored once and viewed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from autoencoder import LEAVES, TIE, assert_close, autoencoder, reconstruction
+
+from tiejax.tying import (
+    Tie,
+    TieError,
+    equal_leaves,
+    store,
+    view,
+)
+
+
+def test_view_routes_the_source_to_the_target():
+    params, _ = autoencoder()
+    stored = store(params, [TIE])
+    assert stored["decoder"]["kernel"] is None
+    assert len(jax.tree.leaves(stored)) == len(jax.tree.leaves(params)) - 1
+    full = view(stored, [TIE])
+    assert full["encoder"]["kernel"] is stored["encoder"]["kernel"]
+    np.testing.assert_array_equal(full["decoder"]["kernel"], params["encoder"]["kernel"].T)
+    assert jax.tree.structure(full) == jax.tree.structure(params)
+
+
+def test_identity_view_is_the_same_array():
+    params = {"a": jnp.ones(3), "b": jnp.zeros(3), "c": jnp.zeros(2)}
+    full = view(store(params, [Tie("a", "b")]), [Tie("a", "b")])
+    assert full["b"] is params["a"]
+
+
+def test_donated_buffers_work_where_aliased_leaves_would_not():
+    params, x = autoencoder()
+    stored = store(params, [TIE])
+    optimizer = optax.adamw(1e-2)
+
+    def step(stored, opt_state, x):
+        grads = jax.grad(lambda s: reconstruction(view(s, [TIE]), x))(stored)
+        updates, opt_state = optimizer.update(grads, opt_state, stored)
+        return optax.apply_updates(stored, updates), opt_state
+
+    kept, _ = jax.jit(step)(stored, optimizer.init(stored), x)
+    donated, _ = jax.jit(step, donate_argnums=(0, 1))(jax.tree.map(jnp.copy, stored), optimizer.init(stored), x)
+    assert_close(donated, kept, 1e-7)
+
+
+def test_equal_leaves_compares_bits():
+    """NaN is equal to itself here: a member that went non-finite is still tied."""
+    params = {"a": np.array([np.nan, 1.0]), "b": np.array([np.nan, 1.0]), "c": np.array([np.nan, 2.0])}
+    assert equal_leaves(params, [Tie("a", "b"), Tie("a", "c")]) == {"b": True, "c": False}
+
+
+def test_equal_leaves_compares_tensors():
+    params, _ = autoencoder()
+    assert equal_leaves(params, [TIE]) == {"decoder/kernel": False}
+    assert equal_leaves(view(store(params, [TIE]), [TIE]), [TIE]) == {"decoder/kernel": True}
+
+
+def test_view_refuses_a_tree_that_was_not_stored():
+    with pytest.raises(TieError, match="holds an array of its own"):
+        view(LEAVES, [Tie("embed/table", "head/table")])

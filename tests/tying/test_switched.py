@@ -1,0 +1,89 @@
+"""Ties that are switched at run time, against stored ones and against the untied model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from autoencoder import OPTIMIZERS, TIE, assert_close, autoencoder, reconstruction, train_stored_once, train_symmetric
+
+from tiejax.tying import (
+    copy_to_targets,
+    global_norm,
+    symmetrise,
+)
+
+
+def test_switched_off_is_the_untied_model(x64):
+    params, x = autoencoder()
+    untied = train_stored_once(params, [], OPTIMIZERS["adamw"](), x, 100)
+    assert_close(train_symmetric(params, [TIE], OPTIMIZERS["adamw"](), x, 100, on=False), untied, 1e-12)
+
+
+@pytest.mark.parametrize("max_norm", [1e-3, 0.05])
+def test_clipping_counts_a_tied_pair_once(x64, max_norm):
+    params, x = autoencoder()
+    sgd = optax.sgd(0.1)
+    once = train_stored_once(params, [TIE], sgd, x, 100, max_norm)
+    assert_close(train_symmetric(params, [TIE], sgd, x, 100, max_norm=max_norm), once, 1e-12)
+    # The trap: optax's own clip on the symmetrised gradients counts the pair twice and drifts away.
+    wrong = train_symmetric(params, [TIE], sgd, x, 100, max_norm=max_norm, count_twice=True)
+    with pytest.raises(AssertionError):
+        assert_close(wrong, once, 1e-6)
+
+
+def test_global_norm_against_numpy():
+    params, x = autoencoder()
+    tied = copy_to_targets(params, params, [TIE], True)
+    grads = jax.grad(reconstruction)(tied, x)
+
+    def norm(*arrays):
+        return np.sqrt(sum(float(np.square(a).sum()) for a in arrays))
+
+    e, d = grads["encoder"], grads["decoder"]
+    np.testing.assert_allclose(
+        global_norm(grads, [TIE], False), norm(e["kernel"], e["bias"], d["kernel"], d["bias"]), rtol=1e-6
+    )
+    both = symmetrise(grads, [TIE], True)
+    expected = norm(e["kernel"] + d["kernel"].T, e["bias"], d["bias"])
+    np.testing.assert_allclose(global_norm(both, [TIE], True), expected, rtol=1e-6)
+
+
+def test_switching_a_tie_does_not_recompile():
+    params, x = autoencoder()
+    compiled = 0
+
+    @jax.jit
+    def grads(params, x, on):
+        nonlocal compiled
+        compiled += 1  # runs when traced
+        return symmetrise(jax.grad(reconstruction)(params, x), [TIE], on)
+
+    on = grads(params, x, jnp.asarray(True))
+    off = grads(params, x, jnp.asarray(False))
+    assert compiled == 1
+    assert not np.allclose(on["encoder"]["kernel"], off["encoder"]["kernel"])
+
+
+def test_members_of_one_ensemble_can_differ_in_their_ties(x64):
+    params, x = autoencoder()
+    both = jax.vmap(lambda on: symmetrise(jax.grad(reconstruction)(params, x), [TIE], on))(jnp.array([False, True]))
+    untied = jax.grad(reconstruction)(params, x)
+    np.testing.assert_allclose(both["encoder"]["kernel"][0], untied["encoder"]["kernel"], rtol=1e-13)
+    total = untied["encoder"]["kernel"] + untied["decoder"]["kernel"].T
+    np.testing.assert_allclose(both["encoder"]["kernel"][1], total, rtol=1e-13)
+    np.testing.assert_allclose(both["decoder"]["kernel"][1], total.T, rtol=1e-13)
+
+
+def test_copy_to_targets_finds_the_moments_in_any_optax_state():
+    params, x = autoencoder()
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(optax.cosine_decay_schedule(1e-2, 10)))
+    grads = jax.grad(reconstruction)(params, x)
+    _, opt_state = optimizer.update(grads, optimizer.init(params), params)
+    copied = copy_to_targets(opt_state, params, [TIE], True)
+    adam = copied[1][0]
+    for moments in (adam.mu, adam.nu):
+        np.testing.assert_array_equal(moments["decoder"]["kernel"], moments["encoder"]["kernel"].T)
+        assert np.abs(moments["encoder"]["kernel"]).max() > 0
+    np.testing.assert_array_equal(adam.mu["decoder"]["bias"], opt_state[1][0].mu["decoder"]["bias"])
+    assert jax.tree.structure(copied) == jax.tree.structure(opt_state)
