@@ -157,3 +157,19 @@ class ScheduleSettings(AdamSettings):
         checks.check_not_negative(self, ("minimum_learning_rate", "eps"))
         checks.check_counts(self, ("half_period",))
         checks.check_schedule(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class UntieSettings(Settings):
+    """Where tied members untie; for studies that have a field `steps`.
+
+    Args:
+        untie_at: where tied members untie: steps (whole numbers) or fractions of the run (with a point, as .5). Never and
+            always tied ones are always among the members
+    """
+
+    untie_at: list[int | float] | None = None
+
+    def check(self) -> None:
+        super().check()
+        checks.check_untie_at(self)

@@ -6,7 +6,7 @@ from typing import Literal
 from tiejax.runs.environment import cores
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
-from tiejax.settings.shared import EncoderSettings, RunSettings, ScheduleSettings, TextSettings, with_defaults
+from tiejax.settings.shared import EncoderSettings, RunSettings, ScheduleSettings, TextSettings, UntieSettings, with_defaults
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.text import twins as planting
 from tiejax.tying.policies import Policy
@@ -19,7 +19,7 @@ def default_twins() -> dict[str, list[str]]:
 
 
 @with_defaults(seeds=2, out="runs/text_mlm")
-class Settings(ScheduleSettings, EncoderSettings, TextSettings, RunSettings):
+class Settings(UntieSettings, ScheduleSettings, EncoderSettings, TextSettings, RunSettings):
     """Masked-LM pre-training on text, tied against untied.
 
     Args:
@@ -64,7 +64,6 @@ class Settings(ScheduleSettings, EncoderSettings, TextSettings, RunSettings):
     embedding_std: float = 0.3
     positions: Literal["none", "learned"] = "none"
     layer_norm: Literal["post", "pre"] = "post"
-    untie_at: list[int | float] | None = None
     untie_policy: Policy = "copy"
     untie_new: Literal["input", "output"] = "output"
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -105,7 +104,6 @@ class Settings(ScheduleSettings, EncoderSettings, TextSettings, RunSettings):
             raise BadInput(f"--max_length: must lie between 3, for [CLS], a token and [SEP], and 4096, got {self.max_length}")
         if not 3 <= self.min_length <= self.max_length:
             raise BadInput(f"--min_length: must lie between 3 and --max_length {self.max_length}, got {self.min_length}")
-        checks.check_untie_at(self)
 
     def _check_twins(self) -> None:
         spelled: dict[float, str] = {}  # probability -> as it was written

@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Literal
 
-from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
-from tiejax.settings.shared import with_defaults
+from tiejax.settings.shared import UntieSettings, with_defaults
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.statistics.untie_arms import Arms
 from tiejax.studies.exor import settings as exor
@@ -14,13 +13,13 @@ from tiejax.tying.policies import POLICIES, Policy
 
 
 @with_defaults(record_every=2500)
-class Settings(exor.Settings):
+class Settings(UntieSettings, exor.Settings):
     """EXor, tied and then untied.
 
     Args:
-        untie_at: where tied members untie: steps (whole numbers) or fractions of the run (with a point, as .5); default: after
-            every whole cycle of the learning rate, so that the curve does not show the rate's phase. Never tied and always tied
-            are always among the members
+        untie_at: steps (whole numbers) or fractions of the run (with a point, as .5); default: after every whole cycle of the
+            learning rate, so that the curve does not show the rate's phase. Never and always tied ones are always among the
+            members
         policies: what the optimizer remembers of the table that leaves: copy (all that the shared one had), zero (nothing, and
             its bias correction restarts), zero-keep-count (no moments, the step count goes on), split (each table the moments
             of its own use's gradients, kept from step 0)
@@ -30,7 +29,6 @@ class Settings(exor.Settings):
         out: the run directory (default: runs/untying/VARIANT-MODEL-SIZE)
     """
 
-    untie_at: list[int | float] | None = None
     policies: list[Policy] = dataclasses.field(default_factory=lambda: list(POLICIES))
     new: list[Literal["input", "output"]] = dataclasses.field(default_factory=lambda: ["output", "input"])
 
@@ -56,7 +54,6 @@ class Settings(exor.Settings):
                 raise BadInput(f"--{name}: needs at least one value, got none")
             if len(set(values)) < len(values):
                 raise BadInput(f"--{name}: every value once, got {values}")
-        checks.check_untie_at(self)
         if count_contexts(self.tasks[0], self.ordered) > MAX_CONTEXTS:
             raise BadInput(
                 f"--bits: untying is judged by exact risk, which more than {MAX_CONTEXTS:,} contexts do not have; take fewer "
