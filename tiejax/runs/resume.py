@@ -73,8 +73,8 @@ def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
 
 def own_tokenizer(settings: Any, resume: bool) -> str | None:
     """Return the tokenizer that a run on text names, or else, if it is resumed, the one that was trained for it."""
-    own = Path(settings.out, TOKENIZER)
-    return str(own) if settings.tokenizer is None and resume and own.exists() else settings.tokenizer
+    trained = Path(settings.out, TOKENIZER)
+    return str(trained) if settings.tokenizer is None and resume and trained.exists() else settings.tokenizer
 
 
 def keep_text(run: RunDirectory, facts: Mapping[str, Any], tokenizer: bytes) -> dict[str, Any]:

@@ -171,12 +171,12 @@ def _explain(message: str, config_class: type, command: CommandLine | None) -> s
     """Say in one line what jsonargparse says in several."""
     dashes = "--" if command else ""
     hints = typing.get_type_hints(config_class)
-    if found := re.match(r"unrecognized arguments: (\S+)", message):
-        flag = found[1].split("=")[0]
+    if match := re.match(r"unrecognized arguments: (\S+)", message):
+        flag = match[1].split("=")[0]
         names = [*hints, *(command.switches if command else ()), "config", "help", "print_config"]
         return f"unknown option {flag}{_nearest(flag.lstrip('-'), names, '--')}"
-    if found := re.match(r'Parser key "(\w+)"', message):
-        name = found[1]
+    if match := re.match(r'Parser key "(\w+)"', message):
+        name = match[1]
         if name in hints:
             value = re.search(r"(?:Given|Got) value: (.*)", message)
             got = f", got {value[1]}" if value else ""

@@ -113,13 +113,13 @@ class Checkpoints:
             raise ValueError("the digest of its facts differs")
         restored = self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore()))["arrays"]
         arrays = {group: {name: np.asarray(array) for name, array in fields.items()} for group, fields in restored.items()}
-        found = {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()}
-        if found != content["digests"]:
+        digests = {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()}
+        if digests != content["digests"]:
             differ = [
                 f"{group}/{name}"
-                for group, digests in content["digests"].items()
-                for name, digest in digests.items()
-                if found.get(group, {}).get(name) != digest
+                for group, expected in content["digests"].items()
+                for name, digest in expected.items()
+                if digests.get(group, {}).get(name) != digest
             ]
             raise ValueError(f"the digest of {', '.join(differ) or 'its arrays'} differs")
         if content["ties"] != [dataclasses.asdict(tie) for tie in self.ties]:

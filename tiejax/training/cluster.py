@@ -98,10 +98,10 @@ def _exchange(mine: bytes) -> list[bytes]:
     row = jax.device_put(np.frombuffer(mine, np.uint8)[None], devices[jax.process_index()])
     rows = jax.make_array_from_single_device_arrays((len(devices), row.shape[1]), split, [row])
     try:
-        found = _replica(jax.block_until_ready(everywhere(rows)))
+        gathered = _replica(jax.block_until_ready(everywhere(rows)))
     except (RuntimeError, ValueError) as error:  # the library raises either
         raise ProcessGone(str(error).strip().splitlines()[0][:200]) from None
-    return [row.tobytes() for row in found]
+    return [row.tobytes() for row in gathered]
 
 
 def agree(numbers: list[int]) -> list[list[int]]:

@@ -37,13 +37,13 @@ def make_step(
     """
 
     def step(state: TrainState, batch: Any, key: jax.Array, on: Any) -> tuple[TrainState, dict[str, jax.Array]]:
-        (_, metrics), own = jax.value_and_grad(loss, has_aux=True)(state.params, batch, key)
-        grads, use_states = tying.symmetrise(own, ties, on), state.use_states
+        (_, metrics), use_grads = jax.value_and_grad(loss, has_aux=True)(state.params, batch, key)
+        grads, use_states = tying.symmetrise(use_grads, ties, on), state.use_states
         if max_norm is not None:
             scale = tying.clip_scale(grads, ties, on, max_norm)
-            own, grads = (jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), tree) for tree in (own, grads))
+            use_grads, grads = (jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), tree) for tree in (use_grads, grads))
         if use_states is not None:
-            _, use_states = optimizer.update(tying.only_tied(own, ties), use_states, tying.only_tied(state.params, ties))
+            _, use_states = optimizer.update(tying.only_tied(use_grads, ties), use_states, tying.only_tied(state.params, ties))
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         if ties:

@@ -23,12 +23,12 @@ def start_ties(layers: int, start: Start, rule: Rule) -> LayerTies:
     tied: all are copies of layer 0. independent: none is a copy. frozen-random, as the published code starts: none is a copy,
     those above layer 0 are frozen as they were drawn, and the agent is told that they are copies of layer 0.
     """
-    own, of_first, every = independent(layers), np.zeros(layers, np.int32), np.ones(layers, bool)
+    untied, all_first, every = independent(layers), np.zeros(layers, np.int32), np.ones(layers, bool)
     if start == "independent":
-        return LayerTies(own, every, own)
+        return LayerTies(untied, every, untied)
     if start == "frozen-random":
-        return LayerTies(own, own == 0, of_first)
-    return published_rule.start_tied(layers) if rule == "published" else LayerTies(of_first, every, of_first)
+        return LayerTies(untied, untied == 0, all_first)
+    return published_rule.start_tied(layers) if rule == "published" else LayerTies(all_first, every, all_first)
 
 
 def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:

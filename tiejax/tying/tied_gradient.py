@@ -38,8 +38,8 @@ def symmetrise(grads: PyTree, ties: Sequence[Tie], on: Switches) -> PyTree:
     totals = {tie.source: leaves[tie.source] for tie, _ in switched}
     for tie, is_on in switched:
         if tie.gradient == "all":
-            own = apply_transform(tie, leaves[tie.target])
-            totals[tie.source] = jnp.where(is_on, totals[tie.source] + own, totals[tie.source])
+            from_target = apply_transform(tie, leaves[tie.target])
+            totals[tie.source] = jnp.where(is_on, totals[tie.source] + from_target, totals[tie.source])
     for tie, is_on in switched:
         leaves[tie.target] = jnp.where(is_on, apply_transform(tie, totals[tie.source]), leaves[tie.target])
     return jax.tree_util.tree_unflatten(treedef, (leaves | totals).values())

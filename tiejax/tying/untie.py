@@ -168,8 +168,8 @@ def join(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep: Keep = "m
         return jax.tree_util.tree_unflatten(treedef, leaves.values())
 
     state_owners = _owners(leaves_by_path(opt_state)[0], params)
-    own = {path: ("", path) for path in leaves_by_path(params)[0]}
-    return joined(params, own), joined(opt_state, state_owners)
+    param_owners = {path: ("", path) for path in leaves_by_path(params)[0]}
+    return joined(params, param_owners), joined(opt_state, state_owners)
 
 
 def _owners(state: dict[str, Any], params: PyTree) -> dict[str, tuple[str, str]]:
