@@ -11,7 +11,7 @@ from tiejax.studies.layer_tying.analysis import analyse
 def test_figures_show_the_maps_and_every_seed():
     findings, runs = analyse(run(), SIZES, TOKENS_PER_WORD)
     shown = {plot.name: plot.figure for plot in plots.plot_all(runs, findings)}
-    assert list(shown) == ["map", "learning", "methods", "agent", "maps"]
+    assert list(shown) == ["methods", "map", "learning", "agent", "maps"]
     panels = shown["map"].axes
     assert [panel.get_title() for panel in panels[:2]] == ["seed 3", "seed 5"]
     # Layers upwards, episodes to the right.
