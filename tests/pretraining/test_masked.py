@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tiejax.pretraining.masked import masked_loss, masked_loss_on_devices, predict_masked
+from tiejax.pretraining.masked import Head, masked_loss, masked_loss_on_devices, predict_masked
 from tiejax.text.masking import MaskedRows
 from tiejax.training.sharding import DATA
 
@@ -51,25 +51,38 @@ def case(x64):
 def test_slots_are_predicted_from_the_states_at_their_places(case):
     rows, states, table, nats, right = case
     for half in range(2):
-        total, predicted = predict_masked(states[2 * half : 2 * half + 2], table, rows[half], 2 * rows[half].weight)
+        total, predicted = predict_masked(states[2 * half : 2 * half + 2], Head(table), rows[half], 2 * rows[half].weight)
         np.testing.assert_allclose(total, 2 * nats[half].sum(), rtol=1e-13)
         np.testing.assert_allclose(predicted.cross_entropy[:3], nats[half], rtol=1e-13)
         np.testing.assert_array_equal(predicted.correct[:3], right[half])
+
+
+def test_a_head_may_transform_states_and_add_a_bias(case):
+    """A narrow table behind t(h) = tanh(h)[:3], and a bias, by hand."""
+    rows, states, table, _, _ = case
+    bias = jnp.linspace(-1, 1, VOCABULARY)
+    total, predicted = predict_masked(
+        states[:2], Head(table[:, :3], lambda h: jnp.tanh(h)[:, :3], bias), rows[0], rows[0].weight
+    )
+    logits = [np.tanh(states[place // 6, place % 6, :3]) @ table[:, :3].T + bias for place in PLACES[0]]
+    nats = [-jax.nn.log_softmax(row)[target] for row, target in zip(logits, rows[0].target, strict=False)]
+    np.testing.assert_allclose(predicted.cross_entropy[:3], nats, rtol=1e-13)
+    np.testing.assert_allclose(total, sum(nats), rtol=1e-13)
 
 
 def test_the_loss_of_one_device_is_a_mean_over_weighted_rows(case):
     rows, states, table, nats, _ = case
     # Of the first half's masked tokens one lies in row 0, two in row 1.
     for weight, expected in (([1.0, 1.0], nats[0].mean()), ([0.0, 1.0], nats[0][1:].mean()), ([0.0, 0.0], 0.0)):
-        np.testing.assert_allclose(masked_loss(states[:2], table, rows[0], jnp.asarray(weight)), expected, rtol=1e-13)
+        np.testing.assert_allclose(masked_loss(states[:2], Head(table), rows[0], jnp.asarray(weight)), expected, rtol=1e-13)
 
 
 def test_shares_of_several_devices_add_up_to_the_mean(case):
     """Devices as a mapped axis: their losses add up, every one has the metrics of all."""
     rows, states, table, nats, right = case
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
-    loss = jax.vmap(masked_loss_on_devices, in_axes=(0, None, 0), axis_name=DATA)
-    shares, metrics = loss(states.reshape(2, 2, LENGTH, WIDTH), table, together)
+    loss = jax.vmap(lambda states, rows: masked_loss_on_devices(states, Head(table), rows), axis_name=DATA)
+    shares, metrics = loss(states.reshape(2, 2, LENGTH, WIDTH), together)
     np.testing.assert_allclose(shares, nats.sum(1) / 6, rtol=1e-13)
     np.testing.assert_allclose(metrics["loss"], [nats.mean()] * 2, rtol=1e-13)
     np.testing.assert_allclose(metrics["accuracy"], [right.mean()] * 2, rtol=1e-13)

@@ -107,7 +107,7 @@ def test_loss_and_gradients_are_the_published_ones(x64, tied, norm_first):
         encoded = model.apply({"params": params}, visit.tokens, None, visit.segments, method="encode")
         states = encoded.reshape(-1, WIDTH)[visit.slot]
         table = params["head"]["embedding"]
-        return predict_slots(states, table, visit.target, visit.weight, 16)[0] / jnp.sum(visit.weight)
+        return predict_slots(states, table, visit.target, visit.weight, chunk=16)[0] / jnp.sum(visit.weight)
 
     value, gradients = jax.jit(jax.value_and_grad(loss))(stored)
     reference = Published(tying.view(stored, TIES) if tied else params, tied, norm_first)

@@ -25,10 +25,10 @@ def linear(fan_in: int, features: int, name: str, dtype: Any = None) -> nn.Dense
     return nn.Dense(features, kernel_init=init, bias_init=init, param_dtype=default_dtype(), dtype=dtype, name=name)
 
 
-def layer_norm(name: str, axis: int = -1, dtype: Any = None) -> nn.LayerNorm:
-    """Return a LayerNorm over one axis with torch's epsilon; its sums are in float32 whatever the `dtype` of its output."""
+def layer_norm(name: str, axis: int = -1, dtype: Any = None, epsilon: float = LAYER_NORM_EPSILON) -> nn.LayerNorm:
+    """Return a LayerNorm over one axis; its sums are in float32 whatever the `dtype` of its output. epsilon: torch's."""
     return nn.LayerNorm(
-        epsilon=LAYER_NORM_EPSILON,
+        epsilon=epsilon,
         use_fast_variance=False,
         param_dtype=default_dtype(),
         dtype=dtype,

@@ -7,18 +7,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from tiejax.training.loss import cross_entropy
+PyTree = Any
 
 
 class Predicted(NamedTuple):
-    """How the slots of a batch were predicted, slot by slot: cross-entropy (nats), and whether the argmax was right."""
+    """How the slots of a batch were predicted, slot by slot: cross-entropy (nats), and whether no token scored higher."""
 
     cross_entropy: Float[Array, "slots"]
     correct: Bool[Array, "slots"]
 
 
 # Logits of one chunk take at most so much memory, which is large enough for the matrix products to run at full rate.
-CHUNK_BYTES = 2**26
+CHUNK_BYTES = 2**25
 
 
 def chunk_of(slots: int, vocabulary: int) -> int:
@@ -32,13 +32,14 @@ def predict_slots(
     table: Float[Array, "vocabulary width"],
     target: Int[Array, "slots"],
     weight: Float[Array, "slots"],
+    bias: Float[Array, "vocabulary"] | None = None,
     chunk: int | None = None,
 ) -> tuple[Float[Array, ""], Predicted]:
-    """Return sum_i weight_i (-ln softmax(table . states_i)[target_i]), and every slot's prediction.
+    """Return sum_i weight_i (-ln softmax(table . states_i + bias)[target_i]), and every slot's prediction.
 
     Logits exist for `chunk` slots at a time, forward and backward: the gradient with respect to the logits of a chunk,
-    weight (softmax - onehot(target)), is formed beside them and taken to states and table at once, so that memory does not
-    grow with slots x vocabulary and no product is computed twice. Products are in the dtype of the states.
+    weight (softmax - onehot(target)), is formed beside them and taken to states, table and bias at once, so that memory does
+    not grow with slots x vocabulary and no product is computed twice. Products are in the dtype of the states.
     Only the sum is differentiable.
     """
     size = chunk_of(len(states), len(table)) if chunk is None else chunk
@@ -47,9 +48,40 @@ def predict_slots(
     def padded(leaf: jax.Array) -> jax.Array:
         return jnp.concatenate([leaf, jnp.zeros((missing, *leaf.shape[1:]), leaf.dtype)]) if missing else leaf
 
-    parts = (padded(states), table, padded(target), padded(weight))
-    loss, predicted = _chunked(size, *parts)
+    output = _Output(table, bias)
+    loss, predicted = _chunked(size, padded(states), output, padded(target), padded(weight))
     return loss, jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf[: len(states)]), predicted)
+
+
+class _Output(NamedTuple):
+    """What scores tokens: the output table, and the bias of the logits where there is one."""
+
+    table: Float[Array, "vocabulary width"]
+    bias: Float[Array, "vocabulary"] | None
+
+    def logits(self, states: jax.Array) -> jax.Array:
+        wide = jnp.promote_types(states.dtype, jnp.float32)
+        logits = jnp.matmul(states, self.table.T.astype(states.dtype), preferred_element_type=wide)
+        return logits if self.bias is None else logits + self.bias
+
+
+class _Softmax(NamedTuple):
+    """What one pass over the logits [slots, vocabulary] gives: e^(l - max l), its sum over tokens, and the predictions.
+
+    A pass of its own for the argmax would cost more than anything else in this head: right is what no token beats.
+    """
+
+    exponentials: jax.Array
+    total: jax.Array
+    predicted: Predicted
+
+    @classmethod
+    def of(cls, logits: jax.Array, target: jax.Array) -> "_Softmax":
+        highest = jnp.max(logits, axis=-1, keepdims=True)
+        exponentials = jnp.exp(logits - highest)
+        total = jnp.sum(exponentials, axis=-1)
+        chosen = jnp.take_along_axis(logits, target[:, None], axis=-1)
+        return cls(exponentials, total, Predicted(jnp.log(total) + (highest - chosen)[:, 0], (chosen >= highest)[:, 0]))
 
 
 def _in_chunks(size: int, *leaves: jax.Array) -> list[jax.Array]:
@@ -57,52 +89,46 @@ def _in_chunks(size: int, *leaves: jax.Array) -> list[jax.Array]:
     return [leaf.reshape(-1, size, *leaf.shape[1:]) for leaf in leaves]
 
 
-def _logits(states: jax.Array, table: jax.Array) -> jax.Array:
-    wide = jnp.promote_types(states.dtype, jnp.float32)
-    return jnp.matmul(states, table.T.astype(states.dtype), preferred_element_type=wide)
-
-
-def _predicted(logits: jax.Array, target: jax.Array) -> Predicted:
-    return Predicted(cross_entropy(logits, target), jnp.argmax(logits, axis=-1) == target)
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunked(size: int, *parts: jax.Array) -> tuple[jax.Array, Predicted]:
-    """Return the sum and the predictions; parts: states, table, target, weight, of a multiple of `size` slots."""
-    states, table, target, weight = parts
+def _chunked(
+    size: int, states: jax.Array, output: _Output, target: jax.Array, weight: jax.Array
+) -> tuple[jax.Array, Predicted]:
+    """Return the sum and the predictions, of a multiple of `size` slots."""
 
     def predict(chunk: list[jax.Array]) -> Predicted:
-        return _predicted(_logits(chunk[0], table), chunk[1])
+        return _Softmax.of(output.logits(chunk[0]), chunk[1]).predicted
 
     predicted = jax.lax.map(predict, _in_chunks(size, states, target))
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1), predicted)
     return jnp.sum(weight * flat.cross_entropy), flat
 
 
-def _chunked_forward(size: int, *parts: jax.Array) -> tuple[tuple[jax.Array, Predicted], tuple[jax.Array, jax.Array]]:
-    states, table, target, weight = parts
-
-    def add(table_gradient: jax.Array, chunk: list[jax.Array]) -> tuple[jax.Array, tuple[Predicted, jax.Array]]:
+def _chunked_forward(
+    size: int, states: jax.Array, output: _Output, target: jax.Array, weight: jax.Array
+) -> tuple[tuple[jax.Array, Predicted], tuple[jax.Array, _Output]]:
+    def add(gradients: _Output, chunk: list[jax.Array]) -> tuple[_Output, tuple[Predicted, jax.Array]]:
         states, target, weight = chunk
-        logits = _logits(states, table)
-        predicted = _predicted(logits, target)
-        at_target = jnp.arange(len(table)) == target[:, None]
-        gradient = ((jax.nn.softmax(logits, axis=-1) - at_target) * weight[:, None]).astype(states.dtype)
-        of_chunk = jnp.matmul(gradient.T, states, preferred_element_type=table.dtype)
-        return table_gradient + of_chunk, (predicted, gradient @ table.astype(gradient.dtype))
+        softmax = _Softmax.of(output.logits(states), target)
+        at_target = jnp.arange(len(output.table)) == target[:, None]
+        # Of the logits: weight (softmax - onehot(target)).
+        gradient = softmax.exponentials * (weight / softmax.total)[:, None] - jnp.where(at_target, weight[:, None], 0)
+        of_bias = None if gradients.bias is None else gradients.bias + jnp.sum(gradient, axis=0).astype(gradients.bias.dtype)
+        gradient = gradient.astype(states.dtype)
+        of_table = gradients.table + jnp.matmul(gradient.T, states, preferred_element_type=output.table.dtype)
+        return _Output(of_table, of_bias), (softmax.predicted, gradient @ output.table.astype(gradient.dtype))
 
-    chunks = _in_chunks(size, states, target, weight)
-    table_gradient, (predicted, state_gradient) = jax.lax.scan(add, jnp.zeros_like(table), chunks)
+    start = jax.tree.map(jnp.zeros_like, output)
+    gradients, (predicted, of_states) = jax.lax.scan(add, start, _in_chunks(size, states, target, weight))
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1), predicted)
     loss = jnp.sum(weight * flat.cross_entropy)
-    return (loss, flat), (state_gradient.reshape(states.shape), table_gradient)
+    return (loss, flat), (of_states.reshape(states.shape), gradients)
 
 
 def _chunked_backward(
-    size: int, gradients: tuple[jax.Array, jax.Array], cotangent: tuple[jax.Array, Any]
-) -> tuple[jax.Array, jax.Array, None, None]:
-    states, table = gradients
-    return states * cotangent[0].astype(states.dtype), table * cotangent[0].astype(table.dtype), None, None
+    size: int, gradients: tuple[jax.Array, _Output], cotangent: tuple[jax.Array, Any]
+) -> tuple[jax.Array, _Output, None, None]:
+    of_states, of_output = jax.tree.map(lambda leaf: leaf * cotangent[0].astype(leaf.dtype), gradients)
+    return of_states, of_output, None, None
 
 
 _chunked.defvjp(_chunked_forward, _chunked_backward)

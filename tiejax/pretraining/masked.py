@@ -1,9 +1,13 @@
 """Masked language modelling: from the encoder's states of masked rows to the loss.
 
 The masked tokens of a batch lie in a fixed number of slots (see `text.masking`), and logits exist for these alone. Slot i has
-the logits `table . states[slot_i]` and the loss `-ln softmax(logits)[target_i]`, which counts `weight_i` times.
+the logits `table . t(states[slot_i]) + bias` and the loss `-ln softmax(logits)[target_i]`, which counts `weight_i` times.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -12,40 +16,48 @@ from tiejax.text.masking import MaskedRows
 from tiejax.training.sharding import total
 
 
+def identity(states: jax.Array) -> jax.Array:
+    """Return the states: a head without a transform."""
+    return states
+
+
+class Head(NamedTuple):
+    """What predicts tokens from the encoder's states: the output embedding, a transform t before it, a bias behind it."""
+
+    table: Float[Array, "vocabulary width"]
+    transform: Callable[[jax.Array], jax.Array] = identity
+    bias: Float[Array, "vocabulary"] | None = None
+
+
 def predict_masked(
-    states: Float[Array, "rows length width"],
-    table: Float[Array, "vocabulary width"],
-    masked: MaskedRows,
-    weight: Float[Array, "slots"],
+    states: Float[Array, "rows length width"], head: Head, masked: MaskedRows, weight: Float[Array, "slots"]
 ) -> tuple[Float[Array, ""], Predicted]:
     """Return the weighted sum of the losses (nats) of the masked tokens, and the prediction of every slot.
 
-    states: the encoder's, of every token. table: the output embedding. weight: how much each slot counts.
+    states: the encoder's, of every token. weight: how much each slot counts.
     """
-    return predict_slots(states.reshape(-1, states.shape[-1])[masked.slot], table, masked.target, weight)
+    at_slots = head.transform(states.reshape(-1, states.shape[-1])[masked.slot])
+    return predict_slots(at_slots, head.table, masked.target, weight, head.bias)
 
 
 def masked_loss(
-    states: Float[Array, "rows length width"],
-    table: Float[Array, "vocabulary width"],
-    masked: MaskedRows,
-    weight: Float[Array, "rows"],
+    states: Float[Array, "rows length width"], head: Head, masked: MaskedRows, weight: Float[Array, "rows"]
 ) -> Float[Array, ""]:
     """Return the mean loss (nats) of the masked tokens of a batch that one device holds; weight: how much each row counts."""
     of_slot = masked.weight * weight[masked.slot // states.shape[1]]
-    nats, _ = predict_masked(states, table, masked, of_slot)
+    nats, _ = predict_masked(states, head, masked, of_slot)
     # Of a small batch it may be that nothing is masked.
     return nats / jnp.maximum(jnp.sum(of_slot), 1)
 
 
 def masked_loss_on_devices(
-    states: Float[Array, "rows length width"], table: Float[Array, "vocabulary width"], masked: MaskedRows
+    states: Float[Array, "rows length width"], head: Head, masked: MaskedRows
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
     """Return this device's share of the mean loss of a batch that the devices of a member hold together, and its metrics.
 
     The shares add up to the mean (see `training.sharding`). Metrics: `loss` (nats) and `accuracy`, over the whole batch.
     """
-    nats, predicted = predict_masked(states, table, masked, masked.weight)
+    nats, predicted = predict_masked(states, head, masked, masked.weight)
     right = jnp.sum(masked.weight * predicted.correct)
     number, all_nats, all_right = total((jnp.sum(masked.weight), nats, right))
     number = jnp.maximum(number, 1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tiejax import models, training, tying
 from tiejax.pretraining.causal import causal_loss
-from tiejax.pretraining.masked import masked_loss
+from tiejax.pretraining.masked import Head, masked_loss
 from tiejax.studies.layer_tying.settings import Settings
 from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.text.masking import Masking, slots_for
@@ -92,7 +92,7 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
         tokens = batch.tokens.astype(jnp.int32)
         rows = masking.visit(tokens, jnp.ones_like(tokens), jnp.arange(len(tokens)), batch.key)
         states = encode(params, rows.tokens, key, reads, sends)
-        return masked_loss(states, params["head"]["embedding"], rows, batch.weight)
+        return masked_loss(states, Head(params["head"]["embedding"]), rows, batch.weight)
 
     return masked if settings.objective == "masked" else causal
 

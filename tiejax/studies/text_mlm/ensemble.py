@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from tiejax import models, training, tying
 from tiejax.geometry.uses import use_gradients
 from tiejax.pretraining.loss import Predicted
-from tiejax.pretraining.masked import masked_loss_on_devices, predict_masked
+from tiejax.pretraining.masked import Head, masked_loss_on_devices, predict_masked
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.pretraining.validation import Validation, held_out_rows
 from tiejax.statistics.untie_arms import Arms
@@ -94,12 +94,12 @@ class TextObjective:
 
     def loss(self, params: Any, masked: MaskedRows, key: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return this device's share of the mean loss over the masked tokens of a step, and the step's metrics."""
-        return masked_loss_on_devices(self.encode(params, masked, key), params["head"]["embedding"], masked)
+        return masked_loss_on_devices(self.encode(params, masked, key), Head(params["head"]["embedding"]), masked)
 
     def predict(self, params: Any, masked: MaskedRows) -> Predicted:
         """Return how every slot is predicted, without dropout."""
         states = self.encode(params, masked, None)
-        return predict_masked(states, params["head"]["embedding"], masked, masked.weight)[1]
+        return predict_masked(states, Head(params["head"]["embedding"]), masked, masked.weight)[1]
 
     def measure(self, params: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
         """Return what is recorded of a step: its metrics, what each use asks of its table, distances of pairs, norms.

@@ -1,0 +1,103 @@
+"""Input stage and prediction head of widths of their own: values by hand, and what narrow tables become when they are wide."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiejax import models
+
+VOCABULARY, WIDTH, EMBED, HEAD = 11, 8, 4, 6
+TOKENS = jnp.array([[1, 2, 3, 4, 5], [5, 6, 7, 8, 9]])
+
+
+def build(**fields):
+    encoder = models.Transformer(2, WIDTH, 2, 16, norm_epsilon=1e-12)
+    bert = {"max_positions": 8, "token_types": 2, "embedding_norm": True, "head_activation": "gelu", "head_bias": True}
+    return models.LanguageModel(VOCABULARY, WIDTH, encoder, norm_epsilon=1e-12, **bert | fields)
+
+
+def init(model, seed=0):
+    """Parameters none of which is 0 or 1 for all that it should not be."""
+    params = model.init(jax.random.key(seed), TOKENS)["params"]
+    leaves, treedef = jax.tree.flatten(params)
+    rng = np.random.default_rng(seed)
+    return jax.tree.unflatten(treedef, [jnp.asarray(rng.standard_normal(leaf.shape)) * 0.5 for leaf in leaves])
+
+
+def normed(x, norm):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * norm["scale"] + norm["bias"]
+
+
+def test_the_input_stage_adds_normalises_and_maps(x64):
+    model = build(embed_width=EMBED)
+    params = init(model)
+    given = model.apply({"params": params}, TOKENS, every_layer=True, method="encode")[0]
+    table, positions, types = (np.asarray(params[part]["embedding"]) for part in ("embed", "positions", "types"))
+    assert (table.shape, positions.shape, types.shape) == ((VOCABULARY, EMBED), (8, EMBED), (2, EMBED))
+    x = normed(table[TOKENS] + positions[:5] + types[0], params["norm"])
+    expected = x @ np.asarray(params["projection"]["kernel"]) + params["projection"]["bias"]
+    np.testing.assert_allclose(given, expected, rtol=1e-12)
+
+
+def test_token_types_are_told_apart(x64):
+    model = build()
+    params, kinds = init(model), jnp.array([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
+    given = model.apply({"params": params}, TOKENS, token_types=kinds, every_layer=True, method="encode")[0]
+    parts = [np.asarray(params[part]["embedding"]) for part in ("embed", "positions", "types")]
+    expected = normed(parts[0][TOKENS] + parts[1][:5] + parts[2][kinds], params["norm"])
+    np.testing.assert_allclose(given, expected, rtol=1e-12)
+
+
+def test_the_head_maps_activates_normalises_and_scores(x64):
+    model = build(head_width=HEAD)
+    params = init(model)
+    states = model.apply({"params": params}, TOKENS, method="encode")
+    logits = model.apply({"params": params}, TOKENS)
+    head = params["head"]
+    x = states @ head["dense"]["kernel"] + head["dense"]["bias"]
+    x = normed(np.asarray(0.5 * x * (1 + jax.lax.erf(x / math.sqrt(2)))), head["norm"])
+    np.testing.assert_allclose(logits, x @ head["embedding"].T + head["bias"], rtol=1e-10)
+    assert head["embedding"].shape == (VOCABULARY, HEAD)
+    np.testing.assert_allclose(model.apply({"params": params}, states, method="transform"), x, rtol=1e-10)
+
+
+def test_every_layer_ends_with_what_the_encoder_returns(x64):
+    """Layer i of L is the last of a model of i layers with the same weights."""
+    model = build(embed_width=EMBED)
+    params = init(model)
+    every = model.apply({"params": params}, TOKENS, every_layer=True, method="encode")
+    assert every.shape == (3, 2, 5, WIDTH)
+    shallow = models.LanguageModel(
+        VOCABULARY, WIDTH, models.Transformer(1, WIDTH, 2, 16, norm_epsilon=1e-12), norm_epsilon=1e-12, embed_width=EMBED,
+        max_positions=8, token_types=2, embedding_norm=True, head_activation="gelu", head_bias=True,
+    )  # fmt: skip
+    below = params | {"encoder": {"layers": jax.tree.map(lambda leaf: leaf[:1], params["encoder"]["layers"])}}
+    np.testing.assert_allclose(every[1], shallow.apply({"params": below}, TOKENS, method="encode"), rtol=1e-12)
+    np.testing.assert_allclose(every[2], model.apply({"params": params}, TOKENS, method="encode"), rtol=1e-12)
+
+
+def test_a_projection_of_identity_changes_nothing(x64):
+    """As the library's RemBERT always has one."""
+    model, projected = build(), build(projected=True)
+    params = init(model)
+    with_map = params | {"projection": {"kernel": jnp.eye(WIDTH), "bias": jnp.zeros(WIDTH)}}
+    logits = model.apply({"params": params}, TOKENS)
+    np.testing.assert_allclose(projected.apply({"params": with_map}, TOKENS), logits, rtol=1e-12)
+
+
+def test_all_that_fine_tuning_discards_stands_below_head():
+    """Counts by hand: E_in 4, E_out 6, H 8, 2 layers of 4H, 11 tokens, 8 positions, 2 types."""
+    shapes = jax.eval_shape(lambda: build(embed_width=EMBED, head_width=HEAD).init(jax.random.key(0), TOKENS)["params"])
+    count = {name: sum(leaf.size for leaf in jax.tree.leaves(part)) for name, part in shapes.items()}
+    layer = 4 * (WIDTH**2 + WIDTH) + (WIDTH * 16 + 16) + (16 * WIDTH + WIDTH) + 4 * WIDTH
+    assert count == {
+        "embed": VOCABULARY * EMBED,
+        "positions": 8 * EMBED,
+        "types": 2 * EMBED,
+        "norm": 2 * EMBED,
+        "projection": EMBED * WIDTH + WIDTH,
+        "encoder": 2 * layer,
+        "head": WIDTH * HEAD + HEAD + 2 * HEAD + VOCABULARY * HEAD + VOCABULARY,
+    }

@@ -1,0 +1,106 @@
+"""BERT's encoder with tables of any width, and the parameters that are left of it when its head is thrown away."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tiejax.models.language_model import LanguageModel
+from tiejax.models.shapes import FEED_FORWARD, POSITIONS, TOKEN_TYPES, Shape
+from tiejax.models.transformer import Transformer
+
+PyTree = Any
+
+STD = 0.02  # of initial kernels and tables, as BERT's
+NORM_EPSILON = 1e-12
+HEAD = "head"
+
+
+def build(
+    shape: Shape,
+    vocabulary: int,
+    max_positions: int = POSITIONS,
+    token_types: int = TOKEN_TYPES,
+    dropout: float = 0.0,
+    padding: int | None = None,
+    rematerialise: bool = False,
+    dtype: Any = None,
+    embedding_std: float = STD,
+) -> LanguageModel:
+    """Return the masked LM of a shape, untied: BERT's layers (post-LN, exact GELU, feed-forward 4H) and its head.
+
+    The input stage is E_in wide and mapped to H where that differs; the head maps H to E_out. `coupled` is a tie, which the
+    caller makes. Source: Devlin et al., 2019; Chung et al., ICLR 2021, section 3.
+    """
+    encoder = Transformer(
+        layers=shape.layers,
+        width=shape.width,
+        heads=shape.heads,
+        feed_forward=FEED_FORWARD * shape.width,
+        dropout=dropout,
+        identical_layers=False,
+        rematerialise=rematerialise,
+        kernel_std=STD,
+        residual_std=STD,
+        hidden_dropout=False,
+        norm_epsilon=NORM_EPSILON,
+        dtype=dtype,
+    )
+    return LanguageModel(
+        vocabulary,
+        shape.width,
+        encoder,
+        embedding_std=embedding_std,
+        padding=padding,
+        max_positions=max_positions,
+        embedding_norm=True,
+        embedding_dropout=dropout,
+        dtype=dtype,
+        embed_width=shape.embed_in,
+        head_width=shape.embed_out,
+        token_types=token_types,
+        head_activation="gelu",
+        head_bias=True,
+        kernel_std=STD,
+        norm_epsilon=NORM_EPSILON,
+    )
+
+
+def discard_head(params: PyTree) -> PyTree:
+    """Return the parameters that fine-tuning starts from: all but the prediction head."""
+    return {name: part for name, part in params.items() if name != HEAD}
+
+
+def drop_layers(params: PyTree, number: int) -> PyTree:
+    """Return the parameters without the top `number` layers of the encoder; raises ValueError if no layer were left."""
+    stack = params["encoder"]["layers"]
+    layers = len(jax.tree.leaves(stack)[0])
+    if not 0 <= number < layers:
+        raise ValueError(f"{number} of {layers} layers cannot be dropped: give 0 to {layers - 1}")
+    return params | {"encoder": params["encoder"] | {"layers": jax.tree.map(lambda leaf: leaf[: layers - number], stack)}}
+
+
+def pooler_parameters(shape: Shape) -> int:
+    """Return the parameters of BERT's pooler, tanh(W h + b) of the first token's state: published counts include it."""
+    return shape.width * (shape.width + 1)
+
+
+def count_parameters(
+    shape: Shape, vocabulary: int, max_positions: int = POSITIONS, token_types: int = TOKEN_TYPES
+) -> tuple[int, int]:
+    """Return the parameters of a shape in pre-training and in fine-tuning, the pooler among both, from shapes alone.
+
+    In pre-training a coupled table counts once. Fine-tuning has no head, and not the layers that are dropped.
+    """
+    model = build(shape, vocabulary, max_positions, token_types)
+    params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
+    once = math.prod(params[HEAD]["embedding"].shape) if shape.coupled else 0
+    layer = _number(params["encoder"]["layers"]) // shape.layers
+    kept = _number(discard_head(params)) - shape.drop * layer
+    pooler = pooler_parameters(shape)
+    return _number(params) - once + pooler, kept + pooler
+
+
+def _number(tree: PyTree) -> int:
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
