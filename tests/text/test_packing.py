@@ -101,19 +101,19 @@ def test_any_rows_are_those_of_the_whole():
 def test_the_feed_gives_each_process_its_part_and_starts_anywhere():
     data = corpus(natural_lengths(200))
     feed = TextFeed(*data, 128, PAD, rows=6, window=4)
-    whole = [next(windows) for windows in [feed.open([3, 8], range(1), 1, 0)] for _ in range(5)]
+    whole = [next(windows) for windows in [feed.open([(3, 0), (8, 0)], range(1), 1, 0)] for _ in range(5)]
     for place, seed in enumerate((3, 8)):
         tokens, segments = Stream(*data, 128, PAD, seed).rows(0, 5 * 4 * 6)
         np.testing.assert_array_equal(np.concatenate([window.tokens[place] for window in whole]).reshape(-1, 128), tokens)
         np.testing.assert_array_equal(np.concatenate([window.segments[place] for window in whole]).reshape(-1, 128), segments)
     for parts in (2, 4):  # four parts of 6 rows: the last two rows are empty
-        several = [feed.open([8], range(part, part + 1), parts, 2) for part in range(parts)]
+        several = [feed.open([(8, 0)], range(part, part + 1), parts, 2) for part in range(parts)]
         for window in whole[2:]:
             found = [np.concatenate(leaves, axis=2) for leaves in zip(*(next(part) for part in several), strict=True)]
             for leaf, joined, empty in zip(window, found, (PAD, 0, None), strict=True):
                 np.testing.assert_array_equal(joined[:, :, :6], leaf[1:])
                 assert empty is None or (joined[:, :, 6:] == empty).all()
-    joined = next(feed.open([8], range(2, 4), 4, 0)).tokens  # a process with two devices of four: 2 rows, 2 empty ones
+    joined = next(feed.open([(8, 0)], range(2, 4), 4, 0)).tokens  # a process with two devices of four: 2 rows, 2 empty ones
     np.testing.assert_array_equal(joined[:, :, :2], whole[0].tokens[1:, :, 4:])
     assert (joined[:, :, 2:] == PAD).all()
     np.testing.assert_array_equal(whole[0].row, np.broadcast_to(np.arange(6), (2, 4, 6)))
@@ -121,12 +121,12 @@ def test_the_feed_gives_each_process_its_part_and_starts_anywhere():
 
 def test_grain_keeps_its_place_exactly():
     feed = TextFeed(*corpus(natural_lengths(200)), 128, PAD, rows=2, window=3)
-    windows = feed.open([0], range(1), 1, 0)
+    windows = feed.open([(0, 0)], range(1), 1, 0)
     for _ in range(2):
         next(windows)
     state = windows.get_state()
     then = next(windows)
-    again = feed.open([0], range(1), 1, 0)
+    again = feed.open([(0, 0)], range(1), 1, 0)
     again.set_state(state)
     np.testing.assert_array_equal(next(again).tokens, then.tokens)
 

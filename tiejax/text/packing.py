@@ -12,6 +12,8 @@ import grain
 import numpy as np
 from jaxtyping import Int64, UInt16
 
+from tiejax.text.languages import Languages
+
 # Sentences of so many are packed together: enough of every length to fill rows, and not enough to order an epoch by length.
 POOL = 4096
 
@@ -83,6 +85,7 @@ class Stream:
     """The rows of one seed, epoch after epoch without end, each a pure function of seed and number.
 
     ids, offsets: the sentences' tokens, one after the other, and where each begins. packed: whether sentences share rows.
+    languages: of the sentences, and how often each is read (default: every sentence once an epoch).
     """
 
     ids: np.ndarray
@@ -91,6 +94,7 @@ class Stream:
     padding: int
     seed: int
     packed: bool = True
+    languages: Languages | None = None
 
     def __post_init__(self) -> None:
         if not len(self.offsets) > 1:
@@ -104,6 +108,7 @@ class Stream:
         if epoch not in self._packings:
             rng = np.random.default_rng([self.seed, epoch])
             order = rng.permutation(len(self._lengths))
+            order = order if self.languages is None else self.languages.sample(order, rng)
             packing = pack(self._lengths, order, self.row_length, rng) if self.packed else one_a_row(order)
             # A batch may end one epoch and begin the next; older ones are not asked for again.
             before = {epoch - 1: self._packings[epoch - 1]} if epoch - 1 in self._packings else {}
@@ -196,6 +201,7 @@ class TextFeed:
 
     Any window can be the first: a run resumes where it stopped, and packs what came before without reading it. Where rows are
     split into parts that do not divide them, the last part ends with empty rows: a step is the same on any number of devices.
+    order: let all seeds read the rows of this one. languages: as of `Stream`.
     """
 
     ids: np.ndarray
@@ -205,12 +211,19 @@ class TextFeed:
     rows: int
     packed: bool = True
     window: int = 64
+    order: int | None = None
+    languages: Languages | None = None
 
-    def open(self, seeds: Sequence[int], own: range, parts: int, first: int) -> Iterator[Rows]:
+    def stream(self, seed: int) -> Stream:
+        """Return the rows that a seed, or an order, reads."""
+        return Stream(self.ids, self.offsets, self.row_length, self.padding, seed, self.packed, self.languages)
+
+    def open(self, seeds: Sequence[tuple[int, int]], own: range, parts: int, first: int) -> Iterator[Rows]:
         """Return the windows from `first` on, leaves `[seeds, window, len(own) ceil(rows / parts), ...]`."""
         # A seed may occur again, where seeds are filled up to the number of devices.
-        by_seed = {seed: Stream(self.ids, self.offsets, self.row_length, self.padding, seed, self.packed) for seed in seeds}
-        source = _StepWindows([by_seed[seed] for seed in seeds], self.rows, self.window, own, parts)
+        names = [seed if self.order is None else self.order for seed, _ in seeds]
+        by_name = {name: self.stream(name) for name in names}
+        source = _StepWindows([by_name[name] for name in names], self.rows, self.window, own, parts)
         # One thread: it packs and gathers faster than any device trains, and streams remember how they packed last.
         options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
         windows = iter(grain.MapDataset.source(source).to_iter_dataset(options))

@@ -19,7 +19,7 @@ A chunk ends before its buffers of records are full or its window is used up. A 
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ from tiejax.training.step import Loss, TrainState, make_step
 
 PyTree = Any
 Records = dict[str, dict[str, np.ndarray]]
+SeedName = tuple[int, int]  # a seed, and the number of the condition under which it trains
 
 
 class SeedKey(NamedTuple):
@@ -70,7 +71,7 @@ class Feed(Protocol):
     def window(self) -> int:
         """The steps of a window."""
 
-    def open(self, seeds: Sequence[int], own: range, parts: int, first: int) -> Iterator[PyTree]:
+    def open(self, seeds: Sequence[SeedName], own: range, parts: int, first: int) -> Iterator[PyTree]:
         """Return the windows from `first` on for these seeds, leaves `[seeds, window, rows, ...]` of numpy arrays.
 
         parts: the rows of each step are split into so many equal parts, of which those with the numbers `own` are wanted.
@@ -87,8 +88,10 @@ class Ensemble:
     arm_ties: [arms, resolved ties], which ties each arm has. A tie that is on starts from its source's values.
     phases: when each arm's ties are on (default: from the start to the end); all arms are one executable.
     recorders: by name; their records are kept by that name.
-    vmap_members: train the members of a device as one vmapped computation, as suits small models; otherwise one after the
-        other, which takes longer to compile.
+    members: how those of a device are trained: `vmapped` as one computation, as suits the smallest models; `unrolled`, one
+        after the other; or `scanned`, the same compiled once for all of them, and somewhat slower.
+    start_from: the members `[seed, arm]` before their first step, instead of those that `init` makes: already trained ones, or
+        arms with different parameters. Ties that are on must hold in it.
     devices: how many devices train a member together. Batches then hold a device's part of the rows, and losses and
         measures use `sharding.total`.
 
@@ -107,9 +110,10 @@ class Ensemble:
     max_norm: float | None = None
     records_per_chunk: int = 64
     feed: Feed | None = None
-    vmap_members: bool = True
+    members: Literal["vmapped", "unrolled", "scanned"] = "vmapped"
     devices: int = 1
     phases: Sequence[Phase] | None = None
+    start_from: TrainState | None = None
 
     def __post_init__(self) -> None:
         if self.phases is not None and len(self.phases) != len(self.arm_ties):
@@ -131,6 +135,8 @@ class Ensemble:
 
     def start(self, seeds: Sequence[int]) -> EnsembleState:
         """Return the members of these seeds before their first step."""
+        if self.start_from is not None:
+            return EnsembleState(self.start_from, jnp.int32(0))
         equal = self.arm_ties & np.array([[phase.starts_equal] for phase in self.every_phase])
         by_use = any(phase.policy == "split" and phase.end < NEVER for phase in self.every_phase)
 
@@ -202,8 +208,10 @@ class Ensemble:
 
     def _each(self, function: Callable[..., Any], *members: Any) -> Any:
         """Apply a function to every member of the leading axis."""
-        if self.vmap_members:
+        if self.members == "vmapped":
             return jax.vmap(function)(*members)
+        if self.members == "scanned":
+            return jax.lax.map(lambda member: function(*member), members)
         number = len(jax.tree.leaves(members)[0])
         results = [function(*jax.tree.map(lambda leaf, place=place: leaf[place], members)) for place in range(number)]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ from tiejax.training.ensemble import EnsembleState
 from tiejax.training.sharding import DATA, spec
 
 PyTree = Any
+T = TypeVar("T")
 
 SEEDS = "seeds"
 
@@ -39,7 +40,7 @@ class Layout:
         """The number of seeds with the copies."""
         return self.seeds + -self.seeds % self.mesh.shape[SEEDS]
 
-    def pad(self, seeds: Sequence[int]) -> list[int]:
+    def pad(self, seeds: Sequence[T]) -> list[T]:
         """Return the seeds with the copies of the last."""
         return [*seeds, *[seeds[-1]] * (self.padded - len(seeds))]
 

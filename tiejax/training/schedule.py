@@ -26,6 +26,16 @@ def constant(rate: float) -> optax.Schedule:
     return optax.constant_schedule(rate)
 
 
+def warm_up_and_decay(maximum: float, warm_up: int, steps: int) -> optax.Schedule:
+    """Return the schedule that rises linearly from 0 to `maximum` over `warm_up` steps and falls linearly to 0 at `steps`.
+
+    lr(t) = maximum t / warm_up up to warm_up, maximum (steps - t) / (steps - warm_up) from there. Source: BERT (Devlin et al.,
+    2019), which RemBERT (Chung et al., ICLR 2021, table 14) follows where it says nothing else.
+    """
+    rise, fall = optax.linear_schedule(0, maximum, warm_up), optax.linear_schedule(maximum, 0, steps - warm_up)
+    return optax.join_schedules([rise, fall], [warm_up]) if warm_up else fall
+
+
 def make_schedule(
     kind: Literal["cosine", "constant"], maximum: int | float, minimum: int | float, half_period: int
 ) -> optax.Schedule:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from tiejax.training.ensemble import Feed
+from tiejax.training.ensemble import Feed, SeedName
 from tiejax.training.layout import Layout
 from tiejax.training.sharding import DATA
 
@@ -31,7 +31,7 @@ def share_of(sharding: NamedSharding, seeds: int, parts: int) -> Share:
 class FeedWindows:
     """The windows of a feed, placed on the devices: each process reads the share that its own devices train."""
 
-    def __init__(self, feed: Feed, layout: Layout, seeds: list[int]) -> None:
+    def __init__(self, feed: Feed, layout: Layout, seeds: list[SeedName]) -> None:
         self._feed, self._sharding = feed, NamedSharding(layout.mesh, layout.fed_spec)
         self._seeds, self._parts = layout.pad(seeds), layout.mesh.shape[DATA]
         self._share = share_of(self._sharding, len(self._seeds), self._parts)

@@ -156,7 +156,7 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
             "validation": training.Recorder(settings.validate_every, validate),
         },
         feed=TextFeed(*text.train, settings.max_length, text.vocabulary.pad, plan.rows, packed),
-        vmap_members=False,
+        members="unrolled",
         devices=plan.mesh,
     )
 
