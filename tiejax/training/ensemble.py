@@ -29,7 +29,7 @@ import optax
 from tiejax import tying
 from tiejax.training.keys import stream
 from tiejax.training.phases import NEVER, Phase, change_ties, phases_on
-from tiejax.training.sharding import gather
+from tiejax.training.sharding import gather, leaf_squares
 from tiejax.training.step import Loss, TrainState, make_step
 
 PyTree = Any
@@ -120,8 +120,8 @@ class Ensemble:
             raise ValueError(f"phases: {len(self.phases)} do not fit {len(self.arm_ties)} arms")
         if self.phases is not None and (self.arm_ties.any(axis=1) != self.arm_ties.all(axis=1)).any():
             raise ValueError("arm_ties: an arm with phases has all ties or none")
-        if self.devices > 1 and (self.max_norm is not None or any(tie.transform == "transpose" for tie in self.ties)):
-            raise ValueError("devices: members on several devices are neither clipped nor tied by transposes")
+        if self.devices > 1 and any(tie.transform == "transpose" for tie in self.ties):
+            raise ValueError("devices: members on several devices are not tied by transposes")
 
     @property
     def every_phase(self) -> Sequence[Phase]:
@@ -168,7 +168,7 @@ class Ensemble:
         def loss(params: PyTree, batch: Any, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
             return self.loss(self._whole(params), batch, key)
 
-        member_step = make_step(loss, self.optimizer, self.ties, self.max_norm)
+        member_step = make_step(loss, self.optimizer, self.ties, self.max_norm, self._squares)
         on = jnp.asarray(self.arm_ties)
         if self.phases is not None:
             on &= phases_on(self.phases, number)[:, None]
@@ -205,6 +205,12 @@ class Ensemble:
         if self.devices == 1:  # tracing `init` for shapes is not free
             return params
         return gather(params, jax.eval_shape(self.init, jax.random.key(0)), self.devices)
+
+    def _squares(self, grads: PyTree) -> PyTree:
+        """Return the sum of the squares of each leaf of a member's gradients, from what this device holds of them."""
+        if self.devices == 1:
+            return tying.leaf_squares(grads)
+        return leaf_squares(grads, jax.eval_shape(self.init, jax.random.key(0)), self.devices)
 
     def _each(self, function: Callable[..., Any], *members: Any) -> Any:
         """Apply a function to every member of the leading axis."""

@@ -59,6 +59,17 @@ def _backward(residual: None, gradient: jax.Array) -> tuple[jax.Array]:
 _read_everywhere.defvjp(_forward, _backward)
 
 
+def leaf_squares(parts: PyTree, shapes: PyTree, devices: int) -> PyTree:
+    """Return the sum of the squares of each whole leaf, of `shapes`, from this device's parts; equal on all devices."""
+
+    def square(part: jax.Array, shape: Any) -> jax.Array:
+        of_part = jnp.sum(jnp.square(part))
+        # What every device holds whole is not summed over them.
+        return of_part if split_axis(shape.shape, devices) is None else jax.lax.psum(of_part, DATA)
+
+    return jax.tree.map(square, parts, shapes)
+
+
 def total(value: PyTree) -> PyTree:
     """Return the sum over the devices of a member, as sums and counts of a batch need it."""
     return jax.tree.map(lambda leaf: jax.lax.psum(jnp.asarray(leaf), DATA), value)

@@ -29,18 +29,19 @@ def make_step(
     optimizer: optax.GradientTransformation,
     ties: Sequence[tying.Tie] = (),
     max_norm: float | None = None,
+    squares: Callable[[PyTree], PyTree] = tying.leaf_squares,
 ) -> Step:
     """Return (state, batch, key, on) -> (state, metrics), for parameters stored in full and ties switched by `on`.
 
     A tie that is never switched off is cheaper stored once: give the loss `view(stored, ties)` and no ties here.
-    max_norm: clip gradients to this global norm, a tied pair counted once.
+    max_norm: clip gradients to this global norm, a tied pair counted once; squares: as of `tying.global_norm`.
     """
 
     def step(state: TrainState, batch: Any, key: jax.Array, on: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         (_, metrics), use_grads = jax.value_and_grad(loss, has_aux=True)(state.params, batch, key)
         grads, use_states = tying.symmetrise(use_grads, ties, on), state.use_states
         if max_norm is not None:
-            scale = tying.clip_scale(grads, ties, on, max_norm)
+            scale = tying.clip_scale(grads, ties, on, max_norm, squares)
             use_grads, grads = (jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), tree) for tree in (use_grads, grads))
         if use_states is not None:
             _, use_states = optimizer.update(tying.only_tied(use_grads, ties), use_states, tying.only_tied(state.params, ties))

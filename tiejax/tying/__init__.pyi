@@ -36,6 +36,7 @@ from .switched import clip_by_global_norm as clip_by_global_norm
 from .switched import clip_scale as clip_scale
 from .switched import copy_to_targets as copy_to_targets
 from .switched import global_norm as global_norm
+from .switched import leaf_squares as leaf_squares
 from .tie import Tie as Tie
 from .tie import resolve as resolve
 from .tied_gradient import collect as collect

@@ -15,7 +15,7 @@ inside the optimizer would count it twice.)
 `on` is one boolean per resolved tie, or one for all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from jaxtyping import Array, Float
 
 from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
 from tiejax.tying.tied_gradient import Switches, per_tie
+
+Squares = Callable[[PyTree], PyTree]
 
 
 def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switches) -> PyTree:
@@ -49,19 +51,27 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switche
     return jax.tree.map(copy, tree, is_leaf=is_part)
 
 
-def global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches) -> Float[Array, ""]:
-    """Return the Euclidean norm over all leaves of symmetrised gradients, a pair whose tie is on counted once."""
-    leaves, _ = leaves_by_path(grads)
+def leaf_squares(grads: PyTree) -> PyTree:
+    """Return the sum of the squares of each leaf."""
+    return jax.tree.map(lambda leaf: jnp.sum(jnp.square(leaf)), grads)
+
+
+def global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches, squares: Squares = leaf_squares) -> Float[Array, ""]:
+    """Return the Euclidean norm over all leaves of symmetrised gradients, a pair whose tie is on counted once.
+
+    squares: gradients -> the sum of squares of each leaf, where what is here of a leaf is not all of it.
+    """
+    of_leaves, _ = leaves_by_path(squares(grads))
     counted = {tie.target: ~is_on for tie, is_on in per_tie(on, resolve(ties, grads))}
-    squares = [
-        jnp.where(counted.get(path, True), jnp.sum(jnp.square(leaf)), 0.0) for path, leaf in leaves.items() if leaf is not None
-    ]
-    return jnp.sqrt(sum(squares, start=jnp.zeros(())))
+    terms = [jnp.where(counted.get(path, True), square, 0.0) for path, square in of_leaves.items() if square is not None]
+    return jnp.sqrt(sum(terms, start=jnp.zeros(())))
 
 
-def clip_scale(grads: PyTree, ties: Sequence[Tie], on: Switches, max_norm: float) -> Float[Array, ""]:
+def clip_scale(
+    grads: PyTree, ties: Sequence[Tie], on: Switches, max_norm: float, squares: Squares = leaf_squares
+) -> Float[Array, ""]:
     """Return min(1, max_norm / norm), the norm being `global_norm`'s of symmetrised gradients."""
-    norm = global_norm(grads, ties, on)
+    norm = global_norm(grads, ties, on, squares)
     return jnp.where(norm > max_norm, max_norm / norm, 1.0)
 
 
