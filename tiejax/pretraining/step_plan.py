@@ -62,6 +62,19 @@ def plan_steps(
     rows = rows_for(lengths, batch_size, row_length) if packed else batch_size
     if rows * row_length > MOST_PLACES:
         raise ValueError(f"batch_size: {batch_size} sentences make {rows * row_length:,} places, too many")
+    return plan_rows(lengths, rows, row_length, packed, mesh, steps, epochs)
+
+
+def plan_rows(
+    lengths: Int[np.ndarray, "sentences"],
+    rows: int,
+    row_length: int,
+    packed: bool,
+    mesh: int,
+    steps: int | None = None,
+    epochs: int | float | None = None,
+) -> StepPlan:
+    """Return the plan for so many rows a step; other arguments as of `plan_steps`."""
     row = filling(lengths, row_length, packed)
     if steps is None:
         assert epochs is not None

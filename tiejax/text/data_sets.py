@@ -69,14 +69,25 @@ class DataSet(Source):
 
 def open_data_set(name: str, text_feature: str | None, tfds_dir: str | None, say: Callable[[str], None]) -> DataSet:
     """Return the data set `tfds:NAME[/CONFIG]`, prepared if need be, after `say` has said so; raises CorpusError."""
+    builder = open_builder(name, tfds_dir, say, lambda builder: _text_feature(name, builder, text_feature))
+    return DataSet(name, builder, _text_feature(name, builder, text_feature))
+
+
+def open_builder(
+    name: str, tfds_dir: str | None, say: Callable[[str], None], check: Callable[[Any], object] = lambda builder: None
+) -> Any:
+    """Return the TFDS builder of `tfds:NAME[/CONFIG]`, prepared if need be, after `say` has said so; raises CorpusError.
+
+    check: raises CorpusError for a data set that will not do, before it is downloaded.
+    """
     wanted = name.removeprefix(TFDS)
     directory = os.path.expanduser(tfds_dir) if tfds_dir is not None else None
     try:
         builder = read_only_builder.builder_from_files(wanted, data_dir=directory)
     except registered.DatasetNotFoundError:
         unprepared = _unprepared(name, wanted, directory)
-        feature = _text_feature(name, unprepared, text_feature)
-        return DataSet(name, _download_and_prepare(name, unprepared, say), feature)
+        check(unprepared)
+        return _download_and_prepare(name, unprepared, say)
     except Exception as error:
         raise CorpusError(f"corpus {name}: cannot be opened: {first_line(error)}") from None
     if tfds.core.FileFormat.ARRAY_RECORD not in builder.info.available_file_formats():
@@ -85,7 +96,7 @@ def open_data_set(name: str, text_feature: str | None, tfds_dir: str | None, say
             f"corpus {name}: is prepared in {builder.data_dir} as {form}, which only TensorFlow reads; "
             "prepare it with file_format array_record in another tfds_dir"
         )
-    return DataSet(name, builder, _text_feature(name, builder, text_feature))
+    return builder
 
 
 def _text_feature(name: str, builder: Any, wanted: str | None) -> str:

@@ -57,12 +57,15 @@ class Masking:
     """How twins and masks are written into rows.
 
     special: tokens that are never masked. mask: the token that stands for a masked one. slots: of one batch.
+    whole_sentences: a sentence is written in twins as a whole, or not at all (`text.cipher`); tokens drawn at random are then of
+    either language.
     """
 
     twins: Twins
     special: tuple[int, ...]
     mask: int
     slots: int
+    whole_sentences: bool = False
 
     def visit(
         self,
@@ -74,13 +77,16 @@ class Masking:
         """Return one visit of the rows. row: their numbers in the batch, which with the key decide every draw."""
         words = jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (4, tokens.shape[1]), jnp.uint32))(row)
         swap, masked, by, bits = jnp.moveaxis(words, 1, 0)
+        if self.whole_sentences:  # a row has no more sentences than places: the draw of place k is that of sentence k
+            swap = jnp.take_along_axis(swap, segments.astype(jnp.int32), axis=1)
         twin, probability = (jnp.asarray(table) for table in self.twins.tables())
         original = tokens.astype(jnp.int32)
         target = jnp.where(below(swap, probability[original]), twin[original], original)
         ordinary = jnp.asarray(~np.isin(np.arange(self.twins.vocabulary), self.special))
         asked = below(masked, MASKED) & ordinary[target] & (segments > 0)
         # The remainder prefers the first ids by one part in 2^32 / size.
-        random = (bits % self.twins.size).astype(jnp.int32)
+        ids = self.twins.vocabulary if self.whole_sentences else self.twins.size
+        random = (bits % ids).astype(jnp.int32)
         shown = jnp.where(below(by, BY_MASK), self.mask, jnp.where(below(by, BY_MASK + BY_RANDOM), random, target))
         number = jnp.sum(asked)
         slot = jnp.nonzero(asked.ravel(), size=self.slots, fill_value=0)[0].astype(jnp.int32)

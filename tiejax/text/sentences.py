@@ -6,7 +6,7 @@ import functools
 import importlib.metadata
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tokenizers
@@ -25,6 +25,10 @@ ENDS = (7, 8, 10)
 # To be raised whenever the same text would give other sentences than before.
 FORMAT = 2
 TOKENISED_AT_ONCE = 4096
+
+Kind = Literal["WordPiece", "unigram"]
+TRAINERS = {"WordPiece": tokenization.train, "unigram": tokenization.train_unigram}
+NAMES = {"WordPiece": "", "unigram": "-unigram"}  # in file names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +59,7 @@ def prepare(
     folder: Path,
     text_feature: str | None = None,
     tfds_dir: str | None = None,
+    kind: Kind = "WordPiece",
     say: Callable[[str], None] = nothing,
     progress: Progress = nothing,
 ) -> Prepared:
@@ -62,8 +67,8 @@ def prepare(
 
     The first 70 % of the sentences are for training, the next 10 % for validation, the last 20 % for tests.
 
-    corpus, text_feature, tfds_dir: as in `corpus.documents`. tokenizer: as in `tokenizer.load`; None for a WordPiece
-    vocabulary of `vocab_size` tokens, trained once for each text. max_length, min_length: tokens of a sentence with [CLS]
+    corpus, text_feature, tfds_dir: as in `corpus.documents`. tokenizer: as in `tokenizer.load`; None for a vocabulary of
+    this `kind` and of `vocab_size` tokens, trained once for each text. max_length, min_length: tokens of a sentence with [CLS]
     and [SEP]; longer ones are cut, shorter ones dropped, and always those of no other token. say: is told in one line
     what the user should know. progress: is told (phase, done, total) now and then. Raises CorpusError, also where the
     disk is full.
@@ -84,8 +89,8 @@ def prepare(
                 "max_length": max_length,
                 "min_length": min_length,
             },
-            vocabulary=f"{text[:16]}-{vocab_size}",
-            train=lambda: tokenization.train(
+            vocabulary=f"{text[:16]}-{vocab_size}{NAMES[kind]}",
+            train=lambda: TRAINERS[kind](
                 corpora.read(sources, told(progress, "training the tokenizer", sources)), vocab_size
             ),
             check=tokenization.vocabulary,
@@ -93,7 +98,7 @@ def prepare(
         )
 
     prepared = stored.prepare("sentences", folder, tokenizer, recipe, say, progress)
-    trained = f"WordPiece, at most {vocab_size} tokens, trained on this text"
+    trained = f"{kind}, at most {vocab_size} tokens, trained on this text"
     asked = {"corpus": list(corpus), "tokenizer": tokenizer or trained}
     return Prepared(
         prepared.folder,

@@ -165,6 +165,34 @@ def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     return tokenizer
 
 
+def train_unigram(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
+    """Return a unigram tokenizer, as SentencePiece's, with at most `vocab_size` tokens, trained on these texts.
+
+    Text is normalised (NFKC) and lower-cased, and a space is part of the word behind it. Special tokens are BERT's.
+    Raises CorpusError if the letters need more tokens.
+    """
+    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.encode_special_tokens = True
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIAL), unk_token=SPECIAL[1], show_progress=False
+    )
+    try:
+        # Its lines are sentences: of whole texts it would keep the longest words alone.
+        tokenizer.train_from_iterator((line for text in texts for line in text.split("\n") if line), trainer)
+    except Exception as error:  # the library raises plain Exception
+        raise CorpusError(f"vocab_size {vocab_size}: no vocabulary can be trained: {first_line(error)}") from None
+    if tokenizer.get_vocab_size() > vocab_size:
+        least = tokenizer.get_vocab_size()
+        raise CorpusError(
+            f"vocab_size {vocab_size}: the letters of this corpus and the special tokens alone are {least} tokens"
+        )
+    _frame(tokenizer)
+    return tokenizer
+
+
 def train_byte_level(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     """Return a byte-level BPE tokenizer, as GPT-2's, with at most `vocab_size` tokens, trained on these texts.
 

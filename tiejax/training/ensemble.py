@@ -204,13 +204,19 @@ class Ensemble:
         """Return the parameters of a member in full, from what this device holds of them."""
         if self.devices == 1:  # tracing `init` for shapes is not free
             return params
-        return gather(params, jax.eval_shape(self.init, jax.random.key(0)), self.devices)
+        return gather(params, self._shapes(), self.devices)
 
     def _squares(self, grads: PyTree) -> PyTree:
         """Return the sum of the squares of each leaf of a member's gradients, from what this device holds of them."""
         if self.devices == 1:
             return tying.leaf_squares(grads)
-        return leaf_squares(grads, jax.eval_shape(self.init, jax.random.key(0)), self.devices)
+        return leaf_squares(grads, self._shapes(), self.devices)
+
+    def _shapes(self) -> PyTree:
+        """Return the shapes of a member's parameters in full."""
+        if self.start_from is None:
+            return jax.eval_shape(self.init, jax.random.key(0))
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), self.start_from.params)
 
     def _each(self, function: Callable[..., Any], *members: Any) -> Any:
         """Apply a function to every member of the leading axis."""

@@ -46,11 +46,11 @@ class OwnRate(NamedTuple):
     """The factor of a member's own on its learning rate, and the steps so far."""
 
     factor: jax.Array
-    count: jax.Array
+    steps: jax.Array
 
 
 def scale_by_own_rate(schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Return the transformation u -> -factor schedule(count) u, whose factor is a number in its state, at first 1.
+    """Return the transformation u -> -factor schedule(steps) u, whose factor is a number in its state, at first 1.
 
     So members of one ensemble can have learning rates of their own: see `with_rates`.
     """
@@ -61,8 +61,8 @@ def scale_by_own_rate(schedule: optax.Schedule) -> optax.GradientTransformation:
     def update(
         updates: optax.Updates, state: OwnRate, params: optax.Params | None = None
     ) -> tuple[optax.Updates, OwnRate]:
-        rate = -state.factor * schedule(state.count)
-        return jax.tree.map(lambda leaf: rate.astype(leaf.dtype) * leaf, updates), state._replace(count=state.count + 1)
+        rate = -state.factor * schedule(state.steps)
+        return jax.tree.map(lambda leaf: rate.astype(leaf.dtype) * leaf, updates), state._replace(steps=state.steps + 1)
 
     return optax.GradientTransformation(init, update)
 

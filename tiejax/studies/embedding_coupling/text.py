@@ -1,0 +1,119 @@
+"""The text of a run: sentences of one corpus or of several languages, their vocabulary, and its cipher."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import tokenizers
+
+from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_rows
+from tiejax.runs.console import Console
+from tiejax.runs.resume import own_tokenizer
+from tiejax.settings.command_line import BadInput
+from tiejax.studies.embedding_coupling.settings import Settings
+from tiejax.text import cipher, sentences
+from tiejax.text.array_records import Progress, Sequences
+from tiejax.text.errors import CorpusError
+from tiejax.text.languages import Languages
+from tiejax.text.stored import digest
+from tiejax.text.tokenizer import Vocabulary, load
+from tiejax.text.twins import Twins
+
+
+class Text(NamedTuple):
+    """What encoders are pre-trained on. twins: of every ordinary token where there is a cipher, else none."""
+
+    tokenizer: tokenizers.Tokenizer
+    vocabulary: Vocabulary
+    twins: Twins
+    train: Sequences
+    validation: Sequences
+    languages: Languages | None
+    facts: dict[str, Any]
+    tokenizer_file: bytes
+
+
+def prepare_text(settings: Settings, console: Console, resume: bool) -> Text:
+    """Return the text of a configuration; raises BadInput. resume: with the vocabulary that the run was started with."""
+    try:
+        with console.preparing() as progress:
+            return _prepared(settings, own_tokenizer(settings, resume), console.say, progress)
+    except CorpusError as error:
+        raise BadInput(f"--{error}") from None
+
+
+def _prepared(settings: Settings, tokenizer: str | None, say: Callable[[str], None], progress: Progress) -> Text:
+    def sentences_of(corpus: Sequence[str], tokenizer: str | None) -> sentences.Prepared:
+        assert settings.data_dir is not None
+        return sentences.prepare(
+            corpus,
+            tokenizer,
+            settings.vocab_size,
+            settings.max_length,
+            settings.min_length,
+            Path(settings.data_dir).expanduser(),
+            text_feature=settings.text_feature,
+            tfds_dir=settings.tfds_dir,
+            kind="unigram",
+            say=say,
+            progress=progress,
+        )
+
+    if settings.languages is None:
+        whole = sentences_of(settings.corpus, tokenizer)
+        splits = [whole.split(name) for name in ("train", "validation")]
+        languages, facts, fingerprint = None, whole.facts, whole.fingerprint
+    else:
+        # One vocabulary for all, then every language by itself, so that each is split as it would be alone.
+        whole = sentences_of([name for corpus in settings.languages.values() for name in corpus], tokenizer)
+        each = {name: sentences_of(corpus, str(whole.tokenizer_file)) for name, corpus in settings.languages.items()}
+        splits = [joined([prepared.split(name) for prepared in each.values()]) for name in ("train", "validation")]
+        numbers = [len(prepared.split("train").offsets) - 1 for prepared in each.values()]
+        of_sentence = np.repeat(np.arange(len(each)), numbers)
+        languages = Languages(tuple(each), of_sentence, settings.language_exponent)
+        facts = whole.facts | {"languages": {name: prepared.facts["splits"] for name, prepared in each.items()}}
+        fingerprint = digest([prepared.fingerprint for prepared in each.values()])
+    vocabulary = whole.vocabulary
+    special = vocabulary.special
+    twins = cipher.cipher(vocabulary.tokens, special) if settings.cipher else Twins(vocabulary.size, (), (), ())
+    file = whole.tokenizer_file
+    return Text(
+        load(str(file)), vocabulary, twins, *splits, languages, facts | {"fingerprint": fingerprint}, file.read_bytes()
+    )
+
+
+def joined(parts: Sequence[Sequences]) -> Sequences:
+    """Return several lists of sequences as one."""
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    return Sequences(np.concatenate([part.ids for part in parts]), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+
+
+def plan(settings: Settings, text: Text, devices: int, local: int) -> StepPlan:
+    """Return the plan of the steps of pre-training on so many devices, `local` of them to a process; raises BadInput."""
+    lengths = np.diff(text.train.offsets)
+    if text.languages is not None:
+        lengths = lengths[text.languages.sample(np.arange(len(lengths)), np.random.default_rng(0))]
+    try:
+        mesh = devices_of_member(len(settings.seed_list), devices, local, settings.mesh)
+    except ValueError as error:
+        raise BadInput(f"--{error}") from None
+    return plan_rows(lengths, settings.batch_rows, settings.max_length, True, mesh, settings.steps)
+
+
+def unigram_entropy(text: Text) -> float:
+    """Return the entropy (nats) of the ordinary tokens of training: what a model that knows frequencies alone would reach.
+
+    -sum_t p_t ln p_t; with a cipher, whose languages are equally likely and share nothing, ln 2 more.
+    """
+    count = np.bincount(text.train.ids, minlength=text.vocabulary.size).astype(float)
+    count[list(text.vocabulary.special)] = 0
+    p = count[count > 0] / count.sum()
+    return float(-np.sum(p * np.log(p)) + (np.log(2) if text.twins.ids else 0))
+
+
+def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple[Text, StepPlan]:
+    """Return the text and the plan of the steps; raises BadInput."""
+    text = prepare_text(settings, console, resume)
+    return text, plan(settings, text, jax.device_count(), jax.local_device_count())

@@ -1,0 +1,163 @@
+"""Fine-tuning ensembles: encoders of many seeds, from several starts and at several learning rates, trained on one task.
+
+Members are laid out `[seed, arm]`. A seed here is a pre-training seed with a fine-tuning seed, which decides the order of the
+sentences and the initial head; the arms of a seed share both, and differ in the encoder that they start from and in their rate.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, Key
+
+from tiejax import training
+from tiejax.models import LanguageModel
+from tiejax.training.ensemble import seed_keys
+from tiejax.training.optimizer import make_optimizer, with_rates
+from tiejax.training.schedule import warm_up_and_decay
+from tiejax.transfer.batches import TaskFeed, TaskRows
+from tiejax.transfer.encoding import NOTHING
+from tiejax.transfer.task_head import HeadKind, head_logits, init_head
+
+PyTree = Any
+ENCODER, HEAD = "encoder", "head"
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What a member learns. Its parameters: `encoder`, a language model's without its prediction head, and `head`.
+
+    dropout: of what the classifier is given. frozen: the encoder is not trained.
+    """
+
+    model: LanguageModel
+    kind: HeadKind
+    labels: int
+    dropout: float = 0.0
+
+    @property
+    def frozen(self) -> bool:
+        """A mix of layers is learnt on an encoder that stays as it is."""
+        return self.kind == "layer_mix"
+
+    def logits(self, params: PyTree, rows: TaskRows, key: Key[Array, ""] | None) -> Float[Array, "rows length labels"]:
+        """Return the logits of every label at every token; key: of dropout, None without."""
+        encoder = jax.lax.stop_gradient(params[ENCODER]) if self.frozen else params[ENCODER]
+        tokens, segments = (jnp.asarray(leaf, jnp.int32) for leaf in (rows.tokens, rows.segments))
+        states = self.model.apply({"params": encoder}, tokens, segments=segments, every_layer=self.frozen, method="encode")
+
+        def drop(x: jax.Array) -> jax.Array:
+            assert key is not None
+            kept = jax.random.bernoulli(key, 1 - self.dropout, x.shape)
+            return jnp.where(kept, x / (1 - self.dropout), 0)
+
+        return head_logits(params[HEAD], self.kind, jnp.asarray(states), drop if key is not None and self.dropout else None)
+
+    def loss(self, params: PyTree, rows: TaskRows, key: Key[Array, ""] | None) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Return this device's share of the mean cross-entropy (nats) over the labels asked for, and the step's metrics."""
+        logits, label = self.logits(params, rows, key), jnp.asarray(rows.label)
+        asked = label != NOTHING
+        logs = jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
+        chosen = jnp.take_along_axis(logs, jnp.where(asked, label, 0)[..., None], axis=-1)[..., 0]
+        nats, right = -jnp.sum(jnp.where(asked, chosen, 0)), jnp.sum(asked & (jnp.argmax(logits, axis=-1) == label))
+        number, all_nats, all_right = training.total((jnp.sum(asked), nats, right))
+        number = jnp.maximum(number, 1)
+        return nats / number, {"loss": all_nats / number, "accuracy": all_right / number}
+
+    def confusion(self, params: PyTree, rows: TaskRows) -> Int[Array, "labels labels"]:
+        """Return how often each label was asked for (first axis) and predicted (second) in `[batches, rows, length]`."""
+
+        def of_batch(batch: TaskRows) -> jax.Array:
+            predicted, label = jnp.argmax(self.logits(params, batch, None), axis=-1), jnp.asarray(batch.label)
+            pair = jnp.where(label == NOTHING, self.labels**2, label * self.labels + predicted)
+            return jnp.bincount(pair.ravel(), length=self.labels**2 + 1)[:-1]
+
+        counts = jnp.sum(jax.lax.map(of_batch, jax.tree.map(jnp.asarray, rows)), axis=0)
+        return counts.reshape(self.labels, self.labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How members are fine-tuned: AdamW with warm-up over a share of the steps and linear decay, clipped."""
+
+    epochs: float
+    weight_decay: float
+    warm_up: float
+    eps: float
+    max_norm: float
+
+
+def start_members(
+    objective: Objective,
+    seeds: Sequence[int],
+    conditions: Sequence[int],
+    encoders: PyTree,
+    rates: Float[np.ndarray, "seeds arms"],
+    optimizer: optax.GradientTransformation,
+) -> training.TrainState:
+    """Return members `[seed, arm]` before their first step: encoders `[seed, arm, ...]`, each with a fresh head of its seed.
+
+    seeds, conditions: pre-training and fine-tuning seeds. rates: of each member.
+    """
+    model = objective.model
+
+    def of_seed(seed_key: training.SeedKey, encoders: PyTree, rates: jax.Array) -> training.TrainState:
+        key = jax.random.fold_in(training.stream(seed_key.key, "task head"), seed_key.condition)
+        head = init_head(key, objective.kind, model.width, objective.labels, model.encoder.layers)
+
+        def member(encoder: PyTree, rate: jax.Array) -> training.TrainState:
+            params = {ENCODER: encoder, HEAD: head}
+            return training.TrainState(params, with_rates(optimizer.init(params), rate))
+
+        return jax.vmap(member)(encoders, rates)
+
+    return jax.jit(jax.vmap(of_seed))(seed_keys(seeds, conditions), encoders, jnp.asarray(rates, jnp.float32))
+
+
+def build_optimizer(objective: Objective, recipe: Recipe, steps: int) -> optax.GradientTransformation:
+    """Return AdamW at rates of each member's own; of a frozen encoder nothing moves."""
+    schedule = warm_up_and_decay(1.0, round(recipe.warm_up * steps), steps)
+    adamw = make_optimizer("adamw", schedule, recipe.weight_decay, eps=recipe.eps, decayed="matrices", own_rates=True)
+    if not objective.frozen:
+        return adamw
+    labels = {ENCODER: "frozen", HEAD: "trained"}
+    return optax.partition({"trained": adamw, "frozen": optax.set_to_zero()}, lambda params: labels)
+
+
+def build_ensemble(
+    objective: Objective,
+    recipe: Recipe,
+    feed: TaskFeed,
+    seeds: Sequence[int],
+    conditions: Sequence[int],
+    encoders: PyTree,
+    rates: Float[np.ndarray, "seeds arms"],
+    devices: int = 1,
+) -> training.Ensemble:
+    """Return the ensemble that fine-tunes these members; arguments as of `start_members`."""
+    steps = max(1, round(recipe.epochs * feed.steps_of_epoch))
+    optimizer = build_optimizer(objective, recipe, steps)
+
+    def measure(params: PyTree, rows: TaskRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
+        _, metrics = objective.loss(params, rows, None)
+        return {**metrics, "finite": training.all_finite((params, metrics))}
+
+    return training.Ensemble(
+        init=lambda key: {},
+        sample=lambda seed_key, step, fed: fed,
+        loss=objective.loss,
+        optimizer=optimizer,
+        ties=[],
+        arm_ties=np.zeros((rates.shape[1], 0), bool),
+        steps=steps,
+        recorders={"record": training.Recorder(max(1, steps // 10), measure)},
+        max_norm=recipe.max_norm,
+        feed=feed,
+        members="scanned",
+        devices=devices,
+        start_from=start_members(objective, seeds, conditions, encoders, rates, optimizer),
+    )

@@ -1,0 +1,34 @@
+"""Labelled sentences from a TFDS data set."""
+
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from tiejax.text.data_sets import open_builder
+from tiejax.text.errors import CorpusError
+from tiejax.transfer.errors import TaskError
+from tiejax.transfer.read import Labelled
+
+
+def read_splits(name: str, text: str, label: str, tfds_dir: str | None) -> dict[str, list[Labelled]]:
+    """Return the sentences of every split of `tfds:NAME` with their labels, by the names of its classes; raises TaskError."""
+
+    def check(builder: Any) -> None:
+        if missing := [feature for feature in (text, label) if feature not in builder.info.features]:
+            raise CorpusError(f"{name}: has no feature {missing[0]}; it has {', '.join(sorted(builder.info.features))}")
+
+    try:
+        builder = open_builder(name, tfds_dir, lambda line: None, check)
+        check(builder)
+    except CorpusError as error:
+        raise TaskError(str(error).removeprefix("corpus ")) from None
+    classes = builder.info.features[label]
+    named = classes.int2str if isinstance(classes, tfds.features.ClassLabel) else _as_text
+    return {
+        split: [Labelled((_as_text(row[text]),), (named(row[label]),)) for row in builder.as_data_source(split)]
+        for split in builder.info.splits
+    }
+
+
+def _as_text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

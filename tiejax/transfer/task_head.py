@@ -1,0 +1,49 @@
+"""What is put on an encoder for a task: BERT's pooler and a classifier, or a classifier of every token, or a mix of layers."""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from tiejax.models.bert import STD
+
+PyTree = Any
+HeadKind = Literal["tagging", "classification", "layer_mix"]
+
+
+def init_head(key: Key[Array, ""], kind: HeadKind, width: int, labels: int, layers: int) -> PyTree:
+    """Return the initial parameters of a head: maps as N(0, .02^2), biases 0, a mix of layers as their mean.
+
+    layers: of the encoder; a mix is of these and of what the first is given.
+    """
+    first, second = jax.random.split(key)
+    head: dict[str, Any] = {"classifier": _dense(first, width, labels)}
+    if kind == "classification":
+        head["pooler"] = _dense(second, width, width)
+    if kind == "layer_mix":
+        head["mix"] = {"weights": jnp.zeros(layers + 1), "factor": jnp.ones(())}
+    return head
+
+
+def _dense(key: Key[Array, ""], inputs: int, outputs: int) -> PyTree:
+    return {"kernel": STD * jax.random.normal(key, (inputs, outputs)), "bias": jnp.zeros(outputs)}
+
+
+def head_logits(
+    head: PyTree, kind: HeadKind, states: Float[Array, "*layers rows length width"], drop: Any = None
+) -> Float[Array, "rows length labels"]:
+    """Return the logits of every label at every token.
+
+    tagging: W h + b. classification: W tanh(W_p h + b_p) + b, which is asked for at [CLS] (BERT, Devlin et al., 2019).
+    layer_mix: W (g sum_l softmax(s)_l h_l) + b, of the states of every layer (Tenney et al., ICLR 2019, equation 1).
+    drop: dropout of what the classifier is given.
+    """
+    if kind == "layer_mix":
+        mix = head["mix"]
+        states = mix["factor"] * jnp.tensordot(jax.nn.softmax(mix["weights"]), states, 1)
+    if kind == "classification":
+        states = jnp.tanh(states @ head["pooler"]["kernel"] + head["pooler"]["bias"])
+    states = states if drop is None else drop(states)
+    logits: jax.Array = states @ head["classifier"]["kernel"] + head["classifier"]["bias"]
+    return logits

@@ -1,0 +1,140 @@
+"""A task as data: labelled sentences for training, development and test, from files, TFDS, or the default corpus itself."""
+
+import dataclasses
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import lazy_loader
+
+from tiejax.text.corpus import sentences
+from tiejax.text.standard_library import StandardLibrary
+from tiejax.transfer.errors import TaskError
+from tiejax.transfer.read import Labelled, is_tagged, read_labelled
+
+# TFDS is slow to import: it is imported at its first use.
+labelled_data_set = lazy_loader.load("tiejax.transfer.labelled_data_set", suppress_warning=True)
+
+TFDS = "tfds:"
+SPLITS = ("train", "development", "test")
+# Where a file holds all: of every ten sentences, by the hash of their words, where each split ends.
+ENDS = (6, 8, 10)
+LIBRARY = "library"
+LIBRARY_LABELS = 8
+
+Kind = Literal["tagging", "classification"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskFiles:
+    """Where a task's data is.
+
+    train: a file, several files that are a class each, or `tfds:NAME`. development, test: likewise; where one of them is
+    missing, `train` holds all, and each sentence's hash decides where it belongs. text, label: columns, or features of TFDS.
+    """
+
+    train: list[str]
+    development: list[str] | None = None
+    test: list[str] | None = None
+    text: str = "text"
+    label: str = "label"
+
+
+class Task(NamedTuple):
+    """Labelled sentences by split, their labels in order, and whether they are tagged or classified."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    splits: dict[str, list[Labelled]]
+
+
+def load_task(name: str, files: TaskFiles | None, examples: int, tfds_dir: str | None = None) -> Task:
+    """Return a task with at most `examples` training sentences, the same ones every time; raises TaskError.
+
+    files: None for the default task, `library`: which part of Python's documentation a sentence is from.
+    """
+    try:
+        kind: Kind = "classification" if files is None or not is_tagged(files.train[0]) else "tagging"
+        splits = _default_splits() if files is None else _splits(files, tfds_dir)
+    except TaskError as error:
+        raise TaskError(f"tasks {name}: {error}") from None
+    train = sorted(splits["train"], key=_hash)[:examples]
+    labels = tuple(sorted({label for sentence in train for label in sentence.labels}))
+    for split in SPLITS[1:]:
+        for sentence in splits[split]:
+            if unseen := [label for label in sentence.labels if label not in labels]:
+                raise TaskError(
+                    f"tasks {name}: the label {unseen[0]} in {split} occurs in none of the {len(train)} training sentences"
+                )
+    if len(labels) < 2:
+        raise TaskError(f"tasks {name}: training has one label, {labels[0]}: there is nothing to learn")
+    return Task(name, kind, labels, splits | {"train": train})
+
+
+def _hash(sentence: Labelled) -> str:
+    return hashlib.sha256(sentence.text.encode()).hexdigest()
+
+
+def _splits(files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]:
+    given = {split: getattr(files, split) for split in SPLITS}
+    if all(given.values()):
+        return {split: _read(names, split, files, tfds_dir) for split, names in given.items()}
+    if files.train[0].startswith(TFDS):
+        return _of_data_set(files, tfds_dir)
+    splits = hashed(read_labelled(files.train, files.text, files.label))
+    return splits | {split: _read(names, split, files, tfds_dir) for split, names in given.items() if names and split != "train"}
+
+
+def _read(names: Sequence[str], split: str, files: TaskFiles, tfds_dir: str | None) -> list[Labelled]:
+    if names[0].startswith(TFDS):
+        return _tfds_examples(names[0], files, tfds_dir)[split]
+    return read_labelled(names, files.text, files.label)
+
+
+def hashed(sentences: Sequence[Labelled]) -> dict[str, list[Labelled]]:
+    """Return sentences split 60/20/20 by their own words, so that a sentence that comes twice is in one split alone."""
+    splits: dict[str, list[Labelled]] = {split: [] for split in SPLITS}
+    for sentence in sentences:
+        tenth = int(_hash(sentence)[:8], 16) % ENDS[-1]
+        splits[next(split for split, end in zip(SPLITS, ENDS, strict=True) if tenth < end)].append(sentence)
+    for split, those in splits.items():
+        if not those:
+            raise TaskError(f"{len(sentences)} sentences are too few: none falls into {split}")
+    return splits
+
+
+def _default_splits() -> dict[str, list[Labelled]]:
+    """Return sentences of the standard library's documentation, labelled by the part of the library that they are from."""
+    library = StandardLibrary()
+    by_part: dict[str, list[str]] = {}
+    for file, document in zip(library.files, library.documents(), strict=True):
+        by_part.setdefault(_part_of(file), []).extend(sentences(document.text))
+    counts = Counter({part: len(those) for part, those in by_part.items()})
+    chosen = [part for part, _ in counts.most_common(LIBRARY_LABELS)]
+    return hashed([Labelled((sentence,), (part,)) for part in chosen for sentence in by_part[part]])
+
+
+def _part_of(file: Path) -> str:
+    """Return the package that a module belongs to, or its own name; `topics` are those of Python's documentation."""
+    if file.parent.name == "pydoc_data":
+        return "topics"
+    package = re.search(r"python3?\.?\d*[a-z]*/(\w+)/", str(file).lower())
+    return package.group(1) if package else file.stem
+
+
+def _of_data_set(files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]:
+    """Return the splits of a TFDS data set: its own where it has all three, or else its training split by hash."""
+    by_name = _tfds_examples(files.train[0], files, tfds_dir)
+    if all(split in by_name for split in SPLITS):
+        return {split: by_name[split] for split in SPLITS}
+    return hashed(by_name["train"])
+
+
+def _tfds_examples(name: str, files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]:
+    """Return the labelled sentences of every split of `tfds:NAME`; `validation` is called development."""
+    by_split = labelled_data_set.read_splits(name, files.text, files.label, tfds_dir)
+    return {("development" if split == "validation" else split): rows for split, rows in by_split.items()}
