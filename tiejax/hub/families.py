@@ -128,7 +128,7 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
         )
     notes = (*(family.notes if family else ()), *_scales(config))
     bias = _bias(checkpoint, second, outputs, rows)
-    return Tables(family.title if family else None, first, second, bias, flag_of(config), _predicts(config), notes)
+    return Tables(family.title if family else None, first, second, bias, flag_of(config), predicts(config), notes)
 
 
 def family_of(config: dict[str, Any]) -> Family | None:
@@ -203,7 +203,7 @@ def _bias(checkpoint: Checkpoint, output: HubTable | None, outputs: Sequence[Seq
     return None
 
 
-def _predicts(config: dict[str, Any]) -> bool:
+def predicts(config: dict[str, Any]) -> bool:
     """Whether the architecture, where it is named, predicts tokens."""
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
