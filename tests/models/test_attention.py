@@ -1,7 +1,10 @@
-"""Attention: a softmax of scaled products, by a fused kernel where there is one."""
+"""Attention: a softmax of scaled products, by a fused kernel where there is one, and its own derivative."""
 
+import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tiejax.models.attention import attend, has_fused
 
@@ -28,3 +31,88 @@ def test_attention_is_a_softmax_of_scaled_products(x64):
             share = np.exp(scores) * mask[batch, 0]
             share /= share.sum(1, keepdims=True)
             np.testing.assert_allclose(found[batch, :, head], share @ value[batch, :, head], rtol=0, atol=1e-12)
+
+
+BATCH, LENGTH, HEADS, SIZE = 2, 6, 3, 4
+SEGMENTS = np.array([[1, 1, 2, 2, 2, 0], [0, 0, 0, 0, 0, 0]])  # the second row is padding
+MASKS = {
+    "none": None,
+    "segments": (SEGMENTS[:, :, None] == SEGMENTS[:, None, :])[:, None],
+    "causal": np.tril(np.ones((LENGTH, LENGTH), bool))[None, None],
+    "one query": (SEGMENTS[:, 2:3, None] == SEGMENTS[:, None, :])[:, None],
+}
+
+
+def plain(query, key, value, mask):
+    """The formula written down."""
+    scores = jnp.einsum("bqhw,bkhw->bhqk", query, key) / jnp.sqrt(query.shape[-1])
+    scores = scores if mask is None else jnp.where(mask, scores, -1e30)
+    share = jnp.exp(scores - scores.max(-1, keepdims=True))
+    return jnp.einsum("bhqk,bkhw->bqhw", share / share.sum(-1, keepdims=True), value)
+
+
+def inputs(queries=LENGTH, dtype=None):
+    rng = np.random.default_rng(queries)
+    shapes = [(BATCH, number, HEADS, SIZE) for number in (queries, LENGTH, LENGTH)]
+    return tuple(jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes)
+
+
+def loss_of(attention, mask):
+    """A loss that hangs on every output, each in its own way; in float32 or wider."""
+
+    def loss(inputs):
+        attended = attention(*inputs, mask) * jnp.float32(1)
+        return jnp.sum(jnp.sin(attended + jnp.arange(attended.size).reshape(attended.shape)))
+
+    return loss
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_values_and_gradients_are_those_of_the_formula(x64, name):
+    mask = MASKS[name] if MASKS[name] is None else jnp.asarray(MASKS[name])
+    given = inputs(1 if name == "one query" else LENGTH)
+    expected = jax.value_and_grad(loss_of(plain, mask))(given)
+    found = jax.value_and_grad(loss_of(attend, mask))(given)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-12), found, expected)
+
+
+def test_gradient_by_differences(x64):
+    given, mask, step = inputs(), jnp.asarray(MASKS["segments"]), 1e-5
+    loss, rng = loss_of(attend, mask), np.random.default_rng(0)
+    gradient = jax.grad(loss)(given)
+    for _ in range(3):
+        along = tuple(jnp.asarray(rng.standard_normal(leaf.shape)) for leaf in given)
+        moved = [loss(tuple(x + sign * step * d for x, d in zip(given, along, strict=True))) for sign in (1, -1)]
+        slope = sum(jnp.sum(g * d) for g, d in zip(gradient, along, strict=True))
+        np.testing.assert_allclose((moved[0] - moved[1]) / (2 * step), slope, rtol=1e-7)
+
+
+def test_members_of_an_ensemble_and_rematerialised_layers_are_as_alone(x64):
+    mask = jnp.asarray(MASKS["segments"])
+    gradient = jax.grad(loss_of(attend, mask))
+    members = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf, leaf**2]), inputs())
+    found = jax.vmap(gradient)(members)
+    kept = jax.checkpoint(loss_of(attend, mask))
+    _, scanned = jax.lax.scan(lambda carry, member: (carry, jax.grad(kept)(member)), 0, members)
+    for member in range(3):
+        alone = gradient(jax.tree.map(lambda leaf, member=member: leaf[member], members))
+        for one, other, third in zip(alone, found, scanned, strict=True):
+            np.testing.assert_allclose(other[member], one, rtol=0, atol=1e-13)
+            np.testing.assert_allclose(third[member], one, rtol=0, atol=1e-13)
+
+
+def test_half_precision_keeps_its_type_and_loses_no_more_than_it_must():
+    mask = jnp.asarray(MASKS["segments"])
+    gradient = jax.grad(loss_of(attend, mask))(inputs(dtype=jnp.bfloat16))
+    assert {leaf.dtype for leaf in gradient} == {jnp.dtype(jnp.bfloat16)}
+    # The same numbers, which bfloat16 holds, in float32: 2^-8 is one part of its last place.
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), inputs(dtype=jnp.bfloat16))
+    for half, exact in zip(gradient, jax.grad(loss_of(attend, mask))(rounded), strict=True):
+        np.testing.assert_allclose(half.astype(jnp.float32), exact, rtol=0, atol=2**-4 * float(jnp.abs(exact).max()))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_it_lowers_for_other_platforms(platform):
+    loss = loss_of(attend, jnp.asarray(MASKS["segments"]))
+    lowered = jax.export.export(jax.jit(jax.grad(loss)), platforms=[platform])(inputs())
+    assert lowered.platforms == (platform,)

@@ -2,12 +2,15 @@
 
 import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import published
 import pytest
 from scipy import stats
+
+from tiejax.models.initializers import Dense, default_dtype
 
 # Expected distributions by the end of a leaf's path, with width 6 and every other size different:
 # a number is the bound of a uniform distribution, "normal" is N(0, 1), "zero" and "one" are constants.
@@ -108,3 +111,27 @@ def test_parameters_take_the_float_type_that_is_on():
         with jax.enable_x64(wide):
             shapes = jax.eval_shape(lambda: published.init(model, jax.random.key(0)))
         assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype(dtype)}
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 2, 3, 5)])
+def test_a_linear_map_is_that_of_flax(x64, shape):
+    """Initial values, results and gradients, of any number of places."""
+    x = jnp.asarray(np.random.default_rng(0).standard_normal(shape))
+    init = jax.nn.initializers.normal(0.3)
+    ours, theirs = (kind(4, kernel_init=init, bias_init=init, param_dtype=default_dtype()) for kind in (Dense, nn.Dense))
+    params = ours.init(jax.random.key(1), x)
+    jax.tree.map(np.testing.assert_array_equal, params, theirs.init(jax.random.key(1), x))
+
+    def loss(model):
+        return lambda params, x: jnp.sum(jnp.sin(model.apply(params, x)))
+
+    found, expected = (jax.value_and_grad(loss(model), (0, 1))(params, x) for model in (ours, theirs))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-13), found, expected)
+
+
+def test_a_linear_map_computes_in_the_type_it_is_told():
+    x = jnp.ones((2, 3))
+    model = Dense(4, kernel_init=jax.nn.initializers.ones, dtype=jnp.bfloat16)
+    params = model.init(jax.random.key(0), x)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    assert model.apply(params, x).dtype == jnp.bfloat16

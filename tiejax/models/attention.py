@@ -1,4 +1,6 @@
-"""Attention: jax's own, fused where the device has such a kernel."""
+"""Attention: jax's own fused kernel where the device has one, else a softmax with a derivative of its own."""
+
+import math
 
 import flax.linen as nn
 import jax
@@ -34,20 +36,69 @@ def attend(
     dropout: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> Float[Array, "batch queries heads width"]:
-    """Return softmax(query key^T / sqrt(width)) value, over the positions that the mask allows.
+    """Return softmax(query key^T / sqrt(width)) value, over the positions that the mask allows, one at least to a query.
 
     The softmax is in float32 or wider. With a `dropout_key`, probabilities are dropped, which no fused kernel of jax does.
     """
-    if dropout_key is None and has_fused(_capability(), query.dtype, query.shape[-1], key.shape[1]):
+    if dropout_key is not None:
+        return nn.dot_product_attention(
+            query,
+            key,
+            value,
+            mask=mask,
+            broadcast_dropout=False,
+            dropout_rng=dropout_key,
+            dropout_rate=dropout,
+            deterministic=False,
+            force_fp32_for_softmax=query.dtype in HALF,
+        )
+    if has_fused(_capability(), query.dtype, query.shape[-1], key.shape[1]):
         return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
-    return nn.dot_product_attention(
-        query,
-        key,
-        value,
-        mask=mask,
-        broadcast_dropout=False,
-        dropout_rng=dropout_key,
-        dropout_rate=dropout,
-        deterministic=dropout_key is None,
-        force_fp32_for_softmax=query.dtype in HALF,
-    )
+    bias = None if mask is None else jnp.where(mask, 0, jnp.finfo(_wide(query)).min)
+    heads_first = (jnp.swapaxes(x, 1, 2) for x in (query / math.sqrt(query.shape[-1]), key, value))
+    return jnp.swapaxes(_attend(*heads_first, bias), 1, 2)
+
+
+@jax.custom_vjp
+def _attend(
+    query: Float[Array, "batch heads queries width"],
+    key: Float[Array, "batch heads length width"],
+    value: Float[Array, "batch heads length width"],
+    bias: Float[Array, "#batch 1 queries length"] | None,
+) -> Float[Array, "batch heads queries width"]:
+    """Return o = p value, p = softmax(query key^T + bias).
+
+    With g the gradient of o: dvalue = p^T g, ds = p (g value^T - sum(g o)), the sum over the width, dquery = ds key,
+    dkey = ds^T query. What it keeps of the scores is p alone, and sum(g o), which is sum(p dp), takes no pass over them.
+    """
+    return _attend_forward(query, key, value, bias)[0]
+
+
+def _attend_forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    scores = _product("bhqw,bhkw->bhqk", query, key)
+    share = jax.nn.softmax(scores if bias is None else scores + bias).astype(value.dtype)
+    attended = jnp.einsum("bhqk,bhkw->bhqw", share, value)
+    return attended, (query, key, value, share, attended)
+
+
+def _attend_backward(kept: tuple[jax.Array, ...], of_attended: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, None]:
+    query, key, value, share, attended = kept
+    of_share = _product("bhqw,bhkw->bhqk", of_attended, value)
+    along = jnp.sum(of_attended.astype(of_share.dtype) * attended, axis=-1, keepdims=True)
+    of_scores = (share * (of_share - along)).astype(query.dtype)
+    of_value = jnp.einsum("bhqk,bhqw->bhkw", share, of_attended)
+    return jnp.einsum("bhqk,bhkw->bhqw", of_scores, key), jnp.einsum("bhqk,bhqw->bhkw", of_scores, query), of_value, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _wide(x: jax.Array) -> jnp.dtype:
+    """Return the type of sums over x: float32 or wider."""
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def _product(axes: str, one: jax.Array, other: jax.Array) -> jax.Array:
+    return jnp.einsum(axes, one, other, preferred_element_type=_wide(one))

@@ -6,6 +6,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 LAYER_NORM_EPSILON = 1e-5  # torch's; Flax's own default is 1e-6
 
@@ -19,10 +20,32 @@ def uniform(bound: float) -> jax.nn.initializers.Initializer:
     return init
 
 
-def linear(fan_in: int, features: int, name: str, dtype: Any = None) -> nn.Dense:
+class Dense(nn.Module):
+    """y = x W + b over the last axis of x; parameters and results are those of Flax's `nn.Dense`.
+
+    The other axes are made one: the gradient of W is then a product of two matrices as they lie, where XLA would copy both of
+    them transposed on a CPU. dtype: of the computation (default: that of x and the parameters together).
+    """
+
+    features: int
+    kernel_init: Any
+    bias_init: Any = nn.initializers.zeros
+    param_dtype: Any = jnp.float32
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*places width"]) -> Float[Array, "*places features"]:
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features), self.param_dtype)
+        bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype)
+        dtype = jnp.result_type(x, kernel, bias) if self.dtype is None else self.dtype
+        flat, kernel, bias = (leaf.astype(dtype) for leaf in (x.reshape(-1, x.shape[-1]), kernel, bias))
+        return (flat @ kernel + bias).reshape(*x.shape[:-1], self.features)
+
+
+def linear(fan_in: int, features: int, name: str, dtype: Any = None) -> Dense:
     """Return a Dense layer whose kernel and bias start uniform in +-1/sqrt(fan_in), as torch.nn.Linear does."""
     init = uniform(1 / math.sqrt(fan_in))
-    return nn.Dense(features, kernel_init=init, bias_init=init, param_dtype=default_dtype(), dtype=dtype, name=name)
+    return Dense(features, kernel_init=init, bias_init=init, param_dtype=default_dtype(), dtype=dtype, name=name)
 
 
 def layer_norm(name: str, axis: int = -1, dtype: Any = None, epsilon: float = LAYER_NORM_EPSILON) -> nn.LayerNorm:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 
 from tiejax.models.attention import attend
-from tiejax.models.initializers import LAYER_NORM_EPSILON, default_dtype, layer_norm, linear, uniform
+from tiejax.models.initializers import LAYER_NORM_EPSILON, Dense, default_dtype, layer_norm, linear, uniform
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": lambda x: 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5))),  # exact; jax.nn.gelu's erfc is slower on a CPU
@@ -107,12 +107,12 @@ class EncoderLayer(nn.Module):
     def _drop(self, x: jax.Array, name: str, deterministic: bool) -> jax.Array:
         return nn.Dropout(self.dropout, name=name)(x, deterministic=deterministic)
 
-    def _dense(self, features: int, name: str, default: Any, std: float | None) -> nn.Dense:
+    def _dense(self, features: int, name: str, default: Any, std: float | None) -> Dense:
         """Return a linear map whose kernel starts as N(0, std^2), or by `default`, and whose bias starts as 0."""
         init = default if std is None else jax.nn.initializers.normal(std)
-        return nn.Dense(features, kernel_init=init, param_dtype=default_dtype(), dtype=self.dtype, name=name)
+        return Dense(features, kernel_init=init, param_dtype=default_dtype(), dtype=self.dtype, name=name)
 
-    def _inner(self, fan_in: int, features: int, name: str, std: float | None) -> nn.Dense:
+    def _inner(self, fan_in: int, features: int, name: str, std: float | None) -> Dense:
         """Return a linear map of the feed-forward layer, which starts as torch's where no `std` is said."""
         return linear(fan_in, features, name, self.dtype) if std is None else self._dense(features, name, None, std)
 
