@@ -183,6 +183,8 @@ def _layers(flat: Flat) -> int:
 
 def _shares(flat: Flat, sizes: Sizes) -> bool:
     """Whether layers that shared their weights in the file still do."""
+    if sizes.groups == sizes.layers:  # nothing is shared
+        return True
     numbers = _numbers(sizes.layers, sizes.groups)
     owner = [numbers.index(number) for number in numbers]
     return all(_same(leaf[owner], leaf) for path, leaf in flat.items() if path.startswith(STACK))
@@ -219,9 +221,10 @@ def _written(
         for name in _names(slot, family, tied, known):
             if name not in others:
                 arrays[name] = view(flat[slot.path], slot)
+    dtypes = {name: known.get(name, array.dtype) for name, array in arrays.items()}
     with np.errstate(over="ignore"):
-        exact = all(_same(array.astype(known.get(name, array.dtype)), array) for name, array in arrays.items())
-    written = [Written(name, array, known.get(name, array.dtype) if exact else array.dtype) for name, array in arrays.items()]
+        exact = all(dtypes[name] == array.dtype or _same(array.astype(dtypes[name]), array) for name, array in arrays.items())
+    written = [Written(name, array, dtypes[name] if exact else array.dtype) for name, array in arrays.items()]
     return written + [Written(name, array, array.dtype) for name, array in others.items()]
 
 
