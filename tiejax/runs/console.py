@@ -80,6 +80,19 @@ class Console:
             self._printed_at, self._printed_step = time.monotonic(), step
             self.say(f"step {step:,} of {steps:,}  {rates}")
 
+    def part(self, label: str, share: float, seconds: float, here: float) -> None:
+        """Show what is being done, which share of the run is done, and the time left.
+
+        here, seconds: the share that this process has done, and how long that took.
+        """
+        left = f", {duration((1 - share) * seconds / here)} left" if here else ""
+        line = f"{label}; {share:.1%} of the run{left}"
+        if self._bar:
+            self._bar.update(self._task, description=label, completed=round(1000 * share), total=1000, rates=left.strip(", "))
+        elif not self.quiet and time.monotonic() - self._printed_at > PLAIN_EVERY_S:
+            self._printed_at = time.monotonic()
+            self.say(line)
+
     @contextlib.contextmanager
     def preparing(self) -> Iterator[Callable[[str, int, int | None], None]]:
         """Yield a function (phase, done, total) that shows how far each phase of a preparation is, and the time left."""

@@ -40,6 +40,10 @@ def main(study: Study, argv: Sequence[str]) -> int:
     """Check what is asked, take hold of the run directory, then run the study; return its exit status. Raises BadInput."""
     if "--deterministic" in argv:
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
+    if (module := _answering(study, argv)) is not None:
+        request = resume.parsed(study, argv)
+        answered: int = importlib.import_module(module).answer(request.settings, Console(request.switches["quiet"]))
+        return answered
     several = not study.single_process and ("--distributed" in argv or environment.names_a_cluster())
     # Of several processes the first alone looks at the run directory.
     request = resume.parsed(study, argv) if several else resume.read(study, argv)
@@ -55,6 +59,14 @@ def main(study: Study, argv: Sequence[str]) -> int:
         return 0
     status: int = importlib.import_module(study.module).run(launched, console)
     return status
+
+
+def _answering(study: Study, argv: Sequence[str]) -> str | None:
+    """Return the module that answers what is asked for instead of a run, if there is such a question; raises BadInput."""
+    if not study.answers:
+        return None
+    settings, switches = command_line.parse(study.settings, study.command, argv)
+    return next((module for name, module in study.answers.items() if switches.get(name) or getattr(settings, name, None)), None)
 
 
 def prepared(study: Study, request: Request, first: bool) -> Launched:

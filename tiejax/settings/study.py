@@ -1,7 +1,7 @@
 """A study as a command: its name, what may be asked of it, and where it is run."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tiejax.settings.command_line import CommandLine
@@ -26,7 +26,8 @@ class Study:
     module: is imported once the settings are found good; has `run(launched, console)`, which returns the exit status.
     preparation: a module with `prepare(settings, console, resume)`, which returns what must be there before the run directory
     is written to. claims_at_end: it takes hold of the run directory itself, once all is known.
-    single_process: it never is one of several processes. device_a_core: whether a run with these settings wants every core
+    single_process: it never is one of several processes. answers: switch or setting -> a module with
+    `answer(settings, console)`, which prints what is asked for instead of a run. device_a_core: whether a run with these settings wants every core
     to be a device, where the environment says nothing.
     """
 
@@ -38,4 +39,5 @@ class Study:
     preparation: str | None = None
     claims_at_end: bool = False
     single_process: bool = False
+    answers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     device_a_core: Callable[[Any], bool] = lambda settings: True

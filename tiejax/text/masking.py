@@ -57,8 +57,8 @@ class Masking:
     """How twins and masks are written into rows.
 
     special: tokens that are never masked. mask: the token that stands for a masked one. slots: of one batch.
-    whole_sentences: a sentence is written in twins as a whole, or not at all (`text.cipher`); tokens drawn at random are then of
-    either language.
+    whole_sentences: a sentence is written in twins as a whole, or not at all (`text.cipher`); tokens drawn at random are
+    then of either language.
     """
 
     twins: Twins

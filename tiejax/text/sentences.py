@@ -90,9 +90,7 @@ def prepare(
                 "min_length": min_length,
             },
             vocabulary=f"{text[:16]}-{vocab_size}{NAMES[kind]}",
-            train=lambda: TRAINERS[kind](
-                corpora.read(sources, told(progress, "training the tokenizer", sources)), vocab_size
-            ),
+            train=lambda: TRAINERS[kind](corpora.read(sources, told(progress, "training the tokenizer", sources)), vocab_size),
             check=tokenization.vocabulary,
             tokenise=functools.partial(_tokenised, sources, text, max_length, min_length, progress),
         )

@@ -189,6 +189,11 @@ def train_unigram(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer
         raise CorpusError(
             f"vocab_size {vocab_size}: the letters of this corpus and the special tokens alone are {least} tokens"
         )
+    # The library reads back other last digits than it writes: shorter scores are the same in every copy.
+    content = json.loads(tokenizer.to_str())
+    content["model"]["vocab"] = [[token, round(score, 6)] for token, score in content["model"]["vocab"]]
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
+    tokenizer.encode_special_tokens = True
     _frame(tokenizer)
     return tokenizer
 

@@ -14,9 +14,7 @@ from tiejax.training.sharding import gather
 PyTree = Any
 
 
-def map_members(
-    function: Callable[[PyTree, PyTree], PyTree], members: PyTree, shared: PyTree, devices_each: int = 1
-) -> PyTree:
+def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, shared: PyTree, devices_each: int = 1) -> PyTree:
     """Return `function(member, shared)` of every member `[seed, arm, ...]`, as numpy arrays `[seed, arm, ...]`.
 
     shared: arrays that all members are given. devices_each: devices over which a member's leaves are split between steps; here

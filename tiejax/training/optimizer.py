@@ -58,9 +58,7 @@ def scale_by_own_rate(schedule: optax.Schedule) -> optax.GradientTransformation:
     def init(params: optax.Params) -> OwnRate:
         return OwnRate(jnp.float32(1), jnp.int32(0))
 
-    def update(
-        updates: optax.Updates, state: OwnRate, params: optax.Params | None = None
-    ) -> tuple[optax.Updates, OwnRate]:
+    def update(updates: optax.Updates, state: OwnRate, params: optax.Params | None = None) -> tuple[optax.Updates, OwnRate]:
         rate = -state.factor * schedule(state.steps)
         return jax.tree.map(lambda leaf: rate.astype(leaf.dtype) * leaf, updates), state._replace(steps=state.steps + 1)
 

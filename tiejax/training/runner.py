@@ -78,7 +78,11 @@ def compile_ensemble(
     layout = Layout.over_all_devices(len(seeds), ensemble.devices)
     numbers = seed_numbers(seeds, conditions)
     placed_numbers = layout.place(numbers)
-    windows = None if ensemble.feed is None else FeedWindows(ensemble.feed, layout, list(zip(*(part.tolist() for part in numbers), strict=True)))
+    windows = (
+        None
+        if ensemble.feed is None
+        else FeedWindows(ensemble.feed, layout, list(zip(*(part.tolist() for part in numbers), strict=True)))
+    )
     placed, fed = layout.place_members(members), windows.at(int(members.cursor)) if windows else None
     by_seed, everywhere = PartitionSpec(SEEDS), PartitionSpec()
     placed_spec = EnsembleState(layout.specs(members.state), everywhere)  # type: ignore[arg-type]

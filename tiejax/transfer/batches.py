@@ -64,9 +64,9 @@ def rows_of_batch(lengths: np.ndarray, sentences: int, row_length: int) -> int:
 class TaskFeed:
     """The feed of a fine-tuning ensemble: `batch_size` sentences a step, every sentence once an epoch, in `rows` rows.
 
-    A step belongs to one epoch: what is left of an epoch's sentences, fewer than a batch, is its last step. Sentences that do not
-    fit into the rows, which is rarer than once in a thousand steps, are left out. Where rows are split into parts, each part
-    holds its share of the sentences.
+    A step belongs to one epoch: what is left of an epoch's sentences, fewer than a batch, is its last step. Sentences that do
+    not fit into the rows, which is rarer than once in a thousand steps, are left out. Where rows are split into parts, each
+    part holds its share of the sentences.
     """
 
     data: Encoded

@@ -60,7 +60,9 @@ def read_labelled(files: Sequence[str], text: str, label: str) -> list[Labelled]
     if suffix_of(file) in JSON_LINES:
         return list(_json_lines(file, text, label))
     kinds = ", ".join((*CONLLU, *SEPARATED, *JSON_LINES))
-    raise TaskError(f"{file}: cannot tell what it holds; name a file that ends in {kinds} (or .gz of these), or a file per class")
+    raise TaskError(
+        f"{file}: cannot tell what it holds; name a file that ends in {kinds} (or .gz of these), or a file per class"
+    )
 
 
 def read_sentences(file: str) -> list[str]:

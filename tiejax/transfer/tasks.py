@@ -86,7 +86,9 @@ def _splits(files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]
     if files.train[0].startswith(TFDS):
         return _of_data_set(files, tfds_dir)
     splits = hashed(read_labelled(files.train, files.text, files.label))
-    return splits | {split: _read(names, split, files, tfds_dir) for split, names in given.items() if names and split != "train"}
+    return splits | {
+        split: _read(names, split, files, tfds_dir) for split, names in given.items() if names and split != "train"
+    }
 
 
 def _read(names: Sequence[str], split: str, files: TaskFiles, tfds_dir: str | None) -> list[Labelled]:

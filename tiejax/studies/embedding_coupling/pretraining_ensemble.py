@@ -112,9 +112,7 @@ def build_ensemble(settings: Settings, shape: Shape, text: Text, plan: StepPlan)
             "validation": training.Recorder(settings.validate_every, validate),
         },
         max_norm=settings.clip,
-        feed=TextFeed(
-            *text.train, settings.max_length, text.vocabulary.pad, plan.rows, order=ORDER, languages=text.languages
-        ),
+        feed=TextFeed(*text.train, settings.max_length, text.vocabulary.pad, plan.rows, order=ORDER, languages=text.languages),
         members="scanned",
         devices=plan.mesh,
     )

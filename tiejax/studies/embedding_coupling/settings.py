@@ -23,7 +23,6 @@ DEFAULT_SHAPES = {
 }
 SHAPE_FIELDS = tuple(field.name for field in dataclasses.fields(Shape))
 TASK_FIELDS = ("train", "development", "test", "text", "label", "examples")
-SAMPLE_EXAMPLES = 1000
 
 
 @with_defaults(seeds=2, vocab_size=3072, learning_rate=3e-3, out="runs/embedding_coupling")
@@ -33,10 +32,10 @@ class Settings(AdamSettings, TextSettings, RunSettings):
     Args:
         tokenizer: vocab.txt of a BERT WordPiece, a tokenizer.json, or a name on the hub (default: a unigram vocabulary trained
             on the corpus)
-        languages: instead of a corpus, one a language, as {en: [novels/], de: [romane/]}; their sentences are sampled by
-            language_exponent, and the vocabulary is trained on all of them
+        languages: instead of a corpus, one for each language, as {en: [novels/], de: [romane/]}; their sentences are sampled
+            by language_exponent, and the vocabulary is trained on all of them
         language_exponent: a language with n sentences is sampled in proportion to n to this power
-        cipher: add a second language without data: every ordinary token has a twin, and every other sentence is written in twins
+        cipher: add a second language without data: every ordinary token has a twin, and half of the sentences are written in them
         shapes: what is compared, name -> {embed_in, embed_out, width, layers, heads, coupled, drop}; feed-forward layers are
             four times as wide as the encoder, and `drop` top layers are dropped after pre-training (default: nine small shapes)
         baseline: the shape that others are compared with (default: the first)
@@ -52,10 +51,9 @@ class Settings(AdamSettings, TextSettings, RunSettings):
         record_every: steps between records of the training loss
         validate_every: steps between validations
         validation_batches: batches of one validation
-        tasks: what is fine-tuned on, name -> {train, development, test, text, label, examples}: CoNLL-U files are tagged (UPOS);
-            CSV, TSV and JSON lines with columns text and label, several files of one class each, and tfds:NAME are classified;
-            without development and test, train is split by hashes (default: which part of Python's documentation a sentence is
-            from)
+        tasks: name -> {train, development, test, text, label, examples}: CoNLL-U files are tagged (UPOS); CSV, TSV and JSON
+            lines with columns text and label, several files of one class each, and tfds:NAME are classified; without development
+            and test, train is split by hashes (default: which part of Python's documentation a sentence is from)
         examples: training sentences of a task that does not say how many
         fine_tuning_epochs: how often each of them is visited
         fine_tuning_batch: sentences a step
@@ -91,7 +89,7 @@ class Settings(AdamSettings, TextSettings, RunSettings):
     validate_every: int = 100
     validation_batches: int = 8
     tasks: dict[str, dict[str, Any]] | None = None
-    examples: int = SAMPLE_EXAMPLES
+    examples: int = 1000
     fine_tuning_epochs: float = 5
     fine_tuning_batch: int = 32
     fine_tuning_rates: list[float] = dataclasses.field(default_factory=lambda: [1e-3, 3e-3, 1e-2])
@@ -134,7 +132,7 @@ class Settings(AdamSettings, TextSettings, RunSettings):
         )  # fmt: skip
         checks.check_positive(self, ("fine_tuning_epochs", "clip", "eps", "memory"))
         if not 3 <= self.max_length <= POSITIONS:
-            raise BadInput(f"--max_length: must lie between 3, for [CLS], a token and [SEP], and {POSITIONS}, got {self.max_length}")
+            raise BadInput(f"--max_length: must lie between 3 ([CLS], a token, [SEP]) and {POSITIONS}, got {self.max_length}")
         if not 3 <= self.min_length <= self.max_length:
             raise BadInput(f"--min_length: must lie between 3 and --max_length {self.max_length}, got {self.min_length}")
         if not 0 <= self.warm_up < self.steps:
@@ -169,7 +167,8 @@ class Settings(AdamSettings, TextSettings, RunSettings):
             if missing := [field for field in SHAPE_FIELDS[:5] if field not in fields]:
                 raise BadInput(f"--shapes: {name} needs {missing[0]}; a shape has {', '.join(SHAPE_FIELDS)}")
             if wrong := [field for field, value in fields.items() if type(value) is not (bool if field == "coupled" else int)]:
-                raise BadInput(f"--shapes: {name}: {wrong[0]} must be {'true or false' if wrong[0] == 'coupled' else 'a whole number'}")
+                kind = "true or false" if wrong[0] == "coupled" else "a whole number"
+                raise BadInput(f"--shapes: {name}: {wrong[0]} must be {kind}")
             if problem := Shape(**fields).problem():
                 raise BadInput(f"--shapes: {name}: {problem}")
             if not name.replace("-", "").replace("_", "").isalnum():
@@ -201,14 +200,19 @@ STUDY = Study(
     Settings,
     CommandLine(
         description="Pre-train encoders whose input and output embeddings have different shapes, throw the output away, "
-        "fine-tune and probe them, and report what the shapes were worth, with paired statistics, figures and a report in a run "
-        "directory (Chung et al., ICLR 2021).",
-        example="Example: python experiments/embedding_coupling.py --corpus novels/ --seeds 10. Settings, the published ones "
-        "among them, are in configs/embedding_coupling/. A run that was interrupted goes on with the same command and --resume.",
+        "fine-tune and probe them, and report what the shapes were worth, with paired statistics, figures and a report in a "
+        "run directory (Chung et al., ICLR 2021).",
+        example="Example: python experiments/embedding_coupling.py --corpus novels/ --seeds 10. Settings, the published "
+        "ones among them, are in configs/embedding_coupling/. A run that was interrupted goes on with the same command and "
+        "--resume.",
         switches=SWITCHES | {"count": "print the parameters of the paper's models beside the printed numbers, and stop"},
     ),
     module="tiejax.studies.embedding_coupling.study",
-    preparation="tiejax.studies.embedding_coupling.text",
+    preparation="tiejax.studies.embedding_coupling.preparation",
     may_change=("checkpoint_every", "data_dir", "mesh"),
     single_process=True,
+    answers={
+        "count": "tiejax.studies.embedding_coupling.count",
+        "plan": "tiejax.studies.embedding_coupling.memory",
+    },
 )

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import tokenizers
 
@@ -79,9 +78,9 @@ def _prepared(settings: Settings, tokenizer: str | None, say: Callable[[str], No
     special = vocabulary.special
     twins = cipher.cipher(vocabulary.tokens, special) if settings.cipher else Twins(vocabulary.size, (), (), ())
     file = whole.tokenizer_file
-    return Text(
-        load(str(file)), vocabulary, twins, *splits, languages, facts | {"fingerprint": fingerprint}, file.read_bytes()
-    )
+    train, validation = splits
+    facts = facts | {"fingerprint": fingerprint}
+    return Text(load(str(file)), vocabulary, twins, train, validation, languages, facts, file.read_bytes())
 
 
 def joined(parts: Sequence[Sequences]) -> Sequences:
@@ -111,9 +110,3 @@ def unigram_entropy(text: Text) -> float:
     count[list(text.vocabulary.special)] = 0
     p = count[count > 0] / count.sum()
     return float(-np.sum(p * np.log(p)) + (np.log(2) if text.twins.ids else 0))
-
-
-def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple[Text, StepPlan]:
-    """Return the text and the plan of the steps; raises BadInput."""
-    text = prepare_text(settings, console, resume)
-    return text, plan(settings, text, jax.device_count(), jax.local_device_count())

@@ -1,0 +1,183 @@
+"""The tasks of a run as rows of tokens, and the files that its probes read."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from tiejax.geometry.word_similarity import WordPairs
+from tiejax.settings.command_line import BadInput
+from tiejax.studies.embedding_coupling.settings import Settings
+from tiejax.studies.embedding_coupling.text import Text
+from tiejax.text import cipher
+from tiejax.transfer.batches import TaskFeed, TaskRows, all_rows, rows_of_batch
+from tiejax.transfer.encoding import NOTHING, Encoded, encode, encode_texts
+from tiejax.transfer.errors import TaskError
+from tiejax.transfer.read import read_sentences
+from tiejax.transfer.tasks import SPLITS, Kind, TaskFiles, load_task
+
+ROWS_AT_ONCE = 16
+LEAST_OCCURRENCES = 50  # of a word, in the text of training, for its vector to mean something
+
+
+class TaskData(NamedTuple):
+    """A task as rows. splits: "development" and "test", [batches, rows, length], and with a cipher both in the second language.
+
+    facts: sentences and labels, for results.json.
+    """
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    feed: TaskFeed
+    splits: dict[str, TaskRows]
+    facts: dict[str, Any]
+
+
+class ParallelRows(NamedTuple):
+    """Sentences of both sides, one a row: tokens and segments [batches, rows, length]; `number` of them, the rest empty."""
+
+    source: TaskRows
+    target: TaskRows
+    number: int
+
+
+class ProbeData(NamedTuple):
+    """What encoders are probed with: parallel sentences, word pairs; None where none are given."""
+
+    parallel: ParallelRows | None
+    pairs: WordPairs | None
+    facts: dict[str, Any]
+
+
+def load_tasks(settings: Settings, text: Text, devices: int) -> list[TaskData]:
+    """Return the tasks of a configuration; raises BadInput."""
+    try:
+        return [_task_data(settings, text, name, fields, devices) for name, fields in (settings.tasks or {}).items()]
+    except TaskError as error:
+        raise BadInput(f"--{error}") from None
+
+
+def _task_data(settings: Settings, text: Text, name: str, fields: dict[str, Any], devices: int) -> TaskData:
+    fields = dict(fields)
+    examples = fields.pop("examples", settings.examples)
+    task = load_task(name, task_files(fields) if fields else None, examples, settings.tfds_dir)
+    vocabulary, length = text.vocabulary, settings.max_length
+    data = {
+        split: encode(text.tokenizer, vocabulary, sentences, task.labels, task.kind, length)
+        for split, sentences in task.splits.items()
+    }
+    train = data["train"]
+    rows = devices * rows_of_batch(train.lengths, -(-settings.fine_tuning_batch // devices), length)
+    splits = {split: all_rows(data[split], length, vocabulary.pad, ROWS_AT_ONCE) for split in ("development", "test")}
+    if settings.cipher:
+        splits |= {f"{split}_cipher": in_cipher(text, rows) for split, rows in splits.items()}
+    facts = {
+        "kind": task.kind,
+        "labels": list(task.labels),
+        "sentences": {split: len(sentences) for split, sentences in task.splits.items()},
+        "asked": {split: int((encoded.label != NOTHING).sum()) for split, encoded in data.items()},
+        "cut_off": {split: encoded.unasked for split, encoded in data.items()},
+        "most_frequent_label": most_frequent(data["test"]),
+    }
+    feed = TaskFeed(train, length, vocabulary.pad, settings.fine_tuning_batch, rows)
+    return TaskData(name, task.kind, task.labels, feed, splits, facts)
+
+
+def most_frequent(data: Encoded) -> float:
+    """Return the accuracy of always answering the label that is asked for most."""
+    count = np.bincount(data.label[data.label >= 0])
+    return float(count.max() / count.sum())
+
+
+def task_files(fields: Mapping[str, Any]) -> TaskFiles:
+    """Return where a task's data is, as its settings say: a file, or a list of them."""
+    train, development, test = ([value] if isinstance(value := fields.get(split), str) else value for split in SPLITS)
+    return TaskFiles(train or [], development, test, fields.get("text", "text"), fields.get("label", "label"))
+
+
+def in_cipher(text: Text, rows: TaskRows) -> TaskRows:
+    """Return rows with every ordinary token written as its twin."""
+    return rows._replace(tokens=cipher.write(text.twins, rows.tokens))
+
+
+def load_probes(settings: Settings, text: Text) -> ProbeData:
+    """Return what encoders are probed with; raises BadInput."""
+    facts: dict[str, Any] = {}
+    parallel = pairs = None
+    try:
+        if settings.parallel:
+            parallel = _parallel(settings, text)
+            facts["parallel_sentences"] = parallel.number
+        if settings.similarity is not None:
+            pairs = _word_pairs(settings.similarity, text)
+            facts["word_pairs"] = len(pairs.judgement)
+    except TaskError as error:
+        raise BadInput(f"--{error}") from None
+    return ProbeData(parallel, pairs, facts)
+
+
+def _parallel(settings: Settings, text: Text) -> ParallelRows:
+    sides = []
+    for file in settings.parallel:
+        try:
+            sides.append(read_sentences(file))
+        except TaskError as error:
+            raise TaskError(f"parallel {error}") from None
+    if len(sides) == 2 and len(sides[0]) != len(sides[1]):
+        numbers = " and ".join(f"{file} has {len(side)}" for file, side in zip(settings.parallel, sides, strict=True))
+        raise TaskError(f"parallel: needs as many sentences on both sides, but {numbers}")
+    rows = [_one_a_row(settings, text, side) for side in sides]
+    target = in_cipher(text, rows[0]) if settings.cipher else rows[1]
+    return ParallelRows(rows[0], target, len(sides[0]))
+
+
+def _one_a_row(settings: Settings, text: Text, sentences: list[str]) -> TaskRows:
+    tokens, _ = encode_texts(text.tokenizer, text.vocabulary, sentences, settings.max_length)
+    lengths = np.diff(tokens.offsets)
+    rows = len(lengths) + -len(lengths) % ROWS_AT_ONCE
+    leaf = np.full((rows, settings.max_length), text.vocabulary.pad, np.int32)
+    segments = np.zeros_like(leaf)
+    for row, (start, length) in enumerate(zip(tokens.offsets.tolist(), lengths.tolist(), strict=False)):
+        leaf[row, :length], segments[row, :length] = tokens.ids[start : start + length], 1
+    shape = rows // ROWS_AT_ONCE, ROWS_AT_ONCE, settings.max_length
+    return TaskRows(leaf.reshape(shape), segments.reshape(shape), np.full(shape, NOTHING))
+
+
+def _word_pairs(file: str, text: Text) -> WordPairs:
+    """Return the pairs of a file (word, word, judgement a line) whose words both occur often enough in training."""
+    rows = []
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise TaskError(f"similarity {file}: cannot be read: {reason}") from None
+    for number, line in enumerate(lines, 1):
+        parts = line.split()
+        try:
+            rows.append((parts[0], parts[1], float(parts[2])))
+        except (IndexError, ValueError):
+            raise TaskError(f"similarity {file}: line {number} must be two words and a number") from None
+    words = sorted({word for first, second, _ in rows for word in (first, second)})
+    pieces = {word: text.tokenizer.encode(word, add_special_tokens=False).ids for word in words}
+    often = {word for word in words if occurrences(text.train.ids, pieces[word]) >= LEAST_OCCURRENCES}
+    kept = [row for row in rows if row[0] in often and row[1] in often]
+    if len(kept) < 3:
+        raise TaskError(
+            f"similarity {file}: of {len(rows)} pairs only {len(kept)} have words that occur often enough in training"
+        )
+    return WordPairs(
+        [pieces[first] for first, *_ in kept], [pieces[second] for _, second, _ in kept], np.array([row[2] for row in kept])
+    )
+
+
+def occurrences(ids: Int[np.ndarray, "tokens"], pieces: list[int]) -> int:
+    """Return how often these tokens come one after the other."""
+    if not pieces or len(pieces) > len(ids):
+        return 0
+    found = np.ones(len(ids) - len(pieces) + 1, bool)
+    for place, piece in enumerate(pieces):
+        found &= ids[place : len(ids) - len(pieces) + 1 + place] == piece
+    return int(found.sum())
