@@ -15,6 +15,7 @@ import rich.table
 from tiejax.reporting.words import cells, duration
 
 PLAIN_EVERY_S = 15.0
+LEAST_SHARE = 0.005  # of a run, from which the rest is estimated
 
 
 class Console:
@@ -85,7 +86,8 @@ class Console:
 
         here, seconds: the share that this process has done, and how long that took.
         """
-        left = f", {duration((1 - share) * seconds / here)} left" if here else ""
+        # What the first seconds tell, compilation among them, would mislead.
+        left = f", {duration((1 - share) * seconds / here)} left" if here > LEAST_SHARE else ""
         line = f"{label}; {share:.1%} of the run{left}"
         if self._bar:
             self._bar.update(self._task, description=label, completed=round(1000 * share), total=1000, rates=left.strip(", "))

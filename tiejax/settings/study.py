@@ -27,8 +27,8 @@ class Study:
     preparation: a module with `prepare(settings, console, resume)`, which returns what must be there before the run directory
     is written to. claims_at_end: it takes hold of the run directory itself, once all is known.
     single_process: it never is one of several processes. answers: switch or setting -> a module with
-    `answer(settings, console)`, which prints what is asked for instead of a run. device_a_core: whether a run with these settings wants every core
-    to be a device, where the environment says nothing.
+    `answer(settings, console)`, which prints what is asked for instead of a run. device_a_core: whether a run with these
+    settings wants every core to be a device, where the environment says nothing.
     """
 
     name: str

@@ -18,7 +18,8 @@ NOTHING = -1  # asked at a token
 class Encoded(NamedTuple):
     """Sentences as tokens, one after the other. label: the number of each token's label, `NOTHING` where none is asked for.
 
-    A tagged word is asked for at its first token, a sentence at [CLS]; of two words that one token spells, the second is.
+    A tagged word is asked for at its first token, a sentence at [CLS] (causal models: at the last token, and [SEP]); of two
+    words that one token spells, the second is.
     unasked: labels of words that were cut off.
     """
 
@@ -55,20 +56,33 @@ def encode(
     labels: Sequence[str],
     kind: Kind,
     max_length: int,
+    causal: bool = False,
 ) -> Encoded:
-    """Return labelled sentences as tokens and label numbers; every label must be one of `labels`."""
+    """Return labelled sentences as tokens and label numbers; every label must be one of `labels`.
+
+    causal: for a model that sees what came before, so that a word is asked for at its last token, a sentence at [SEP].
+    """
     tokens, ends = encode_texts(tokenizer, vocabulary, [sentence.text for sentence in sentences], max_length)
     number = {label: index for index, label in enumerate(labels)}
     asked, unasked = np.full(len(tokens.ids), NOTHING, np.int32), 0
     for start, sentence, of_tokens in zip(tokens.offsets.tolist(), sentences, ends, strict=False):
         if kind == "classification":
-            asked[start] = number[sentence.labels[0]]
+            asked[start + 1 + len(of_tokens) if causal else start] = number[sentence.labels[0]]
             continue
-        begins = np.cumsum([0, *map(len, sentence.words[:-1])])
-        # A word's first token is the first that reaches beyond where the word begins.
-        for place, label in zip(np.searchsorted(of_tokens, begins, side="right").tolist(), sentence.labels, strict=True):
+        for place, label in zip(_places(of_tokens, sentence.words, causal), sentence.labels, strict=True):
             if place == len(of_tokens):
                 unasked += 1
             else:
                 asked[start + 1 + place] = number[label]
     return Encoded(tokens.ids, tokens.offsets, asked, unasked)
+
+
+def _places(ends: Int64[np.ndarray, "tokens"], words: Sequence[str], last: bool) -> list[int]:
+    """Return the number of each word's first token, or of its last; where each token ends is given.
+
+    The first is the first that reaches beyond where the word begins, the last the first that reaches its end.
+    """
+    begins = np.cumsum([0, *map(len, words[:-1])])
+    letters = np.array([len(word.rstrip()) for word in words])
+    found = np.searchsorted(ends, begins + letters, side="left") if last else np.searchsorted(ends, begins, side="right")
+    return [int(place) for place in found]

@@ -187,7 +187,8 @@ def _on_layers(body: Mapping[str, Any], roles: Roles) -> list[Claim | None]:
             rows.append(
                 Claim(
                     "retrieval/last-layer",
-                    "After the last layer, a sentence finds its translation more often with a large output embedding (finding 7).",
+                    "After the last layer, a sentence finds its translation more often with a large output embedding (finding "
+                    "7).",
                     f"accuracy of retrieval after the last layer, {roles.wide} - {roles.narrow}",
                     last[0] - last[1],
                     1,

@@ -1,6 +1,7 @@
 """What the stages of a run cost, in floating-point operations: for its progress and the time left, not for its results."""
 
 from tiejax.models.shapes import FEED_FORWARD, Shape
+from tiejax.studies.embedding_coupling.encoders import CHECKPOINT
 from tiejax.studies.embedding_coupling.preparation import Prepared
 from tiejax.studies.embedding_coupling.settings import Settings
 from tiejax.studies.embedding_coupling.task_data import TaskData
@@ -13,17 +14,26 @@ def costs_of(settings: Settings, prepared: Prepared) -> dict[str, float]:
     """Return the cost of every stage by name, in the order in which they are run."""
     costs: dict[str, float] = {}
     for name, shape in settings.every_shape.items():
-        costs |= _of_shape(settings, prepared, name, shape)
+        costs |= _of_pretraining(settings, prepared, name, shape)
+        costs |= _of_transfer(settings, prepared, name, shape.layers - shape.drop, _weights_of_layer(shape.width))
+    if prepared.start is not None:
+        model = prepared.start.model
+        costs |= _of_transfer(settings, prepared, CHECKPOINT, model.encoder.layers, _weights_of_layer(model.width))
     return costs
 
 
-def _of_shape(settings: Settings, prepared: Prepared, name: str, shape: Shape) -> dict[str, float]:
-    plan, seeds, length = prepared.plan, len(settings.seed_list), settings.max_length
-    layer = _weights_of_layer(shape)
+def _of_pretraining(settings: Settings, prepared: Prepared, name: str, shape: Shape) -> dict[str, float]:
+    plan, seeds = prepared.plan, len(settings.seed_list)
     head = shape.embed_out * (shape.width + prepared.text.twins.vocabulary)
-    places, slots = plan.rows * length, plan.slots * plan.mesh
-    costs = {f"pretrain-{name}": TRAINING * seeds * plan.steps * float(places * shape.layers * layer + slots * head)}
-    kept = shape.layers - shape.drop
+    places, slots = plan.rows * settings.max_length, plan.slots * plan.mesh
+    of_step = float(places * shape.layers * _weights_of_layer(shape.width) + slots * head)
+    return {f"pretrain-{name}": TRAINING * seeds * plan.steps * of_step}
+
+
+def _of_transfer(settings: Settings, prepared: Prepared, name: str, kept: int, layer: int) -> dict[str, float]:
+    """Return the cost of all stages after pre-training, of an encoder of so many layers of so many weights."""
+    seeds, length = len(settings.seed_list), settings.max_length
+    costs: dict[str, float] = {}
     for task in prepared.tasks:
         one = _of_fine_tuning(settings, task, length) * layer
         tried = min(settings.rate_seeds, seeds) * len(settings.fine_tuning_rates)
@@ -36,9 +46,9 @@ def _of_shape(settings: Settings, prepared: Prepared, name: str, shape: Shape) -
     return costs | {f"probes-{name}": 1.0}
 
 
-def _weights_of_layer(shape: Shape) -> int:
+def _weights_of_layer(width: int) -> int:
     """Return the weights of one layer: four maps of attention, and two of the feed-forward layer."""
-    return 4 * shape.width**2 + 2 * shape.width * FEED_FORWARD * shape.width
+    return 4 * width**2 + 2 * FEED_FORWARD * width**2
 
 
 def _of_fine_tuning(settings: Settings, task: TaskData, length: int) -> float:

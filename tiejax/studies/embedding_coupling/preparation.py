@@ -1,27 +1,42 @@
 """All that is read before a run begins: its text, its tasks, what its probes read, and the plan of its steps."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 
-from tiejax.pretraining.step_plan import StepPlan
+from tiejax.hub.weights import Loaded
+from tiejax.pretraining.step_plan import StepPlan, devices_of_member
 from tiejax.runs.console import Console
+from tiejax.settings.command_line import BadInput
+from tiejax.studies.embedding_coupling.encoders import load_start
 from tiejax.studies.embedding_coupling.settings import Settings
 from tiejax.studies.embedding_coupling.task_data import ProbeData, TaskData, load_probes, load_tasks
-from tiejax.studies.embedding_coupling.text import Text, plan, prepare_text
+from tiejax.studies.embedding_coupling.text import Text, plan, prepare_text, text_of_checkpoint
 
 
 class Prepared(NamedTuple):
-    """What a run reads."""
+    """What a run reads. start: the checkpoint that it starts from, if it does not pre-train; its plan then has no steps."""
 
     text: Text
     plan: StepPlan
     tasks: list[TaskData]
     probes: ProbeData
+    start: Loaded | None
 
 
 def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepared:
     """Return what a configuration reads; raises BadInput. resume: with the vocabulary that the run was started with."""
-    text = prepare_text(settings, console, resume)
-    planned = plan(settings, text, jax.device_count(), jax.local_device_count())
-    return Prepared(text, planned, load_tasks(settings, text, planned.mesh), load_probes(settings, text))
+    try:
+        mesh = devices_of_member(len(settings.seed_list), jax.device_count(), jax.local_device_count(), settings.mesh)
+    except ValueError as error:
+        raise BadInput(f"--{error}") from None
+    if settings.start is not None:
+        start = load_start(settings)
+        text = text_of_checkpoint(settings, Path(settings.start), start.vocabulary)
+        planned = StepPlan(0, 0, 0, mesh, 0.0, 0.0)
+    else:
+        start, text = None, prepare_text(settings, console, resume)
+        planned = plan(settings, text, mesh)
+    causal = start is not None and start.model.encoder.causal
+    return Prepared(text, planned, load_tasks(settings, text, mesh, causal), load_probes(settings, text), start)

@@ -35,7 +35,8 @@ class Settings(AdamSettings, TextSettings, RunSettings):
         languages: instead of a corpus, one for each language, as {en: [novels/], de: [romane/]}; their sentences are sampled
             by language_exponent, and the vocabulary is trained on all of them
         language_exponent: a language with n sentences is sampled in proportion to n to this power
-        cipher: add a second language without data: every ordinary token has a twin, and half of the sentences are written in them
+        cipher: add a second language without data: every ordinary token has a twin, and half of the sentences are written in
+        them
         shapes: what is compared, name -> {embed_in, embed_out, width, layers, heads, coupled, drop}; feed-forward layers are
             four times as wide as the encoder, and `drop` top layers are dropped after pre-training (default: nine small shapes)
         baseline: the shape that others are compared with (default: the first)
@@ -52,8 +53,8 @@ class Settings(AdamSettings, TextSettings, RunSettings):
         validate_every: steps between validations
         validation_batches: batches of one validation
         tasks: name -> {train, development, test, text, label, examples}: CoNLL-U files are tagged (UPOS); CSV, TSV and JSON
-            lines with columns text and label, several files of one class each, and tfds:NAME are classified; without development
-            and test, train is split by hashes (default: which part of Python's documentation a sentence is from)
+            lines with columns text and label, several files of one class each, and tfds:NAME are classified; without
+            development and test, train is split by hashes (default: which part of Python's documentation a sentence is from)
         examples: training sentences of a task that does not say how many
         fine_tuning_epochs: how often each of them is visited
         fine_tuning_batch: sentences a step
@@ -110,7 +111,10 @@ class Settings(AdamSettings, TextSettings, RunSettings):
         fields = dataclasses.asdict(self)
         if self.data_dir is None:
             fields["data_dir"] = checks.default_data_dir()
-        if self.shapes is None:
+        if self.start is not None:
+            self._check_start()
+            fields["shapes"] = {}
+        elif self.shapes is None:
             fields["shapes"] = {name: dataclasses.asdict(shape) for name, shape in DEFAULT_SHAPES.items()}
         if self.tasks is None:
             fields["tasks"] = {"library": {}}
@@ -149,6 +153,12 @@ class Settings(AdamSettings, TextSettings, RunSettings):
         self._check_shapes()
         self._check_tasks()
 
+    def _check_start(self) -> None:
+        """A checkpoint has a shape and a text of its own."""
+        for name in ("shapes", "languages", "corpus", "cipher"):
+            if getattr(self, name):
+                raise BadInput(f"--start and --{name}: give one of them")
+
     def _check_corpus(self) -> None:
         if self.languages is not None and self.corpus:
             raise BadInput("--corpus and --languages: give one of them")
@@ -159,9 +169,9 @@ class Settings(AdamSettings, TextSettings, RunSettings):
             raise BadInput(f"--parallel: needs {wanted}, got {len(self.parallel)}")
 
     def _check_shapes(self) -> None:
-        if not self.shapes:
+        if not self.shapes and self.start is None:
             raise BadInput("--shapes: needs at least one shape")
-        for name, fields in self.shapes.items():
+        for name, fields in (self.shapes or {}).items():
             if unknown := [field for field in fields if field not in SHAPE_FIELDS]:
                 raise BadInput(f"--shapes: {name} has a field {unknown[0]}; a shape has {', '.join(SHAPE_FIELDS)}")
             if missing := [field for field in SHAPE_FIELDS[:5] if field not in fields]:
@@ -173,7 +183,7 @@ class Settings(AdamSettings, TextSettings, RunSettings):
                 raise BadInput(f"--shapes: {name}: {problem}")
             if not name.replace("-", "").replace("_", "").isalnum():
                 raise BadInput(f"--shapes: {name!r} names files, so it must be of letters, digits, - and _")
-        if self.baseline not in self.shapes:
+        if self.shapes and self.baseline not in self.shapes:
             raise BadInput(f"--baseline: must be one of {', '.join(self.shapes)}, got {self.baseline}")
 
     def _check_tasks(self) -> None:

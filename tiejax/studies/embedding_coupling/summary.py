@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.studies.embedding_coupling.shape_stages import STARTS
+from tiejax.studies.embedding_coupling.encoders import STARTS
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -52,21 +52,22 @@ class ProbeData(NamedTuple):
     facts: dict[str, Any]
 
 
-def load_tasks(settings: Settings, text: Text, devices: int) -> list[TaskData]:
-    """Return the tasks of a configuration; raises BadInput."""
+def load_tasks(settings: Settings, text: Text, devices: int, causal: bool = False) -> list[TaskData]:
+    """Return the tasks of a configuration, for encoders on so many devices each; raises BadInput."""
+    tasks = settings.tasks or {}
     try:
-        return [_task_data(settings, text, name, fields, devices) for name, fields in (settings.tasks or {}).items()]
+        return [_task_data(settings, text, name, fields, devices, causal) for name, fields in tasks.items()]
     except TaskError as error:
         raise BadInput(f"--{error}") from None
 
 
-def _task_data(settings: Settings, text: Text, name: str, fields: dict[str, Any], devices: int) -> TaskData:
+def _task_data(settings: Settings, text: Text, name: str, fields: dict[str, Any], devices: int, causal: bool) -> TaskData:
     fields = dict(fields)
     examples = fields.pop("examples", settings.examples)
     task = load_task(name, task_files(fields) if fields else None, examples, settings.tfds_dir)
     vocabulary, length = text.vocabulary, settings.max_length
     data = {
-        split: encode(text.tokenizer, vocabulary, sentences, task.labels, task.kind, length)
+        split: encode(text.tokenizer, vocabulary, sentences, task.labels, task.kind, length, causal)
         for split, sentences in task.splits.items()
     }
     train = data["train"]
@@ -162,7 +163,13 @@ def _word_pairs(file: str, text: Text) -> WordPairs:
             raise TaskError(f"similarity {file}: line {number} must be two words and a number") from None
     words = sorted({word for first, second, _ in rows for word in (first, second)})
     pieces = {word: text.tokenizer.encode(word, add_special_tokens=False).ids for word in words}
-    often = {word for word in words if occurrences(text.train.ids, pieces[word]) >= LEAST_OCCURRENCES}
+    # A checkpoint's own text is not known: all words are taken that it can spell.
+    known = not len(text.train.ids)
+
+    def counts(pieces: list[int]) -> bool:
+        return bool(pieces) and (known or occurrences(text.train.ids, pieces) >= LEAST_OCCURRENCES)
+
+    often = {word for word in words if counts(pieces[word])}
     kept = [row for row in rows if row[0] in often and row[1] in often]
     if len(kept) < 3:
         raise TaskError(

@@ -1,5 +1,6 @@
 """The text of a run: sentences of one corpus or of several languages, their vocabulary, and its cipher."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,12 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import tokenizers
 
-from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_rows
+from tiejax.hub.checkpoint import CONFIG
+from tiejax.hub.errors import CheckpointError
+from tiejax.hub.tokens import find_tokens
+from tiejax.pretraining.step_plan import StepPlan, plan_rows
 from tiejax.runs.console import Console
 from tiejax.runs.resume import own_tokenizer
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.embedding_coupling.settings import Settings
 from tiejax.text import cipher, sentences
+from tiejax.text import tokenizer as tokenization
 from tiejax.text.array_records import Progress, Sequences
 from tiejax.text.errors import CorpusError
 from tiejax.text.languages import Languages
@@ -83,21 +88,47 @@ def _prepared(settings: Settings, tokenizer: str | None, say: Callable[[str], No
     return Text(load(str(file)), vocabulary, twins, train, validation, languages, facts, file.read_bytes())
 
 
+def text_of_checkpoint(settings: Settings, folder: Path, vocabulary_size: int) -> Text:
+    """Return the tokens of a checkpoint, without a text; raises BadInput. vocabulary_size: rows of its input table."""
+    try:
+        found = find_tokens(folder, settings.tokenizer)
+        if found is None or not found.whole:
+            raise BadInput(f"--tokenizer: needed, since {folder} holds none that can encode a text")
+        vocabulary = sentence_vocabulary(found.tokenizer)
+    except (CorpusError, CheckpointError) as error:
+        raise BadInput(f"--start: {error}") from None
+    if vocabulary.size > vocabulary_size:
+        raise BadInput(
+            f"--tokenizer {found.file}: has {vocabulary.size:,} tokens, the checkpoint in {folder} knows {vocabulary_size:,}"
+        )
+    model = found.tokenizer.to_str().encode()
+    nothing = Sequences(np.zeros(0, np.int32), np.zeros(1, np.int64))
+    fingerprint = hashlib.sha256(model + (folder / CONFIG).read_bytes()).hexdigest()
+    facts = {"checkpoint": str(folder), "vocabulary": vocabulary.size, "splits": {}, "fingerprint": fingerprint}
+    return Text(found.tokenizer, vocabulary, Twins(vocabulary.size, (), (), ()), nothing, nothing, None, facts, model)
+
+
+def sentence_vocabulary(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
+    """Return the vocabulary of a tokenizer; one without BERT's special tokens has its end of text in their place."""
+    try:
+        return tokenization.vocabulary(tokenizer)
+    except CorpusError:
+        end = tokenization.end_of_text(tokenizer)
+        size = tokenization.number_of_ids(tokenizer)
+        return Vocabulary(size, end, end, end, end, end, ("",) * size)
+
+
 def joined(parts: Sequence[Sequences]) -> Sequences:
     """Return several lists of sequences as one."""
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     return Sequences(np.concatenate([part.ids for part in parts]), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
 
 
-def plan(settings: Settings, text: Text, devices: int, local: int) -> StepPlan:
-    """Return the plan of the steps of pre-training on so many devices, `local` of them to a process; raises BadInput."""
+def plan(settings: Settings, text: Text, mesh: int) -> StepPlan:
+    """Return the plan of the steps of pre-training with so many devices a member."""
     lengths = np.diff(text.train.offsets)
     if text.languages is not None:
         lengths = lengths[text.languages.sample(np.arange(len(lengths)), np.random.default_rng(0))]
-    try:
-        mesh = devices_of_member(len(settings.seed_list), devices, local, settings.mesh)
-    except ValueError as error:
-        raise BadInput(f"--{error}") from None
     return plan_rows(lengths, settings.batch_rows, settings.max_length, True, mesh, settings.steps)
 
 
