@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from tiejax.models.layer_norm import LayerNorm
+
 LAYER_NORM_EPSILON = 1e-5  # torch's; Flax's own default is 1e-6
 
 
@@ -48,17 +50,9 @@ def linear(fan_in: int, features: int, name: str, dtype: Any = None) -> Dense:
     return Dense(features, kernel_init=init, bias_init=init, param_dtype=default_dtype(), dtype=dtype, name=name)
 
 
-def layer_norm(name: str, axis: int = -1, dtype: Any = None, epsilon: float = LAYER_NORM_EPSILON) -> nn.LayerNorm:
+def layer_norm(name: str, axis: int = -1, dtype: Any = None, epsilon: float = LAYER_NORM_EPSILON) -> LayerNorm:
     """Return a LayerNorm over one axis; its sums are in float32 whatever the `dtype` of its output. epsilon: torch's."""
-    return nn.LayerNorm(
-        epsilon=epsilon,
-        use_fast_variance=False,
-        param_dtype=default_dtype(),
-        dtype=dtype,
-        reduction_axes=axis,
-        feature_axes=axis,
-        name=name,
-    )
+    return LayerNorm(epsilon, axis, dtype, default_dtype(), name=name)
 
 
 def default_dtype() -> jnp.dtype:
