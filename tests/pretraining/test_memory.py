@@ -1,0 +1,217 @@
+"""What pre-training takes of a device: against counts by hand, against itself, and against the compiler."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from processes import end, start_python
+
+from tiejax.models.bert import count_parameters, pooler_parameters
+from tiejax.models.shapes import REMBERT, Shape
+from tiejax.pretraining.memory import Pretraining, in_units, in_words, largest_batch, plan_memory
+
+SHAPE = Shape(32, 48, 64, 2, 4)
+SMALL = Pretraining(SHAPE, 1000, 32, devices=2)
+
+
+def halves(*shapes):
+    """The bytes of leaves of which each of two devices holds one half."""
+    return sum(4 * rows * columns // 2 for rows, columns in shapes)
+
+
+def test_what_lies_there_between_steps_by_hand():
+    """Leaves of 4,096 numbers and more lie in halves; AdamW holds two moments of every leaf, and one count of the steps."""
+    split = halves((1000, 32), (1000, 48), *[(64, 192), (64, 64), (64, 256), (256, 64)] * SHAPE.layers)
+    whole = 4 * (32 * 32 + 2 * 32 + 2 * 32 + 32 * 64 + 64)  # positions, token types, norm, map
+    whole += 4 * SHAPE.layers * (192 + 64 + 256 + 64 + 4 * 64)  # biases and norms of the layers
+    whole += 4 * (64 * 48 + 48 + 2 * 48 + 1000)  # the head
+    plan = plan_memory(SMALL, 8)
+    counts = 2 * 4  # of Adam and of the schedule
+    assert plan.optimizer == 2 * (split + whole) + counts
+    assert plan.parameters >= split + whole
+    assert plan.output_table == "1,000 x 48, its rows split over 2 devices"
+
+
+def test_a_coupled_table_is_stored_once():
+    coupled = dataclasses.replace(SMALL, shape=Shape(48, 48, 64, 2, 4, coupled=True))
+    free = dataclasses.replace(SMALL, shape=Shape(48, 48, 64, 2, 4))
+    once, twice = plan_memory(coupled, 8), plan_memory(free, 8)
+    assert twice.optimizer - once.optimizer == 2 * halves((1000, 48))
+    assert once.total < twice.total
+    assert once.output_table.endswith("split over 2 devices, one with the input table")
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "devices", "words"),
+    [(1000, 4, "1,000 x 48, its rows split over 4 devices"), (1001, 4, "1,001 x 48, its columns split over 4 devices"),
+     (1001, 5, "1,001 x 48, whole on every device"), (1000, 1, "1,000 x 48, whole on every device")],
+)  # fmt: skip
+def test_how_the_output_table_lies(vocabulary, devices, words):
+    assert plan_memory(dataclasses.replace(SMALL, vocabulary=vocabulary, devices=devices), 8).output_table == words
+
+
+def test_more_devices_take_less_of_each():
+    totals = [plan_memory(dataclasses.replace(SMALL, devices=devices), 64) for devices in (1, 2, 4)]
+    for fewer, more in itertools.pairwise(totals):
+        assert more.total < fewer.total
+        assert more.activations < 0.6 * fewer.activations
+
+
+def test_a_deep_stack_that_is_rematerialised_keeps_one_state_a_layer():
+    """Of every further layer its input stays, where without it all that its derivative reads stays."""
+    shapes = [dataclasses.replace(SHAPE, layers=layers) for layers in (8, 16)]
+    rows, state = 64, 4 * 32 * 32 * 64  # bytes of the states of one device's rows
+
+    def further(**how):
+        few, many = (plan_memory(dataclasses.replace(SMALL, shape=shape, **how), rows).activations for shape in shapes)
+        return (many - few) / 8
+
+    assert further(rematerialise=True) == pytest.approx(state, rel=0.1)
+    assert further() > 8 * state
+
+
+def test_logits_exist_for_one_chunk():
+    """Eight times the slots: no eight times the logits, which would take 1 GB."""
+    large = dataclasses.replace(SMALL, vocabulary=120_000, devices=1)
+    few, many = (plan_memory(dataclasses.replace(large, slots=lambda rows, n=n: n), 64) for n in (256, 2048))
+    assert many.total - few.total < 50e6
+
+
+def test_members_of_a_device_share_what_is_alive_within_a_step():
+    """Four members are trained one after the other; each has its parameters and moments, before the step and after it."""
+    one, four = plan_memory(SMALL, 8), plan_memory(dataclasses.replace(SMALL, members=4), 8)
+    assert four.optimizer >= 4 * one.optimizer
+    assert four.activations < 4 * one.activations
+
+
+def test_another_optimizer_is_counted():
+    plain = dataclasses.replace(SMALL, optimizer=optax.sgd(0.1))
+    assert plan_memory(plain, 8).optimizer < 10
+    momentum = dataclasses.replace(SMALL, optimizer=optax.sgd(0.1, momentum=0.9))
+    assert 2 * plan_memory(momentum, 8).optimizer == plan_memory(SMALL, 8).optimizer - 2 * 4
+
+
+def test_half_precision_takes_less_for_activations_and_as_much_for_parameters():
+    half = plan_memory(dataclasses.replace(SMALL, dtype=jnp.bfloat16), 256)
+    full = plan_memory(SMALL, 256)
+    assert half.optimizer == full.optimizer
+    assert half.activations < 0.75 * full.activations
+
+
+def test_the_largest_batch_fits_and_one_row_a_device_more_does_not():
+    memory = 30_000_000
+    rows = largest_batch(SMALL, memory)
+    assert rows % 2 == 0
+    assert plan_memory(SMALL, rows).total <= memory < plan_memory(SMALL, rows + 2).total
+
+
+def test_a_memory_that_nothing_fits_is_refused():
+    with pytest.raises(ValueError, match=r"^memory: one row a device takes [\d.]+ MiB, there are 100 bytes$"):
+        largest_batch(SMALL, 100)
+
+
+def test_a_shape_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="3 heads do not divide the width 64"):
+        Pretraining(Shape(32, 48, 64, 2, 3), 1000, 32)
+
+
+def test_a_published_model_is_planned_in_seconds_without_its_devices():
+    """RemBERT: each of 64 devices holds a 64th of its parameters, but every bias of a token, and two moments of each."""
+    plan = plan_memory(Pretraining(REMBERT, 250_300, 512, devices=64, rematerialise=True), 2048)
+    parameters = count_parameters(REMBERT, 250_300)[0] - pooler_parameters(REMBERT)
+    assert plan.optimizer == pytest.approx(2 * 4 * ((parameters - 250_300) / 64 + 250_300), rel=0.001)
+    assert jax.device_count() < 64
+
+
+def test_a_plan_in_words():
+    plan = plan_memory(SMALL, 8)._replace(parameters=3 * 2**30, gradients=2**20, optimizer=1023, activations=2**31)
+    assert in_words(plan) == [
+        ("parameters", "3.00 GiB"),
+        ("gradients", "1.00 MiB"),
+        ("optimizer", "1,023 bytes"),
+        ("activations", "2.00 GiB"),
+        ("total", "5.00 GiB"),
+        ("output table", "1,000 x 48, its rows split over 2 devices"),
+    ]
+    assert [in_units(size) for size in (0, 1, 1024, 1536, 2**50)] == [
+        "0 bytes",
+        "1 bytes",
+        "1.00 KiB",
+        "1.50 KiB",
+        "1,024.00 TiB",
+    ]
+
+
+# Activations, parameters and logits matter to all of them. The rows are those of all devices of a member.
+COMPILED = {
+    "coupled": (Shape(128, 128, 128, 4, 4, coupled=True), {"vocabulary": 8000, "rows": 32, "length": 64, "slots": 320}),
+    "large output": (Shape(32, 512, 128, 2, 4), {"vocabulary": 12_000, "rows": 16, "length": 64, "slots": 160}),
+    "deep": (
+        Shape(64, 128, 128, 16, 4),
+        {"vocabulary": 4000, "rows": 32, "length": 128, "slots": 640, "rematerialise": True},
+    ),
+    "wide batch": (Shape(64, 64, 128, 3, 4), {"vocabulary": 3072, "rows": 128, "length": 64, "slots": 1280}),
+}
+
+# What the compiler counts of the chunk that trains, as the study builds it.
+COMPILE = """
+import json, sys
+import jax
+import numpy as np
+from tiejax import training
+from tiejax.models import bert
+from tiejax.models.shapes import Shape
+from tiejax.studies.embedding_coupling.pretraining_ensemble import TIE, PretrainingObjective
+from tiejax.text.masking import Masking
+from tiejax.text.packing import TextFeed
+from tiejax.text.twins import Twins
+ids = np.random.default_rng(0).integers(5, 3000, 200_000).astype(np.uint16)
+found = {}
+for name, (shape, case) in json.loads(sys.argv[1]).items():
+    shape, length, vocabulary = Shape(**shape), case["length"], case["vocabulary"]
+    model = bert.build(shape, vocabulary, length, rematerialise=case.get("rematerialise", False))
+    masking = Masking(Twins(vocabulary, (), (), ()), (0, 1, 2), 3, case["slots"] // jax.device_count())
+    objective = PretrainingObjective(model, (TIE,) if shape.coupled else (), masking)
+    ensemble = training.Ensemble(
+        init=objective.init,
+        sample=objective.sample,
+        loss=objective.loss,
+        optimizer=training.make_optimizer("adamw", training.constant(1e-3), 0.01),
+        ties=[],
+        arm_ties=np.zeros((1, 0), bool),
+        steps=100,
+        recorders={"step": training.Recorder(100, lambda params, batch, seed_key, step: {"step": step})},
+        max_norm=1.0,
+        feed=TextFeed(ids, np.arange(0, len(ids) + 1, 20), length, 0, case["rows"]),
+        members="scanned",
+        devices=jax.device_count(),
+    )
+    memory = training.compile_ensemble(ensemble, [0], ensemble.start([0])).executable.memory_analysis()
+    sizes = (getattr(memory, f"{part}_size_in_bytes") for part in ("argument", "output", "temp"))
+    found[name] = sum(sizes) - memory.alias_size_in_bytes
+print("found", json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def compiled(request):
+    """The devices, and the bytes that the compiler counts for each of them."""
+    cases = {name: (dataclasses.asdict(shape), case) for name, (shape, case) in COMPILED.items()}
+    ended = end(start_python("-c", COMPILE, json.dumps(cases), env={"JAX_NUM_CPU_DEVICES": str(request.param)}))
+    assert ended.status == 0, ended.err
+    return request.param, json.loads(ended.out.partition("found ")[2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_plan_is_within_a_tenth_of_the_compilers_count(compiled, name):
+    devices, counted = compiled
+    shape, case = COMPILED[name]
+    rows, slots = case["rows"], case["slots"] // devices
+    of = {key: value for key, value in case.items() if key not in ("rows", "slots")}
+    plan = plan_memory(Pretraining(shape, devices=devices, slots=lambda here: slots, **of), rows)
+    assert plan.total == pytest.approx(counted[name], rel=0.1)
