@@ -4,10 +4,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
+from tiejax.models.shapes import Shape
 from tiejax.runs.environment import cores
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import Settings
+from tiejax.studies.embedding_coupling import settings as coupling_settings
 from tiejax.studies.exor import settings as exor_settings
 from tiejax.studies.layer_tying import settings as layer_settings
 from tiejax.studies.text_mlm import settings as text_settings
@@ -181,6 +183,57 @@ class LayersBench(BenchSettings):
 
 
 @dataclasses.dataclass(frozen=True)
+class EncoderBench(BenchSettings):
+    """Throughput of pre-training the coupled base encoder, beside the transformers library's trainer and a plain torch loop.
+
+    Args:
+        corpus: text files or folders, as for embedding_coupling.py (default: the prose that CPython carries)
+        tokenizer: vocab.txt, tokenizer.json or a name on the hub (default: trained on the corpus, as the study's)
+        vocab_size: tokens of a trained vocabulary
+        data_dir: where prepared text is kept (default: as for embedding_coupling.py)
+        max_length: tokens of a packed row, and of the longest sentence
+        batch_rows: packed rows of a step; the trainer's batches have as many sentences as these hold on average
+        huge_pages: let glibc ask for huge pages, on all sides (default: the allocator is as the environment says)
+    """
+
+    corpus: list[str] = dataclasses.field(default_factory=list)
+    tokenizer: str | None = None
+    vocab_size: int = 3072
+    data_dir: str | None = None
+    max_length: int = 64
+    batch_rows: int = 32
+    huge_pages: bool = False
+    seconds: float = 4.0
+    out: str = "runs/bench/encoder"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if this cannot be measured."""
+        super().check()
+        self.of_study(1)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape that is trained."""
+        return Shape(64, 64, 64, 3, 4, coupled=True)
+
+    def of_study(self, seeds: int) -> coupling_settings.Settings:
+        """Return the resolved settings of the study that is measured, which records and validates nothing; raises BadInput."""
+        return coupling_settings.Settings(
+            corpus=self.corpus,
+            tokenizer=self.tokenizer,
+            vocab_size=self.vocab_size,
+            data_dir=self.data_dir,
+            max_length=self.max_length,
+            batch_rows=self.batch_rows,
+            seeds=seeds,
+            steps=ENDLESS,
+            record_every=ENDLESS,
+            validate_every=ENDLESS,
+            validation_batches=1,
+        ).resolved()
+
+
+@dataclasses.dataclass(frozen=True)
 class Benchmark:
     """A benchmark as a command.
 
@@ -200,7 +253,8 @@ BENCHMARKS = {
         ExorBench,
         CommandLine(
             description="Measure training throughput of `exor` (the ensemble on its engines and, where torch is installed, the "
-            "same protocol as a plain torch loop); `bench.py text --help` and `bench.py layers --help` are about the others.",
+            "same protocol as a plain torch loop); `bench.py text --help`, `bench.py layers --help` and "
+            "`bench.py encoder --help` are about the others.",
             example="Example: python experiments/bench.py exor --seeds [8,32]",
             switches=SWITCHES,
         ),
@@ -229,6 +283,18 @@ BENCHMARKS = {
             switches=SWITCHES,
         ),
         module="tiejax.bench.layers",
+        device_a_core=lambda settings: False,
+    ),
+    "encoder": Benchmark(
+        EncoderBench,
+        CommandLine(
+            description="Measure how many real (unpadded) tokens a second the coupled base encoder is pre-trained on, beside "
+            "the transformers library's trainer with its own padding, and a plain torch loop on packed rows, all in turn.",
+            example="Example: python experiments/bench.py encoder --corpus novels/ --huge_pages true",
+            switches=SWITCHES,
+        ),
+        module="tiejax.bench.encoder",
+        # The processes that it measures have devices of their own.
         device_a_core=lambda settings: False,
     ),
 }

@@ -1,0 +1,50 @@
+"""Contenders: processes that train in turn, their rates added up, their environment their own."""
+
+import os
+
+import pytest
+
+from tiejax.bench.contender import HUGE_PAGES, Contender, Work, allocator, changed
+
+
+def test_rates_of_processes_side_by_side_add_up():
+    with Contender("contenders:at_rate", [1000, 500], {}) as both:
+        assert [both.train(0.1), both.train(0.2)] == [pytest.approx(1500), pytest.approx(1500)]
+
+
+def test_processes_have_the_environment_they_are_given_and_ours_stays():
+    assert "OF_CONTENDER" not in os.environ
+    with Contender("contenders:at_rate", ["OF_CONTENDER"], {"OF_CONTENDER": "700"}) as one:
+        assert "OF_CONTENDER" not in os.environ
+        assert one.train(0.1) == pytest.approx(700)
+
+
+def test_processes_end_with_the_contender():
+    with Contender("contenders:at_rate", [1, 2], {}) as both:
+        processes = both._processes
+        assert all(process.is_alive() for process in processes)
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_a_process_that_cannot_be_made_is_an_error():
+    with pytest.raises(EOFError), Contender("contenders:failing", [3], {}):
+        pass
+
+
+def test_rate_is_tokens_over_seconds():
+    assert Work(30, 1.5).rate == 20
+
+
+def test_environment_is_changed_for_a_while(monkeypatch):
+    monkeypatch.setenv("KEPT", "1")
+    with changed({"KEPT": "2", "ADDED": "3"}):
+        assert (os.environ["KEPT"], os.environ["ADDED"]) == ("2", "3")
+    assert os.environ["KEPT"] == "1"
+    assert "ADDED" not in os.environ
+
+
+def test_the_allocator_is_told_as_the_processes_see_it(monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "mine")
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    assert allocator({"MALLOC_TOP_PAD_": "5", "OTHER": "6"}) == {"GLIBC_TUNABLES": "mine", "MALLOC_TOP_PAD_": "5"}
+    assert allocator(HUGE_PAGES) == HUGE_PAGES

@@ -1,0 +1,98 @@
+"""Contenders: processes that train when they are asked to, each in an environment of its own, so that they can take turns."""
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+# How glibc hands out memory: what both sides of a comparison must have in common.
+ALLOCATOR = ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "LD_PRELOAD")
+HUGE_PAGES = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "MALLOC_MMAP_THRESHOLD_": str(2**32),
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
+
+
+class Work(NamedTuple):
+    """What was done: real tokens, padding left out, that so many seconds of training took in."""
+
+    tokens: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
+
+
+Train = Callable[[float], Work]
+
+
+class Contender:
+    """Some processes that train side by side, as one contender. Use it in `with`: they end with it.
+
+    make: `module:function`, which returns for a job what trains for about so many seconds. jobs: one a process.
+    environment: of the processes, beside that of this one.
+    """
+
+    def __init__(self, make: str, jobs: Sequence[Any], environment: Mapping[str, str]) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pipes, self._processes = list[Connection](), list[Any]()
+        with changed(environment):
+            for job in jobs:
+                ours, theirs = spawn.Pipe()
+                process = spawn.Process(target=serve, args=(make, job, theirs), daemon=True)
+                process.start()
+                theirs.close()
+                self._pipes.append(ours)
+                self._processes.append(process)
+
+    def __enter__(self) -> "Contender":
+        for pipe in self._pipes:
+            pipe.recv()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe, process in zip(self._pipes, self._processes, strict=True):
+            pipe.close()
+            process.join(10)
+            process.kill()
+
+    def train(self, seconds: float) -> float:
+        """Train for about so many seconds in all processes at once; return tokens per second, summed over them."""
+        for pipe in self._pipes:
+            pipe.send(seconds)
+        return sum(pipe.recv().rate for pipe in self._pipes)
+
+
+def serve(make: str, job: Any, pipe: Connection) -> None:
+    """Make what trains and say so; then train for as long as is asked, until nothing more is."""
+    module, function = make.split(":")
+    train: Train = getattr(importlib.import_module(module), function)(job)
+    pipe.send("ready")
+    with contextlib.suppress(EOFError):
+        while True:
+            pipe.send(train(pipe.recv()))
+
+
+@contextlib.contextmanager
+def changed(environment: Mapping[str, str]) -> Iterator[None]:
+    """Change the environment for a while, in which processes are started that inherit it."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def allocator(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what the environment of a contender says of memory."""
+    whole = {**os.environ, **environment}
+    return {name: whole[name] for name in ALLOCATOR if name in whole}

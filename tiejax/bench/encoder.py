@@ -1,0 +1,211 @@
+"""Tokens per second of pre-training an encoder, beside the library's trainer and a plain torch loop, which take turns.
+
+One model on all cores is compared with one model on all cores, and a model a core with as many processes of one thread.
+"""
+
+import dataclasses
+import importlib.util
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiejax import training
+from tiejax.bench.contender import HUGE_PAGES, Contender, Train, Work, allocator, changed
+from tiejax.bench.settings import ENDLESS, EncoderBench
+from tiejax.bench.timing import TimedEnsemble, spread, write_results
+from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_rows
+from tiejax.runs import environment
+from tiejax.runs.console import Console
+from tiejax.studies.embedding_coupling.pretraining_ensemble import build_ensemble
+from tiejax.studies.embedding_coupling.settings import Settings
+from tiejax.studies.embedding_coupling.text import Text, prepare_text
+
+OURS = "ours"
+# What each side needs installed, and what makes it.
+SIDES = {
+    OURS: ((), "tiejax.bench.encoder:train_ours"),
+    "trainer": (("torch", "transformers", "accelerate"), "tiejax.bench.torch_encoder:train_by_library"),
+    "loop": (("torch",), "tiejax.bench.torch_encoder:train_by_loop"),
+}
+TOLD = {OURS: "ours", "trainer": "the library's trainer", "loop": "the plain torch loop"}
+
+
+class Entry(NamedTuple):
+    """One side in one of two forms: so many models, `models` being 1, on all cores, or the number of cores, one each."""
+
+    side: str
+    models: int
+
+
+class OurJob(NamedTuple):
+    """What our process trains: the models of so many seeds."""
+
+    settings: EncoderBench
+    seeds: int
+
+
+def run(settings: EncoderBench, console: Console) -> None:
+    """Measure all sides in turn, print a table and the ratios, write results.json; raises BadInput for an unusable text."""
+    study = settings.of_study(1)
+    text = prepare_text(study, console, False)
+    planned = plan(study, text, devices=1)
+    entries = [Entry(side, models) for models in sorted({1, environment.cores()}) for side in sides(console)]
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = Path(folder, "tokenizer.json")
+        tokenizer.write_bytes(text.tokenizer_file)
+        rates = measure(settings, entries, {entry: jobs_of(settings, entry, text, planned, tokenizer) for entry in entries})
+    rows = [row_of(entry, rates[entry]) for entry in entries]
+    for row in rows:
+        console.say(row_line(row))
+    ratios = [ratio_of(entry, rates) for entry in entries if entry.side != OURS]
+    for ratio in ratios:
+        console.say(ratio_line(ratio))
+    measured = {
+        "rows": rows,
+        "ratios": ratios,
+        "tokens_per_step": planned.tokens,
+        "sentences_per_step": sentences_of(text, planned),
+        "allocator": allocator(environment_of(settings)),
+    }
+    console.result(f"results: {write_results('encoder', settings, measured)}")
+
+
+def sides(console: Console) -> list[str]:
+    """Return the sides that can be measured here, and say which cannot."""
+    found = []
+    for side, (needed, _) in SIDES.items():
+        missing = [name for name in needed if not importlib.util.find_spec(name)]
+        if missing:
+            console.say(f"{', '.join(missing)} not installed: {TOLD[side]} is left out (pip install -e '.[parity]')")
+        else:
+            found.append(side)
+    return found
+
+
+def measure(settings: EncoderBench, entries: Sequence[Entry], jobs: Mapping[Entry, Sequence[Any]]) -> dict[Entry, list[float]]:
+    """Return tokens per second of each entry, measured one after the other, entry after entry."""
+    rates: dict[Entry, list[float]] = {entry: [] for entry in entries}
+    with ExitStack() as stack:
+        contenders = {
+            entry: stack.enter_context(Contender(SIDES[entry.side][1], jobs[entry], environment_of(settings)))
+            for entry in entries
+        }
+        for _ in range(settings.repeats):
+            for entry, contender in contenders.items():
+                rates[entry].append(contender.train(settings.seconds))
+    return rates
+
+
+def environment_of(settings: EncoderBench) -> dict[str, str]:
+    """Return what the processes of all sides are told: the allocator, and, which only ours reads, a device a core."""
+    with changed({"JAX_PLATFORMS": "cpu"}):
+        environment.one_device_a_core()
+        ours = {name: os.environ[name] for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS") if name in os.environ}
+    return {**ours, "TOKENIZERS_PARALLELISM": "false", **(HUGE_PAGES if settings.huge_pages else {})}
+
+
+def jobs_of(settings: EncoderBench, entry: Entry, text: Text, planned: StepPlan, tokenizer: Path) -> Sequence[Any]:
+    """Return what each process of an entry trains: ours all models in one, torch one each."""
+    if entry.side == OURS:
+        return [OurJob(settings, entry.models)]
+    from tiejax.bench.torch_encoder import Job
+
+    study = settings.of_study(1)
+    threads = environment.cores() // entry.models
+    job = Job(
+        shape=settings.shape,
+        ids=text.train.ids,
+        offsets=text.train.offsets,
+        vocabulary=text.vocabulary,
+        tokenizer=str(tokenizer),
+        rows=planned.rows,
+        row_length=study.max_length,
+        sentences=sentences_of(text, planned),
+        threads=threads,
+        learning_rate=study.learning_rate,
+        weight_decay=study.weight_decay,
+        warm_up=study.warm_up,
+        clip=study.clip,
+    )
+    return [job] * entry.models
+
+
+def plan(study: Settings, text: Text, devices: int) -> StepPlan:
+    """Return the plan of the steps on so many devices, of which as few train one model together as leave none without work."""
+    lengths, mesh = np.diff(text.train.offsets), devices_of_member(len(study.seed_list), devices, devices)
+    return plan_rows(lengths, study.batch_rows, study.max_length, True, mesh, ENDLESS)
+
+
+def sentences_of(text: Text, planned: StepPlan) -> int:
+    """Return how many sentences have as many tokens as a step's packed rows, on average."""
+    return max(1, round(planned.tokens / float(np.mean(np.diff(text.train.offsets)))))
+
+
+def train_ours(job: OurJob) -> Train:
+    """Return our pre-training of so many seeds on all devices, compiled and warm."""
+    study = job.settings.of_study(job.seeds)
+    text = prepare_text(study, Console(quiet=True), False)
+    planned = plan(study, text, jax.device_count())
+    jax.config.update("jax_default_matmul_precision", "highest")
+    ensemble = ensemble_of(study, job.settings, text, planned)
+    timed, cursor = TimedEnsemble(ensemble, study.seed_list), 0
+    assert ensemble.feed is not None
+    stream = ensemble.feed.stream(0)  # type: ignore[attr-defined]  # all seeds read the same rows
+
+    def steps(number: int) -> Work:
+        nonlocal cursor
+        seconds = timed.train(number).seconds
+        _, segments = stream.rows(cursor * planned.rows, number * planned.rows)
+        cursor += number
+        return Work(job.seeds * int((segments > 0).sum()), seconds)
+
+    steps(1)
+    of_step = steps(8).seconds / 8
+    return lambda seconds: steps(max(1, round(seconds / of_step)))
+
+
+def ensemble_of(study: Settings, settings: EncoderBench, text: Text, planned: StepPlan) -> training.Ensemble:
+    """Return the study's pre-training ensemble, which records nothing: only training is measured."""
+    nothing = training.Recorder(ENDLESS, lambda params, batch, seed_key, step: {"step_seen": jnp.asarray(step)})
+    return dataclasses.replace(build_ensemble(study, settings.shape, text, planned), recorders={"none": nothing})
+
+
+def row_of(entry: Entry, rates: Sequence[float]) -> dict[str, Any]:
+    """Return what results.json has of one entry. processes, threads: of torch, whose processes train a model each."""
+    cores = environment.cores()
+    processes = 1 if entry.side == OURS else entry.models
+    return {"side": entry.side, "models": entry.models, "processes": processes, "threads": cores // processes, **spread(rates)}
+
+
+def ratio_of(entry: Entry, rates: Mapping[Entry, Sequence[float]]) -> dict[str, Any]:
+    """Return our rate over that of an entry, with as many models, measurement by measurement."""
+    pairs = zip(rates[Entry(OURS, entry.models)], rates[entry], strict=True)
+    return {"over": entry.side, "models": entry.models, **spread([ours / theirs for ours, theirs in pairs])}
+
+
+def models_words(models: int) -> str:
+    """Say how many models are trained, and on what."""
+    return f"one model on {environment.cores()} cores" if models == 1 else f"{models} models, one a core"
+
+
+def row_line(row: Mapping[str, Any]) -> str:
+    """Write what was measured of one entry."""
+    return (
+        f"{TOLD[row['side']]:>22}, {models_words(row['models'])}: {row['median']:9,.0f} tokens/s ({row['min']:,.0f} to "
+        f"{row['max']:,.0f})"
+    )
+
+
+def ratio_line(ratio: Mapping[str, Any]) -> str:
+    """Write how much faster ours is."""
+    return (
+        f"{models_words(ratio['models'])}: ours is {ratio['median']:.2f} x {TOLD[ratio['over']]} ({ratio['min']:.2f} to "
+        f"{ratio['max']:.2f})"
+    )
