@@ -21,7 +21,7 @@ from tiejax.training.optimizer import make_optimizer, with_rates
 from tiejax.training.schedule import warm_up_and_decay
 from tiejax.transfer.batches import TaskFeed, TaskRows
 from tiejax.transfer.encoding import NOTHING
-from tiejax.transfer.task_head import HeadKind, head_logits, init_head
+from tiejax.transfer.task_head import HeadKind, Pooling, head_logits, init_head
 
 PyTree = Any
 ENCODER, HEAD = "encoder", "head"
@@ -31,13 +31,14 @@ ENCODER, HEAD = "encoder", "head"
 class Objective:
     """What a member learns. Its parameters: `encoder`, a language model's without its prediction head, and `head`.
 
-    dropout: of what the classifier is given. frozen: the encoder is not trained.
+    dropout: of what the classifier is given. pooling: what a sentence is classified from, its mean state or its first.
     """
 
     model: LanguageModel
     kind: HeadKind
     labels: int
     dropout: float = 0.0
+    pooling: Pooling = "mean"
 
     @property
     def frozen(self) -> bool:
@@ -55,7 +56,8 @@ class Objective:
             kept = jax.random.bernoulli(key, 1 - self.dropout, x.shape)
             return jnp.where(kept, x / (1 - self.dropout), 0)
 
-        return head_logits(params[HEAD], self.kind, jnp.asarray(states), drop if key is not None and self.dropout else None)
+        dropped = drop if key is not None and self.dropout else None
+        return head_logits(params[HEAD], self.kind, jnp.asarray(states), segments, self.pooling, dropped)
 
     def loss(self, params: PyTree, rows: TaskRows, key: Key[Array, ""] | None) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return this device's share of the mean cross-entropy (nats) over the labels asked for, and the step's metrics."""

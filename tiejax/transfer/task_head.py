@@ -4,12 +4,13 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from tiejax.models.bert import STD
 
 PyTree = Any
 HeadKind = Literal["tagging", "classification", "layer_mix"]
+Pooling = Literal["mean", "first"]
 
 
 def init_head(key: Key[Array, ""], kind: HeadKind, width: int, labels: int, layers: int) -> PyTree:
@@ -31,11 +32,17 @@ def _dense(key: Key[Array, ""], inputs: int, outputs: int) -> PyTree:
 
 
 def head_logits(
-    head: PyTree, kind: HeadKind, states: Float[Array, "*layers rows length width"], drop: Any = None
+    head: PyTree,
+    kind: HeadKind,
+    states: Float[Array, "*layers rows length width"],
+    segments: Int[Array, "rows length"],
+    pooling: Pooling = "mean",
+    drop: Any = None,
 ) -> Float[Array, "rows length labels"]:
     """Return the logits of every label at every token.
 
-    tagging: W h + b. classification: W tanh(W_p h + b_p) + b, which is asked for at [CLS] (BERT, Devlin et al., 2019).
+    tagging: W h + b. classification: W tanh(W_p h' + b_p) + b, where h' is the state of [CLS], as BERT's (Devlin et al., 2019),
+    or the mean state of the sentence; it is asked for at one token of the sentence.
     layer_mix: W (g sum_l softmax(s)_l h_l) + b, of the states of every layer (Tenney et al., ICLR 2019, equation 1).
     drop: dropout of what the classifier is given.
     """
@@ -43,7 +50,16 @@ def head_logits(
         mix = head["mix"]
         states = mix["factor"] * jnp.tensordot(jax.nn.softmax(mix["weights"]), states, 1)
     if kind == "classification":
+        states = mean_of_segments(states, segments) if pooling == "mean" else states
         states = jnp.tanh(states @ head["pooler"]["kernel"] + head["pooler"]["bias"])
     states = states if drop is None else drop(states)
     logits: jax.Array = states @ head["classifier"]["kernel"] + head["classifier"]["bias"]
     return logits
+
+
+def mean_of_segments(
+    states: Float[Array, "rows length width"], segments: Int[Array, "rows length"]
+) -> Float[Array, "rows length width"]:
+    """Return at every token the mean state of its segment."""
+    same = (segments[:, :, None] == segments[:, None, :]).astype(states.dtype)
+    return jnp.matmul(same / jnp.sum(same, axis=-1, keepdims=True), states)

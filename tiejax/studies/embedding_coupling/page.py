@@ -129,7 +129,8 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         f"{settings['weight_decay']:g}, clipped at {settings['clip']:g}; no dropout",
         "tasks": "; ".join(tasks),
         "fine-tuning": f"{settings['fine_tuning_epochs']:g} epochs in batches of {settings['fine_tuning_batch']}, dropout "
-        f"{settings['fine_tuning_dropout']:g} before the classifier alone; rates chosen on development with fine-tuning seeds "
+        f"{settings['fine_tuning_dropout']:g} before the classifier alone; sentences classified from their "
+        f"{settings['pooling']} state; rates chosen on development with fine-tuning seeds "
         "that "
         "are not reported; the test split was read once",
         "unigram entropy": f"{results['unigram_entropy']:.3f} nats",

@@ -62,6 +62,8 @@ class Settings(AdamSettings, TextSettings, RunSettings):
         rate_seeds: pre-training seeds on which rates are tried, with fine-tuning seeds that are not reported
         fine_tuning_seeds: runs of each pre-trained encoder that are reported
         fine_tuning_dropout: of what the classifier is given; there is none elsewhere
+        pooling: what a sentence is classified from, the mean of its states, or the first, that of [CLS], as BERT's, which no
+            objective of pre-training shapes here
         drop_task: the task on which encoders without their top layers are fine-tuned (default: the first); none for not at all
         layer_mix: train a linear probe on a learnt mix of the frozen layers, on the same task
         parallel: two files of as many sentences, for retrieval by layer; with --cipher one, whose other side is its cipher
@@ -97,6 +99,7 @@ class Settings(AdamSettings, TextSettings, RunSettings):
     rate_seeds: int = 2
     fine_tuning_seeds: int = 1
     fine_tuning_dropout: float = 0.1
+    pooling: Literal["mean", "first"] = "mean"
     drop_task: str | None = None
     layer_mix: bool = True
     parallel: list[str] = dataclasses.field(default_factory=list)

@@ -105,7 +105,9 @@ class Tuning(NamedTuple):
     ) -> Tuned:
         """Fine-tune members and read these splits, together."""
         settings = self.settings
-        objective = fine_tuning.Objective(encoders.model, kind, len(task.labels), settings.fine_tuning_dropout)
+        objective = fine_tuning.Objective(
+            encoders.model, kind, len(task.labels), settings.fine_tuning_dropout, settings.pooling
+        )
         recipe = fine_tuning.Recipe(settings.fine_tuning_epochs, settings.weight_decay, WARM_UP, settings.eps, settings.clip)
         seeds = [settings.seed_list[place] for place in members.places]
         # The arms are all starts at the first rate, then all at the second.

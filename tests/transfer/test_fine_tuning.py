@@ -1,0 +1,183 @@
+"""Fine-tuning: heads by hand, a member against itself alone and against a plain loop, dropped layers, frozen encoders."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tiejax import training
+from tiejax.models import bert
+from tiejax.models.shapes import Shape
+from tiejax.training.map_members import map_members
+from tiejax.transfer.batches import TaskFeed, all_rows, rows_of_batch
+from tiejax.transfer.encoding import NOTHING, Encoded
+from tiejax.transfer.fine_tuning import Objective, Recipe, build_ensemble
+from tiejax.transfer.task_head import head_logits, init_head, mean_of_segments
+
+VOCABULARY, LENGTH, LABELS = 19, 10, 3
+SHAPE = Shape(4, 6, 8, 2, 2)
+RECIPE = Recipe(epochs=2, weight_decay=0.01, warm_up=0.25, eps=1e-6, max_norm=1.0)
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, 7, 20)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    label = np.full(offsets[-1], NOTHING)
+    label[offsets[:-1]] = np.arange(20) % LABELS
+    return Encoded(rng.integers(1, VOCABULARY, offsets[-1]), offsets, label, 0)
+
+
+def feed_of(data):
+    return TaskFeed(data, LENGTH, 0, 6, rows_of_batch(data.lengths, 6, LENGTH), window=3)
+
+
+def encoder(seed, model):
+    return bert.discard_head(model.init(jax.random.key(seed), jnp.zeros((1, 1), jnp.int32))["params"])
+
+
+def encoders(seeds, model, arms=1):
+    each = [encoder(seed, model) for seed in seeds]
+    return jax.tree.map(lambda *leaves: np.stack([np.stack([leaf] * arms) for leaf in leaves]), *each)
+
+
+def test_heads_by_hand(x64):
+    rng = np.random.default_rng(1)
+    head = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), init_head(jax.random.key(0), "classification", 4, 3, 2))
+    states, segments = rng.standard_normal((1, 5, 4)), np.array([[1, 1, 2, 2, 0]])
+    classify = head["classifier"]
+    pool = head["pooler"]
+    first = head_logits(head, "classification", states, segments, "first")[0, 2]
+    expected = np.tanh(states[0, 2] @ pool["kernel"] + pool["bias"]) @ classify["kernel"] + classify["bias"]
+    np.testing.assert_allclose(first, expected, rtol=1e-12)
+    mean = head_logits(head, "classification", states, segments, "mean")[0, 2]
+    pooled = np.tanh(states[0, 2:4].mean(0) @ pool["kernel"] + pool["bias"])
+    np.testing.assert_allclose(mean, pooled @ classify["kernel"] + classify["bias"], rtol=1e-12)
+    tags = head_logits({"classifier": classify}, "tagging", states, segments)
+    np.testing.assert_allclose(tags, states @ classify["kernel"] + classify["bias"], rtol=1e-12)
+
+
+def test_a_mix_weighs_the_layers(x64):
+    rng = np.random.default_rng(2)
+    states = rng.standard_normal((3, 1, 5, 4))
+    head = init_head(jax.random.key(0), "layer_mix", 4, 2, 2)
+    classify = {"kernel": np.eye(4)[:, :2], "bias": np.zeros(2)}
+    mixed = head_logits(head | {"classifier": classify}, "layer_mix", states, np.ones((1, 5), int))
+    np.testing.assert_allclose(mixed, states.mean(0)[..., :2], rtol=1e-12)
+    weights = {"weights": np.log([1.0, 2.0, 5.0]), "factor": np.float64(3)}
+    mixed = head_logits({"classifier": classify, "mix": weights}, "layer_mix", states, np.ones((1, 5), int))
+    expected = 3 * (states[0] + 2 * states[1] + 5 * states[2]) / 8
+    np.testing.assert_allclose(mixed, expected[..., :2], rtol=1e-12)
+
+
+def test_the_mean_of_a_segment_is_at_all_its_tokens(x64):
+    states = np.arange(10.0).reshape(1, 5, 2)
+    means = mean_of_segments(states, np.array([[1, 1, 1, 2, 2]]))
+    np.testing.assert_allclose(means[0], [[2, 3]] * 3 + [[7, 8]] * 2)
+
+
+def test_the_loss_is_the_mean_over_the_labels_asked_for(x64, data):
+    model = bert.build(SHAPE, VOCABULARY, LENGTH)
+    objective = Objective(model, "classification", LABELS)
+    rows = feed_of(data).step((0, 0), 0, range(1), 1)
+    head = init_head(jax.random.key(1), "classification", 8, LABELS, 2)
+    params = {"encoder": encoder(0, model), "head": jax.tree.map(lambda leaf: 20 * leaf, head)}
+    loss = jax.vmap(lambda _: objective.loss(params, rows, None), axis_name="data")(jnp.zeros(1))
+    logits = np.asarray(objective.logits(params, rows, None))
+    places = np.argwhere(rows.label != NOTHING)
+    nats = [-jax.nn.log_softmax(logits[r, c])[rows.label[r, c]] for r, c in places]
+    right = [logits[r, c].argmax() == rows.label[r, c] for r, c in places]
+    assert len(places) == 6
+    np.testing.assert_allclose(loss[0][0], np.mean(nats), rtol=1e-12)
+    np.testing.assert_allclose(loss[1]["accuracy"][0], np.mean(right), rtol=1e-12)
+
+
+def test_confusion_counts_every_answer(data):
+    model = bert.build(SHAPE, VOCABULARY, LENGTH)
+    objective = Objective(model, "classification", LABELS)
+    rows = all_rows(data, LENGTH, 0, 4)
+    head = init_head(jax.random.key(1), "classification", 8, LABELS, 2)
+    params = {"encoder": encoder(0, model), "head": jax.tree.map(lambda leaf: 20 * leaf, head)}
+    expected = np.zeros((LABELS, LABELS), int)
+    for batch in zip(*rows, strict=True):
+        answers = np.asarray(objective.logits(params, type(rows)(*batch), None)).argmax(-1)
+        for r, c in np.argwhere(batch[2] != NOTHING):
+            expected[batch[2][r, c], answers[r, c]] += 1
+    assert expected.sum() == 20
+    np.testing.assert_array_equal(objective.confusion(params, rows), expected)
+    both = jax.tree.map(lambda leaf: np.stack([[np.asarray(leaf)] * 2] * 3), params)
+    np.testing.assert_array_equal(map_members(objective.confusion, both, rows), np.stack([[expected] * 2] * 3))
+
+
+def run(data, seeds, runs, rates, kind="classification", model=None):
+    model = model or bert.build(SHAPE, VOCABULARY, LENGTH)
+    objective = Objective(model, kind, LABELS, dropout=0.1)
+    start = encoders(seeds, model, rates.shape[1])
+    ensemble = build_ensemble(objective, RECIPE, feed_of(data), seeds, runs, start, rates)
+    return ensemble, training.train(ensemble, seeds, conditions=runs)
+
+
+def test_a_member_is_what_it_is_alone(data):
+    """Of 3 seeds with 2 rates each, the second seed at the second rate, and alone."""
+    rates = np.array([[1e-2, 3e-3]] * 3)
+    _, together = run(data, [4, 5, 5], [0, 0, 1], rates)
+    _, alone = run(data, [5], [0], rates[:1, 1:])
+    for one, other in zip(
+        jax.tree.leaves(together.members.state.params), jax.tree.leaves(alone.members.state.params), strict=True
+    ):
+        np.testing.assert_allclose(np.asarray(one)[1, 1], np.asarray(other)[0, 0], atol=1e-6)
+    # Another fine-tuning seed is another run.
+    kernel = np.asarray(together.members.state.params["head"]["classifier"]["kernel"])
+    assert np.abs(kernel[1, 0] - kernel[2, 0]).max() > 1e-3
+
+
+def test_members_train_as_a_plain_loop(x64, data):
+    """Warm-up over 2 of 8 steps, then linear to 0; clipped at 1; no decay of biases and LayerNorms; no dropout."""
+    model = bert.build(SHAPE, VOCABULARY, LENGTH)
+    objective = Objective(model, "classification", LABELS)
+    feed, rate = feed_of(data), 5e-3
+    ensemble = build_ensemble(objective, RECIPE, feed, [7], [0], encoders([7], model), np.array([[rate]]))
+    assert ensemble.steps == 8
+    trained = training.train(ensemble, [7], conditions=[0])
+
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0, 0], ensemble.start_from.params)
+    mask = jax.tree_util.tree_map_with_path(lambda path, leaf: path[-1].key not in ("bias", "scale"), params)
+    schedule = [0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.scale_by_adam(eps=1e-6), optax.add_decayed_weights(0.01, mask)
+    )
+    state = optimizer.init(params)
+    for step in range(8):
+        rows = feed.step((7, 0), step, range(1), 1)
+
+        def loss(params, rows=rows):
+            one = jax.vmap(lambda _: objective.loss(params, rows, None)[0], axis_name="data")(jnp.zeros(1))
+            return one[0]
+
+        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+        params = jax.tree.map(lambda p, u, step=step: p - rate * schedule[step] * u, params, updates)
+    for one, other in zip(jax.tree.leaves(trained.members.state.params), jax.tree.leaves(params), strict=True):
+        np.testing.assert_allclose(np.asarray(one)[0, 0], other, atol=2e-8)
+
+
+def test_a_frozen_encoder_stays_as_it_is(data):
+    ensemble, trained = run(data, [4], [0], np.array([[1e-2]]), kind="layer_mix")
+    before, after = ensemble.start_from.params, trained.members.state.params
+    jax.tree.map(np.testing.assert_array_equal, after["encoder"], jax.tree.map(np.asarray, before["encoder"]))
+    assert np.abs(np.asarray(after["head"]["mix"]["weights"])).max() > 1e-4
+
+
+def test_an_encoder_without_its_top_layers_is_a_smaller_one(x64):
+    model, smaller = bert.build(SHAPE, VOCABULARY, LENGTH), bert.build(dataclasses.replace(SHAPE, layers=1), VOCABULARY, LENGTH)
+    params = model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+    tokens = jnp.arange(6)[None]
+    below = model.apply({"params": params}, tokens, every_layer=True, method="encode")[1]
+    np.testing.assert_allclose(
+        smaller.apply({"params": bert.drop_layers(params, 1)}, tokens, method="encode"), below, rtol=1e-12
+    )
+    with pytest.raises(ValueError, match="^2 of 2 layers cannot be dropped: give 0 to 1$"):
+        bert.drop_layers(params, 2)

@@ -1,0 +1,113 @@
+"""Labelled sentences from files, with the spaces that their text has; and what is said of files that cannot be used."""
+
+import gzip
+
+import pytest
+
+from tiejax.transfer.errors import TaskError
+from tiejax.transfer.read import Labelled, read_labelled, read_sentences
+
+SPACED = """# text = Don't go, Anna!
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVB\t_\t0\troot\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t1\tadvmod\t_\t_
+3\tgo\tgo\tVERB\tVB\t_\t1\txcomp\t_\tSpaceAfter=No
+3.1\tnothing\t_\tNOUN\t_\t_\t_\t_\t_\t_
+4\t,\t,\tPUNCT\t,\t_\t1\tpunct\t_\t_
+5\tAnna\tAnna\tPROPN\tNNP\t_\t1\tvocative\t_\tSpaceAfter=No
+6\t!\t!\tPUNCT\t.\t_\t1\tpunct\t_\t_
+
+1\tYes\tyes\tINTJ\tUH\t_\t0\troot\t_\t_
+
+"""
+
+
+def table(*words):
+    lines = [f"{number}\t{word}\t_\tX\t_\t_\t_\t_\t_\t_" for number, word in enumerate(words, 1)]
+    return "\n".join(lines) + "\n\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to(name, content):
+        path = tmp_path / name
+        raw = content.encode()
+        path.write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+        return str(path)
+
+    return to
+
+
+@pytest.mark.parametrize("name", ["a.conllu", "a.conllu.gz"])
+def test_conllu_gives_words_with_their_spaces_and_tags(write, name):
+    """The clitic is joined to its word, as the multi-word token spells it; neither token nor empty node is a word."""
+    first, second = read_labelled([write(name, SPACED)], "text", "label")
+    assert first.words == ("Do", "n't ", "go", ", ", "Anna", "!")
+    assert first.text == "Don't go, Anna!"
+    assert first.labels == ("AUX", "PART", "VERB", "PUNCT", "PROPN", "PUNCT")
+    assert second == Labelled(("Yes",), ("INTJ",))
+
+
+def test_a_file_without_spaces_gets_those_of_print(write):
+    file = write("a.conllu", table("Do", "n't", "(", "ever", ")", "go", ",", "Anna", "'s", "cat", "!"))
+    assert read_sentences(file) == ["Don't (ever) go, Anna's cat!"]
+
+
+def test_a_multi_word_token_that_its_words_do_not_spell_stays_apart(write):
+    rows = "1-2\tdu\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No\n" + table("de", "le", "pain")
+    assert read_sentences(write("a.conllu", rows)) == ["de le pain"]
+
+
+def test_tables_and_json_lines_are_classified(write):
+    expected = [Labelled(("good, really",), ("1",)), Labelled(("bad",), ("0",))]
+    assert read_labelled([write("a.csv", 'label,sentence\n1,"good, really"\n0,bad\n')], "sentence", "label") == expected
+    assert read_labelled([write("a.tsv", "sentence\tlabel\ngood, really\t1\nbad\t0\n")], "sentence", "label") == expected
+    lines = '{"sentence": "good, really", "label": 1}\n\n{"sentence": "bad", "label": 0}\n'
+    assert read_labelled([write("a.jsonl.gz", lines)], "sentence", "label") == expected
+
+
+def test_a_quotation_mark_in_tsv_is_a_letter(write):
+    file = write("a.tsv", 'text\tlabel\na "word\t1\nb\t0\n')
+    assert [row.words[0] for row in read_labelled([file], "text", "label")] == ['a "word', "b"]
+
+
+def test_of_several_files_each_is_a_class(write):
+    files = [write("film.neg", "dull .\n\nlong\n"), write("film.pos", "fine\n")]
+    assert read_labelled(files, "text", "label") == [
+        Labelled(("dull .",), ("film.neg",)),
+        Labelled(("long",), ("film.neg",)),
+        Labelled(("fine",), ("film.pos",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "text,labels\na,1\n", "has no column label; its first line names text, labels"),
+        ("a.tsv", "text\tlabel\na\t\n", "row 1 has no label"),
+        ("a.jsonl", '{"text": "a"}\n', "line 1 must be an object with text and label"),
+        ("a.jsonl", "{\n", "line 1 is not JSON"),
+        ("a.conllu", "1\tgo\tVERB\n\n", "line 1 has 3 columns; CoNLL-U has 10"),
+        ("a.conllu", "# nothing\n\n", "there is no sentence in it"),
+        ("a.txt", "a\n", "cannot tell what it holds"),
+    ],
+)
+def test_a_file_that_will_not_do_is_named(write, name, content, message):
+    file = write(name, content)
+    with pytest.raises(TaskError) as error:
+        read_labelled([file], "text", "label")
+    assert str(error.value).startswith(f"{file}: ")
+    assert message in str(error.value)
+
+
+def test_files_that_cannot_be_read_are_named(write, tmp_path):
+    with pytest.raises(TaskError, match="there is no such file"):
+        read_labelled([str(tmp_path / "none.csv")], "text", "label")
+    cut = tmp_path / "cut.csv.gz"
+    cut.write_bytes(gzip.compress(b"text,label\n" * 100)[:-20])
+    with pytest.raises(TaskError, match=r"is no whole \.gz file"):
+        read_labelled([str(cut)], "text", "label")
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes("text,label\nf\xfcr,1\n".encode("latin-1"))
+    with pytest.raises(TaskError, match="byte 12 is not UTF-8"):
+        read_labelled([str(latin)], "text", "label")

@@ -1,0 +1,80 @@
+"""Tasks: their splits, their labels, and the sentences that training keeps."""
+
+import pytest
+
+from tiejax.transfer.errors import TaskError
+from tiejax.transfer.read import Labelled
+from tiejax.transfer.tasks import SPLITS, TaskFiles, hashed, load_task
+
+NUMBER = 400
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    """A table whose label is the parity of its number; in another file, the same sentences in another order."""
+    rows = [f"{number % 2},sentence {number}" for number in range(NUMBER)]
+    for name, those in (("a.csv", rows), ("b.csv", rows[::-1])):
+        (tmp_path / name).write_text("label,text\n" + "\n".join(those) + "\n")
+    return tmp_path
+
+
+def test_hashes_split_sixty_twenty_twenty(sentences):
+    task = load_task("parity", TaskFiles([str(sentences / "a.csv")]), NUMBER)
+    numbers = {split: len(task.splits[split]) for split in SPLITS}
+    assert sum(numbers.values()) == NUMBER
+    # Three standard deviations of a binomial.
+    assert abs(numbers["train"] - 240) < 30
+    assert abs(numbers["development"] - 80) < 24
+    assert (task.kind, task.labels) == ("classification", ("0", "1"))
+    texts = [sentence.text for rows in task.splits.values() for sentence in rows]
+    assert len(set(texts)) == NUMBER
+
+
+def test_where_a_sentence_belongs_does_not_depend_on_its_place(sentences):
+    first, second = (load_task("parity", TaskFiles([str(sentences / name)]), 50) for name in ("a.csv", "b.csv"))
+    assert first.splits["train"] == second.splits["train"]
+    assert set(first.splits["test"]) == set(second.splits["test"])
+    assert len(first.splits["train"]) == 50
+
+
+def test_a_sentence_that_comes_twice_is_in_one_split():
+    twice = [Labelled((f"sentence {number % 50}",), (str(number),)) for number in range(100)]
+    where = {}
+    for split, rows in hashed(twice).items():
+        for row in rows:
+            where.setdefault(row.text, set()).add(split)
+    assert all(len(splits) == 1 for splits in where.values())
+
+
+def test_splits_that_are_given_are_taken(sentences):
+    (sentences / "test.csv").write_text("label,text\n1,kept\n")
+    task = load_task("parity", TaskFiles([str(sentences / "a.csv")], test=[str(sentences / "test.csv")]), 10)
+    assert task.splits["test"] == [Labelled(("kept",), ("1",))]
+    assert len(task.splits["development"]) > 40
+
+
+def test_a_label_that_training_never_saw_is_named(sentences):
+    (sentences / "test.csv").write_text("label,text\n2,new\n")
+    files = TaskFiles([str(sentences / "a.csv")], [str(sentences / "b.csv")], [str(sentences / "test.csv")])
+    with pytest.raises(TaskError, match=r"^tasks parity: the label 2 in test occurs in none of the 20 training sentences$"):
+        load_task("parity", files, 20)
+
+
+def test_one_label_is_no_task(tmp_path):
+    (tmp_path / "a.csv").write_text("label,text\n" + "".join(f"1,s {number}\n" for number in range(50)))
+    with pytest.raises(TaskError, match="^tasks one: training has one label, 1: there is nothing to learn$"):
+        load_task("one", TaskFiles([str(tmp_path / "a.csv")]), 20)
+
+
+def test_too_few_sentences_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("label,text\n1,a\n0,b\n")
+    with pytest.raises(TaskError, match="^tasks small: 2 sentences are too few: none falls into "):
+        load_task("small", TaskFiles([str(tmp_path / "a.csv")]), 20)
+
+
+def test_the_default_task_needs_no_file():
+    task = load_task("library", None, 200)
+    assert task.kind == "classification"
+    assert len(task.labels) == 8
+    assert {"topics", "asyncio", "email"} <= set(task.labels)
+    assert len(task.splits["train"]) == 200
