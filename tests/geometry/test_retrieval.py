@@ -7,6 +7,9 @@ from tiejax.geometry.retrieval import nearest, translation_accuracy
 SOURCE = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
 
 
+SHIFTED = SOURCE + np.array([100.0, -50.0])
+
+
 def test_nearest_is_by_euclidean_distance():
     candidates = np.array([[10.0, 10.0], [1.0, 0.0], [0.0, 5.0]])
     # Dot products would find the first for all of them.
@@ -14,8 +17,8 @@ def test_nearest_is_by_euclidean_distance():
 
 
 def test_a_shift_between_languages_is_taken_out():
-    assert translation_accuracy(SOURCE, SOURCE + [100, -50]) == 1.0
-    assert nearest(SOURCE, SOURCE + [100, -50]).tolist() == [2, 2, 2]
+    assert translation_accuracy(SOURCE, SHIFTED) == 1.0
+    assert nearest(SOURCE, SHIFTED).tolist() == [2, 2, 2]
 
 
 def test_two_of_three_are_found():

@@ -26,7 +26,7 @@ def test_a_language_is_thinned_or_repeated_evenly():
     rng = np.random.default_rng(0)
     read = languages.sample(rng.permutation(100), rng)
     times = np.bincount(read, minlength=100)
-    assert [times[OF_SENTENCE == language].sum() for language in range(3)] == [33, 33, 33]
+    assert [times[language == OF_SENTENCE].sum() for language in range(3)] == [33, 33, 33]
     assert set(times[OF_SENTENCE == 0]) == {0, 1}
     assert set(times[OF_SENTENCE == 1]) == {2, 3}
     assert set(times[OF_SENTENCE == 2]) == {11}

@@ -1,5 +1,7 @@
 """Batches of a task: every sentence once an epoch, whole, with its labels; the same rows for whoever asks."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -49,7 +51,7 @@ def test_an_epoch_visits_every_sentence_once_in_another_order_each_time(data):
         visited = [sentences_in(feed.step((3, 1), 5 * epoch + step, range(1), 1), data) for step in range(5)]
         assert [len(batch) for batch in visited] == [5, 5, 5, 5, 3]
         orders.append([sorted(batch) for batch in visited])
-        assert sorted(sum(visited, [])) == list(range(SENTENCES))
+        assert sorted(itertools.chain(*visited)) == list(range(SENTENCES))
     assert orders[0] != orders[1]
 
 
@@ -65,7 +67,7 @@ def test_parts_hold_the_sentences_of_the_whole(data):
     feed = feed_of(data)
     whole = sorted(sentences_in(feed.step((3, 1), 2, range(1), 1), data))
     parts = [feed.step((3, 1), 2, range(part, part + 1), 2) for part in range(2)]
-    assert sorted(sum((sentences_in(part, data) for part in parts), [])) == whole
+    assert sorted(itertools.chain(*(sentences_in(part, data) for part in parts))) == whole
     together = feed.step((3, 1), 2, range(2), 2)
     np.testing.assert_array_equal(together.tokens, np.concatenate([part.tokens for part in parts]))
 

@@ -62,13 +62,13 @@ def test_a_label_that_training_never_saw_is_named(sentences):
 
 def test_one_label_is_no_task(tmp_path):
     (tmp_path / "a.csv").write_text("label,text\n" + "".join(f"1,s {number}\n" for number in range(50)))
-    with pytest.raises(TaskError, match="^tasks one: training has one label, 1: there is nothing to learn$"):
+    with pytest.raises(TaskError, match=r"^tasks one: training has one label, 1: there is nothing to learn$"):
         load_task("one", TaskFiles([str(tmp_path / "a.csv")]), 20)
 
 
 def test_too_few_sentences_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("label,text\n1,a\n0,b\n")
-    with pytest.raises(TaskError, match="^tasks small: 2 sentences are too few: none falls into "):
+    with pytest.raises(TaskError, match=r"^tasks small: 2 sentences are too few: none falls into "):
         load_task("small", TaskFiles([str(tmp_path / "a.csv")]), 20)
 
 

@@ -35,8 +35,7 @@ class Settings(AdamSettings, TextSettings, RunSettings):
         languages: instead of a corpus, one for each language, as {en: [novels/], de: [romane/]}; their sentences are sampled
             by language_exponent, and the vocabulary is trained on all of them
         language_exponent: a language with n sentences is sampled in proportion to n to this power
-        cipher: add a second language without data: every ordinary token has a twin, and half of the sentences are written in
-        them
+        cipher: add a second language without data: every ordinary token has a twin, in which half of the sentences are written
         shapes: what is compared, name -> {embed_in, embed_out, width, layers, heads, coupled, drop}; feed-forward layers are
             four times as wide as the encoder, and `drop` top layers are dropped after pre-training (default: nine small shapes)
         baseline: the shape that others are compared with (default: the first)
