@@ -165,7 +165,7 @@ import numpy as np
 from tiejax import training
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
-from tiejax.studies.embedding_coupling.pretraining_ensemble import TIE, PretrainingObjective
+from tiejax.pretraining.masked_lm import MaskedLM
 from tiejax.text.masking import Masking
 from tiejax.text.packing import TextFeed
 from tiejax.text.twins import Twins
@@ -175,10 +175,10 @@ for name, (shape, case) in json.loads(sys.argv[1]).items():
     shape, length, vocabulary = Shape(**shape), case["length"], case["vocabulary"]
     model = bert.build(shape, vocabulary, length, rematerialise=case.get("rematerialise", False))
     masking = Masking(Twins(vocabulary, (), (), ()), (0, 1, 2), 3, case["slots"] // jax.device_count())
-    objective = PretrainingObjective(model, (TIE,) if shape.coupled else (), masking)
+    objective = MaskedLM(model, shape.coupled)
     ensemble = training.Ensemble(
         init=objective.init,
-        sample=objective.sample,
+        sample=lambda seed_key, step, rows: masking.visit(rows.tokens, rows.segments, rows.row, seed_key.key),
         loss=objective.loss,
         optimizer=training.make_optimizer("adamw", training.constant(1e-3), 0.01),
         ties=[],

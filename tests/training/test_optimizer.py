@@ -1,11 +1,13 @@
 """Optimizers against the equations, by hand in numpy."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from tiejax.training import make_optimizer
+from tiejax.training.optimizer import with_rates
 
 
 @pytest.mark.parametrize("kind", ["adamw", "adam"])
@@ -26,3 +28,30 @@ def test_optimizers_against_the_equations(x64, kind):
         direction = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
         p = p - rate * (direction + (decay * p if kind == "adamw" else 0))
     np.testing.assert_allclose(params, p, rtol=1e-12)
+
+
+def test_decay_of_matrices_alone_leaves_biases_and_norms(x64):
+    """Without gradients, what decays shrinks by rate x decay; stacked biases are matrices by their shape alone."""
+    params = {"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones((3, 2))}, "norm": {"scale": jnp.ones((3, 2))}}
+    optimizer = make_optimizer("adamw", optax.constant_schedule(0.5), 0.1, decayed="matrices")
+    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    assert float(updates["dense"]["kernel"][0, 0]) == pytest.approx(-0.05)
+    assert not np.any(updates["dense"]["bias"])
+    assert not np.any(updates["norm"]["scale"])
+
+
+def test_members_have_rates_of_their_own(x64):
+    """Factors 1 and 3 on a schedule of 1, .5: as two optimizers with these rates."""
+    schedule, gradient = lambda step: jnp.asarray([1.0, 0.5])[step], {"kernel": jnp.array([0.2, -0.4])}
+    params = {"kernel": jnp.array([1.0, 2.0])}
+    optimizer = make_optimizer("adamw", schedule, 0.1, own_rates=True)
+    for factor in (1.0, 3.0):
+        ours, plain = params, params
+        reference = make_optimizer("adamw", lambda step, factor=factor: factor * schedule(step), 0.1)
+        state, state_of_plain = with_rates(optimizer.init(params), jnp.asarray(factor)), reference.init(params)
+        for _ in range(2):
+            updates, state = optimizer.update(gradient, state, ours)
+            ours = optax.apply_updates(ours, updates)
+            updates, state_of_plain = reference.update(gradient, state_of_plain, plain)
+            plain = optax.apply_updates(plain, updates)
+        np.testing.assert_allclose(ours["kernel"], plain["kernel"], rtol=1e-7)

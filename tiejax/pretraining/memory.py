@@ -17,11 +17,11 @@ import optax
 from jax.extend import core
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from tiejax import models, training, tying
+from tiejax import training
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
 from tiejax.pretraining.live_arrays import ACTIVATIONS, KINDS, OPTIMIZER, PARAMETERS, alive
-from tiejax.pretraining.masked import Head, masked_loss_on_devices
+from tiejax.pretraining.masked_lm import MaskedLM
 from tiejax.pretraining.step_plan import MOST_PLACES
 from tiejax.text.masking import MaskedRows, slots_for
 from tiejax.training.layout import SEEDS
@@ -29,7 +29,6 @@ from tiejax.training.sharding import spec, split_axis
 from tiejax.training.step import TrainState
 
 PyTree = Any
-TIE = tying.Tie(*models.TABLE_PATHS)
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -122,25 +121,11 @@ def _ensemble(of: Pretraining) -> training.Ensemble:
     """Return the members, who are fed their masked rows."""
     positions = of.length if of.max_positions is None else of.max_positions
     model = bert.build(of.shape, of.vocabulary, positions, rematerialise=of.rematerialise, dtype=of.dtype)
-    ties = [TIE] if of.shape.coupled else []
-
-    def init(key: jax.Array) -> PyTree:
-        return tying.store(model.init(key, jnp.zeros((1, 1), jnp.int32))["params"], ties)
-
-    def loss(stored: PyTree, masked: MaskedRows, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        variables = {"params": tying.view(stored, ties)}
-        states = jnp.asarray(model.apply(variables, masked.tokens, segments=masked.segments, method="encode"))
-        head = variables["params"][bert.HEAD]
-
-        def transform(states: jax.Array) -> jax.Array:
-            return jnp.asarray(model.apply(variables, states, method="transform"))
-
-        return masked_loss_on_devices(states, Head(head["embedding"], transform, head["bias"]), masked)
-
+    objective = MaskedLM(model, of.shape.coupled)
     return training.Ensemble(
-        init=init,
+        init=objective.init,
         sample=lambda seed_key, step, masked: masked,
-        loss=loss,
+        loss=objective.loss,
         optimizer=of.optimizer or training.make_optimizer("adamw", optax.constant_schedule(1e-3), 0.01),
         ties=[],
         arm_ties=np.zeros((1, 0), bool),

@@ -14,10 +14,11 @@ from tiejax.hub import weights
 from tiejax.hub.errors import CheckpointError
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
+from tiejax.pretraining.masked_lm import TIE
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.runs.stages import Stages
 from tiejax.settings.command_line import BadInput
-from tiejax.studies.embedding_coupling.pretraining_ensemble import TIE, build_ensemble, build_model
+from tiejax.studies.embedding_coupling.pretraining_ensemble import build_ensemble, build_model
 from tiejax.studies.embedding_coupling.settings import Settings
 from tiejax.studies.embedding_coupling.text import Text
 from tiejax.studies.embedding_coupling.trees import named, unnamed

@@ -11,7 +11,7 @@ from tiejax.runs.console import Console
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.embedding_coupling.encoders import load_start
 from tiejax.studies.embedding_coupling.settings import Settings
-from tiejax.studies.embedding_coupling.task_data import ProbeData, TaskData, load_probes, load_tasks
+from tiejax.studies.embedding_coupling.task_data import ProbeData, TaskData, probe_data, read_files, task_data
 from tiejax.studies.embedding_coupling.text import Text, plan, prepare_text, text_of_checkpoint
 
 
@@ -31,6 +31,8 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepa
         mesh = devices_of_member(len(settings.seed_list), jax.device_count(), jax.local_device_count(), settings.mesh)
     except ValueError as error:
         raise BadInput(f"--{error}") from None
+    # Files come first: what is wrong with them is told before a text is prepared.
+    files = read_files(settings)
     if settings.start is not None:
         start = load_start(settings)
         text = text_of_checkpoint(settings, Path(settings.start), start.vocabulary)
@@ -39,4 +41,5 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepa
         start, text = None, prepare_text(settings, console, resume)
         planned = plan(settings, text, mesh)
     causal = start is not None and start.model.encoder.causal
-    return Prepared(text, planned, load_tasks(settings, text, mesh, causal), load_probes(settings, text), start)
+    tasks = [task_data(settings, text, task, mesh, causal) for task in files.tasks]
+    return Prepared(text, planned, tasks, probe_data(settings, text, files), start)

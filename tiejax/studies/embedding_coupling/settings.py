@@ -192,7 +192,7 @@ class Settings(AdamSettings, TextSettings, RunSettings):
         for name, fields in (self.tasks or {}).items():
             if unknown := [field for field in fields if field not in TASK_FIELDS]:
                 raise BadInput(f"--tasks: {name} has a field {unknown[0]}; a task has {', '.join(TASK_FIELDS)}")
-            if fields and "train" not in fields:
+            if "train" not in fields and set(fields) - {"examples"}:
                 raise BadInput(f"--tasks: {name} needs train, a file, several of one class each, or tfds:NAME")
             if not name.replace("-", "").replace("_", "").isalnum():
                 raise BadInput(f"--tasks: {name!r} names files, so it must be of letters, digits, - and _")

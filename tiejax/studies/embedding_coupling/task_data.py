@@ -1,6 +1,6 @@
 """The tasks of a run as rows of tokens, and the files that its probes read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from tiejax.transfer.batches import TaskFeed, TaskRows, all_rows, rows_of_batch
 from tiejax.transfer.encoding import NOTHING, Encoded, encode, encode_texts
 from tiejax.transfer.errors import TaskError
 from tiejax.transfer.read import read_sentences
-from tiejax.transfer.tasks import SPLITS, Kind, TaskFiles, load_task
+from tiejax.transfer.tasks import SPLITS, Kind, Task, TaskFiles, load_task
 
 ROWS_AT_ONCE = 16
 LEAST_OCCURRENCES = 50  # of a word, in the text of training, for its vector to mean something
@@ -52,19 +52,65 @@ class ProbeData(NamedTuple):
     facts: dict[str, Any]
 
 
-def load_tasks(settings: Settings, text: Text, devices: int, causal: bool = False) -> list[TaskData]:
-    """Return the tasks of a configuration, for encoders on so many devices each; raises BadInput."""
-    tasks = settings.tasks or {}
+class Files(NamedTuple):
+    """What the files of a configuration hold, before anything is known of tokens.
+
+    parallel: the sentences of each side. pairs: word, word, judgement.
+    """
+
+    tasks: list[Task]
+    parallel: list[list[str]]
+    pairs: list[tuple[str, str, float]] | None
+
+
+def read_files(settings: Settings) -> Files:
+    """Return what the files of a configuration hold; raises BadInput."""
     try:
-        return [_task_data(settings, text, name, fields, devices, causal) for name, fields in tasks.items()]
+        tasks = [_read_task(settings, name, fields) for name, fields in (settings.tasks or {}).items()]
+        parallel = _read_parallel(settings.parallel)
+        pairs = None if settings.similarity is None else _read_pairs(settings.similarity)
     except TaskError as error:
         raise BadInput(f"--{error}") from None
+    return Files(tasks, parallel, pairs)
 
 
-def _task_data(settings: Settings, text: Text, name: str, fields: dict[str, Any], devices: int, causal: bool) -> TaskData:
-    fields = dict(fields)
-    examples = fields.pop("examples", settings.examples)
-    task = load_task(name, task_files(fields) if fields else None, examples, settings.tfds_dir)
+def _read_task(settings: Settings, name: str, fields: Mapping[str, Any]) -> Task:
+    files = task_files(fields) if "train" in fields else None
+    return load_task(name, files, fields.get("examples", settings.examples), settings.tfds_dir)
+
+
+def _read_parallel(files: Sequence[str]) -> list[list[str]]:
+    sides = []
+    for file in files:
+        try:
+            sides.append(read_sentences(file))
+        except TaskError as error:
+            raise TaskError(f"parallel {error}") from None
+    if len(sides) == 2 and len(sides[0]) != len(sides[1]):
+        numbers = " and ".join(f"{file} has {len(side)}" for file, side in zip(files, sides, strict=True))
+        raise TaskError(f"parallel: needs as many sentences on both sides, but {numbers}")
+    return sides
+
+
+def _read_pairs(file: str) -> list[tuple[str, str, float]]:
+    """Return the pairs of a file: word, word, judgement a line."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise TaskError(f"similarity {file}: cannot be read: {reason}") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        parts = line.split()
+        try:
+            rows.append((parts[0], parts[1], float(parts[2])))
+        except (IndexError, ValueError):
+            raise TaskError(f"similarity {file}: line {number} must be two words and a number") from None
+    return rows
+
+
+def task_data(settings: Settings, text: Text, task: Task, devices: int, causal: bool) -> TaskData:
+    """Return a task as rows, for encoders on so many devices each. causal: they see what came before."""
     vocabulary, length = text.vocabulary, settings.max_length
     data = {
         split: encode(text.tokenizer, vocabulary, sentences, task.labels, task.kind, length, causal)
@@ -72,9 +118,9 @@ def _task_data(settings: Settings, text: Text, name: str, fields: dict[str, Any]
     }
     train = data["train"]
     rows = devices * rows_of_batch(train.lengths, -(-settings.fine_tuning_batch // devices), length)
-    splits = {split: all_rows(data[split], length, vocabulary.pad, ROWS_AT_ONCE) for split in ("development", "test")}
+    splits = {split: all_rows(data[split], length, vocabulary.pad, ROWS_AT_ONCE) for split in SPLITS[1:]}
     if settings.cipher:
-        splits |= {f"{split}_cipher": in_cipher(text, rows) for split, rows in splits.items()}
+        splits |= {f"{split}_cipher": in_cipher(text, of_split) for split, of_split in splits.items()}
     facts = {
         "kind": task.kind,
         "labels": list(task.labels),
@@ -84,13 +130,7 @@ def _task_data(settings: Settings, text: Text, name: str, fields: dict[str, Any]
         "most_frequent_label": most_frequent(data["test"]),
     }
     feed = TaskFeed(train, length, vocabulary.pad, settings.fine_tuning_batch, rows)
-    return TaskData(name, task.kind, task.labels, feed, splits, facts)
-
-
-def most_frequent(data: Encoded) -> float:
-    """Return the accuracy of always answering the label that is asked for most."""
-    count = np.bincount(data.label[data.label >= 0])
-    return float(count.max() / count.sum())
+    return TaskData(task.name, task.kind, task.labels, feed, splits, facts)
 
 
 def task_files(fields: Mapping[str, Any]) -> TaskFiles:
@@ -99,40 +139,30 @@ def task_files(fields: Mapping[str, Any]) -> TaskFiles:
     return TaskFiles(train or [], development, test, fields.get("text", "text"), fields.get("label", "label"))
 
 
+def most_frequent(data: Encoded) -> float:
+    """Return the accuracy of always answering the label that is asked for most."""
+    count = np.bincount(data.label[data.label != NOTHING])
+    return float(count.max() / count.sum())
+
+
 def in_cipher(text: Text, rows: TaskRows) -> TaskRows:
     """Return rows with every ordinary token written as its twin."""
     return rows._replace(tokens=cipher.write(text.twins, rows.tokens))
 
 
-def load_probes(settings: Settings, text: Text) -> ProbeData:
+def probe_data(settings: Settings, text: Text, files: Files) -> ProbeData:
     """Return what encoders are probed with; raises BadInput."""
     facts: dict[str, Any] = {}
     parallel = pairs = None
-    try:
-        if settings.parallel:
-            parallel = _parallel(settings, text)
-            facts["parallel_sentences"] = parallel.number
-        if settings.similarity is not None:
-            pairs = _word_pairs(settings.similarity, text)
-            facts["word_pairs"] = len(pairs.judgement)
-    except TaskError as error:
-        raise BadInput(f"--{error}") from None
+    if files.parallel:
+        rows = [_one_a_row(settings, text, side) for side in files.parallel]
+        target = in_cipher(text, rows[0]) if settings.cipher else rows[1]
+        parallel = ParallelRows(rows[0], target, len(files.parallel[0]))
+        facts["parallel_sentences"] = parallel.number
+    if files.pairs is not None:
+        pairs = _word_pairs(settings, text, files.pairs)
+        facts["word_pairs"] = len(pairs.judgement)
     return ProbeData(parallel, pairs, facts)
-
-
-def _parallel(settings: Settings, text: Text) -> ParallelRows:
-    sides = []
-    for file in settings.parallel:
-        try:
-            sides.append(read_sentences(file))
-        except TaskError as error:
-            raise TaskError(f"parallel {error}") from None
-    if len(sides) == 2 and len(sides[0]) != len(sides[1]):
-        numbers = " and ".join(f"{file} has {len(side)}" for file, side in zip(settings.parallel, sides, strict=True))
-        raise TaskError(f"parallel: needs as many sentences on both sides, but {numbers}")
-    rows = [_one_a_row(settings, text, side) for side in sides]
-    target = in_cipher(text, rows[0]) if settings.cipher else rows[1]
-    return ParallelRows(rows[0], target, len(sides[0]))
 
 
 def _one_a_row(settings: Settings, text: Text, sentences: list[str]) -> TaskRows:
@@ -147,20 +177,8 @@ def _one_a_row(settings: Settings, text: Text, sentences: list[str]) -> TaskRows
     return TaskRows(leaf.reshape(shape), segments.reshape(shape), np.full(shape, NOTHING))
 
 
-def _word_pairs(file: str, text: Text) -> WordPairs:
-    """Return the pairs of a file (word, word, judgement a line) whose words both occur often enough in training."""
-    rows = []
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise TaskError(f"similarity {file}: cannot be read: {reason}") from None
-    for number, line in enumerate(lines, 1):
-        parts = line.split()
-        try:
-            rows.append((parts[0], parts[1], float(parts[2])))
-        except (IndexError, ValueError):
-            raise TaskError(f"similarity {file}: line {number} must be two words and a number") from None
+def _word_pairs(settings: Settings, text: Text, rows: Sequence[tuple[str, str, float]]) -> WordPairs:
+    """Return the pairs whose words both occur often enough in training."""
     words = sorted({word for first, second, _ in rows for word in (first, second)})
     pieces = {word: text.tokenizer.encode(word, add_special_tokens=False).ids for word in words}
     # A checkpoint's own text is not known: all words are taken that it can spell.
@@ -172,8 +190,9 @@ def _word_pairs(file: str, text: Text) -> WordPairs:
     often = {word for word in words if counts(pieces[word])}
     kept = [row for row in rows if row[0] in often and row[1] in often]
     if len(kept) < 3:
-        raise TaskError(
-            f"similarity {file}: of {len(rows)} pairs only {len(kept)} have words that occur often enough in training"
+        raise BadInput(
+            f"--similarity {settings.similarity}: of {len(rows)} pairs only {len(kept)} have words that occur "
+            f"{LEAST_OCCURRENCES} times in training"
         )
     return WordPairs(
         [pieces[first] for first, *_ in kept], [pieces[second] for _, second, _ in kept], np.array([row[2] for row in kept])

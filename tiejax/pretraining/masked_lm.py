@@ -1,0 +1,55 @@
+"""An encoder in masked-LM pre-training: how it starts, and its loss; a tied table is stored once."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tiejax import models, tying
+from tiejax.models import bert
+from tiejax.pretraining.loss import Predicted
+from tiejax.pretraining.masked import Head, masked_loss_on_devices, predict_masked
+from tiejax.text.masking import MaskedRows
+
+PyTree = Any
+TIE = tying.Tie(*models.TABLE_PATHS)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLM:
+    """A model of `models.bert`, coupled or not. Its parameters are stored with each distinct array once.
+
+    In shapes, `rows` are one device's rows of a step, `length` tokens each.
+    """
+
+    model: models.LanguageModel
+    coupled: bool
+
+    @property
+    def ties(self) -> tuple[tying.Tie, ...]:
+        """The tie of the two tables, or none."""
+        return (TIE,) if self.coupled else ()
+
+    def init(self, key: jax.Array) -> PyTree:
+        """Return initial parameters; raises TieError where the tables that are to be one have different shapes."""
+        return tying.store(self.model.init(key, jnp.zeros((1, 1), jnp.int32))["params"], self.ties)
+
+    def loss(self, stored: PyTree, masked: MaskedRows, key: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Return this device's share of the mean loss over the masked tokens of a step, and the step's metrics."""
+        return masked_loss_on_devices(*self._read(stored, masked), masked)
+
+    def predict(self, stored: PyTree, masked: MaskedRows) -> Predicted:
+        """Return how every slot is predicted."""
+        return predict_masked(*self._read(stored, masked), masked, masked.weight)[1]
+
+    def _read(self, stored: PyTree, masked: MaskedRows) -> tuple[jax.Array, Head]:
+        """Return the encoder's states `[rows, length, width]` and the head that reads them."""
+        variables = {"params": tying.view(stored, self.ties)}
+        states = self.model.apply(variables, masked.tokens, segments=masked.segments, method="encode")
+        head = variables["params"][bert.HEAD]
+
+        def transform(states: jax.Array) -> jax.Array:
+            return jnp.asarray(self.model.apply(variables, states, method="transform"))
+
+        return jnp.asarray(states), Head(head["embedding"], transform, head["bias"])
