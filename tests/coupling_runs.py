@@ -20,7 +20,7 @@ SMALL = shlex.split("""
 def write_files(folder: Path) -> Path:
     """Write a corpus, a tagged file, a file per class, two parallel files and word pairs."""
     topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
-    (folder / "corpus.txt").write_text("\n\n".join(topics[:12]))
+    (folder / "corpus.txt").write_text("\n\n".join(topics[:60]))
     words = {"NOUN": ("value", "name", "class", "object"), "VERB": ("is", "may", "must", "can"), "DET": ("the", "a")}
     rng = np.random.default_rng(0)
     for split, number in (("train", 40), ("dev", 12), ("test", 12)):
@@ -36,7 +36,7 @@ def write_files(folder: Path) -> Path:
         )
     for side in ("first.txt", "second.txt"):
         (folder / side).write_text("".join(f"the {rng.choice(words['NOUN'])} number {i}\n" for i in range(20)))
-    (folder / "pairs.txt").write_text("the a 5\nis be 4\nvalue object 3\nclass name 2\nthe class 1\n")
+    (folder / "pairs.txt").write_text("the a 5\nof to 4\nis and 3\nthe of 2\nto is 1\n")
     return folder
 
 

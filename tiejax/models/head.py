@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from tiejax.models.embeddings import table_init
-from tiejax.models.initializers import LAYER_NORM_EPSILON, default_dtype, layer_norm
+from tiejax.models.initializers import LAYER_NORM_EPSILON, Dense, default_dtype, layer_norm
 from tiejax.models.transformer import ACTIVATIONS
 
 
@@ -37,7 +37,7 @@ class PredictionHead(nn.Module):
         if self.activation is not None:
             std = self.width**-0.5 if self.kernel_std is None else self.kernel_std
             kernel = jax.nn.initializers.normal(std)
-            self.dense = nn.Dense(self.width, kernel_init=kernel, param_dtype=default_dtype(), dtype=self.dtype)
+            self.dense = Dense(self.width, kernel_init=kernel, param_dtype=default_dtype(), dtype=self.dtype)
             self.transform_norm = layer_norm("norm", dtype=self.dtype, epsilon=self.norm_epsilon)
         if self.bias:
             self.logit_bias = self.param("bias", jax.nn.initializers.zeros, (self.vocabulary,), default_dtype())
