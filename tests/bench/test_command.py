@@ -33,7 +33,7 @@ def run_here(line, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", ("name a benchmark", "exor, text, layers, encoder", "got none")),
+        ("", ("name a benchmark", "exor, text, layers, encoder, transfer", "got none")),
         ("layer", ("name a benchmark", "got layer")),
         ("--seeds [1] exor", ("name a benchmark", "got --seeds")),
         ("exor --seeds []", ("--seeds",)),
@@ -60,6 +60,8 @@ def run_here(line, monkeypatch, capsys):
         ("encoder --batch_rows 0", ("--batch_rows", "at least 1")),
         ("encoder --max_length 2", ("--max_length", "3")),
         ("encoder --huge_pages maybe", ("--huge_pages", "maybe")),
+        ("transfer --repeats 4", ("--repeats", "at least 5")),
+        ("transfer --seeds 0", ("--seeds", "at least 1")),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_measured(here, monkeypatch, capsys, line, words):

@@ -34,3 +34,9 @@ def test_the_interval_holds_the_correlation_and_narrows_with_pairs():
         return high - low
 
     assert interval(400) < interval(40)
+
+
+def test_resamples_of_one_pair_alone_are_left_out():
+    """Of three pairs, one resample in nine has no spread; warnings are errors."""
+    pairs = WordPairs([[0], [0], [0]], [[1], [0, 1], [2]], np.array([1.0, 2.0, 3.0]))
+    assert bootstrap_interval(TABLE, pairs) == (1.0, 1.0)

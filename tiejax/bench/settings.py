@@ -234,6 +234,32 @@ class EncoderBench(BenchSettings):
 
 
 @dataclasses.dataclass(frozen=True)
+class TransferBench(BenchSettings):
+    """Throughput of fine-tuning at the study's default size: an ensemble, beside one member after the other.
+
+    Args:
+        corpus: text files or folders, as for embedding_coupling.py (default: the prose that CPython carries)
+        data_dir: where prepared text is kept (default: as for embedding_coupling.py)
+        seeds: pre-training seeds of the ensemble, each with and without pre-training at each of the default's rates
+    """
+
+    corpus: list[str] = dataclasses.field(default_factory=list)
+    data_dir: str | None = None
+    seeds: int = 2
+    seconds: float = 4.0
+    out: str = "runs/bench/transfer"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if this cannot be measured."""
+        super().check()
+        checks.check_counts(self, ("seeds",))
+
+    def of_study(self) -> coupling_settings.Settings:
+        """Return the resolved settings of the study that is measured."""
+        return coupling_settings.Settings(corpus=self.corpus, data_dir=self.data_dir, seeds=self.seeds).resolved()
+
+
+@dataclasses.dataclass(frozen=True)
 class Benchmark:
     """A benchmark as a command.
 
@@ -253,8 +279,8 @@ BENCHMARKS = {
         ExorBench,
         CommandLine(
             description="Measure training throughput of `exor` (the ensemble on its engines and, where torch is installed, the "
-            "same protocol as a plain torch loop); `bench.py text --help`, `bench.py layers --help` and "
-            "`bench.py encoder --help` are about the others.",
+            "same protocol as a plain torch loop); `bench.py text --help`, and so on for layers, encoder "
+            "and transfer, are about the others.",
             example="Example: python experiments/bench.py exor --seeds [8,32]",
             switches=SWITCHES,
         ),
@@ -295,6 +321,18 @@ BENCHMARKS = {
         ),
         module="tiejax.bench.encoder",
         # The processes that it measures have devices of their own.
+        device_a_core=lambda settings: False,
+    ),
+    "transfer": Benchmark(
+        TransferBench,
+        CommandLine(
+            description="Measure how many steps of single members a second fine-tuning makes as an ensemble of seeds, starts "
+            "and learning rates, beside the same members one after the other.",
+            example="Example: python experiments/bench.py transfer --seeds 10",
+            switches=SWITCHES,
+        ),
+        module="tiejax.bench.transfer",
+        # As those of the encoder.
         device_a_core=lambda settings: False,
     ),
 }

@@ -32,10 +32,14 @@ def similarity_correlation(table: Float[np.ndarray, "vocabulary width"], pairs: 
 
 
 def bootstrap_interval(table: Float[np.ndarray, "vocabulary width"], pairs: WordPairs) -> tuple[float, float]:
-    """Return the 95 % interval of the correlation over resampled pairs (percentiles of 1,000 resamples, fixed seed)."""
+    """Return the 95 % interval of the correlation over resampled pairs (percentiles of 1,000 resamples, fixed seed).
+
+    Resamples of equal numbers, which occur where there are a handful of pairs, have no correlation and are left out.
+    """
     products, rng = _products(table, pairs), np.random.default_rng(0)
     drawn: list[Int[np.ndarray, "pairs"]] = [rng.integers(0, len(products), len(products)) for _ in range(RESAMPLES)]
-    found = [float(stats.spearmanr(products[those], pairs.judgement[those]).statistic) for those in drawn]
+    spread = [those for those in drawn if np.ptp(products[those]) > 0 and np.ptp(pairs.judgement[those]) > 0]
+    found = [float(stats.spearmanr(products[those], pairs.judgement[those]).statistic) for those in spread]
     low, high = np.quantile(found, [0.025, 0.975])
     return float(low), float(high)
 

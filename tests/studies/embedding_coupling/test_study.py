@@ -46,10 +46,10 @@ def test_a_run_leaves_what_it_says(run):
     assert {path.stem for path in (run / "figures").glob("*.png")} == FIGURES
     assert not list((run / "checkpoints").iterdir())
     found, results = metrics(run), results_of(run)
-    assert found["shapes"].tolist() == ["coupled", "out-4", "out-16"]
+    assert found["shapes"].tolist() == ["coupled", "out-4", "out-16", "dropped"]
     assert found["validation_step"].tolist() == [0, 6, 12]
-    assert found["validation_loss"].shape == (3, 2, 3)
-    assert found["record_loss"].shape == (3, 2, 4)
+    assert found["validation_loss"].shape == (4, 2, 3)
+    assert found["record_loss"].shape == (4, 2, 4)
     assert results["seeds"] == [0, 1]
     assert set(results["scores"]) == {"tags", "verbs"}
     assert results["tasks"]["tags"]["labels"] == ["DET", "NOUN", "VERB"]
@@ -57,11 +57,12 @@ def test_a_run_leaves_what_it_says(run):
     scores = results["scores"]["tags"]["out-16"]
     assert set(scores) == {"pretrained", "control"}
     assert all(0 <= value <= 1 for values in scores["pretrained"].values() for value in values)
-    assert results["shapes"]["out-16"]["drop"] == 1
+    assert results["shapes"]["dropped"]["drop"] == 1
+    assert list(results["dropped"]["dropped"]) == ["1"]
     assert np.shape(results["retrieval"]["out-16"]["held_out"]["pretrained"]) == (2, 3)
     assert set(results["similarity"]["coupled"]) == {"input", "input_interval"}
     assert "output" in results["similarity"]["out-4"]
-    assert {row["id"] for row in results["claims"]} >= {"pretraining/score", "dropping/output-width", "similarity/input-output"}
+    assert {row["id"] for row in results["claims"]} >= {"pretraining/score", "dropping/output-width", "similarity/output-width"}
     page = (run / "report.html").read_text()
     assert "Shapes of input and output embeddings" in page
     assert "With fewer than 6 seeds no claim is decided" in page
