@@ -112,3 +112,23 @@ def test_without_a_seed_there_are_no_numbers(body):
     html = rendered(body, seeds=[], excluded_seeds=[0], non_finite=[{"arm": "x", "seed": 0, "step": 3}], claims=[])
     assert "x seed 0 (at step 3)" in html
     assert "Numbers" not in html
+
+
+def test_the_page_of_a_checkpoint_says_which(body):
+    """It has no shape, no text and no gate."""
+    scores = {"tags": {"checkpoint": body["scores"]["tags"]["coupled"]}}
+    rates = {"tags": {"checkpoint": body["rates"]["tags"]["coupled"]}}
+    of_checkpoint = {
+        "pretraining": {},
+        "shapes": {"checkpoint": {"layers": 12, "fine_tuning_parameters": 85_000_000}},
+        "scores": scores,
+        "rates": rates,
+        "claims": assess(claims(body | {"scores": scores, "layer_mix": {}, "retrieval": {}, "similarity": {}}, {})),
+    }
+    made = {name: value for name, value in (body | of_checkpoint).items() if name not in ("gate", "unigram_entropy")}
+    settings = vars(Settings(start="my-bert").resolved())
+    html = page.page(RunOnPage(made, settings, "start: my-bert", FACTS, []))
+    assert "my-bert" in html
+    assert "85,000,000" in html
+    assert "unigram" not in html
+    assert [row["id"] for row in made["claims"]] == ["pretraining/score"]

@@ -38,7 +38,12 @@ class Roles(NamedTuple):
 
 
 def roles_of(shapes: Mapping[str, Shape]) -> Roles:
-    """Return the parts that shapes play, relative to the first coupled one of full width, or else to the first of all."""
+    """Return the parts that shapes play, relative to the first coupled one of full width, or else to the first of all.
+
+    A checkpoint, which has no shapes, plays none.
+    """
+    if not shapes:
+        return Roles(*[None] * len(Roles._fields))
     full = [name for name, shape in shapes.items() if shape.coupled and shape.embed_in == shape.width]
     base = shapes[full[0]] if full else next(iter(shapes.values()))
     same = {name: shape for name, shape in shapes.items() if not shape.coupled and not shape.drop}
@@ -65,6 +70,12 @@ def roles_of(shapes: Mapping[str, Shape]) -> Roles:
         first([name for name in reinvested if small[name].width > base.width and small[name].layers == base.layers]),
         first([name for name in reinvested if small[name].layers > base.layers and small[name].width == base.width]),
     )
+
+
+def base_of(body: Mapping[str, Any], roles: Roles) -> str:
+    """Return the encoder whose pre-training is compared with none: the coupled one, or else the first."""
+    first_task = next(iter(body["scores"].values()))
+    return roles.coupled or str(next(iter(first_task)))
 
 
 def claims(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[Claim]:
@@ -105,16 +116,14 @@ def _on_scores(body: Mapping[str, Any], roles: Roles) -> list[Claim | None]:
                 np.subtract(*of_mix),
                 1,
             )
-    gained = None
-    base = roles.coupled or next(iter(body["pretraining"]), None)
-    if base is not None:
-        gained = Claim(
-            "pretraining/score",
-            "Pre-training helps: without this nothing below could show (control).",
-            f"score of {base} - score of its control without pre-training",
-            scores(base) - score(body, base, "control"),
-            1,
-        )
+    base = base_of(body, roles)
+    gained = Claim(
+        "pretraining/score",
+        "Pre-training helps: without this nothing below could show (control).",
+        f"score of {base} - score of its control without pre-training",
+        scores(base) - score(body, base, "control"),
+        1,
+    )
     return [
         gained,
         compare(
@@ -194,8 +203,8 @@ def _on_layers(body: Mapping[str, Any], roles: Roles) -> list[Claim | None]:
                     1,
                 )
             )
-    base = roles.coupled or next(iter(body["pretraining"]), None)
-    if base is not None and all("test_cipher_accuracy" in of_shape[base]["pretrained"] for of_shape in body["scores"].values()):
+    base = base_of(body, roles)
+    if all("test_cipher_accuracy" in of_shape[base]["pretrained"] for of_shape in body["scores"].values()):
         by_start = [score(body, base, start, "test_cipher_accuracy") for start in ("pretrained", "control")]
         rows.append(
             Claim(

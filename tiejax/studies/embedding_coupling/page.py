@@ -84,8 +84,13 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
 
 
 def _shapes(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    columns = ["shape", "E_in", "E_out", "H", "layers", "dropped", "coupled", "parameters: pre-training", "fine-tuning", "loss",
-               "masked accuracy"]  # fmt: skip
+    if any("embed_in" not in fields for fields in results["shapes"].values()):
+        kept = [[name, str(of["layers"]), f"{of['fine_tuning_parameters']:,}"] for name, of in results["shapes"].items()]
+        return ["checkpoint", "layers", "parameters in fine-tuning"], kept
+    columns = [
+        *("shape", "E_in", "E_out", "H", "layers", "dropped", "coupled"),
+        *("parameters: pre-training", "fine-tuning", "loss", "masked accuracy"),
+    ]
     rows = []
     for name, fields in results["shapes"].items():
         measured = results["pretraining"].get(name)
@@ -121,26 +126,32 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         for name, task in results["tasks"].items()
     ]
     words = {
-        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that CPython carries",
-        "tokens": f"{results['data'].get('vocabulary', 0):,} different ones, in rows of {settings['max_length']}",
-        "pre-training": f"{results['steps']:,} steps of {settings['batch_rows']} rows, the same for all shapes and seeds; "
-        "AdamW, "
-        f"largest rate {settings['learning_rate']:g} after {settings['warm_up']} steps, then linear to 0; weight decay "
-        f"{settings['weight_decay']:g}, clipped at {settings['clip']:g}; no dropout",
+        **(_pretraining_words(results, settings) if settings["start"] is None else {"checkpoint": settings["start"]}),
         "tasks": "; ".join(tasks),
         "fine-tuning": f"{settings['fine_tuning_epochs']:g} epochs in batches of {settings['fine_tuning_batch']}, dropout "
         f"{settings['fine_tuning_dropout']:g} before the classifier alone; sentences classified from their "
-        f"{settings['pooling']} state; rates chosen on development with fine-tuning seeds "
-        "that "
-        "are not reported; the test split was read once",
-        "unigram entropy": f"{results['unigram_entropy']:.3f} nats",
-        "gate": _gate(results.get("gate")),
+        f"{settings['pooling']} state; rates chosen on development with fine-tuning seeds that are not reported; the test "
+        "split was read once",
         "seeds": f"{len(results['seeds'])}, {settings['fine_tuning_seeds']} fine-tuning run(s) of each",
         "claims": CLAIMS,
         "source": SOURCE,
         **timing_words(results["timing"], facts),
     }
     return {name: value for name, value in words.items() if value}
+
+
+def _pretraining_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
+    """Write how encoders were pre-trained, by name."""
+    return {
+        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that CPython carries",
+        "tokens": f"{results['data'].get('vocabulary', 0):,} different ones, in rows of {settings['max_length']}",
+        "pre-training": f"{results['steps']:,} steps of {settings['batch_rows']} rows, the same for all shapes and seeds; "
+        "AdamW, "
+        f"largest rate {settings['learning_rate']:g} after {settings['warm_up']} steps, then linear to 0; weight decay "
+        f"{settings['weight_decay']:g}, clipped at {settings['clip']:g}; no dropout",
+        "unigram entropy": f"{results['unigram_entropy']:.3f} nats",
+        "gate": _gate(results.get("gate")),
+    }
 
 
 def _gate(gate: Mapping[str, Any] | None) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Integer
 
 from tiejax.geometry.word_similarity import WordPairs
 from tiejax.settings.command_line import BadInput
@@ -199,7 +199,7 @@ def _word_pairs(settings: Settings, text: Text, rows: Sequence[tuple[str, str, f
     )
 
 
-def occurrences(ids: Int[np.ndarray, "tokens"], pieces: list[int]) -> int:
+def occurrences(ids: Integer[np.ndarray, "tokens"], pieces: list[int]) -> int:
     """Return how often these tokens come one after the other."""
     if not pieces or len(pieces) > len(ids):
         return 0
