@@ -66,12 +66,14 @@ def test_a_mix_weighs_the_layers(x64):
     states = rng.standard_normal((3, 1, 5, 4))
     head = init_head(jax.random.key(0), "layer_mix", 4, 2, 2)
     classify = {"kernel": np.eye(4)[:, :2], "bias": np.zeros(2)}
-    mixed = head_logits(head | {"classifier": classify}, "layer_mix", states, np.ones((1, 5), int))
+    mixed = head_logits(head | {"classifier": classify}, "layer_mix", states, np.ones((1, 5), int), "first")
     np.testing.assert_allclose(mixed, states.mean(0)[..., :2], rtol=1e-12)
     weights = {"weights": np.log([1.0, 2.0, 5.0]), "factor": np.float64(3)}
-    mixed = head_logits({"classifier": classify, "mix": weights}, "layer_mix", states, np.ones((1, 5), int))
+    mixed = head_logits({"classifier": classify, "mix": weights}, "layer_mix", states, np.ones((1, 5), int), "first")
     expected = 3 * (states[0] + 2 * states[1] + 5 * states[2]) / 8
     np.testing.assert_allclose(mixed, expected[..., :2], rtol=1e-12)
+    pooled = head_logits({"classifier": classify, "mix": weights}, "layer_mix", states, np.ones((1, 5), int), "mean")
+    np.testing.assert_allclose(pooled[0, 0], expected.mean(1)[0, :2], rtol=1e-12)
 
 
 def test_the_mean_of_a_segment_is_at_all_its_tokens(x64):

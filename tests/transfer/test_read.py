@@ -89,6 +89,10 @@ def test_of_several_files_each_is_a_class(write):
         ("a.jsonl", "{\n", "line 1 is not JSON"),
         ("a.conllu", "1\tgo\tVERB\n\n", "line 1 has 3 columns; CoNLL-U has 10"),
         ("a.conllu", "# nothing\n\n", "there is no sentence in it"),
+        ("a.conllu", table("go").replace("1\t", "2\t"), "ends at line 2 does not number its words"),
+        ("a.conllu", "1-4\tx" + "\t_" * 8 + "\n" + table("go"), "ends at line 3 does not number its words"),
+        ("a.conllu", table("a").strip() + "\n" + table("b"), "ends at line 3 does not number its words"),
+        ("a.csv", 'text,label\n"a,1\n' + "b" * 140_000, "cannot be read as a table"),
         ("a.txt", "a\n", "cannot tell what it holds"),
     ],
 )
@@ -111,3 +115,15 @@ def test_files_that_cannot_be_read_are_named(write, tmp_path):
     latin.write_bytes("text,label\nf\xfcr,1\n".encode("latin-1"))
     with pytest.raises(TaskError, match="byte 12 is not UTF-8"):
         read_labelled([str(latin)], "text", "label")
+
+
+def test_several_tagged_files_are_read_one_after_the_other(write):
+    files = [write("a.conllu", table("go")), write("b.conllu", table("stay"))]
+    assert [row.text for row in read_labelled(files, "text", "label")] == ["go", "stay"]
+
+
+def test_an_empty_line_between_parallel_sentences_is_refused(write):
+    """Dropped, it would shift all behind it against the other side."""
+    assert read_sentences(write("a.txt", "one\ntwo words\n\n")) == ["one", "two words"]
+    with pytest.raises(TaskError, match=r"b\.txt: line 2 is empty; every line is a sentence"):
+        read_sentences(write("b.txt", "one\n\ntwo\n"))

@@ -175,7 +175,10 @@ class Ensemble:
 
         def seed_step(seed_key: SeedKey, arms: TrainState, fed: Any) -> tuple[TrainState, dict[str, jax.Array]]:
             batch = self.sample(seed_key, number, fed)
-            dropout_key = jax.random.fold_in(stream(seed_key.key, "dropout"), number)
+            key = stream(seed_key.key, "dropout")
+            # Condition 0 is that of ensembles without conditions, whose masks stay as they were.
+            key = jnp.where(seed_key.condition == 0, key, jax.random.fold_in(key, seed_key.condition))
+            dropout_key = jax.random.fold_in(key, number)
             return self._each(lambda state, on: member_step(state, batch, dropout_key, on), arms, on)
 
         return self._each(seed_step, keys, state, fed)

@@ -23,11 +23,20 @@ def read_splits(name: str, text: str, label: str, tfds_dir: str | None) -> dict[
     except CorpusError as error:
         raise TaskError(str(error).removeprefix("corpus ")) from None
     classes = builder.info.features[label]
-    named = classes.int2str if isinstance(classes, tfds.features.ClassLabel) else _as_text
-    return {
+
+    def named(value: Any) -> str:
+        if isinstance(classes, tfds.features.ClassLabel):
+            return str(classes.int2str(int(value))) if int(value) >= 0 else ""
+        return _as_text(value)
+
+    found = {
         split: [Labelled((_as_text(row[text]),), (named(row[label]),)) for row in builder.as_data_source(split)]
         for split in builder.info.splits
     }
+    if isinstance(classes, tfds.features.ClassLabel):
+        # Where a split is published without labels, every row has -1.
+        found = {split: rows for split, rows in found.items() if all(row.labels[0] for row in rows)}
+    return found
 
 
 def _as_text(value: Any) -> str:

@@ -50,11 +50,11 @@ def read_labelled(files: Sequence[str], text: str, label: str) -> list[Labelled]
     text, label: the columns of a table; a tagged word's label is its UPOS. Of several text files every line is a sentence and
     the file's name its label. Raises TaskError that begins with the file.
     """
+    if all(map(is_tagged, files)):
+        return [sentence for file in files for sentence in _tagged(file)]
     if len(files) > 1:
         return [Labelled((line,), (Path(file).name,)) for file in files for line in _lines(file)]
     (file,) = files
-    if is_tagged(file):
-        return list(_tagged(file))
     if suffix_of(file) in SEPARATED:
         return list(_table(file, SEPARATED[suffix_of(file)], text, label))
     if suffix_of(file) in JSON_LINES:
@@ -66,8 +66,13 @@ def read_labelled(files: Sequence[str], text: str, label: str) -> list[Labelled]
 
 
 def read_sentences(file: str) -> list[str]:
-    """Return the sentences of a file: one a line, or those of a CoNLL-U file. Raises TaskError."""
-    return [sentence.text.strip() for sentence in _tagged(file)] if is_tagged(file) else _lines(file)
+    """Return the sentences of a file: one a line, or those of a CoNLL-U file. Raises TaskError, also for an empty line."""
+    if is_tagged(file):
+        return [sentence.text.strip() for sentence in _tagged(file)]
+    lines = [" ".join(line.split()) for line in _content(file).rstrip().split("\n")]
+    if "" in lines:
+        raise TaskError(f"{file}: line {lines.index('') + 1} is empty; every line is a sentence")
+    return lines
 
 
 def _content(file: str) -> str:
@@ -101,7 +106,12 @@ def _tagged(file: str) -> Iterator[Labelled]:
         if columns == [""]:
             if rows:
                 empty = False
-                yield _sentence(rows, spaced)
+                try:
+                    yield _sentence(rows, spaced)
+                except (KeyError, ValueError, IndexError):
+                    raise TaskError(
+                        f"{file}: the sentence that ends at line {number} does not number its words 1, 2, 3, ..."
+                    ) from None
             rows = []
         elif not line.startswith("#"):
             if len(columns) != 10:
@@ -117,7 +127,10 @@ def _sentence(rows: list[list[str]], spaced: bool) -> Labelled:
     A multi-word token (1-2) is written as its words without a space, where they spell it. spaced: the file says where no space
     is; otherwise there is none before closing punctuation and clitics, nor after opening brackets.
     """
+    numbers = [columns[0] for columns in rows if columns[0].isdigit()]
     words = {columns[0]: columns[1] for columns in rows if columns[0].isdigit()}
+    if numbers != [str(number) for number in range(1, len(words) + 1)]:
+        raise ValueError("words are not numbered one after the other")
     tags = tuple(columns[3] for columns in rows if columns[0].isdigit())
     joined = {columns[0] for columns in rows if NO_SPACE in columns[9].split("|")}
     if not spaced:
@@ -141,10 +154,13 @@ def _table(file: str, separator: str, text: str, label: str) -> Iterator[Labelle
     columns = list(rows.fieldnames or [])
     if missing := [name for name in (text, label) if name not in columns]:
         raise TaskError(f"{file}: has no column {missing[0]}; its first line names {', '.join(columns) or 'none'}")
-    for number, row in enumerate(rows, 1):
-        if not row[text] or not row[label]:
-            raise TaskError(f"{file}: row {number} has no {text if not row[text] else label}")
-        yield Labelled((row[text],), (row[label],))
+    try:
+        for number, row in enumerate(rows, 1):
+            if not row[text] or not row[label]:
+                raise TaskError(f"{file}: row {number} has no {text if not row[text] else label}")
+            yield Labelled((row[text],), (row[label],))
+    except csv.Error as error:
+        raise TaskError(f"{file}: line {rows.line_num} cannot be read as a table: {error}") from None
 
 
 def _json_lines(file: str, text: str, label: str) -> Iterator[Labelled]:

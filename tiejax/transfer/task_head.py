@@ -43,14 +43,16 @@ def head_logits(
 
     tagging: W h + b. classification: W tanh(W_p h' + b_p) + b, where h' is the state of [CLS], as BERT's (Devlin et al., 2019),
     or the mean state of the sentence; it is asked for at one token of the sentence.
-    layer_mix: W (g sum_l softmax(s)_l h_l) + b, of the states of every layer (Tenney et al., ICLR 2019, equation 1).
+    layer_mix: W (g sum_l softmax(s)_l h_l) + b, of the states of every layer (Tenney et al., ICLR 2019, equation 1), or of the
+    mean over the sentence of this mix.
     drop: dropout of what the classifier is given.
     """
     if kind == "layer_mix":
         mix = head["mix"]
         states = mix["factor"] * jnp.tensordot(jax.nn.softmax(mix["weights"]), states, 1)
+    if kind != "tagging" and pooling == "mean":
+        states = mean_of_segments(states, segments)
     if kind == "classification":
-        states = mean_of_segments(states, segments) if pooling == "mean" else states
         states = jnp.tanh(states @ head["pooler"]["kernel"] + head["pooler"]["bias"])
     states = states if drop is None else drop(states)
     logits: jax.Array = states @ head["classifier"]["kernel"] + head["classifier"]["bias"]

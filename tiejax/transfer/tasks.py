@@ -81,20 +81,22 @@ def _hash(sentence: Labelled) -> str:
 
 def _splits(files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]:
     given = {split: getattr(files, split) for split in SPLITS}
-    if all(given.values()):
-        return {split: _read(names, split, files, tfds_dir) for split, names in given.items()}
-    if files.train[0].startswith(TFDS):
-        return _of_data_set(files, tfds_dir)
-    splits = hashed(read_labelled(files.train, files.text, files.label))
-    return splits | {
-        split: _read(names, split, files, tfds_dir) for split, names in given.items() if names and split != "train"
-    }
+    own = _tfds_examples(files.train[0], files, tfds_dir) if files.train[0].startswith(TFDS) else {}
+    splits = {split: _read(names, split, files, tfds_dir) for split, names in given.items() if names and split != "train"}
+    splits = {split: own[split] for split in SPLITS if split in own} | splits
+    if all(split in splits for split in SPLITS[1:]):
+        return splits | {"train": splits.get("train") or _read(files.train, "train", files, tfds_dir)}
+    every = splits.pop("train", []) or _read(files.train, "train", files, tfds_dir)
+    return hashed(every) | splits
 
 
 def _read(names: Sequence[str], split: str, files: TaskFiles, tfds_dir: str | None) -> list[Labelled]:
-    if names[0].startswith(TFDS):
-        return _tfds_examples(names[0], files, tfds_dir)[split]
-    return read_labelled(names, files.text, files.label)
+    if not names[0].startswith(TFDS):
+        return read_labelled(names, files.text, files.label)
+    found = _tfds_examples(names[0], files, tfds_dir)
+    if split not in found:
+        raise TaskError(f"{names[0]}: has no labelled split for {split}; it has {', '.join(found)}")
+    return found[split]
 
 
 def hashed(sentences: Sequence[Labelled]) -> dict[str, list[Labelled]]:
@@ -126,14 +128,6 @@ def _part_of(file: Path) -> str:
         return "topics"
     package = re.search(r"python3?\.?\d*[a-z]*/(\w+)/", str(file).lower())
     return package.group(1) if package else file.stem
-
-
-def _of_data_set(files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]:
-    """Return the splits of a TFDS data set: its own where it has all three, or else its training split by hash."""
-    by_name = _tfds_examples(files.train[0], files, tfds_dir)
-    if all(split in by_name for split in SPLITS):
-        return {split: by_name[split] for split in SPLITS}
-    return hashed(by_name["train"])
 
 
 def _tfds_examples(name: str, files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]:

@@ -79,7 +79,7 @@ def test_pretrained_models_are_kept_in_the_hubs_format(run):
     for name, family, tied in (("coupled", "BERT", True), ("out-4", "RemBERT", False)):
         loaded = load(run / "models" / name / "seed-1")
         assert (loaded.family, loaded.tied) == (family, tied)
-        with np.load(run / "finished" / f"pretrain-{name}.npz") as arrays:
+        with np.load(run / "finished" / f"pretrain.{name}.npz") as arrays:
             table = arrays["params/embed/embedding"][1]
         np.testing.assert_array_equal(loaded.params["embed"]["embedding"], table)
         assert (run / "models" / name / "seed-1" / "tokenizer.json").is_file()
@@ -91,7 +91,7 @@ def test_costs_name_every_stage(run):
     assert sorted(costs) == sorted(path.stem for path in (run / "finished").glob("*.npz"))
 
 
-@pytest.mark.parametrize("stage", ["pretrain-out-4", "scores-coupled-verbs"])
+@pytest.mark.parametrize("stage", ["pretrain.out-4", "scores.coupled.verbs"])
 def test_a_killed_run_goes_on_to_the_same_bits(run, folder, stage):
     """Killed while a stage is trained, its checkpoint written; then to the end, with another number of devices."""
     out = folder / f"killed-{stage}"

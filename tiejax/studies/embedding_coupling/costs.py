@@ -27,7 +27,7 @@ def _of_pretraining(settings: Settings, prepared: Prepared, name: str, shape: Sh
     head = shape.embed_out * (shape.width + prepared.text.twins.vocabulary)
     places, slots = plan.rows * settings.max_length, plan.slots * plan.mesh
     of_step = float(places * shape.layers * _weights_of_layer(shape.width) + slots * head)
-    return {f"pretrain-{name}": TRAINING * seeds * plan.steps * of_step}
+    return {f"pretrain.{name}": TRAINING * seeds * plan.steps * of_step}
 
 
 def _of_transfer(settings: Settings, prepared: Prepared, name: str, kept: int, layer: int) -> dict[str, float]:
@@ -38,12 +38,12 @@ def _of_transfer(settings: Settings, prepared: Prepared, name: str, kept: int, l
         one = _of_fine_tuning(settings, task, length) * layer
         tried = min(settings.rate_seeds, seeds) * len(settings.fine_tuning_rates)
         runs = seeds * settings.fine_tuning_seeds
-        costs[f"rates-{name}-{task.name}"] = 2 * tried * kept * one
-        costs[f"scores-{name}-{task.name}"] = 2 * runs * kept * one
+        costs[f"rates.{name}.{task.name}"] = 2 * tried * kept * one
+        costs[f"scores.{name}.{task.name}"] = 2 * runs * kept * one
         if task.name == settings.drop_task:
-            costs |= {f"dropped-{name}-{number}": runs * one * (kept - number) for number in range(1, kept)}
-            costs |= {f"mix-{name}": 2 * runs * one * kept / 3} if settings.layer_mix else {}
-    return costs | {f"probes-{name}": 1.0}
+            costs |= {f"dropped.{name}.{number}": runs * one * (kept - number) for number in range(1, kept)}
+            costs |= {f"mix.{name}": 2 * runs * one * kept / 3} if settings.layer_mix else {}
+    return costs | {f"probes.{name}": 1.0}
 
 
 def _weights_of_layer(width: int) -> int:

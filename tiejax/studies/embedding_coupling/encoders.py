@@ -65,7 +65,7 @@ def pretrain(settings: Settings, name: str, text: Text, plan: StepPlan, stages: 
     ensemble = build_ensemble(settings, settings.every_shape[name], text, plan)
     start = ensemble.start(settings.seed_list)
     ensemble = dataclasses.replace(ensemble, start_from=start.state)
-    trained = stages.train(f"pretrain-{name}", ensemble, settings.seed_list)
+    trained = stages.train(f"pretrain.{name}", ensemble, settings.seed_list)
     records = training.by_arm(trained.records, {"record": "record_", "validation": "validation_"})
     arrays = {field: values if field.endswith("step") else values[0] for field, values in records.items()}
     for prefix, params in (("params", trained.members.state.params), ("start", bert.discard_head(start.state.params))):
@@ -123,7 +123,10 @@ def export(settings: Settings, name: str, text: Text, pretrained: Arrays, folder
             target.parent.mkdir(parents=True, exist_ok=True)
             member = jax.tree.map(lambda leaf, place=place: leaf[place], stored)
             params = tying.view(with_target(member), (TIE,)) if shape.coupled else member
-            weights.save(target, model, params, tied=shape.coupled, tokenizer=text.tokenizer)
+            try:
+                weights.save(target, model, params, tied=shape.coupled, tokenizer=text.tokenizer)
+            except CheckpointError as error:
+                raise BadInput(f"--out {error.as_options()}") from None
 
 
 def with_target(stored: PyTree) -> PyTree:

@@ -143,7 +143,7 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
 def _pretraining_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
     """Write how encoders were pre-trained, by name."""
     return {
-        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that CPython carries",
+        "corpus": ", ".join(map(str, settings["corpus"] or settings["languages"] or ["the prose that CPython carries"])),
         "tokens": f"{results['data'].get('vocabulary', 0):,} different ones, in rows of {settings['max_length']}",
         "pre-training": f"{results['steps']:,} steps of {settings['batch_rows']} rows, the same for all shapes and seeds; "
         "AdamW, "

@@ -13,6 +13,7 @@ from tiejax.studies.embedding_coupling.encoders import load_start
 from tiejax.studies.embedding_coupling.settings import Settings
 from tiejax.studies.embedding_coupling.task_data import ProbeData, TaskData, probe_data, read_files, task_data
 from tiejax.studies.embedding_coupling.text import Text, plan, prepare_text, text_of_checkpoint
+from tiejax.text.stored import digest
 
 
 class Prepared(NamedTuple):
@@ -42,4 +43,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepa
         planned = plan(settings, text, mesh)
     causal = start is not None and start.model.encoder.causal
     tasks = [task_data(settings, text, task, mesh, causal) for task in files.tasks]
+    # A run is not resumed with another text, nor with other tasks or probes.
+    whole = {"text": text.facts["fingerprint"], "files": digest([list(part) if part else part for part in files])}
+    text = text._replace(facts=text.facts | {"fingerprint": digest(whole)})
     return Prepared(text, planned, tasks, probe_data(settings, text, files), start)

@@ -1,6 +1,7 @@
 """What may be asked of a run on the shapes of embeddings."""
 
 import dataclasses
+import math
 from typing import Any, Literal
 
 from tiejax.models.shapes import POSITIONS, Shape
@@ -147,7 +148,7 @@ class Settings(AdamSettings, TextSettings, RunSettings):
             raise BadInput(f"--language_exponent: must lie between 0 and 1, got {self.language_exponent}")
         if not 0 <= self.fine_tuning_dropout < 1:
             raise BadInput(f"--fine_tuning_dropout: must lie in [0, 1), got {self.fine_tuning_dropout}")
-        if not self.fine_tuning_rates or min(self.fine_tuning_rates) <= 0:
+        if not self.fine_tuning_rates or not all(0 < rate < math.inf for rate in self.fine_tuning_rates):
             raise BadInput(f"--fine_tuning_rates: needs rates above 0, got {self.fine_tuning_rates}")
         if self.memory is not None and self.plan is None:
             raise BadInput("--memory: says how much a device of --plan has; give --plan as well")
@@ -157,7 +158,7 @@ class Settings(AdamSettings, TextSettings, RunSettings):
 
     def _check_start(self) -> None:
         """A checkpoint has a shape and a text of its own."""
-        for name in ("shapes", "languages", "corpus", "cipher"):
+        for name in ("shapes", "languages", "corpus", "cipher", "plan"):
             if getattr(self, name):
                 raise BadInput(f"--start and --{name}: give one of them")
 
@@ -192,6 +193,10 @@ class Settings(AdamSettings, TextSettings, RunSettings):
         for name, fields in (self.tasks or {}).items():
             if unknown := [field for field in fields if field not in TASK_FIELDS]:
                 raise BadInput(f"--tasks: {name} has a field {unknown[0]}; a task has {', '.join(TASK_FIELDS)}")
+            if type(fields.get("examples", 1)) is not int or fields.get("examples", 1) < 1:
+                raise BadInput(f"--tasks: {name}: examples must be a whole number of at least 1, got {fields['examples']}")
+            if wrong := [split for split in TASK_FIELDS[:3] if split in fields and not _names_files(fields[split])]:
+                raise BadInput(f"--tasks: {name}: {wrong[0]} must be a file or a list of files, got {fields[wrong[0]]}")
             if "train" not in fields and set(fields) - {"examples"}:
                 raise BadInput(f"--tasks: {name} needs train, a file, several of one class each, or tfds:NAME")
             if not name.replace("-", "").replace("_", "").isalnum():
@@ -205,6 +210,12 @@ class Settings(AdamSettings, TextSettings, RunSettings):
     def every_shape(self) -> dict[str, Shape]:
         """The shapes, by name."""
         return {name: Shape(**fields) for name, fields in (self.shapes or {}).items()}
+
+
+def _names_files(value: Any) -> bool:
+    """Say whether a field of a task is a file, or a list of them."""
+    names = [value] if isinstance(value, str) else value
+    return isinstance(names, list) and bool(names) and all(isinstance(name, str) and name for name in names)
 
 
 STUDY = Study(

@@ -100,7 +100,7 @@ def announce(settings: Settings, prepared: Prepared, console: Console) -> None:
 
 def run_shape(settings: Settings, name: str, prepared: Prepared, directory: RunDirectory, stages: Stages) -> dict[str, Arrays]:
     """Pre-train, fine-tune and probe one shape; return what its stages leave, parameters left out."""
-    text, stage = prepared.text, f"pretrain-{name}"
+    text, stage = prepared.text, f"pretrain.{name}"
     pretrained = stages.once(stage, lambda: pretrain(settings, name, text, prepared.plan, stages))
     export(settings, name, text, pretrained, directory.path / MODELS)
     encoders = encoders_of_shape(settings, settings.every_shape[name], text, pretrained)
@@ -113,14 +113,14 @@ def transfer(settings: Settings, name: str, encoders: Encoders, prepared: Prepar
     left: dict[str, Arrays] = {}
     tuning = Tuning(settings, name, encoders, prepared.plan.mesh, stages)
     for task in prepared.tasks:
-        stage = f"rates-{name}-{task.name}"
+        stage = f"rates.{name}.{task.name}"
         left[stage] = rates = stages.once(stage, functools.partial(tuning.rates, task))
-        stage = f"scores-{name}-{task.name}"
+        stage = f"scores.{name}.{task.name}"
         left[stage] = stages.once(stage, functools.partial(tuning.scores, task, rates["rate"], stage))
         if task.name == settings.drop_task:
             left |= tuning.dropped(task, rates["rate"])
             left |= tuning.mixed(task) if settings.layer_mix else {}
-    stage = f"probes-{name}"
+    stage = f"probes.{name}"
     left[stage] = stages.once(stage, lambda: probe(encoders, prepared.probes, prepared.plan.mesh))
     return left
 
@@ -129,7 +129,7 @@ def metrics_of(settings: Settings, left: Mapping[str, Arrays]) -> dict[str, np.n
     """Return the records of pre-training as the arrays of metrics.npz: `[shape, seed, record]`."""
     shapes = list(settings.every_shape)
     arrays = {"shapes": np.array(shapes, dtype=str), "seeds": np.array(settings.seed_list)}
-    each = [left[f"pretrain-{name}"] for name in shapes]
+    each = [left[f"pretrain.{name}"] for name in shapes]
     for field in each[0] if each else ():
         arrays[field] = each[0][field] if field.endswith("step") else np.stack([of_shape[field] for of_shape in each])
     return arrays

@@ -20,7 +20,7 @@ def collect(shapes: list[str], tasks: list[str], stages: Mapping[str, Arrays], s
     for stage, arrays in stages.items():
         if "record_finite" in arrays:
             lasted = arrays["record_finite"].all(axis=-1)
-        elif "finite" in arrays:
+        elif "finite" in arrays and not stage.startswith("mix."):
             lasted = arrays["finite"].all(axis=(0, 2))
         else:
             continue
@@ -44,13 +44,13 @@ def collect(shapes: list[str], tasks: list[str], stages: Mapping[str, Arrays], s
 
 
 def _of_shape(body: dict[str, Any], shape: str, tasks: list[str], stages: Mapping[str, Arrays], finite: np.ndarray) -> None:
-    if f"pretrain-{shape}" in stages:
-        pretrained = stages[f"pretrain-{shape}"]
+    if f"pretrain.{shape}" in stages:
+        pretrained = stages[f"pretrain.{shape}"]
         body["pretraining"][shape] = {
             measure: pretrained[f"validation_{measure}"][finite, -1].tolist() for measure in ("loss", "accuracy")
         }
     for task in tasks:
-        rates = stages[f"rates-{shape}-{task}"]
+        rates = stages[f"rates.{shape}.{task}"]
         body["rates"][task][shape] = {
             start: {
                 "chosen": float(rates["rate"][place]),
@@ -60,13 +60,13 @@ def _of_shape(body: dict[str, Any], shape: str, tasks: list[str], stages: Mappin
             }
             for place, start in enumerate(_starts(rates["rate"]))
         }
-        body["scores"][task][shape] = _scores(stages[f"scores-{shape}-{task}"], finite)
-    numbers = sorted(int(name.rsplit("-", 1)[1]) for name in stages if name.startswith(f"dropped-{shape}-"))
-    body["dropped"][shape] = {str(number): _scores(stages[f"dropped-{shape}-{number}"], finite) for number in numbers}
-    if f"mix-{shape}" in stages:
-        mix = stages[f"mix-{shape}"]
+        body["scores"][task][shape] = _scores(stages[f"scores.{shape}.{task}"], finite)
+    numbers = sorted(int(name.rsplit(".", 1)[1]) for name in stages if name.startswith(f"dropped.{shape}."))
+    body["dropped"][shape] = {str(number): _scores(stages[f"dropped.{shape}.{number}"], finite) for number in numbers}
+    if f"mix.{shape}" in stages:
+        mix = stages[f"mix.{shape}"]
         body["layer_mix"][shape] = _scores(mix, finite) | {"weights": _softmax(mix["mix"])[0].mean(0).tolist()}
-    probes = stages[f"probes-{shape}"]
+    probes = stages[f"probes.{shape}"]
     for fitted in ("all", "held_out"):
         if f"retrieval_{fitted}" in probes:
             by_start = probes[f"retrieval_{fitted}"]

@@ -1,17 +1,19 @@
 """The tasks of a run as rows of tokens, and the files that its probes read."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Integer
+from jaxtyping import Bool, Integer
 
 from tiejax.geometry.word_similarity import WordPairs
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.embedding_coupling.settings import Settings
 from tiejax.studies.embedding_coupling.text import Text
 from tiejax.text import cipher
+from tiejax.text.tokenizer import Vocabulary
 from tiejax.transfer.batches import TaskFeed, TaskRows, all_rows, rows_of_batch
 from tiejax.transfer.encoding import NOTHING, Encoded, encode, encode_texts
 from tiejax.transfer.errors import TaskError
@@ -19,6 +21,7 @@ from tiejax.transfer.read import read_sentences
 from tiejax.transfer.tasks import SPLITS, Kind, Task, TaskFiles, load_task
 
 ROWS_AT_ONCE = 16
+FEWEST_PAIRS = 4  # of parallel sentences: two to fit the difference on, two to find
 LEAST_OCCURRENCES = 50  # of a word, in the text of training, for its vector to mean something
 
 
@@ -86,6 +89,8 @@ def _read_parallel(files: Sequence[str]) -> list[list[str]]:
             sides.append(read_sentences(file))
         except TaskError as error:
             raise TaskError(f"parallel {error}") from None
+    if sides and len(sides[0]) < FEWEST_PAIRS:
+        raise TaskError(f"parallel {files[0]}: needs {FEWEST_PAIRS} sentences at least, got {len(sides[0])}")
     if len(sides) == 2 and len(sides[0]) != len(sides[1]):
         numbers = " and ".join(f"{file} has {len(side)}" for file, side in zip(files, sides, strict=True))
         raise TaskError(f"parallel: needs as many sentences on both sides, but {numbers}")
@@ -104,6 +109,8 @@ def _read_pairs(file: str) -> list[tuple[str, str, float]]:
         parts = line.split()
         try:
             rows.append((parts[0], parts[1], float(parts[2])))
+            if not math.isfinite(rows[-1][2]):
+                raise ValueError
         except (IndexError, ValueError):
             raise TaskError(f"similarity {file}: line {number} must be two words and a number") from None
     return rows
@@ -183,9 +190,10 @@ def _word_pairs(settings: Settings, text: Text, rows: Sequence[tuple[str, str, f
     pieces = {word: text.tokenizer.encode(word, add_special_tokens=False).ids for word in words}
     # A checkpoint's own text is not known: all words are taken that it can spell.
     known = not len(text.train.ids)
+    within = within_words(text.vocabulary)
 
     def counts(pieces: list[int]) -> bool:
-        return bool(pieces) and (known or occurrences(text.train.ids, pieces) >= LEAST_OCCURRENCES)
+        return bool(pieces) and (known or occurrences(text.train.ids, pieces, within) >= LEAST_OCCURRENCES)
 
     often = {word for word in words if counts(pieces[word])}
     kept = [row for row in rows if row[0] in often and row[1] in often]
@@ -199,11 +207,20 @@ def _word_pairs(settings: Settings, text: Text, rows: Sequence[tuple[str, str, f
     )
 
 
-def occurrences(ids: Integer[np.ndarray, "tokens"], pieces: list[int]) -> int:
-    """Return how often these tokens come one after the other."""
-    if not pieces or len(pieces) > len(ids):
-        return 0
-    found = np.ones(len(ids) - len(pieces) + 1, bool)
+def within_words(vocabulary: Vocabulary) -> Bool[np.ndarray, "vocabulary"]:
+    """Say of every token whether it goes on with the word before it."""
+
+    def goes_on(token: str) -> bool:
+        begins = token.startswith(vocabulary.space) if vocabulary.space else not token.startswith("##")
+        return not begins and token.removeprefix("##")[:1].isalnum()
+
+    return np.array([goes_on(token) for token in vocabulary.tokens])
+
+
+def occurrences(ids: Integer[np.ndarray, "tokens"], pieces: list[int], within: Bool[np.ndarray, "vocabulary"]) -> int:
+    """Return how often these tokens come one after the other, and no token that goes on with their word behind them."""
+    places = len(ids) - len(pieces)  # there is [SEP] behind every word
+    found = np.ones(max(places, 0), bool)
     for place, piece in enumerate(pieces):
-        found &= ids[place : len(ids) - len(pieces) + 1 + place] == piece
-    return int(found.sum())
+        found &= ids[place : places + place] == piece
+    return int((found & ~within[ids[len(pieces) :]]).sum()) if pieces and places > 0 else 0

@@ -57,7 +57,7 @@ class Tuning(NamedTuple):
         starts = len(self.encoders.by_start)
         rates = np.tile(np.repeat(tried, starts), (len(places), 1))
         members = Members(places, [UNREPORTED + place for place in places], rates)
-        tuned = self._tune(f"rates-{self.name}-{task.name}", self.encoders, task, task.kind, members, ["development"])
+        tuned = self._tune(f"rates.{self.name}.{task.name}", self.encoders, task, task.kind, members, ["development"])
         by_arm = accuracy(tuned.confusions["development"]).T
         development = by_arm.reshape(len(tried), starts, len(places))
         best = np.argmax(development.mean(-1), axis=0)
@@ -90,14 +90,14 @@ class Tuning(NamedTuple):
         """Fine-tune pre-trained encoders without 1, 2, ... top layers; return what each stage leaves. rates: by start."""
         left, pretrained = {}, self.encoders.only(PRETRAINED)
         for number in range(1, self.encoders.model.encoder.layers):
-            stage = f"dropped-{self.name}-{number}"
+            stage = f"dropped.{self.name}.{number}"
             work = functools.partial(self.scores, task, rates[:1], stage, pretrained.without(number))
             left[stage] = self.stages.once(stage, work)
         return left
 
     def mixed(self, task: TaskData) -> dict[str, Arrays]:
         """Train a linear probe on a learnt mix of the frozen layers, at the largest rate; return what its stage leaves."""
-        stage, largest = f"mix-{self.name}", np.full(len(self.encoders.by_start), max(self.settings.fine_tuning_rates))
+        stage, largest = f"mix.{self.name}", np.full(len(self.encoders.by_start), max(self.settings.fine_tuning_rates))
         return {stage: self.stages.once(stage, lambda: self.scores(task, largest, stage, kind="layer_mix"))}
 
     def _tune(
@@ -105,9 +105,8 @@ class Tuning(NamedTuple):
     ) -> Tuned:
         """Fine-tune members and read these splits, together."""
         settings = self.settings
-        objective = fine_tuning.Objective(
-            encoders.model, kind, len(task.labels), settings.fine_tuning_dropout, settings.pooling
-        )
+        pooling = settings.pooling if task.kind == "classification" else "first"
+        objective = fine_tuning.Objective(encoders.model, kind, len(task.labels), settings.fine_tuning_dropout, pooling)
         recipe = fine_tuning.Recipe(settings.fine_tuning_epochs, settings.weight_decay, WARM_UP, settings.eps, settings.clip)
         seeds = [settings.seed_list[place] for place in members.places]
         # The arms are all starts at the first rate, then all at the second.
