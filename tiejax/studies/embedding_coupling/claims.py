@@ -5,7 +5,8 @@ are found by their widths, not by their names.
 Source: Chung et al., ICLR 2021; the numbers of the findings are those of the specification of the study.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,148 +79,28 @@ def base_of(body: Mapping[str, Any], roles: Roles) -> str:
     return roles.coupled or str(next(iter(first_task)))
 
 
-def claims(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[Claim]:
-    """Return the claims that a run of these shapes can be asked; body: as `summary.collect` gives it."""
-    roles = roles_of(shapes)
-    rows = [*_on_scores(body, roles), *_on_layers(body, roles), *_on_tables(body, roles)]
-    return [row for row in rows if row is not None]
+# What is measured of an encoder: (body, its name) -> one number a seed, None where it was not measured.
+Measure = Callable[[Mapping[str, Any], str], np.ndarray | None]
 
 
-def _on_scores(body: Mapping[str, Any], roles: Roles) -> list[Claim | None]:
-    """Findings 1 to 5 and 9, and the control."""
-
-    def scores(name: str) -> np.ndarray:
-        return score(body, name)
-
-    def compare(id: str, first: str | None, second: str | None, words: str, margin: float | None = None) -> Claim | None:
-        if first is None or second is None:
-            return None
-        statistic = f"score of {first} - score of {second}"
-        return Claim(id, words, statistic, scores(first) - scores(second), 0 if margin else 1, margin=margin)
-
-    masked, mixed = None, None
-    if roles.narrow and roles.wide and roles.wide in body["pretraining"]:
-        gain = np.subtract(*(body["pretraining"][name]["accuracy"] for name in (roles.wide, roles.narrow)))
-        masked = Claim(
-            "output-width/masked-accuracy",
-            "Masked tokens are predicted better with a larger output embedding (finding 3).",
-            f"validation accuracy of {roles.wide} - of {roles.narrow}",
-            gain,
-            1,
-        )
-        if roles.wide in body["layer_mix"]:
-            of_mix = [body["layer_mix"][name]["pretrained"]["test_accuracy"] for name in (roles.wide, roles.narrow)]
-            mixed = Claim(
-                "layer-mix/output-width",
-                "A probe on a mix of the frozen layers is better with a larger output embedding (finding 9).",
-                f"accuracy of the probe of {roles.wide} - of {roles.narrow}",
-                np.subtract(*of_mix),
-                1,
-            )
-    base = base_of(body, roles)
-    gained = Claim(
-        "pretraining/score",
-        "Pre-training helps: without this nothing below could show (control).",
-        f"score of {base} - score of its control without pre-training",
-        scores(base) - score(body, base, "control"),
-        1,
-    )
-    return [
-        gained,
-        compare(
-            "decoupling/score",
-            roles.decoupled,
-            roles.coupled,
-            "Decoupling tables of equal width changes the score by less than one point (finding 1).",
-            POINT,
-        ),
-        compare(
-            "large-output/score",
-            roles.middle,
-            roles.big_in,
-            "A small input with a large output embedding is within one point of a large input with a small output embedding, "
-            "which has more fine-tuning parameters (finding 2).",
-            POINT,
-        ),
-        compare(
-            "output-width/score",
-            roles.wide,
-            roles.narrow,
-            "The score rises with the width of the output embedding, although it is discarded (finding 3).",
-        ),
-        masked,
-        compare(
-            "extra-layers/score",
-            roles.wide,
-            roles.dropped,
-            "A larger output embedding is a better use of pre-training parameters than layers that are dropped (finding 4).",
-        ),
-        compare(
-            "reinvest/deeper-wider",
-            roles.deeper,
-            roles.wider,
-            "Saved parameters are better spent on layers than on width (finding 5).",
-        ),
-        compare(
-            "reinvest/wider-none",
-            roles.wider,
-            roles.middle,
-            "Saved parameters spent on width are better than unspent (finding 5).",
-        ),
-        compare(
-            "reinvest/deeper-coupled",
-            roles.deeper,
-            roles.coupled,
-            "With as many fine-tuning parameters, more layers are better than a coupled table (finding 5).",
-        ),
-        mixed,
-    ]
+def score_in_cipher(body: Mapping[str, Any], name: str, start: str) -> np.ndarray | None:
+    """Return the score in the second language."""
+    measured = all("test_cipher_accuracy" in of_shape[name][start] for of_shape in body["scores"].values())
+    return score(body, name, start, "test_cipher_accuracy") if measured else None
 
 
-def _on_layers(body: Mapping[str, Any], roles: Roles) -> list[Claim | None]:
-    """Findings 6 and 7, and zero-shot transfer to the cipher."""
-    rows: list[Claim | None] = []
-    if roles.narrow and roles.wide:
-        costs = [_cost_of_dropping(body, name) for name in (roles.wide, roles.narrow)]
-        if costs[0] is not None and costs[1] is not None:
-            rows.append(
-                Claim(
-                    "dropping/output-width",
-                    "Dropping top layers before fine-tuning costs more with a large output embedding (finding 6).",
-                    f"cost of dropping, averaged over the numbers of layers, of {roles.wide} - of {roles.narrow}",
-                    costs[0] - costs[1],
-                    1,
-                )
-            )
-        if roles.wide in body["retrieval"]:
-            last = [np.array(body["retrieval"][name]["held_out"]["pretrained"])[:, -1] for name in (roles.wide, roles.narrow)]
-            rows.append(
-                Claim(
-                    "retrieval/last-layer",
-                    "After the last layer, a sentence finds its translation more often with a large output embedding (finding "
-                    "7).",
-                    f"accuracy of retrieval after the last layer, {roles.wide} - {roles.narrow}",
-                    last[0] - last[1],
-                    1,
-                )
-            )
-    base = base_of(body, roles)
-    if all("test_cipher_accuracy" in of_shape[base]["pretrained"] for of_shape in body["scores"].values()):
-        by_start = [score(body, base, start, "test_cipher_accuracy") for start in ("pretrained", "control")]
-        rows.append(
-            Claim(
-                "zero-shot/pretraining",
-                "What is fine-tuned in one language is known in its cipher, of which no label was seen (ours).",
-                f"score in the cipher of {base} - of its control",
-                by_start[0] - by_start[1],
-                1,
-            )
-        )
-    return rows
+def masked_accuracy(body: Mapping[str, Any], name: str) -> np.ndarray | None:
+    """Return the accuracy at masked tokens of validation."""
+    return np.asarray(body["pretraining"][name]["accuracy"]) if name in body["pretraining"] else None
 
 
-def _cost_of_dropping(body: Mapping[str, Any], name: str) -> np.ndarray | None:
-    """Return what a shape loses by dropping layers, averaged over all numbers of layers; None if none were dropped."""
+def probe_accuracy(body: Mapping[str, Any], name: str) -> np.ndarray | None:
+    """Return the accuracy on test of the probe on a mix of layers."""
+    return np.asarray(body["layer_mix"][name]["pretrained"]["test_accuracy"]) if name in body["layer_mix"] else None
+
+
+def cost_of_dropping(body: Mapping[str, Any], name: str) -> np.ndarray | None:
+    """Return what dropping top layers loses, averaged over all numbers of layers."""
     dropped = body["dropped"].get(name)
     if not dropped:
         return None
@@ -228,34 +109,171 @@ def _cost_of_dropping(body: Mapping[str, Any], name: str) -> np.ndarray | None:
     return np.asarray(whole - np.mean(kept, axis=0))
 
 
-def _on_tables(body: Mapping[str, Any], roles: Roles) -> list[Claim | None]:
-    """Finding 8: word similarity."""
-    found = body["similarity"]
-    rows: list[Claim | None] = []
+def last_retrieval(body: Mapping[str, Any], name: str) -> np.ndarray | None:
+    """Return the accuracy of retrieval after the last layer, its difference fitted on other pairs."""
+    found = body["retrieval"].get(name)
+    return None if found is None else np.asarray(found["held_out"]["pretrained"])[:, -1]
 
-    def compare(id: str, first: tuple[str, str], second: tuple[str, str], words: str, margin: float | None = None) -> None:
-        values = [np.asarray(found[name][table]) for name, table in (first, second)]
-        statistic = f"correlation of {first[0]}'s {first[1]} - of {second[0]}'s {second[1]} embedding"
-        rows.append(Claim(id, words, statistic, values[0] - values[1], 0 if margin else 1, margin=margin))
 
-    if roles.middle in found and roles.coupled in found:
-        assert roles.middle is not None
-        assert roles.coupled is not None
-        compare(
-            "similarity/input-as-coupled", (roles.middle, "input"), (roles.coupled, "input"),
-            "Word similarity of the input embedding is within .03 of the coupled one's (finding 8).", CORRELATION,
-        )  # fmt: skip
-    if roles.middle in found:
-        assert roles.middle is not None
-        compare(
-            "similarity/input-output", (roles.middle, "input"), (roles.middle, "output"),
-            "Word similarity is higher in the input than in the output embedding (finding 8).",
-        )  # fmt: skip
-    if roles.wide in found and roles.narrow in found:
-        assert roles.wide is not None
-        assert roles.narrow is not None
-        compare(
-            "similarity/output-width", (roles.narrow, "output"), (roles.wide, "output"),
-            "Word similarity of the output embedding falls as it widens (finding 8).",
-        )  # fmt: skip
-    return rows
+def similarity_of(body: Mapping[str, Any], name: str, table: str) -> np.ndarray | None:
+    """Return the correlation of a table with human judgements."""
+    found = body["similarity"].get(name, {})
+    return np.asarray(found[table]) if table in found else None
+
+
+SCORE, CONTROL = "score", "score of the control"
+CIPHER, CONTROL_IN_CIPHER = "score in the cipher", "score in the cipher of the control"
+MASKED, PROBE = "validation accuracy", "accuracy of the probe"
+COST, RETRIEVAL = "cost of dropping, averaged over the numbers of layers,", "accuracy of retrieval after the last layer"
+INPUT, OUTPUT = "correlation of the input embedding", "correlation of the output embedding"
+MEASURES: dict[str, Measure] = {
+    SCORE: score,
+    CONTROL: functools.partial(score, start="control"),
+    CIPHER: functools.partial(score_in_cipher, start="pretrained"),
+    CONTROL_IN_CIPHER: functools.partial(score_in_cipher, start="control"),
+    MASKED: masked_accuracy,
+    PROBE: probe_accuracy,
+    COST: cost_of_dropping,
+    RETRIEVAL: last_retrieval,
+    INPUT: functools.partial(similarity_of, table="input"),
+    OUTPUT: functools.partial(similarity_of, table="output"),
+}
+
+
+class Comparison(NamedTuple):
+    """A claim that one measure of one part is larger than another, or within a margin of it.
+
+    first, second: part (a field of `Roles`, or `base`, the one of `base_of`) and measure.
+    """
+
+    id: str
+    statement: str
+    first: tuple[str, str]
+    second: tuple[str, str]
+    margin: float | None = None
+
+
+COMPARISONS = (
+    Comparison(
+        "pretraining/score",
+        "Pre-training helps: without this nothing below could show (control).",
+        ("base", SCORE),
+        ("base", CONTROL),
+    ),
+    Comparison(
+        "decoupling/score",
+        "Decoupling tables of equal width changes the score by less than one point (finding 1).",
+        ("decoupled", SCORE),
+        ("coupled", SCORE),
+        POINT,
+    ),
+    Comparison(
+        "large-output/score",
+        "A small input with a large output embedding is within one point of a large input with a small output embedding, "
+        "which has more fine-tuning parameters (finding 2).",
+        ("middle", SCORE),
+        ("big_in", SCORE),
+        POINT,
+    ),
+    Comparison(
+        "output-width/score",
+        "The score rises with the width of the output embedding, although it is discarded (finding 3).",
+        ("wide", SCORE),
+        ("narrow", SCORE),
+    ),
+    Comparison(
+        "output-width/masked-accuracy",
+        "Masked tokens are predicted better with a larger output embedding (finding 3).",
+        ("wide", MASKED),
+        ("narrow", MASKED),
+    ),
+    Comparison(
+        "extra-layers/score",
+        "A larger output embedding is a better use of pre-training parameters than layers that are dropped (finding 4).",
+        ("wide", SCORE),
+        ("dropped", SCORE),
+    ),
+    Comparison(
+        "reinvest/deeper-wider",
+        "Saved parameters are better spent on layers than on width (finding 5).",
+        ("deeper", SCORE),
+        ("wider", SCORE),
+    ),
+    Comparison(
+        "reinvest/wider-none",
+        "Saved parameters spent on width are better than unspent (finding 5).",
+        ("wider", SCORE),
+        ("middle", SCORE),
+    ),
+    Comparison(
+        "reinvest/deeper-coupled",
+        "With as many fine-tuning parameters, more layers are better than a coupled table (finding 5).",
+        ("deeper", SCORE),
+        ("coupled", SCORE),
+    ),
+    Comparison(
+        "layer-mix/output-width",
+        "A probe on a mix of the frozen layers is better with a larger output embedding (finding 9).",
+        ("wide", PROBE),
+        ("narrow", PROBE),
+    ),
+    Comparison(
+        "dropping/output-width",
+        "Dropping top layers before fine-tuning costs more with a large output embedding (finding 6).",
+        ("wide", COST),
+        ("narrow", COST),
+    ),
+    Comparison(
+        "retrieval/last-layer",
+        "After the last layer, a sentence finds its translation more often with a large output embedding (finding 7).",
+        ("wide", RETRIEVAL),
+        ("narrow", RETRIEVAL),
+    ),
+    Comparison(
+        "zero-shot/pretraining",
+        "What is fine-tuned in one language is known in its cipher, of which no label was seen (ours).",
+        ("base", CIPHER),
+        ("base", CONTROL_IN_CIPHER),
+    ),
+    Comparison(
+        "similarity/input-as-coupled",
+        "Word similarity of the input embedding is within .03 of the coupled one's (finding 8).",
+        ("middle", INPUT),
+        ("coupled", INPUT),
+        CORRELATION,
+    ),
+    Comparison(
+        "similarity/input-output",
+        "Word similarity is higher in the input than in the output embedding (finding 8).",
+        ("middle", INPUT),
+        ("middle", OUTPUT),
+    ),
+    Comparison(
+        "similarity/output-width",
+        "Word similarity of the output embedding falls as it widens (finding 8).",
+        ("narrow", OUTPUT),
+        ("wide", OUTPUT),
+    ),
+)
+
+
+def claims(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[Claim]:
+    """Return the claims that a run of these shapes can be asked; body: as `summary.collect` gives it."""
+    roles = roles_of(shapes)
+    parts = {**roles._asdict(), "base": base_of(body, roles)}
+    rows = [_claim(comparison, body, parts) for comparison in COMPARISONS]
+    return [row for row in rows if row is not None]
+
+
+def _claim(comparison: Comparison, body: Mapping[str, Any], parts: Mapping[str, str | None]) -> Claim | None:
+    """Return a comparison as a claim, None where a shape or a measure of it is not there."""
+    sides, words = [], []
+    for part, measure in (comparison.first, comparison.second):
+        name = parts[part]
+        values = None if name is None else MEASURES[measure](body, name)
+        if values is None:
+            return None
+        sides.append(values)
+        words.append(f"{measure} of {name}")
+    sign = 0 if comparison.margin else 1
+    return Claim(comparison.id, comparison.statement, " - ".join(words), sides[0] - sides[1], sign, margin=comparison.margin)
