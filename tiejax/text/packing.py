@@ -139,20 +139,36 @@ class Stream:
 
     def _gather(self, sentences: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Copy sentences, `counts` of them to a row, with one gather."""
-        lengths = self._lengths[sentences]
-        ends = np.cumsum(lengths)
-        within = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
-        # Where each sentence begins in the rows: behind those before it in its own row.
-        row = np.repeat(np.arange(len(counts)), counts)
-        first_of_row = np.repeat(np.cumsum(counts) - counts, counts)
-        before = (ends - lengths) - (ends - lengths)[first_of_row]
-        target = np.repeat(row * self.row_length + before, lengths) + within
+        laid = lay_out(self.offsets, sentences, counts, self.row_length)
         tokens = np.full(len(counts) * self.row_length, self.padding, self.ids.dtype)
         segments = np.zeros(len(counts) * self.row_length, np.uint16)
-        tokens[target] = self.ids[np.repeat(self.offsets[sentences], lengths) + within]
-        segments[target] = np.repeat(np.arange(len(sentences)) - first_of_row + 1, lengths)
+        tokens[laid.target], segments[laid.target] = self.ids[laid.source], laid.segment
         shape = len(counts), self.row_length
         return tokens.reshape(shape), segments.reshape(shape)
+
+
+class Laid(NamedTuple):
+    """Sentences laid out in rows, token by token: its place in the text and in the flattened rows, and its segment, from 1."""
+
+    source: Int64[np.ndarray, "tokens"]
+    target: Int64[np.ndarray, "tokens"]
+    segment: Int64[np.ndarray, "tokens"]
+
+
+def lay_out(offsets: np.ndarray, sentences: np.ndarray, counts: np.ndarray, row_length: int) -> Laid:
+    """Return where every token of these sentences lies in rows, `counts` of them to a row; offsets: where each begins."""
+    lengths = np.diff(offsets)[sentences]
+    ends = np.cumsum(lengths)
+    within = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
+    # Where each sentence begins in the rows: behind those before it in its own row.
+    row = np.repeat(np.arange(len(counts)), counts)
+    first_of_row = np.repeat(np.cumsum(counts) - counts, counts)
+    before = (ends - lengths) - (ends - lengths)[first_of_row]
+    return Laid(
+        np.repeat(offsets[sentences], lengths) + within,
+        np.repeat(row * row_length + before, lengths) + within,
+        np.repeat(np.arange(len(sentences)) - first_of_row + 1, lengths),
+    )
 
 
 def part_of(rows: int, own: range, parts: int) -> np.ndarray:

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import grain
 import numpy as np
-from jaxtyping import Int
 
-from tiejax.text.packing import Packing, pack
+from tiejax.text.packing import Packing, lay_out, one_a_row, pack
 from tiejax.transfer.encoding import NOTHING, Encoded
 
 ROWS_TRIED, ROWS_SPARE = 1000, 2
@@ -28,24 +27,26 @@ class TaskRows(NamedTuple):
 
 def packed_rows(data: Encoded, packing: Packing, rows: int, row_length: int, padding: int) -> TaskRows:
     """Return the first `rows` rows of a packing, empty ones where it has fewer."""
-    tokens = np.full((rows, row_length), padding, np.int32)
-    segments, label = np.zeros_like(tokens), np.full_like(tokens, NOTHING)
-    for row in range(min(rows, len(packing.starts) - 1)):
-        at = 0
-        for number, sentence in enumerate(packing.order[packing.starts[row] : packing.starts[row + 1]].tolist(), 1):
-            here = slice(int(data.offsets[sentence]), int(data.offsets[sentence + 1]))
-            there = slice(at, at + here.stop - here.start)
-            tokens[row, there], segments[row, there], label[row, there] = data.ids[here], number, data.label[here]
-            at = there.stop
-    return TaskRows(tokens, segments, label)
+    starts = packing.starts[: rows + 1]
+    laid = lay_out(data.offsets, packing.order[: starts[-1]], np.diff(starts), row_length)
+
+    def filled(empty: int, values: np.ndarray) -> np.ndarray:
+        leaf = np.full(rows * row_length, empty, np.int32)
+        leaf[laid.target] = values
+        return leaf.reshape(rows, row_length)
+
+    return TaskRows(filled(padding, data.ids[laid.source]), filled(0, laid.segment), filled(NOTHING, data.label[laid.source]))
 
 
-def all_rows(data: Encoded, row_length: int, padding: int, rows_at_once: int) -> TaskRows:
-    """Return every sentence once, `[batches, rows_at_once, length]`; the last rows are empty if need be."""
-    packing = pack(data.lengths, np.arange(len(data.lengths)), row_length, np.random.default_rng(0))
+def all_rows(data: Encoded, row_length: int, padding: int, rows_at_once: int, packed: bool = True) -> TaskRows:
+    """Return every sentence once, `[batches, rows_at_once, length]`; the last rows are empty if need be.
+
+    packed: sentences share rows; otherwise each has one of its own, in their order.
+    """
+    order = np.arange(len(data.lengths))
+    packing = pack(data.lengths, order, row_length, np.random.default_rng(0)) if packed else one_a_row(order)
     rows = len(packing.starts) - 1
-    padded = rows + -rows % rows_at_once
-    every = packed_rows(data, packing, padded, row_length, padding)
+    every = packed_rows(data, packing, rows + -rows % rows_at_once, row_length, padding)
     return TaskRows(*(leaf.reshape(-1, rows_at_once, row_length) for leaf in every))
 
 
@@ -125,8 +126,3 @@ class _TaskWindows:
         }
         by_seed = [TaskRows(*(np.stack(leaf) for leaf in zip(*of_name[name], strict=True))) for name in self.seeds]
         return TaskRows(*(np.stack(leaf) for leaf in zip(*by_seed, strict=True)))
-
-
-def asked(rows: TaskRows) -> Int[np.ndarray, "asked"]:
-    """Return the labels that rows ask for, in their order."""
-    return np.asarray(rows.label[rows.label != NOTHING])

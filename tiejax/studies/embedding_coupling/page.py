@@ -146,8 +146,7 @@ def _pretraining_words(results: Mapping[str, Any], settings: Mapping[str, Any]) 
         "corpus": ", ".join(map(str, settings["corpus"] or settings["languages"] or ["the prose that CPython carries"])),
         "tokens": f"{results['data'].get('vocabulary', 0):,} different ones, in rows of {settings['max_length']}",
         "pre-training": f"{results['steps']:,} steps of {settings['batch_rows']} rows, the same for all shapes and seeds; "
-        "AdamW, "
-        f"largest rate {settings['learning_rate']:g} after {settings['warm_up']} steps, then linear to 0; weight decay "
+        f"AdamW, largest rate {settings['learning_rate']:g} after {settings['warm_up']} steps, then linear to 0; weight decay "
         f"{settings['weight_decay']:g}, clipped at {settings['clip']:g}; no dropout",
         "unigram entropy": f"{results['unigram_entropy']:.3f} nats",
         "gate": _gate(results.get("gate")),
@@ -159,8 +158,7 @@ def _gate(gate: Mapping[str, Any] | None) -> str:
         return ""
     return (
         f"{'passed' if gate['passed'] else 'not passed'}: {gate['baseline']} ends {gate['nats_below_unigram']:.2f} nats below "
-        "the "
-        f"unigram entropy (asked for: .3) and gains {gate['development_gain']:.4f} on development over its control"
+        f"the unigram entropy (asked for: .3) and gains {gate['development_gain']:.4f} on development over its control"
     )
 
 

@@ -56,11 +56,12 @@ def mean_states(model: LanguageModel, params: PyTree, rows: TaskRows) -> Float[A
 def retrieval(encoders: Encoders, parallel: ParallelRows, mesh: int) -> Arrays:
     """Return the accuracy of retrieval by layer, `[start, seed, layer]`, with the mean difference fitted both ways."""
     seeds = len(jax.tree.leaves(next(iter(encoders.by_start.values())))[0])
-    members, sides = encoders.stacked(range(seeds)), []
-    for rows in (parallel.source, parallel.target):
-        means = map_members(lambda params, rows: mean_states(encoders.model, params, rows), members, rows, mesh)
-        by_layer = np.moveaxis(means, 3, 2)  # [seed, start, layers + 1, batches, rows, width]
-        sides.append(by_layer.reshape(*by_layer.shape[:3], -1, by_layer.shape[-1])[..., : parallel.number, :])
+    both = jax.tree.map(lambda *leaves: np.concatenate(leaves), parallel.source, parallel.target)
+    members = encoders.stacked(range(seeds))
+    means = map_members(lambda params, rows: mean_states(encoders.model, params, rows), members, both, mesh)
+    by_layer = np.moveaxis(means, 3, 2)  # [seed, start, layers + 1, batches, rows, width]
+    halves = np.split(by_layer, 2, axis=3)
+    sides = [half.reshape(*half.shape[:3], -1, half.shape[-1])[..., : parallel.number, :] for half in halves]
     arrays = {}
     for fitted in FITTED:
         found = [by_start_and_layer(source, target, fitted) for source, target in zip(*sides, strict=True)]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import scipy.special
 
 from tiejax.studies.embedding_coupling.encoders import STARTS
 
@@ -65,7 +66,9 @@ def _of_shape(body: dict[str, Any], shape: str, tasks: list[str], stages: Mappin
     body["dropped"][shape] = {str(number): _scores(stages[f"dropped.{shape}.{number}"], finite) for number in numbers}
     if f"mix.{shape}" in stages:
         mix = stages[f"mix.{shape}"]
-        body["layer_mix"][shape] = _scores(mix, finite) | {"weights": _softmax(mix["mix"])[0].mean(0).tolist()}
+        body["layer_mix"][shape] = _scores(mix, finite) | {
+            "weights": scipy.special.softmax(mix["mix"], axis=-1)[0].mean(0).tolist()
+        }
     probes = stages[f"probes.{shape}"]
     for fitted in ("all", "held_out"):
         if f"retrieval_{fitted}" in probes:
@@ -92,11 +95,6 @@ def _scores(arrays: Arrays, finite: np.ndarray) -> dict[str, Any]:
         start: {name: arrays[name][place][finite].mean(-1).tolist() for name in measured}
         for place, start in enumerate(_starts(arrays[measured[0]]))
     }
-
-
-def _softmax(weights: np.ndarray) -> np.ndarray:
-    exponentials = np.exp(weights - weights.max(-1, keepdims=True))
-    return np.asarray(exponentials / exponentials.sum(-1, keepdims=True))
 
 
 def score(body: Mapping[str, Any], shape: str, start: str = "pretrained", measure: str = "test_accuracy") -> np.ndarray:

@@ -174,14 +174,8 @@ def probe_data(settings: Settings, text: Text, files: Files) -> ProbeData:
 
 def _one_a_row(settings: Settings, text: Text, sentences: list[str]) -> TaskRows:
     tokens, _ = encode_texts(text.tokenizer, text.vocabulary, sentences, settings.max_length)
-    lengths = np.diff(tokens.offsets)
-    rows = len(lengths) + -len(lengths) % ROWS_AT_ONCE
-    leaf = np.full((rows, settings.max_length), text.vocabulary.pad, np.int32)
-    segments = np.zeros_like(leaf)
-    for row, (start, length) in enumerate(zip(tokens.offsets.tolist(), lengths.tolist(), strict=False)):
-        leaf[row, :length], segments[row, :length] = tokens.ids[start : start + length], 1
-    shape = rows // ROWS_AT_ONCE, ROWS_AT_ONCE, settings.max_length
-    return TaskRows(leaf.reshape(shape), segments.reshape(shape), np.full(shape, NOTHING))
+    data = Encoded(tokens.ids, tokens.offsets, np.full(len(tokens.ids), NOTHING, np.int32), 0)
+    return all_rows(data, settings.max_length, text.vocabulary.pad, ROWS_AT_ONCE, packed=False)
 
 
 def _word_pairs(settings: Settings, text: Text, rows: Sequence[tuple[str, str, float]]) -> WordPairs:

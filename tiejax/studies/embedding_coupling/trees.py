@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
+import flax.traverse_util
 import numpy as np
 
 PyTree = Any
@@ -11,18 +11,11 @@ PyTree = Any
 
 def named(params: PyTree, prefix: str) -> dict[str, np.ndarray]:
     """Return the leaves of nested dictionaries by `prefix/path`; leaves that are None are left out."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return {f"{prefix}/{jax.tree_util.keystr(path, simple=True, separator='/')}": np.asarray(leaf) for path, leaf in leaves}
+    leaves = flax.traverse_util.flatten_dict({prefix: params}, sep="/")
+    return {name: np.asarray(leaf) for name, leaf in leaves.items() if leaf is not None}
 
 
 def unnamed(arrays: Mapping[str, np.ndarray], prefix: str) -> PyTree:
     """Return the nested dictionaries whose leaves are named `prefix/path`."""
-    tree: dict[str, Any] = {}
-    for name, leaf in arrays.items():
-        if name.startswith(f"{prefix}/"):
-            *path, last = name.split("/")[1:]
-            place = tree
-            for part in path:
-                place = place.setdefault(part, {})
-            place[last] = leaf
-    return tree
+    own = {name: leaf for name, leaf in arrays.items() if name.startswith(f"{prefix}/")}
+    return flax.traverse_util.unflatten_dict(own, sep="/")[prefix]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from tiejax import training
 from tiejax.runs.stages import Stages
 from tiejax.studies.embedding_coupling.encoders import PRETRAINED, Arrays, Encoders
 from tiejax.studies.embedding_coupling.settings import Settings
@@ -27,9 +28,10 @@ WARM_UP = 0.1  # share of the steps, as BERT's
 
 
 class Tuned(NamedTuple):
-    """Fine-tuned members: parameters `[seed, arm, ...]`, and confusion matrices `[seed, arm, label, label]` by split."""
+    """Fine-tuned members `[seed, arm]`: parameters, whether all of them are finite, and by split the confusion matrix."""
 
     params: PyTree
+    finite: np.ndarray
     confusions: dict[str, np.ndarray]
 
 
@@ -79,7 +81,7 @@ class Tuning(NamedTuple):
         def by_start(values: np.ndarray) -> np.ndarray:
             return np.moveaxis(values.reshape(len(seeds), runs, -1), 2, 0)
 
-        arrays = {"finite": by_start(finite_members(tuned.params))}
+        arrays = {"finite": by_start(tuned.finite)}
         for split, confusion in tuned.confusions.items():
             arrays |= {f"{split}_accuracy": by_start(accuracy(confusion)), f"{split}_macro_f1": by_start(macro_f1(confusion))}
         if kind == "layer_mix":
@@ -117,13 +119,8 @@ class Tuning(NamedTuple):
         )
         params = self.stages.train(stage, ensemble, seeds, members.runs).members.state.params
 
-        def confusions(params: PyTree, rows: Mapping[str, TaskRows]) -> dict[str, jax.Array]:
-            return {split: objective.confusion(params, of_split) for split, of_split in rows.items()}
+        def measure(params: PyTree, rows: Mapping[str, TaskRows]) -> tuple[jax.Array, dict[str, jax.Array]]:
+            confusions = {split: objective.confusion(params, of_split) for split, of_split in rows.items()}
+            return training.all_finite(params), confusions
 
-        return Tuned(params, map_members(confusions, params, {split: task.splits[split] for split in splits}, self.mesh))
-
-
-def finite_members(params: PyTree) -> np.ndarray:
-    """Say of every member `[seed, arm]` whether all its parameters are finite."""
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
-    return np.all([np.isfinite(leaf).all(axis=tuple(range(2, leaf.ndim))) for leaf in leaves], axis=0)
+        return Tuned(params, *map_members(measure, params, {split: task.splits[split] for split in splits}, self.mesh))
