@@ -7,6 +7,7 @@ import pytest
 from tiejax.bench import transfer
 from tiejax.bench.settings import TransferBench
 from tiejax.bench.transfer import Job
+from tiejax.runs import environment
 from tiejax.runs.console import Console
 
 
@@ -32,7 +33,7 @@ def test_rates_are_compared_turn_by_turn(tmp_path, monkeypatch, capsys):
 
 def test_each_form_has_devices_of_its_own(monkeypatch):
     monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
-    monkeypatch.setattr(transfer.environment, "cores", lambda: 4)
+    monkeypatch.setattr(environment, "cores", lambda: 4)
     assert transfer.environment_of("one")["JAX_NUM_CPU_DEVICES"] == "1"
     assert transfer.environment_of("ensemble")["JAX_NUM_CPU_DEVICES"] == "4"
 

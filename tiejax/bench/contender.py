@@ -6,7 +6,11 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from tiejax.runs import environment
+
+K = TypeVar("K")
 
 # How glibc hands out memory: what both sides of a comparison must have in common.
 ALLOCATOR = ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "LD_PRELOAD")
@@ -68,6 +72,28 @@ class Contender:
         for pipe in self._pipes:
             pipe.send(seconds)
         return sum(pipe.recv().rate for pipe in self._pipes)
+
+
+def take_turns(contenders: Mapping[K, Contender], repeats: int, seconds: float) -> dict[K, list[float]]:
+    """Return the rates of each contender, measured one after the other, contender after contender."""
+    rates: dict[K, list[float]] = {name: [] for name in contenders}
+    with contextlib.ExitStack() as stack:
+        for contender in contenders.values():
+            stack.enter_context(contender)
+        for _ in range(repeats):
+            for name, contender in contenders.items():
+                rates[name].append(contender.train(seconds))
+    return rates
+
+
+def devices_on_cpu(a_core: bool) -> dict[str, str]:
+    """Return the environment in which jax has a device a core, or one device over all cores."""
+    with changed({"JAX_PLATFORMS": "cpu"}):
+        if a_core:
+            environment.one_device_a_core()
+        else:
+            os.environ["JAX_NUM_CPU_DEVICES"] = "1"
+        return {name: os.environ[name] for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS") if name in os.environ}
 
 
 def serve(make: str, job: Any, pipe: Connection) -> None:

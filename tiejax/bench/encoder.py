@@ -3,23 +3,19 @@
 One model on all cores is compared with one model on all cores, and a model a core with as many processes of one thread.
 """
 
-import dataclasses
 import importlib.util
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tiejax import training
-from tiejax.bench.contender import HUGE_PAGES, Contender, Train, Work, allocator, changed
+from tiejax.bench.contender import HUGE_PAGES, Contender, Train, Work, allocator, devices_on_cpu, take_turns
 from tiejax.bench.settings import ENDLESS, EncoderBench
-from tiejax.bench.timing import TimedEnsemble, spread, write_results
+from tiejax.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_rows
 from tiejax.runs import environment
 from tiejax.runs.console import Console
@@ -91,24 +87,14 @@ def sides(console: Console) -> list[str]:
 
 def measure(settings: EncoderBench, entries: Sequence[Entry], jobs: Mapping[Entry, Sequence[Any]]) -> dict[Entry, list[float]]:
     """Return tokens per second of each entry, measured one after the other, entry after entry."""
-    rates: dict[Entry, list[float]] = {entry: [] for entry in entries}
-    with ExitStack() as stack:
-        contenders = {
-            entry: stack.enter_context(Contender(SIDES[entry.side][1], jobs[entry], environment_of(settings)))
-            for entry in entries
-        }
-        for _ in range(settings.repeats):
-            for entry, contender in contenders.items():
-                rates[entry].append(contender.train(settings.seconds))
-    return rates
+    contenders = {entry: Contender(SIDES[entry.side][1], jobs[entry], environment_of(settings)) for entry in entries}
+    return take_turns(contenders, settings.repeats, settings.seconds)
 
 
 def environment_of(settings: EncoderBench) -> dict[str, str]:
     """Return what the processes of all sides are told: the allocator, and, which only ours reads, a device a core."""
-    with changed({"JAX_PLATFORMS": "cpu"}):
-        environment.one_device_a_core()
-        ours = {name: os.environ[name] for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS") if name in os.environ}
-    return {**ours, "TOKENIZERS_PARALLELISM": "false", **(HUGE_PAGES if settings.huge_pages else {})}
+    allocated = HUGE_PAGES if settings.huge_pages else {}
+    return {**devices_on_cpu(a_core=True), "TOKENIZERS_PARALLELISM": "false", **allocated}
 
 
 def jobs_of(settings: EncoderBench, entry: Entry, text: Text, planned: StepPlan, tokenizer: Path) -> Sequence[Any]:
@@ -173,8 +159,7 @@ def train_ours(job: OurJob) -> Train:
 
 def ensemble_of(study: Settings, settings: EncoderBench, text: Text, planned: StepPlan) -> training.Ensemble:
     """Return the study's pre-training ensemble, which records nothing: only training is measured."""
-    nothing = training.Recorder(ENDLESS, lambda params, batch, seed_key, step: {"step_seen": jnp.asarray(step)})
-    return dataclasses.replace(build_ensemble(study, settings.shape, text, planned), recorders={"none": nothing})
+    return recording_nothing(build_ensemble(study, settings.shape, text, planned))
 
 
 def row_of(entry: Entry, rates: Sequence[float]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from tiejax import training
 from tiejax.bench.arithmetic import device_rates, text_flops
-from tiejax.bench.settings import ENDLESS, Form, TextBench
-from tiejax.bench.timing import TimedEnsemble, spread, write_results
+from tiejax.bench.settings import Form, TextBench
+from tiejax.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.runs.console import Console
 from tiejax.studies.text_mlm.ensemble import build_ensemble, build_model
@@ -72,9 +72,8 @@ def measure_form(settings: TextBench, form: Form, console: Console) -> dict[str,
 def ensemble_of(settings: Settings, text: Text, planned: StepPlan, form: Form) -> training.Ensemble:
     """Return the ensemble of the study in one form, recording nothing: only training is measured, and only its memory."""
     ensemble = build_ensemble(settings, text, planned)
-    nothing = training.Recorder(ENDLESS, lambda params, batch, seed_key, step: {"step_seen": jnp.asarray(step)})
     loss = everywhere(settings, text) if form == "published" else ensemble.loss
-    return dataclasses.replace(ensemble, loss=loss, recorders={"none": nothing})
+    return recording_nothing(dataclasses.replace(ensemble, loss=loss))
 
 
 def everywhere(settings: Settings, text: Text) -> Callable[..., Any]:

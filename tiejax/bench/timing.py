@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from tiejax.training import Ensemble, compile_ensemble
+from tiejax.bench.settings import ENDLESS
+from tiejax.training import Ensemble, Recorder, compile_ensemble
 
 
 class Timed(NamedTuple):
@@ -46,6 +48,12 @@ class TimedEnsemble:
             self._cursor, worked_s = until, worked_s + seconds
         jax.block_until_ready(self._placed)
         return Timed(time.perf_counter() - began, worked_s)
+
+
+def recording_nothing(ensemble: Ensemble) -> Ensemble:
+    """Return an ensemble that records next to nothing, and once: only its training is measured, and only its memory."""
+    nothing = Recorder(ENDLESS, lambda params, batch, seed_key, step: {"step_seen": jnp.asarray(step)})
+    return dataclasses.replace(ensemble, recorders={"none": nothing})
 
 
 def spread(measurements: Sequence[float]) -> dict[str, float]:

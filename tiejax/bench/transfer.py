@@ -4,10 +4,7 @@ Both are compiled once and for all; a user's own loop would compile every member
 own.
 """
 
-import dataclasses
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from typing import NamedTuple
 
 import jax
@@ -15,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax import training
-from tiejax.bench.contender import Contender, Train, Work, changed
+from tiejax.bench.contender import Contender, Train, Work, devices_on_cpu, take_turns
 from tiejax.bench.settings import ENDLESS, TransferBench
-from tiejax.bench.timing import TimedEnsemble, spread, write_results
+from tiejax.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
 from tiejax.models import bert
-from tiejax.runs import environment
 from tiejax.runs.console import Console
 from tiejax.studies.embedding_coupling.pretraining_ensemble import build_model
 from tiejax.studies.embedding_coupling.settings import Settings
@@ -56,26 +52,15 @@ def run(settings: TransferBench, console: Console) -> None:
 
 def measure(settings: TransferBench, jobs: Mapping[str, Job]) -> dict[str, list[float]]:
     """Return member-steps per second of each form, measured one after the other, form after form."""
-    rates: dict[str, list[float]] = {form: [] for form in jobs}
-    with ExitStack() as stack:
-        contenders = {
-            form: stack.enter_context(Contender("tiejax.bench.transfer:train_members", [job], environment_of(form)))
-            for form, job in jobs.items()
-        }
-        for _ in range(settings.repeats):
-            for form, contender in contenders.items():
-                rates[form].append(contender.train(settings.seconds))
-    return rates
+    contenders = {
+        form: Contender("tiejax.bench.transfer:train_members", [job], environment_of(form)) for form, job in jobs.items()
+    }
+    return take_turns(contenders, settings.repeats, settings.seconds)
 
 
 def environment_of(form: str) -> dict[str, str]:
     """Return what a process is told: a device a core, or one device, which has all cores."""
-    with changed({"JAX_PLATFORMS": "cpu"}):
-        if form == "ensemble":
-            environment.one_device_a_core()
-        else:
-            os.environ["JAX_NUM_CPU_DEVICES"] = "1"
-        return {name: os.environ[name] for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS") if name in os.environ}
+    return devices_on_cpu(a_core=form == "ensemble")
 
 
 def train_members(job: Job) -> Train:
@@ -106,5 +91,4 @@ def ensemble_of(study: Settings, job: Job) -> tuple[training.Ensemble, Sequence[
     repeated = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (job.seeds, job.arms, *leaf.shape)), encoder)
     rates = np.full((job.seeds, job.arms), 1e-3)
     ensemble = fine_tuning.build_ensemble(objective, recipe, task.feed, seeds, seeds, repeated, rates)
-    nothing = training.Recorder(ENDLESS, lambda params, batch, seed_key, step: {"step_seen": jnp.asarray(step)})
-    return dataclasses.replace(ensemble, recorders={"none": nothing}), seeds
+    return recording_nothing(ensemble), seeds

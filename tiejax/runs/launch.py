@@ -40,10 +40,8 @@ def main(study: Study, argv: Sequence[str]) -> int:
     """Check what is asked, take hold of the run directory, then run the study; return its exit status. Raises BadInput."""
     if "--deterministic" in argv:
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
-    if (module := _answering(study, argv)) is not None:
-        request = resume.parsed(study, argv)
-        answered: int = importlib.import_module(module).answer(request.settings, Console(request.switches["quiet"]))
-        return answered
+    if study.answers and (status := _answered(study, argv)) is not None:
+        return status
     several = not study.single_process and ("--distributed" in argv or environment.names_a_cluster())
     # Of several processes the first alone looks at the run directory.
     request = resume.parsed(study, argv) if several else resume.read(study, argv)
@@ -57,16 +55,18 @@ def main(study: Study, argv: Sequence[str]) -> int:
     if launched.finished:
         console.result(f"the run is finished: {Path(launched.settings.out) / 'report.html'}")
         return 0
-    status: int = importlib.import_module(study.module).run(launched, console)
-    return status
+    ended: int = importlib.import_module(study.module).run(launched, console)
+    return ended
 
 
-def _answering(study: Study, argv: Sequence[str]) -> str | None:
-    """Return the module that answers what is asked for instead of a run, if there is such a question; raises BadInput."""
-    if not study.answers:
-        return None
+def _answered(study: Study, argv: Sequence[str]) -> int | None:
+    """Answer what is asked for instead of a run and return the exit status, None if nothing is; raises BadInput."""
     settings, switches = command_line.parse(study.settings, study.command, argv)
-    return next((module for name, module in study.answers.items() if switches.get(name) or getattr(settings, name, None)), None)
+    for name, module in study.answers.items():
+        if switches.get(name) or getattr(settings, name, None):
+            answered: int = importlib.import_module(module).answer(settings.resolved(), Console(switches["quiet"]))
+            return answered
+    return None
 
 
 def prepared(study: Study, request: Request, first: bool) -> Launched:

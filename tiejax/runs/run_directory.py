@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import importlib.metadata
-import io
 import json
 import os
 import platform
@@ -19,6 +18,7 @@ import filelock
 import numpy as np
 import yaml
 
+from tiejax.runs.arrays import npz
 from tiejax.settings.command_line import BadInput
 
 CONFIG, RESULTS = "config.yaml", "results.json"
@@ -220,9 +220,7 @@ class RunDirectory:
 
     def write_metrics(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Write named arrays, no pickles, as metrics.npz."""
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, **arrays)
-        _write(self.path / "metrics.npz", buffer.getvalue())
+        _write(self.path / "metrics.npz", npz(arrays, compressed=True))
 
     def write_report(self, html: str) -> Path:
         """Write report.html and return its path."""

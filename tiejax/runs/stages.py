@@ -1,16 +1,17 @@
 """A run of several stages, one after the other: each is trained with checkpoints of its own, and kept when it is done."""
 
-import io
 import shutil
 import time
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from tiejax.runs.arrays import npz, read_finished
 from tiejax.runs.checkpoints import open_checkpoints
 from tiejax.runs.console import Console
 from tiejax.runs.launch import Launched
+from tiejax.runs.train import timing_of
 from tiejax.settings.command_line import BadInput
 from tiejax.training.checkpoint import CheckpointMismatch
 from tiejax.training.ensemble import Ensemble
@@ -40,16 +41,14 @@ class Stages:
 
     def done(self, name: str) -> bool:
         """Say whether a stage is done."""
-        return (self._run.path / FINISHED / f"{name}.npz").exists()
+        return self._path(name).exists()
 
     def read(self, name: str) -> dict[str, np.ndarray]:
         """Return the arrays that a stage has left; raises BadInput if they are damaged."""
-        path = self._run.path / FINISHED / f"{name}.npz"
-        try:
-            with np.load(path) as arrays:
-                return dict(arrays)
-        except (OSError, ValueError, zipfile.BadZipFile):
-            raise BadInput(f"--resume: {path} is damaged; remove it, and that stage is done again") from None
+        return read_finished(self._path(name), "that stage is done again")
+
+    def _path(self, name: str) -> Path:
+        return self._run.path / FINISHED / f"{name}.npz"
 
     def once(self, name: str, work: Callable[[], Arrays]) -> dict[str, np.ndarray]:
         """Return what a stage leaves: what it has left before, or else what `work` returns, which is kept from now on.
@@ -60,10 +59,7 @@ class Stages:
             if self._stop():
                 raise Stopped
             self._show(name, name)
-            arrays = work()
-            buffer = io.BytesIO()
-            np.savez(buffer, allow_pickle=False, **arrays)
-            self._run.write(f"{FINISHED}/{name}.npz", buffer.getvalue())
+            self._run.write(f"{FINISHED}/{name}.npz", npz(work()))
             shutil.rmtree(self._run.checkpoints / name, ignore_errors=True)
             self._here += self._costs[name]
         return self.read(name)
@@ -101,3 +97,8 @@ class Stages:
     def share(self) -> float:
         """The share of the run that is done."""
         return sum(cost for stage, cost in self._costs.items() if self.done(stage)) / sum(self._costs.values())
+
+    @property
+    def timing(self) -> dict[str, float | None]:
+        """What results.json says of the time."""
+        return timing_of(self.compile_s, self.train_s, self.model_steps)

@@ -75,9 +75,11 @@ def train(
 
 
 def timing(trained: Trained, models: int) -> dict[str, float | None]:
-    """Return what results.json says of the time of so many models; no rate if this process trained nothing."""
-    return {
-        "compile_s": trained.compile_s,
-        "train_s": trained.train_s,
-        "model_steps_per_s": trained.steps_here * models / trained.train_s if trained.train_s else None,
-    }
+    """Return what results.json says of the time of so many models."""
+    return timing_of(trained.compile_s, trained.train_s, trained.steps_here * models)
+
+
+def timing_of(compile_s: float, train_s: float, model_steps: int) -> dict[str, float | None]:
+    """Return what results.json says of the time of so many steps of models; no rate if this process trained nothing."""
+    rate = model_steps / train_s if train_s else None
+    return {"compile_s": compile_s, "train_s": train_s, "model_steps_per_s": rate}

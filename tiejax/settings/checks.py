@@ -55,10 +55,24 @@ def check_not_negative(config: Any, names: Sequence[str]) -> None:
             raise BadInput(f"--{name}: must be a finite number and not negative, got {value}")
 
 
+def check_shares(config: Any, names: Sequence[str]) -> None:
+    """These fields are probabilities below 1."""
+    for name in names:
+        if not 0 <= (value := getattr(config, name)) < 1:
+            raise BadInput(f"--{name}: must lie in [0, 1), got {value}")
+
+
+def check_lengths(config: Any, most: int) -> None:
+    """A row holds [CLS], a token and [SEP], and at most so many tokens; no sentence needs more than a row."""
+    if not 3 <= config.max_length <= most:
+        raise BadInput(f"--max_length: must lie between 3, for [CLS], a token and [SEP], and {most}, got {config.max_length}")
+    if not 3 <= config.min_length <= config.max_length:
+        raise BadInput(f"--min_length: must lie between 3 and --max_length {config.max_length}, got {config.min_length}")
+
+
 def check_model(config: Any) -> None:
     """Dropout is a probability below 1, and the heads, where there are any, divide the width."""
-    if not 0 <= config.dropout < 1:
-        raise BadInput(f"--dropout: must lie in [0, 1), got {config.dropout}")
+    check_shares(config, ("dropout",))
     if config.heads and config.width % config.heads:
         raise BadInput(f"--heads: {config.heads} heads do not divide the width {config.width}")
 

@@ -52,26 +52,35 @@ class TextFile(Source):
 
     def documents(self) -> Iterator[Document]:
         (raw,) = self.raw()
-        content, where = raw, "byte"
-        if self.path.name.lower().endswith(".gz"):
-            where = "unpacked byte"
-            try:
-                content = gzip.decompress(raw)
-            except (OSError, EOFError, zlib.error) as error:
-                raise CorpusError(f"corpus {self.path}: is no whole .gz file: {error}") from None
-        if (at := content.find(b"\0")) >= 0:
-            raise CorpusError(f"corpus {self.path}: {where} {at} is NUL: a binary file, or text that is not UTF-8")
         try:
-            text = content.decode("utf-8")
-        except UnicodeDecodeError as error:
-            value = content[error.start]
-            raise CorpusError(
-                f"corpus {self.path}: {where} {error.start} is not UTF-8 (0x{value:02x}: {error.reason})"
-            ) from None
-        yield Document(text.removeprefix("\ufeff"), len(raw))
+            text = text_of(raw, self.path.name.lower().endswith(".gz"))
+        except ValueError as error:
+            raise CorpusError(f"corpus {self.path}: {error}") from None
+        yield Document(text, len(raw))
 
     def raw(self) -> Iterator[bytes]:
         try:
             yield self.path.read_bytes()
         except OSError as error:
             raise CorpusError(f"corpus {self.path}: cannot be read: {error.strerror}") from None
+
+
+def text_of(raw: bytes, packed: bool) -> str:
+    """Return the text in the bytes of a file, UTF-8 without a byte order mark; packed: they are gzip's.
+
+    Raises ValueError that says why there is none.
+    """
+    content, where = raw, "byte"
+    if packed:
+        where = "unpacked byte"
+        try:
+            content = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"is no whole .gz file: {error}") from None
+    if (at := content.find(b"\0")) >= 0:
+        raise ValueError(f"{where} {at} is NUL: a binary file, or text that is not UTF-8")
+    try:
+        return content.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        value = content[error.start]
+        raise ValueError(f"{where} {error.start} is not UTF-8 (0x{value:02x}: {error.reason})") from None

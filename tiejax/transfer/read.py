@@ -1,16 +1,15 @@
 """Labelled sentences from files: CoNLL-U, CSV, TSV, JSON lines, a file per class; gzip of any of these."""
 
 import csv
-import gzip
 import io
 import itertools
 import json
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from tiejax.text.files import text_of
 from tiejax.transfer.errors import TaskError
 
 CONLLU, JSON_LINES = (".conllu",), (".jsonl", ".json", ".ndjson")
@@ -77,16 +76,13 @@ def read_sentences(file: str) -> list[str]:
 
 def _content(file: str) -> str:
     try:
-        raw = Path(file).read_bytes()
-        return (gzip.decompress(raw) if file.lower().endswith(".gz") else raw).decode("utf-8-sig")
+        return text_of(Path(file).read_bytes(), file.lower().endswith(".gz"))
     except FileNotFoundError:
         raise TaskError(f"{file}: there is no such file") from None
-    except UnicodeDecodeError as error:
-        raise TaskError(f"{file}: byte {error.start} is not UTF-8") from None
-    except (EOFError, zlib.error) as error:
-        raise TaskError(f"{file}: is no whole .gz file: {error}") from None
     except OSError as error:
         raise TaskError(f"{file}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise TaskError(f"{file}: {error}") from None
 
 
 def _lines(file: str) -> list[str]:

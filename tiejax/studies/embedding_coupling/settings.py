@@ -138,16 +138,12 @@ class Settings(AdamSettings, TextSettings, RunSettings):
              "rate_seeds", "fine_tuning_seeds", "mesh", "plan"),
         )  # fmt: skip
         checks.check_positive(self, ("fine_tuning_epochs", "clip", "eps", "memory"))
-        if not 3 <= self.max_length <= POSITIONS:
-            raise BadInput(f"--max_length: must lie between 3 ([CLS], a token, [SEP]) and {POSITIONS}, got {self.max_length}")
-        if not 3 <= self.min_length <= self.max_length:
-            raise BadInput(f"--min_length: must lie between 3 and --max_length {self.max_length}, got {self.min_length}")
+        checks.check_lengths(self, POSITIONS)
         if not 0 <= self.warm_up < self.steps:
             raise BadInput(f"--warm_up: must be 0 at least and below --steps {self.steps}, got {self.warm_up}")
         if not 0 <= self.language_exponent <= 1:
             raise BadInput(f"--language_exponent: must lie between 0 and 1, got {self.language_exponent}")
-        if not 0 <= self.fine_tuning_dropout < 1:
-            raise BadInput(f"--fine_tuning_dropout: must lie in [0, 1), got {self.fine_tuning_dropout}")
+        checks.check_shares(self, ("fine_tuning_dropout",))
         if not self.fine_tuning_rates or not all(0 < rate < math.inf for rate in self.fine_tuning_rates):
             raise BadInput(f"--fine_tuning_rates: needs rates above 0, got {self.fine_tuning_rates}")
         if self.memory is not None and self.plan is None:
@@ -184,8 +180,7 @@ class Settings(AdamSettings, TextSettings, RunSettings):
                 raise BadInput(f"--shapes: {name}: {wrong[0]} must be {kind}")
             if problem := Shape(**fields).problem():
                 raise BadInput(f"--shapes: {name}: {problem}")
-            if not name.replace("-", "").replace("_", "").isalnum():
-                raise BadInput(f"--shapes: {name!r} names files, so it must be of letters, digits, - and _")
+            _check_name("shapes", name)
         if self.shapes and self.baseline not in self.shapes:
             raise BadInput(f"--baseline: must be one of {', '.join(self.shapes)}, got {self.baseline}")
 
@@ -199,8 +194,7 @@ class Settings(AdamSettings, TextSettings, RunSettings):
                 raise BadInput(f"--tasks: {name}: {wrong[0]} must be a file or a list of files, got {fields[wrong[0]]}")
             if "train" not in fields and set(fields) - {"examples"}:
                 raise BadInput(f"--tasks: {name} needs train, a file, several of one class each, or tfds:NAME")
-            if not name.replace("-", "").replace("_", "").isalnum():
-                raise BadInput(f"--tasks: {name!r} names files, so it must be of letters, digits, - and _")
+            _check_name("tasks", name)
         if not self.tasks:
             raise BadInput("--tasks: needs at least one task")
         if self.drop_task not in (*self.tasks, "none"):
@@ -210,6 +204,12 @@ class Settings(AdamSettings, TextSettings, RunSettings):
     def every_shape(self) -> dict[str, Shape]:
         """The shapes, by name."""
         return {name: Shape(**fields) for name, fields in (self.shapes or {}).items()}
+
+
+def _check_name(option: str, name: str) -> None:
+    """The name of a shape or a task is part of the names of files."""
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise BadInput(f"--{option}: {name!r} names files, so it must be of letters, digits, - and _")
 
 
 def _names_files(value: Any) -> bool:

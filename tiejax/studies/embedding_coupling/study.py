@@ -64,12 +64,9 @@ def run(launched: Launched, console: Console) -> int:
     metrics = metrics_of(settings, left)
     directory.write_metrics(metrics)
     body = conclude(settings, prepared, left)
-    timing = {
-        "compile_s": stages.compile_s,
-        "train_s": stages.train_s,
-        "model_steps_per_s": stages.model_steps / stages.train_s if stages.train_s else None,
-    }
-    results = plain({"experiment": "embedding_coupling", "data": data, "steps": settings.steps, **body, "timing": timing})
+    results = plain(
+        {"experiment": "embedding_coupling", "data": data, "steps": settings.steps, **body, "timing": stages.timing}
+    )
     drawn = plots.plot_all(body, settings.every_shape, metrics)
     finish(directory, settings, results, facts, drawn, page.page, console)
     return 0

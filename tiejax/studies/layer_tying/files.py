@@ -1,8 +1,6 @@
 """The files that each model leaves in the run directory: its weights and its records."""
 
-import io
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import safetensors.flax
 
 from tiejax import tying
 from tiejax.models import TABLE_PATHS
-from tiejax.settings.command_line import BadInput
+from tiejax.runs.arrays import npz, read_finished
 from tiejax.studies.layer_tying.model import STACK
 from tiejax.studies.layer_tying.records import Records
 from tiejax.training.layered import stack_of, with_stack
@@ -35,20 +33,13 @@ def weights_file(params: Any, owner: np.ndarray) -> bytes:
 
 def records_file(records: Records) -> bytes:
     """Return the records of a model as an .npz file."""
-    buffer = io.BytesIO()
-    arrays = {f"{group}/{name}": values for group, fields in records.items() for name, values in fields.items()}
-    np.savez(buffer, allow_pickle=False, **arrays)
-    return buffer.getvalue()
+    return npz({f"{group}/{name}": values for group, fields in records.items() for name, values in fields.items()})
 
 
 def read_records(path: Path) -> Records:
     """Return the records of a model from an .npz file; raises BadInput if it is damaged."""
     records: Records = {}
-    try:
-        with np.load(path) as arrays:
-            for key, values in arrays.items():
-                group, _, name = key.partition("/")
-                records.setdefault(group, {})[name] = values
-    except (OSError, ValueError, zipfile.BadZipFile):
-        raise BadInput(f"--resume: {path} is damaged; remove it, and that model is trained again") from None
+    for key, values in read_finished(path, "that model is trained again").items():
+        group, _, name = key.partition("/")
+        records.setdefault(group, {})[name] = values
     return records

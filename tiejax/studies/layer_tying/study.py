@@ -7,7 +7,7 @@ from tiejax.runs.finish import finish
 from tiejax.runs.launch import Launched
 from tiejax.runs.resume import keep_text
 from tiejax.runs.run_directory import plain
-from tiejax.runs.train import begin
+from tiejax.runs.train import begin, timing_of
 from tiejax.studies.layer_tying import page, plots
 from tiejax.studies.layer_tying.analysis import analyse
 from tiejax.studies.layer_tying.jobs import Jobs
@@ -38,7 +38,6 @@ def run(launched: Launched, console: Console) -> int:
     metrics, sizes = metrics_of(settings, jobs.records), sizes_of(settings, jobs.records)
     directory.write_metrics(metrics)
     findings, runs = analyse(metrics, sizes, text.tokens_per_word)
-    train_s = jobs.train_s if jobs.here else 0.0
     results = plain(
         {
             "experiment": "layer_tying",
@@ -47,11 +46,7 @@ def run(launched: Launched, console: Console) -> int:
             "steps": settings.steps,
             "sizes": sizes,
             **findings,
-            "timing": {
-                "compile_s": jobs.compile_s,
-                "train_s": train_s,
-                "model_steps_per_s": jobs.here / train_s if train_s else None,
-            },
+            "timing": timing_of(jobs.compile_s, jobs.train_s if jobs.here else 0.0, jobs.here),
         }
     )
     finish(directory, settings, results, facts, plots.plot_all(runs, findings), page.page, console)

@@ -100,10 +100,7 @@ class Settings(UntieSettings, ScheduleSettings, EncoderSettings, TextSettings, R
         checks.check_counts(self, ("batch_size", "steps", "record_every", "validate_every", "validation_batches", "mesh"))
         checks.check_not_negative(self, ("embedding_std",))
         checks.check_positive(self, ("epochs",))
-        if not 3 <= self.max_length <= 4096:
-            raise BadInput(f"--max_length: must lie between 3, for [CLS], a token and [SEP], and 4096, got {self.max_length}")
-        if not 3 <= self.min_length <= self.max_length:
-            raise BadInput(f"--min_length: must lie between 3 and --max_length {self.max_length}, got {self.min_length}")
+        checks.check_lengths(self, 4096)
 
     def _check_twins(self) -> None:
         spelled: dict[float, str] = {}  # probability -> as it was written
