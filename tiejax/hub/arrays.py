@@ -1,10 +1,7 @@
 """Arrays of a checkpoint: read from its files, and written as a folder that is there whole or not at all."""
 
-import contextlib
 import itertools
 import json
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,9 +14,9 @@ from safetensors.numpy import save_file
 
 from tiejax.hub.checkpoint import CONFIG, INDEX, WEIGHTS, Tensor, one_line
 from tiejax.hub.errors import CheckpointError
+from tiejax.text.stored import built
 from tiejax.text.tokenizer import SPECIAL, SPECIAL_OF_ROBERTA
 
-INCOMPLETE = "incomplete-"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
@@ -63,7 +60,7 @@ def write(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(f"{folder}: is there already; name a folder that is new")
     try:
-        with _whole(folder) as incomplete:
+        with built(folder) as incomplete:
             _write_weights(incomplete, tensors, max_shard_bytes)
             _write_json(incomplete / CONFIG, config)
             if tokenizer is not None:
@@ -71,19 +68,6 @@ def write(
                 _write_json(incomplete / TOKENIZER_CONFIG, _tokenizer_config(tokenizer))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: cannot be written: {one_line(error)}") from None
-
-
-@contextlib.contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """Give a folder beside `folder` that becomes it, as one act, where nothing is raised."""
-    incomplete = folder.with_name(f"{INCOMPLETE}{folder.name}")
-    shutil.rmtree(incomplete, ignore_errors=True)  # of a process that was killed
-    try:
-        incomplete.mkdir(parents=True)
-        yield incomplete
-        os.replace(incomplete, folder)
-    finally:
-        shutil.rmtree(incomplete, ignore_errors=True)
 
 
 def _write_weights(folder: Path, tensors: Sequence[Written], max_shard_bytes: int) -> None:

@@ -46,7 +46,8 @@ class Embeddings(nn.Module):
             self.types = nn.Embed(self.token_types, self.width, embedding_init=normal, param_dtype=default_dtype())
         if self.norm:
             self.embedding_norm = layer_norm("norm", dtype=self.dtype, epsilon=self.norm_epsilon)
-        if self.projected or self.width != self.encoder_width:
+        self.maps = self.projected or self.width != self.encoder_width
+        if self.maps:
             std = self.width**-0.5 if self.kernel_std is None else self.kernel_std
             kernel = jax.nn.initializers.normal(std)
             self.projection = Dense(self.encoder_width, kernel_init=kernel, param_dtype=default_dtype(), dtype=self.dtype)
@@ -76,7 +77,7 @@ class Embeddings(nn.Module):
         x = x if self.dtype is None else x.astype(self.dtype)
         x = self.embedding_norm(x) if self.norm else x
         x = self.drop(x, deterministic=deterministic) if self.dropout else x
-        return self.projection(x) if self.projected or self.width != self.encoder_width else x
+        return self.projection(x) if self.maps else x
 
 
 def table_init(std: float, padding: int | None = None) -> jax.nn.initializers.Initializer:

@@ -77,7 +77,7 @@ def prepare(
         target = folder / f"{kind}-{fingerprint[:16]}"
         if not target.exists():
             say(f"preparing the text in {target}")
-            with _built(target) as incomplete:
+            with built(target) as incomplete:
                 (incomplete / TOKENIZER).write_bytes(model)
                 splits, counts = asked.tokenise(tokenization.load(str(incomplete / TOKENIZER)))
                 write(incomplete, f"text_{kind}", splits, progress)
@@ -138,11 +138,12 @@ def _remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _built(target: Path) -> Iterator[Path]:
+def built(target: Path) -> Iterator[Path]:
     """Give a folder beside `target` that becomes it, as one act, where nothing is raised."""
     incomplete = target.with_name(f"{INCOMPLETE}{target.name}")
+    _remove(incomplete)  # of a process that was killed
     try:
-        incomplete.mkdir()
+        incomplete.mkdir(parents=True)
         yield incomplete
         os.replace(incomplete, target)
     finally:

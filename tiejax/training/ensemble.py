@@ -92,6 +92,8 @@ class Ensemble:
         after the other; or `scanned`, the same compiled once for all of them, and somewhat slower.
     start_from: the members `[seed, arm]` before their first step, instead of those that `init` makes: already trained ones, or
         arms with different parameters. Ties that are on must hold in it.
+    dropout_key: seed_key -> the key of what is dropped (default: the same under every condition, which are so compared in
+        pairs).
     devices: how many devices train a member together. Batches then hold a device's part of the rows, and losses and
         measures use `sharding.total`.
 
@@ -114,6 +116,7 @@ class Ensemble:
     devices: int = 1
     phases: Sequence[Phase] | None = None
     start_from: TrainState | None = None
+    dropout_key: Callable[[SeedKey], jax.Array] = lambda seed_key: stream(seed_key.key, "dropout")
 
     def __post_init__(self) -> None:
         if self.phases is not None and len(self.phases) != len(self.arm_ties):
@@ -175,10 +178,7 @@ class Ensemble:
 
         def seed_step(seed_key: SeedKey, arms: TrainState, fed: Any) -> tuple[TrainState, dict[str, jax.Array]]:
             batch = self.sample(seed_key, number, fed)
-            key = stream(seed_key.key, "dropout")
-            # Condition 0 is that of ensembles without conditions, whose masks stay as they were.
-            key = jnp.where(seed_key.condition == 0, key, jax.random.fold_in(key, seed_key.condition))
-            dropout_key = jax.random.fold_in(key, number)
+            dropout_key = jax.random.fold_in(self.dropout_key(seed_key), number)
             return self._each(lambda state, on: member_step(state, batch, dropout_key, on), arms, on)
 
         return self._each(seed_step, keys, state, fed)

@@ -161,5 +161,8 @@ def build_ensemble(
         feed=feed,
         members="scanned",
         devices=devices,
+        dropout_key=lambda seed_key: jax.random.fold_in(
+            training.stream(seed_key.key, "fine-tuning dropout"), seed_key.condition
+        ),
         start_from=start_members(objective, seeds, conditions, encoders, rates, optimizer),
     )
