@@ -62,7 +62,7 @@ def read(*argv):
 def make_run(path, finished=False, **fields):
     """Leave in `path` what a run leaves there."""
     config = Settings(**fields, out=str(path)).resolved()
-    run = RunDirectory.claim(STUDY.name, config, False, False)
+    run = RunDirectory.claim(STUDY, config, False, False)
     run.checkpoints.mkdir()
     (run.checkpoints / "1").write_text("a checkpoint")
     run.figures.mkdir()

@@ -30,6 +30,8 @@ try:
     print(found.folder, sum(found.split("test").ids.tolist()))
 except CorpusError as error:
     print("refused:", error)
+except OSError as error:
+    print(f"refused: {error.filename}: {error.strerror}")
 assert not {"tensorflow", "jax"} & {name.partition(".")[0] for name in sys.modules}
 """
 

@@ -1,6 +1,7 @@
 """Run directories: who may write where, what a command may go on with, and what it leaves alone."""
 
 import dataclasses
+import hashlib
 import json
 import shutil
 import signal
@@ -13,6 +14,7 @@ from directories import here, make_run, read, refused
 from processes import assert_refused, command_here, end, start, start_python, tree, wait_until
 
 from tiejax.runs import resume, run_directory
+from tiejax.runs.manifest import Manifest
 from tiejax.runs.run_directory import RunDirectory, plain
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.exor.settings import STUDY, Settings
@@ -53,7 +55,7 @@ def test_overwrite_replaces_a_run_and_nothing_else(here):
     path = make_run(here / "run", finished=True, steps=5)
     (path / "notes.txt").write_text("mine")
     config = Settings(steps=7, out="run").resolved()
-    RunDirectory.claim(STUDY.name, config, False, True).release()
+    RunDirectory.claim(STUDY, config, False, True).release()
     assert {entry.name for entry in path.iterdir()} - {".lock"} == {"config.yaml", "run.json", "notes.txt"}
     assert yaml.safe_load((path / "config.yaml").read_text()) == dataclasses.asdict(config)
 
@@ -71,7 +73,7 @@ def test_overwrite_killed_on_the_way_leaves_an_unfinished_run(here, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(run_directory, "shutil", type("Killed", (), {"rmtree": staticmethod(killed)}))
         with pytest.raises(KeyboardInterrupt):
-            RunDirectory.claim(STUDY.name, Settings(out=str(path)).resolved(), False, True)
+            RunDirectory.claim(STUDY, Settings(out=str(path)).resolved(), False, True)
     assert RunDirectory.state(path) == "unfinished"
 
 
@@ -80,7 +82,7 @@ def test_a_directory_with_the_lock_alone_is_new(here):
     (here / "run").mkdir()
     (here / "run/.lock").touch()
     (here / "run/.config.yaml.part").write_text("steps")
-    RunDirectory.claim(STUDY.name, Settings(out="run").resolved(), False, False).release()
+    RunDirectory.claim(STUDY, Settings(out="run").resolved(), False, False).release()
     assert RunDirectory.state(here / "run") == "unfinished"
 
 
@@ -94,7 +96,7 @@ def test_second_process(here, refused, finished):
         refused(["--out", "run", switch], "--out run", "another process")
     other.send_signal(signal.SIGKILL)
     end(other)
-    RunDirectory.claim(STUDY.name, Settings(out=str(path)).resolved(), not finished, finished).release()
+    RunDirectory.claim(STUDY, Settings(out=str(path)).resolved(), not finished, finished).release()
 
 
 def test_second_process_beside_a_running_run(here, refused):
@@ -203,23 +205,30 @@ def test_resume_of_a_finished_run_says_so(here, monkeypatch, capsys):
         ("{", ("run.json", "damaged")),
         ('["exor", 2]', ("run.json", "damaged")),
         ('{"study": "exor"}', ("run.json", "damaged")),
-        ('{"study": "exor", "format": 1}', ("format 1", "format 2")),
-        ('{"study": "text_mlm", "format": 2}', ("one of text_mlm", "no run of exor")),
+        ('{"study": "exor", "format": 2}', ("format 2", "format 3")),
+        ('{"study": "exor", "format": 3, "settings": {}, "text": null, "files": {}}', ("run.json", "damaged")),
+        ("of text", ("one of text_mlm", "no run of exor")),
     ],
 )
 @pytest.mark.parametrize("switch", ["--resume", "--overwrite"])
 def test_a_run_of_another_study_or_version_is_left_alone(here, refused, content, words, switch):
     path = make_run(here / "run")
     (path / "run.json").unlink()
-    if content is not None:
+    if content == "of text":
+        Manifest("text_mlm", {}).write(path)
+    elif content is not None:
         (path / "run.json").write_text(content)
     refused(["--out", "run", switch], switch, "run", *words)
 
 
 def test_a_run_says_which_study_made_it(here):
-    path = make_run(here / "run")
-    assert json.loads((path / "run.json").read_text()) == {"study": "exor", "format": 2}
-    assert RunDirectory.study(path) == "exor"
+    """And with which settings, but for those that change no result, and of which files."""
+    path = make_run(here / "run", finished=True, steps=50)
+    found = json.loads((path / "run.json").read_text())
+    assert (found["study"], found["format"], found["text"], found["settings"]["steps"]) == ("exor", 3, None, 50)
+    assert not {"out", *STUDY.may_change} & found["settings"].keys()
+    results = hashlib.sha256((path / "results.json").read_bytes()).hexdigest()
+    assert found["files"] == {"results.json": results}
 
 
 def test_killed_between_kind_and_configuration_a_directory_is_new(here):
@@ -241,7 +250,7 @@ def test_plain_makes_json_of_numpy_and_what_is_not_finite():
 
 
 def test_metrics_are_named_arrays_without_pickles(tmp_path):
-    run = RunDirectory(tmp_path, lock=None)
+    run = RunDirectory(tmp_path, None, Manifest("exor", {}))
     arrays = {"distance": np.arange(6.0).reshape(2, 3), "splits": np.array(["train", "test"])}
     run.write_metrics(arrays)
     with np.load(tmp_path / "metrics.npz", allow_pickle=False) as found:
@@ -252,5 +261,97 @@ def test_metrics_are_named_arrays_without_pickles(tmp_path):
 
 def test_results_refuse_nan(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
-        RunDirectory(tmp_path, lock=None).write_results({"x": float("nan")})
+        RunDirectory(tmp_path, None, Manifest("exor", {})).write_results({"x": float("nan")})
     assert not (tmp_path / "results.json").exists()
+
+
+# What a run is, is bound to what it holds.
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def claimed(**fields):
+    return RunDirectory.claim(STUDY, Settings(**fields, out="run").resolved(), True, False)
+
+
+def test_an_edited_configuration_is_not_resumed(here, refused):
+    path = make_run(here / "run", steps=50)
+    edit(path / "config.yaml", "weight_decay: 0.1", "weight_decay: 0.2")
+    refused(["--out", "run", "--resume"], "--resume: run", "weight_decay: 0.1 -> 0.2", "edited")
+
+
+def test_a_run_that_another_process_has_started_anew_is_not_resumed(here):
+    """As after waiting for text: what was read of the directory before is no longer there."""
+    make_run(here / "run", steps=50)
+    RunDirectory.claim(STUDY, Settings(steps=60, out="run").resolved(), False, True).release()
+    with pytest.raises(BadInput, match=r"steps: 60 -> 50.*another process"):
+        claimed(steps=50)
+
+
+def test_free_settings_may_be_edited(here):
+    path = make_run(here / "run", steps=50)
+    edit(path / "config.yaml", "checkpoint_every: 20.0", "checkpoint_every: 5.0")
+    claimed(steps=50, checkpoint_every=5.0).release()
+
+
+def test_a_run_on_another_text_is_not_resumed(here):
+    make_run(here / "run", steps=50)
+    run = claimed(steps=50)
+    identity = run.manifest.identity
+    run.bind("a" * 64)
+    assert run.manifest.identity != identity
+    run.release()
+    run = claimed(steps=50)
+    run.bind("a" * 64)
+    with pytest.raises(BadInput, match="--resume: run was started on another text"):
+        run.bind("b" * 64)
+
+
+def test_junk_results_do_not_end_a_run(here):
+    """Only what the run has listed is its own."""
+    path = make_run(here / "run", steps=50)
+    (path / "results.json").write_text("junk")
+    assert RunDirectory.state(path) == "unfinished"
+    run = claimed(steps=50)
+    assert not run.holds("results.json")
+    run.write_results({"claims": []})
+    assert RunDirectory.state(path) == "finished"
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"{", b'{"claims": [1]}'])
+def test_damage_to_a_listed_file_is_known(here, damage):
+    path = make_run(here / "run", finished=True)
+    assert RunDirectory.damage(path) == []
+    (path / "results.json").unlink()
+    if damage is not None:
+        (path / "results.json").write_bytes(damage)
+    assert RunDirectory.damage(path) == ["results.json"]
+    assert RunDirectory.state(path) == "finished"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"resumed": 3}'])
+def test_a_damaged_environment_is_told(here, content):
+    make_run(here / "run", steps=50)
+    run = claimed(steps=50)
+    run.write_environment({}, "a command")
+    (run.path / "environment.json").write_bytes(content)
+    with pytest.raises(BadInput, match=r"environment.json is damaged; remove it"):
+        run.write_environment({}, "a command")
+    (run.path / "environment.json").unlink()
+    assert run.write_environment({}, "a command")["command"] == "a command"
+
+
+def test_kept_files_are_checked(here):
+    make_run(here / "run", steps=50)
+    run = claimed(steps=50)
+    assert run.keep("data.json", b"{}") == b"{}"
+    assert run.keep("data.json", b"{ }") == b"{}"
+    (run.path / "data.json").write_bytes(b"[]")
+    with pytest.raises(BadInput, match=r"data.json is damaged; remove it, and it is written anew"):
+        run.keep("data.json", b"{}")
+    (run.path / "data.json").unlink()
+    assert run.keep("data.json", b"{ }") == b"{ }"

@@ -122,7 +122,7 @@ def test_where_the_disk_is_full_nothing_half_written_stays(text, tmp_path, limit
     assert ended.err == ""
     assert ended.status == 0
     line = ended.out.splitlines()[-1]
-    assert line.startswith(f"refused: data_dir {folder}: ")
+    assert line.startswith(f"refused: {folder}")
     assert "File too large" in line
     assert not list(folder.glob("sentences-*"))
     assert not list(folder.glob("incomplete-*"))

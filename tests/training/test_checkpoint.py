@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from damage import flip, largest, steps
-from processes import tree
+from processes import end, start_python, tree
 
-from tiejax.runs.checkpoints import open_checkpoints
+from tiejax.runs.checkpoints import quiet_libraries
 from tiejax.training import Checkpoints, checkpoint
 from tiejax.training.checkpoint import CheckpointMismatch
 from tiejax.tying import Tie
@@ -58,7 +58,8 @@ def pair(tmp_path_factory):
 def restored(folder, step_saved=None, ties=TIES, like=None):
     """Restore the newest sound checkpoint; return it, what was said, and the step that was saved and restored thereafter."""
     said = []
-    checkpoints = open_checkpoints(folder, ties, said.append)
+    quiet_libraries()
+    checkpoints = Checkpoints(folder, ties, said.append)
     try:
         found = checkpoints.restore(state(0) if like is None else like)
         if step_saved is not None:
@@ -231,3 +232,88 @@ def test_checkpoint_of_other_arrays_is_refused_and_kept(pair, tmp_path, like):
     with pytest.raises(CheckpointMismatch, match=r"arrays|array \d+ is"):
         restored(folder, like=like)
     assert tree(folder) == before
+
+
+# Whose a checkpoint is.
+
+
+def opened(folder, run="", read_only=False):
+    said = []
+    quiet_libraries()
+    return Checkpoints(folder, TIES, said.append, run, read_only=read_only), said
+
+
+def test_checkpoint_of_another_run_is_refused_and_kept(tmp_path):
+    folder = tmp_path / "run" / "checkpoints"
+    checkpoints, _ = opened(folder, "one")
+    checkpoints.save(10, state(10), records(10))
+    assert_same_checkpoint(checkpoints.restore(state(0)), 10)
+    checkpoints.close()
+    before = tree(folder)
+    checkpoints, said = opened(folder, "another")
+    with pytest.raises(CheckpointMismatch, match="10 is of another run"):
+        checkpoints.restore(state(0))
+    checkpoints.close()
+    assert (tree(folder), said) == (before, [])
+
+
+def test_a_checkpoint_under_another_step_is_damaged(pair, tmp_path):
+    """Copied by hand to look like a later one."""
+    folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
+    (folder / "20").rename(folder / "30")
+    found, said = restored(folder)
+    assert_same_checkpoint(found, 10)
+    assert len(said) == 1
+    assert "30 is damaged (it is that of step 20)" in said[0]
+
+
+def test_a_reader_changes_nothing(pair, tmp_path):
+    folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
+    largest(folder / "20").unlink()
+    before = tree(folder.parent)
+    checkpoints, said = opened(folder, read_only=True)
+    assert_same_checkpoint(checkpoints.restore(state(0)), 10)
+    checkpoints.close()
+    assert len(said) == 1
+    assert "taking the one before it" in said[0]
+    assert tree(folder.parent) == before
+
+
+def test_a_reader_looks_again_where_a_checkpoint_is_pruned_meanwhile(pair, tmp_path, monkeypatch):
+    folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
+    checkpoints, said = opened(folder, read_only=True)
+    read = Checkpoints._read
+
+    def and_pruned(self, step, like):
+        if step == 20 and (folder / "20").exists():
+            writer = Checkpoints(folder, TIES, pytest.fail)
+            for newer in (30, 40):
+                writer.save(newer, state(newer), records(newer))
+            writer.close()
+        return read(self, step, like)
+
+    monkeypatch.setattr(Checkpoints, "_read", and_pruned)
+    assert_same_checkpoint(checkpoints.restore(state(0)), 40)
+    assert said == []
+    assert steps(folder.parent) == [30, 40]
+
+
+def test_what_the_system_refuses_names_the_checkpoint(tmp_path):
+    """By a limit on the size of files, as a full disk would; what was saved before stays, and can be restored."""
+    code = """
+import resource, sys
+from pathlib import Path
+import jax.numpy as jnp
+from tiejax.training import Checkpoints
+folder = Path(sys.argv[1])
+checkpoints = Checkpoints(folder, [], print)
+checkpoints.save(1, {"w": jnp.zeros(4)}, {})
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    checkpoints.save(2, {"w": jnp.arange(40_000)}, {})
+except OSError as error:
+    print(error.filename, error.strerror)
+print(checkpoints.restore({"w": jnp.zeros(4)})[0])
+"""
+    ended = end(start_python("-c", code, tmp_path / "checkpoints"))
+    assert ended.out == f"{tmp_path / 'checkpoints' / '2'} File too large\n1\n", ended

@@ -1,5 +1,6 @@
 """Arrays of a checkpoint: read from its files, and written as a folder that is there whole or not at all."""
 
+import errno
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,7 +56,8 @@ def write(
 ) -> None:
     """Write a checkpoint's folder, its weights in several files where they are larger than `max_shard_bytes`.
 
-    A larger tensor has a file of its own. Raises CheckpointError where the folder is there already or cannot be written.
+    A larger tensor has a file of its own. Raises CheckpointError where the folder is there already, OSError where it cannot be
+    written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(f"{folder}: is there already; name a folder that is new")
@@ -64,10 +66,11 @@ def write(
             _write_weights(incomplete, tensors, max_shard_bytes)
             _write_json(incomplete / CONFIG, config)
             if tokenizer is not None:
-                tokenizer.save(str(incomplete / TOKENIZER))
+                (incomplete / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
                 _write_json(incomplete / TOKENIZER_CONFIG, _tokenizer_config(tokenizer))
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{folder}: cannot be written: {one_line(error)}") from None
+        number = error.errno if isinstance(error, OSError) else None
+        raise OSError(number or errno.EIO, one_line(error), str(folder)) from None
 
 
 def _write_weights(folder: Path, tensors: Sequence[Written], max_shard_bytes: int) -> None:

@@ -108,7 +108,8 @@ def save(
     what that was, but for what has changed since.
     params: as of `Loaded`, of numpy or jax, both tables even if tied. Without `head`, the library's class is that of the
     encoder alone, which misses a pooler unless it is told to have none. Layers are those of the stack.
-    Raises CheckpointError for a model that has no counterpart, and where the folder is there already or cannot be written.
+    Raises CheckpointError for a model that has no counterpart, and where the folder is there already; OSError where it
+    cannot be written.
     """
     flat = {path: np.asarray(leaf) for path, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
     head = any(path.startswith(HEAD) for path in flat)

@@ -5,14 +5,15 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tiejax.runs.run_directory import RunDirectory
 from tiejax.training.checkpoint import Checkpoints
 from tiejax.tying.tie import Tie
 
 
-def open_checkpoints(directory: Path, ties: Sequence[Tie], say: Callable[[str], None]) -> Checkpoints:
-    """Return the checkpoints in a directory, as a command wants them; arguments as of `Checkpoints`."""
+def open_checkpoints(run: RunDirectory, folder: Path, ties: Sequence[Tie], say: Callable[[str], None]) -> Checkpoints:
+    """Return the checkpoints of a run in a folder of it, as a command wants them; ties, say: as of `Checkpoints`."""
     quiet_libraries()
-    return Checkpoints(directory, ties, say)
+    return Checkpoints(folder, ties, say, run.manifest.identity)
 
 
 def quiet_libraries() -> None:

@@ -18,7 +18,13 @@ def one_device_a_core() -> None:
         return
     os.environ["JAX_NUM_CPU_DEVICES"] = str(cores())
     if "xla_cpu_multi_thread_eigen" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1".strip()
+        add_flags("--xla_cpu_multi_thread_eigen=false")
+
+
+def add_flags(*flags: str) -> None:
+    """Add flags to those of XLA, which stops reading at a word without dashes: such words of the user's come last."""
+    words = [*os.environ.get("XLA_FLAGS", "").split(), *flags]
+    os.environ["XLA_FLAGS"] = " ".join(sorted(words, key=lambda word: not word.startswith("--")))
 
 
 def names_a_cluster() -> bool:

@@ -9,6 +9,7 @@ from tiejax.reporting.page import RunOnPage
 from tiejax.reporting.plot import Plot
 from tiejax.runs.console import Console
 from tiejax.runs.run_directory import CONFIG, RunDirectory
+from tiejax.runs.writing import naming
 
 
 def finish(
@@ -28,7 +29,9 @@ def finish(
         for row in results["non_finite"]:
             console.warn(f"{row['arm']} seed {row['seed']} became non-finite (seen at step {row['step']})")
         console.warn(f"left out of the statistics: seeds {', '.join(map(str, results['excluded_seeds']))}")
-    pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
+    with naming(run.figures):
+        pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
+    run.add([run.figures])
     yaml = (run.path / CONFIG).read_text()
     report = run.write_report(page(RunOnPage(results, dataclasses.asdict(settings), yaml, facts, pictures)))
     run.write_results(results)

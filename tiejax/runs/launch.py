@@ -1,7 +1,6 @@
 """How a run begins, alone or as one of several processes: settings checked, text prepared, run directory held."""
 
 import importlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -11,6 +10,7 @@ from tiejax.runs.console import Console
 from tiejax.runs.resume import Request
 from tiejax.runs.run_directory import RunDirectory
 from tiejax.settings import command_line
+from tiejax.settings.command_line import refused
 from tiejax.settings.study import Study
 
 # What imports jax is imported by name: a bad command line is refused at once, and jax hears of its devices before it loads.
@@ -39,7 +39,7 @@ def open_study(study: Study) -> NoReturn:
 def main(study: Study, argv: Sequence[str]) -> int:
     """Check what is asked, take hold of the run directory, then run the study; return its exit status. Raises BadInput."""
     if "--deterministic" in argv:
-        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
+        environment.add_flags("--xla_gpu_deterministic_ops=true")
     if study.answers and (status := _answered(study, argv)) is not None:
         return status
     several = not study.single_process and ("--distributed" in argv or environment.names_a_cluster())
@@ -55,7 +55,11 @@ def main(study: Study, argv: Sequence[str]) -> int:
     if launched.finished:
         console.result(f"the run is finished: {Path(launched.settings.out) / 'report.html'}")
         return 0
-    ended: int = importlib.import_module(study.module).run(launched, console)
+    try:
+        ended: int = importlib.import_module(study.module).run(launched, console)
+    except OSError as error:
+        goes_on = "resume" in launched.switches and launched.run is not None
+        raise refused(error, "go on with the same command and --resume" if goes_on else "run it again") from None
     return ended
 
 
@@ -73,7 +77,9 @@ def prepared(study: Study, request: Request, first: bool) -> Launched:
     """Do what may take long, and writes nothing to the run directory."""
     settings, switches, resuming = request.settings, request.switches, request.switches.get("resume", False)
     if first and resuming and RunDirectory.state(request.out) == "finished":
-        return Launched(settings, switches, request.command, None, first, True, None)
+        if not (damage := RunDirectory.damage(request.out)):
+            return Launched(settings, switches, request.command, None, first, True, None)
+        Console(switches["quiet"]).warn(f"damaged or gone, and made again: {', '.join(damage)} in {request.out}")
     made = None
     if first:
         RunDirectory.probe(request.out)
@@ -88,4 +94,5 @@ def claimed(study: Study, launched: Launched) -> Launched:
     if launched.finished or study.claims_at_end:
         return launched
     resuming, overwrite = launched.switches.get("resume", False), launched.switches["overwrite"]
-    return launched._replace(run=RunDirectory.claim(study.name, launched.settings, resuming, overwrite))
+    run = RunDirectory.claim(study, launched.settings, resuming, overwrite)
+    return launched._replace(run=run)

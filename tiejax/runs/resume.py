@@ -82,9 +82,8 @@ def keep_text(run: RunDirectory, facts: Mapping[str, Any], tokenizer: bytes) -> 
 
     facts: of the text, with its `fingerprint`.
     """
-    before: dict[str, Any] = json.loads(run.keep(DATA, json.dumps(facts, indent=2).encode()))
-    if before["fingerprint"] != facts["fingerprint"]:
-        raise BadInput(f"--resume: {run.path} was started on another text ({before['fingerprint'][:16]}...)")
+    run.bind(facts["fingerprint"])
     # A vocabulary trained anew would be another one: the run keeps its own.
     run.keep(TOKENIZER, tokenizer)
+    before: dict[str, Any] = json.loads(run.keep(DATA, json.dumps(facts, indent=2).encode()))
     return before

@@ -1,5 +1,6 @@
 """A run directory: who made it, one run's settings, environment, metrics, results, figures, report and checkpoints."""
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -9,7 +10,7 @@ import platform
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,17 +19,18 @@ import filelock
 import numpy as np
 import yaml
 
+from tiejax.runs import manifest
 from tiejax.runs.arrays import npz
+from tiejax.runs.manifest import KIND, Manifest, NoManifest
+from tiejax.runs.writing import replace
 from tiejax.settings.command_line import BadInput
+from tiejax.settings.study import Study
 
-CONFIG, RESULTS = "config.yaml", "results.json"
-KIND = "run.json"  # which study made the run, and in which format
-# To be raised whenever a run directory of before can no longer be resumed or read.
-FORMAT = 2
+CONFIG, RESULTS, ENVIRONMENT, CHECKPOINTS = "config.yaml", "results.json", "environment.json", "checkpoints"
 # In the order in which an overwritten run is removed: killed on the way, what is left is still known as an unfinished run.
 CONTENTS = (
     RESULTS,
-    "environment.json",
+    ENVIRONMENT,
     "metrics.npz",
     "data.json",
     "tokenizer.json",
@@ -37,19 +39,12 @@ CONTENTS = (
     "events",
     "finished",
     "models",
-    "checkpoints",
+    CHECKPOINTS,
     "damaged",
     CONFIG,
     KIND,
 )
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "matplotlib")
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Replace a file as one act, so that a killed process leaves the old one or the new one."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_bytes(content)
-    os.replace(beside, path)
 
 
 def _held(path: Path) -> BadInput:
@@ -58,10 +53,14 @@ def _held(path: Path) -> BadInput:
 
 @dataclasses.dataclass
 class RunDirectory:
-    """A directory that this process holds until it ends. Use `claim`."""
+    """A directory that this process holds until it ends. Use `claim`.
+
+    manifest: what the run is, and what it holds.
+    """
 
     path: Path
     lock: filelock.BaseFileLock
+    manifest: Manifest
 
     @classmethod
     def state(cls, path: Path) -> str:
@@ -74,11 +73,16 @@ class RunDirectory:
             present = {entry.name for entry in path.iterdir()} - {".lock", KIND, f".{KIND}.part", f".{CONFIG}.part"}
         except OSError as error:
             raise BadInput(f"--out {path}: cannot be read: {error.strerror}") from None
-        if RESULTS in present and CONFIG in present:
-            return "finished"
         if CONFIG in present:
-            return "unfinished"
+            return "finished" if cls._finished(path) else "unfinished"
         return "foreign" if present else "new"
+
+    @classmethod
+    def _finished(cls, path: Path) -> bool:
+        try:
+            return RESULTS in manifest.read(path).files
+        except NoManifest:
+            return False
 
     @classmethod
     def check(cls, path: Path, resume: bool, overwrite: bool) -> str:
@@ -90,9 +94,13 @@ class RunDirectory:
             raise BadInput(f"--out {path}: holds files but no run; name a new directory")
         if state == "new" and resume:
             raise BadInput(f"--resume: there is no run in {path}; leave --resume out to start one")
-        known = state in ("unfinished", "finished")
-        if known and not (resume or overwrite) and (reason := cls._kind(path)[1]):
-            raise BadInput(f"--out {path}: holds a run that can be neither resumed nor overwritten ({reason}); name another")
+        if state in ("unfinished", "finished") and not (resume or overwrite):
+            try:
+                manifest.read(path)
+            except NoManifest as reason:
+                raise BadInput(
+                    f"--out {path}: holds a run that can be neither resumed nor overwritten ({reason}); name another"
+                ) from None
         if state == "unfinished" and not (resume or overwrite):
             raise BadInput(f"--out {path}: holds an unfinished run; --resume goes on with it, --overwrite starts anew")
         if state == "finished" and not (resume or overwrite):
@@ -100,37 +108,33 @@ class RunDirectory:
         return state
 
     @classmethod
-    def study(cls, path: Path) -> str:
-        """Return the name of the study that made the run in `path`.
+    def opened(cls, path: Path) -> Manifest:
+        """Return what the run in `path` is and holds.
 
         Raises BadInput, with the path and without an option, if that is not known or the format is another one.
         """
-        name, reason = cls._kind(path)
-        if reason:
-            raise BadInput(f"{path}: {reason}")
-        return name
-
-    @classmethod
-    def _kind(cls, path: Path) -> tuple[str, str | None]:
-        """Return the study that made the run in `path`, or what stands against saying so."""
         try:
-            kind = json.loads((path / KIND).read_text())
-            name, version = str(kind["study"]), kind["format"]
-        except FileNotFoundError:
-            return "", f"without {KIND} nothing says which study made it; runs of earlier versions of tiejax are so"
-        except (OSError, ValueError, KeyError, TypeError):
-            return "", f"{KIND}, which says which study made it, is damaged"
-        if version != FORMAT:
-            return name, f"it has format {version}, this version of tiejax reads format {FORMAT}"
-        return name, None
+            return manifest.read(path)
+        except NoManifest as reason:
+            raise BadInput(f"{path}: {reason}") from None
 
     @classmethod
     def check_study(cls, path: Path, name: str, switch: str) -> None:
         """Raise BadInput unless the run in `path` was made by the study called `name`, in today's format."""
-        made_by, reason = cls._kind(path)
+        reason: object = None
+        try:
+            made_by = manifest.read(path).study
+        except NoManifest as error:
+            made_by, reason = error.study, error
         if reason or made_by != name:
             reason = reason or f"it is one of {made_by}"
             raise BadInput(f"--{switch}: {path} holds no run of {name} that can be used ({reason}); name another directory")
+
+    @classmethod
+    def damage(cls, path: Path) -> list[str]:
+        """Return the files, of those that the run in `path` lists, that are missing or not what was written."""
+        files = manifest.read(path).files
+        return [name for name, digest in files.items() if not _is(path / name, digest)]
 
     @classmethod
     def probe(cls, path: Path) -> None:
@@ -146,38 +150,45 @@ class RunDirectory:
                 raise _held(path) from None
 
     @classmethod
-    def claim(cls, study: str, settings: Any, resume: bool, overwrite: bool) -> "RunDirectory":
+    def claim(cls, study: Study, settings: Any, resume: bool, overwrite: bool) -> "RunDirectory":
         """Take hold of `settings.out` and leave it with study and settings in it: created, resumed, or (`overwrite`) emptied.
 
-        Raises BadInput if the switches do not fit what is there, if it cannot be written, or if another process holds it.
+        Raises BadInput if the switches do not fit what is there, if a resumed run was started with other settings, or if
+        another process holds it; OSError if it cannot be written.
         """
-        path = Path(settings.out)
+        path, asked = Path(settings.out), manifest.settings_of(settings, study.may_change)
         cls.check(path, resume, overwrite)
+        path.mkdir(parents=True, exist_ok=True)
         try:
-            path.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(path / ".lock")
             lock.acquire(timeout=0)
         except filelock.Timeout:
             raise _held(path) from None
-        except OSError as error:
-            raise BadInput(f"--out {path}: cannot be written: {error.strerror}") from None
-        cls.check(path, resume, overwrite)
-        if overwrite:
-            for name in CONTENTS:
-                target = path / name
-                if target.is_dir():
-                    shutil.rmtree(target)
-                else:
-                    target.unlink(missing_ok=True)
-        run = cls(path, lock)
-        if not (path / CONFIG).exists():
-            _write(path / KIND, json.dumps({"study": study, "format": FORMAT}).encode())
-            _write(path / CONFIG, yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False).encode())
+        state = cls.check(path, resume, overwrite)
+        if resume:
+            return cls(path, lock, _as_started(path, asked))
+        if overwrite and state != "new":
+            _empty(path)
+        run = cls(path, lock, Manifest(study.name, asked))
+        run.manifest.write(path)
+        replace(path / CONFIG, yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False).encode())
         return run
 
     @property
+    def finished(self) -> bool:
+        """Whether the run has ended, whatever has become of its files since."""
+        return RESULTS in self.manifest.files
+
+    def bind(self, text: str) -> None:
+        """Let the run be one on the text with this fingerprint; raises BadInput if it was started on another."""
+        if self.manifest.text not in (None, text):
+            raise BadInput(f"--resume: {self.path} was started on another text ({self.manifest.text[:16]}...)")
+        if self.manifest.text is None:
+            self._change(text=text)
+
+    @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def figures(self) -> Path:
@@ -185,7 +196,7 @@ class RunDirectory:
 
     def write_environment(self, devices: Mapping[str, Any], command: str) -> dict[str, Any]:
         """Write and return versions, machine, devices, git commit, command, date; those of a resumption under `resumed`."""
-        path = self.path / "environment.json"
+        path = self.path / ENVIRONMENT
         now = {
             "command": command,
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -196,23 +207,57 @@ class RunDirectory:
             **devices,
             "git_commit": _git_commit(),
         }
-        facts = json.loads(path.read_text()) if path.exists() else None
+        facts = _environment(path)
         facts = {**facts, "resumed": [*facts.get("resumed", []), now]} if facts else now
-        _write(path, json.dumps(facts, indent=2).encode())
+        replace(path, json.dumps(facts, indent=2).encode())
         return facts
 
-    def keep(self, name: str, content: bytes) -> bytes:
-        """Write a file unless it is there already; return what it holds."""
+    def holds(self, name: str) -> bool:
+        """Say whether a file is there that the run has listed."""
+        return name in self.manifest.files and (self.path / name).is_file()
+
+    def intact(self, name: str) -> bool:
+        """Say whether a file is there that the run has listed, as it was written."""
+        return name in self.manifest.files and _is(self.path / name, self.manifest.files[name])
+
+    def whole(self, folder: str) -> bool:
+        """Say whether all files of a folder are there that the run has listed, as they were written."""
+        listed = [name for name in self.manifest.files if name.startswith(f"{folder}/")]
+        return bool(listed) and all(self.intact(name) for name in listed)
+
+    def read(self, name: str, then: str) -> bytes:
+        """Return what a listed file holds; raises BadInput if it is not what was written.
+
+        then: happens if the file is removed, as "that model is trained again".
+        """
         path = self.path / name
-        if not path.exists():
-            _write(path, content)
+        if not self.intact(name):
+            raise BadInput(f"--resume: {path} is damaged; remove it, and {then}")
         return path.read_bytes()
 
+    def keep(self, name: str, content: bytes) -> bytes:
+        """Write a file unless it is there already; return what it holds. Raises BadInput if it is not what was written."""
+        if not self.holds(name):
+            self.write(name, content)
+        return self.read(name, "it is written anew")
+
     def write(self, name: str, content: bytes) -> None:
-        """Write a file, of a folder below this one too, as one act."""
+        """Write a file, of a folder below this one too, as one act, and list it."""
         path = self.path / name
         path.parent.mkdir(exist_ok=True)
-        _write(path, content)
+        replace(path, content)
+        self.add([path])
+
+    def add(self, paths: Iterable[Path]) -> None:
+        """List files that stand below this directory, and all files of folders among them, as they are now."""
+        files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path]) if file.is_file()]
+        found = {file.relative_to(self.path).as_posix(): manifest.digest_of(file) for file in files}
+        if found.items() - self.manifest.files.items():
+            self._change(files={**self.manifest.files, **found})
+
+    def _change(self, **fields: Any) -> None:
+        self.manifest = dataclasses.replace(self.manifest, **fields)
+        self.manifest.write(self.path)
 
     def remove(self, name: str) -> None:
         """Remove a folder below this one."""
@@ -220,20 +265,62 @@ class RunDirectory:
 
     def write_metrics(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Write named arrays, no pickles, as metrics.npz."""
-        _write(self.path / "metrics.npz", npz(arrays, compressed=True))
+        self.write("metrics.npz", npz(arrays, compressed=True))
 
     def write_report(self, html: str) -> Path:
         """Write report.html and return its path."""
-        _write(self.path / "report.html", html.encode())
+        self.write("report.html", html.encode())
         return self.path / "report.html"
 
     def write_results(self, results: Mapping[str, Any]) -> None:
-        """Write results.json, which says that the run is finished. Pass `plain` results: JSON has no NaN."""
-        _write(self.path / RESULTS, json.dumps(results, indent=1, allow_nan=False).encode())
+        """Write results.json, which ends the run. Pass `plain` results: JSON has no NaN."""
+        self.write(RESULTS, json.dumps(results, indent=1, allow_nan=False).encode())
 
     def release(self) -> None:
         """Let another process have the directory."""
         self.lock.release()
+
+
+def _as_started(path: Path, asked: dict[str, Any]) -> Manifest:
+    """Return the manifest of a run that is resumed; raises BadInput if it was not started with these settings."""
+    try:
+        found = manifest.read(path)
+    except NoManifest as reason:
+        raise BadInput(f"--resume: {path} cannot be resumed: {reason}") from None
+    if changed := manifest.differences(found.settings, asked):
+        raise BadInput(
+            f"--resume: {path} holds a run of another configuration ({'; '.join(changed)}): its {CONFIG} was edited, or "
+            "another process has started a run there since"
+        )
+    return found
+
+
+def _empty(path: Path) -> None:
+    """Remove a run; killed on the way, it leaves an unfinished one."""
+    with contextlib.suppress(NoManifest):
+        dataclasses.replace(manifest.read(path), files={}).write(path)
+    for name in CONTENTS:
+        target = path / name
+        if target.is_dir():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+
+def _is(path: Path, digest: str) -> bool:
+    """Say whether a file is there, with this digest."""
+    return path.is_file() and manifest.digest_of(path) == digest
+
+
+def _environment(path: Path) -> dict[str, Any] | None:
+    """Return what environment.json says, None if it is not there; raises BadInput if it is damaged."""
+    if not path.exists():
+        return None
+    with contextlib.suppress(ValueError, RecursionError):
+        facts = json.loads(path.read_bytes())
+        if isinstance(facts, dict) and isinstance(facts.get("resumed", []), list):
+            return facts
+    raise BadInput(f"--resume: {path} is damaged; remove it, and it is written anew")
 
 
 def plain(value: Any) -> Any:

@@ -3,11 +3,10 @@
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from tiejax.runs.arrays import npz, read_finished
+from tiejax.runs.arrays import arrays_of, npz
 from tiejax.runs.checkpoints import open_checkpoints
 from tiejax.runs.console import Console
 from tiejax.runs.launch import Launched
@@ -19,6 +18,11 @@ from tiejax.training.loop import Trained, Training
 
 Arrays = Mapping[str, np.ndarray]
 FINISHED = "finished"  # folder of what stages leave
+
+
+def _file(stage: str) -> str:
+    """Return where a run keeps what a stage leaves."""
+    return f"{FINISHED}/{stage}.npz"
 
 
 class Stopped(Exception):
@@ -41,14 +45,11 @@ class Stages:
 
     def done(self, name: str) -> bool:
         """Say whether a stage is done."""
-        return self._path(name).exists()
+        return self._run.holds(_file(name))
 
     def read(self, name: str) -> dict[str, np.ndarray]:
         """Return the arrays that a stage has left; raises BadInput if they are damaged."""
-        return read_finished(self._path(name), "that stage is done again")
-
-    def _path(self, name: str) -> Path:
-        return self._run.path / FINISHED / f"{name}.npz"
+        return arrays_of(self._run.read(_file(name), "that stage is done again"))
 
     def once(self, name: str, work: Callable[[], Arrays]) -> dict[str, np.ndarray]:
         """Return what a stage leaves: what it has left before, or else what `work` returns, which is kept from now on.
@@ -59,7 +60,7 @@ class Stages:
             if self._stop():
                 raise Stopped
             self._show(name, name)
-            self._run.write(f"{FINISHED}/{name}.npz", npz(work()))
+            self._run.write(_file(name), npz(work()))
             shutil.rmtree(self._run.checkpoints / name, ignore_errors=True)
             self._here += self._costs[name]
         return self.read(name)
@@ -69,7 +70,7 @@ class Stages:
 
         Raises Stopped where the run is asked to stop, with a checkpoint written; BadInput if a checkpoint does not fit.
         """
-        checkpoints = open_checkpoints(self._run.checkpoints / name, ensemble.ties, self._console.warn)
+        checkpoints = open_checkpoints(self._run, self._run.checkpoints / name, ensemble.ties, self._console.warn)
         try:
             training = Training(ensemble, seeds, checkpoints, self._resume, conditions)
             self.compile_s += training.compile()

@@ -46,7 +46,7 @@ def train(
     """
     checkpoints: Checkpoints | None = None
     if launched.run is not None:
-        checkpoints = open_checkpoints(launched.run.checkpoints, ensemble.ties, console.warn)
+        checkpoints = open_checkpoints(launched.run, launched.run.checkpoints, ensemble.ties, console.warn)
 
     def work() -> Trained:
         training = Training(ensemble, seeds, checkpoints, launched.switches["resume"], conditions)
@@ -55,6 +55,11 @@ def train(
             on_records(training.records)
         elif launched.switches["resume"]:
             console.say("there is no checkpoint to go on from: starting at step 0")
+        if launched.run is not None and launched.run.finished and not training.finished:
+            raise BadInput(
+                f"--resume: the run in {launched.run.path} had ended, and its last checkpoint is gone, from which its files "
+                "could be made again; --overwrite trains anew"
+            )
         if not training.finished:
             console.say(f"compiled in {training.compile():.1f} s")
         for chunk in training.chunks(stop, checkpoint_s=launched.settings.checkpoint_every):
@@ -64,7 +69,7 @@ def train(
 
     try:
         with console:
-            trained = cluster.or_die(work, expected=(CheckpointMismatch, TieError))
+            trained = cluster.or_die(work, expected=(BadInput, CheckpointMismatch, TieError))
     except (CheckpointMismatch, TieError) as error:
         raise BadInput(f"--resume: {error}") from None
     if checkpoints is not None:

@@ -7,6 +7,7 @@ is one line that names the option or the file, with exit status 2.
 import argparse
 import dataclasses
 import difflib
+import errno
 import json
 import re
 import sys
@@ -21,6 +22,20 @@ import jsonargparse
 import yaml
 
 Config = TypeVar("Config")
+
+
+STATUS = (
+    "Exit status: 0 done; 2 bad input; 3 another process of a cluster has ended; 4 a file could not be read or written; 130 "
+    "stopped. Each but 0 with one line that says what to do."
+)
+ADVICE = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EACCES: "let it be read and written",
+    errno.EPERM: "let it be read and written",
+    errno.EROFS: "let it be written",
+}
 
 
 class BadInput(Exception):
@@ -69,7 +84,7 @@ def parse(
 def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentParser:
     parser = jsonargparse.ArgumentParser(
         description=command.description,
-        epilog=command.example,
+        epilog=f"{command.example} {STATUS}",
         exit_on_error=False,
         allow_abbrev=False,
         formatter_class=jsonargparse.DefaultHelpFormatter,
@@ -208,14 +223,31 @@ def differences(before: object, now: object) -> list[str]:
     ]
 
 
+class Refused(Exception):
+    """A path that the system does not let be read or written: one line that names it and says what to do."""
+
+
+def refused(error: OSError, then: str) -> Refused:
+    """Return what to say of an error of the system; then: what to do once its cause is gone."""
+    if isinstance(error, BrokenPipeError):
+        return Refused(f"nobody reads what is printed any more; {then}")
+    advice = ADVICE.get(error.errno or 0, "mend that")
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return Refused(f"{where}{error.strerror or error}; {advice}, then {then}")
+
+
 def run_main(main: Callable[[list[str]], int]) -> NoReturn:
-    """Run a script's `main(argv)` as a command: bad input is one line on standard error and exit status 2."""
+    """Run a script's `main(argv)` as a command: bad input is one line on standard error and exit status 2.
+
+    So is what the system refuses, with exit status 4: only our own faults show a traceback.
+    """
     try:
         status = main(sys.argv[1:])
-    except BadInput as error:
-        line = " ".join(str(error).splitlines())
+    except (BadInput, Refused, OSError) as error:
+        told = refused(error, "run it again") if isinstance(error, OSError) else error
+        line = " ".join(str(told).splitlines())
         print(f"{Path(sys.argv[0]).name}: error: {line}", file=sys.stderr)
-        status = 2
+        status = 2 if isinstance(error, BadInput) else 4
     except KeyboardInterrupt:  # before or after training, where nothing is there to be saved
         print(f"{Path(sys.argv[0]).name}: interrupted", file=sys.stderr)
         status = 130

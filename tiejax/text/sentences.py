@@ -70,7 +70,7 @@ def prepare(
     corpus, text_feature, tfds_dir: as in `corpus.documents`. tokenizer: as in `tokenizer.load`; None for a vocabulary of
     this `kind` and of `vocab_size` tokens, trained once for each text. max_length, min_length: tokens of a sentence with [CLS]
     and [SEP]; longer ones are cut, shorter ones dropped, and always those of no other token. say: is told in one line
-    what the user should know. progress: is told (phase, done, total) now and then. Raises CorpusError, also where the
+    what the user should know. progress: is told (phase, done, total) now and then. Raises CorpusError; OSError where the
     disk is full.
     """
     if max_length < 3:

@@ -1,6 +1,7 @@
 """Sets of tokens on disk: made once under a lock, whole or not at all, and checked when they are opened."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -104,7 +105,7 @@ def told(progress: Progress, phase: str, sources: Iterable[Source]) -> Callable[
 def _workplace(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Make the folder and hold it against other processes, cleared of what a killed one left.
 
-    say: is told where another process has to be waited for. What the disk refuses inside becomes a CorpusError.
+    say: is told where another process has to be waited for. Raises OSError, with a path, for what the disk refuses inside.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,8 +113,12 @@ def _workplace(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
             for left in folder.glob(f"{INCOMPLETE}*"):
                 _remove(left)
             yield
+    except (NotADirectoryError, FileExistsError) as error:
+        raise CorpusError(f"data_dir {folder}: {error.strerror}") from None
     except OSError as error:
-        raise CorpusError(f"data_dir {folder}: {error.strerror or first_line(error)}") from None
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno or errno.EIO, error.strerror or first_line(error), str(folder)) from None
 
 
 @contextlib.contextmanager

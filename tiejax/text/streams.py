@@ -66,7 +66,7 @@ def prepare(
     that holds one file each called train, valid (or validation, dev) and test is those three; the characters of any other
     corpus are cut 80/10/10, in order, between two words. tokenizer: as in `tokenizer.load`; None for a byte-level BPE of
     `vocab_size` tokens, trained once on each training stream, and on nothing else. say: is told in one line what the user
-    should know. progress: is told (phase, done, total) now and then. Raises CorpusError, also where the disk is full.
+    should know. progress: is told (phase, done, total) now and then. Raises CorpusError; OSError where the disk is full.
     """
     names = splits.named(corpus, validation, test)
 

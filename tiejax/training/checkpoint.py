@@ -1,12 +1,14 @@
-"""Checkpoints that know when they are damaged.
+"""Checkpoints that know when they are damaged, and whose they are.
 
 Orbax writes each step so that a killed process leaves the last good one, but restores a flipped bit without a word. Every
-step therefore carries the SHA-256 digest of each array, and of its own record of them.
+step therefore carries the SHA-256 digest of each array, of its own record of them, and of what the run is.
 """
 
 import dataclasses
 import hashlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +24,7 @@ PyTree = Any
 
 
 class CheckpointMismatch(ValueError):
-    """A sound checkpoint that belongs to another run: other ties or other arrays."""
+    """A sound checkpoint that belongs to another run: other settings, another text, other ties or other arrays."""
 
 
 def _digest(array: np.ndarray) -> str:
@@ -39,42 +41,69 @@ def _flat(tree: PyTree) -> dict[str, np.ndarray]:
     return {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(tree))}
 
 
+def _refusal(error: Exception) -> tuple[int | None, str]:
+    """Return number and words of the error of the system that is behind an error; None where there is none."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno, error.strerror or str(error)
+    if found := re.search(r"\[os_error_code='(\d+)'\]", str(error)):  # tensorstore's way
+        return int(found[1]), os.strerror(int(found[1]))
+    return None, ""
+
+
 @dataclasses.dataclass
 class Checkpoints:
     """The checkpoints of one run, newest last.
 
-    directory: where they are kept. ties: saved beside the arrays. say: receives one line for each damaged step.
+    directory: where they are kept. ties: saved beside the arrays. say: receives one line for each damaged step. run: the digest
+    of what the run is. read_only: of a run that may go on meanwhile; nothing is changed.
     """
 
     directory: Path
     ties: Sequence[tying.Tie]
     say: Callable[[str], None]
+    run: str = ""
     keep: int = 2
+    read_only: bool = False
 
     def __post_init__(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        if not self.read_only:
+            self.directory.mkdir(parents=True, exist_ok=True)
         # Of several processes one alone keeps the checkpoints: orbax must not wait for the others.
         mine = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(
             primary_host=mine, active_processes={mine}, barrier_sync_key_prefix="checkpoints"
         )
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=self.keep, enable_async_checkpointing=False, create=False, multiprocessing_options=alone
+            max_to_keep=None if self.read_only else self.keep,
+            enable_async_checkpointing=False,
+            create=False,
+            multiprocessing_options=alone,
+            read_only=self.read_only,
         )
         self._manager = ocp.CheckpointManager(self.directory.absolute(), options=options)
 
     def save(self, step: int, state: PyTree, records: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Write state, the records so far, the ties and all digests as the checkpoint of `step`."""
+        """Write state, the records so far, the ties and all digests as the checkpoint of `step`.
+
+        Raises OSError that names the directory where the system refuses; the checkpoints before it are left as they are.
+        """
         arrays = {"state": _flat(state), **{f"record.{name}": dict(fields) for name, fields in records.items()}}
         content = {
             "step": step,
+            "run": self.run,
             "ties": [dataclasses.asdict(tie) for tie in self.ties],
             "digests": {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()},
         }
         facts = {"content": content, "digest": _digest_text(content)}
-        saved = self._manager.save(
-            step, args=ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts))
-        )
+        try:
+            saved = self._manager.save(
+                step, args=ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts))
+            )
+        except Exception as error:  # the layers below raise whatever they like
+            number, reason = _refusal(error)
+            if number is None:
+                raise
+            raise OSError(number, reason, str(self.directory / str(step))) from error
         if not saved:  # what orbax answers, in silence, for a step that is not above the latest
             raise RuntimeError(f"checkpoint {step} was not saved in {self.directory}")
 
@@ -82,35 +111,44 @@ class Checkpoints:
         """Return step, state and records of the newest undamaged checkpoint, or None if there is none.
 
         like: arrays or shapes and dtypes of the state, whose structure the restored one takes. A damaged step is reported
-        and moved out of the way, to `damaged/` beside the checkpoints.
-        Raises CheckpointMismatch if a sound checkpoint has other ties or arrays.
+        and, unless nothing is to be changed, moved out of the way, to `damaged/` beside the checkpoints.
+        Raises CheckpointMismatch if a sound checkpoint is of another run, or has other ties or arrays.
         """
-        steps = sorted(self._manager.all_steps(), reverse=True)
-        for step in steps:
+        passed = set[int]()
+        while steps := sorted(set(self._steps()) - passed):
+            step = steps[-1]
             try:
                 return self._read(step, like)
             except (CheckpointMismatch, PermissionError, MemoryError):
                 raise
             except Exception as error:  # broken files raise whatever the library's layers raise
+                passed.add(step)
+                if not (self.directory / str(step)).exists():
+                    continue  # the run goes on, and has newer ones
                 reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-                then = "there is none before it" if step == steps[-1] else "taking the one before it"
+                then = "taking the one before it" if steps[:-1] else "there is none before it"
                 self.say(f"checkpoint {self.directory / str(step)} is damaged ({reason}); {then}")
-                self._move_aside(step)
+                if not self.read_only:
+                    self._move_aside(step)
         return None
+
+    def _steps(self) -> Sequence[int]:
+        self._manager.reload()
+        return self._manager.all_steps()
 
     def _move_aside(self, step: int) -> None:
         aside = self.directory.parent / "damaged"
         aside.mkdir(exist_ok=True)
         shutil.rmtree(aside / str(step), ignore_errors=True)
         (self.directory / str(step)).rename(aside / str(step))
-        # Otherwise the manager still counts the step and refuses, in silence, to save it again.
-        self._manager.reload()
 
     def _read(self, step: int, like: PyTree) -> tuple[int, PyTree, dict[str, dict[str, np.ndarray]]]:
         facts = self._manager.restore(step, args=ocp.args.Composite(facts=ocp.args.JsonRestore()))["facts"]
         content = facts["content"]
         if facts["digest"] != _digest_text(content):
             raise ValueError("the digest of its facts differs")
+        if content["step"] != step:
+            raise ValueError(f"it is that of step {content['step']}")
         restored = self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore()))["arrays"]
         arrays = {group: {name: np.asarray(array) for name, array in fields.items()} for group, fields in restored.items()}
         digests = {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()}
@@ -122,6 +160,11 @@ class Checkpoints:
                 if digests.get(group, {}).get(name) != digest
             ]
             raise ValueError(f"the digest of {', '.join(differ) or 'its arrays'} differs")
+        if content["run"] != self.run:
+            raise CheckpointMismatch(
+                f"checkpoint {self.directory / str(step)} is of another run: of other settings or another text; put back this "
+                f"run's own, or remove {self.directory} to start at step 0"
+            )
         if content["ties"] != [dataclasses.asdict(tie) for tie in self.ties]:
             raise CheckpointMismatch(f"checkpoint {self.directory / str(step)} has the ties {content['ties']}")
         leaves, treedef = jax.tree.flatten(like)

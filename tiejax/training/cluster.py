@@ -141,8 +141,8 @@ def wait_for_all(work: Callable[[], Result] | None) -> tuple[Result | None, bool
 def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = ()) -> Result:
     """Do what needs all processes; where that fails here or because another has ended, say so and end this process.
 
-    The exit status is 3 where another process has ended, 1 otherwise. expected: errors that all processes raise alike, which
-    are passed on.
+    The exit status is 3 where another process has ended, 4 where the system refuses a path, 1 otherwise. expected: errors that
+    all processes raise alike, which are passed on.
     """
     try:
         return work()
@@ -153,6 +153,11 @@ def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = (
             line = f"another process of this run has ended ({error}); start them all again with --resume"
             print(line, file=sys.stderr, flush=True)
             status = 3
+        elif isinstance(error, OSError) and error.filename is not None:
+            print(
+                f"{error.filename}: {error.strerror}; then start all processes again with --resume", file=sys.stderr, flush=True
+            )
+            status = 4
         else:
             traceback.print_exc()
             status = 1

@@ -59,11 +59,11 @@ def text_run(tmp_path_factory):
     corpus, kept = [str(folder / "corpus.txt")], {"data_dir": str(folder / "prepared"), "out": str(folder / "run")}
     settings = text_settings.Settings(corpus=corpus, **kept, **TEXT).resolved()
     text, plan = text_mlm.prepare(settings, Console(quiet=True))
-    directory = RunDirectory.claim("text_mlm", settings, False, False)
+    directory = RunDirectory.claim(text_settings.STUDY, settings, False, False)
     keep_text(directory, text.facts, text.tokenizer)
     nothing = training.Recorder(settings.steps, lambda params, batch, seed_key, step: {"step": step})
     ensemble = dataclasses.replace(text_ensemble.build_ensemble(settings, text, plan), recorders={"record": nothing})
-    checkpoints = training.Checkpoints(directory.checkpoints, ensemble.ties, say=pytest.fail)
+    checkpoints = training.Checkpoints(directory.checkpoints, ensemble.ties, pytest.fail, directory.manifest.identity)
     training.train(ensemble, settings.seed_list, checkpoints)
     checkpoints.close()
     directory.release()

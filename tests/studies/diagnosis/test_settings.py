@@ -1,12 +1,12 @@
 """What may be asked of a diagnosis, and whether the run that is diagnosed wanted a device a core."""
 
-import json
-
 import pytest
+import yaml
 
-from tiejax.runs.run_directory import FORMAT
+from tiejax.runs.manifest import Manifest, settings_of
 from tiejax.settings import command_line
 from tiejax.studies.diagnosis.settings import STUDY, Settings, device_a_core
+from tiejax.studies.exor import settings as exor
 from tiejax.studies.text_mlm import settings as text_mlm
 
 
@@ -25,7 +25,9 @@ def test_checkpoint_may_stand_anywhere_or_in_a_file(here):
 
 def text_run(folder, settings):
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"study": "text_mlm", "format": FORMAT}))
+    known = "depth" not in settings
+    asked = text_mlm.Settings(**yaml.safe_load(settings)).resolved() if known else None
+    Manifest("text_mlm", settings_of(asked, text_mlm.STUDY.may_change) if known else {}).write(folder)
     (folder / "config.yaml").write_text(settings)
     return Settings(checkpoint=str(folder))
 
@@ -42,5 +44,5 @@ def test_nothing_else_wants_a_device_a_core(tmp_path):
     assert not device_a_core(Settings(checkpoint=str(tmp_path / "none")))
     assert not device_a_core(text_run(tmp_path / "refused", "depth: 3"))
     settings = text_run(tmp_path / "exor", "seeds: 4")
-    (tmp_path / "exor" / "run.json").write_text(json.dumps({"study": "exor", "format": FORMAT}))
+    Manifest("exor", settings_of(exor.Settings(seeds=4).resolved(), exor.STUDY.may_change)).write(tmp_path / "exor")
     assert not device_a_core(settings)

@@ -6,13 +6,16 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+import yaml
 from processes import EXPERIMENTS, assert_refused, tree
 from safetensors.numpy import load_file, save_file
 from scipy import linalg, stats
 from two_tables import NAMES, TOKENS, make, pair, results_of
 
-from tiejax.runs.run_directory import FORMAT, RunDirectory
+from tiejax.runs.manifest import FORMAT, Manifest, settings_of
+from tiejax.runs.run_directory import RunDirectory
 from tiejax.studies.diagnosis import verdict
+from tiejax.studies.exor import settings as exor
 from tiejax.studies.layer_tying import settings as layer_tying
 
 SCRIPT = EXPERIMENTS / "diagnose.py"
@@ -154,8 +157,12 @@ def not_finite(folder):
 
 def our_run(folder, settings="seeds: 3\n", study="exor", version=FORMAT):
     """Leave in a folder what a run leaves there first."""
-    (folder / "run.json").write_text(json.dumps({"study": study, "format": version}))
     (folder / "config.yaml").write_text(settings)
+    known = study == "exor" and "depth" not in settings
+    asked = settings_of(exor.Settings(**yaml.safe_load(settings)).resolved(), exor.STUDY.may_change) if known else {}
+    Manifest(str(study), asked).write(folder)
+    if version != FORMAT:
+        (folder / "run.json").write_text(json.dumps({"study": study, "format": version}))
     (folder / "checkpoints").mkdir()
 
 
@@ -173,7 +180,7 @@ def damaged_run(folder):
 def layer_tying_run(folder):
     """Leave what a run of layer tying leaves, whose settings have a corpus too."""
     settings = layer_tying.Settings(out=str(folder / "run")).resolved()
-    RunDirectory.claim(layer_tying.STUDY.name, settings, False, False).release()
+    RunDirectory.claim(layer_tying.STUDY, settings, False, False).release()
     (folder / "run" / "checkpoints").mkdir()
 
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from tiejax import training
 from tiejax.runs.console import Console
-from tiejax.runs.run_directory import CONFIG, KIND
+from tiejax.runs.manifest import KIND
+from tiejax.runs.run_directory import CHECKPOINTS, CONFIG, RunDirectory
 from tiejax.settings.command_line import BadInput
 from tiejax.statistics.arms import ARMS
 from tiejax.studies.diagnosis.probes import LONGEST, Probes, exor_probes, text_probes
@@ -44,7 +45,7 @@ class OpenRun(NamedTuple):
 
 def is_run(folder: Path) -> bool:
     """Say whether a folder is a run directory of ours."""
-    return (folder / KIND).is_file() or ((folder / CONFIG).is_file() and (folder / "checkpoints").is_dir())
+    return (folder / KIND).is_file() or ((folder / CONFIG).is_file() and (folder / CHECKPOINTS).is_dir())
 
 
 def open_run(settings: Settings, console: Console) -> OpenRun:
@@ -53,6 +54,8 @@ def open_run(settings: Settings, console: Console) -> OpenRun:
         if getattr(settings, name) is not None:
             raise BadInput(f"--{name}: is for checkpoints of the hub; a run of ours has its own")
     study, of_run = settings_of_run(settings.folder)
+    if damage := RunDirectory.damage(settings.folder):
+        console.warn(f"{settings.folder}: {', '.join(damage)}: not as the run wrote them; its checkpoint is looked at")
     if study == "text_mlm":
         return _on_text(of_run, settings.folder, console)
     return _on_exor(study, of_run, settings.folder, console)
@@ -77,6 +80,8 @@ def _on_exor(study: str, settings: Any, folder: Path, console: Console) -> OpenR
 
 def _on_text(settings: Any, folder: Path, console: Console) -> OpenRun:
     text, planned = text_mlm.prepare(dataclasses.replace(settings, out=str(folder)), console, resume=True)
+    if text.facts["fingerprint"] != RunDirectory.opened(folder).text:
+        raise BadInput(f"{folder}: its corpus is another text now than the one that it was trained on")
     arms = text_ensemble.arms_of(settings, planned)
     ensemble = text_ensemble.build_ensemble(settings, text, planned)
     step, params, records = _restored(ensemble, settings.seed_list, folder, console)
@@ -95,7 +100,10 @@ def _on_text(settings: Any, folder: Path, console: Console) -> OpenRun:
 def _restored(ensemble: Ensemble, seeds: Sequence[int], folder: Path, console: Console) -> tuple[int, Any, Any]:
     """Return step, parameters and records of a run's last checkpoint; raises BadInput."""
     like = jax.eval_shape(lambda: ensemble.start(seeds))
-    checkpoints = training.Checkpoints(folder / "checkpoints", ensemble.ties, console.warn)
+    if not (folder / CHECKPOINTS).is_dir():
+        raise BadInput(f"{folder}: has no checkpoint; let the run train first")
+    identity = RunDirectory.opened(folder).identity
+    checkpoints = training.Checkpoints(folder / CHECKPOINTS, ensemble.ties, console.warn, identity, read_only=True)
     try:
         last = checkpoints.restore(like)
     except training.CheckpointMismatch as error:

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from tiejax.runs import manifest
 from tiejax.runs.run_directory import CONFIG, RunDirectory
 from tiejax.settings import checks, command_line
 from tiejax.settings.command_line import BadInput, CommandLine
@@ -66,15 +67,19 @@ class Settings:
 
 def settings_of_run(folder: Path) -> tuple[str, Any]:
     """Return the name of the study that made a run, and the run's own settings; raises BadInput."""
-    name = RunDirectory.study(folder)
+    made = RunDirectory.opened(folder)
+    name = made.study
     if name not in DIAGNOSED:
         raise BadInput(f"{folder}: is a run of {name}; {', '.join(DIAGNOSED)} can be diagnosed")
     study = DIAGNOSED[name]
     try:
         given, _ = command_line.parse(study.settings, study.command, [], base=folder / CONFIG)
-        return name, given.resolved()
+        settings = given.resolved()
     except BadInput as error:
         raise BadInput(f"{folder / CONFIG}: is not the configuration of a run ({error})") from None
+    if changed := manifest.differences(made.settings, manifest.settings_of(settings, study.may_change)):
+        raise BadInput(f"{folder / CONFIG}: was edited since the run was started ({'; '.join(changed)})")
+    return name, settings
 
 
 def device_a_core(settings: Settings) -> bool:

@@ -37,7 +37,7 @@ def run(launched: Launched, console: Console) -> int:
     diagnosis = of_run(settings, console) if is_run(settings.folder) else of_checkpoint(settings, console)
 
     # All is known now, so that a diagnosis that fails leaves nothing behind.
-    directory = RunDirectory.claim(STUDY.name, settings, resume=False, overwrite=launched.switches["overwrite"])
+    directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     facts = directory.write_environment({"devices": []}, launched.command)
     if diagnosis.arrays:
         directory.write_metrics(diagnosis.arrays)

@@ -16,12 +16,15 @@ from tiejax.models import bert
 from tiejax.models.shapes import Shape
 from tiejax.pretraining.masked_lm import TIE
 from tiejax.pretraining.step_plan import StepPlan
+from tiejax.runs.run_directory import RunDirectory
 from tiejax.runs.stages import Stages
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.embedding_coupling.pretraining_ensemble import build_ensemble, build_model
 from tiejax.studies.embedding_coupling.settings import Settings
 from tiejax.studies.embedding_coupling.text import Text
 from tiejax.studies.embedding_coupling.trees import named, unnamed
+
+MODELS = "models"  # folder of the pre-trained models, in the hub's format
 
 PyTree = Any
 Arrays = dict[str, np.ndarray]
@@ -113,20 +116,21 @@ def encoders_of_checkpoint(settings: Settings, loaded: weights.Loaded) -> Encode
     return Encoders(loaded.model, {PRETRAINED: repeated, CONTROL: control}, tables)
 
 
-def export(settings: Settings, name: str, text: Text, pretrained: Arrays, folder: Path) -> None:
-    """Write every seed's pre-trained model as a checkpoint in the hub's format, `SHAPE/seed-S`, unless it is there."""
+def export(settings: Settings, name: str, text: Text, pretrained: Arrays, run: RunDirectory) -> None:
+    """Write every seed's pre-trained model as a checkpoint in the hub's format, `models/SHAPE/seed-S`, unless it is there."""
     shape = settings.every_shape[name]
     model, stored = build_model(settings, shape, text), unnamed(pretrained, "params")
     for place, seed in enumerate(settings.seed_list):
-        target = folder / name / f"seed-{seed}"
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
+        below = f"{MODELS}/{name}/seed-{seed}"
+        if not run.whole(below):
+            run.remove(below)
             member = jax.tree.map(lambda leaf, place=place: leaf[place], stored)
             params = tying.view(with_target(member), (TIE,)) if shape.coupled else member
             try:
-                weights.save(target, model, params, tied=shape.coupled, tokenizer=text.tokenizer)
+                weights.save(run.path / below, model, params, tied=shape.coupled, tokenizer=text.tokenizer)
             except CheckpointError as error:
                 raise BadInput(f"--out {error.as_options()}") from None
+            run.add([run.path / below])
 
 
 def with_target(stored: PyTree) -> PyTree:

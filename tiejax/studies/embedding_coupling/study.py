@@ -36,8 +36,6 @@ from tiejax.studies.embedding_coupling.summary import collect, score
 from tiejax.studies.embedding_coupling.text import unigram_entropy
 from tiejax.studies.embedding_coupling.tuning import Tuning
 
-MODELS = "models"  # folder of the pre-trained models, in the hub's format
-
 
 def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
@@ -99,7 +97,7 @@ def run_shape(settings: Settings, name: str, prepared: Prepared, directory: RunD
     """Pre-train, fine-tune and probe one shape; return what its stages leave, parameters left out."""
     text, stage = prepared.text, f"pretrain.{name}"
     pretrained = stages.once(stage, lambda: pretrain(settings, name, text, prepared.plan, stages))
-    export(settings, name, text, pretrained, directory.path / MODELS)
+    export(settings, name, text, pretrained, directory)
     encoders = encoders_of_shape(settings, settings.every_shape[name], text, pretrained)
     records = {field: values for field, values in pretrained.items() if "/" not in field}
     return {stage: records, **transfer(settings, name, encoders, prepared, stages)}

@@ -1,7 +1,6 @@
 """The files that each model leaves in the run directory: its weights and its records."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,7 +9,7 @@ import safetensors.flax
 
 from tiejax import tying
 from tiejax.models import TABLE_PATHS
-from tiejax.runs.arrays import npz, read_finished
+from tiejax.runs.arrays import arrays_of, npz
 from tiejax.studies.layer_tying.model import STACK
 from tiejax.studies.layer_tying.records import Records
 from tiejax.training.layered import stack_of, with_stack
@@ -36,10 +35,10 @@ def records_file(records: Records) -> bytes:
     return npz({f"{group}/{name}": values for group, fields in records.items() for name, values in fields.items()})
 
 
-def read_records(path: Path) -> Records:
-    """Return the records of a model from an .npz file; raises BadInput if it is damaged."""
+def read_records(content: bytes) -> Records:
+    """Return the records of a model from the bytes of an .npz file."""
     records: Records = {}
-    for key, values in read_finished(path, "that model is trained again").items():
+    for key, values in arrays_of(content).items():
         group, _, name = key.partition("/")
         records.setdefault(group, {})[name] = values
     return records

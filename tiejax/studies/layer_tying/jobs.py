@@ -35,6 +35,16 @@ def name_of(model: ModelName) -> str:
     return f"{method}-seed{seed}"
 
 
+def records_of(model: ModelName) -> str:
+    """Return where a run keeps the records of one model, which are there once it is trained."""
+    return f"{FINISHED}/{name_of(model)}.npz"
+
+
+def weights_of(model: ModelName) -> str:
+    """Return where a run keeps the weights of one model."""
+    return f"models/{name_of(model)}.safetensors"
+
+
 class Jobs:
     """The models of a run: which are trained, which wait, and how far all of them are.
 
@@ -110,7 +120,7 @@ class Jobs:
         job = job_of(settings, *model, self._agent_of(model))
         folder = self._directory.checkpoints / name_of(model) / "steps"
         with self._lock:  # orbax is not made to be started by several threads at once
-            checkpoints = open_checkpoints(folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)
+            checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)
         try:
             trained = run_job(
                 layered,
@@ -138,19 +148,27 @@ class Jobs:
     def _keep(self, model: ModelName, records: Records, params: object) -> None:
         """Write what a model leaves, and say how it ended. Its records are written after its weights: they end it."""
         (method, seed), name = model, name_of(model)
-        self._directory.write(f"models/{name}.safetensors", files.weights_file(params, records["final"]["best_owner"][0]))
-        self._directory.write(f"{FINISHED}/{name}.npz", files.records_file(records))
-        self._directory.remove(f"checkpoints/{name}")
-        with self._lock:
+        weights = files.weights_file(params, records["final"]["best_owner"][0])
+        with self._lock:  # what the run holds is listed in one file
+            self._directory.write(weights_of(model), weights)
+            self._directory.write(records_of(model), files.records_file(records))
             self.records[model] = records
+        self._directory.remove(f"checkpoints/{name}")
         distinct, loss = len(np.unique(records["final"]["final_owner"][0])), float(records["final"]["test"][0])
         self._console.say(f"{method}, seed {seed}: {counted(distinct, 'distinct layer')}, test loss {loss:.4f} nats a token")
 
 
 def finished(directory: RunDirectory, models: Sequence[ModelName]) -> dict[ModelName, Records]:
     """Return the records of the models that were trained before this process began."""
-    paths = {model: directory.path / FINISHED / f"{name_of(model)}.npz" for model in models}
-    records = {model: files.read_records(path) for model, path in paths.items() if path.exists()}
-    for model in records:  # killed between writing the one and removing the other, a run leaves both
-        directory.remove(f"checkpoints/{name_of(model)}")
+    records = {}
+    for model in models:
+        if directory.holds(records_of(model)):
+            records[model] = files.read_records(directory.read(records_of(model), "that model is trained again"))
+            if not directory.intact(weights_of(model)):
+                raise BadInput(
+                    f"--resume: {directory.path / weights_of(model)} is damaged or gone; remove "
+                    f"{directory.path / records_of(model)}, and that model is trained again"
+                )
+            # Killed between writing the one and removing the other, a run leaves both.
+            directory.remove(f"checkpoints/{name_of(model)}")
     return records

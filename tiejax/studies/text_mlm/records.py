@@ -9,6 +9,7 @@ import numpy as np
 
 from tiejax import training
 from tiejax.runs.run_directory import RunDirectory
+from tiejax.runs.writing import naming
 from tiejax.statistics.arms import ARMS
 from tiejax.statistics.untie_arms import Arms
 from tiejax.studies.text_mlm.settings import Settings
@@ -59,14 +60,17 @@ def open_event_files(
         yield lambda records: None
         return
     # Records of a checkpoint come again when a run is resumed, so every process writes from the first step.
-    events = event_files.EventFiles(directory.path / "events", settings.seed_list, ARMS if arms is None else arms.names)
+    folder = directory.path / "events"
+    events = event_files.EventFiles(folder, settings.seed_list, ARMS if arms is None else arms.names)
     pairs = pairs_of(text)[1]
 
     def write(records: Any) -> None:
-        for points, steps in scalars(records, pairs):
-            events.write(points, steps)
+        with naming(folder):
+            for points, steps in scalars(records, pairs):
+                events.write(points, steps)
 
     try:
         yield write
     finally:
-        events.close()
+        with naming(folder):
+            events.close()

@@ -32,8 +32,7 @@ def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
     settings, directory = launched.settings, launched.run
     text, plan = launched.prepared
-    if directory is not None:
-        keep_text(directory, text.facts, text.tokenizer)
+    data = text.facts if directory is None else keep_text(directory, text.facts, text.tokenizer)
     check_texts_agree(text)
     stop, facts = begin(launched, full_precision=settings.compute_dtype == "float32")
     arms = arms_of(settings, plan)
@@ -54,7 +53,7 @@ def run(launched: Launched, console: Console) -> int:
     results = plain(
         {
             "experiment": "text_mlm",
-            "data": text.facts,
+            "data": data,
             "model": facts_of_model(settings, ensemble),
             "steps": plan.steps,
             "reach": reach(settings, plan),

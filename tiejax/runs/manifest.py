@@ -1,0 +1,91 @@
+"""run.json: what a run is, and the digests of the files that it holds.
+
+The digest of what a run is stands in each of its checkpoints, so that none goes on under other settings or on another text. A
+file counts as the run's own only from when it is listed here.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tiejax.runs.writing import replace
+
+KIND = "run.json"
+# To be raised whenever a run directory of before can no longer be resumed or read.
+FORMAT = 3
+
+
+class NoManifest(ValueError):
+    """What stands against saying what a run is. study: who made it, if that is known."""
+
+    def __init__(self, reason: str, study: str = "") -> None:
+        super().__init__(reason)
+        self.study = study
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a run is, and what it holds.
+
+    study: who made it. settings: resolved, as JSON holds them, without those that change no result. text: fingerprint of what
+    it is trained on, None where there is none or it is not known yet. files: path in the run directory -> SHA-256 (hex).
+    """
+
+    study: str
+    settings: dict[str, Any]
+    text: str | None = None
+    files: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        """The SHA-256 (hex) of what the run is."""
+        return _digest({"study": self.study, "settings": self.settings, "text": self.text})
+
+    def write(self, folder: Path) -> None:
+        """Write run.json as one act."""
+        content = {"study": self.study, "format": FORMAT, "settings": self.settings, "text": self.text, "files": self.files}
+        replace(folder / KIND, json.dumps({**content, "digest": _digest(content)}, indent=1).encode())
+
+
+def read(folder: Path) -> Manifest:
+    """Return what run.json in a folder says; raises NoManifest."""
+    try:
+        content = json.loads((folder / KIND).read_bytes())
+        study, version = str(content["study"]), content["format"]
+    except FileNotFoundError:
+        raise NoManifest(
+            f"without {KIND} nothing says which study made it; runs of earlier versions of tiejax are so"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise NoManifest(f"{KIND}, which says which study made it, is damaged") from None
+    if version != FORMAT:
+        raise NoManifest(f"it has format {version}, this version of tiejax reads format {FORMAT}", study)
+    if content.pop("digest", None) != _digest(content):
+        raise NoManifest(f"{KIND}, which says which study made it, is damaged")
+    return Manifest(study, content["settings"], content["text"], content["files"])
+
+
+def settings_of(settings: Any, free: Sequence[str]) -> dict[str, Any]:
+    """Return resolved settings as JSON holds them, without the directory and those that are free to change."""
+    fields = {name: value for name, value in dataclasses.asdict(settings).items() if name not in ("out", *free)}
+    read_back: dict[str, Any] = json.loads(json.dumps(fields))
+    return read_back
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Write the settings in which two runs differ, as `field: before -> now`."""
+    names = dict.fromkeys([*before, *now])
+    return [f"{name}: {before.get(name)} -> {now.get(name)}" for name in names if before.get(name) != now.get(name)]
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 (hex) of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
