@@ -9,9 +9,7 @@ from collections.abc import Iterator
 # XLA's threads wait for one another in every step of these small models: on a busy machine a test of seconds would take
 # minutes. And most of a test's time goes into compiling what runs for milliseconds: a third less of it without optimisations.
 # Set before jax starts, and inherited by the processes that tests start; what is set already wins.
-os.environ["XLA_FLAGS"] = (
-    f"--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1 {os.environ.get('XLA_FLAGS', '')}".strip()
-)
+os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 # Many tests, and the processes that they start, compile the same: the first process of a session makes a cache for all.

@@ -331,7 +331,7 @@ def test_head_of_a_checkpoint_may_be_gone(tmp_path):
 
 
 def test_tokenizer_is_written_with_its_special_tokens(tmp_path):
-    tokenizer = train_unigram(["a cat sat on a mat", "a dog sat on a log"], 40)
+    tokenizer = train_unigram(lambda: ["a cat sat on a mat", "a dog sat on a log"], 40)
     model = bert.build(Shape(WIDTH, WIDTH, WIDTH, 1, 2), tokenizer.get_vocab_size(), POSITIONS)
     save(tmp_path / "ours", model, random_params(model, True), True, tokenizer=tokenizer)
     assert (tmp_path / "ours" / "tokenizer.json").read_text() == tokenizer.to_str(pretty=True)

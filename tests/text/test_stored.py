@@ -50,7 +50,7 @@ def test_what_a_set_depends_on(text, tmp_path):
 def test_progress_never_goes_back_and_reaches_its_end(text, tmp_path):
     told: dict[str, list[tuple[int, int | None]]] = collections.defaultdict(list)
     sentences.prepare([str(text)], folder=tmp_path / "data", progress=lambda phase, *done: told[phase].append(done), **SETTINGS)
-    assert list(told) == ["reading", "training the tokenizer", "tokenising", "writing"]
+    assert list(told) == ["reading", "finding the letters", "training the tokenizer", "tokenising", "writing"]
     for phase, steps in told.items():
         assert steps == sorted(steps), phase
         assert steps[-1][0] == steps[-1][1], phase

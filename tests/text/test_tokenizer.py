@@ -138,7 +138,7 @@ def test_words_of_other_kinds_of_tokenizers(make, tmp_path):
 
 
 def test_training_gives_a_vocabulary_of_the_size_that_was_asked_for(tmp_path):
-    tokenizer = tokenization.train(iter(TEXT), 40)
+    tokenizer = tokenization.train(lambda: iter(TEXT), 40)
     vocabulary = tokenization.vocabulary(tokenizer)
     assert vocabulary.size <= 40
     assert vocabulary.tokens[:5] == tuple(SPECIAL)
@@ -157,22 +157,37 @@ def test_training_gives_a_vocabulary_of_the_size_that_was_asked_for(tmp_path):
     assert tokenizers.Tokenizer.from_file(str(path)).encode("The mat").tokens[0] == "[CLS]"
 
 
+TRAINED = """
+import hashlib
+from tiejax.text import tokenizer
+texts = ["".join(chr(97 + (i * j + i) % 13) + (" " if (i + j) % 5 == 0 else "") for j in range(60)) for i in range(40)]
+print(hashlib.sha256(tokenizer.train(lambda: texts, 200).to_str().encode()).hexdigest())
+"""
+
+
+def test_the_same_texts_give_the_same_tokens_in_every_process():
+    """Pairs of letters are as frequent as others here, again and again: which is merged first must not be chance."""
+    assert len({end(start_python("-c", TRAINED)).out for _ in range(4)}) == 1
+
+
 def test_too_small_a_vocabulary_says_how_many_tokens_are_needed():
     with pytest.raises(CorpusError, match=r"^vocab_size 12: .* alone are (\d+) tokens$") as error:
-        tokenization.train(TEXT, 12)
+        tokenization.train(lambda: TEXT, 12)
     least = int(str(error.value).split()[-2])
-    assert tokenization.train(TEXT, least).get_vocab_size() == least
+    assert tokenization.train(lambda: TEXT, least).get_vocab_size() == least
     with pytest.raises(CorpusError):
-        tokenization.train(TEXT, least - 1)
+        tokenization.train(lambda: TEXT, least - 1)
 
 
 def test_padding_and_truncation_of_a_file_are_left_aside(tmp_path):
-    tokenizer = tokenization.train(TEXT, 40)
+    tokenizer = tokenization.train(lambda: TEXT, 40)
     tokenizer.enable_truncation(3)
     tokenizer.enable_padding(length=50)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     found = tokenization.load(str(tmp_path / "tokenizer.json")).encode("the mat the mat", add_special_tokens=False)
-    assert len(found.ids) == len(tokenization.train(TEXT, 40).encode("the mat the mat", add_special_tokens=False).ids) > 3
+    assert (
+        len(found.ids) == len(tokenization.train(lambda: TEXT, 40).encode("the mat the mat", add_special_tokens=False).ids) > 3
+    )
     assert "[PAD]" not in found.tokens
 
 
@@ -363,7 +378,7 @@ def load_elsewhere(name: str, **env: str) -> Ended:
 
 
 def test_names_of_the_hub(tmp_path):
-    Hub.content = tokenization.train(TEXT, 40).to_str().encode()
+    Hub.content = tokenization.train(lambda: TEXT, 40).to_str().encode()
     size = len(json.loads(Hub.content)["model"]["vocab"])
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         thread = threading.Thread(target=server.serve_forever)

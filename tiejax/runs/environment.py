@@ -1,6 +1,9 @@
 """What the environment says of devices and processes, and is told about them, before jax is imported."""
 
 import os
+from pathlib import Path
+
+from tiejax.settings.command_line import BadInput
 
 
 def cores() -> int:
@@ -22,9 +25,19 @@ def one_device_a_core() -> None:
 
 
 def add_flags(*flags: str) -> None:
-    """Add flags to those of XLA, which stops reading at a word without dashes: such words of the user's come last."""
-    words = [*os.environ.get("XLA_FLAGS", "").split(), *flags]
-    os.environ["XLA_FLAGS"] = " ".join(sorted(words, key=lambda word: not word.startswith("--")))
+    """Add flags to those of XLA; raises BadInput where XLA would not read them, which it does not say.
+
+    XLA takes what does not begin with a dash for the name of a file of flags, and later on for the end of them.
+    """
+    given = os.environ.get("XLA_FLAGS", "").split()
+    if given and not given[0].startswith("-"):
+        file = Path(os.environ["XLA_FLAGS"])
+        if not file.is_file():
+            raise BadInput(f"XLA_FLAGS: {file} is neither a flag, which begins with --, nor a file of flags")
+        given = file.read_text().split()
+    if words := [word for word in given if not word.startswith("--")]:
+        raise BadInput(f"XLA_FLAGS: {words[0]} is no flag, which begins with --; XLA would not read what follows it")
+    os.environ["XLA_FLAGS"] = " ".join([*given, *flags])
 
 
 def names_a_cluster() -> bool:

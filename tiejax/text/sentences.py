@@ -90,7 +90,7 @@ def prepare(
                 "min_length": min_length,
             },
             vocabulary=f"{text[:16]}-{vocab_size}{NAMES[kind]}",
-            train=lambda: TRAINERS[kind](corpora.read(sources, told(progress, "training the tokenizer", sources)), vocab_size),
+            train=functools.partial(_trained, sources, kind, vocab_size, progress),
             check=tokenization.vocabulary,
             tokenise=functools.partial(_tokenised, sources, text, max_length, min_length, progress),
         )
@@ -105,6 +105,12 @@ def prepare(
         tokenization.vocabulary(prepared.tokenizer),
         {**asked, **prepared.facts},
     )
+
+
+def _trained(sources: Sequence[Source], kind: Kind, vocab_size: int, progress: Progress) -> tokenizers.Tokenizer:
+    """Return a vocabulary trained on the sources, which may be read more than once."""
+    phases = iter(("finding the letters", "training the tokenizer")[kind != "WordPiece" :])
+    return TRAINERS[kind](lambda: corpora.read(sources, told(progress, next(phases), sources)), vocab_size)
 
 
 @dataclasses.dataclass

@@ -5,7 +5,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_OF_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 # How byte-level BPE and SentencePiece write the space before a word.
 SPACES = ("\u0120", "\u2581")
+WITHIN = "##"  # before a token of WordPiece that does not begin a word
 # What stands between two texts of one stream, by the name it has in GPT-2, T5 and LLaMA, BERT, and word-level models.
 END_OF_TEXT = ("<|endoftext|>", "</s>", "[SEP]", "<eos>", "<|end_of_text|>")
 # The tokens of GPT-2, as the hub names their files and as they were first published.
@@ -147,29 +148,40 @@ def _from_hub(name: str) -> tokenizers.Tokenizer:
         raise CorpusError(f"tokenizer {name}: the hub refuses: {first_line(error)}") from None
 
 
-def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
+def train(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokenizers.Tokenizer:
     """Return a lower-cased WordPiece tokenizer, as BERT's, with at most `vocab_size` tokens, trained on these texts.
 
-    The same texts give different tokens from run to run: store it. Raises CorpusError if the letters need more tokens.
+    The same texts always give the same tokens. Raises CorpusError if the letters need more tokens.
     """
-    tokenizer = _bert({})
-    tokenizer.train_from_iterator(
-        texts, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=list(SPECIAL), show_progress=False)
-    )
-    if tokenizer.get_vocab_size() > vocab_size:
-        least = tokenizer.get_vocab_size()
-        raise CorpusError(
-            f"vocab_size {vocab_size}: the letters of this corpus and the special tokens alone are {least} tokens"
-        )
-    _frame(tokenizer)
+
+    def trained(size: int, first: Sequence[str]) -> tokenizers.Tokenizer:
+        trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=[*SPECIAL, *first], show_progress=False)
+        tokenizer = _bert({})
+        tokenizer.train_from_iterator(texts(), trainer)
+        return tokenizer
+
+    # Pairs that are as frequent are merged in the order of their ids, and letters within words have theirs from a hash table
+    # with a seed of its own, unless they are named: so they are looked for first.
+    within = sorted(token for token in trained(0, ()).get_vocab() if token.startswith(WITHIN))
+    tokenizer = _bert(trained(vocab_size, within).get_vocab())
+    _check_size(tokenizer, vocab_size)
     return tokenizer
 
 
-def train_unigram(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
+def _check_size(tokenizer: tokenizers.Tokenizer, vocab_size: int) -> None:
+    """Raise CorpusError if a tokenizer that was trained has more tokens than it was asked for."""
+    if (least := tokenizer.get_vocab_size()) > vocab_size:
+        raise CorpusError(
+            f"vocab_size {vocab_size}: the letters of this corpus and the special tokens alone are {least} tokens"
+        )
+
+
+def train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokenizers.Tokenizer:
     """Return a unigram tokenizer, as SentencePiece's, with at most `vocab_size` tokens, trained on these texts.
 
     Text is normalised (NFKC) and lower-cased, and a space is part of the word behind it. Special tokens are BERT's.
-    Raises CorpusError if the letters need more tokens.
+    The same texts give other tokens from run to run, whatever the number of threads: store it. Raises CorpusError if the
+    letters need more tokens.
     """
     tokenizer = tokenizers.Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -181,14 +193,10 @@ def train_unigram(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer
     )
     try:
         # Its lines are sentences: of whole texts it would keep the longest words alone.
-        tokenizer.train_from_iterator((line for text in texts for line in text.split("\n") if line), trainer)
+        tokenizer.train_from_iterator((line for text in texts() for line in text.split("\n") if line), trainer)
     except Exception as error:  # the library raises plain Exception
         raise CorpusError(f"vocab_size {vocab_size}: no vocabulary can be trained: {first_line(error)}") from None
-    if tokenizer.get_vocab_size() > vocab_size:
-        least = tokenizer.get_vocab_size()
-        raise CorpusError(
-            f"vocab_size {vocab_size}: the letters of this corpus and the special tokens alone are {least} tokens"
-        )
+    _check_size(tokenizer, vocab_size)
     # The library reads back other last digits than it writes: shorter scores are the same in every copy.
     content = json.loads(tokenizer.to_str())
     content["model"]["vocab"] = [[token, round(score, 6)] for token, score in content["model"]["vocab"]]

@@ -162,6 +162,12 @@ def _gate(gate: Mapping[str, Any] | None) -> str:
     )
 
 
+def _vocabulary(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Write which vocabulary to repeat a run with, where it was trained: training gives other tokens from run to run."""
+    trained = settings["tokenizer"] is None and settings["start"] is None
+    return {"Its vocabulary, since training one anew gives other tokens:": "--tokenizer tokenizer.json"} if trained else {}
+
+
 def _notes(results: Mapping[str, Any]) -> list[str]:
     """Write what limits what can be concluded."""
     notes = excluded_notes(results)
@@ -183,5 +189,5 @@ def page(run: RunOnPage) -> str:
         claims={"Claims": run.results["claims"]},
         figures=run.pictures,
         numbers=tables(run.results),
-        reproduce=reproduction(run.facts, run.settings_text),
+        reproduce=reproduction(run.facts, run.settings_text) | _vocabulary(run.settings),
     )

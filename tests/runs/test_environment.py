@@ -1,0 +1,51 @@
+"""What is told to XLA before jax is imported, read back from XLA itself."""
+
+import pytest
+from processes import assert_refused, end, start, start_python
+
+from tiejax.runs import environment
+from tiejax.settings.command_line import BadInput
+
+# The last of all flags is one that can be read back: XLA reads it only if it read all before it.
+READ_BACK = """
+import os, sys
+from tiejax.runs import environment
+if "--deterministic" in sys.argv:
+    environment.add_flags("--xla_gpu_deterministic_ops=true")
+environment.one_device_a_core()
+os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=1"
+import jax
+from jax._src.lib import xla_client
+print(xla_client.CompileOptions().executable_build_options.debug_options.xla_backend_optimization_level)
+print(os.environ["XLA_FLAGS"])
+"""
+
+
+@pytest.mark.parametrize("flags", ["", "--xla_cpu_enable_fast_math=false"])
+def test_xla_reads_every_flag(flags):
+    ended = end(start_python("-c", READ_BACK, "--deterministic", env={"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}))
+    assert ended.status == 0, ended.err
+    level, read = ended.out.splitlines()
+    assert level == "1"
+    assert read.split()[: len(flags.split())] == flags.split()
+    assert "--xla_gpu_deterministic_ops=true" in read
+
+
+def test_a_file_of_flags_is_read(tmp_path, monkeypatch):
+    (tmp_path / "flags").write_text("--xla_a=1\n--xla_b=2\n")
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
+    environment.add_flags("--xla_c=3")
+    assert environment.os.environ["XLA_FLAGS"] == "--xla_a=1 --xla_b=2 --xla_c=3"
+
+
+@pytest.mark.parametrize("flags", ["intra_op_parallelism_threads=1", "--xla_a=1 intra_op_parallelism_threads=1"])
+def test_words_at_which_xla_stops_reading_are_refused(flags, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    with pytest.raises(BadInput, match="XLA_FLAGS: intra_op_parallelism_threads=1 is n"):
+        environment.add_flags("--xla_b=2")
+
+
+def test_a_command_refuses_them(tmp_path):
+    argv = ["--out", tmp_path / "run", "--deterministic"]
+    assert_refused(end(start(*argv, env={"XLA_FLAGS": "--xla_cpu_enable_fast_math=false threads=1"})), "XLA_FLAGS: threads=1")
+    assert not (tmp_path / "run").exists()
