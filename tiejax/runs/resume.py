@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tiejax.runs.manifest import digest_of
 from tiejax.runs.run_directory import CONFIG, RunDirectory
 from tiejax.settings import command_line
 from tiejax.settings.command_line import BadInput
@@ -72,9 +73,17 @@ def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
 
 
 def own_tokenizer(settings: Any, resume: bool) -> str | None:
-    """Return the tokenizer that a run on text names, or else, if it is resumed, the one that was trained for it."""
+    """Return the tokenizer that a run on text names, or else, if it is resumed, the one that was trained for it.
+
+    Raises BadInput if that is damaged.
+    """
     trained = Path(settings.out, TOKENIZER)
-    return str(trained) if settings.tokenizer is None and resume and trained.exists() else settings.tokenizer
+    if settings.tokenizer is not None or not resume or not trained.exists():
+        return settings.tokenizer  # type: ignore[no-any-return]
+    written = RunDirectory.opened(trained.parent).files.get(TOKENIZER)
+    if written is not None and digest_of(trained) != written:
+        raise BadInput(f"--resume: {trained} is damaged; put its own back, or --overwrite the run")
+    return str(trained)
 
 
 def keep_text(run: RunDirectory, facts: Mapping[str, Any], tokenizer: bytes) -> dict[str, Any]:

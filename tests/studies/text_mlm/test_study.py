@@ -1,5 +1,6 @@
 """The text experiment as users run it: what a run leaves, resumption, untying, the options of the encoder."""
 
+import dataclasses
 import json
 import os
 import shlex
@@ -10,7 +11,7 @@ import yaml
 from processes import TEXT_SCRIPT, assert_refused, command_here, end, start, wait_until
 from text_runs import arguments, metrics
 
-from tiejax.runs import resume
+from tiejax.runs import manifest, resume
 from tiejax.runs.console import Console
 from tiejax.studies.text_mlm import text
 from tiejax.studies.text_mlm.claims import analyse
@@ -117,8 +118,8 @@ def test_a_run_is_not_resumed_on_another_text(run, data, tmp_path, monkeypatch, 
     corpus.write_text((data / "corpus" / "first.txt").read_text() + "\nOne more sentence that was not there before.\n")
     config = yaml.safe_load((run[0] / "config.yaml").read_text()) | {"out": str(out), "corpus": [str(corpus)]}
     (out / "config.yaml").write_text(yaml.safe_dump(config))
-    for name in ("run.json", "data.json"):
-        (out / name).write_bytes((run[0] / name).read_bytes())
+    before = manifest.read(run[0])
+    dataclasses.replace(before, settings=before.settings | {"corpus": [str(corpus)]}, files={}).write(out)
     ended = command_here(["--resume", "--out", str(out)], monkeypatch, capsys, STUDY)
     assert_refused(ended._replace(out=""), "--resume", "another text", script=TEXT_SCRIPT)
 

@@ -1,0 +1,101 @@
+"""Damage to every kind of file that a run or a cache holds: told in one line, or mended to the same bits."""
+
+import collections
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from processes import end, start
+
+from faults.runs import Run, assert_one_line, assert_same_result, environment, go
+
+
+def _flipped(content: bytes, rng: random.Random) -> bytes:
+    if not content:
+        return b"\0"
+    bit = rng.randrange(8 * len(content))
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+DAMAGES: dict[str, Callable[[bytes, random.Random], bytes | None]] = {
+    "deleted": lambda content, rng: None,
+    "emptied": lambda content, rng: b"",
+    "truncated": lambda content, rng: content[: rng.randrange(max(1, len(content)))],
+    "flipped": _flipped,
+    "zeroed": lambda content, rng: bytes(len(content)),
+    "a list": lambda content, rng: b"[]",
+    "junk": lambda content, rng: rng.randbytes(100),
+}
+# They say nothing of results: who may write now, and what a reader of TensorBoard sees.
+HARMLESS = (".lock",)
+
+
+def damage(path: Path, rng: random.Random) -> str:
+    """Damage a file somehow; return how."""
+    kind = rng.choice(sorted(DAMAGES))
+    content = DAMAGES[kind](path.read_bytes(), rng)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    return kind
+
+
+def after(run: Run, out: Path, what: str) -> str:
+    """Resume a damaged run; return what became of it: the same bits, or one line."""
+    ended = go(run, out, "--resume")
+    try:
+        assert_one_line(ended, (0, 2))
+        if ended.status == 0:
+            assert_same_result(out, run)
+    except AssertionError as error:
+        raise AssertionError(f"{run.study}: {what}: {error}") from error
+    return "mended" if ended.status == 0 else "told"
+
+
+def damages(runs: list[Run], folder: Path, number: int, rng: random.Random) -> collections.Counter[str]:
+    """Damage files of finished and of interrupted runs, and of prepared text, so often in all; return what became of them."""
+    found = collections.Counter[str]()
+    for turn in range(number):
+        run = runs[turn % len(runs)]
+        source = rng.choice([run.out, run.half])
+        out = shutil.copytree(source, folder / f"damaged-{turn}")
+        files = sorted(path for path in out.rglob("*") if path.is_file() and path.name not in HARMLESS)
+        # By kind first: there are many more figures and parts of checkpoints than files of any other kind.
+        kinds = sorted({path.relative_to(out).parts[0] for path in files})
+        chosen = rng.choice(kinds)
+        path = rng.choice([path for path in files if path.relative_to(out).parts[0] == chosen])
+        what = f"{path.relative_to(out)} of a {'finished' if source == run.out else 'interrupted'} run {damage(path, rng)}"
+        found[after(run, out, what)] += 1
+        shutil.rmtree(out)
+    return found
+
+
+def damaged_text(run: Run, folder: Path, number: int, rng: random.Random) -> collections.Counter[str]:
+    """Damage prepared text so often, beside a run that was never started: it is told, or changes nothing."""
+    found = collections.Counter[str]()
+    argv = list(run.argv)
+    place = argv.index("--data_dir") + 1
+    prepared = Path(argv[place])
+    for turn in range(number):
+        argv[place] = str(shutil.copytree(prepared, folder / f"text-{turn}"))
+        files = sorted(path for path in Path(argv[place]).rglob("*") if path.is_file() and path.name not in HARMLESS)
+        path = rng.choice(files)
+        what = f"{path.relative_to(argv[place])} {damage(path, rng)}"
+        out = folder / f"on-text-{turn}"
+        ended = end(start(*argv, "--out", out, script=run.script, env=environment(run.out.parent)), timeout=600)
+        try:
+            assert_one_line(ended, (0, 2))
+            if ended.status == 0:
+                assert_same_result(out, run)
+            else:
+                assert not out.exists(), "a run directory was left"
+        except AssertionError as error:
+            raise AssertionError(f"{run.study}: prepared text: {what}: {error}") from error
+        found["mended" if ended.status == 0 else "told"] += 1
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.rmtree(argv[place])
+    return found

@@ -1,0 +1,42 @@
+"""What happens where there is no room: a limit on the size of files, as a full disk would, at every stage of every study."""
+
+import collections
+import shutil
+from pathlib import Path
+
+from processes import end, start_python
+
+from faults.runs import Run, assert_one_line, assert_same_result, environment, go
+
+LIMITED = """
+import resource, runpy, sys
+limit = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+# From what nothing fits, to what fits all but the largest file of a run.
+LIMITS = (50, 1_000, 8_000, 30_000, 60_000, 120_000)
+
+
+def without_room(runs: list[Run], folder: Path, limits: tuple[int, ...] = LIMITS) -> collections.Counter[str]:
+    """Start every study under every limit, then let it go on without; return how they ended first."""
+    found = collections.Counter[str]()
+    for run in runs:
+        for limit in limits:
+            out = folder / f"{run.study}-{limit}"
+            # What is compiled is no part of a run, and would be warned of.
+            env = environment(run.out.parent) | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+            ended = end(start_python("-c", LIMITED, limit, run.script, *run.argv, "--out", out, env=env), timeout=900)
+            try:
+                assert_one_line(ended, (0, 4))
+                if ended.status == 4:
+                    assert str(folder) in ended.err, ended.err
+                again = go(run, out, *(["--resume"] if (out / "config.yaml").exists() else []))
+                assert again.status == 0, again.err
+                assert_same_result(out, run)
+            except AssertionError as error:
+                raise AssertionError(f"{run.study} with files of at most {limit} bytes: {error}") from error
+            found[f"status {ended.status}"] += 1
+            shutil.rmtree(out)
+    return found

@@ -1,0 +1,142 @@
+"""Small runs of every study, as commands: how they are called, and what they must leave however they were disturbed."""
+
+import dataclasses
+import json
+import pydoc_data.topics
+import shlex
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import coupling_runs
+import numpy as np
+from processes import EXPERIMENTS, Ended, end, start, wait_until
+
+EXOR = shlex.split("--bits 4 --seeds 2 --steps 400 --record_every 20 --exact_every 100 --half_period 100")
+UNTYING = shlex.split("--bits 4 --seeds 2 --steps 200 --record_every 20 --exact_every 100 --half_period 50 --policies [copy]")
+TEXT = shlex.split(
+    "--seeds 2 --steps 60 --vocab_size 400 --layers 1 --width 16 --heads 2 --feed_forward 32 --max_length 32 --batch_size 12 "
+    "--validation_batches 2 --record_every 10 --validate_every 25 --learning_rate .003"
+)
+LAYERS = shlex.split(
+    "--vocab_size 300 --layers 3 --width 8 --heads 2 --context 12 --batch_size 4 --steps 22 --k 2 --validate_every 8 "
+    "--validation_blocks 8 --test_blocks 10 --epsilon_floor .5 --methods [untied,agent]"
+)
+# What says how long things took, or by which command.
+TIMES = ("timing", "time_step", "equal_time")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A small run of a study, uninterrupted: its command, where it is, and how long it took."""
+
+    study: str
+    argv: tuple[str, ...]
+    out: Path
+    seconds: float
+
+    @property
+    def half(self) -> Path:
+        """Where the same run is that was killed after its first checkpoint."""
+        return self.out.with_name(f"{self.study}-half")
+
+    @property
+    def script(self) -> Path:
+        return EXPERIMENTS / f"{self.study}.py"
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    """Return the arguments of every study's small run, on files that are written into a folder."""
+    coupling_runs.write_files(folder)
+    topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
+    (folder / "topics.txt").write_text("\n\n".join(topics[:12]))
+    text = ["--corpus", str(folder / "topics.txt"), "--data_dir", str(folder / "prepared")]
+    often = ["--checkpoint_every", "0.01"]
+    return {
+        "exor": [*EXOR, *often],
+        "untying": [*UNTYING, *often],
+        "text_mlm": [*text, *TEXT, *often],
+        "layer_tying": [*text, *LAYERS, *often],
+        "embedding_coupling": [*coupling_runs.arguments(folder), *coupling_runs.probes(folder), *often],
+    }
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the variables under which processes share what they compile, and compute the same bits on any number of cores."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    }
+
+
+def uninterrupted(folder: Path, study: str, argv: list[str]) -> Run:
+    """Run a study twice, so that the second finds all compiled and says how long it takes; return the second.
+
+    The first is left half done.
+    """
+    script, env = EXPERIMENTS / f"{study}.py", environment(folder)
+    for name in ("first", "whole"):
+        out, began = folder / f"{study}-{name}", time.monotonic()
+        ended = end(start(*argv, "--out", out, script=script, env=env), timeout=900)
+        assert ended.status == 0, ended.err
+    run = Run(study, tuple(argv), out, time.monotonic() - began)
+    process = start(*argv, "--out", run.half, script=script, env=env)
+    wait_until(lambda: any((run.half / "checkpoints").rglob("commit_success.txt")), process, timeout=600)
+    process.kill()
+    end(process)
+    return run
+
+
+def go(run: Run, out: Path, *more: object) -> Ended:
+    """Run the command of a run in another directory, to its end."""
+    env = environment(run.out.parent)
+    return end(start(*run.argv, "--out", out, *more, script=run.script, env=env), timeout=900)
+
+
+def assert_same_result(out: Path, run: Run) -> None:
+    """Every array equal in every bit, all results but the times, and weights of models in every bit."""
+    with np.load(out / "metrics.npz") as found, np.load(run.out / "metrics.npz") as wanted:
+        assert found.files == wanted.files
+        for name in set(wanted.files) - set(TIMES):
+            assert found[name].dtype == wanted[name].dtype, name
+            assert found[name].tobytes() == wanted[name].tobytes(), (run.study, name)
+    ours, wanted = _results(out), _results(run.out)
+    assert ours == wanted, [name for name in wanted if ours.get(name) != wanted[name]]
+    models = sorted(path.relative_to(run.out) for path in (run.out / "models").rglob("*.safetensors"))
+    for model in models:
+        assert (out / model).read_bytes() == (run.out / model).read_bytes(), model
+    assert (out / "report.html").exists()
+
+
+def _results(out: Path) -> Any:
+    """Return results.json without times, and without what follows from them."""
+
+    def timeless(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            kept = (name for name in value if name not in TIMES and "seconds" not in name)
+            return {name: timeless(value[name]) for name in kept}
+        return [timeless(item) for item in value] if isinstance(value, list) else value
+
+    return timeless(json.loads((out / "results.json").read_text()))
+
+
+def assert_one_line(ended: Ended, statuses: tuple[int, ...]) -> None:
+    """One of these exit statuses and, unless it is 0, one line on standard error and no traceback."""
+    assert ended.status in statuses, ended
+    assert "Traceback" not in ended.err + ended.out, ended
+    if ended.status != 0:
+        assert len(ended.err.splitlines()) == 1, ended.err
+        assert ": error: " in ended.err
+
+
+def assert_nothing_half_written(out: Path) -> None:
+    """No file that was on its way stands under its own name: every listed one is as it was written."""
+    if not (out / "config.yaml").exists():
+        return
+    listed = json.loads((out / "run.json").read_text())["files"]
+    for name in ("results.json", "data.json"):
+        if name in listed:
+            json.loads((out / name).read_text())
