@@ -1,0 +1,45 @@
+"""A part of the fault suite with a fixed seed; `python tests/faults` does as much of it as is asked for."""
+
+import random
+
+import pytest
+
+from faults.damages import damages
+from faults.inputs import inputs
+from faults.kills import kills
+from faults.limits import without_room
+from faults.runs import commands, uninterrupted
+
+KILLS, DAMAGES, INPUTS = 20, 20, 200
+
+
+def test_bad_input_is_taken_or_refused_in_a_line(tmp_path):
+    found = inputs(tmp_path, INPUTS, random.Random(1))
+    assert found["refused"] > INPUTS / 2
+    assert sum(found.values()) == INPUTS
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of each of three studies, of one stage, of many models, of many stages, and what surrounds them."""
+    folder = tmp_path_factory.mktemp("faults")
+    wanted = ("exor", "text_mlm", "layer_tying")
+    return [uninterrupted(folder, study, argv) for study, argv in commands(folder).items() if study in wanted]
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_runs_end_in_the_same_bits(runs, tmp_path):
+    assert sum(kills(runs, tmp_path, KILLS, random.Random(2)).values()) == KILLS
+
+
+@pytest.mark.slow
+def test_damage_is_told_or_mended(runs, tmp_path):
+    found = damages(runs, tmp_path, DAMAGES, random.Random(3))
+    assert found["told"] > 0
+    assert found["mended"] > 0
+
+
+@pytest.mark.slow
+def test_without_room_a_run_stops_in_one_line_and_goes_on(runs, tmp_path):
+    found = without_room(runs[:1], tmp_path, limits=(50, 8_000, 60_000))
+    assert found["status 4"] >= 2
