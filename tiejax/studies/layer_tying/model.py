@@ -10,7 +10,8 @@ import numpy as np
 
 from tiejax import models, training, tying
 from tiejax.pretraining.causal import causal_loss
-from tiejax.pretraining.masked import Head, masked_loss
+from tiejax.pretraining.loss import Head
+from tiejax.pretraining.masked import masked_loss
 from tiejax.studies.layer_tying.settings import Settings
 from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.text.masking import Masking, slots_for
@@ -83,7 +84,7 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
     def causal(params: Any, batch: BlockBatch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
         tokens = batch.tokens.astype(jnp.int32)
         states = encode(params, tokens, key, reads, sends)
-        return causal_loss(states, params["head"]["embedding"], tokens, batch.weight)
+        return causal_loss(states, Head(params["head"]["embedding"]), tokens, batch.weight)
 
     places = settings.batch_size * (settings.context - 1)
     masking = Masking(Twins(vocabulary, (), (), ()), special=(begin,), mask=vocabulary, slots=slots_for(places))
