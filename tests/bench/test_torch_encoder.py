@@ -17,7 +17,8 @@ from tiejax import models, tying
 from tiejax.bench.torch_encoder import Counting, Job, MaskedLM, Packed, bert, masked, read, train_by_library, train_by_loop
 from tiejax.models import bert as ours
 from tiejax.models.shapes import Shape
-from tiejax.pretraining.masked import Head, masked_loss
+from tiejax.pretraining.loss import Head
+from tiejax.pretraining.masked import masked_loss
 from tiejax.text.masking import Masking
 from tiejax.text.tokenizer import SPECIAL, Vocabulary, vocabulary
 from tiejax.text.twins import Twins

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.pretraining.causal import causal_loss
+from tiejax.pretraining.loss import Head
 
 
 def test_every_token_but_the_first_is_predicted_from_the_state_before_it(x64):
@@ -12,10 +13,21 @@ def test_every_token_but_the_first_is_predicted_from_the_state_before_it(x64):
     states, table = rng.standard_normal((3, 5, 4)), rng.standard_normal((7, 4))
     tokens, weight = rng.integers(0, 7, (3, 5)), np.array([1.0, 0.0, 1.0])
     nats = [-jax.nn.log_softmax(table @ states[row, place - 1])[tokens[row, place]] for row in (0, 2) for place in range(1, 5)]
-    loss = causal_loss(*map(jnp.asarray, (states, table, tokens, weight)))
+    states, table, tokens, weight = map(jnp.asarray, (states, table, tokens, weight))
+    np.testing.assert_allclose(causal_loss(states, Head(table), tokens, weight), np.mean(nats), rtol=1e-13)
+
+
+def test_a_head_may_have_a_transform_and_a_bias(x64):
+    rng = np.random.default_rng(1)
+    states, table, bias = rng.standard_normal((2, 5, 4)), rng.standard_normal((7, 3)), rng.standard_normal(7)
+    tokens = rng.integers(0, 7, (2, 5))
+    logits = np.tanh(states)[..., :3] @ table.T + bias
+    nats = [-jax.nn.log_softmax(logits[row, place - 1])[tokens[row, place]] for row in (0, 1) for place in range(1, 5)]
+    head = Head(jnp.asarray(table), lambda h: jnp.tanh(h)[:, :3], jnp.asarray(bias))
+    loss = causal_loss(jnp.asarray(states), head, jnp.asarray(tokens), jnp.ones(2))
     np.testing.assert_allclose(loss, np.mean(nats), rtol=1e-13)
 
 
 def test_blocks_of_no_weight_give_no_loss():
     states, table = jnp.ones((2, 3, 4)), jnp.ones((5, 4))
-    assert float(causal_loss(states, table, jnp.zeros((2, 3), jnp.int32), jnp.zeros(2))) == 0
+    assert float(causal_loss(states, Head(table), jnp.zeros((2, 3), jnp.int32), jnp.zeros(2))) == 0

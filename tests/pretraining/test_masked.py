@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tiejax.pretraining.masked import Head, masked_loss, masked_loss_on_devices, predict_masked
+from tiejax.pretraining.loss import Head
+from tiejax.pretraining.masked import masked_loss, masked_loss_on_devices, predict_masked
 from tiejax.text.masking import MaskedRows
 from tiejax.training.sharding import DATA
 

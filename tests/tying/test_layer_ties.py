@@ -19,6 +19,23 @@ def test_starts():
     )
 
 
+def test_a_start_of_which_the_agent_is_told_otherwise():
+    """No layer is a copy and all train; the agent is told that all copy layer 0, and the truth of layers it has chosen for."""
+    start = tying.start_ties(4, "told-tied", "published")
+    assert (start.owner.tolist(), start.trains.tolist(), start.observation.tolist()) == ([0, 1, 2, 3], [True] * 4, [0] * 4)
+    assert tying.wiring(start, "compact", "owner", "published").trained.tolist() == [1] * 4
+    published = tying.choose(tying.choose(start, 2, 1, "published"), 3, 3, "published")
+    assert published.owner.tolist() == [0, 1, 1, 3]
+    assert published.trains.tolist() == [True, True, False, True]
+    assert published.observation.tolist() == [0, 0, 1, 3]
+    resolved = tying.choose(tying.choose(start, 2, 1, "resolved"), 3, 3, "resolved")
+    assert resolved.owner.tolist() == [0, 1, 1, 3]
+    assert resolved.trains.tolist() == [True] * 4
+    assert resolved.observation.tolist() == [0, 0, 1, 3]
+    # 2 follows 1, and the agent is told so; of 3 it was told what it chose.
+    assert tying.choose(resolved, 1, 0, "resolved").observation.tolist() == [0, 0, 0, 3]
+
+
 def test_resolved_ties_of_a_frozen_start():
     ties = tying.choose(tying.start_ties(3, "frozen-random", "resolved"), 2, 1, "resolved")
     # 2 reads the frozen layer 1, and does not thaw it; of 1 nothing has been chosen yet.

@@ -3,20 +3,21 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from tiejax.pretraining.loss import predict_slots
+from tiejax.pretraining.loss import Head, predict_slots
 
 
 def causal_loss(
     states: Float[Array, "rows length width"],
-    table: Float[Array, "vocabulary width"],
+    head: Head,
     tokens: Int[Array, "rows length"],
     weight: Float[Array, "rows"],
 ) -> Float[Array, ""]:
     """Return the mean loss (nats) of every token but the first of each row, predicted from the state before it.
 
-    -ln softmax(table . states[r, t - 1])[tokens[r, t]], averaged over t = 1 .. length - 1 and, weighted, over rows r.
+    -ln softmax(table . f(states[r, t - 1]) + bias)[tokens[r, t]], averaged over t = 1 .. length - 1 and, weighted, over rows r;
+    f is the head's transform.
     """
     of_token = jnp.repeat(weight, tokens.shape[1] - 1)
-    before = states[:, :-1].reshape(-1, states.shape[-1])
-    nats, _ = predict_slots(before, table, tokens[:, 1:].reshape(-1), of_token)
+    before = head.transform(states[:, :-1].reshape(-1, states.shape[-1]))
+    nats, _ = predict_slots(before, head.table, tokens[:, 1:].reshape(-1), of_token, head.bias)
     return nats / jnp.maximum(jnp.sum(of_token), 1)

@@ -1,6 +1,7 @@
 """The loss head of language models: predictions at chosen places, the logits of a chunk at a time."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 PyTree = Any
+
+
+def identity(states: jax.Array) -> jax.Array:
+    """Return the states: a head without a transform."""
+    return states
+
+
+class Head(NamedTuple):
+    """What predicts tokens from the encoder's states: the output embedding, a transform t before it, a bias behind it."""
+
+    table: Float[Array, "vocabulary width"]
+    transform: Callable[[jax.Array], jax.Array] = identity
+    bias: Float[Array, "vocabulary"] | None = None
 
 
 class Predicted(NamedTuple):

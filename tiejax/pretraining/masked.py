@@ -4,29 +4,12 @@ The masked tokens of a batch lie in a fixed number of slots (see `text.masking`)
 the logits `table . t(states[slot_i]) + bias` and the loss `-ln softmax(logits)[target_i]`, which counts `weight_i` times.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
-
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from tiejax.pretraining.loss import Predicted, predict_slots
+from tiejax.pretraining.loss import Head, Predicted, predict_slots
 from tiejax.text.masking import MaskedRows
 from tiejax.training.sharding import total
-
-
-def identity(states: jax.Array) -> jax.Array:
-    """Return the states: a head without a transform."""
-    return states
-
-
-class Head(NamedTuple):
-    """What predicts tokens from the encoder's states: the output embedding, a transform t before it, a bias behind it."""
-
-    table: Float[Array, "vocabulary width"]
-    transform: Callable[[jax.Array], jax.Array] = identity
-    bias: Float[Array, "vocabulary"] | None = None
 
 
 def predict_masked(

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from tiejax import models, tying
 from tiejax.models import bert
-from tiejax.pretraining.loss import Predicted
-from tiejax.pretraining.masked import Head, masked_loss_on_devices, predict_masked
+from tiejax.pretraining.loss import Head, Predicted
+from tiejax.pretraining.masked import masked_loss_on_devices, predict_masked
 from tiejax.text.masking import MaskedRows
 
 PyTree = Any

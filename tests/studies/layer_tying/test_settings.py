@@ -40,6 +40,12 @@ def here(monkeypatch, tmp_path):
         ("--layers 4 --distinct 5", ["--distinct: 5 is more than --layers 4"]),
         ("--ties published", ["--gradient: ties published send gradient of the owner's own use alone; give owner"]),
         ("--epsilon_floor 1.5", ["--epsilon_floor: must lie between 0 and 1, got 1.5"]),
+        ("--padding -1", ["--padding: must be the number of a token, at least 0, got -1"]),
+        (
+            "--corpus text.txt --data_dir cache --vocab_size 300 --context 2 --padding 300",
+            ["--padding: there is no token 300; the vocabulary ends at "],
+        ),
+        ("--start thawed", ["--start", "told-tied"]),
         ("--context 1", ["--context: must lie between 2"]),
         ("--width 10 --heads 4", ["--heads: 4 heads do not divide the width 10"]),
         ("--distributed", ["unknown option --distributed"]),

@@ -9,8 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax import models, training, tying
+from tiejax.models import bert
+from tiejax.models.shapes import Shape
 from tiejax.pretraining.causal import causal_loss
-from tiejax.pretraining.masked import Head, masked_loss
+from tiejax.pretraining.loss import Head
+from tiejax.pretraining.masked import masked_loss
 from tiejax.studies.layer_tying.settings import Settings
 from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.text.masking import Masking, slots_for
@@ -22,7 +25,32 @@ STACK = "encoder/layers"
 
 def build_model(settings: Settings, vocabulary: int) -> models.LanguageModel:
     """Return the language model of a configuration, for so many tokens of the tokenizer."""
-    pre_norm = settings.architecture == "gpt2"
+    vocabulary += settings.objective == "masked"  # and [MASK]
+    return _gpt2(settings, vocabulary) if settings.architecture == "gpt2" else _bert(settings, vocabulary)
+
+
+def _bert(settings: Settings, vocabulary: int) -> models.LanguageModel:
+    """Return BERT with its head, of which a causal model differs by the mask alone, as the library's BertLMHeadModel."""
+    model = bert.build(
+        Shape(settings.width, settings.width, settings.width, settings.layers, settings.heads),
+        vocabulary,
+        settings.context,
+        dropout=settings.dropout,
+        padding=settings.padding,
+        rematerialise=True,
+        dtype=jnp.dtype(settings.dtype),
+    )
+    encoder = model.encoder.clone(
+        feed_forward=settings.feed_forward,
+        activation=settings.activation,
+        causal=settings.objective == "causal",
+        stack_size=1,
+        parent=None,
+    )
+    return model.clone(encoder=encoder, head_activation=settings.activation)
+
+
+def _gpt2(settings: Settings, vocabulary: int) -> models.LanguageModel:
     assert settings.feed_forward is not None
     encoder = models.Transformer(
         layers=settings.layers,
@@ -34,20 +62,20 @@ def build_model(settings: Settings, vocabulary: int) -> models.LanguageModel:
         identical_layers=False,
         stack_size=1,
         rematerialise=True,
-        norm_first=pre_norm,
+        norm_first=True,
         causal=settings.objective == "causal",
         kernel_std=0.02,
-        residual_std=0.02 / math.sqrt(2 * settings.layers) if pre_norm else 0.02,
+        residual_std=0.02 / math.sqrt(2 * settings.layers),
         hidden_dropout=False,
         dtype=jnp.dtype(settings.dtype),
     )
     return models.LanguageModel(
-        vocabulary + (settings.objective == "masked"),  # and [MASK]
+        vocabulary,
         settings.width,
         encoder,
         embedding_std=0.02,
+        padding=settings.padding,
         max_positions=settings.context,
-        embedding_norm=not pre_norm,
         embedding_dropout=settings.dropout,
         dtype=jnp.dtype(settings.dtype),
     )
@@ -80,10 +108,16 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
         )
         return jnp.asarray(states)  # [batch_size, context, width]
 
+    def head(params: Any) -> Head:
+        def transform(states: jax.Array) -> jax.Array:
+            return jnp.asarray(model.apply({"params": params}, states, method="transform"))
+
+        return Head(params["head"]["embedding"], transform, params["head"].get("bias"))
+
     def causal(params: Any, batch: BlockBatch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
         tokens = batch.tokens.astype(jnp.int32)
         states = encode(params, tokens, key, reads, sends)
-        return causal_loss(states, params["head"]["embedding"], tokens, batch.weight)
+        return causal_loss(states, head(params), tokens, batch.weight)
 
     places = settings.batch_size * (settings.context - 1)
     masking = Masking(Twins(vocabulary, (), (), ()), special=(begin,), mask=vocabulary, slots=slots_for(places))
@@ -92,7 +126,7 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
         tokens = batch.tokens.astype(jnp.int32)
         rows = masking.visit(tokens, jnp.ones_like(tokens), jnp.arange(len(tokens)), batch.key)
         states = encode(params, rows.tokens, key, reads, sends)
-        return masked_loss(states, Head(params["head"]["embedding"]), rows, batch.weight)
+        return masked_loss(states, head(params), rows, batch.weight)
 
     return masked if settings.objective == "masked" else causal
 

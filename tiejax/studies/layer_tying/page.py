@@ -32,8 +32,8 @@ AGAINST_CHANCE = {
 }
 DEPARTURES = (
     "the paper has k = 15, epsilon at least .1, reward negative-ppl; its published code k = 4, epsilon at least .01, ties "
-    "published, gradient owner, start frozen-random, reward clipped-ppl, and the best step chosen on the test split; ours are "
-    "told above"
+    "published, gradient owner, start frozen-random (of BERT: told-tied), reward clipped-ppl, and the best step chosen on the "
+    "test split; ours are told above"
 )
 TIME_OF_A_STEP = (
     "with what an agent does (a random one does without the reward's batch), without compilation and validation, while about "

@@ -30,11 +30,14 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
         tokenizer: folder with GPT-2's vocab.json and merges.txt (or encoder.json and vocab.bpe), a tokenizer.json, or a name on
             the hub (default: byte-level BPE trained on the training text)
         context: tokens of a block, the begin token included
-        architecture: block of GPT-2 (pre-LN) or of BERT (post-LN)
+        architecture: GPT-2 (pre-LN), or BERT (post-LN) with its token types, all of the first, and its head: a dense map, the
+            activation, LayerNorm and a bias
         objective: causal predicts the next token, masked a masked one (15 %, as BERT)
         feed_forward: width of the feed-forward layer (default: four times the width)
         activation: of the feed-forward layer: gelu (exact) or gelu_tanh (the hub's GPT-2)
         dtype: of weights, moments and computation; losses are float32
+        padding: the row of this token in the table starts at 0, and looking it up sends it no gradient, as torch's padding_idx
+            does (the published BERT: 0, which is ! among GPT-2's tokens; default: no token)
         methods: what is trained, any of agent, random-agent, untied, all-one, sequence, cycle, cycle-reversed, sandwich,
             reversed-halves, random-map (as many distinct layers as the agent has at its best step) and found-map (the agent's
             map of its best step, from scratch)
@@ -47,8 +50,9 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
         ties: resolved (a copy of a copy has its owner, and a layer that becomes independent has weights of its own), or
             published (as the published code: neither; see docs/results/layer_tying.md)
         gradient: of all uses of shared weights, or of the owner's own alone
-        start: tied (all copies of layer 0), independent, or frozen-random (as the published code: layers above the first
-            keep their random weights until the agent has chosen for them)
+        start: tied (all copies of layer 0), independent, frozen-random (as the published code: layers above the first
+            keep their random weights until the agent has chosen for them), or told-tied (as the published code starts BERT:
+            independent). Under the last two the agent is told that all are copies of layer 0
         reward: of one more training batch after each action: negative-loss, negative-ppl (the paper's), or clipped-ppl (the
             published code's: between -10 and 10, so that it says nothing while perplexity is above 10)
         moments: what Adam remembers of a layer that becomes independent: copy (its owner's moments) or zero
@@ -69,6 +73,7 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
     objective: Literal["causal", "masked"] = "causal"
     activation: Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"] = "gelu"  # type: ignore[assignment]
     dtype: Literal["float32", "bfloat16"] = "float32"
+    padding: int | None = None
     methods: list[str] = dataclasses.field(default_factory=lambda: list(METHODS))
     maps: dict[str, list[int]] | None = None
     distinct: int | None = None
@@ -115,6 +120,8 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
             raise BadInput(f"--epsilon_floor: must lie between 0 and 1, got {self.epsilon_floor}")
         if not 2 <= self.context <= 65536:
             raise BadInput(f"--context: must lie between 2, a begin token and another, and 65536, got {self.context}")
+        if self.padding is not None and self.padding < 0:
+            raise BadInput(f"--padding: must be the number of a token, at least 0, got {self.padding}")
         if self.distinct is not None and self.distinct > self.layers:
             raise BadInput(f"--distinct: {self.distinct} is more than --layers {self.layers}")
         for missing, other in (("validation", "test"), ("test", "validation")):

@@ -63,6 +63,8 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
         of_split = {name: blocks.blocks(prepared.split(name), settings.context, prepared.begin) for name in SPLITS}
     except CorpusError as error:
         raise BadInput(f"--{error}") from None
+    if settings.padding is not None and settings.padding >= prepared.vocabulary:
+        raise BadInput(f"--padding: there is no token {settings.padding}; the vocabulary ends at {prepared.vocabulary - 1}")
     return Text(prepared, of_split)
 
 

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int
 
 from tiejax import models, training, tying
 from tiejax.geometry.uses import use_gradients
-from tiejax.pretraining.loss import Predicted
-from tiejax.pretraining.masked import Head, masked_loss_on_devices, predict_masked
+from tiejax.pretraining.loss import Head, Predicted
+from tiejax.pretraining.masked import masked_loss_on_devices, predict_masked
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.pretraining.validation import Validation, held_out_rows
 from tiejax.statistics.untie_arms import Arms
