@@ -23,7 +23,7 @@ import jaxtyping
 import pytest
 
 # Before any test imports them: every annotated signature of these packages is then checked at each call.
-ROOMS = ("tying", "models", "text", "training", "pretraining", "hub", "geometry", "statistics", "studies")
+ROOMS = ("outside", "tying", "models", "text", "training", "pretraining", "hub", "geometry", "statistics", "studies")
 jaxtyping.install_import_hook([f"tiejax.{room}" for room in ROOMS], "typechecks.check")
 
 

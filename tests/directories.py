@@ -1,6 +1,7 @@
 """A working directory with files of all kinds, commands that must be refused there, and run directories as runs leave them."""
 
 import dataclasses
+import os
 
 import pytest
 from processes import assert_refused, command_here, tree
@@ -26,6 +27,25 @@ FILES = {
     "tab.yaml": "seeds:\n\t- 3\n",
     "list.yaml": "- 3\n- 4\n",
     "text.yaml": "just words\n",
+    "deep.yaml": "zero: " + "[" * 3000,
+    "deep_mappings.yaml": "\n".join(f"{' ' * depth}a:" for depth in range(300)),
+    "nul.yaml": "steps: 3\nout: a\0b\n",
+    "escape.yaml": "\x1b: 3\n",
+    "spelled_nul.yaml": r'out: "a\0b"',
+    "surrogate.yaml": r'out: "\ud800"',
+    "letter.yaml": r'out: "\UFFFFFFFF"',
+    "spelled_escape.yaml": r'steps: "\e[31m"',
+    "twice.yaml": "steps: 3\nbits: 4\nsteps: 5\n",
+    "set.yaml": "zero: !!set {.5, .4}\n",
+    "set_without_a_tag.yaml": "zero: {.5, .4}\n",
+    "tag.yaml": "steps: !!bool maybe\n",
+    "laughs.yaml": "zero: &a [.5, .5]\none: [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n",
+    "date.yaml": "steps: 2024-13-45\n",
+    "key.yaml": "? [a]\n: b\n",
+    "documents.yaml": "steps: 3\n---\nsteps: 4\n",
+    "digits.yaml": f"steps: {'9' * 5000}\n",
+    "bits.yaml": f"steps: 0x{'f' * 125}\n",
+    "large.yaml": "#" * 2**20 + "\n",
     "object.yaml": "steps: !!python/object/apply:os.getpid []\n",
 }
 
@@ -38,6 +58,7 @@ def here(tmp_path, monkeypatch):
         (tmp_path / "files" / name).write_text(text)
     (tmp_path / "files" / "binary.yaml").write_bytes(b"\xff\xfe\x00\x80\xfd")
     (tmp_path / "files" / "directory.yaml").mkdir()
+    os.mkfifo(tmp_path / "files" / "pipe.yaml")
     (tmp_path / "files" / "some_file").write_text("mine\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -27,7 +27,7 @@ class Ended(NamedTuple):
 def tree(root: Path) -> dict[str, tuple[int, bytes | None]]:
     """Everything under a directory: its time of change, and the bytes of a file."""
     return {
-        str(path.relative_to(root)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
+        str(path.relative_to(root)): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
         for path in sorted(root.rglob("*"))
     }
 

@@ -1,6 +1,7 @@
 """Checkpoints in the hub's format: shards and headers, and every way to be broken."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -34,6 +35,24 @@ def cut(folder):
     (folder / "model.safetensors").write_bytes(whole[:-9])
 
 
+def leading_out(name):
+    """Let the index name a sound file that is not in the folder."""
+
+    def spoil(folder):
+        (folder.parent / "outside.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+        write_index(folder, json.dumps({"weight_map": {"t": name.format(parent=folder.parent)}}))
+
+    return spoil
+
+
+def pipe(name):
+    def spoil(folder):
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return spoil
+
+
 def only_pickle(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
@@ -57,6 +76,24 @@ BROKEN = {
     "index is no JSON": (lambda f: write_index(f, "nothing"), INDEX, "not JSON"),
     "index without a map": (lambda f: write_index(f, "{}"), INDEX, "weight_map"),
     "index of numbers": (lambda f: write_index(f, '{"weight_map": {"t": 3}}'), INDEX, "weight_map"),
+    "index that leads to the folder above": (
+        leading_out("../outside.safetensors"),
+        INDEX,
+        "'../outside.safetensors'",
+        "out of its",
+    ),
+    "index that leads anywhere": (leading_out("{parent}/outside.safetensors"), INDEX, "outside.safetensors", "out of its"),
+    "index with a path of other systems": (leading_out(r"..\\outside.safetensors"), INDEX, "out of its"),
+    "index with NUL": (leading_out("a\0b"), INDEX, r"a\x00b", "out of its"),
+    "index of the folder": (leading_out("."), INDEX, "out of its"),
+    "weights are a pipe": (pipe("model.safetensors"), "model.safetensors", "named pipe"),
+    "config is a pipe": (pipe("config.json"), "config.json", "named pipe"),
+    "index is a pipe": (lambda f: (write_index(f, ""), pipe(INDEX)(f)), INDEX, "named pipe"),
+    "shard is a pipe": (
+        lambda f: (write_index(f, '{"weight_map": {"t": "model-2.safetensors"}}'), pipe("model-2.safetensors")(f)),
+        "model-2.safetensors",
+        "named pipe",
+    ),
     "missing shard": (
         lambda f: write_index(f, '{"weight_map": {"t": "model-1.safetensors", "u": "model-2.safetensors"}}'),
         "names model-2.safetensors",
@@ -88,3 +125,12 @@ def test_folders_that_are_none(tmp_path):
     refused(lambda: open_checkpoint(tmp_path / "none"), "none", "no such folder")
     (tmp_path / "file.safetensors").write_bytes(b"")
     refused(lambda: open_checkpoint(tmp_path / "file.safetensors"), "is a file", "folder that it is in")
+
+
+def test_a_link_of_the_folder_may_lead_out(tmp_path):
+    """As the hub's own cache keeps its files."""
+    folder = checkpoint(tmp_path / "c", {"t": values()})
+    (folder / "model.safetensors").rename(tmp_path / "blob")
+    (folder / "model-1.safetensors").symlink_to(tmp_path / "blob")
+    (folder / INDEX).write_text('{"weight_map": {"t": "model-1.safetensors"}}')
+    assert list(open_checkpoint(folder).tensors) == ["t"]

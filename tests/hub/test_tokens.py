@@ -1,6 +1,7 @@
 """Texts and counts of tokens of byte-level, sentence-piece and WordPiece vocabularies."""
 
 import json
+import os
 
 import pytest
 from tokenizers import Tokenizer, decoders, models
@@ -43,3 +44,12 @@ def test_cased_vocabulary(tmp_path):
     for lower, expected in ((True, [0, 0, 2]), (False, [0, 1, 1])):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower}))
         assert count_tokens(find_tokens(tmp_path), ["The the"], 3).tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"])
+def test_pipes_are_refused_and_not_waited_for(tmp_path, name):
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0}))
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name}: cannot be read: it is a named pipe, not a file"):
+        find_tokens(tmp_path)

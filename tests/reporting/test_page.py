@@ -75,3 +75,19 @@ def test_a_page_without_claims_or_figures_has_no_empty_headings(tmp_path):
     text = read(render(tmp_path, claims={}, figures=[], notes=[])[0]).text
     assert "Wilcoxon" not in text
     assert "More figures" not in text
+
+
+def test_names_do_nothing_on_the_page(tmp_path):
+    """Neither tags nor control characters, wherever a name can stand; lines of settings stay lines."""
+    hostile = "<script>alert(1)</script>\x1b]0;gone\x07\0\u202e\udcff"
+    seen = "<script>alert(1)</script>" + r"\x1b]0;gone\x07\x00\u202e\udcff"
+    row = CLAIM | {"id": hostile, "statement": hostile}
+    names = {"title": hostile, "question": hostile, "finding": [hostile], "notes": [hostile], "claims": {hostile: [row]}}
+    tables = {"setting": {hostile: hostile}, "numbers": {hostile: ([hostile], [[hostile]])}}
+    page, _ = render(tmp_path, **names, **tables, reproduce={hostile: f"a: {hostile}\nb: 2"})
+    assert page.encode().decode() == page
+    assert all(letter.isprintable() or letter == "\n" for letter in page)
+    assert "<script" not in page
+    text = read(page).text
+    assert text.count(seen) >= 12
+    assert f"a: {seen}\nb: 2" in text

@@ -53,6 +53,38 @@ def test_a_terminal_gets_a_bar():
     assert "\x1b[" in output
 
 
+HOSTILE = "\x1b]0;gone\x07\u202e[/red] :cat: \udcff"
+SEEN = r"\x1b]0;gone\x07\u202e[/red] :cat: \udcff"
+
+
+def test_names_do_nothing_to_the_terminal(capsys):
+    """Neither control characters nor what the library takes for markup and emoji."""
+    shown = Console()
+    shown.say(HOSTILE)
+    shown.warn(HOSTILE)
+    shown.result(f"report: {HOSTILE}\nforged line")
+    shown.claims([CLAIM | {"id": HOSTILE}])
+    shown.part(HOSTILE, 0.5, 1.0, 0.5)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [SEEN, f"warning: {SEEN}", f"report: {SEEN}\\nforged line"]
+    assert sum(SEEN in line for line in lines) == 5
+    assert all(line.isprintable() for line in lines)
+
+
+def test_names_do_nothing_to_a_bar():
+    code = (
+        "from tiejax.runs.console import Console\n"
+        f"name = {HOSTILE!r}\n"
+        "c = Console()\n"
+        "with c: c.part(name, .5, 1., .5)\n"
+        "with c.preparing() as tell: tell(name, 1, 2)\n"
+    )
+    output = pty_output([sys.executable, "-c", code])
+    assert SEEN in output
+    assert "]0;gone\x07" not in output
+    assert "\u202e" not in output
+
+
 def pty_output(command):
     main, other = pty.openpty()
     process = subprocess.Popen(

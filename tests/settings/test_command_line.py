@@ -11,8 +11,9 @@ import yaml
 from directories import FIELDS, here, make_run, read, refused
 from processes import EXPERIMENTS, SCRIPT, Ended, assert_refused, command_here, end, start, start_python, tree
 
-from tiejax.settings.command_line import field_docs
+from tiejax.settings.command_line import field_docs, parse
 from tiejax.studies.exor.settings import STUDY, Settings
+from tiejax.studies.text_mlm import settings as text_mlm
 
 __all__ = ["here", "refused"]  # fixtures
 
@@ -79,6 +80,34 @@ BAD = {
     "wrong type of an item": ("--config files/fraction.yaml", "files/fraction.yaml", "seeds", "whole number", "1.5"),
     "null in a file": ("--config files/null.yaml", "files/null.yaml", "bits", "whole number", "null"),
     "wrong choice in a file": ("--config files/choice.yaml", "files/choice.yaml", "model", "transformer, lstm, mixer"),
+    "deep nesting": ("--config files/deep.yaml", "files/deep.yaml", "line 1", "deeper than 32"),
+    "deep mappings": ("--config files/deep_mappings.yaml", "files/deep_mappings.yaml", "line 32", "deeper than 32"),
+    "NUL in a file": ("--config files/nul.yaml", "files/nul.yaml", "line 2", r"\x00"),
+    "escape in a file": ("--config files/escape.yaml", "files/escape.yaml", "line 1", r"\x1b"),
+    "spelled NUL": ("--config files/spelled_nul.yaml", "files/spelled_nul.yaml: out", "NUL"),
+    "spelled surrogate": ("--config files/surrogate.yaml", "files/surrogate.yaml: out", "lone surrogate"),
+    "no such letter": ("--config files/letter.yaml", "files/letter.yaml", "not YAML"),
+    "spelled escape in a value": ("--config files/spelled_escape.yaml", "steps", "whole number", r"\x1b[31m"),
+    "a field twice": ("--config files/twice.yaml", "files/twice.yaml", "line 3", "steps is given twice"),
+    "a set for a list": ("--config files/set.yaml", "files/set.yaml", "line 1", "!!set"),
+    "a mapping for a list": ("--config files/set_without_a_tag.yaml", "zero", "list"),
+    "a tag of a number": ("--config files/tag.yaml", "files/tag.yaml", "line 1", "!!bool"),
+    "billion laughs": ("--config files/laughs.yaml", "files/laughs.yaml", "line 2", "*a", "write the value itself"),
+    "a date": ("--config files/date.yaml", "files/date.yaml", "steps", "whole number", "2024-13-45"),
+    "a list as a key": ("--config files/key.yaml", "files/key.yaml", "line 1", "no key"),
+    "two documents": ("--config files/documents.yaml", "files/documents.yaml", "line 2", "another document"),
+    "5,000 digits": ("--config files/digits.yaml", "files/digits.yaml", "not YAML"),
+    "500 bits": ("--config files/bits.yaml", "files/bits.yaml: steps", "64 bits"),
+    "a megabyte and more": ("--config files/large.yaml", "files/large.yaml", "at most 1,048,576"),
+    "a pipe": ("--config files/pipe.yaml", "files/pipe.yaml", "cannot be read", "named pipe"),
+    "deep nesting in an option": (f"--zero {'[' * 3000}", "--zero", "list", "deeper than 32"),
+    "deep nesting as an option": (f"--zero={'[' * 200_000}", "--zero", "characters) ...", "deeper than 32"),
+    "a key twice in an option": ("--zero {a:1,a:1}", "--zero", "list"),
+    "an alias in an option": ("--zero [&a,.5,*a]", "--zero", "list"),
+    "a set in an option": ("--zero !!set{.5}", "--zero", "list"),
+    "a date in an option": ("--zero [2024-01-01]", "--zero", "each a number"),
+    "more than 64 bits": ("--steps 99999999999999999999", "--steps", "64 bits"),
+    "more than a float": (f"--learning_rate {'9' * 400}", "--learning_rate", "number"),
     "mapping for a number": ("--config files/mapping.yaml", "files/mapping.yaml", "steps", "whole number"),
     "sum in a file": ("--config files/sum.yaml", "zero", "sum to 1"),
     "variant and one in a file": ("--config files/both.yaml", "variant", "one", "not both"),
@@ -122,8 +151,41 @@ def test_bad_input(refused, line, words):
 
 
 def test_bad_input_of_many_lines_is_one_line(refused):
-    refused(["--config", "files/a\nb.yaml"], "no such file")
+    refused(["--config", "files/a\nb.yaml"], r"files/a\nb.yaml", "no such file")
     refused(["--steps", "1\n2"], "--steps", "whole number")
+
+
+def test_what_is_refused_does_nothing_to_the_terminal(refused):
+    hostile, seen = "\x1b]0;gone\x07\u202e\x9b\udcff", r"\x1b]0;gone\x07\u202e\x9b\udcff"
+    refused(["--config", f"files/{hostile}"], f"files/{seen}: there is no such file")
+    refused([f"--{hostile}"], seen)
+    refused(["--steps", hostile], "--steps", seen)
+
+
+def test_help_and_printed_settings_do_nothing_to_the_terminal(here, monkeypatch, capsys):
+    Path("hostile.yaml").write_text(r'out: "\e]0;gone\a\u202e"')
+    monkeypatch.setenv("COLUMNS", "1000")
+    for flag in ("--help", "--print_config"):
+        ended = command_here(["--config", "hostile.yaml", flag], monkeypatch, capsys)
+        assert (ended.status, ended.err) == (0, "")
+        assert all(line.isprintable() for line in ended.out.split("\n"))
+    assert yaml.safe_load(ended.out)["out"] == "\x1b]0;gone\x07\u202e"
+
+
+def test_words_of_a_list_arrive_as_they_are_given():
+    words = ["a\udcff", "\U0001f600", "5e-4", "1", "true", "x: y", "#", "*a", "\x1b", "\x9b\u202e", " a ", "é", "b" * 300]
+    given, _ = parse(text_mlm.Settings, text_mlm.STUDY.command, ["--corpus", *words])
+    assert given.corpus == words
+
+
+def test_dates_are_text_where_text_is_wanted(here):
+    Path("date.yaml").write_text("out: 2024-01-31\n")
+    assert read("--config", "date.yaml").out == "2024-01-31"
+
+
+def test_a_value_that_yaml_cannot_read_is_text_where_text_is_wanted(here):
+    assert read("--out", "{a: 1, a: 2}").out == "{a: 1, a: 2}"
+    assert read("--out", "*a").out == "*a"
 
 
 @pytest.mark.parametrize("line", ["--zero [.5,.6]", "--config files/malformed.yaml", "--out files/some_file/run"])

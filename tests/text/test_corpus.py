@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import re
 
 import pytest
@@ -37,6 +38,15 @@ def test_no_word_is_lost_between_sentences(text):
     found = corpus.sentences(text)
     assert "".join("".join(found).split()) == "".join(text.split())
     assert all(sentence and sentence == " ".join(sentence.split()) for sentence in found)
+
+
+def test_a_line_of_megabytes_without_a_space_is_cut_and_nothing_of_it_is_lost():
+    """Without the cut it would take minutes: nupunkt's time grows with the square of such a line."""
+    letters = "".join(random.Random(0).choices("abcdefghij.,?!", k=2_000_000))
+    found = corpus.sentences(f"One. Two.\n\n{letters}\n\nThree.")
+    assert "".join(found).replace(" ", "") == f"One.Two.{letters}Three."
+    assert max(len(word) for sentence in found for word in sentence.split()) <= 10_000
+    assert corpus.sentences("a" * 10_000) == ["a" * 10_000]
 
 
 @pytest.mark.skipif(not NOVELS.is_dir(), reason="the novels of shared/data are not here")

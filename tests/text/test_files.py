@@ -1,6 +1,7 @@
 """Text files and folders: what is read of them, in which order, and what is said of those that cannot be used."""
 
 import gzip
+import os
 
 import pytest
 from corpora import refused, write
@@ -54,4 +55,22 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     refused([str(tmp_path / "nothing.txt")], f"corpus {tmp_path}/nothing.txt: there is no such file or folder")
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
     refused([str(tmp_path)], f"corpus {tmp_path}/gone.txt: cannot be read: No such file or directory")
-    refused(["/dev/null"], "corpus /dev/null: is no file")
+    refused(["/dev/null"], "corpus /dev/null: cannot be read: it is a device, not a file")
+
+
+def test_pipes_are_refused_by_name_and_not_waited_for(tmp_path):
+    write(tmp_path, {"a.txt": "One."})
+    os.mkfifo(tmp_path / "b.txt")
+    for name in (tmp_path, tmp_path / "b.txt"):
+        refused([str(name)], f"corpus {tmp_path}/b.txt: cannot be read: it is a named pipe, not a file")
+
+
+def test_a_file_that_unpacks_to_too_much_is_named(tmp_path):
+    write(tmp_path, {"bomb.gz": gzip.compress(b"a" * 2**26 + b"b")})
+    refused([str(tmp_path / "bomb.gz")], "bomb.gz: its ", "unpack to more than 67,108,864", "smaller files")
+
+
+def test_a_file_larger_than_the_memory_is_named(tmp_path):
+    with (tmp_path / "huge.txt").open("wb") as file:
+        file.truncate(2**43)
+    refused([str(tmp_path)], "huge.txt: cannot be read: it has 8,796,093,022,208 bytes")

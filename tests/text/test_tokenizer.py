@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import random
 import textwrap
 import threading
 import unicodedata
@@ -243,6 +244,21 @@ def test_byte_level_tokens_spell_every_text(trained, text):
     byte_of = {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
     assert bytes(byte_of[letter] for token in tokens for letter in token).decode() == text
     assert trained.decode(trained.encode(text).ids) == text
+
+
+@pytest.mark.parametrize("train", [tokenization.train, tokenization.train_unigram, tokenization.train_byte_level])
+def test_a_line_of_megabytes_without_a_space_does_not_keep_training(train):
+    """In seconds; the time would otherwise grow with its square, to hours."""
+    line = "".join(random.Random(0).choices("xyz", k=5_000_000))
+    tokenizer = train([f"{line}\n", *TEXT * 50], 300)
+    assert "cat" in tokenizer.decode(tokenizer.encode("the cat sat", add_special_tokens=False).ids)
+
+
+def test_words_of_4096_letters_are_learnt_from_and_what_is_behind_is_not():
+    learnt = tokenization.train([f"{'a' * 4095}b{'a' * 10}c {'d' * 4096} e"], 40)
+    known = {token.removeprefix("##") for token in learnt.get_vocab()}
+    assert {"a", "b", "d", "e"} <= known
+    assert "c" not in known
 
 
 def test_training_byte_level_tokens(trained, tmp_path):

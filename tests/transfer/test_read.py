@@ -1,6 +1,7 @@
 """Labelled sentences from files, with the spaces that their text has; and what is said of files that cannot be used."""
 
 import gzip
+import os
 
 import pytest
 
@@ -93,6 +94,9 @@ def test_of_several_files_each_is_a_class(write):
         ("a.conllu", "1-4\tx" + "\t_" * 8 + "\n" + table("go"), "ends at line 3 does not number its words"),
         ("a.conllu", table("a").strip() + "\n" + table("b"), "ends at line 3 does not number its words"),
         ("a.csv", 'text,label\n"a,1\n' + "b" * 140_000, "cannot be read as a table"),
+        ("a.conllu", "1-99999999999\tx" + "\t_" * 8 + "\n" + table("go"), "ends at line 3 does not number its words"),
+        ("a.jsonl", "[" * 100_000, "line 1 is not JSON"),
+        ("a.jsonl", '{"text": "\\ud800", "label": 1}\n', "line 1 spells half a character"),
         ("a.txt", "a\n", "cannot tell what it holds"),
     ],
 )
@@ -107,6 +111,9 @@ def test_a_file_that_will_not_do_is_named(write, name, content, message):
 def test_files_that_cannot_be_read_are_named(write, tmp_path):
     with pytest.raises(TaskError, match="there is no such file"):
         read_labelled([str(tmp_path / "none.csv")], "text", "label")
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(TaskError, match=r"pipe\.csv: cannot be read: it is a named pipe, not a file"):
+        read_labelled([str(tmp_path / "pipe.csv")], "text", "label")
     cut = tmp_path / "cut.csv.gz"
     cut.write_bytes(gzip.compress(b"text,label\n" * 100)[:-20])
     with pytest.raises(TaskError, match=r"is no whole \.gz file"):

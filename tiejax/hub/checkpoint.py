@@ -8,6 +8,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from tiejax.hub.errors import CheckpointError
+from tiejax.outside.files import check_file, read_bytes
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
@@ -53,7 +54,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 def read_json(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file; raises CheckpointError."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_bytes(file).decode("utf-8"))
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # not UTF-8 is a ValueError too
@@ -92,7 +93,12 @@ def _indexed(folder: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{folder / INDEX}: must hold a weight_map of tensor names and files")
     shards: dict[str, dict[str, Tensor]] = {}
     for file in sorted(set(places.values())):
-        if not (folder / file).is_file():
+        # A link in the folder may lead anywhere, as the hub's own cache has them; a name may not.
+        if "/" in file or "\\" in file or "\0" in file or file in ("", ".", ".."):
+            raise CheckpointError(
+                f"{folder / INDEX}: names {file!r}, which leads out of its folder; a name of a file in it would do"
+            )
+        if not (folder / file).exists():
             raise CheckpointError(f"{folder}: {INDEX} names {file}, which is not there; download that file too")
         shards[file] = _header(folder / file)
     tensors: dict[str, Tensor] = {}
@@ -105,6 +111,7 @@ def _indexed(folder: Path) -> dict[str, Tensor]:
 
 def _header(file: Path) -> dict[str, Tensor]:
     try:
+        check_file(file)
         with safe_open(file, framework="np") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
             return {name: Tensor(name, file, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}

@@ -34,15 +34,15 @@ def find_tokens(folder: Path, name: str | None = None) -> Tokens | None:
     """
     if name is not None:
         return Tokens(load(name), Path(name), True)
-    if (folder / "tokenizer.json").is_file():
+    if (folder / "tokenizer.json").exists():
         return Tokens(load(str(folder / "tokenizer.json")), folder / "tokenizer.json", True)
-    if (folder / "vocab.txt").is_file():
+    if (folder / "vocab.txt").exists():
         tokenizer = load(str(folder / "vocab.txt"))
         settings = folder / "tokenizer_config.json"
-        if settings.is_file() and read_json(settings).get("do_lower_case") is False:
+        if settings.exists() and read_json(settings).get("do_lower_case") is False:
             tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
         return Tokens(tokenizer, folder / "vocab.txt", True)
-    if (folder / "vocab.json").is_file():
+    if (folder / "vocab.json").exists():
         return _byte_level(folder)
     return None
 
@@ -52,9 +52,11 @@ def _byte_level(folder: Path) -> Tokens:
     ids = read_json(vocabulary)
     if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in ids.values()):
         raise CheckpointError(f"{vocabulary}: must give every token an id, a whole number from 0")
-    whole = merges.is_file()
+    whole = merges.exists()
     try:
         model = bpe(ids, merges) if whole else models.BPE(ids, [])
+    except OSError as error:
+        raise CheckpointError(f"{merges}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise CheckpointError(f"{merges}: does not fit {vocabulary.name}: {first_line(error)}") from None
     return Tokens(byte_level(model), vocabulary, whole)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from tiejax.outside.visible import visible_lines
 from tiejax.reporting.figures import RC
 from tiejax.reporting.words import cells, number
 
@@ -74,13 +75,19 @@ def _width(png: Path) -> int:
 
 
 def _template(file: Path) -> jinja2.Template:
-    """Return a template, which escapes what it is given and raises where something is missing."""
+    """Return a template, which escapes what it is given, control characters too, and raises where something is missing."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([file.parent, TEMPLATE.parent]),
         autoescape=True,
+        finalize=_visible,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.globals.update(cells=cells, number=number)
     return environment.get_template(file.name)
+
+
+def _visible(value: Any) -> Any:
+    # What a macro made of values, Markup, has been through here.
+    return visible_lines(value) if type(value) is str else value

@@ -12,6 +12,7 @@ import rich.console
 import rich.progress
 import rich.table
 
+from tiejax.outside.visible import shown
 from tiejax.reporting.words import cells, duration
 
 PLAIN_EVERY_S = 15.0
@@ -28,33 +29,35 @@ class Console:
         self.quiet = quiet or silent
         self._silent = silent
         # A pipe has no width of its own to fit into: a line is as long as it needs to be.
-        self._rich = rich.console.Console(width=None if sys.stdout.isatty() else 200, soft_wrap=True, highlight=False)
+        # Brackets and colons in names are no markup.
+        width = None if sys.stdout.isatty() else 200
+        self._rich = rich.console.Console(width=width, soft_wrap=True, highlight=False, markup=False, emoji=False)
         self._bar: rich.progress.Progress | None = None
         self._printed_at, self._printed_step = 0.0, -1
 
     def say(self, line: str) -> None:
         """Print one line, unless quiet."""
         if not self.quiet:
-            self._rich.print(line, markup=False)
+            self._rich.print(shown(line))
 
     def result(self, line: str) -> None:
         """Print one line that is wanted even where quiet."""
         if not self._silent:
-            self._rich.print(line, markup=False)
+            self._rich.print(shown(line))
 
     def warn(self, line: str) -> None:
         """Print one line that must not be missed, quiet or not."""
         if not self._silent:
-            self._rich.print(f"warning: {line}", markup=False)
+            self._rich.print(shown(f"warning: {line}"))
 
     def __enter__(self) -> "Console":
         self._printed_step = -1
         if self._rich.is_terminal and not self.quiet:
             self._bar = rich.progress.Progress(
-                rich.progress.TextColumn("{task.description}"),
+                rich.progress.TextColumn("{task.description}", markup=False),
                 rich.progress.BarColumn(),
                 rich.progress.MofNCompleteColumn(),
-                rich.progress.TextColumn("{task.fields[rates]}"),
+                rich.progress.TextColumn("{task.fields[rates]}", markup=False),
                 console=self._rich,
             )
             self._bar.start()
@@ -88,6 +91,7 @@ class Console:
         """
         # What the first seconds tell, compilation among them, would mislead.
         left = f", {duration((1 - share) * seconds / here)} left" if here > LEAST_SHARE else ""
+        label = shown(label)
         line = f"{label}; {share:.1%} of the run{left}"
         if self._bar:
             self._bar.update(self._task, description=label, completed=round(1000 * share), total=1000, rates=left.strip(", "))
@@ -101,12 +105,13 @@ class Console:
         began: dict[str, float] = {}
         if self._rich.is_terminal and not self.quiet:
             columns = rich.progress.BarColumn(), rich.progress.TaskProgressColumn(), rich.progress.TimeRemainingColumn()
-            with rich.progress.Progress("{task.description}", *columns, console=self._rich) as bar:
+            phases = rich.progress.TextColumn("{task.description}", markup=False)
+            with rich.progress.Progress(phases, *columns, console=self._rich) as bar:
                 tasks: dict[str, rich.progress.TaskID] = {}
 
                 def show(phase: str, done: int, total: int | None) -> None:
                     if phase not in tasks:
-                        tasks[phase] = bar.add_task(phase, total=total)
+                        tasks[phase] = bar.add_task(shown(phase), total=total)
                     bar.update(tasks[phase], completed=done, total=total)
 
                 yield show
@@ -132,5 +137,5 @@ class Console:
             table.add_column(heading, justify="right", overflow="fold")
         table.add_column("verdict", no_wrap=True)
         for row in rows:
-            table.add_row(row["id"], *cells(row), row["verdict"])
+            table.add_row(*map(shown, (row["id"], *cells(row), row["verdict"])))
         self._rich.print(table, soft_wrap=False)

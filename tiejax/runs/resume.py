@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tiejax.runs import contents
 from tiejax.runs.manifest import digest_of
 from tiejax.runs.run_directory import CONFIG, RunDirectory
 from tiejax.settings import command_line
@@ -40,6 +41,7 @@ def read(study: Study, argv: Sequence[str]) -> Request:
     given, switches = command_line.parse(study.settings, study.command, argv)
     out = Path(given.out or given.resolved().out or "")
     resume, overwrite = switches.get("resume", False), switches["overwrite"]
+    contents.check(out, overwrite)
     if "resume" not in switches and RunDirectory.state(out) == "unfinished" and not overwrite:
         raise BadInput(f"--out {out}: holds an unfinished run; name another directory, or --overwrite it")
     RunDirectory.check(out, resume, overwrite)

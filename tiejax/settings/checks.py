@@ -92,8 +92,24 @@ def check_untie_at(config: Any) -> None:
         return
     if not values:
         raise BadInput("--untie_at: needs at least one step or fraction, got none")
+    # As they are written: step 1 is the second step, 1.0 the end.
+    if repeated := [value for value, count in collections.Counter(map(repr, values)).items() if count > 1]:
+        raise BadInput(f"--untie_at: every value once, {repeated[0]} is repeated")
     for value in values:
         most = 1.0 if isinstance(value, float) or config.steps is None else config.steps
         if not 0 <= value <= most or (isinstance(value, int) and config.steps is None and value):
             steps = "" if config.steps is None else f"a step from 0 to --steps {config.steps}, or "
             raise BadInput(f"--untie_at: {steps}a fraction of the run, written with a point, from 0. to 1., got {value}")
+    if config.steps is not None:
+        check_untie_steps(values, config.steps)
+
+
+def check_untie_steps(untie_at: Sequence[int | float], steps: int) -> None:
+    """Every value of `untie_at` falls on a step of its own; to be checked as soon as the steps of a run are known."""
+    at_step: dict[int, int | float] = {}
+    for value in untie_at:
+        step = round(value * steps) if isinstance(value, float) else value
+        if step in at_step:
+            both = f"{at_step[step]} and {value} both fall on step {step} of {steps}"
+            raise BadInput(f"--untie_at: every step once; {both}")
+        at_step[step] = value

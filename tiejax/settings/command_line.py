@@ -8,7 +8,7 @@ import argparse
 import dataclasses
 import difflib
 import errno
-import json
+import itertools
 import re
 import sys
 import types
@@ -19,7 +19,17 @@ from typing import Any, NoReturn, TypeVar
 
 import docstring_parser
 import jsonargparse
-import yaml
+
+from tiejax.outside.files import read_bytes
+from tiejax.outside.visible import shown, visible_lines
+from tiejax.settings import yaml_text
+from tiejax.settings.yaml_text import NotYaml
+
+# How jsonargparse reads values and prints a configuration.
+MODE = "tiejax"
+jsonargparse.set_loader(MODE, yaml_text.load_flag, (NotYaml,))
+jsonargparse.set_dumper(MODE, yaml_text.dump)
+MOST_BYTES = 2**20  # of a configuration
 
 Config = TypeVar("Config")
 
@@ -68,6 +78,7 @@ def parse(
     switches = {name: f"--{name}" in flags for name in command.switches}
     flags = [flag for flag in flags if flag not in {f"--{name}" for name in switches}]
     flags = _gather_words(flags, config_class)
+    _check_flags(flags, config_class)
     parser = _parser(config_class, command)
     values: dict[str, Any] = {}
     for file in ([str(base)] if base else []) + files:
@@ -78,15 +89,26 @@ def parse(
     except jsonargparse.ArgumentError as error:
         raise BadInput(_explain(str(error), config_class, command)) from None
     chosen = {field.name: namespace[field.name] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+    for name, value in chosen.items():
+        if reason := yaml_text.fault(value):
+            raise BadInput(f"--{name}: {reason}")
     return config_class(**chosen), switches
 
 
+class _Parser(jsonargparse.ArgumentParser):
+    """Prints a help whose defaults, where they are from a file, do nothing to the terminal."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(visible_lines(message), file)
+
+
 def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentParser:
-    parser = jsonargparse.ArgumentParser(
+    parser = _Parser(
         description=command.description,
         epilog=f"{command.example} {STATUS}",
         exit_on_error=False,
         allow_abbrev=False,
+        parser_mode=MODE,
         formatter_class=jsonargparse.DefaultHelpFormatter,
     )
     parser.add_argument("--config", action="config", help="YAML file of any of the fields below; flags win over it")
@@ -143,21 +165,39 @@ def _gather_words(flags: Sequence[str], config_class: type) -> list[str]:
             words.append(waiting.pop(0))
         if not words:
             raise BadInput(f"{flag}: needs at least one value")
-        gathered.append(f"{flag}={words[0] if words[0].startswith('[') else json.dumps(words)}")
+        gathered.append(f"{flag}={words[0] if words[0].startswith('[') else yaml_text.dump_words(words)}")
     return gathered
+
+
+def _check_flags(flags: Sequence[str], config_class: type) -> None:
+    """Raise BadInput for a list or a mapping that is not read; jsonargparse, too, would try to read it, at any cost."""
+    hints = typing.get_type_hints(config_class)
+    for flag, following in itertools.zip_longest(flags, flags[1:], fillvalue=""):
+        option, equals, value = flag.partition("=")
+        name = option.removeprefix("--").removesuffix("+")
+        if not option.startswith("--") or name not in hints or not _has_parts(hints[name]):
+            continue
+        try:
+            yaml_text.load_flag(value if equals else following)
+        except NotYaml as error:
+            raise BadInput(f"{option}: must be {_type_name(hints[name])}, got {value or following}: {error}") from None
+
+
+def _has_parts(kind: Any) -> bool:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    return origin in (list, dict) or (origin in (typing.Union, types.UnionType) and any(map(_has_parts, inner)))
 
 
 def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        values = yaml_text.load(read_bytes(Path(file), MOST_BYTES).decode("utf-8"))
     except FileNotFoundError:
         raise BadInput(f"--config {file}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--config {file}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that no calendar has
-        where = getattr(error, "problem_mark", None)
-        place = f", line {where.line + 1}" if where else ""
-        raise BadInput(f"--config {file}{place}: not YAML: {getattr(error, 'problem', None) or 'unreadable'}") from None
+    except NotYaml as error:
+        place = f", line {error.line}" if error.line else ""
+        raise BadInput(f"--config {file}{place}: not YAML of settings: {error}") from None
     if values is None:  # comments only: every default
         return {}
     if not isinstance(values, dict):
@@ -170,6 +210,8 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
     for name, value in values.items():  # jsonargparse lets a null through
         if value is None and type(None) not in typing.get_args(hints[name]):
             raise BadInput(f"--config {file}: {name}: must be {_type_name(hints[name])}, got null")
+        if reason := yaml_text.fault(value):
+            raise BadInput(f"--config {file}: {name}: {reason}")
     try:
         parser.parse_object(values)
     except jsonargparse.ArgumentError as error:
@@ -245,10 +287,9 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
         status = main(sys.argv[1:])
     except (BadInput, Refused, OSError) as error:
         told = refused(error, "run it again") if isinstance(error, OSError) else error
-        line = " ".join(str(told).splitlines())
-        print(f"{Path(sys.argv[0]).name}: error: {line}", file=sys.stderr)
+        print(f"{shown(Path(sys.argv[0]).name)}: error: {shown(str(told))}", file=sys.stderr)
         status = 2 if isinstance(error, BadInput) else 4
     except KeyboardInterrupt:  # before or after training, where nothing is there to be saved
-        print(f"{Path(sys.argv[0]).name}: interrupted", file=sys.stderr)
+        print(f"{shown(Path(sys.argv[0]).name)}: interrupted", file=sys.stderr)
         status = 130
     sys.exit(status)

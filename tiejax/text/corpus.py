@@ -15,6 +15,10 @@ from tiejax.text.files import TextFile, text_files
 from tiejax.text.sources import TFDS, Source
 from tiejax.text.standard_library import StandardLibrary
 
+# What has no space for longer is no word, and finding sentences takes time that grows with its square.
+LONGEST_WORD = 10_000
+LONGER_WORD = re.compile(rf"(?<!\S)\S{{{LONGEST_WORD + 1},}}")
+
 # TFDS is slow to import: it is imported at its first use.
 data_sets = lazy_loader.load("tiejax.text.data_sets", suppress_warning=True)
 
@@ -85,10 +89,18 @@ def fingerprint(sources: Iterable[Source], seen: Callable[[int], None] = lambda 
 
 
 def sentences(document: str) -> list[str]:
-    """Return the sentences of a text, white space normalised; blank lines end a sentence, other line ends do not."""
+    """Return the sentences of a text, white space normalised; blank lines end a sentence, other line ends do not.
+
+    A word of more than 10,000 characters is cut into words of that length.
+    """
     # Punkt alone would join a heading to the paragraph below it.
     tokenize = nupunkt.load("default").tokenize
     lines = document.replace("\r\n", "\n").replace("\r", "\n")
+    lines = LONGER_WORD.sub(_cut, lines)
     paragraphs = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", lines))
     parts = (sentence.strip() for paragraph in paragraphs if paragraph for sentence in tokenize(paragraph))
     return [sentence for sentence in parts if sentence]
+
+
+def _cut(word: re.Match[str]) -> str:
+    return " ".join(word[0][start : start + LONGEST_WORD] for start in range(0, len(word[0]), LONGEST_WORD))

@@ -1,11 +1,10 @@
 """Text files, and folders of them, as documents."""
 
-import gzip
 import os
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from tiejax.outside.files import check_file, read_bytes, unpacked
 from tiejax.text.errors import CorpusError
 from tiejax.text.sources import Document, Source, file_size
 
@@ -21,10 +20,11 @@ def text_files(name: str) -> list[Path]:
     """Return the file of this name, or the text files of the folder, by path; raises CorpusError if there are none."""
     path = Path(name)
     try:
-        if path.is_file():
-            return [path]
+        if not path.exists():
+            raise CorpusError(f"corpus {name}: there is no such file or folder")
         if not path.is_dir():
-            raise CorpusError(f"corpus {name}: {'is no file' if path.exists() else 'there is no such file or folder'}")
+            check_file(path)
+            return [path]
         files = [Path(folder, file) for folder, _, files in os.walk(path, onerror=_raise) for file in files if is_text(file)]
     except OSError as error:
         raise CorpusError(f"corpus {error.filename or name}: cannot be read: {error.strerror}") from None
@@ -60,7 +60,7 @@ class TextFile(Source):
 
     def raw(self) -> Iterator[bytes]:
         try:
-            yield self.path.read_bytes()
+            yield read_bytes(self.path)
         except OSError as error:
             raise CorpusError(f"corpus {self.path}: cannot be read: {error.strerror}") from None
 
@@ -70,13 +70,7 @@ def text_of(raw: bytes, packed: bool) -> str:
 
     Raises ValueError that says why there is none.
     """
-    content, where = raw, "byte"
-    if packed:
-        where = "unpacked byte"
-        try:
-            content = gzip.decompress(raw)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"is no whole .gz file: {error}") from None
+    content, where = (unpacked(raw), "unpacked byte") if packed else (raw, "byte")
     if (at := content.find(b"\0")) >= 0:
         raise ValueError(f"{where} {at} is NUL: a binary file, or text that is not UTF-8")
     try:

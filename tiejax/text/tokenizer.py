@@ -13,6 +13,7 @@ import tokenizers
 from huggingface_hub import constants, errors, hf_hub_download
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from tiejax.outside.files import check_file, read_bytes
 from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.network import reachable
 
@@ -30,6 +31,10 @@ PART, PARTS_AT_ONCE = 2**16, 16
 # Before the space between two words, or after the end of a line that white space neither precedes nor follows.
 BETWEEN_WORDS = re.compile(r"(?<=\S)(?= \w)|(?<=\S\n)(?=\S)")
 CUTS_TRIED, AROUND = 16, 128
+# Of a word, what is learnt from: the time that training takes grows with the square of the longest. SentencePiece, too, leaves
+# out lines that are longer (max_sentence_length, 4192 bytes).
+LEARNT_OF_A_WORD = 4096
+LONG_WORD = re.compile(rf"(?<!\S)(\S{{{LEARNT_OF_A_WORD}}})\S+")
 
 T = TypeVar("T")
 
@@ -73,10 +78,11 @@ def load(name: str) -> tokenizers.Tokenizer:
     """
     path = Path(name)
     try:
-        if path.is_file():
-            tokenizer = _from_json(path, name) if path.suffix == ".json" else _from_lines(path, name)
-        elif path.is_dir():
+        if path.is_dir():
             tokenizer = _from_folder(path, name)
+        elif path.exists():
+            check_file(path)
+            tokenizer = _from_json(path, name) if path.suffix == ".json" else _from_lines(path, name)
         elif path.suffix in (".json", ".txt") or path.is_absolute() or name.startswith(".") or name.count("/") > 1:
             raise CorpusError(f"tokenizer {name}: there is no such file")
         else:
@@ -90,7 +96,7 @@ def load(name: str) -> tokenizers.Tokenizer:
 
 
 def _from_json(path: Path, name: str) -> tokenizers.Tokenizer:
-    content = path.read_bytes()
+    content = read_bytes(path)
     try:
         return tokenizers.Tokenizer.from_str(content.decode("utf-8"))
     # The parser of tokenizers raises plain Exception.
@@ -99,14 +105,14 @@ def _from_json(path: Path, name: str) -> tokenizers.Tokenizer:
 
 
 def _from_folder(path: Path, name: str) -> tokenizers.Tokenizer:
-    if (path / "tokenizer.json").is_file():
+    if (path / "tokenizer.json").exists():
         return _from_json(path / "tokenizer.json", name)
     for files in BYTE_LEVEL_FILES:
         vocab, merges = (path / file for file in files)
-        if vocab.is_file() and merges.is_file():
+        if vocab.exists() and merges.exists():
             try:
-                return byte_level(bpe(json.loads(vocab.read_bytes()), merges))
-            except (ValueError, TypeError, AttributeError) as error:
+                return byte_level(bpe(json.loads(read_bytes(vocab)), merges))
+            except (ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise CorpusError(f"tokenizer {name}: {' and '.join(files)} are no BPE: {first_line(error)}") from None
     pairs = ", nor ".join(" with ".join(files) for files in BYTE_LEVEL_FILES)
     raise CorpusError(
@@ -116,7 +122,7 @@ def _from_folder(path: Path, name: str) -> tokenizers.Tokenizer:
 
 def _from_lines(path: Path, name: str) -> tokenizers.Tokenizer:
     try:
-        lines = path.read_bytes().decode("utf-8").split("\n")
+        lines = read_bytes(path).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise CorpusError(f"tokenizer {name}: byte {error.start} is not UTF-8") from None
     vocab: dict[str, int] = {}
@@ -151,13 +157,14 @@ def _from_hub(name: str) -> tokenizers.Tokenizer:
 def train(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokenizers.Tokenizer:
     """Return a lower-cased WordPiece tokenizer, as BERT's, with at most `vocab_size` tokens, trained on these texts.
 
-    The same texts always give the same tokens. Raises CorpusError if the letters need more tokens.
+    The same texts always give the same tokens. Of a word, the first 4,096 characters are learnt from. Raises CorpusError if the
+    letters need more tokens.
     """
 
     def trained(size: int, first: Sequence[str]) -> tokenizers.Tokenizer:
         trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=[*SPECIAL, *first], show_progress=False)
         tokenizer = _bert({})
-        tokenizer.train_from_iterator(texts(), trainer)
+        tokenizer.train_from_iterator(map(_learnt, texts()), trainer)
         return tokenizer
 
     # Pairs that are as frequent are merged in the order of their ids, and letters within words have theirs from a hash table
@@ -179,9 +186,9 @@ def _check_size(tokenizer: tokenizers.Tokenizer, vocab_size: int) -> None:
 def train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokenizers.Tokenizer:
     """Return a unigram tokenizer, as SentencePiece's, with at most `vocab_size` tokens, trained on these texts.
 
-    Text is normalised (NFKC) and lower-cased, and a space is part of the word behind it. Special tokens are BERT's.
-    The same texts give other tokens from run to run, whatever the number of threads: store it. Raises CorpusError if the
-    letters need more tokens.
+    Text is normalised (NFKC) and lower-cased, and a space is part of the word behind it. Special tokens are BERT's. Of a
+    word, the first 4,096 characters are learnt from. The same texts give other tokens from run to run, whatever the number of
+    threads: store it. Raises CorpusError if the letters need more tokens.
     """
     tokenizer = tokenizers.Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -193,7 +200,7 @@ def train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokeni
     )
     try:
         # Its lines are sentences: of whole texts it would keep the longest words alone.
-        tokenizer.train_from_iterator((line for text in texts() for line in text.split("\n") if line), trainer)
+        tokenizer.train_from_iterator((line for text in texts() for line in _learnt(text).split("\n") if line), trainer)
     except Exception as error:  # the library raises plain Exception
         raise CorpusError(f"vocab_size {vocab_size}: no vocabulary can be trained: {first_line(error)}") from None
     _check_size(tokenizer, vocab_size)
@@ -209,7 +216,8 @@ def train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokeni
 def train_byte_level(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     """Return a byte-level BPE tokenizer, as GPT-2's, with at most `vocab_size` tokens, trained on these texts.
 
-    It spells every text and gives it back unchanged. Raises CorpusError where bytes and end of text need more tokens.
+    It spells every text and gives it back unchanged. Of a word, the first 4,096 characters are learnt from. Raises
+    CorpusError where bytes and end of text need more tokens.
     """
     if vocab_size < LETTERS_OF_BYTES + 1:
         raise CorpusError(
@@ -224,14 +232,19 @@ def train_byte_level(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokeni
     )
     # A tokenizer that is being trained waits for itself where it is asked to encode.
     splitter = byte_level(models.BPE())
-    tokenizer.train_from_iterator((part for text in texts for part in in_parts(splitter, text)), trainer)
+    tokenizer.train_from_iterator((part for text in texts for part in in_parts(splitter, _learnt(text))), trainer)
     return tokenizer
+
+
+def _learnt(text: str) -> str:
+    """Return a text with the ends of very long words left out."""
+    return LONG_WORD.sub(r"\1", text)
 
 
 def bpe(ids: dict[str, int], merges: Path) -> models.BPE:
     """Return the BPE of these tokens and a file of merges, two tokens a line; raises ValueError that names the line."""
     pairs = list[tuple[str, str]]()
-    for number, line in enumerate(merges.read_bytes().decode("utf-8").split("\n")):
+    for number, line in enumerate(read_bytes(merges).decode("utf-8").split("\n")):
         pair = line.removesuffix("\r").split(" ")
         if line.startswith("#version") or pair == [""]:
             continue

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tiejax.outside.visible import shown
+
 PyTree = Any
 Result = TypeVar("Result")
 
@@ -151,7 +153,7 @@ def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = (
             raise
         if isinstance(error, ProcessGone):
             line = f"another process of this run has ended ({error}); start them all again with --resume"
-            print(line, file=sys.stderr, flush=True)
+            print(shown(line), file=sys.stderr, flush=True)
             status = 3
         elif isinstance(error, OSError) and error.filename is not None:
             print(

@@ -1,9 +1,8 @@
 """The host's loop: chunks on the devices, checkpoints between them."""
 
-import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from tiejax.training import cluster
 from tiejax.training.checkpoint import Checkpoints
 from tiejax.training.ensemble import Ensemble, EnsembleState, Records
+from tiejax.training.hand_over import packed, unpacked
 from tiejax.training.runner import Runner, compile_ensemble
 
 
@@ -166,11 +166,13 @@ def _joined(parts: list[Records]) -> Records:
 def _restored(members: EnsembleState, checkpoints: Checkpoints | None) -> tuple[EnsembleState, Records] | None:
     """Return members and records of the last checkpoint, which the first process reads and gives to the others."""
     try:
-        answer: Any = checkpoints.restore(members) if checkpoints is not None else None
-    except Exception as error:  # the others must not wait for what never comes
-        answer = error
-    if jax.process_count() > 1:
-        answer = pickle.loads(cluster.from_first(pickle.dumps(answer) if jax.process_index() == 0 else None))
-    if isinstance(answer, Exception):
-        raise answer
-    return None if answer is None else answer[1:]
+        last = checkpoints.restore(members) if checkpoints is not None else None
+        answer = None if last is None else last[1:]
+    except Exception as error:
+        if jax.process_count() > 1:  # the others must not wait for what never comes
+            cluster.from_first(packed(error))
+        raise
+    if jax.process_count() == 1:
+        return answer
+    content = cluster.from_first(packed(answer) if jax.process_index() == 0 else None)
+    return answer if jax.process_index() == 0 else unpacked(content, members)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from tiejax.outside.files import read_bytes
 from tiejax.text.files import text_of
 from tiejax.transfer.errors import TaskError
 
@@ -76,7 +77,7 @@ def read_sentences(file: str) -> list[str]:
 
 def _content(file: str) -> str:
     try:
-        return text_of(Path(file).read_bytes(), file.lower().endswith(".gz"))
+        return text_of(read_bytes(Path(file)), file.lower().endswith(".gz"))
     except FileNotFoundError:
         raise TaskError(f"{file}: there is no such file") from None
     except OSError as error:
@@ -135,6 +136,8 @@ def _sentence(rows: list[list[str]], spaced: bool) -> Labelled:
     for columns in rows:
         first, dash, last = columns[0].partition("-")
         if dash:
+            if last not in words:  # before so many numbers are written down
+                raise KeyError(last)
             inside = [str(number) for number in range(int(first), int(last) + 1)]
             if "".join(words[number] for number in inside) == columns[1]:
                 joined |= set(inside[:-1])
@@ -165,8 +168,13 @@ def _json_lines(file: str, text: str, label: str) -> Iterator[Labelled]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TaskError(f"{file}: line {number} is not JSON: {error}") from None
         if not isinstance(row, dict) or row.get(text) in (None, "") or row.get(label) is None:
             raise TaskError(f"{file}: line {number} must be an object with {text} and {label}")
-        yield Labelled((str(row[text]),), (str(row[label]),))
+        sentence = Labelled((str(row[text]),), (str(row[label]),))
+        try:
+            "".join((*sentence.words, *sentence.labels)).encode()
+        except UnicodeEncodeError:  # JSON can spell what UTF-8 cannot
+            raise TaskError(f"{file}: line {number} spells half a character (a lone surrogate)") from None
+        yield sentence

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from corpora import ROOT, SHARED
+from processes import command_here
 
 from tiejax.runs import resume
 from tiejax.studies.text_mlm.ensemble import build_model
@@ -52,3 +53,13 @@ def test_the_published_twins_and_parameters(published):
     number = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
     table = int(np.prod(shapes["head"]["embedding"].shape))
     assert (number, number - table) == (8_434_048, 4_514_432)
+
+
+def test_steps_that_fall_together_are_refused_once_epochs_are_steps(tmp_path, monkeypatch, capsys):
+    (tmp_path / "text.txt").write_text("".join(f"The cat number {number} sat there.\n\n" for number in range(40)))
+    argv = ["--corpus", tmp_path / "text.txt", "--data_dir", tmp_path / "data", "--out", tmp_path / "run", "--vocab_size", "60"]
+    asked = [*map(str, argv), "--epochs", "1", "--batch_size", "8", "--untie_at", "[.5,.51]", "--twins", "{'.5': [cat]}"]
+    ended = command_here([*asked, "--quiet"], monkeypatch, capsys, STUDY)
+    assert ended.status == 2
+    assert "--untie_at: every step once; 0.5 and 0.51 both fall on step " in ended.err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()

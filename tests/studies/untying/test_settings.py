@@ -15,6 +15,10 @@ CONFIGS = Path(__file__).parents[3] / "configs" / "untying"
 BAD = {
     "--untie_at [5,50] --steps 20": ("--untie_at", "--steps 20", "got 50"),
     "--untie_at [1.5]": ("--untie_at", "from 0. to 1.", "got 1.5"),
+    "--untie_at [.5,.5]": ("--untie_at", "every value once", "0.5 is repeated"),
+    "--untie_at [5,.25] --steps 20": ("--untie_at", "5 and 0.25 both fall on step 5 of 20"),
+    "--untie_at [.5,.51] --steps 20": ("--untie_at", "0.5 and 0.51 both fall on step 10 of 20"),
+    "--untie_at [0,0.] --steps 20": ("--untie_at", "0 and 0.0 both fall on step 0 of 20"),
     "--untie_at []": ("--untie_at", "at least one"),
     "--policies []": ("--policies", "at least one"),
     "--policies [copy,copy]": ("--policies", "every value once"),
@@ -31,6 +35,18 @@ def test_defaults_are_whole_cycles_and_published_settings():
     assert settings.untie_at == [20_000, 40_000, 60_000, 80_000, 100_000, 120_000, 140_000]
     assert (settings.steps, settings.seeds, settings.out) == (150_000, 32, "runs/untying/main-transformer-small")
     assert len(settings.arms.step) == 3 + 6 * 7
+
+
+def test_a_step_and_the_end_are_two():
+    assert resume.read(STUDY, ["--untie_at", "[1,1.]", "--steps", "20"]).settings.untie_at == [1, 1.0]
+
+
+@pytest.mark.parametrize("steps", range(1, 9))
+def test_defaults_of_short_runs_can_be_read_again(steps):
+    """Quarters of three steps fall on one of them; what is written to config.yaml must be good input."""
+    settings = resume.read(STUDY, ["--steps", str(steps)]).settings
+    again = dataclasses.replace(settings).resolved()
+    assert again == settings
 
 
 @pytest.mark.parametrize("line", BAD)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Integer
 
 from tiejax.geometry.word_similarity import WordPairs
+from tiejax.outside.files import read_bytes
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.embedding_coupling.settings import Settings
 from tiejax.studies.embedding_coupling.text import Text
@@ -100,7 +101,7 @@ def _read_parallel(files: Sequence[str]) -> list[list[str]]:
 def _read_pairs(file: str) -> list[tuple[str, str, float]]:
     """Return the pairs of a file: word, word, judgement a line."""
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        lines = read_bytes(Path(file)).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise TaskError(f"similarity {file}: cannot be read: {reason}") from None

@@ -10,6 +10,7 @@ import numpy as np
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
 from tiejax.runs.console import Console
 from tiejax.runs.resume import own_tokenizer
+from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.text_mlm.settings import Settings
 from tiejax.text import buckets, sentences
@@ -55,7 +56,9 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
             text = with_twins(settings, prepared, console.warn)
     except CorpusError as error:
         raise BadInput(f"--{error}") from None
-    return text, plan(settings, text, jax.device_count(), jax.local_device_count())
+    planned = plan(settings, text, jax.device_count(), jax.local_device_count())
+    checks.check_untie_steps(settings.untie_at or [], planned.steps)
+    return text, planned
 
 
 def with_twins(settings: Settings, prepared: sentences.Prepared, warn: Callable[[str], None]) -> Text:

@@ -44,7 +44,9 @@ class Settings(UntieSettings, exor.Settings):
         if self.untie_at is not None:
             return settings
         whole_cycles = range(2 * self.half_period, settings.steps, 2 * self.half_period)
-        return dataclasses.replace(settings, untie_at=list(whole_cycles) or [0.25, 0.5, 0.75])
+        # Of a run of a few steps, quarters may fall on one of them.
+        quarters = {round(share * settings.steps): share for share in (0.25, 0.5, 0.75)}
+        return dataclasses.replace(settings, untie_at=list(whole_cycles) or list(quarters.values()))
 
     def check(self) -> None:
         super().check()

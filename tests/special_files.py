@@ -1,0 +1,22 @@
+"""What lies in a folder and is no file."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def socket_at(folder: Path, name: str) -> Iterator[Path]:
+    """A socket in a folder, bound from within it, since a socket's path may have 107 bytes."""
+    before = os.open(".", os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as bound:
+            os.chdir(folder)
+            bound.bind(name)
+            os.fchdir(before)
+            yield folder / name
+    finally:
+        os.fchdir(before)
+        os.close(before)
