@@ -116,9 +116,8 @@ def pairs_of(text: Text) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
     for number, probability in enumerate(probabilities):
         for place in (place for place, p in enumerate(as_target) if p == probability):
             pairs.add((twins.ids[place], twins.size + place), twins.words[place], number)
-    in_vocabulary = [place for place, token in enumerate(twins.ids) if token != unknown]
-    for chosen in planting.unrelated(len(in_vocabulary), UNRELATED_PAIRS):
-        first, second = (in_vocabulary[place] for place in chosen)
+    # A word that is not in the vocabulary is among them as the unknown token, as published.
+    for first, second in planting.unrelated(len(twins.ids), UNRELATED_PAIRS):
         words = f"{twins.words[first]}/{twins.words[second]}"
         pairs.add((twins.ids[first], twins.ids[second]), words, len(probabilities))
     names = ["twin of the unknown token" if p == 1 else f"twins {f'{p:g}'.removeprefix('0')}" for p in probabilities]
