@@ -74,6 +74,15 @@ def test_bert_base_uncased():
     assert vocabulary.id_of("unbelievably") is None
 
 
+def test_a_capital_sigma_is_lower_cased_alone(tmp_path):
+    """Where the published code lower-cases a row first, as Python does, it ends a word as another letter."""
+    assert "\u0391\u03a3".lower() == "\u03b1\u03c2"
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u03b1\u03c2", "\u03b1\u03c3"]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens), encoding="utf-8")
+    model = tokenization.load(str(tmp_path / "vocab.txt"))
+    assert [model.encode(word).ids[1:-1] for word in ("\u0391\u03a3", "\u03b1\u03c2")] == [[6], [5]]
+
+
 def test_special_tokens_in_a_text_are_text(tmp_path):
     tokenizer = tokenization.load(vocab(tmp_path, [*TOKENS, "[", "]", "mask"]))
     assert tokenizer.encode("a [MASK] b", add_special_tokens=False).tokens == ["a", "[", "mask", "]", "b"]

@@ -20,7 +20,11 @@ def published():
 
 
 def test_the_published_setting(published):
-    """Specification of the text experiment: twins, encoder, schedule."""
+    """Specification of the text experiment: rows, epochs, records, validation, twins, encoder, schedule."""
+    rows = (published.rows_are_sentences, published.min_length, published.missing_words)
+    assert rows == (True, 2, "as_unknown")
+    epochs = (published.epochs_apart, published.record_every, published.validate_every, published.validation_batches)
+    assert epochs == (True, 10_000, "epoch", "all")
     assert list(published.sets) == [0.5]
     assert tuple(published.sets[0.5]) == COMMON_WORDS
     encoder = (published.layers, published.width, published.heads, published.feed_forward, published.dropout)

@@ -49,6 +49,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
                 Path(settings.data_dir).expanduser(),
                 text_feature=settings.text_feature,
                 tfds_dir=settings.tfds_dir,
+                rows_are_sentences=settings.rows_are_sentences,
                 say=console.say,
                 progress=progress,
             )
@@ -85,6 +86,7 @@ def plan(settings: Settings, text: Text, devices: int, local: int) -> StepPlan:
             devices_of_member(len(settings.seed_list), devices, local, settings.mesh),
             settings.steps,
             settings.epochs,
+            settings.epochs_apart,
         )
     except ValueError as error:
         raise BadInput(f"--{error}") from None
