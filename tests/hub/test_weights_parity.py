@@ -234,7 +234,7 @@ def test_layers_are_dropped_from_a_checkpoint_of_the_library(tmp_path):
 
 
 def test_library_reads_the_tokenizer(tmp_path):
-    tokenizer = tokenization.train_unigram(["a cat sat on a mat", "a dog sat on a log"], 40)
+    tokenizer = tokenization.train_unigram(lambda: ["a cat sat on a mat", "a dog sat on a log"], 40)
     model = bert.build(Shape(12, 12, 12, 1, 3), tokenizer.get_vocab_size(), POSITIONS)
     save(tmp_path / "ours", model, random_params(model, True), True, tokenizer=tokenizer)
     found = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")

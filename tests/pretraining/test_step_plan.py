@@ -27,6 +27,17 @@ def test_padded_rows_hold_one_sentence_each():
     assert plan.slots == slots_for(2 * 4.5, 2 * 4.75, 24)
 
 
+def test_epochs_apart_keep_what_is_left():
+    """Four sentences in batches of three: a batch of 3 and one of 1, six steps in three epochs, 26 tokens in two steps."""
+    plan = plan_steps(LENGTHS, batch_size=3, row_length=12, packed=False, mesh=1, epochs=3.0, epochs_apart=True)
+    assert (plan.steps, plan.epoch, plan.rows) == (6, 2, 3)
+    assert plan.tokens == pytest.approx(26 / 2)
+    assert plan.padding == pytest.approx(1 - 26 / (6 * 12))
+    # Otherwise the twelve visits fill four steps, of which the second ends one epoch and begins the next.
+    joined = plan_steps(LENGTHS, 3, 12, packed=False, mesh=1, epochs=3.0)
+    assert (joined.steps, joined.epoch, joined.slots) == (4, None, plan.slots)
+
+
 def test_a_step_that_is_too_large_is_refused():
     with pytest.raises(ValueError, match=r"^batch_size: 200000 sentences make 25,600,000 places, too many$"):
         plan_steps(LENGTHS, batch_size=200_000, row_length=128, packed=False, mesh=1, steps=1)

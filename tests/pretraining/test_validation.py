@@ -1,12 +1,16 @@
 """Validation: the held-out rows, and losses by bucket against a loop over the slots."""
 
+import dataclasses
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tiejax.pretraining.loss import Predicted
 from tiejax.pretraining.step_plan import StepPlan
-from tiejax.pretraining.validation import Validation, held_out_rows
+from tiejax.pretraining.validation import Validation, batches_of_epoch, held_out_rows
 from tiejax.text.masking import Masking
 from tiejax.text.packing import Stream
 from tiejax.text.twins import Twins
@@ -43,11 +47,29 @@ def measure(held_out, rows, devices):
 def test_held_out_rows_are_the_first_of_the_stream_and_empty_beyond_them():
     held_out = held_out_rows(stream(), BATCHES, plan(rows=5, mesh=2))
     tokens, segments = stream().rows(0, 15)
-    assert held_out.tokens.shape == held_out.segments.shape == (BATCHES, 6, LENGTH)
-    np.testing.assert_array_equal(held_out.tokens[:, :5].reshape(15, LENGTH), tokens)
-    np.testing.assert_array_equal(held_out.segments[:, :5].reshape(15, LENGTH), segments)
-    assert not held_out.tokens[:, 5].any()
-    assert not held_out.segments[:, 5].any()
+    for number in range(BATCHES):
+        found = held_out.batch(jnp.int32(number), 0, 6)
+        for leaf, wanted in zip(found, (tokens, segments), strict=True):
+            np.testing.assert_array_equal(leaf, np.append(wanted[5 * number :][:5], np.zeros((1, LENGTH)), axis=0))
+        for leaf, wanted in zip(held_out.batch(jnp.int32(number), jnp.int32(3), 3), found, strict=True):
+            np.testing.assert_array_equal(leaf, wanted[3:])
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_whole_split_is_held_out_once(packed):
+    """Of 40 sentences, in batches of 7 rows: every one in one row, whole, and nothing of a second visit."""
+    of_split = dataclasses.replace(stream(), packed=packed, multiple=7)
+    batches = batches_of_epoch(of_split, plan(rows=7, mesh=1))
+    held_out = held_out_rows(of_split, batches, plan(rows=7, mesh=1))
+    assert packed or batches == 6
+    found = []
+    for number in range(batches):
+        for row, own in zip(*map(np.asarray, held_out.batch(jnp.int32(number), 0, 7)), strict=True):
+            found += [row[own == segment].tolist() for segment in range(1, own.max() + 1)]
+    ends = stream().offsets
+    assert sorted(found) == sorted(stream().ids[low:high].tolist() for low, high in itertools.pairwise(ends))
+    # The last batch is not full: 40 sentences are 5 batches of 7 and 5 more.
+    assert packed or (held_out.lengths[-1] > 0).tolist() == [True] * 5 + [False] * 2
 
 
 def test_losses_by_bucket_against_a_loop():
@@ -55,7 +77,8 @@ def test_losses_by_bucket_against_a_loop():
     counts, nats, right = np.zeros(BUCKETS), np.zeros(BUCKETS), np.zeros(BUCKETS)
     for number in range(BATCHES):
         key = jax.random.fold_in(jax.random.key(5), number)
-        masked = MASKING.visit(*(jnp.asarray(leaf[number]) for leaf in held_out), jnp.arange(5), key)
+        tokens, segments = (leaf[number * 5 :][:5] for leaf in stream().rows(0, BATCHES * 5))
+        masked = MASKING.visit(jnp.asarray(tokens), jnp.asarray(segments), jnp.arange(5), key)
         for target, weight in zip(np.asarray(masked.target), np.asarray(masked.weight), strict=True):
             counts[BUCKET[target]] += weight
             nats[BUCKET[target]] += weight * (1 + target / (SIZE - 1))

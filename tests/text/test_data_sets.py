@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from corpora import ROOT, closed_port, python, refused, serving, write
+from prepared_text import listed
 
-from tiejax.text import corpus
-from tiejax.text.array_records import without_progress_bar
+from tiejax.text import corpus, sentences, tokenizer
+from tiejax.text.array_records import SPLITS, without_progress_bar
 
 
 class Fables(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -77,6 +78,23 @@ def test_every_split_of_a_tfds_data_set(tmp_path):
     assert list(corpus.documents(["tfds:fables"], "told/body", str(tmp_path))) == expected
     found = corpus.sources(["tfds:fables"], tfds_dir=str(tmp_path))
     assert corpus.fingerprint(found) == corpus.fingerprint(corpus.sources(["tfds:fables"], tfds_dir=str(tmp_path)))
+
+
+class Verses(Fables):
+    """Ten examples; some hold several lines, several sentences, or nothing."""
+
+    name = "verses"
+    texts: ClassVar[dict[str, list[str]]] = {"train": ["One\ntwo. Three.", "", *(f"{word} one." for word in "abcdefgh")]}
+
+
+def test_every_example_is_a_row(tmp_path):
+    prepared(Verses, tmp_path)
+    asked = {"vocab_size": 60, "max_length": 32, "min_length": 2, "rows_are_sentences": True}
+    found = sentences.prepare(["tfds:verses"], None, folder=tmp_path / "data", tfds_dir=str(tmp_path), **asked)
+    model = tokenizer.load(str(found.tokenizer_file))
+    rows = [ids for split in SPLITS for ids in listed(found.split(split))]
+    assert rows == [model.encode(text).ids for text in Verses.texts["train"]]
+    assert [found.facts["splits"][split]["sentences"] for split in SPLITS] == [7, 1, 2]
 
 
 def test_tfds_features_are_chosen_by_name(tmp_path):

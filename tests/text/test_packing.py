@@ -119,6 +119,34 @@ def test_the_feed_gives_each_process_its_part_and_starts_anywhere():
     np.testing.assert_array_equal(whole[0].row, np.broadcast_to(np.arange(6), (2, 4, 6)))
 
 
+def test_epochs_apart_begin_with_a_step_of_their_own():
+    """Seven sentences, three a step: steps of 3, 3 and 1, then the next epoch in an order of its own."""
+    lengths = np.array([3, 5, 4, 8, 6, 7, 2])
+    feed = TextFeed(*corpus(lengths), 8, PAD, rows=3, packed=False, window=2, epochs_apart=True)
+    windows = feed.open([(1, 0)], range(1), 1, 0)
+    read = [next(windows) for _ in range(3)]
+    tokens, segments = (np.concatenate([getattr(window, name)[0] for window in read]) for name in ("tokens", "segments"))
+    number = [int((of_step.max(axis=1) > 0).sum()) for of_step in segments]
+    assert number == [3, 3, 1, 3, 3, 1]
+    orders = []
+    for epoch in (slice(0, 3), slice(3, 6)):
+        found = sentences_of_rows(tokens[epoch], segments[epoch])
+        assert [len(sentence) for sentence in found] == [lengths[sentence[0] // 200] for sentence in found]
+        orders.append([sentence[0] // 200 for sentence in found])
+        assert sorted(orders[-1]) == list(range(7))
+    assert orders[0] != orders[1]
+    assert (tokens[2, 1:] == PAD).all()
+    # Without it the third step is filled from the second epoch.
+    joined = TextFeed(*corpus(lengths), 8, PAD, rows=3, packed=False, window=6).open([(1, 0)], range(1), 1, 0)
+    assert (next(joined).segments.max(axis=-1) == 1).all()
+
+
+def sentences_of_rows(tokens, segments):
+    """The sentences of the rows that hold one."""
+    rows = zip(tokens.reshape(-1, tokens.shape[-1]), segments.reshape(-1, segments.shape[-1]), strict=True)
+    return [row[own == 1].tolist() for row, own in rows if own.any()]
+
+
 def test_grain_keeps_its_place_exactly():
     feed = TextFeed(*corpus(natural_lengths(200)), 128, PAD, rows=2, window=3)
     windows = feed.open([(0, 0)], range(1), 1, 0)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 from corpora import NOVELS, SHARED
 from prepared_text import SETTINGS, by_loop, listed
 
@@ -56,6 +57,52 @@ def test_a_novel_with_the_vocabulary_of_bert(tmp_path):
     text = "".join("".join(first).split())
     assert "".join(NOVEL.read_text("utf-8").lower().split()).startswith(text)
     assert len(text) > 500
+
+
+ROWS = [
+    "Abc de. Fg hi.",  # two sentences, one row
+    "abc de fg",
+    "hij ab, and so",  # one sentence over two rows
+    "  on.",
+    "",
+    *(f"{letter} abc" for letter in "abcdefghijkl"),
+]
+
+
+def test_rows_are_sentences(tmp_path):
+    """Every line is one sentence, the blank one and the one without a sentence's end too; 17 rows end at 11.9 and 13.6."""
+    (tmp_path / "text.txt").write_bytes("\n".join(ROWS).replace("fg\n", "fg\r\n").encode())
+    asked = SETTINGS | {"min_length": 2, "max_length": 7}
+    found = sentences.prepare([str(tmp_path / "text.txt")], folder=tmp_path / "data", rows_are_sentences=True, **asked)
+    model, end = tokenizer.load(str(found.tokenizer_file)), found.vocabulary.sep
+    whole = [model.encode(row).ids for row in ROWS]
+    expected = [ids if len(ids) <= 7 else [*ids[:6], end] for ids in whole]
+    assert len(expected[4]) == 2
+    assert found.facts["cut"] == sum(len(ids) > 7 for ids in whole) > 0
+    assert found.facts["dropped"] == 0
+    splits = {name: listed(found.split(name)) for name in SPLITS}
+    assert splits == {"train": expected[:12], "validation": expected[12:14], "test": expected[14:]}
+    # Split again, the same text has other sentences, and blank lines are none.
+    again = sentences.prepare([str(tmp_path / "text.txt")], folder=tmp_path / "data", **asked)
+    assert again.fingerprint != found.fingerprint
+    assert sum(split["sentences"] for split in again.facts["splits"].values()) != len(ROWS)
+    # The shortest that are asked for decide, as they do of sentences.
+    asked |= {"min_length": 4}
+    longer = sentences.prepare([str(tmp_path / "text.txt")], folder=tmp_path / "data", rows_are_sentences=True, **asked)
+    assert longer.facts["dropped"] == sum(len(ids) < 4 for ids in whole) > 0
+
+
+def test_where_splits_end():
+    """Rounded down; or as TFDS slices by percent, to the nearest, of 74,004,228 rows at 51,802,959.6 and 59,203,382.4."""
+    assert sentences.ends_of(17, nearest=False) == [11, 13, 17]
+    assert sentences.ends_of(74_004_228, nearest=True) == [51_802_960, 59_203_382, 74_004_228]
+    for number in [*range(3, 200), 74_004_227, 74_004_229]:
+        instruction = tfds.core.ReadInstruction("train", to=70, unit="%") + tfds.core.ReadInstruction(
+            "train", from_=70, to=80, unit="%"
+        )
+        info = tfds.core.SplitInfo(name="train", shard_lengths=[number], num_bytes=0)
+        slices = instruction.to_absolute({"train": info})
+        assert [piece.to for piece in slices] == sentences.ends_of(number, nearest=True)[:2], number
 
 
 def test_text_that_cannot_be_used(text, tmp_path):

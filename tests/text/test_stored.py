@@ -1,6 +1,9 @@
 """Sets on disk: made once, whole or not at all, whatever happens on the way, and checked when they are opened."""
 
 import collections
+import hashlib
+import importlib.metadata
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -10,7 +13,7 @@ import pytest
 from prepared_text import SETTINGS, by_loop, child, listed
 from processes import end, tree
 
-from tiejax.text import sentences
+from tiejax.text import corpus, sentences
 from tiejax.text.array_records import SPLITS
 from tiejax.text.errors import CorpusError
 
@@ -43,8 +46,23 @@ def test_what_a_set_depends_on(text, tmp_path):
     assert fingerprint(tokenizer=str(trained)) == found[0]
     text.write_text(text.read_text() + " One sentence more is here, at the very end.")
     found.append(fingerprint())
-    assert len(set(found)) == 5
+    found.append(fingerprint(rows_are_sentences=True))
+    assert len(set(found)) == 6
     assert len(list(folder.glob("tokenizer-*.json"))) == 3
+
+
+def test_what_was_prepared_in_sentences_keeps_its_name(text, tmp_path):
+    """The key of a set, written out: a setting that came later is part of it only where it is asked for."""
+    found = sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
+    key = {
+        "format": 2,
+        "nupunkt": importlib.metadata.version("nupunkt"),
+        "text_sha256": corpus.fingerprint(corpus.sources([str(text)])),
+        "max_length": 12,
+        "min_length": 6,
+        "tokenizer_sha256": hashlib.sha256(found.tokenizer_file.read_bytes()).hexdigest(),
+    }
+    assert found.fingerprint == hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
 
 
 def test_progress_never_goes_back_and_reaches_its_end(text, tmp_path):

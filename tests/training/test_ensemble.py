@@ -147,6 +147,42 @@ def test_a_chunk_longer_than_its_room_is_refused_and_never_asked_for():
         runner.advance(runner.to_devices(ensemble.start([0])), 1001)
 
 
+@pytest.mark.parametrize(("every", "restart"), [(4, 10), (10, 4), (5, 10), (1, 3), (7, 7), (3, None)])
+def test_when_records_are_due(every, restart):
+    """Against a loop that counts anew in every stretch."""
+    recorder = training.Recorder(every, lambda *_: {}, restart)
+    wanted = [step for step in range(200) if (step if restart is None else step % restart) % every == 0]
+    assert [step for step in range(200) if recorder.due(step) == step] == wanted
+    for place, step in enumerate(wanted[:-9]):
+        assert [recorder.due(step, ahead) for ahead in range(9)] == wanted[place : place + 9]
+        assert recorder.due(wanted[place + 1] - 1, 2) == wanted[place + 2]
+    traced = jax.jit(lambda step: (recorder.due(step), recorder.due(step, 1)))
+    for step in (5, 17, 60):
+        assert tuple(map(int, traced(jnp.int32(step)))) == (recorder.due(step), recorder.due(step, 1))
+
+
+def test_records_that_restart_are_all_kept():
+    """More are due than a chunk has room for, closer to each other where a stretch ends: 0, 4, 8, 10, 14, 18, 20, ...
+
+    Gradient descent on x^2 / 2 at rate .1 from 1: after t updates x is .9^t.
+    """
+    ensemble = training.Ensemble(
+        init=lambda key: {"x": jnp.float32(1)},
+        sample=lambda seed_key, step, fed: step,
+        loss=lambda params, batch, key: (params["x"] ** 2 / 2, {}),
+        optimizer=optax.sgd(0.1),
+        ties=[],
+        arm_ties=np.zeros((1, 0), bool),
+        steps=33,
+        recorders={"record": training.Recorder(4, lambda params, *_: dict(params), restart=10)},
+        records_per_chunk=4,
+    )
+    assert [ensemble.longest_chunk(cursor) for cursor in (0, 5, 10, 31)] == [11, 15, 21, 34]
+    found = train(ensemble, [0]).records["record"]
+    assert found["step"].tolist() == [0, 4, 8, 10, 14, 18, 20, 24, 28, 30, 33]
+    np.testing.assert_allclose(found["x"][:, 0, 0], 0.9 ** found["step"], rtol=1e-5)
+
+
 def test_a_record_of_step_t_follows_t_updates():
     settings = config(seeds=1, steps=3, record_every=1, exact_every=3)
     ensemble, trained = run(settings)

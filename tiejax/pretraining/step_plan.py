@@ -16,6 +16,7 @@ class StepPlan(NamedTuple):
 
     steps: of training. mesh: devices that train one member together. rows: of one step, over all these devices. slots: for the
     masked tokens of one device's part of the rows. padding: its share of the rows. tokens: of one step on average, no padding.
+    epoch: steps of an epoch, where each begins with a step of its own; None where a step may end one and begin the next.
     """
 
     steps: int
@@ -24,6 +25,7 @@ class StepPlan(NamedTuple):
     mesh: int
     padding: float
     tokens: float
+    epoch: int | None = None
 
     @property
     def rows_of_device(self) -> int:
@@ -53,16 +55,18 @@ def plan_steps(
     mesh: int,
     steps: int | None = None,
     epochs: int | float | None = None,
+    epochs_apart: bool = False,
 ) -> StepPlan:
     """Return the plan for sentences of these lengths, trained on for so many steps, or else epochs.
 
     batch_size: sentences of one step, on average where rows are packed, since a step has a fixed number of rows.
+    epochs_apart: each epoch begins with a step of its own, and its last step may have fewer sentences (rows not packed).
     Raises ValueError that begins with `batch_size`.
     """
     rows = rows_for(lengths, batch_size, row_length) if packed else batch_size
     if rows * row_length > MOST_PLACES:
         raise ValueError(f"batch_size: {batch_size} sentences make {rows * row_length:,} places, too many")
-    return plan_rows(lengths, rows, row_length, packed, mesh, steps, epochs)
+    return plan_rows(lengths, rows, row_length, packed, mesh, steps, epochs, epochs_apart)
 
 
 def plan_rows(
@@ -73,12 +77,16 @@ def plan_rows(
     mesh: int,
     steps: int | None = None,
     epochs: int | float | None = None,
+    epochs_apart: bool = False,
 ) -> StepPlan:
     """Return the plan for so many rows a step; other arguments as of `plan_steps`."""
-    row = filling(lengths, row_length, packed)
+    row, epoch = filling(lengths, row_length, packed), None
+    if epochs_apart:
+        epoch = -(-len(lengths) // rows)
+        row = row._replace(tokens=float(lengths.sum()) / (epoch * rows))  # the empty rows among them
     if steps is None:
         assert epochs is not None
         steps = max(1, round(epochs * float(lengths.sum()) / (rows * row.tokens)))
     of_device = -(-rows // mesh)
     slots = slots_for(of_device * row.maskable, of_device * row.variance, of_device * row_length)
-    return StepPlan(steps, rows, slots, mesh, 1 - row.tokens / row_length, rows * row.tokens)
+    return StepPlan(steps, rows, slots, mesh, 1 - row.tokens / row_length, rows * row.tokens, epoch)

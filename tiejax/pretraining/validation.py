@@ -6,30 +6,63 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Integer, Key
 
 from tiejax.pretraining.loss import Predicted
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.text.masking import MaskedRows, Masking
-from tiejax.text.packing import Stream, take_rows
+from tiejax.text.packing import Stream
 from tiejax.training.sharding import DATA, total
 
 
 class HeldOut(NamedTuple):
-    """The batches of one validation, always the same rows; `rows` is a multiple of the devices of a member."""
+    """The batches of one validation, always the same rows; `rows` is a multiple of the devices of a member.
 
-    tokens: Int[np.ndarray, "batches rows length"]
-    segments: Int[np.ndarray, "batches rows length"]
+    Rows lie one after the other without padding, since a whole split may be held: row r of a batch is
+    `ids[starts[batch, r] :][:lengths[batch, r]]`, and so are its segments. length: of a row, padded with `padding`.
+    """
+
+    ids: Integer[np.ndarray, "tokens"]
+    segments: Integer[np.ndarray, "tokens"]
+    starts: Int[np.ndarray, "batches rows"]
+    lengths: Int[np.ndarray, "batches rows"]
+    length: int
+    padding: int
+
+    def batch(
+        self, number: Int[Array, ""], first: Int[Array, ""] | int, rows: int
+    ) -> tuple[Integer[Array, "rows length"], Integer[Array, "rows length"]]:
+        """Return tokens and segments of so many rows of a batch, from `first` on."""
+        starts, lengths = (
+            jax.lax.dynamic_slice_in_dim(jnp.asarray(leaf)[number], first, rows)[:, None]
+            for leaf in (self.starts, self.lengths)
+        )
+        within = jnp.arange(self.length)
+        tokens, segments = (jnp.asarray(leaf).at[starts + within].get(mode="clip") for leaf in (self.ids, self.segments))
+        filled = within < lengths
+        return jnp.where(filled, tokens, self.padding), jnp.where(filled, segments, 0)
+
+
+def batches_of_epoch(stream: Stream, plan: StepPlan) -> int:
+    """Return how many batches of as many rows as a step has hold the first epoch of a stream."""
+    return -(-(len(stream.packing(0).starts) - 1) // plan.rows)
 
 
 def held_out_rows(stream: Stream, batches: int, plan: StepPlan) -> HeldOut:
     """Return the first rows of a stream as so many batches of as many rows as a step has, the last ones empty if need be."""
-    tokens, segments = stream.rows(0, batches * plan.rows)
-    shape = batches, plan.rows, stream.row_length
-    everywhere = np.arange(plan.rows_of_device * plan.mesh)
-    return HeldOut(
-        take_rows(tokens.reshape(shape), everywhere, stream.padding), take_rows(segments.reshape(shape), everywhere, 0)
-    )
+    ids, segments = [], []
+    lengths = np.zeros((batches, plan.rows_of_device * plan.mesh), np.int32)
+    for number in range(batches):  # one at a time: padded, a whole split may not fit into memory
+        tokens, of_tokens = stream.rows(number * plan.rows, plan.rows)
+        filled = of_tokens > 0
+        ids.append(tokens[filled])
+        segments.append(of_tokens[filled])
+        lengths[number, : plan.rows] = filled.sum(axis=1)
+    starts = np.cumsum(lengths) - lengths.ravel()
+    if starts[-1] >= 2**31:
+        raise ValueError(f"validation_batches: {starts[-1]:,} tokens are too many for one validation")
+    starts = starts.astype(np.int32).reshape(lengths.shape)
+    return HeldOut(np.concatenate(ids), np.concatenate(segments), starts, lengths, stream.row_length, stream.padding)
 
 
 class Validation(NamedTuple):
@@ -54,17 +87,16 @@ class Validation(NamedTuple):
         """
         first = jax.lax.axis_index(DATA) * self.rows
 
-        def sums(batch: tuple[Array, Array, Array]) -> Float[Array, "3 buckets"]:
+        def sums(number: Int[Array, ""]) -> Float[Array, "3 buckets"]:
             """Return by bucket the number of targets, their nats, and how many are predicted right."""
-            number, *leaves = batch
-            tokens, segments = (jax.lax.dynamic_slice_in_dim(leaf, first, self.rows) for leaf in leaves)
+            tokens, segments = self.held_out.batch(number, first, self.rows)
             rows = first + jnp.arange(self.rows)
             masked = self.masking.visit(tokens, segments, rows, jax.random.fold_in(key, number))
             predicted = self.predict(params, masked)
             of_slot = jnp.stack([masked.weight, masked.weight * predicted.cross_entropy, masked.weight * predicted.correct])
             return of_slot @ jax.nn.one_hot(jnp.asarray(self.bucket)[masked.target], self.buckets)
 
-        batches = jnp.arange(len(self.held_out.tokens)), *(jnp.asarray(leaf) for leaf in self.held_out)
+        batches = jnp.arange(len(self.held_out.starts))
         count, nats, right = total(jnp.sum(jax.lax.map(sums, batches), axis=0))
         return {
             "loss": jnp.sum(nats) / jnp.sum(count),

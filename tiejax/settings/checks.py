@@ -32,10 +32,10 @@ def check_seeds(seeds: int | list[int]) -> None:
 
 
 def check_counts(config: Any, names: Sequence[str]) -> None:
-    """These fields are at least 1 where they are given."""
+    """These fields are at least 1 where they are given as a number."""
     for name in names:
         value = getattr(config, name)
-        if value is not None and value < 1:
+        if isinstance(value, int) and value < 1:
             raise BadInput(f"--{name}: must be at least 1, got {value}")
 
 
@@ -62,12 +62,16 @@ def check_shares(config: Any, names: Sequence[str]) -> None:
             raise BadInput(f"--{name}: must lie in [0, 1), got {value}")
 
 
-def check_lengths(config: Any, most: int) -> None:
-    """A row holds [CLS], a token and [SEP], and at most so many tokens; no sentence needs more than a row."""
+def check_lengths(config: Any, most: int, shortest: int = 3) -> None:
+    """A row holds [CLS], a token and [SEP], and at most so many tokens; no sentence needs more than a row.
+
+    shortest: the tokens of the shortest sentence that there can be.
+    """
     if not 3 <= config.max_length <= most:
         raise BadInput(f"--max_length: must lie between 3, for [CLS], a token and [SEP], and {most}, got {config.max_length}")
-    if not 3 <= config.min_length <= config.max_length:
-        raise BadInput(f"--min_length: must lie between 3 and --max_length {config.max_length}, got {config.min_length}")
+    if not shortest <= config.min_length <= config.max_length:
+        longest = f"--max_length {config.max_length}"
+        raise BadInput(f"--min_length: must lie between {shortest} and {longest}, got {config.min_length}")
 
 
 def check_model(config: Any) -> None:

@@ -61,14 +61,36 @@ def read(sources: Sequence[Source], seen: Callable[[int], None] = lambda taken: 
 
     Raises CorpusError if there is no text in any of them.
     """
+    return (text for _, text in _read(sources, seen) if not is_blank(text))
+
+
+def read_sequences(
+    sources: Sequence[Source], rows: bool, seen: Callable[[int], None] = lambda taken: None
+) -> Iterator[tuple[str, Iterable[str]]]:
+    """Yield the documents of these sources, each with the sequences that it is cut into: sentences, or its rows.
+
+    rows: of a data set, every example is one, also a blank one; of a file, every line. Otherwise as `read`.
+    """
+    for source, text in _read(sources, seen):
+        if rows:
+            yield text, source.rows(text)
+        elif not is_blank(text):
+            yield text, sentences(text)
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text is nothing but white space."""
+    return not text or text.isspace()
+
+
+def _read(sources: Sequence[Source], seen: Callable[[int], None]) -> Iterator[tuple[Source, str]]:
     empty, taken = True, 0
     for source in sources:
         for document in source.documents():
             taken += document.taken
             seen(taken)
-            if document.text and not document.text.isspace():
-                empty = False
-                yield document.text
+            empty = empty and is_blank(document.text)
+            yield source, document.text
     if empty:
         names = [source.name for source in sources]
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -57,6 +57,9 @@ class DataSet(Source):
                     raise CorpusError(f"corpus {self.name}: {where} is not UTF-8 ({error.reason})") from None
                 yield Document(text, share)
 
+    def rows(self, text: str) -> Iterator[str]:
+        yield text
+
     def raw(self) -> Iterator[bytes]:
         yield self.feature.encode()
         for shard in self.shards:

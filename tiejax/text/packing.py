@@ -50,6 +50,12 @@ def one_a_row(order: np.ndarray) -> Packing:
     return Packing(order.astype(np.int64), np.arange(len(order) + 1, dtype=np.int64))
 
 
+def filled_up(packing: Packing, multiple: int) -> Packing:
+    """Return the rows followed by so many empty ones that they are a multiple of a number."""
+    missing = -(len(packing.starts) - 1) % multiple
+    return packing._replace(starts=np.append(packing.starts, np.repeat(packing.starts[-1:], missing)))
+
+
 def _pack_pool(lengths: np.ndarray, pool: np.ndarray, row_length: int) -> list[list[int]]:
     by_length: list[list[int]] = [[] for _ in range(row_length + 1)]
     for sentence, length in zip(pool.tolist(), lengths[pool].tolist(), strict=True):
@@ -86,6 +92,7 @@ class Stream:
 
     ids, offsets: the sentences' tokens, one after the other, and where each begins. packed: whether sentences share rows.
     languages: of the sentences, and how often each is read (default: every sentence once an epoch).
+    multiple: each epoch ends with empty rows, so that its rows are a multiple of this.
     """
 
     ids: np.ndarray
@@ -95,6 +102,7 @@ class Stream:
     seed: int
     packed: bool = True
     languages: Languages | None = None
+    multiple: int = 1
 
     def __post_init__(self) -> None:
         if not len(self.offsets) > 1:
@@ -110,6 +118,7 @@ class Stream:
             order = rng.permutation(len(self._lengths))
             order = order if self.languages is None else self.languages.sample(order, rng)
             packing = pack(self._lengths, order, self.row_length, rng) if self.packed else one_a_row(order)
+            packing = filled_up(packing, self.multiple)
             # A batch may end one epoch and begin the next; older ones are not asked for again.
             before = {epoch - 1: self._packings[epoch - 1]} if epoch - 1 in self._packings else {}
             self._packings = before | {epoch: packing}
@@ -217,7 +226,8 @@ class TextFeed:
 
     Any window can be the first: a run resumes where it stopped, and packs what came before without reading it. Where rows are
     split into parts that do not divide them, the last part ends with empty rows: a step is the same on any number of devices.
-    order: let all seeds read the rows of this one. languages: as of `Stream`.
+    order: let all seeds read the rows of this one. languages: as of `Stream`. epochs_apart: an epoch's last step has the rows
+    that are left, then empty ones, so that the next epoch begins with a step of its own.
     """
 
     ids: np.ndarray
@@ -229,10 +239,12 @@ class TextFeed:
     window: int = 64
     order: int | None = None
     languages: Languages | None = None
+    epochs_apart: bool = False
 
     def stream(self, seed: int) -> Stream:
         """Return the rows that a seed, or an order, reads."""
-        return Stream(self.ids, self.offsets, self.row_length, self.padding, seed, self.packed, self.languages)
+        multiple = self.rows if self.epochs_apart else 1
+        return Stream(self.ids, self.offsets, self.row_length, self.padding, seed, self.packed, self.languages, multiple)
 
     def open(self, seeds: Sequence[tuple[int, int]], own: range, parts: int, first: int) -> Iterator[Rows]:
         """Return the windows from `first` on, leaves `[seeds, window, len(own) ceil(rows / parts), ...]`."""

@@ -4,9 +4,9 @@ import array
 import dataclasses
 import functools
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -26,6 +26,7 @@ ENDS = (7, 8, 10)
 FORMAT = 2
 TOKENISED_AT_ONCE = 4096
 
+ROWS = "rows_are_sentences"  # in the manifest
 Kind = Literal["WordPiece", "unigram"]
 TRAINERS = {"WordPiece": tokenization.train, "unigram": tokenization.train_unigram}
 NAMES = {"WordPiece": "", "unigram": "-unigram"}  # in file names
@@ -59,24 +60,29 @@ def prepare(
     folder: Path,
     text_feature: str | None = None,
     tfds_dir: str | None = None,
+    rows_are_sentences: bool = False,
     kind: Kind = "WordPiece",
     say: Callable[[str], None] = nothing,
     progress: Progress = nothing,
 ) -> Prepared:
     """Return the corpus as sentences of tokens, prepared in `folder` or found there.
 
-    The first 70 % of the sentences are for training, the next 10 % for validation, the last 20 % for tests.
+    The first 70 % of the sentences are for training, the next 10 % for validation, the last 20 % for tests; rounded down, or
+    where rows are sentences to the nearest, as data sets are sliced by percent.
 
     corpus, text_feature, tfds_dir: as in `corpus.documents`. tokenizer: as in `tokenizer.load`; None for a vocabulary of
     this `kind` and of `vocab_size` tokens, trained once for each text. max_length, min_length: tokens of a sentence with [CLS]
-    and [SEP]; longer ones are cut, shorter ones dropped, and always those of no other token. say: is told in one line
-    what the user should know. progress: is told (phase, done, total) now and then. Raises CorpusError; OSError where the
-    disk is full.
+    and [SEP]; longer ones are cut, shorter ones dropped, and always those of no other token. rows_are_sentences: every example
+    of a data set, or line of a file, is one sentence, not to be split again; with a min_length of 2 none is dropped. say: is
+    told in one line what the user should know. progress: is told (phase, done, total) now and then. Raises CorpusError;
+    OSError where the disk is full.
     """
     if max_length < 3:
         raise CorpusError(f"max_length {max_length}: must be 3 at least, for [CLS], a token and [SEP]")
     if min_length > max_length:
         raise CorpusError(f"min_length {min_length}: is above max_length {max_length}")
+
+    limits = _Limits(max_length, min_length, rows_are_sentences)
 
     def recipe() -> stored.Recipe:
         sources = corpora.sources(corpus, text_feature, tfds_dir, say)
@@ -84,7 +90,8 @@ def prepare(
         return stored.Recipe(
             settings={
                 "format": FORMAT,
-                "nupunkt": importlib.metadata.version("nupunkt"),
+                # What makes sentences of documents.
+                **({ROWS: True} if rows_are_sentences else {"nupunkt": importlib.metadata.version("nupunkt")}),
                 "text_sha256": text,
                 "max_length": max_length,
                 "min_length": min_length,
@@ -92,7 +99,7 @@ def prepare(
             vocabulary=f"{text[:16]}-{vocab_size}{NAMES[kind]}",
             train=functools.partial(_trained, sources, kind, vocab_size, progress),
             check=tokenization.vocabulary,
-            tokenise=functools.partial(_tokenised, sources, text, max_length, min_length, progress),
+            tokenise=functools.partial(_tokenised, sources, text, limits, progress),
         )
 
     prepared = stored.prepare("sentences", folder, tokenizer, recipe, say, progress)
@@ -113,6 +120,19 @@ def _trained(sources: Sequence[Source], kind: Kind, vocab_size: int, progress: P
     return TRAINERS[kind](lambda: corpora.read(sources, told(progress, next(phases), sources)), vocab_size)
 
 
+class _Limits(NamedTuple):
+    """What a sentence is: tokens at most and at least, [CLS] and [SEP] included, and whether it is a row."""
+
+    most: int
+    least: int
+    rows: bool
+
+    @property
+    def fewest(self) -> int:
+        """The tokens of the shortest sentence that is kept; of rows, one of [CLS] and [SEP] alone may be asked for."""
+        return self.least if self.rows else max(self.least, 3)
+
+
 @dataclasses.dataclass
 class _Kept:
     """The sentences that are long enough, cut where they are too long, one after the other; and counts.
@@ -121,8 +141,7 @@ class _Kept:
     """
 
     vocabulary: Vocabulary
-    max_length: int
-    min_length: int
+    limits: _Limits
 
     def __post_init__(self) -> None:
         self.ids = array.array(dtype_for(self.vocabulary.size).char)
@@ -131,9 +150,9 @@ class _Kept:
 
     def add(self, sentence: str, tokens: list[int]) -> None:
         """Keep a sentence unless it is too short; tokens: all of its own."""
-        self.cut += len(tokens) > self.max_length - 2
-        tokens = [self.vocabulary.cls, *tokens[: self.max_length - 2], self.vocabulary.sep]
-        if len(tokens) < max(self.min_length, 3):
+        self.cut += len(tokens) > self.limits.most - 2
+        tokens = [self.vocabulary.cls, *tokens[: self.limits.most - 2], self.vocabulary.sep]
+        if len(tokens) < self.limits.fewest:
             self.dropped += 1
             return
         self.ids.extend(tokens)
@@ -144,22 +163,26 @@ class _Kept:
 def _tokenised(
     sources: Sequence[Source],
     text: str,
-    max_length: int,
-    min_length: int,
+    limits: _Limits,
     progress: Progress,
     tokenizer: tokenizers.Tokenizer,
 ) -> tuple[dict[str, Sequences], dict[str, Any]]:
     """Return the splits and what is counted; text: the fingerprint of the sources."""
     vocabulary = tokenization.vocabulary(tokenizer)
-    kept = _Kept(vocabulary, max_length, min_length)
+    kept = _Kept(vocabulary, limits)
     documents = characters = 0
-    for document in corpora.read(sources, told(progress, "tokenising", sources)):
-        documents += 1
-        characters += len(document)
-        for batch in tokenization.in_batches(corpora.sentences(document), TOKENISED_AT_ONCE):
-            encoded = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-            for sentence, encoding in zip(batch, encoded, strict=True):
-                kept.add(sentence, encoding.ids)
+
+    def sequences() -> Iterator[str]:
+        nonlocal documents, characters
+        for document, parts in corpora.read_sequences(sources, limits.rows, told(progress, "tokenising", sources)):
+            documents += 1
+            characters += len(document)
+            yield from parts
+
+    for batch in tokenization.in_batches(sequences(), TOKENISED_AT_ONCE):
+        encoded = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+        for sentence, encoding in zip(batch, encoded, strict=True):
+            kept.add(sentence, encoding.ids)
     splits, counts = _split(kept)
     if corpora.fingerprint(sources) != text:
         raise CorpusError("corpus: changed while it was read; start again")
@@ -167,15 +190,20 @@ def _tokenised(
     return splits, {**facts, "splits": counts, "vocabulary": vocabulary.size}
 
 
+def ends_of(number: int, nearest: bool) -> list[int]:
+    """Return where each split of so many sentences ends: rounded down, or to the nearest, halves to the even number."""
+    return [round(number * end / ENDS[-1]) if nearest else number * end // ENDS[-1] for end in ENDS]
+
+
 def _split(kept: _Kept) -> tuple[dict[str, Sequences], dict[str, dict[str, int]]]:
     """Return the sentences of each split, and their counts; raises CorpusError if there are too few."""
     number = len(kept.lengths)
     if number == 0:
-        raise CorpusError(f"corpus: no sentence long enough: none of {kept.dropped} has {kept.min_length} tokens or more")
-    ends = [number * end // ENDS[-1] for end in ENDS]
+        raise CorpusError(f"corpus: no sentence long enough: none of {kept.dropped} has {kept.limits.least} tokens or more")
+    ends = ends_of(number, kept.limits.rows)
     starts = [0, *ends[:-1]]
     if any(start == end for start, end in zip(starts, ends, strict=True)):
-        raise CorpusError(f"corpus: {number} sentences of {kept.min_length} tokens or more are too few to be split 70/10/20")
+        raise CorpusError(f"corpus: {number} sentences of {kept.limits.least} tokens or more are too few to be split 70/10/20")
     ids = np.frombuffer(kept.ids, kept.ids.typecode)
     offsets = np.concatenate([[0], np.cumsum(kept.lengths, dtype=np.int64)])
     splits, counts = {}, {}

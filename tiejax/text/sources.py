@@ -1,6 +1,7 @@
 """Somewhere that documents come from: what every kind of corpus can do."""
 
 import abc
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -33,6 +34,11 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def documents(self) -> Iterator[Document]:
         """Yield its documents, always in the same order."""
+
+    def rows(self, text: str) -> Iterator[str]:
+        """Yield the rows of one of its documents: its lines, blank ones among them, however a line is ended."""
+        for line in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text):
+            yield line[0].rstrip("\r\n")
 
     @abc.abstractmethod
     def raw(self) -> Iterator[bytes]:

@@ -78,7 +78,7 @@ def prepare(
         return stored.Recipe(
             settings={"format": FORMAT, "text_sha256": hashes, "ends": ends},
             vocabulary=f"bytes-{of_training[:16]}-{vocab_size}",
-            train=lambda: tokenization.train_byte_level(texts.of_training(), vocab_size),
+            train=lambda: tokenization.train_byte_level(texts.of_training, vocab_size),
             check=tokenization.end_of_text,
             tokenise=functools.partial(_tokenised, texts, hashes),
         )

@@ -213,7 +213,7 @@ def train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokeni
     return tokenizer
 
 
-def train_byte_level(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
+def train_byte_level(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokenizers.Tokenizer:
     """Return a byte-level BPE tokenizer, as GPT-2's, with at most `vocab_size` tokens, trained on these texts.
 
     It spells every text and gives it back unchanged. Of a word, the first 4,096 characters are learnt from. Raises
@@ -232,7 +232,7 @@ def train_byte_level(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokeni
     )
     # A tokenizer that is being trained waits for itself where it is asked to encode.
     splitter = byte_level(models.BPE())
-    tokenizer.train_from_iterator((part for text in texts for part in in_parts(splitter, _learnt(text))), trainer)
+    tokenizer.train_from_iterator((part for text in texts() for part in in_parts(splitter, _learnt(text))), trainer)
     return tokenizer
 
 

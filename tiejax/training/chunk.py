@@ -70,9 +70,9 @@ def advance(
             def measure(name: str = name) -> PyTree:
                 return ensemble.measure(name, keys, state, cursor, fed_at(cursor))
 
-            due = (cursor % recorder.every == 0) | (cursor == ensemble.steps)
+            due = (cursor == recorder.due(cursor)) | (cursor == ensemble.steps)
             buffers = buffers | {name: buffers[name].record(due, cursor, measure)}
-            stop = jnp.minimum(stop, (cursor // recorder.every + 1) * recorder.every)
+            stop = jnp.minimum(stop, recorder.due(cursor, 1))
         if ensemble.change_steps:
             after = jnp.asarray([*ensemble.change_steps, NEVER], jnp.int32)
             stop = jnp.minimum(stop, jnp.min(jnp.where(after > cursor, after, NEVER)))

@@ -55,12 +55,22 @@ class EnsembleState(NamedTuple):
 class Recorder:
     """Measure every member at step 0, every `every` steps, and after the last.
 
+    restart: begin to count anew every so many steps, so that records are due at 0, every, 2 every, ... of each such stretch.
     measure: (params, batch of that step, seed_key, step) -> dict of arrays. It sees the state before the step's update, so
     the record of step t follows t updates.
     """
 
     every: int
     measure: Callable[[PyTree, Any, SeedKey, jax.Array], dict[str, jax.Array]]
+    restart: int | None = None
+
+    def due(self, step: Any, ahead: int = 0) -> Any:
+        """Return the step of the last record that is due up to this step, or of the one so many records later."""
+        if self.restart is None:
+            return (step // self.every + ahead) * self.every
+        of_stretch = -(-self.restart // self.every)
+        number = step // self.restart * of_stretch + step % self.restart // self.every + ahead
+        return number // of_stretch * self.restart + number % of_stretch * self.every
 
 
 @runtime_checkable
@@ -199,8 +209,8 @@ class Ensemble:
 
     def longest_chunk(self, cursor: int) -> int:
         """Return the last cursor that one chunk from here may reach: it has room for so many records, and one window."""
-        densest = min(recorder.every for recorder in self.recorders.values())
-        until = min(self.steps + 1, (cursor // densest + self.records_per_chunk - 1) * densest + 1)
+        fitting = [recorder.due(cursor, self.records_per_chunk - 1) for recorder in self.recorders.values()]
+        until = min(self.steps, *fitting) + 1
         return until if self.feed is None else min(until, (cursor // self.feed.window + 1) * self.feed.window)
 
     def _whole(self, params: PyTree) -> PyTree:

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import io
 import pydoc_data.topics
+import shlex
 
 import pytest
 from text_runs import arguments
@@ -11,6 +12,9 @@ from text_runs import arguments
 from tiejax.reporting import figures
 from tiejax.runs import launch
 from tiejax.studies.text_mlm.settings import STUDY
+
+ADJECTIVES = ("one", "good", "new", "late", "old", "small", "long", "wide")
+NAMES = ("cat", "dog", "cow", "man", "hen")
 
 
 @pytest.fixture(scope="session")
@@ -49,10 +53,26 @@ def run(data, launched):
 @pytest.fixture
 def no_pictures(monkeypatch):
     """Let runs write empty files for figures, where nobody looks at them: writing them takes longer than training."""
+    monkeypatch.setattr(figures, "save", save_nothing)
 
-    def save(figure, folder, name):
-        folder.mkdir(exist_ok=True)
-        (folder / f"{name}.png").write_bytes(b"PNG")
-        return folder / f"{name}.png"
 
-    monkeypatch.setattr(figures, "save", save)
+def save_nothing(figure, folder, name):
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.png").write_bytes(b"PNG")
+    return folder / f"{name}.png"
+
+
+@pytest.fixture(scope="session")
+def apart(tmp_path_factory, launched):
+    """A run on the rows of a file, epochs apart: 40 lines, 28 to train on in batches of 12, 12 and 4, two epochs."""
+    folder = tmp_path_factory.mktemp("rows")
+    lines = [f"The {name} said it is {word}. It is no other." for word in ADJECTIVES for name in NAMES]
+    (folder / "lines.txt").write_text("\n".join(lines))
+    model = "--layers 1 --width 16 --heads 2 --feed_forward 32 --max_length 32 --batch_size 12 --vocab_size 80 --seeds 1"
+    rows = "--rows_are_sentences true --min_length 2 --packing padded --epochs 2 --epochs_apart true"
+    records = "--record_every 2 --validate_every epoch --validation_batches all"
+    places = ["--corpus", folder / "lines.txt", "--data_dir", folder / "prepared", "--out", folder / "run"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(figures, "save", save_nothing)
+        assert launched([str(word) for word in [*places, *shlex.split(f"{model} {rows} {records}")]]) == 0
+    return folder / "run"

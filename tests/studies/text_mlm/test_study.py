@@ -5,6 +5,8 @@ import json
 import os
 import shlex
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
@@ -15,8 +17,11 @@ from tiejax.runs import manifest, resume
 from tiejax.runs.console import Console
 from tiejax.studies.text_mlm import text
 from tiejax.studies.text_mlm.claims import analyse
-from tiejax.studies.text_mlm.ensemble import build_ensemble
+from tiejax.studies.text_mlm.ensemble import TextObjective, build_ensemble
 from tiejax.studies.text_mlm.settings import STUDY
+from tiejax.text import masking
+from tiejax.training.ensemble import seed_keys
+from tiejax.training.sharding import DATA
 
 
 def test_a_run_leaves_what_it_says(run):
@@ -134,6 +139,62 @@ def test_every_option_of_the_encoder_trains(data, launched, no_pictures, tmp_pat
     recorded = metrics(out)
     assert recorded["finite"].all()
     assert (recorded["validation_loss"][..., -1] < recorded["validation_loss"][..., 0] - 0.3).all()
+
+
+def test_epochs_apart_on_rows(apart):
+    """Records count anew in every epoch, and every epoch ends with the whole validation split."""
+    recorded, found = metrics(apart), json.loads((apart / "results.json").read_text())
+    counts = {name: split["sentences"] for name, split in found["data"]["splits"].items()}
+    assert counts == {"train": 28, "validation": 4, "test": 8}
+    assert found["steps"] == 6
+    assert recorded["step"].tolist() == [0, 2, 3, 5, 6]
+    assert recorded["validation_step"].tolist() == [0, 3, 6]
+
+
+@pytest.fixture
+def rebuilt(apart):
+    """The run again: settings, text, plan, ensemble, initial parameters of its seed untied, and what its seed draws from."""
+    settings = resume.read(STUDY, ["--resume", "--out", str(apart)]).settings
+    prepared, plan = text.prepare(settings, Console(quiet=True))
+    ensemble = build_ensemble(settings, prepared, plan)
+    params = jax.tree.map(lambda leaf: leaf[0, 0], ensemble.start([0]).state.params)
+    return settings, prepared, plan, ensemble, params, jax.tree.map(lambda leaf: leaf[0], seed_keys([0]))
+
+
+def on_one_device(function):
+    """Call a function that sums over the devices of a member, of which there is one."""
+    return jax.tree.map(lambda leaf: leaf[0], jax.jit(jax.vmap(lambda _: function(), axis_name=DATA))(jnp.arange(1)))
+
+
+def test_the_last_batch_of_an_epoch_is_the_mean_over_its_own_sentences(rebuilt):
+    """Four of twelve rows hold a sentence: the loss is theirs, as they give it alone, and as logits give it by hand."""
+    settings, prepared, plan, ensemble, params, seed_key = rebuilt
+    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, 2]), next(ensemble.feed.open([(0, 0)], range(1), 1, 0)))
+    assert rows.segments.any(axis=1).tolist() == [True] * 4 + [False] * 8
+    sample = jax.jit(lambda rows: ensemble.sample(seed_key, jnp.int32(2), rows))
+    whole, alone = sample(rows), sample(jax.tree.map(lambda leaf: leaf[:4], rows))
+    loss = jax.value_and_grad(lambda params, masked: ensemble.loss(params, masked, None)[0])
+    of_batch, of_sentences = (on_one_device(lambda masked=masked: loss(params, masked)) for masked in (whole, alone))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), of_batch, of_sentences)
+    used = np.asarray(alone.weight) > 0
+    assert used.sum() > 1
+    encode = TextObjective.of(settings, prepared, plan).encode
+    states = jax.jit(lambda: encode(params, alone, None).reshape(-1, settings.width))()
+    logits = np.asarray(states, np.float64)[alone.slot[used]] @ np.asarray(params["head"]["embedding"], np.float64).T
+    nats = np.log(np.exp(logits).sum(-1)) - logits[np.arange(used.sum()), alone.target[used]]
+    np.testing.assert_allclose(of_batch[0], nats.mean(), rtol=1e-5)
+
+
+def test_the_whole_validation_split_is_asked(monkeypatch, request):
+    """With every token masked, a validation counts every token of the split's rows but the special ones."""
+    monkeypatch.setattr(masking, "MASKED", 1.0)
+    _, prepared, _, ensemble, params, seed_key = request.getfixturevalue("rebuilt")
+    validate, step = ensemble.recorders["validation"].measure, jnp.int32(0)
+    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, 0]), next(ensemble.feed.open([(0, 0)], range(1), 1, 0)))
+    batch = ensemble.sample(seed_key, step, rows)  # a validation does not look at it
+    measured = on_one_device(lambda: validate(params, batch, seed_key, step))
+    ordinary = ~np.isin(prepared.validation.ids, prepared.vocabulary.special)
+    assert measured["bucket_count"].sum() == ordinary.sum() > 0
 
 
 def test_members_untie_on_text(data, launched, no_pictures, tmp_path):

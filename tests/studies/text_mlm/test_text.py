@@ -21,7 +21,11 @@ def published():
 
 
 def test_the_published_setting(published):
-    """Specification of the text experiment: twins, encoder, schedule."""
+    """Specification of the text experiment: rows, epochs, records, validation, twins, encoder, schedule."""
+    rows = (published.rows_are_sentences, published.min_length, published.missing_words)
+    assert rows == (True, 2, "as_unknown")
+    epochs = (published.epochs_apart, published.record_every, published.validate_every, published.validation_batches)
+    assert epochs == (True, 10_000, "epoch", "all")
     assert list(published.sets) == [0.5]
     assert tuple(published.sets[0.5]) == COMMON_WORDS
     encoder = (published.layers, published.width, published.heads, published.feed_forward, published.dropout)
@@ -32,6 +36,19 @@ def test_the_published_setting(published):
     assert optimizer == (0.01, 1e-12, "adamw", "cosine")
     start = (published.positions, published.layer_norm, published.identical_layers, published.embedding_std)
     assert start == ("none", "post", True, 0.3)
+
+
+def test_every_pair_of_words_can_be_drawn():
+    """Of three words and one that is not in the vocabulary: all six pairs, and the unknown token's twin in a set of its own."""
+    tokens = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "be", "of", "the")
+    vocabulary = tokenizer.Vocabulary(size=8, pad=0, unknown=1, cls=2, sep=3, mask=4, tokens=tokens)
+    twins, missing = plant({0.5: ["be", "I", "of", "the"]}, vocabulary.size, vocabulary.id_of, vocabulary.unknown)
+    assert missing == ["I"]
+    pairs, facts = pairs_of(Text(vocabulary, twins, None, None, {}, b""))
+    assert pairs[:4] == [(5, 8), (6, 10), (7, 11), (1, 9)]
+    assert facts["pair_set"].tolist() == [0, 0, 0, 1, 2, 2, 2, 2, 2, 2]
+    drawn = {tuple(sorted(pair)) for pair in pairs[4:]}
+    assert drawn == {(5, 6), (5, 7), (6, 7), (1, 5), (1, 6), (1, 7)}
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="shared data is missing: parameters are counted with its vocabulary")
@@ -47,7 +64,8 @@ def test_the_published_twins_and_parameters(published):
     assert np.bincount(facts["pair_set"]).tolist() == [99, 1, 100]
     assert facts["pair_words"][99] == "I"
     assert pairs[99] == (vocabulary.unknown, 30_522 + twins.words.index("I"))
-    assert not any("I" in pair.split("/") for pair in facts["pair_words"][100:])
+    # Of the 4,950 pairs of the 100 words, those with "I" are drawn as any other.
+    assert "I" in "/".join(facts["pair_words"][100:]).split("/")
     model = build_model(published, text)
     shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32)))["params"]
     number = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))

@@ -17,7 +17,7 @@ from tiejax.geometry.uses import use_gradients
 from tiejax.pretraining.loss import Head, Predicted
 from tiejax.pretraining.masked import masked_loss_on_devices, predict_masked
 from tiejax.pretraining.step_plan import StepPlan
-from tiejax.pretraining.validation import Validation, held_out_rows
+from tiejax.pretraining.validation import Validation, batches_of_epoch, held_out_rows
 from tiejax.statistics.untie_arms import Arms
 from tiejax.studies.text_mlm.settings import Settings
 from tiejax.studies.text_mlm.text import Text, buckets_of, pairs_of
@@ -125,10 +125,13 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
     """Return the members of a resolved configuration, with what is recorded of them."""
     objective, packed = TextObjective.of(settings, text, plan), settings.packing == "packed"
     stream = Stream(*text.validation, settings.max_length, text.vocabulary.pad, 0, packed)
+    batches = settings.validation_batches
+    if batches == "all":
+        stream, batches = dataclasses.replace(stream, multiple=plan.rows), batches_of_epoch(stream, plan)
     validation = Validation(
         objective.predict,
         objective.masking,
-        held_out_rows(stream, settings.validation_batches, plan),
+        held_out_rows(stream, batches, plan),
         objective.bucket,
         objective.buckets,
         plan.rows_of_device,
@@ -152,13 +155,23 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
         phases=phases,
         steps=plan.steps,
         recorders={
-            "record": training.Recorder(settings.record_every, objective.measure),
-            "validation": training.Recorder(settings.validate_every, validate),
+            "record": training.Recorder(settings.record_every, objective.measure, plan.epoch),
+            "validation": training.Recorder(validate_every(settings, plan), validate, plan.epoch),
         },
-        feed=TextFeed(*text.train, settings.max_length, text.vocabulary.pad, plan.rows, packed),
+        feed=TextFeed(
+            *text.train, settings.max_length, text.vocabulary.pad, plan.rows, packed, epochs_apart=settings.epochs_apart
+        ),
         members="unrolled",
         devices=plan.mesh,
     )
+
+
+def validate_every(settings: Settings, plan: StepPlan) -> int:
+    """Return the steps between validations."""
+    if settings.validate_every != "epoch":
+        return settings.validate_every
+    assert plan.epoch is not None  # the settings are checked
+    return plan.epoch
 
 
 def arms_of(settings: Settings, plan: StepPlan) -> Arms | None:

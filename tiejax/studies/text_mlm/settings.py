@@ -26,7 +26,9 @@ class Settings(UntieSettings, ScheduleSettings, EncoderSettings, TextSettings, R
         tokenizer: vocab.txt of a BERT WordPiece, a tokenizer.json, or a name on the hub (default: WordPiece trained on the
             corpus)
         max_length: tokens to which a sentence is cut, [CLS] and [SEP] included; also the length of a packed row
-        min_length: sentences of fewer tokens are left out
+        min_length: sentences of fewer tokens are left out; of rows, 2 leaves out none
+        rows_are_sentences: take every row of a data set, or line of a file, as one sentence, as published, instead of splitting
+            the text into sentences
         twins: sets of twins, probability of the twin -> words; at .5 the distributional hypothesis holds, at any other it fails
             (default: every other of the 100 common words at .5, the others at .1); YAML wants quotes around "on" and "no"
         missing_words: what becomes of a twin whose word is not in the vocabulary: leave_out, or as_unknown, a twin of [UNK]
@@ -43,12 +45,16 @@ class Settings(UntieSettings, ScheduleSettings, EncoderSettings, TextSettings, R
         rematerialise: recompute each layer in the backward pass, for deep encoders
         steps: training steps
         epochs: instead of steps, how often every sentence is visited
+        epochs_apart: begin every epoch with a step of its own, as published: the last batch of an epoch has the sentences that
+            are left, and the steps between records and validations are counted from the start of the epoch. Otherwise a
+            batch may hold the end of one epoch and the beginning of the next. Needs --packing padded
         batch_size: sentences a step; packed, on average, since a step takes a fixed number of rows
         packing: packed fills rows with whole sentences that do not see each other; padded, as published, gives each its own row
         half_period: steps from the largest to the smallest rate (default: all steps)
         record_every: steps between records of distances, norms and training loss
-        validate_every: steps between validations
-        validation_batches: batches of one validation, of the same sentences with twins and masks drawn afresh
+        validate_every: steps between validations; or epoch, after every epoch, which needs --epochs_apart true
+        validation_batches: batches of one validation, of the same sentences with twins and masks drawn afresh; or all, for the
+            whole split
         mesh: devices that train one member together, its rows, parameters and optimizer state split over them (default: as many
             as the seeds leave without work). Changes results by no more than rounding, and which values dropout drops. At the
             start and for checkpoints a member still passes through one device
@@ -57,6 +63,7 @@ class Settings(UntieSettings, ScheduleSettings, EncoderSettings, TextSettings, R
 
     max_length: int = 128
     min_length: int = 4
+    rows_are_sentences: bool = False
     twins: dict[str, list[str]] | None = None
     missing_words: Literal["leave_out", "as_unknown"] = "leave_out"
     feed_forward: int = 512
@@ -70,11 +77,12 @@ class Settings(UntieSettings, ScheduleSettings, EncoderSettings, TextSettings, R
     rematerialise: bool = False
     steps: int | None = None
     epochs: float | None = None
+    epochs_apart: bool = False
     batch_size: int = 32
     packing: Literal["packed", "padded"] = "packed"
     record_every: int = 25
-    validate_every: int = 250
-    validation_batches: int = 16
+    validate_every: int | Literal["epoch"] = 250
+    validation_batches: int | Literal["all"] = 16
     mesh: int | None = None
     tensorboard: bool = False
 
@@ -100,7 +108,11 @@ class Settings(UntieSettings, ScheduleSettings, EncoderSettings, TextSettings, R
         checks.check_counts(self, ("batch_size", "steps", "record_every", "validate_every", "validation_batches", "mesh"))
         checks.check_not_negative(self, ("embedding_std",))
         checks.check_positive(self, ("epochs",))
-        checks.check_lengths(self, 4096)
+        checks.check_lengths(self, 4096, shortest=2 if self.rows_are_sentences else 3)
+        if self.epochs_apart and self.packing != "padded":
+            raise BadInput("--epochs_apart: needs --packing padded, since packed epochs differ in their number of rows")
+        if self.validate_every == "epoch" and not self.epochs_apart:
+            raise BadInput("--validate_every epoch: needs --epochs_apart true, or a step may belong to two epochs")
 
     def _check_twins(self) -> None:
         spelled: dict[float, str] = {}  # probability -> as it was written

@@ -50,6 +50,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
                 Path(settings.data_dir).expanduser(),
                 text_feature=settings.text_feature,
                 tfds_dir=settings.tfds_dir,
+                rows_are_sentences=settings.rows_are_sentences,
                 say=console.say,
                 progress=progress,
             )
@@ -88,6 +89,7 @@ def plan(settings: Settings, text: Text, devices: int, local: int) -> StepPlan:
             devices_of_member(len(settings.seed_list), devices, local, settings.mesh),
             settings.steps,
             settings.epochs,
+            settings.epochs_apart,
         )
     except ValueError as error:
         raise BadInput(f"--{error}") from None
@@ -119,9 +121,8 @@ def pairs_of(text: Text) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
     for number, probability in enumerate(probabilities):
         for place in (place for place, p in enumerate(as_target) if p == probability):
             pairs.add((twins.ids[place], twins.size + place), twins.words[place], number)
-    in_vocabulary = [place for place, token in enumerate(twins.ids) if token != unknown]
-    for chosen in planting.unrelated(len(in_vocabulary), UNRELATED_PAIRS):
-        first, second = (in_vocabulary[place] for place in chosen)
+    # A word that is not in the vocabulary is among them as the unknown token, as published.
+    for first, second in planting.unrelated(len(twins.ids), UNRELATED_PAIRS):
         words = f"{twins.words[first]}/{twins.words[second]}"
         pairs.add((twins.ids[first], twins.ids[second]), words, len(probabilities))
     names = ["twin of the unknown token" if p == 1 else f"twins {f'{p:g}'.removeprefix('0')}" for p in probabilities]
