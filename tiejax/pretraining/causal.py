@@ -11,12 +11,17 @@ def causal_loss(
     table: Float[Array, "vocabulary width"],
     tokens: Int[Array, "rows length"],
     weight: Float[Array, "rows"],
+    end: int | None = None,
 ) -> Float[Array, ""]:
     """Return the mean loss (nats) of every token but the first of each row, predicted from the state before it.
 
     -ln softmax(table . states[r, t - 1])[tokens[r, t]], averaged over t = 1 .. length - 1 and, weighted, over rows r.
+    end: a token that is predicted from the last state of every row, at t = length (default: nothing is).
     """
-    of_token = jnp.repeat(weight, tokens.shape[1] - 1)
-    before = states[:, :-1].reshape(-1, states.shape[-1])
-    nats, _ = predict_slots(before, table, tokens[:, 1:].reshape(-1), of_token)
+    following = tokens[:, 1:]
+    if end is not None:
+        following = jnp.pad(following, ((0, 0), (0, 1)), constant_values=end)
+    of_token = jnp.repeat(weight, following.shape[1])
+    before = states[:, : following.shape[1]].reshape(-1, states.shape[-1])
+    nats, _ = predict_slots(before, table, following.reshape(-1), of_token)
     return nats / jnp.maximum(jnp.sum(of_token), 1)
