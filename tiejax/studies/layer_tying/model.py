@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from tiejax import models, training, tying
 from tiejax.pretraining.causal import causal_loss
@@ -15,7 +16,9 @@ from tiejax.studies.layer_tying.settings import Settings
 from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.text.masking import Masking, slots_for
 from tiejax.text.twins import Twins
-from tiejax.training.layered import Layered, LayeredAdamW, LayeredLoss, stack_of, with_stack
+from tiejax.training.layered import Layered, LayeredAdamW, LayeredLoss, LayeredOptimizer, stack_of, with_stack
+from tiejax.training.optimizer import clip_as_torch
+from tiejax.training.per_layer_adamw import PerLayerAdamW
 
 STACK = "encoder/layers"
 
@@ -46,7 +49,7 @@ def build_model(settings: Settings, vocabulary: int) -> models.LanguageModel:
         settings.width,
         encoder,
         embedding_std=0.02,
-        max_positions=settings.context,
+        max_positions=settings.context + (settings.details == "published" and pre_norm),
         embedding_norm=not pre_norm,
         embedding_dropout=settings.dropout,
         dtype=jnp.dtype(settings.dtype),
@@ -83,8 +86,10 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
     def causal(params: Any, batch: BlockBatch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
         tokens = batch.tokens.astype(jnp.int32)
         states = encode(params, tokens, key, reads, sends)
-        return causal_loss(states, params["head"]["embedding"], tokens, batch.weight)
+        return causal_loss(states, params["head"]["embedding"], tokens, batch.weight, end)
 
+    # GPT-2 has one token for both.
+    end = begin if settings.details == "published" else None
     places = settings.batch_size * (settings.context - 1)
     masking = Masking(Twins(vocabulary, (), (), ()), special=(begin,), mask=vocabulary, slots=slots_for(places))
 
@@ -95,6 +100,13 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
         return masked_loss(states, Head(params["head"]["embedding"]), rows, batch.weight)
 
     return masked if settings.objective == "masked" else causal
+
+
+def make_optimizer(settings: Settings) -> LayeredOptimizer:
+    """Return AdamW with moments of each distinct layer or, as the published rule has it, of each layer."""
+    clip = clip_as_torch if settings.details == "published" else optax.clip_by_global_norm
+    how = settings.learning_rate, settings.weight_decay, clip(settings.clip), STACK
+    return PerLayerAdamW(*how, settings.layers) if settings.ties == "published" else LayeredAdamW(*how)
 
 
 def build(
@@ -108,7 +120,7 @@ def build(
     return Layered(
         initial(settings, model),
         other_loss or make_loss(settings, model, vocabulary, begin),
-        LayeredAdamW(settings.learning_rate, settings.weight_decay, settings.clip, STACK),
+        make_optimizer(settings),
         [tying.Tie(*models.TABLE_PATHS)],
         settings.moments,
         settings.storage,
