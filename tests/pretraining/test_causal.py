@@ -28,6 +28,16 @@ def test_a_head_may_have_a_transform_and_a_bias(x64):
     np.testing.assert_allclose(loss, np.mean(nats), rtol=1e-13)
 
 
+def test_an_end_token_is_predicted_from_the_last_state(x64):
+    rng = np.random.default_rng(1)
+    states, table = rng.standard_normal((2, 4, 3)), rng.standard_normal((6, 3))
+    tokens, weight = rng.integers(0, 6, (2, 4)), np.array([1.0, 1.0])
+    following = np.concatenate([tokens[:, 1:], [[5], [5]]], axis=1)
+    nats = [-jax.nn.log_softmax(table @ states[row, place])[following[row, place]] for row in (0, 1) for place in range(4)]
+    loss = causal_loss(*map(jnp.asarray, (states, table, tokens, weight)), end=5)
+    np.testing.assert_allclose(loss, np.mean(nats), rtol=1e-13)
+
+
 def test_blocks_of_no_weight_give_no_loss():
     states, table = jnp.ones((2, 3, 4)), jnp.ones((5, 4))
     assert float(causal_loss(states, Head(table), jnp.zeros((2, 3), jnp.int32), jnp.zeros(2))) == 0

@@ -62,3 +62,17 @@ def test_one_group_of_millions_of_blocks():
     found = blocks.batch(many, 20, 1, 1, 4)
     assert found.nbytes == 80 * 1024 * 4
     assert len(set(found[..., 0].ravel().tolist())) == 80
+
+
+def test_draws_of_one_group_know_nothing_of_each_other():
+    """Each takes no block twice; of 30 blocks, two draws of 15 share 15 x 15 / 30 = 7.5 on average over many groups."""
+    stream = blocks.blocks(np.arange(90), 4, 0)
+
+    def drawn(group: int, draw: int) -> set[int]:
+        return set(blocks.batch(stream, 5, 0, group, 3, draw=draw)[..., 1].ravel().tolist())
+
+    shared = [len(drawn(group, 0) & drawn(group, 1)) for group in range(300)]
+    assert all(len(drawn(group, 1)) == 15 for group in range(10))
+    # The variance of one is 15 (15 / 30) (15 / 30) (15 / 29) = 1.94.
+    assert abs(np.mean(shared) - 7.5) < 4 * np.sqrt(1.94 / 300)
+    np.testing.assert_array_equal(blocks.batch(stream, 5, 0, 3, 2, draw=1), blocks.batch(stream, 5, 0, 3, 2, draw=1))

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from tiejax.training import make_optimizer
-from tiejax.training.optimizer import with_rates
+from tiejax.training.optimizer import clip_as_torch, with_rates
 
 
 @pytest.mark.parametrize("kind", ["adamw", "adam"])
@@ -28,6 +28,14 @@ def test_optimizers_against_the_equations(x64, kind):
         direction = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
         p = p - rate * (direction + (decay * p if kind == "adamw" else 0))
     np.testing.assert_allclose(params, p, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("max_norm", "scale"), [(2.5, 2.5 / (5 + 1e-6)), (5.0, 5 / (5 + 1e-6)), (5.1, 1.0)])
+def test_clipping_as_torch_divides_by_the_norm_and_a_millionth(x64, max_norm, scale):
+    grads = {"a": jnp.array([3.0]), "b": jnp.array([[0.0], [4.0]])}  # of norm 5
+    clipped, _ = clip_as_torch(max_norm).update(grads, optax.EmptyState())
+    np.testing.assert_allclose(clipped["a"], [3 * scale], rtol=1e-14)
+    np.testing.assert_allclose(clipped["b"], [[0], [4 * scale]], rtol=1e-14)
 
 
 def test_decay_of_matrices_alone_leaves_biases_and_norms(x64):

@@ -1,5 +1,9 @@
 """The published rule of ties, step by step, against lists written by hand; and the table that explains it."""
 
+from collections import Counter
+
+import numpy as np
+
 from tiejax import tying
 from tiejax.tying import published_rule
 
@@ -50,3 +54,40 @@ def test_the_table_that_explains_the_rule_is_what_both_rules_do():
     assert [line[-8:] for line in lines[2:]] == table
     words = ["start", *(f"{layer} {'is independent' if layer == choice else f'copies {choice}'}" for layer, choice in ACTIONS)]
     assert [" ".join(line[:-8]) for line in lines[2:]] == words
+
+
+def actions_until_one_layer_has_all(layers, rng):
+    """How many random actions, for one layer after the other, until all layers read the first layer's weights."""
+    ties, number = tying.start_ties(layers, "frozen-random", "published"), 0
+    while ties.owner.any():
+        layer = 1 + number % (layers - 1)
+        ties = tying.choose(ties, layer, int(rng.integers(0, layer + 1)), "published")
+        number += 1
+    return number
+
+
+def chances_until_one_layer_has_all(layers, most):
+    """The exact distribution of that number, up to `most`: over all maps that random actions can lead to."""
+    maps, ended = Counter({tuple(range(layers)): 1.0}), np.zeros(most + 1)
+    for number in range(1, most + 1):
+        layer, after = 1 + (number - 1) % (layers - 1), Counter()
+        for owner, chance in maps.items():
+            for read in (*owner[:layer], owner[layer]):  # those of an earlier layer or, if it is independent, what it reads
+                after[(*owner[:layer], read, *owner[layer + 1 :])] += chance / (layer + 1)
+        ended[number], maps = after.pop((0,) * layers, 0.0), after
+    return ended
+
+
+def test_random_actions_soon_leave_one_layers_weights_to_all():
+    """The numbers that the documentation states."""
+    rng, exact = np.random.default_rng(0), chances_until_one_layer_has_all(5, 120)
+    found = np.array([actions_until_one_layer_has_all(5, rng) for _ in range(600)])
+    assert 1 - exact.sum() < 1e-6
+    mean = (np.arange(121) * exact).sum()
+    spread = np.sqrt(((np.arange(121) - mean) ** 2 * exact).sum())
+    assert round(mean, 1) == 10.4
+    assert abs(found.mean() - mean) < 3 * spread / np.sqrt(len(found))
+    assert [int(np.searchsorted(exact.cumsum(), share)) for share in (0.25, 0.5, 0.75, 0.95)] == [6, 8, 12, 23]
+    for number in (6, 8, 12, 23):
+        share = exact[: number + 1].sum()
+        assert abs((found <= number).mean() - share) < 3 * np.sqrt(share * (1 - share) / len(found))

@@ -11,13 +11,18 @@ def causal_loss(
     head: Head,
     tokens: Int[Array, "rows length"],
     weight: Float[Array, "rows"],
+    end: int | None = None,
 ) -> Float[Array, ""]:
     """Return the mean loss (nats) of every token but the first of each row, predicted from the state before it.
 
     -ln softmax(table . f(states[r, t - 1]) + bias)[tokens[r, t]], averaged over t = 1 .. length - 1 and, weighted, over rows r;
-    f is the head's transform.
+    f is the head's transform. end: a token that is predicted from the last state of every row, at t = length (default: nothing
+    is).
     """
-    of_token = jnp.repeat(weight, tokens.shape[1] - 1)
-    before = head.transform(states[:, :-1].reshape(-1, states.shape[-1]))
-    nats, _ = predict_slots(before, head.table, tokens[:, 1:].reshape(-1), of_token, head.bias)
+    following = tokens[:, 1:]
+    if end is not None:
+        following = jnp.pad(following, ((0, 0), (0, 1)), constant_values=end)
+    of_token = jnp.repeat(weight, following.shape[1])
+    before = head.transform(states[:, : following.shape[1]].reshape(-1, states.shape[-1]))
+    nats, _ = predict_slots(before, head.table, following.reshape(-1), of_token, head.bias)
     return nats / jnp.maximum(jnp.sum(of_token), 1)

@@ -26,12 +26,13 @@ def blocks(ids: Integer[np.ndarray, "tokens"], context: int, begin: int) -> Inte
 
 
 def batch(
-    blocks: Integer[np.ndarray, "number context"], batch_size: int, seed: int, group: int, per_group: int
+    blocks: Integer[np.ndarray, "number context"], batch_size: int, seed: int, group: int, per_group: int, draw: int = 0
 ) -> Integer[np.ndarray, "per_group batch_size context"]:
-    """Return the batches of group number `group`, drawn at random by (seed, group) alone.
+    """Return the batches of group number `group`, drawn at random by (seed, group, draw) alone.
 
-    No block comes twice in a group, unless there are fewer than the group takes.
+    No block comes twice in a draw, unless there are fewer than it takes; draws of one group know nothing of each other.
     """
     wanted = per_group * batch_size
-    chosen = np.random.default_rng([seed, group]).choice(len(blocks), wanted, replace=wanted > len(blocks))
+    rng = np.random.default_rng([seed, group, draw] if draw else [seed, group])
+    chosen = rng.choice(len(blocks), wanted, replace=wanted > len(blocks))
     return np.asarray(blocks[chosen.reshape(per_group, batch_size)])

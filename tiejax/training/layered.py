@@ -9,7 +9,7 @@ a place.
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ LayeredLoss = Callable[[PyTree, Any, Any, Any, Any], jax.Array]
 
 
 class LayeredState(NamedTuple):
-    """Parameters, tied ones stored once, and Adam's state: of the stack, with a step count for each place, and of the rest."""
+    """Parameters, tied ones stored once, and the optimizer's state: what moves with the places of the stack, and the rest."""
 
     params: PyTree
     of_stack: PyTree
@@ -64,33 +64,50 @@ def moved(stack: PyTree, of_stack: PyTree, source: jax.Array, separated: jax.Arr
     stack, of_stack = jax.tree.map(lambda leaf: leaf[source], (stack, of_stack))
     if moments == "copy":
         return stack, of_stack
-    return stack, jax.tree.map(lambda leaf: jnp.where(_along(separated, leaf), jnp.zeros_like(leaf), leaf), of_stack)
+    return stack, jax.tree.map(lambda leaf: where_true(separated, jnp.zeros_like(leaf), leaf), of_stack)
 
 
-def _along(of_place: jax.Array, leaf: jax.Array) -> jax.Array:
-    """Return a value for each place, `[stack_size]`, in a shape that broadcasts with a leaf `[stack_size, ...]`."""
-    return of_place.reshape(-1, *(1,) * (leaf.ndim - 1))
+def where_true(chosen: jax.Array, leaf: jax.Array, other: jax.Array) -> jax.Array:
+    """Return leaves `[number, ...]` that are the first one's where `chosen`, `[number]`, is true, else the other's."""
+    return jnp.where(chosen.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, other)
 
 
 def _bytes(tree: PyTree) -> int:
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _shapes(batch: Any) -> tuple[Any, ...]:
     return tuple(leaf.shape for leaf in jax.tree.leaves(batch))
 
 
+@runtime_checkable
+class LayeredOptimizer(Protocol):
+    """What trains a stack, whose path in the parameters is `stack`."""
+
+    @property
+    def stack(self) -> str: ...
+
+    def init(self, params: PyTree) -> LayeredState:
+        """Return the state before the first step of parameters with ties `store`d once."""
+
+    def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
+        """Return the parameters whose gradients `update` asks for, and the wiring that makes them the same model."""
+
+    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
+        """Return the state after one step; grads: of the parameters of `uses`. wiring: of the parameters of the state."""
+
+
 @dataclasses.dataclass(frozen=True)
 class LayeredAdamW:
-    """AdamW with clipping by the global norm, every place of the stack with a step count of its own.
+    """AdamW whose moments belong to the places of the stack, every place with a step count of its own.
 
-    p -= rate (m / (sqrt(v) + eps) + weight_decay p), m and v bias-corrected. max_norm: of the gradient, tied arrays once.
-    stack: path of the stack in the parameters.
+    p -= rate (m / (sqrt(v) + eps) + weight_decay p), m and v bias-corrected moments of the summed gradient of the layers that
+    train the place. clip: of the gradients, tied arrays once. stack: path of the stack in the parameters.
     """
 
     rate: float
     weight_decay: float
-    max_norm: float
+    clip: optax.GradientTransformation
     stack: str
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -104,9 +121,14 @@ class LayeredAdamW:
         of_stack = jax.vmap(self._adam.init)(stack_of(params, self.stack))
         return LayeredState(params, of_stack, self._adam.init(rest_of(params, self.stack)))
 
-    def update(self, grads: PyTree, state: LayeredState, trained: jax.Array) -> LayeredState:
-        """Return the state after one step. trained: how often the update is applied to each place; 0 leaves it untouched."""
-        grads, _ = optax.clip_by_global_norm(self.max_norm).update(grads, optax.EmptyState())
+    def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
+        """Return both as they are: gradients of the uses of a place are summed."""
+        return params, wiring
+
+    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
+        """Return the state after one step; a place that nobody trains is left untouched."""
+        trained = jnp.asarray(wiring.trained) > 0
+        grads, _ = self.clip.update(grads, optax.EmptyState())
         rest, of_rest = self._adam.update(rest_of(grads, self.stack), state.of_rest)
         stack, of_stack = jax.vmap(self._adam.update)(stack_of(grads, self.stack), state.of_stack)
 
@@ -114,19 +136,16 @@ class LayeredAdamW:
             return param - self.rate * (update + self.weight_decay * param)
 
         def step_of_place(param: jax.Array, update: jax.Array) -> jax.Array:
-            times = _along(trained.astype(param.dtype), param)
-            return param - times * self.rate * (update + self.weight_decay * param)
-
-        def if_trained(new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where(_along(trained > 0, new), new, old)
+            return where_true(trained, step(param, update), param)
 
         params = jax.tree.map(step, rest_of(state.params, self.stack), rest)
         params = with_stack(params, self.stack, jax.tree.map(step_of_place, stack_of(state.params, self.stack), stack))
-        return LayeredState(params, jax.tree.map(if_trained, of_stack, state.of_stack), of_rest)
+        kept = jax.tree.map(lambda new, old: where_true(trained, new, old), of_stack, state.of_stack)
+        return LayeredState(params, kept, of_rest)
 
 
 class Size(NamedTuple):
-    """What training with so many places in the stack takes, in bytes; gradients are as large as what they are gradients of.
+    """What training with so many places in the stack takes, in bytes; gradients are as large as what they are taken of.
 
     peak_bytes: arguments, results and temporaries of a step as compiled. move_bytes: the state before and after a change of
     ties, from or to this stack size, that takes the most.
@@ -153,13 +172,14 @@ class Layered:
         self,
         init: Callable[[jax.Array, jax.Array], PyTree],
         loss: LayeredLoss,
-        optimizer: LayeredAdamW,
+        optimizer: LayeredOptimizer,
         ties: Sequence[tying.Tie],
         moments: Moments,
         storage: tying.Storage,
         device: jax.Device,
     ) -> None:
         self._ties, self._path, self._storage, self._device = tuple(ties), optimizer.stack, storage, device
+        self._uses = optimizer.uses
         # Compiled: steps by stack size, losses by stack size and shapes of the batch, moves by both stack sizes.
         self._steps: dict[int, Any] = {}
         self._losses: dict[tuple[int, tuple[Any, ...]], Any] = {}
@@ -174,8 +194,9 @@ class Layered:
             return loss(tying.view(stored, self._ties), batch, key, wiring.reads, wiring.sends)
 
         def step(state: LayeredState, batch: Any, key: Any, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
-            value, grads = jax.value_and_grad(mean)(state.params, batch, key, wiring)
-            return optimizer.update(grads, state, jnp.asarray(wiring.trained)), value
+            used, of_used = optimizer.uses(state.params, wiring)
+            value, grads = jax.value_and_grad(mean)(used, batch, key, of_used)
+            return optimizer.update(grads, state, wiring), value
 
         self._start = jax.jit(start)
         self._step = jax.jit(step, donate_argnums=0)
@@ -247,7 +268,7 @@ class Layered:
         for sizes in {(stack_size, other) for other in near} | {(other, stack_size) for other in near}:
             if sizes not in self._moves:
                 self._moves[sizes] = self._compiled_move(state, *sizes)
-        self.sizes[stack_size] = self._size(state, largest=max(near))
+        self.sizes[stack_size] = self._size(state, wiring, largest=max(near))
 
     def _neighbours(self, stack_size: int, layers: int) -> list[int]:
         """Return the stack sizes that one change of ties can lead to."""
@@ -255,7 +276,7 @@ class Layered:
             return [stack_size]
         return list(range(max(1, stack_size - 1), min(layers, stack_size + 1) + 1))
 
-    def _size(self, state: LayeredState, largest: int) -> Size:
+    def _size(self, state: LayeredState, wiring: tying.Wiring, largest: int) -> Size:
         """Return what training with this stack takes; largest: the most places that one change of ties can lead to."""
         stack_size, arrays = self.stack_size(state.params), jax.tree.leaves(state.params)
         parameter_bytes, optimizer_bytes = _bytes(arrays), _bytes((state.of_stack, state.of_rest))
@@ -265,7 +286,7 @@ class Layered:
         return Size(
             parameters=sum(leaf.size for leaf in arrays),
             parameter_bytes=parameter_bytes,
-            gradient_bytes=parameter_bytes,
+            gradient_bytes=_bytes(jax.eval_shape(self._uses, state.params, wiring)[0]),
             optimizer_bytes=optimizer_bytes,
             peak_bytes=int(used - memory.alias_size_in_bytes),
             move_bytes=parameter_bytes + optimizer_bytes + stack_bytes // stack_size * largest,

@@ -1,6 +1,6 @@
 """Optimizers of the published protocol, from optax."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,19 @@ def make_optimizer(
     decay = optax.add_decayed_weights(weight_decay, None if decayed == "all" else matrices)
     rate = scale_by_own_rate(schedule) if own_rates else optax.scale_by_learning_rate(schedule)
     return optax.chain(scale, decay, rate) if kind == "adamw" else optax.chain(decay, scale, rate)
+
+
+def clip_as_torch(max_norm: float) -> optax.GradientTransformation:
+    """Return clipping by the global norm in torch's form, g -> g min(1, max_norm / (|g| + 1e-6)).
+
+    Source: torch.nn.utils.clip_grad_norm_. optax has no 1e-6.
+    """
+
+    def update(updates: optax.Updates, state: optax.EmptyState, params: optax.Params | None = None) -> tuple[Any, Any]:
+        scale = jnp.minimum(1, max_norm / (optax.tree.norm(updates) + 1e-6))
+        return jax.tree.map(lambda leaf: scale.astype(leaf.dtype) * leaf, updates), state
+
+    return optax.GradientTransformation(optax.init_empty_state, update)
 
 
 def matrices(params: optax.Params) -> optax.Params:

@@ -131,8 +131,8 @@ class LayerTies(NamedTuple):
 class Wiring(NamedTuple):
     """What a training step is told of the ties, as data.
 
-    reads: place of each layer's weights in the stack. sends: whether the layer sends them gradient. trained: how often the
-    optimizer's update is applied to each place; 0 where no layer sends gradient.
+    reads: place of each layer's weights in the stack. sends: whether the layer sends them gradient. trained: how many updates
+    the weights at each place get in a step; 0 where no layer sends gradient.
     """
 
     reads: Int32[np.ndarray, "layers"]

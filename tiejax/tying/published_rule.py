@@ -25,8 +25,11 @@ In the third row the copy 3 leaves the training to 2. In the fourth, 2 gives up 
 does not train them, while the agent is told that 3 still copies 2; resolved, 3 follows 2. In the fifth, 2 goes on reading 0's
 weights and both update them; resolved, 2 has weights of its own. In the last, 3 trains what once were 2's weights.
 
-In the published code every layer that trains shared weights has moments of its own, and updates them by the gradient of its own
-use. Here, there being one state of Adam for every array, each of these updates is that of the summed gradient.
+Every layer that trains shared weights has moments of its own, and updates them by the gradient of its own use: equations are in
+`training.per_layer_adamw`.
+
+Weights that no layer reads any more are lost, and nothing makes new ones. Under random actions for one layer after the other
+5 layers all read the first layer's weights after 8 actions in the median (mean 10.4), and so they stay.
 """
 
 import numpy as np

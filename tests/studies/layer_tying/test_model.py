@@ -10,8 +10,9 @@ import pytest
 from tiejax import tying
 from tiejax.models import TABLE_PATHS
 from tiejax.settings import command_line
-from tiejax.studies.layer_tying.model import STACK, build_model, facts_of_model, initial
+from tiejax.studies.layer_tying.model import STACK, build_model, facts_of_model, initial, make_loss
 from tiejax.studies.layer_tying.settings import STUDY, Settings
+from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.training.layered import stack_of
 
 VOCABULARY, CONTEXT = 13, 7
@@ -97,6 +98,30 @@ def test_a_causal_model_sees_what_came_before_and_a_masked_one_everything(archit
     assert (gradient > 0).tolist() == ([True] * 4 + [False] * 3 if objective == "causal" else [True] * CONTEXT)
 
 
+@pytest.mark.parametrize(("details", "predictions"), [("own", CONTEXT - 1), ("published", CONTEXT)])
+def test_by_the_published_details_every_block_ends_with_a_prediction_of_the_end_token(details, predictions):
+    settings, begin = settings_of(details=details), 4
+    model, params = model_and_params(details=details)
+    assert params["positions"]["embedding"].shape == (predictions + 1, 8)
+    ids, every = tokens(), np.arange(3, dtype=np.int32)
+    batch = BlockBatch(ids, np.ones(2, np.float32), jax.random.key(0))
+    loss = jax.jit(make_loss(settings, model, VOCABULARY, begin), static_argnums=2)
+    found = loss(params, batch, None, every, np.ones(3, bool))
+    logits = np.asarray(jax.jit(model.apply)({"params": params}, ids), np.float64)
+    following = np.concatenate([ids[:, 1:], np.full((2, 1), begin)], axis=1)
+    nats = [
+        np.log(np.exp(logits[row, place]).sum()) - logits[row, place, following[row, place]]
+        for row in range(2)
+        for place in range(predictions)
+    ]
+    assert float(found) == pytest.approx(np.mean(nats), rel=1e-5)
+
+
+def test_berts_positions_are_those_of_the_context_by_any_details():
+    _, params = model_and_params(architecture="bert", details="published")
+    assert params["positions"]["embedding"].shape == (CONTEXT, 8)
+
+
 def test_initial_values_are_gpt2s():
     settings = settings_of(layers=8, width=64, heads=2)
     params = jax.jit(initial(settings, build_model(settings, 500)))(jax.random.key(0), np.arange(8))
@@ -113,8 +138,9 @@ def test_initial_values_are_gpt2s():
 
 @pytest.mark.parametrize(
     ("file", "parameters"),
-    # 12 w^2 + 13 w a layer, the tables of tokens and positions, the final norm; BERT as the library counts it (test_bert.py).
-    [("published_code", 450_942_400), ("paper", 1_557_611_200), ("bert_causal", 124_690_513)],
+    # 12 w^2 + 13 w a layer, the tables of tokens and of positions (1,025 by the published details), the final norm; BERT as the
+    # library counts it (test_bert.py).
+    [("published_code", 450_944_000), ("paper", 1_557_612_800), ("bert_causal", 124_690_513)],
 )
 def test_presets_have_the_published_numbers_of_parameters(file, parameters):
     path = CONFIGS / f"{file}.yaml"

@@ -39,6 +39,7 @@ def here(monkeypatch, tmp_path):
         ("--methods [found-map]", ["--methods: found-map is the agent's map, so it needs agent as well"]),
         ("--layers 4 --distinct 5", ["--distinct: 5 is more than --layers 4"]),
         ("--ties published", ["--gradient: ties published send gradient of the owner's own use alone; give owner"]),
+        ("--details published --objective masked", ["--details: those that are published are of a causal model; give own"]),
         ("--epsilon_floor 1.5", ["--epsilon_floor: must lie between 0 and 1, got 1.5"]),
         ("--padding -1", ["--padding: must be the number of a token, at least 0, got -1"]),
         (

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from tiejax import models, training, tying
 from tiejax.models import bert
@@ -18,7 +19,9 @@ from tiejax.studies.layer_tying.settings import Settings
 from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.text.masking import Masking, slots_for
 from tiejax.text.twins import Twins
-from tiejax.training.layered import Layered, LayeredAdamW, LayeredLoss, stack_of, with_stack
+from tiejax.training.layered import Layered, LayeredAdamW, LayeredLoss, LayeredOptimizer, stack_of, with_stack
+from tiejax.training.optimizer import clip_as_torch
+from tiejax.training.per_layer_adamw import PerLayerAdamW
 
 STACK = "encoder/layers"
 
@@ -75,7 +78,7 @@ def _gpt2(settings: Settings, vocabulary: int) -> models.LanguageModel:
         encoder,
         embedding_std=0.02,
         padding=settings.padding,
-        max_positions=settings.context,
+        max_positions=settings.context + (settings.details == "published"),
         embedding_dropout=settings.dropout,
         dtype=jnp.dtype(settings.dtype),
     )
@@ -117,8 +120,10 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
     def causal(params: Any, batch: BlockBatch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
         tokens = batch.tokens.astype(jnp.int32)
         states = encode(params, tokens, key, reads, sends)
-        return causal_loss(states, head(params), tokens, batch.weight)
+        return causal_loss(states, head(params), tokens, batch.weight, end)
 
+    # GPT-2 has one token for both.
+    end = begin if settings.details == "published" else None
     places = settings.batch_size * (settings.context - 1)
     masking = Masking(Twins(vocabulary, (), (), ()), special=(begin,), mask=vocabulary, slots=slots_for(places))
 
@@ -129,6 +134,13 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
         return masked_loss(states, head(params), rows, batch.weight)
 
     return masked if settings.objective == "masked" else causal
+
+
+def make_optimizer(settings: Settings) -> LayeredOptimizer:
+    """Return AdamW with moments of each distinct layer or, as the published rule has it, of each layer."""
+    clip = clip_as_torch if settings.details == "published" else optax.clip_by_global_norm
+    how = settings.learning_rate, settings.weight_decay, clip(settings.clip), STACK
+    return PerLayerAdamW(*how, settings.layers) if settings.ties == "published" else LayeredAdamW(*how)
 
 
 def build(
@@ -142,7 +154,7 @@ def build(
     return Layered(
         initial(settings, model),
         other_loss or make_loss(settings, model, vocabulary, begin),
-        LayeredAdamW(settings.learning_rate, settings.weight_decay, settings.clip, STACK),
+        make_optimizer(settings),
         [tying.Tie(*models.TABLE_PATHS)],
         settings.moments,
         settings.storage,

@@ -32,7 +32,8 @@ AGAINST_CHANCE = {
 }
 DEPARTURES = (
     "the paper has k = 15, epsilon at least .1, reward negative-ppl; its published code k = 4, epsilon at least .01, ties "
-    "published, gradient owner, start frozen-random (of BERT: told-tied), reward clipped-ppl, and the best step chosen on the "
+    "published, gradient owner, start frozen-random (of BERT: told-tied), reward clipped-ppl, details published, and the best "
+    "step chosen on the "
     "test split; ours are told above"
 )
 TIME_OF_A_STEP = (
@@ -100,7 +101,7 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, learning rate "
         f"{settings['learning_rate']:g}, weight decay {settings['weight_decay']:g}; storage {settings['storage']}",
         "ties": f"{settings['ties']}, gradient {settings['gradient']}, moments {settings['moments']}, "
-        f"start {settings['start']}",
+        f"start {settings['start']}, details {settings['details']}",
         "agent": f"{settings['layers'] - 1} actions an episode, k = {settings['k']} batches an action, "
         f"reward {settings['reward']}, epsilon at least {settings['epsilon_floor']:g}",
         "departures": DEPARTURES,

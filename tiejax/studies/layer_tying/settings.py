@@ -49,13 +49,17 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
         k: batches between two actions
         ties: resolved (a copy of a copy has its owner, and a layer that becomes independent has weights of its own), or
             published (as the published code: neither; see docs/results/layer_tying.md)
-        gradient: of all uses of shared weights, or of the owner's own alone
+        gradient: of all uses of shared weights, or of the owner's own alone (by published ties, of each layer that trains them)
         start: tied (all copies of layer 0), independent, frozen-random (as the published code: layers above the first
             keep their random weights until the agent has chosen for them), or told-tied (as the published code starts BERT:
             independent). Under the last two the agent is told that all are copies of layer 0
         reward: of one more training batch after each action: negative-loss, negative-ppl (the paper's), or clipped-ppl (the
             published code's: between -10 and 10, so that it says nothing while perplexity is above 10)
-        moments: what Adam remembers of a layer that becomes independent: copy (its owner's moments) or zero
+        details: own, or published (as the published code of a causal model: the end token is the last target of every block,
+            gradients are clipped by their norm + 1e-6, GPT-2 has a position more than the context, held-out text is judged in
+            batches of 10 blocks that weigh equally, and the reward's batch may repeat blocks that were just trained on)
+        moments: what Adam remembers of a layer that becomes independent: copy (its owner's moments) or zero; by published ties
+            every layer keeps its own
         epsilon_floor: the least probability of a random action; it is .95 to the power of the episode before
         storage: compact holds distinct layers alone, full all of them (one executable)
         batch_size: blocks a step
@@ -84,6 +88,7 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
     gradient: Gradient = "all"
     start: Start = "tied"
     reward: Literal["negative-loss", "negative-ppl", "clipped-ppl"] = "negative-loss"
+    details: Literal["own", "published"] = "own"
     moments: Literal["copy", "zero"] = "copy"
     epsilon_floor: float = 0.1
     storage: Storage = "compact"
@@ -130,6 +135,8 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
         self._check_methods()
         if self.ties == "published" and self.gradient == "all":
             raise BadInput("--gradient: ties published send gradient of the owner's own use alone; give owner")
+        if self.details == "published" and self.objective == "masked":
+            raise BadInput("--details: those that are published are of a causal model; give own, or --objective causal")
 
     def _check_methods(self) -> None:
         """Check which methods are trained, those of the package and maps of the user's own."""

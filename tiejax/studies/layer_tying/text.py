@@ -1,5 +1,6 @@
 """The text of a run in blocks, and the batches of a model."""
 
+import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from tiejax.text.errors import CorpusError
 from tiejax.text.streams import Streams
 
 SPLITS = ("train", "validation", "test")
+PUBLISHED_HELD_OUT_BATCH = 10  # blocks of a held-out batch in the published code, whatever those of training have
 
 
 class Text(NamedTuple):
@@ -69,21 +71,33 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
 
 
 def build_data(settings: Settings, text: Text) -> Data:
-    """Return the batches of a run: those of a group are sampled at random, the same for every method of a seed."""
-    ones = np.ones(settings.batch_size, np.float32)
+    """Return the batches of a run: those of a group are sampled at random, the same for every method of a seed.
+
+    By the published details the reward's batch is drawn as if those before it were not, and held-out batches have a size of
+    their own and weigh equally.
+    """
+    ones, published = np.ones(settings.batch_size, np.float32), settings.details == "published"
+
+    def sample(seed: int, number: int) -> np.ndarray:
+        draw = functools.partial(blocks.batch, text.blocks["train"], settings.batch_size, seed, number)
+        if published:
+            return np.concatenate([draw(settings.k), draw(1, draw=1)])
+        return draw(settings.k + 1)
 
     def group(seed: int, number: int) -> list[BlockBatch]:
-        sampled = blocks.batch(text.blocks["train"], settings.batch_size, seed, number, settings.k + 1)
+        sampled = sample(seed, number)
         masks = jax.random.fold_in(training.stream(jax.random.key(seed), "masks"), number)
         return [BlockBatch(tokens, ones, jax.random.fold_in(masks, place)) for place, tokens in enumerate(sampled)]
 
+    def held_out(split: str, most: int | None) -> list[tuple[BlockBatch, float]]:
+        batch_size = PUBLISHED_HELD_OUT_BATCH if published else settings.batch_size
+        batches = held_out_batches(text.blocks[split], split, batch_size, most)
+        return [(batch, 1.0) for batch, _ in batches] if published else batches
+
     return Data(
         group,
-        held_out_batches(text.blocks["validation"], "validation", settings.batch_size, settings.validation_blocks),
-        {
-            split: held_out_batches(text.blocks[split], split, settings.batch_size, settings.test_blocks)
-            for split in ("validation", "test")
-        },
+        held_out("validation", settings.validation_blocks),
+        {split: held_out(split, settings.test_blocks) for split in ("validation", "test")},
     )
 
 
