@@ -10,6 +10,8 @@ from tiejax import training
 from tiejax.runs.console import Console
 from tiejax.runs.resume import own_tokenizer
 from tiejax.settings.command_line import BadInput
+from tiejax.settings.sizes import check_memory
+from tiejax.studies.layer_tying import sizes
 from tiejax.studies.layer_tying.job import Data
 from tiejax.studies.layer_tying.settings import Settings
 from tiejax.text import blocks, streams
@@ -63,6 +65,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
         of_split = {name: blocks.blocks(prepared.split(name), settings.context, prepared.begin) for name in SPLITS}
     except CorpusError as error:
         raise BadInput(f"--{error}") from None
+    check_memory(settings, lambda settings: sizes.need(settings, prepared.vocabulary), sizes.OPTIONS)
     return Text(prepared, of_split)
 
 

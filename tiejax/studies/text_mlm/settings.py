@@ -7,6 +7,7 @@ from tiejax.runs.environment import cores
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import EncoderSettings, RunSettings, ScheduleSettings, TextSettings, UntieSettings, with_defaults
+from tiejax.settings.sizes import check_most
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.text import twins as planting
 from tiejax.tying.policies import Policy
@@ -100,6 +101,7 @@ class Settings(UntieSettings, ScheduleSettings, EncoderSettings, TextSettings, R
         checks.check_counts(self, ("batch_size", "steps", "record_every", "validate_every", "validation_batches", "mesh"))
         checks.check_not_negative(self, ("embedding_std",))
         checks.check_positive(self, ("epochs",))
+        check_most("epochs", self.epochs or 0)
         checks.check_lengths(self, 4096)
 
     def _check_twins(self) -> None:
@@ -137,6 +139,7 @@ STUDY = Study(
         switches=SWITCHES,
     ),
     module="tiejax.studies.text_mlm.study",
+    sizes="tiejax.studies.text_mlm.sizes",
     preparation="tiejax.studies.text_mlm.text",
     may_change=("checkpoint_every", "data_dir", "mesh"),
     # One device a core is faster where members can be dealt out evenly, one device over all cores where they cannot.
