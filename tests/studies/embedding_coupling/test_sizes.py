@@ -1,16 +1,22 @@
 """What a run needs, in closed form, beside the shapes of its members; and what its tasks decide."""
 
 import jax
+import numpy as np
 import pytest
 from coupling_runs import arguments, write_files
 
+from tiejax.hub.weights import Loaded
 from tiejax.models import bert
 from tiejax.pretraining.masked_lm import MaskedLM
 from tiejax.runs import launch
+from tiejax.settings import sizes as shared
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.embedding_coupling import sizes
+from tiejax.studies.embedding_coupling.preparation import check_sizes
 from tiejax.studies.embedding_coupling.settings import DEFAULT_SHAPES, STUDY, Settings
+from tiejax.studies.embedding_coupling.text import Text
 from tiejax.text.tokenizer import SPECIAL
+from tiejax.text.twins import Twins
 
 
 @pytest.mark.parametrize("name", DEFAULT_SHAPES)
@@ -51,3 +57,19 @@ def test_epochs_that_never_end_are_refused_before_the_run_directory(tmp_path, mo
     with pytest.raises(BadInput, match=r"^--fine_tuning_epochs: 1000000000.0 make 2,000,000,000 steps, must be at most"):
         launch.main(STUDY, line)
     assert not (folder / "run").exists()
+
+
+def test_a_checkpoint_is_counted_once_it_is_loaded(tmp_path, monkeypatch):
+    """Its encoder, without head and pooler: members of both starts with their moments, beside what both start from."""
+    settings = Settings(start=str(tmp_path), seeds=5, fine_tuning_seeds=3).resolved()
+    params = {name: {"kernel": np.zeros((10, 10), np.float32)} for name in ("embed", "encoder", "head", "pooler")}
+    start = Loaded(**dict.fromkeys(Loaded._fields) | {"params": params})
+    text = Text(**dict.fromkeys(Text._fields) | {"twins": Twins(300, (), (), ())})
+    needed = 3 * 4 * 200 * 2 * 15 + 4 * 5 * 200
+    assert sizes.need(settings, sizes.Decided(300, 1, 200)).total == needed
+    assert sizes.need(settings).total == 0
+    monkeypatch.setattr(shared, "machine_memory", lambda: needed)
+    check_sizes(settings, text, 1, [], start)
+    monkeypatch.setattr(shared, "machine_memory", lambda: needed - 1)
+    with pytest.raises(BadInput, match=r"^--.*the run needs at least .*this machine has"):
+        check_sizes(settings, text, 1, [], start)
