@@ -1,15 +1,17 @@
 """The command `bench.py NAME`: settings checked first, then the benchmark is imported and run."""
 
+import dataclasses
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tiejax.bench.settings import BENCHMARKS
+from tiejax.bench.settings import BENCHMARKS, Benchmark, BenchSettings
 from tiejax.runs import environment
 from tiejax.runs.console import Console
 from tiejax.runs.run_directory import RunDirectory
 from tiejax.settings import command_line
 from tiejax.settings.command_line import BadInput
+from tiejax.settings.sizes import check_memory
 
 
 def main(argv: Sequence[str]) -> int:
@@ -22,9 +24,17 @@ def main(argv: Sequence[str]) -> int:
     benchmark = BENCHMARKS[name]
     settings, switches = command_line.parse(benchmark.settings, benchmark.command, rest)
     settings.check()
+    _check_sizes(benchmark, settings)
     RunDirectory.probe(Path(settings.out))
     # Before jax is imported, as the studies do.
     if benchmark.device_a_core(settings):
         environment.one_device_a_core()
     importlib.import_module(benchmark.module).run(settings, Console(switches["quiet"]))
     return 0
+
+
+def _check_sizes(benchmark: Benchmark, settings: BenchSettings) -> None:
+    """Raise BadInput if what is measured needs more memory than there is; next to nothing is recorded."""
+    options = [name for name in benchmark.sizes.OPTIONS if hasattr(settings, name)]
+    for study in settings.largest:
+        check_memory(dataclasses.replace(study, steps=1), benchmark.sizes.need, options)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Literal
 
 from tiejax.models.shapes import Shape
@@ -10,9 +11,13 @@ from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import Settings
 from tiejax.studies.embedding_coupling import settings as coupling_settings
+from tiejax.studies.embedding_coupling import sizes as coupling_sizes
 from tiejax.studies.exor import settings as exor_settings
+from tiejax.studies.exor import sizes as exor_sizes
 from tiejax.studies.layer_tying import settings as layer_settings
+from tiejax.studies.layer_tying import sizes as layer_sizes
 from tiejax.studies.text_mlm import settings as text_settings
+from tiejax.studies.text_mlm import sizes as text_sizes
 
 ENDLESS = 100_000_000  # more steps than any measurement takes
 RECORD_EVERY = 500  # EXor's default
@@ -42,7 +47,13 @@ class BenchSettings(Settings):
         super().check()
         if self.repeats < 5:
             raise BadInput(f"--repeats: a median needs at least 5, got {self.repeats}")
+        checks.check_counts(self, ("repeats",))
         checks.check_positive(self, ("seconds",))
+
+    @property
+    def largest(self) -> list[Any]:
+        """Resolved settings of the study, those among all that are measured that need most memory; raises BadInput."""
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +84,10 @@ class ExorBench(BenchSettings):
             raise BadInput("--engines: fast, plain or both, got none")
         super().check()
         checks.check_positive(self, ("torch_seconds",))
+
+    @property
+    def largest(self) -> list[Any]:
+        return [self.of_study(engine, max(self.seeds), recording=False) for engine in self.engines]
 
     def of_study(self, engine: Engine, seeds: int, recording: bool = True) -> exor_settings.Settings:
         """Return the resolved settings of the study that is measured, with its default schedule of records or none."""
@@ -117,6 +132,10 @@ class TextBench(BenchSettings):
             raise BadInput("--forms: published, masked, packed or some of them, got none")
         super().check()
         self.of_study(self.forms[0])
+
+    @property
+    def largest(self) -> list[Any]:
+        return [self.of_study(form) for form in self.forms]
 
     def of_study(self, form: Form) -> text_settings.Settings:
         """Return the resolved settings of the study that is measured, which records and validates nothing; raises BadInput."""
@@ -169,6 +188,10 @@ class LayersBench(BenchSettings):
         super().check()
         self.of_study(self.layers[0], "compact")
 
+    @property
+    def largest(self) -> list[Any]:
+        return [self.of_study(max(self.layers), "full")]
+
     def of_study(self, layers: int, storage: Storage) -> layer_settings.Settings:
         """Return the resolved settings of the study that is measured; raises BadInput."""
         return layer_settings.Settings(
@@ -216,6 +239,10 @@ class EncoderBench(BenchSettings):
         """The shape that is trained."""
         return Shape(64, 64, 64, 3, 4, coupled=True)
 
+    @property
+    def largest(self) -> list[Any]:
+        return [self.of_study(1)]
+
     def of_study(self, seeds: int) -> coupling_settings.Settings:
         """Return the resolved settings of the study that is measured, which records and validates nothing; raises BadInput."""
         return coupling_settings.Settings(
@@ -254,6 +281,10 @@ class TransferBench(BenchSettings):
         super().check()
         checks.check_counts(self, ("seeds",))
 
+    @property
+    def largest(self) -> list[Any]:
+        return [self.of_study()]
+
     def of_study(self) -> coupling_settings.Settings:
         """Return the resolved settings of the study that is measured."""
         return coupling_settings.Settings(corpus=self.corpus, data_dir=self.data_dir, seeds=self.seeds).resolved()
@@ -263,13 +294,15 @@ class TransferBench(BenchSettings):
 class Benchmark:
     """A benchmark as a command.
 
-    module: has `run(settings, console)`, and is imported once the settings are found good. device_a_core: whether every core
+    module: has `run(settings, console)`, and is imported once the settings are found good. sizes: what the study that is
+    measured needs of memory, as of `Study`. device_a_core: whether every core
     is to be a device, where the environment says nothing.
     """
 
     settings: type[Any]
     command: CommandLine
     module: str
+    sizes: ModuleType
     device_a_core: Callable[[Any], bool]
 
 
@@ -285,6 +318,7 @@ BENCHMARKS = {
             switches=SWITCHES,
         ),
         module="tiejax.bench.exor",
+        sizes=exor_sizes,
         device_a_core=lambda settings: True,
     ),
     "text": Benchmark(
@@ -296,6 +330,7 @@ BENCHMARKS = {
             switches=SWITCHES,
         ),
         module="tiejax.bench.text",
+        sizes=text_sizes,
         # As the study does, where its seeds can be dealt out evenly.
         device_a_core=lambda settings: settings.seeds % cores() == 0,
     ),
@@ -309,6 +344,7 @@ BENCHMARKS = {
             switches=SWITCHES,
         ),
         module="tiejax.bench.layers",
+        sizes=layer_sizes,
         device_a_core=lambda settings: False,
     ),
     "encoder": Benchmark(
@@ -320,6 +356,7 @@ BENCHMARKS = {
             switches=SWITCHES,
         ),
         module="tiejax.bench.encoder",
+        sizes=coupling_sizes,
         # The processes that it measures have devices of their own.
         device_a_core=lambda settings: False,
     ),
@@ -332,6 +369,7 @@ BENCHMARKS = {
             switches=SWITCHES,
         ),
         module="tiejax.bench.transfer",
+        sizes=coupling_sizes,
         # As those of the encoder.
         device_a_core=lambda settings: False,
     ),

@@ -1,11 +1,10 @@
 """BERT's encoder with tables of any width, and the parameters that are left of it when its head is thrown away."""
 
-import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
+from tiejax.models import counts
 from tiejax.models.language_model import LanguageModel
 from tiejax.models.shapes import FEED_FORWARD, POSITIONS, TOKEN_TYPES, Shape
 from tiejax.models.transformer import Transformer
@@ -81,26 +80,14 @@ def drop_layers(params: PyTree, number: int) -> PyTree:
     return params | {"encoder": params["encoder"] | {"layers": jax.tree.map(lambda leaf: leaf[: layers - number], stack)}}
 
 
-def pooler_parameters(shape: Shape) -> int:
-    """Return the parameters of BERT's pooler, tanh(W h + b) of the first token's state: published counts include it."""
-    return shape.width * (shape.width + 1)
-
-
 def count_parameters(
     shape: Shape, vocabulary: int, max_positions: int = POSITIONS, token_types: int = TOKEN_TYPES
 ) -> tuple[int, int]:
-    """Return the parameters of a shape in pre-training and in fine-tuning, the pooler among both, from shapes alone.
+    """Return the parameters of a shape in pre-training and in fine-tuning, the pooler among both, from its sizes alone.
 
     In pre-training a coupled table counts once. Fine-tuning has no head, and not the layers that are dropped.
     """
-    model = build(shape, vocabulary, max_positions, token_types)
-    params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
-    once = math.prod(params[HEAD]["embedding"].shape) if shape.coupled else 0
-    layer = _number(params["encoder"]["layers"]) // shape.layers
-    kept = _number(discard_head(params)) - shape.drop * layer
-    pooler = pooler_parameters(shape)
-    return _number(params) - once + pooler, kept + pooler
-
-
-def _number(tree: PyTree) -> int:
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+    of_encoder = counts.bert_encoder(shape, vocabulary, max_positions, token_types)
+    kept = counts.bert_fine_tuned(shape, vocabulary, max_positions, token_types)
+    pooler = counts.pooler(shape)
+    return of_encoder + counts.bert_head(shape, vocabulary) + pooler, kept + pooler

@@ -29,7 +29,6 @@ from tiejax.training.sharding import spec, split_axis
 from tiejax.training.step import TrainState
 
 PyTree = Any
-UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 class MemoryPlan(NamedTuple):
@@ -104,7 +103,7 @@ def largest_batch(of: Pretraining, memory: int) -> int:
     fits, most = 1, MOST_PLACES // (of.length * of.devices)
     of_fits = taken(fits)
     if of_fits > memory:
-        raise ValueError(f"memory: one row a device takes {in_units(of_fits)}, there are {in_units(memory)}")
+        raise ValueError(f"memory: one row a device takes {of_fits:,} bytes, there are {memory:,}")
     fails, of_fails = most + 1, taken(most)
     if of_fails <= memory:
         return most * of.devices
@@ -185,15 +184,3 @@ def _masked_rows(rows: int, length: int, slots: int) -> PyTree:
     tokens, slot, weight = number((rows, length)), number((slots,)), jax.ShapeDtypeStruct((slots,), jnp.float32)
     shapes: Any = (tokens, tokens, number((rows,)), slot, slot, weight, number(()))
     return MaskedRows(*shapes)
-
-
-def in_units(size: int) -> str:
-    """Write a number of bytes in the largest of the units, from bytes to TiB, of which it is at least one."""
-    power = min(max(size.bit_length() - 1, 0) // 10, len(UNITS) - 1)
-    return f"{size / 2 ** (10 * power):,.{2 if power else 0}f} {UNITS[power]}"
-
-
-def in_words(plan: MemoryPlan) -> list[tuple[str, str]]:
-    """Return the plan as a table: what there is, and its bytes on one device, the total last but the output table's lie."""
-    kinds = [(kind, in_units(getattr(plan, kind))) for kind in KINDS]
-    return [*kinds, ("total", in_units(plan.total)), ("output table", plan.output_table)]

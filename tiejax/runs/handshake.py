@@ -33,7 +33,7 @@ def _lead(study: Study, request: Request) -> Launched:
     """Begin as the first process."""
 
     def work() -> Launched:
-        return prepared(study, resume.read(study, request.argv), first=True)
+        return prepared(study, resume.read(study, request.argv), first=True, alone=False)
 
     try:
         launched, _ = or_die(lambda: wait_for_all(work), expected=(BadInput,))
@@ -58,6 +58,6 @@ def _follow(study: Study, request: Request) -> Launched:
     request = request._replace(settings=study.settings(**told["settings"]))
     if told["finished"]:
         return Launched(request.settings, request.switches, request.command, None, False, True, None)
-    launched = or_die(lambda: wait_for_all(lambda: prepared(study, request, first=False))[0], expected=(BadInput,))
+    launched = or_die(lambda: wait_for_all(lambda: prepared(study, request, first=False, alone=False))[0], expected=(BadInput,))
     assert launched is not None
     return launched

@@ -11,6 +11,7 @@ from tiejax.runs.resume import Request
 from tiejax.runs.run_directory import RunDirectory
 from tiejax.settings import command_line
 from tiejax.settings.command_line import refused
+from tiejax.settings.sizes import check_memory
 from tiejax.settings.study import Study
 
 # What imports jax is imported by name: a bad command line is refused at once, and jax hears of its devices before it loads.
@@ -73,13 +74,19 @@ def _answered(study: Study, argv: Sequence[str]) -> int | None:
     return None
 
 
-def prepared(study: Study, request: Request, first: bool) -> Launched:
-    """Do what may take long, and writes nothing to the run directory."""
+def prepared(study: Study, request: Request, first: bool, alone: bool = True) -> Launched:
+    """Do what may take long, and writes nothing to the run directory; first of all, see whether the memory is there.
+
+    alone: this process trains all members, and is not one of several.
+    """
     settings, switches, resuming = request.settings, request.switches, request.switches.get("resume", False)
     if first and resuming and RunDirectory.state(request.out) == "finished":
         if not (damage := RunDirectory.damage(request.out)):
             return Launched(settings, switches, request.command, None, first, True, None)
         Console(switches["quiet"]).warn(f"damaged or gone, and made again: {', '.join(damage)} in {request.out}")
+    if study.sizes is not None:
+        sizes = importlib.import_module(study.sizes)
+        check_memory(settings, sizes.need, sizes.OPTIONS, alone=alone)
     made = None
     if first:
         RunDirectory.probe(request.out)

@@ -81,7 +81,7 @@ def own_tokenizer(settings: Any, resume: bool) -> str | None:
     """
     trained = Path(settings.out, TOKENIZER)
     if settings.tokenizer is not None or not resume or not trained.exists():
-        return settings.tokenizer  # type: ignore[no-any-return]
+        return settings.tokenizer
     written = RunDirectory.opened(trained.parent).files.get(TOKENIZER)
     if written is not None and digest_of(trained) != written:
         raise BadInput(f"--resume: {trained} is damaged; put its own back, or --overwrite the run")

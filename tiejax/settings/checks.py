@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.settings.command_line import BadInput
+from tiejax.settings.sizes import MOST_SEEDS, check_most
 
 
 def default_data_dir() -> str:
@@ -21,22 +22,26 @@ def seed_list(seeds: int | list[int]) -> list[int]:
 
 
 def check_seeds(seeds: int | list[int]) -> None:
-    """Seeds are at least one, between 0 and 2^31 - 1, each once."""
+    """Seeds are at least one, not too many, between 0 and 2^31 - 1, each once."""
     if seeds == [] or (isinstance(seeds, int) and seeds < 1):
         raise BadInput(f"--seeds: needs at least one seed, got {seeds}")
     named = seeds if isinstance(seeds, list) else [seeds - 1]  # a list of all of them may be huge
     if outside := [seed for seed in named if not 0 <= seed < 2**31]:
         raise BadInput(f"--seeds: must lie between 0 and 2147483647, got {outside[0]}")
+    if isinstance(seeds, int) and seeds > MOST_SEEDS:
+        raise BadInput(f"--seeds: must be at most {MOST_SEEDS:,} seeds, got {seeds}")
     if repeated := [seed for seed, count in collections.Counter(named).items() if count > 1]:
         raise BadInput(f"--seeds: every seed once, {repeated[0]} is repeated")
 
 
 def check_counts(config: Any, names: Sequence[str]) -> None:
-    """These fields are at least 1 where they are given as a number."""
+    """These fields are at least 1, and at most what is sane (`sizes.MOST`), where they are given as a number."""
     for name in names:
         value = getattr(config, name)
         if isinstance(value, int) and value < 1:
             raise BadInput(f"--{name}: must be at least 1, got {value}")
+        if isinstance(value, int):
+            check_most(name, value)
 
 
 def check_positive(config: Any, names: Sequence[str]) -> None:
@@ -99,6 +104,7 @@ def check_untie_at(config: Any) -> None:
     # As they are written: step 1 is the second step, 1.0 the end.
     if repeated := [value for value, count in collections.Counter(map(repr, values)).items() if count > 1]:
         raise BadInput(f"--untie_at: every value once, {repeated[0]} is repeated")
+    check_most("untie_at", len(values))
     for value in values:
         most = 1.0 if isinstance(value, float) or config.steps is None else config.steps
         if not 0 <= value <= most or (isinstance(value, int) and config.steps is None and value):

@@ -64,6 +64,11 @@ class RunSettings(Settings):
         """The seeds, one by one."""
         return checks.seed_list(self.seeds)
 
+    @property
+    def number_of_seeds(self) -> int:
+        """How many there are."""
+        return self.seeds if isinstance(self.seeds, int) else len(self.seeds)
+
 
 @dataclasses.dataclass(frozen=True)
 class TextSettings(Settings):

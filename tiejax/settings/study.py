@@ -23,6 +23,7 @@ class Study:
     name: what a run directory says of who made it. settings: dataclass of what may be asked, with a field `out` and a method
     `resolved`, which writes every default out or raises BadInput. may_change: settings that change no result, so that a
     resumed run may have others.
+    sizes: a module without jax, with `need(settings)`, what a run needs of memory, and `OPTIONS`, the settings that decide it.
     module: is imported once the settings are found good; has `run(launched, console)`, which returns the exit status.
     preparation: a module with `prepare(settings, console, resume)`, which returns what must be there before the run directory
     is written to. claims_at_end: it takes hold of the run directory itself, once all is known.
@@ -36,6 +37,7 @@ class Study:
     command: CommandLine
     module: str
     may_change: tuple[str, ...] = ()
+    sizes: str | None = None
     preparation: str | None = None
     claims_at_end: bool = False
     single_process: bool = False

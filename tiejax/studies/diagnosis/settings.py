@@ -8,6 +8,7 @@ from tiejax.runs import manifest
 from tiejax.runs.run_directory import CONFIG, RunDirectory
 from tiejax.settings import checks, command_line
 from tiejax.settings.command_line import BadInput, CommandLine
+from tiejax.settings.sizes import check_most
 from tiejax.settings.study import Study
 from tiejax.studies.exor import settings as exor
 from tiejax.studies.text_mlm import settings as text_mlm
@@ -51,6 +52,7 @@ class Settings:
                 "needs a checkpoint: python experiments/diagnose.py FOLDER, with config.json and *.safetensors in it"
             )
         checks.check_counts(self, ("neighbours",))
+        check_most("sample", self.sample)
         checks.check_not_negative(self, ("seed",))
         if self.sample < 2:
             raise BadInput(f"--sample: must be at least 2, got {self.sample}")

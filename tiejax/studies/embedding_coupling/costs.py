@@ -1,5 +1,6 @@
 """What the stages of a run cost, in floating-point operations: for its progress and the time left, not for its results."""
 
+from tiejax.models.counts import layer_matrices
 from tiejax.models.shapes import FEED_FORWARD, Shape
 from tiejax.studies.embedding_coupling.encoders import CHECKPOINT
 from tiejax.studies.embedding_coupling.preparation import Prepared
@@ -15,10 +16,10 @@ def costs_of(settings: Settings, prepared: Prepared) -> dict[str, float]:
     costs: dict[str, float] = {}
     for name, shape in settings.every_shape.items():
         costs |= _of_pretraining(settings, prepared, name, shape)
-        costs |= _of_transfer(settings, prepared, name, shape.layers - shape.drop, _weights_of_layer(shape.width))
+        costs |= _of_transfer(settings, prepared, name, shape.layers - shape.drop, _weights_of(shape.width))
     if prepared.start is not None:
         model = prepared.start.model
-        costs |= _of_transfer(settings, prepared, CHECKPOINT, model.encoder.layers, _weights_of_layer(model.width))
+        costs |= _of_transfer(settings, prepared, CHECKPOINT, model.encoder.layers, _weights_of(model.width))
     return costs
 
 
@@ -26,7 +27,7 @@ def _of_pretraining(settings: Settings, prepared: Prepared, name: str, shape: Sh
     plan, seeds = prepared.plan, len(settings.seed_list)
     head = shape.embed_out * (shape.width + prepared.text.twins.vocabulary)
     places, slots = plan.rows * settings.max_length, plan.slots * plan.mesh
-    of_step = float(places * shape.layers * _weights_of_layer(shape.width) + slots * head)
+    of_step = float(places * shape.layers * _weights_of(shape.width) + slots * head)
     return {f"pretrain.{name}": TRAINING * seeds * plan.steps * of_step}
 
 
@@ -46,9 +47,9 @@ def _of_transfer(settings: Settings, prepared: Prepared, name: str, kept: int, l
     return costs | {f"probes.{name}": 1.0}
 
 
-def _weights_of_layer(width: int) -> int:
-    """Return the weights of one layer: four maps of attention, and two of the feed-forward layer."""
-    return 4 * width**2 + 2 * FEED_FORWARD * width**2
+def _weights_of(width: int) -> int:
+    """Return the weights of one layer."""
+    return layer_matrices(width, FEED_FORWARD * width)
 
 
 def _of_fine_tuning(settings: Settings, task: TaskData, length: int) -> float:

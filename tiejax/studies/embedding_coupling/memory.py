@@ -1,8 +1,10 @@
 """What pre-training of each shape takes of a device, on a mesh that need not be there."""
 
-from tiejax.pretraining.memory import Pretraining, in_units, in_words, largest_batch, plan_memory
+from tiejax.pretraining.live_arrays import KINDS
+from tiejax.pretraining.memory import MemoryPlan, Pretraining, largest_batch, plan_memory
 from tiejax.runs.console import Console
 from tiejax.settings.command_line import BadInput
+from tiejax.settings.sizes import in_units
 from tiejax.studies.embedding_coupling.settings import Settings
 from tiejax.text.tokenizer import SPECIAL
 
@@ -37,6 +39,12 @@ def answer(settings: Settings, console: Console) -> int:
     limit = "" if settings.memory is None else f"; most rows: for {in_units(int(settings.memory))} a device"
     console.result(f"{rows}; one member at a time{limit}")
     return 0
+
+
+def in_words(plan: MemoryPlan) -> list[tuple[str, str]]:
+    """Return the plan as a table: what there is, and its bytes on one device, the total last but the output table's lie."""
+    kinds = [(kind, in_units(getattr(plan, kind))) for kind in KINDS]
+    return [*kinds, ("total", in_units(plan.total)), ("output table", plan.output_table)]
 
 
 def _most_rows(of: Pretraining, memory: int) -> str:

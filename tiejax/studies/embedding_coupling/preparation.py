@@ -6,9 +6,12 @@ from typing import NamedTuple
 import jax
 
 from tiejax.hub.weights import Loaded
+from tiejax.models.bert import discard_head
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member
 from tiejax.runs.console import Console
 from tiejax.settings.command_line import BadInput
+from tiejax.settings.sizes import check_memory, check_steps
+from tiejax.studies.embedding_coupling import sizes
 from tiejax.studies.embedding_coupling.encoders import load_start
 from tiejax.studies.embedding_coupling.settings import Settings
 from tiejax.studies.embedding_coupling.task_data import ProbeData, TaskData, probe_data, read_files, task_data
@@ -43,7 +46,20 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepa
         planned = plan(settings, text, mesh)
     causal = start is not None and start.model.encoder.causal
     tasks = [task_data(settings, text, task, mesh, causal) for task in files.tasks]
+    check_sizes(settings, text, mesh, tasks, start)
     # A run is not resumed with another text, nor with other tasks or probes.
     whole = {"text": text.facts["fingerprint"], "files": digest([list(part) if part else part for part in files])}
     text = text._replace(facts=text.facts | {"fingerprint": digest(whole)})
     return Prepared(text, planned, tasks, probe_data(settings, text, files), start)
+
+
+def check_sizes(settings: Settings, text: Text, mesh: int, tasks: list[TaskData], start: Loaded | None) -> None:
+    """Raise BadInput if, with what the text and the tasks decide, a run is too long or needs more memory than there is."""
+    for task in tasks:
+        check_steps("fine_tuning_epochs", settings.fine_tuning_epochs, settings.fine_tuning_epochs * task.feed.steps_of_epoch)
+    of_checkpoint = 0
+    if start is not None:
+        params = discard_head({name: part for name, part in start.params.items() if name != "pooler"})
+        of_checkpoint = sum(leaf.size for leaf in jax.tree.leaves(params))
+    decided = sizes.Decided(text.twins.vocabulary, mesh, of_checkpoint)
+    check_memory(settings, lambda settings: sizes.need(settings, decided), sizes.OPTIONS)

@@ -8,6 +8,7 @@ from tiejax.models.shapes import POSITIONS, Shape
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import AdamSettings, RunSettings, TextSettings, with_defaults
+from tiejax.settings.sizes import check_most, check_places, most_of
 from tiejax.settings.study import SWITCHES, Study
 
 # Small enough for two cores: the table that a small E_in saves is worth all layers, as in the paper.
@@ -138,7 +139,10 @@ class Settings(AdamSettings, TextSettings, RunSettings):
              "rate_seeds", "fine_tuning_seeds", "mesh", "plan"),
         )  # fmt: skip
         checks.check_positive(self, ("fine_tuning_epochs", "clip", "eps", "memory"))
+        check_most("fine_tuning_epochs", self.fine_tuning_epochs)
         checks.check_lengths(self, POSITIONS)
+        for name in ("batch_rows", "fine_tuning_batch"):
+            check_places(name, getattr(self, name), self.max_length)
         if not 0 <= self.warm_up < self.steps:
             raise BadInput(f"--warm_up: must be 0 at least and below --steps {self.steps}, got {self.warm_up}")
         if not 0 <= self.language_exponent <= 1:
@@ -178,6 +182,8 @@ class Settings(AdamSettings, TextSettings, RunSettings):
             if wrong := [field for field, value in fields.items() if type(value) is not (bool if field == "coupled" else int)]:
                 kind = "true or false" if wrong[0] == "coupled" else "a whole number"
                 raise BadInput(f"--shapes: {name}: {wrong[0]} must be {kind}")
+            if huge := [field for field in SHAPE_FIELDS[:5] if fields[field] > most_of(field)]:
+                raise BadInput(f"--shapes: {name}: {huge[0]} must be at most {most_of(huge[0]):,}, got {fields[huge[0]]}")
             if problem := Shape(**fields).problem():
                 raise BadInput(f"--shapes: {name}: {problem}")
             _check_name("shapes", name)
@@ -231,6 +237,7 @@ STUDY = Study(
         switches=SWITCHES | {"count": "print the parameters of the paper's models beside the printed numbers, and stop"},
     ),
     module="tiejax.studies.embedding_coupling.study",
+    sizes="tiejax.studies.embedding_coupling.sizes",
     preparation="tiejax.studies.embedding_coupling.preparation",
     may_change=("checkpoint_every", "data_dir", "mesh"),
     single_process=True,

@@ -202,5 +202,6 @@ STUDY = Study(
         switches=SWITCHES,
     ),
     module="tiejax.studies.exor.study",
+    sizes="tiejax.studies.exor.sizes",
     may_change=("figure_style", "checkpoint_every"),
 )

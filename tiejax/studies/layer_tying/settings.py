@@ -6,6 +6,7 @@ from typing import Literal
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import AdamSettings, EncoderSettings, RunSettings, TextSettings, with_defaults
+from tiejax.settings.sizes import check_places, check_steps
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.tying.errors import TieError
 from tiejax.tying.layer_maps import MAPS, check_maps
@@ -105,8 +106,7 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
         checks.check_counts(self, ("layers", "width", "k", "episodes"))
         fields = dataclasses.asdict(self)
         if self.steps is None:
-            actions = None if self.episodes is None else self.episodes * max(1, self.layers - 1)
-            fields["steps"], fields["episodes"] = 2000 if actions is None else actions * self.k, None
+            fields["steps"], fields["episodes"] = 2000 if self.episodes is None else self._steps_of(self.episodes), None
         if self.data_dir is None:
             fields["data_dir"] = checks.default_data_dir()
         fields["feed_forward"] = 4 * self.width if self.feed_forward is None else self.feed_forward
@@ -114,6 +114,12 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
         settings = Settings(**fields)
         settings.check()
         return settings
+
+    def _steps_of(self, episodes: int) -> int:
+        """Return the steps of so many episodes: k for each layer above the first."""
+        steps = episodes * max(1, self.layers - 1) * self.k
+        check_steps("episodes", episodes, steps)
+        return steps
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
@@ -127,6 +133,7 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
             raise BadInput(f"--context: must lie between 2, a begin token and another, and 65536, got {self.context}")
         if self.padding is not None and self.padding < 0:
             raise BadInput(f"--padding: must be the number of a token, at least 0, got {self.padding}")
+        check_places("batch_size", self.batch_size, self.context)
         if self.distinct is not None and self.distinct > self.layers:
             raise BadInput(f"--distinct: {self.distinct} is more than --layers {self.layers}")
         for missing, other in (("validation", "test"), ("test", "validation")):
@@ -181,6 +188,7 @@ STUDY = Study(
         switches={name: text for name, text in SWITCHES.items() if name != "distributed"},
     ),
     module="tiejax.studies.layer_tying.study",
+    sizes="tiejax.studies.layer_tying.sizes",
     preparation="tiejax.studies.layer_tying.text",
     may_change=("checkpoint_every", "data_dir"),
     single_process=True,

@@ -11,6 +11,8 @@ from tiejax import training
 from tiejax.runs.console import Console
 from tiejax.runs.resume import own_tokenizer
 from tiejax.settings.command_line import BadInput
+from tiejax.settings.sizes import check_memory
+from tiejax.studies.layer_tying import sizes
 from tiejax.studies.layer_tying.job import Data
 from tiejax.studies.layer_tying.settings import Settings
 from tiejax.text import blocks, streams
@@ -67,6 +69,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
         raise BadInput(f"--{error}") from None
     if settings.padding is not None and settings.padding >= prepared.vocabulary:
         raise BadInput(f"--padding: there is no token {settings.padding}; the vocabulary ends at {prepared.vocabulary - 1}")
+    check_memory(settings, lambda settings: sizes.need(settings, prepared.vocabulary), sizes.OPTIONS)
     return Text(prepared, of_split)
 
 

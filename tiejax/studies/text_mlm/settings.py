@@ -7,6 +7,7 @@ from tiejax.runs.environment import cores
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import EncoderSettings, RunSettings, ScheduleSettings, TextSettings, UntieSettings, with_defaults
+from tiejax.settings.sizes import check_most
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.text import twins as planting
 from tiejax.tying.policies import Policy
@@ -108,6 +109,7 @@ class Settings(UntieSettings, ScheduleSettings, EncoderSettings, TextSettings, R
         checks.check_counts(self, ("batch_size", "steps", "record_every", "validate_every", "validation_batches", "mesh"))
         checks.check_not_negative(self, ("embedding_std",))
         checks.check_positive(self, ("epochs",))
+        check_most("epochs", self.epochs or 0)
         checks.check_lengths(self, 4096, shortest=2 if self.rows_are_sentences else 3)
         if self.epochs_apart and self.packing != "padded":
             raise BadInput("--epochs_apart: needs --packing padded, since packed epochs differ in their number of rows")
@@ -149,6 +151,7 @@ STUDY = Study(
         switches=SWITCHES,
     ),
     module="tiejax.studies.text_mlm.study",
+    sizes="tiejax.studies.text_mlm.sizes",
     preparation="tiejax.studies.text_mlm.text",
     may_change=("checkpoint_every", "data_dir", "mesh"),
     # One device a core is faster where members can be dealt out evenly, one device over all cores where they cannot.

@@ -12,6 +12,8 @@ from tiejax.runs.console import Console
 from tiejax.runs.resume import own_tokenizer
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput
+from tiejax.settings.sizes import Need, check_memory, check_steps
+from tiejax.studies.text_mlm import sizes
 from tiejax.studies.text_mlm.settings import Settings
 from tiejax.text import buckets, sentences
 from tiejax.text import twins as planting
@@ -59,6 +61,14 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
         raise BadInput(f"--{error}") from None
     planned = plan(settings, text, jax.device_count(), jax.local_device_count())
     checks.check_untie_steps(settings.untie_at or [], planned.steps)
+    decided = sizes.Decided(
+        text.twins.vocabulary, len(pairs_of(text)[0]), len(buckets_of(text)[0]), planned.steps, planned.rows, planned.mesh
+    )
+
+    def need(others: Settings) -> Need:
+        return sizes.need(others, decided.under(settings, others))
+
+    check_memory(settings, need, sizes.OPTIONS, alone=jax.process_count() == 1)
     return text, planned
 
 
@@ -81,7 +91,7 @@ def with_twins(settings: Settings, prepared: sentences.Prepared, warn: Callable[
 def plan(settings: Settings, text: Text, devices: int, local: int) -> StepPlan:
     """Return the plan of the steps on so many devices, `local` of them to a process; raises BadInput."""
     try:
-        return plan_steps(
+        planned = plan_steps(
             np.diff(text.train.offsets),
             settings.batch_size,
             settings.max_length,
@@ -93,6 +103,8 @@ def plan(settings: Settings, text: Text, devices: int, local: int) -> StepPlan:
         )
     except ValueError as error:
         raise BadInput(f"--{error}") from None
+    check_steps("epochs", settings.epochs or 0, planned.steps)
+    return planned
 
 
 class _Pairs:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import UntieSettings, with_defaults
+from tiejax.settings.sizes import most_of
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.statistics.untie_arms import Arms
 from tiejax.studies.exor import settings as exor
@@ -44,6 +45,11 @@ class Settings(UntieSettings, exor.Settings):
         if self.untie_at is not None:
             return settings
         whole_cycles = range(2 * self.half_period, settings.steps, 2 * self.half_period)
+        if len(whole_cycles) > (most := most_of("untie_at")):
+            raise BadInput(
+                f"--untie_at: must be given, at most {most:,} of them, where --steps {settings.steps} have "
+                f"{len(whole_cycles):,} whole cycles of --half_period {self.half_period}"
+            )
         # Of a run of a few steps, quarters may fall on one of them.
         quarters = {round(share * settings.steps): share for share in (0.25, 0.5, 0.75)}
         return dataclasses.replace(settings, untie_at=list(whole_cycles) or list(quarters.values()))
@@ -81,5 +87,6 @@ STUDY = Study(
         switches=SWITCHES,
     ),
     module="tiejax.studies.untying.study",
+    sizes="tiejax.studies.untying.sizes",
     may_change=("figure_style", "checkpoint_every"),
 )

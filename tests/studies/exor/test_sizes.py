@@ -1,0 +1,73 @@
+"""What a run needs, in closed form, beside the shapes of the ensemble itself."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tiejax.settings.sizes import FLOAT, records_of
+from tiejax.studies.exor import sizes
+from tiejax.studies.exor.ensemble import build_ensemble
+from tiejax.studies.exor.settings import Settings
+from tiejax.studies.untying import ensemble as untying
+from tiejax.studies.untying import settings as untying_settings
+from tiejax.studies.untying import sizes as untying_sizes
+from tiejax.training.ensemble import seed_keys
+
+
+def bytes_of(tree):
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if leaf.ndim)
+
+
+def number_of(tree):
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+CASES = [
+    {},
+    {"layers": 3, "width": 6, "heads": 2, "feed_forward": 10, "zero": [0.2, 0.3, 0.5], "bits": 4},
+    {"model": "lstm", "bits": 3, "bidirectional": False, "width": 5},
+    {"model": "lstm", "layers": 3, "bits": 3},
+    {"model": "mixer", "layers": 2, "bits": 5, "engine": "plain"},
+    {"doses": [0.5, 0.9], "bits": 3, "seeds": 2},
+]
+
+
+@pytest.mark.parametrize("fields", CASES, ids=str)
+def test_parameters_and_state(fields):
+    settings = Settings(**fields).resolved()
+    ensemble = build_ensemble(settings)
+    params = jax.eval_shape(ensemble.init, jax.random.key(0))
+    assert sizes.parameters(settings) == number_of(params)
+    seeds = [seed for _, seed in settings.seeds_by_condition]
+    assert sizes.need(settings).state == bytes_of_state(ensemble, seeds)
+
+
+def bytes_of_state(ensemble, seeds):
+    """Parameters and moments of all members; counts of steps, a number a member, are not counted."""
+    state = jax.eval_shape(lambda: ensemble.start(seeds)).state
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim > 2)
+
+
+@pytest.mark.parametrize("fields", [CASES[1], {"model": "mixer", "bits": 3}], ids=str)
+def test_records(fields):
+    settings = Settings(**fields, seeds=1, steps=1200, record_every=500, exact_every=1000).resolved()
+    ensemble = build_ensemble(settings)
+    state = jax.eval_shape(lambda: ensemble.start([0])).state
+
+    def of(name):
+        measured = jax.eval_shape(lambda state: ensemble.measure(name, seed_keys([0]), state, jnp.int32(0)), state)
+        return bytes_of(measured) // 2  # tied and untied
+
+    assert (sizes.bytes_of_record(settings), sizes.bytes_of_exact_record(settings)) == (of("record"), of("exact"))
+    # After 0, 500, 1,000 and 1,200 steps; after 0, 1,000 and 1,200.
+    assert sizes.record_bytes(settings) == 4 * of("record") + 3 * of("exact")
+    assert (records_of(1200, 500), records_of(1000, 500)) == (4, 3)
+
+
+@pytest.mark.parametrize("policies", [["copy"], ["copy", "split", "zero"]])
+def test_every_arm_of_an_untying_run_is_counted(policies):
+    fields = {"bits": 3, "steps": 40, "untie_at": [0.25, 0.5], "policies": policies, "seeds": 2}
+    settings = untying_settings.Settings(**fields).resolved()
+    needed = untying_sizes.need(settings)
+    assert needed.state == bytes_of_state(untying.build_ensemble(settings), [0, 1])
+    assert needed.training == FLOAT * sizes.parameters(settings) * 2 * len(settings.arms.step)

@@ -1,0 +1,75 @@
+"""What an EXor run needs of memory, in closed form: before jax is imported."""
+
+from typing import Any
+
+from tiejax.models import counts
+from tiejax.settings.sizes import FLOAT, MOMENTS, STATE, Need, records_of
+from tiejax.studies.exor.contexts import MAX_CONTEXTS, count_contexts
+from tiejax.studies.exor.task import SPLITS, train_size
+
+ARMS = 2  # of every seed: untied and tied
+# Settings, resolved, that decide what is needed.
+OPTIONS = (
+    "seeds", "layers", "width", "feed_forward", "hidden", "token_hidden", "channel_hidden", "steps", "record_every",
+    "exact_every",
+)  # fmt: skip
+
+
+def parameters(settings: Any) -> int:
+    """Return the parameters of one model, stored in full."""
+    return tables(settings) + _encoder(settings)
+
+
+def tables(settings: Any) -> int:
+    """Return the entries of both tables."""
+    return 2 * int(settings.tasks[0].vocabulary * settings.width)
+
+
+def _encoder(settings: Any) -> int:
+    layers, width = settings.layers, settings.width
+    if settings.model == "transformer":
+        return counts.transformer(layers, width, settings.feed_forward)
+    if settings.model == "lstm":
+        return counts.lstm(layers, width, settings.hidden, settings.bidirectional)
+    return counts.mixer(layers, width, settings.tasks[0].length, settings.token_hidden, settings.channel_hidden)
+
+
+def need(settings: Any) -> Need:
+    """Return what a run of resolved settings needs."""
+    return need_of_arms(settings, ARMS)
+
+
+def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
+    """Return what a run needs with so many arms a seed. by_use: moments of each use of a table are kept beside."""
+    task, seeds = settings.tasks[0], settings.number_of_seeds * len(settings.tasks)
+    members = arms * seeds
+    state = members * (STATE * parameters(settings) + by_use * MOMENTS * FLOAT * tables(settings))
+    gradients = members * FLOAT * parameters(settings)
+    # All members of a device are trained as one computation. The fast engine holds multisets, which are few.
+    places = seeds * (settings.batch_size or train_size(task.bits)) * task.length if settings.engine == "plain" else 0
+    activations = arms * places * settings.layers * settings.width * FLOAT
+    return Need(state, members * record_bytes(settings), 0, gradients + activations)
+
+
+def record_bytes(settings: Any) -> int:
+    """Return the bytes of all records of one member."""
+    often = records_of(settings.steps, settings.record_every) * bytes_of_record(settings)
+    task = settings.tasks[0]
+    if count_contexts(task, settings.ordered) > MAX_CONTEXTS:
+        return often
+    return often + records_of(settings.steps, settings.exact_every) * bytes_of_exact_record(settings)
+
+
+def bytes_of_record(settings: Any) -> int:
+    """Return the bytes of one record: distances of all pairs in both tables, losses and accuracies, what each use asks."""
+    task = settings.tasks[0]
+    pairs = task.vocabulary * (task.vocabulary - 1) // 2
+    visits = 2 + bool((2**task.bits - 1) // 10)  # the batch, strings visited anew, and those held out, if there are any
+    uses = 4 * (1 + task.vocabulary)
+    return FLOAT * (2 * pairs + 2 * visits + uses) + 1  # and whether all of it is finite
+
+
+def bytes_of_exact_record(settings: Any) -> int:
+    """Return the bytes of one record of exact risk: two numbers a split, and three for each pair of spellings."""
+    pairs = sum(len(symbols) > 1 for symbols in settings.tasks[0].used.values())
+    return FLOAT * (2 * len(SPLITS) + 3 * pairs)
