@@ -27,7 +27,7 @@ class Settings(UntieSettings, ScheduleSettings, EncoderSettings, TextSettings, R
         tokenizer: vocab.txt of a BERT WordPiece, a tokenizer.json, or a name on the hub (default: WordPiece trained on the
             corpus)
         max_length: tokens to which a sentence is cut, [CLS] and [SEP] included; also the length of a packed row
-        min_length: sentences of fewer tokens are left out; of rows, 2 leaves out none
+        min_length: sentences of fewer tokens are left out; where rows are sentences, 2 leaves out none
         rows_are_sentences: take every row of a data set, or line of a file, as one sentence, as published, instead of splitting
             the text into sentences
         twins: sets of twins, probability of the twin -> words; at .5 the distributional hypothesis holds, at any other it fails
