@@ -34,7 +34,7 @@ def test_an_end_token_is_predicted_from_the_last_state(x64):
     tokens, weight = rng.integers(0, 6, (2, 4)), np.array([1.0, 1.0])
     following = np.concatenate([tokens[:, 1:], [[5], [5]]], axis=1)
     nats = [-jax.nn.log_softmax(table @ states[row, place])[following[row, place]] for row in (0, 1) for place in range(4)]
-    loss = causal_loss(*map(jnp.asarray, (states, table, tokens, weight)), end=5)
+    loss = causal_loss(jnp.asarray(states), Head(jnp.asarray(table)), jnp.asarray(tokens), jnp.asarray(weight), end=5)
     np.testing.assert_allclose(loss, np.mean(nats), rtol=1e-13)
 
 

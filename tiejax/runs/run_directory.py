@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
+import errno
 import importlib.metadata
 import json
 import os
@@ -27,6 +28,8 @@ from tiejax.settings.command_line import BadInput
 from tiejax.settings.study import Study
 
 CONFIG, RESULTS, ENVIRONMENT, CHECKPOINTS = "config.yaml", "results.json", "environment.json", "checkpoints"
+# What the system says of a path that cannot be made whatever the room and the permissions.
+NO_SUCH_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
 # In the order in which an overwritten run is removed: killed on the way, what is left is still known as an unfinished run.
 CONTENTS = (
     RESULTS,
@@ -158,12 +161,16 @@ class RunDirectory:
         """
         path, asked = Path(settings.out), manifest.settings_of(settings, study.may_change)
         cls.check(path, resume, overwrite)
-        path.mkdir(parents=True, exist_ok=True)
         try:
+            path.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(path / ".lock")
             lock.acquire(timeout=0)
         except filelock.Timeout:
             raise _held(path) from None
+        except OSError as error:
+            if error.errno not in NO_SUCH_PLACE:
+                raise
+            raise BadInput(f"--out {path}: cannot be written: {error.strerror}") from None
         state = cls.check(path, resume, overwrite)
         if resume:
             return cls(path, lock, _as_started(path, asked))

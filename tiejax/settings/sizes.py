@@ -37,6 +37,7 @@ MOST = {
     "token_hidden": MOST_HIDDEN,
     "channel_hidden": MOST_HIDDEN,
     "vocab_size": 2**22,  # four times the largest published one
+    "padding": 2**22,
     "batch_size": MOST_PLACES,
     "batch_rows": MOST_PLACES,
     "fine_tuning_batch": MOST_PLACES,

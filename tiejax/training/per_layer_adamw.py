@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from tiejax import tying
@@ -68,7 +67,8 @@ class PerLayerAdamW:
     def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
         """Return the parameters with a place for every layer, so that the gradients of the uses of a place stay apart."""
         stack = jax.tree.map(lambda leaf: leaf[wiring.reads], stack_of(params, self.stack))
-        return with_stack(params, self.stack, stack), wiring._replace(reads=np.arange(self.layers, dtype=np.int32))
+        every: Any = jnp.arange(self.layers, dtype=jnp.int32)
+        return with_stack(params, self.stack, stack), wiring._replace(reads=every)
 
     def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
         """Return the state after one step; grads: of every layer's use, zero where it does not train."""

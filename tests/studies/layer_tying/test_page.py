@@ -46,7 +46,8 @@ def page_of(findings, pictures, **changed):
     }
     settings = {
         "layers": LAYERS, "width": 128, "heads": 2, "context": 64, "batch_size": 8, "learning_rate": 1e-3, "weight_decay": 0.01,
-        "dropout": 0.2, "k": 1, "gradient": "all", "start": "tied", "reward": "negative-loss", "moments": "copy",
+        "dropout": 0.2, "k": 1, "gradient": "all", "start": "tied", "reward": "negative-loss", "details": "own",
+        "moments": "copy",
         "epsilon_floor": 0.05, "architecture": "gpt2", "objective": "causal", "storage": "compact", "corpus": ["wikitext-2"],
         "tokenizer": None, "ties": "resolved",
     }  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Literal
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import AdamSettings, EncoderSettings, RunSettings, TextSettings, with_defaults
-from tiejax.settings.sizes import check_places, check_steps
+from tiejax.settings.sizes import check_most, check_places, check_steps
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.tying.errors import TieError
 from tiejax.tying.layer_maps import MAPS, check_maps
@@ -133,6 +133,7 @@ class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
             raise BadInput(f"--context: must lie between 2, a begin token and another, and 65536, got {self.context}")
         if self.padding is not None and self.padding < 0:
             raise BadInput(f"--padding: must be the number of a token, at least 0, got {self.padding}")
+        check_most("padding", self.padding or 0)
         check_places("batch_size", self.batch_size, self.context)
         if self.distinct is not None and self.distinct > self.layers:
             raise BadInput(f"--distinct: {self.distinct} is more than --layers {self.layers}")
