@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from tiejax.outside.visible import shown
 from tiejax.runs import resume
 from tiejax.settings.command_line import BadInput
 from tiejax.settings.study import Study
@@ -45,9 +46,10 @@ def refused(work: Callable[[], object]) -> str | None:
         with contextlib.redirect_stdout(io.StringIO()):
             work()
     except BadInput as error:
-        line = str(error)
+        line = shown(str(error))
         assert line
         assert len(line) < 5_000, f"{len(line)} letters"
+        assert line.isprintable(), line
         return line
     except SystemExit as ended:  # of --help and the like
         if ended.code:

@@ -1,7 +1,9 @@
 """Any number of devices, and several real processes: the same batches, the same results."""
 
+import functools
 import json
 import os
+import shutil
 import signal
 import socket
 
@@ -141,7 +143,7 @@ def test_a_process_that_dies_stops_the_other_and_the_run_resumes_on_other_device
     out = tmp_path / "run"
     processes = cluster(2, out, *LONGER)
     folder = out / "checkpoints"
-    assert wait_until(lambda: folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir()), processes[0])
+    assert wait_until(functools.partial(any_step, folder), processes[0])
     os.kill(processes[dies].pid, signal.SIGKILL)
     other = end(processes[1 - dies], timeout=60)
     assert end(processes[dies]).status == -signal.SIGKILL
@@ -161,3 +163,44 @@ def test_processes_with_different_numbers_of_devices_are_refused(tmp_path):
     assert (first.status, second.status) == (2, 2)
     assert "[1, 2] devices" in first.err
     assert not (tmp_path / "run").exists()
+
+
+def any_step(checkpoints):
+    return checkpoints.is_dir() and any(entry.name.isdigit() for entry in checkpoints.iterdir())
+
+
+def last_line(ended):
+    """What is said on standard error, beside what gloo says."""
+    return [line for line in ended.err.splitlines() if not line.startswith("[Gloo]")][-1]
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Two runs of two widths, stopped when they have a checkpoint."""
+    folder = tmp_path_factory.mktemp("stopped")
+    for width in (4, 8):
+        out = folder / str(width)
+        process = start(*LONGER, "--width", width, "--out", out, env=on_devices(2))
+        assert wait_until(functools.partial(any_step, out / "checkpoints"), process)
+        process.send_signal(signal.SIGINT)
+        assert "stopped at step" in end(process).out
+    return folder
+
+
+def test_two_processes_go_on_from_what_the_first_reads(tmp_path, stopped, longer):
+    out = shutil.copytree(stopped / "4", tmp_path / "run")
+    first, second = (end(process) for process in cluster(2, out, *LONGER, "--width", 4, "--resume"))
+    assert (first.status, second.status) == (0, 0), first.err + second.err
+    assert "resuming at step" in first.out
+    assert_close(load(out / "metrics.npz"), longer, tolerance=1e-3)
+
+
+def test_a_checkpoint_of_another_run_is_refused_by_every_process(tmp_path, stopped):
+    out = shutil.copytree(stopped / "4", tmp_path / "run")
+    shutil.rmtree(out / "checkpoints")
+    shutil.copytree(stopped / "8" / "checkpoints", out / "checkpoints")
+    both = [end(process) for process in cluster(2, out, *LONGER, "--width", 4, "--resume")]
+    assert [ended.status for ended in both] == [2, 2]
+    for ended in both:
+        assert "error: --resume: checkpoint" in last_line(ended)
+        assert "Traceback" not in ended.err

@@ -115,7 +115,7 @@ def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentPa
     for name, text in command.switches.items():
         parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
     for name, text in command.positional.items():
-        parser.add_argument(name, nargs="?", help=text)
+        parser.add_argument(name, nargs="?", type=str, help=text)
     parser.add_class_arguments(config_class, skip=set(command.positional))
     # jsonargparse reads the docstrings of the class and of its first base alone.
     docs = field_docs(config_class)

@@ -23,7 +23,7 @@ from tiejax.text.tokenizer import Vocabulary
 # Of every ten sentences, where each split ends.
 ENDS = (7, 8, 10)
 # To be raised whenever the same text would give other sentences than before.
-FORMAT = 2
+FORMAT = 3
 TOKENISED_AT_ONCE = 4096
 
 ROWS = "rows_are_sentences"  # in the manifest
