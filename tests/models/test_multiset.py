@@ -78,6 +78,7 @@ def test_loss_and_gradients_are_the_plain_models(case):
         assert_equal_with_gradients(model, random_weights(model, batch, rng), batch, 1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(cases())
 def test_loss_and_gradients_are_the_plain_models_in_float32(case):

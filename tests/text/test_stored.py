@@ -55,7 +55,7 @@ def test_what_was_prepared_in_sentences_keeps_its_name(text, tmp_path):
     """The key of a set, written out: a setting that came later is part of it only where it is asked for."""
     found = sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
     key = {
-        "format": 2,
+        "format": 3,
         "nupunkt": importlib.metadata.version("nupunkt"),
         "text_sha256": corpus.fingerprint(corpus.sources([str(text)])),
         "max_length": 12,

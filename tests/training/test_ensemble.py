@@ -79,7 +79,7 @@ def test_seed_7_alone_is_seed_7_among_32():
     assert np.ptp(losses[1]) > 0.1
 
 
-@pytest.mark.parametrize("model", ["transformer", "lstm", "mixer"])
+@pytest.mark.parametrize("model", ["transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "mixer"))])
 def test_the_ensemble_is_a_loop_over_single_members(x64, model):
     """Two seeds, tied and untied, against a Python loop that stores the tied table once and knows no vmap."""
     settings = config(seeds=[3, 5], steps=12, record_every=4, exact_every=12, half_period=5, model=model)

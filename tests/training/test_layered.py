@@ -78,6 +78,7 @@ def trained(layered, storage, choices, steps_between=2, gradient="all", rule="re
     return LayeredState(with_stack(on_host.params, STACK, stack), of_stack, on_host.of_rest), losses, stack_sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gradient", "rule"), [("all", "resolved"), ("owner", "resolved"), ("owner", "published")])
 def test_compact_storage_is_full_storage_over_50_steps_of_random_ties(compact, full, published, gradient, rule):
     compact, full = published if rule == "published" else (compact, full)

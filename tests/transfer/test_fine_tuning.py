@@ -137,6 +137,7 @@ def test_a_member_is_what_it_is_alone(data):
     assert np.abs(kernel[1, 0] - kernel[2, 0]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_members_train_as_a_plain_loop(x64, data):
     """Warm-up over 2 of 8 steps, then linear to 0; clipped at 1; no decay of biases and LayerNorms; no dropout."""
     model = bert.build(SHAPE, VOCABULARY, LENGTH)

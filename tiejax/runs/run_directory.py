@@ -2,25 +2,19 @@
 
 import contextlib
 import dataclasses
-import datetime
 import errno
-import importlib.metadata
 import json
 import os
-import platform
 import shutil
-import signal
-import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import filelock
 import numpy as np
 import yaml
 
-from tiejax.runs import manifest
+from tiejax.runs import facts, manifest
 from tiejax.runs.arrays import npz
 from tiejax.runs.manifest import KIND, Manifest, NoManifest
 from tiejax.runs.writing import replace
@@ -47,7 +41,6 @@ CONTENTS = (
     CONFIG,
     KIND,
 )
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "matplotlib")
 
 
 def _held(path: Path) -> BadInput:
@@ -202,22 +195,8 @@ class RunDirectory:
         return self.path / "figures"
 
     def write_environment(self, devices: Mapping[str, Any], command: str) -> dict[str, Any]:
-        """Write and return versions, machine, devices, git commit, command, date; those of a resumption under `resumed`."""
-        path = self.path / ENVIRONMENT
-        now = {
-            "command": command,
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "cpus": os.cpu_count(),
-            "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-            **devices,
-            "git_commit": _git_commit(),
-        }
-        facts = _environment(path)
-        facts = {**facts, "resumed": [*facts.get("resumed", []), now]} if facts else now
-        replace(path, json.dumps(facts, indent=2).encode())
-        return facts
+        """Write and return environment.json, as of `facts.write`."""
+        return facts.write(self.path / ENVIRONMENT, devices, command)
 
     def holds(self, name: str) -> bool:
         """Say whether a file is there that the run has listed."""
@@ -319,17 +298,6 @@ def _is(path: Path, digest: str) -> bool:
     return path.is_file() and manifest.digest_of(path) == digest
 
 
-def _environment(path: Path) -> dict[str, Any] | None:
-    """Return what environment.json says, None if it is not there; raises BadInput if it is damaged."""
-    if not path.exists():
-        return None
-    with contextlib.suppress(ValueError, RecursionError):
-        facts = json.loads(path.read_bytes())
-        if isinstance(facts, dict) and isinstance(facts.get("resumed", []), list):
-            return facts
-    raise BadInput(f"--resume: {path} is damaged; remove it, and it is written anew")
-
-
 def plain(value: Any) -> Any:
     """Return `value` as JSON can hold it: numpy numbers as Python's, what is not finite as None."""
     if isinstance(value, Mapping):
@@ -341,29 +309,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value
-
-
-def _git_commit() -> str | None:
-    """The commit of the code that runs, with `+` if its tree has changes; None outside a checkout."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def stop_flag() -> Callable[[], bool]:
-    """Return a function that says whether Ctrl-C or SIGTERM has come; a second one ends the process at once."""
-    seen: list[int] = []
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
-    return lambda: bool(seen)

@@ -8,7 +8,7 @@ import jax
 from tiejax.runs.checkpoints import open_checkpoints
 from tiejax.runs.console import Console
 from tiejax.runs.launch import Launched
-from tiejax.runs.run_directory import stop_flag
+from tiejax.runs.stop import stop_flag
 from tiejax.settings.command_line import BadInput
 from tiejax.training import cluster
 from tiejax.training.checkpoint import CheckpointMismatch, Checkpoints

@@ -78,6 +78,7 @@ EDGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edge", EDGES)
 def test_the_edges_of_what_can_be_asked(tmp_path, edge):
     argv = EDGES[edge].split()

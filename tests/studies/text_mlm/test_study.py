@@ -129,6 +129,7 @@ def test_a_run_is_not_resumed_on_another_text(run, data, tmp_path, monkeypatch, 
     assert_refused(ended._replace(out=""), "--resume", "another text", script=TEXT_SCRIPT)
 
 
+@pytest.mark.slow
 def test_every_option_of_the_encoder_trains(data, launched, no_pictures, tmp_path):
     """Learned positions, pre-LN, dropout, bfloat16, recomputed layers, constant rate, Adam, padded rows."""
     out = tmp_path / "run"
@@ -197,6 +198,7 @@ def test_the_whole_validation_split_is_asked(monkeypatch, request):
     assert measured["bucket_count"].sum() == ordinary.sum() > 0
 
 
+@pytest.mark.slow
 def test_members_untie_on_text(data, launched, no_pictures, tmp_path):
     """Tied up to step 20 of 40: one table before, two after, and the curve over the untie step in results and page."""
     out = tmp_path / "run"
