@@ -13,7 +13,7 @@ import yaml
 from directories import here, make_run, read, refused
 from processes import assert_refused, command_here, end, start, start_python, tree, wait_until
 
-from tiejax.runs import resume, run_directory
+from tiejax.runs import manifest, resume, run_directory
 from tiejax.runs.manifest import Manifest
 from tiejax.runs.run_directory import RunDirectory, plain
 from tiejax.settings.command_line import BadInput
@@ -301,9 +301,10 @@ def test_free_settings_may_be_edited(here):
 def test_a_run_on_another_text_is_not_resumed(here):
     make_run(here / "run", steps=50)
     run = claimed(steps=50)
-    identity = run.manifest.identity
+    identity = run.manifest.identity_in("checkpoints")
     run.bind("a" * 64)
-    assert run.manifest.identity != identity
+    assert run.manifest.identity_in("checkpoints") != identity
+    assert run.manifest.identity_in("checkpoints/a") != run.manifest.identity_in("checkpoints/b")
     run.release()
     run = claimed(steps=50)
     run.bind("a" * 64)
@@ -355,3 +356,12 @@ def test_kept_files_are_checked(here):
         run.keep("data.json", b"{}")
     (run.path / "data.json").unlink()
     assert run.keep("data.json", b"{ }") == b"{ }"
+
+
+def test_the_order_of_a_mapping_is_part_of_what_a_run_is(tmp_path):
+    """It decides, for one, which twin has which row of a table."""
+    one, other = Manifest("text_mlm", {"twins": {".5": 1, ".9": 2}}), Manifest("text_mlm", {"twins": {".9": 2, ".5": 1}})
+    assert one.identity_in("checkpoints") != other.identity_in("checkpoints")
+    assert len(manifest.differences(one.settings, other.settings)) == 1
+    one.write(tmp_path)
+    assert list(manifest.read(tmp_path).settings["twins"]) == [".5", ".9"]

@@ -317,3 +317,20 @@ print(checkpoints.restore({"w": jnp.zeros(4)})[0])
 """
     ended = end(start_python("-c", code, tmp_path / "checkpoints"))
     assert ended.out == f"{tmp_path / 'checkpoints' / '2'} File too large\n1\n", ended
+
+
+def test_errors_that_are_no_damage_leave_checkpoints_alone(pair, tmp_path, monkeypatch):
+    """Too many open files, for one: the next attempt may find all as it was."""
+    folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
+    before = tree(folder)
+    checkpoints, said = opened(folder)
+
+    def too_many(*args):
+        raise ValueError("Error opening file [os_error_code='24']")
+
+    monkeypatch.setattr(Checkpoints, "_read", too_many)
+    with pytest.raises(OSError, match="Too many open files") as error:
+        checkpoints.restore(state(0))
+    assert error.value.filename == str(folder / "20")
+    checkpoints.close()
+    assert (tree(folder), said) == (before, [])

@@ -13,7 +13,7 @@ from tiejax.tying.tie import Tie
 def open_checkpoints(run: RunDirectory, folder: Path, ties: Sequence[Tie], say: Callable[[str], None]) -> Checkpoints:
     """Return the checkpoints of a run in a folder of it, as a command wants them; ties, say: as of `Checkpoints`."""
     quiet_libraries()
-    return Checkpoints(folder, ties, say, run.manifest.identity)
+    return Checkpoints(folder, ties, say, run.manifest.identity_in(folder.relative_to(run.path).as_posix()))
 
 
 def quiet_libraries() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -34,7 +35,7 @@ def write(path: Path, devices: Mapping[str, Any], command: str) -> dict[str, Any
     }
     facts = _before(path)
     facts = {**facts, "resumed": [*facts.get("resumed", []), now]} if facts else now
-    replace(path, json.dumps(facts, indent=2).encode())
+    replace(path, json.dumps({**facts, "digest": _digest(facts)}, indent=2).encode())
     return facts
 
 
@@ -42,11 +43,15 @@ def _before(path: Path) -> dict[str, Any] | None:
     """Return what environment.json says, None if it is not there; raises BadInput if it is damaged."""
     if not path.exists():
         return None
-    with contextlib.suppress(ValueError, RecursionError):
-        facts = json.loads(path.read_bytes())
-        if isinstance(facts, dict) and isinstance(facts.get("resumed", []), list):
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
+        facts: dict[str, Any] = dict(json.loads(path.read_bytes()))
+        if facts.pop("digest", None) == _digest(facts):
             return facts
     raise BadInput(f"--resume: {path} is damaged; remove it, and it is written anew")
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _git_commit() -> str | None:

@@ -31,7 +31,7 @@ def finish(
         console.warn(f"left out of the statistics: seeds {', '.join(map(str, results['excluded_seeds']))}")
     with naming(run.figures):
         pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
-    run.add([run.figures])
+    run.add([picture.with_suffix(suffix) for _, picture in pictures for suffix in (".png", ".pdf")])
     yaml = (run.path / CONFIG).read_text()
     report = run.write_report(page(RunOnPage(results, dataclasses.asdict(settings), yaml, facts, pictures)))
     run.write_results(results)

@@ -1,6 +1,7 @@
 """How a run begins, alone or as one of several processes: settings checked, text prepared, run directory held."""
 
 import importlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -10,7 +11,7 @@ from tiejax.runs.console import Console
 from tiejax.runs.resume import Request
 from tiejax.runs.run_directory import RunDirectory
 from tiejax.settings import command_line
-from tiejax.settings.command_line import refused
+from tiejax.settings.command_line import BadInput, refused
 from tiejax.settings.sizes import check_memory
 from tiejax.settings.study import Study
 
@@ -58,9 +59,14 @@ def main(study: Study, argv: Sequence[str]) -> int:
         return 0
     try:
         ended: int = importlib.import_module(study.module).run(launched, console)
-    except OSError as error:
+    except (BadInput, OSError) as error:
         goes_on = "resume" in launched.switches and launched.run is not None
-        raise refused(error, "go on with the same command and --resume" if goes_on else "run it again") from None
+        then = "go on with the same command and --resume" if goes_on else "run it again"
+        told = refused(error, then) if isinstance(error, OSError) else error
+        if several:
+            # An orderly exit would wait for the others, who wait for this one.
+            os._exit(command_line.tell(told))
+        raise told from None
     return ended
 
 

@@ -39,10 +39,9 @@ class Manifest:
     text: str | None = None
     files: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    @property
-    def identity(self) -> str:
-        """The SHA-256 (hex) of what the run is."""
-        return _digest({"study": self.study, "settings": self.settings, "text": self.text})
+    def identity_in(self, folder: str) -> str:
+        """Return the SHA-256 (hex) of what the run is and of a folder below it, whose checkpoints carry it."""
+        return _digest({"study": self.study, "settings": self.settings, "text": self.text, "folder": folder})
 
     def write(self, folder: Path) -> None:
         """Write run.json as one act."""
@@ -77,8 +76,19 @@ def settings_of(settings: Any, free: Sequence[str]) -> dict[str, Any]:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Write the settings in which two runs differ, as `field: before -> now`."""
-    names = dict.fromkeys([*before, *now])
-    return [f"{name}: {before.get(name)} -> {now.get(name)}" for name in names if before.get(name) != now.get(name)]
+    pairs = {name: (before.get(name), now.get(name)) for name in dict.fromkeys([*before, *now])}
+    # As text, since the order of a mapping decides which of its names has which place in arrays.
+    return [f"{name}: {one} -> {other}" for name, (one, other) in pairs.items() if json.dumps(one) != json.dumps(other)]
+
+
+def damaged(folder: Path, made: Manifest) -> list[str]:
+    """Return the files, of those that a run lists, that are missing or not what was written."""
+    return [name for name, digest in made.files.items() if not is_as_written(folder / name, digest)]
+
+
+def is_as_written(path: Path, digest: str) -> bool:
+    """Say whether a file is there, with this digest."""
+    return path.is_file() and digest_of(path) == digest
 
 
 def digest_of(path: Path) -> str:
@@ -88,4 +98,4 @@ def digest_of(path: Path) -> str:
 
 
 def _digest(content: object) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -74,14 +74,14 @@ def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
     return before.resolved()
 
 
-def own_tokenizer(settings: Any, resume: bool) -> str | None:
-    """Return the tokenizer that a run on text names, or else, if it is resumed, the one that was trained for it.
+def trained_tokenizer(settings: Any, resume: bool) -> str | None:
+    """Return the file of the vocabulary that was trained for a run on text that is resumed, None if there is none.
 
     Raises BadInput if that is damaged.
     """
     trained = Path(settings.out, TOKENIZER)
     if settings.tokenizer is not None or not resume or not trained.exists():
-        return settings.tokenizer
+        return None
     written = RunDirectory.opened(trained.parent).files.get(TOKENIZER)
     if written is not None and digest_of(trained) != written:
         raise BadInput(f"--resume: {trained} is damaged; put its own back, or --overwrite the run")

@@ -16,7 +16,7 @@ import yaml
 
 from tiejax.runs import facts, manifest
 from tiejax.runs.arrays import npz
-from tiejax.runs.manifest import KIND, Manifest, NoManifest
+from tiejax.runs.manifest import KIND, Manifest, NoManifest, is_as_written
 from tiejax.runs.writing import replace
 from tiejax.settings.command_line import BadInput
 from tiejax.settings.study import Study
@@ -129,8 +129,7 @@ class RunDirectory:
     @classmethod
     def damage(cls, path: Path) -> list[str]:
         """Return the files, of those that the run in `path` lists, that are missing or not what was written."""
-        files = manifest.read(path).files
-        return [name for name, digest in files.items() if not _is(path / name, digest)]
+        return manifest.damaged(path, manifest.read(path))
 
     @classmethod
     def probe(cls, path: Path) -> None:
@@ -204,7 +203,7 @@ class RunDirectory:
 
     def intact(self, name: str) -> bool:
         """Say whether a file is there that the run has listed, as it was written."""
-        return name in self.manifest.files and _is(self.path / name, self.manifest.files[name])
+        return name in self.manifest.files and is_as_written(self.path / name, self.manifest.files[name])
 
     def whole(self, folder: str) -> bool:
         """Say whether all files of a folder are there that the run has listed, as they were written."""
@@ -291,11 +290,6 @@ def _empty(path: Path) -> None:
             shutil.rmtree(target)
         else:
             target.unlink(missing_ok=True)
-
-
-def _is(path: Path, digest: str) -> bool:
-    """Say whether a file is there, with this digest."""
-    return path.is_file() and manifest.digest_of(path) == digest
 
 
 def plain(value: Any) -> Any:

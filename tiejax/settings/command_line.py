@@ -278,6 +278,12 @@ def refused(error: OSError, then: str) -> Refused:
     return Refused(f"{where}{error.strerror or error}; {advice}, then {then}")
 
 
+def tell(error: BadInput | Refused) -> int:
+    """Print what a command cannot do in one line; return its exit status."""
+    print(f"{shown(Path(sys.argv[0]).name)}: error: {shown(str(error))}", file=sys.stderr, flush=True)
+    return 2 if isinstance(error, BadInput) else 4
+
+
 def run_main(main: Callable[[list[str]], int]) -> NoReturn:
     """Run a script's `main(argv)` as a command: bad input is one line on standard error and exit status 2.
 
@@ -286,9 +292,7 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
     try:
         status = main(sys.argv[1:])
     except (BadInput, Refused, OSError) as error:
-        told = refused(error, "run it again") if isinstance(error, OSError) else error
-        print(f"{shown(Path(sys.argv[0]).name)}: error: {shown(str(told))}", file=sys.stderr)
-        status = 2 if isinstance(error, BadInput) else 4
+        status = tell(refused(error, "run it again") if isinstance(error, OSError) else error)
     except KeyboardInterrupt:  # before or after training, where nothing is there to be saved
         print(f"{shown(Path(sys.argv[0]).name)}: interrupted", file=sys.stderr)
         status = 130

@@ -62,6 +62,7 @@ def prepare(
     tfds_dir: str | None = None,
     rows_are_sentences: bool = False,
     kind: Kind = "WordPiece",
+    trained: str | None = None,
     say: Callable[[str], None] = nothing,
     progress: Progress = nothing,
 ) -> Prepared:
@@ -74,8 +75,8 @@ def prepare(
     this `kind` and of `vocab_size` tokens, trained once for each text. max_length, min_length: tokens of a sentence with [CLS]
     and [SEP]; longer ones are cut, shorter ones dropped, and always those of no other token. rows_are_sentences: every example
     of a data set, or line of a file, is one sentence, not to be split again; with a min_length of 2 none is dropped. say: is
-    told in one line what the user should know. progress: is told (phase, done, total) now and then. Raises CorpusError;
-    OSError where the disk is full.
+    told in one line what the user should know. trained: the file of a vocabulary that was trained on this text before.
+    progress: is told (phase, done, total) now and then. Raises CorpusError; OSError where the disk is full.
     """
     if max_length < 3:
         raise CorpusError(f"max_length {max_length}: must be 3 at least, for [CLS], a token and [SEP]")
@@ -96,15 +97,15 @@ def prepare(
                 "max_length": max_length,
                 "min_length": min_length,
             },
-            vocabulary=f"{text[:16]}-{vocab_size}{NAMES[kind]}",
+            vocabulary=f"{text[:16]}-{vocab_size}{NAMES[kind]}-{tokenization.FORMAT}",
             train=functools.partial(_trained, sources, kind, vocab_size, progress),
             check=tokenization.vocabulary,
             tokenise=functools.partial(_tokenised, sources, text, limits, progress),
         )
 
-    prepared = stored.prepare("sentences", folder, tokenizer, recipe, say, progress)
-    trained = f"{kind}, at most {vocab_size} tokens, trained on this text"
-    asked = {"corpus": list(corpus), "tokenizer": tokenizer or trained}
+    prepared = stored.prepare("sentences", folder, tokenizer or trained, recipe, say, progress)
+    by_training = f"{kind}, at most {vocab_size} tokens, trained on this text"
+    asked = {"corpus": list(corpus), "tokenizer": tokenizer or by_training}
     return Prepared(
         prepared.folder,
         prepared.fingerprint,

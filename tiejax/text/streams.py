@@ -57,6 +57,7 @@ def prepare(
     folder: Path,
     text_feature: str | None = None,
     tfds_dir: str | None = None,
+    trained: str | None = None,
     say: Callable[[str], None] = nothing,
     progress: Progress = nothing,
 ) -> Streams:
@@ -65,7 +66,8 @@ def prepare(
     corpus, validation, test, text_feature, tfds_dir: as in `corpus.documents`. Without validation and test, a single folder
     that holds one file each called train, valid (or validation, dev) and test is those three; the characters of any other
     corpus are cut 80/10/10, in order, between two words. tokenizer: as in `tokenizer.load`; None for a byte-level BPE of
-    `vocab_size` tokens, trained once on each training stream, and on nothing else. say: is told in one line what the user
+    `vocab_size` tokens, trained once on each training stream, and on nothing else. trained: the file of one that was trained on
+    this text before. say: is told in one line what the user
     should know. progress: is told (phase, done, total) now and then. Raises CorpusError; OSError where the disk is full.
     """
     names = splits.named(corpus, validation, test)
@@ -77,15 +79,15 @@ def prepare(
         of_training = stored.digest({"text_sha256": hashes[0], "ends": ends})
         return stored.Recipe(
             settings={"format": FORMAT, "text_sha256": hashes, "ends": ends},
-            vocabulary=f"bytes-{of_training[:16]}-{vocab_size}",
+            vocabulary=f"bytes-{of_training[:16]}-{vocab_size}-{tokenization.FORMAT}",
             train=lambda: tokenization.train_byte_level(texts.of_training, vocab_size),
             check=tokenization.end_of_text,
             tokenise=functools.partial(_tokenised, texts, hashes),
         )
 
-    prepared = stored.prepare("streams", folder, tokenizer, recipe, say, progress)
-    trained = f"byte-level BPE, at most {vocab_size} tokens, trained on the training stream"
-    asked = {**dict(zip(FIELDS, names, strict=True)), "tokenizer": tokenizer or trained}
+    prepared = stored.prepare("streams", folder, tokenizer or trained, recipe, say, progress)
+    by_training = f"byte-level BPE, at most {vocab_size} tokens, trained on the training stream"
+    asked = {**dict(zip(FIELDS, names, strict=True)), "tokenizer": tokenizer or by_training}
     return Streams(
         prepared.folder,
         prepared.fingerprint,

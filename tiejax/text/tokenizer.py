@@ -21,6 +21,8 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_OF_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 # How byte-level BPE and SentencePiece write the space before a word.
 SPACES = ("\u0120", "\u2581")
+# To be raised whenever training on the same text would give another vocabulary than before.
+FORMAT = 2
 WITHIN = "##"  # before a token of WordPiece that does not begin a word
 # What stands between two texts of one stream, by the name it has in GPT-2, T5 and LLaMA, BERT, and word-level models.
 END_OF_TEXT = ("<|endoftext|>", "</s>", "[SEP]", "<eos>", "<|end_of_text|>")

@@ -5,6 +5,7 @@ step therefore carries the SHA-256 digest of each array, of its own record of th
 """
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -123,8 +124,11 @@ class Checkpoints:
                 raise
             except Exception as error:  # broken files raise whatever the library's layers raise
                 passed.add(step)
-                if not (self.directory / str(step)).exists():
+                if not (self.directory / str(step)).exists() or (self.read_only and max(self._steps(), default=0) > step):
                     continue  # the run goes on, and has newer ones
+                number, refusal = _refusal(error)
+                if number not in (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
+                    raise OSError(number, refusal, str(self.directory / str(step))) from error
                 reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
                 then = "taking the one before it" if steps[:-1] else "there is none before it"
                 self.say(f"checkpoint {self.directory / str(step)} is damaged ({reason}); {then}")

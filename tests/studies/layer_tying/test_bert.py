@@ -10,6 +10,7 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tiejax import tying
@@ -148,7 +149,7 @@ def test_the_published_start_trains_as_the_librarys():
     theirs = theirs_with(tying.view(stored, TABLES), torch, transformers)
     rate, decay, clip = 1e-3, 0.01, 1.0
     optimizer = torch.optim.AdamW(theirs.parameters(), lr=rate, weight_decay=decay)
-    ours = LayeredAdamW(rate, decay, clip, STACK)
+    ours = LayeredAdamW(rate, decay, optax.clip_by_global_norm(clip), STACK)
     loss = make_loss(settings, model, VOCABULARY, 0)
 
     @jax.jit

@@ -33,9 +33,8 @@ def diagnose(
     or a name on the hub; input_table, output_table: tensors, where their usual names do not find them; neighbours: how many
     are compared, of `sample` tokens drawn from `seed`. A checkpoint is read by rows, and may be larger than the memory.
 
-    Nothing is printed. Of a run that is read, checkpoints that are damaged are moved to `damaged/`, and prepared text is made
-    anew where it is gone; nothing else is written. Raises a ValueError of one
-    line, CheckpointError, CorpusError or DiagnosisError, that names the argument or the file to blame.
+    Nothing is printed, and nothing is changed in a run that is read; prepared text is made anew where it is gone. Raises a
+    ValueError of one line, CheckpointError, CorpusError or DiagnosisError, that names the argument or the file to blame.
     """
     try:
         settings = Settings(

@@ -11,8 +11,8 @@ import numpy as np
 
 from tiejax import training
 from tiejax.runs.console import Console
-from tiejax.runs.manifest import KIND
-from tiejax.runs.run_directory import CHECKPOINTS, CONFIG, RunDirectory
+from tiejax.runs.manifest import KIND, Manifest, damaged
+from tiejax.runs.run_directory import CHECKPOINTS, CONFIG
 from tiejax.settings.command_line import BadInput
 from tiejax.statistics.arms import ARMS
 from tiejax.studies.diagnosis.probes import LONGEST, Probes, exor_probes, text_probes
@@ -53,38 +53,39 @@ def open_run(settings: Settings, console: Console) -> OpenRun:
     for name in ("corpus", "input_table", "output_table", "tokenizer"):
         if getattr(settings, name) is not None:
             raise BadInput(f"--{name}: is for checkpoints of the hub; a run of ours has its own")
-    study, of_run = settings_of_run(settings.folder)
-    if damage := RunDirectory.damage(settings.folder):
+    # Read once: another process may start a run there meanwhile, whose checkpoints are then of another run.
+    made, of_run = settings_of_run(settings.folder)
+    if damage := damaged(settings.folder, made):
         console.warn(f"{settings.folder}: {', '.join(damage)}: not as the run wrote them; its checkpoint is looked at")
-    if study == "text_mlm":
-        return _on_text(of_run, settings.folder, console)
-    return _on_exor(study, of_run, settings.folder, console)
+    if made.study == "text_mlm":
+        return _on_text(made, of_run, settings.folder, console)
+    return _on_exor(made, of_run, settings.folder, console)
 
 
-def _on_exor(study: str, settings: Any, folder: Path, console: Console) -> OpenRun:
+def _on_exor(made: Manifest, settings: Any, folder: Path, console: Console) -> OpenRun:
     if settings.doses is not None:
         raise BadInput(f"{folder}: a run of many doses has many tasks; diagnose one of a single distribution")
-    if study == "untying":
+    if made.study == "untying":
         ensemble, arms = untying_ensemble.build_ensemble(settings), settings.arms.names
     else:
         ensemble, arms = exor_ensemble.build_ensemble(settings), list(ARMS)
     model, seeds = exor_ensemble.build_model(settings), settings.seed_list
-    step, params, records = _restored(ensemble, seeds, folder, console)
+    step, params, records = _restored(made, ensemble, seeds, folder, console)
 
     def encode(params: Any, tokens: Any, position: Any) -> Any:
         return model.apply({"params": params}, tokens, position, method="encode")
 
     probes = exor_probes(settings.tasks[0], settings.ordered)
-    return OpenRun(study, settings, seeds, arms, step, params, records, encode, probes)
+    return OpenRun(made.study, settings, seeds, arms, step, params, records, encode, probes)
 
 
-def _on_text(settings: Any, folder: Path, console: Console) -> OpenRun:
+def _on_text(made: Manifest, settings: Any, folder: Path, console: Console) -> OpenRun:
     text, planned = text_mlm.prepare(dataclasses.replace(settings, out=str(folder)), console, resume=True)
-    if text.facts["fingerprint"] != RunDirectory.opened(folder).text:
+    if text.facts["fingerprint"] != made.text:
         raise BadInput(f"{folder}: its corpus is another text now than the one that it was trained on")
     arms = text_ensemble.arms_of(settings, planned)
     ensemble = text_ensemble.build_ensemble(settings, text, planned)
-    step, params, records = _restored(ensemble, settings.seed_list, folder, console)
+    step, params, records = _restored(made, ensemble, settings.seed_list, folder, console)
     model = text_ensemble.build_model(settings, text)
 
     def encode(params: Any, tokens: Any, position: Any) -> Any:
@@ -97,13 +98,13 @@ def _on_text(settings: Any, folder: Path, console: Console) -> OpenRun:
     return OpenRun("text_mlm", settings, settings.seed_list[:TEXT_SEEDS], names, step, params, records, encode, probes)
 
 
-def _restored(ensemble: Ensemble, seeds: Sequence[int], folder: Path, console: Console) -> tuple[int, Any, Any]:
+def _restored(made: Manifest, ensemble: Ensemble, seeds: Sequence[int], folder: Path, console: Console) -> tuple[int, Any, Any]:
     """Return step, parameters and records of a run's last checkpoint; raises BadInput."""
     like = jax.eval_shape(lambda: ensemble.start(seeds))
     if not (folder / CHECKPOINTS).is_dir():
         raise BadInput(f"{folder}: has no checkpoint; let the run train first")
-    identity = RunDirectory.opened(folder).identity
-    checkpoints = training.Checkpoints(folder / CHECKPOINTS, ensemble.ties, console.warn, identity, read_only=True)
+    run = made.identity_in(CHECKPOINTS)
+    checkpoints = training.Checkpoints(folder / CHECKPOINTS, ensemble.ties, console.warn, run, read_only=True)
     try:
         last = checkpoints.restore(like)
     except training.CheckpointMismatch as error:

@@ -67,8 +67,8 @@ class Settings:
         return Path(self.checkpoint or "").expanduser()
 
 
-def settings_of_run(folder: Path) -> tuple[str, Any]:
-    """Return the name of the study that made a run, and the run's own settings; raises BadInput."""
+def settings_of_run(folder: Path) -> tuple[manifest.Manifest, Any]:
+    """Return what a run is and holds, and its own settings; raises BadInput."""
     made = RunDirectory.opened(folder)
     name = made.study
     if name not in DIAGNOSED:
@@ -81,16 +81,16 @@ def settings_of_run(folder: Path) -> tuple[str, Any]:
         raise BadInput(f"{folder / CONFIG}: is not the configuration of a run ({error})") from None
     if changed := manifest.differences(made.settings, manifest.settings_of(settings, study.may_change)):
         raise BadInput(f"{folder / CONFIG}: was edited since the run was started ({'; '.join(changed)})")
-    return name, settings
+    return made, settings
 
 
 def device_a_core(settings: Settings) -> bool:
     """Say whether a text run is diagnosed that wanted every core to be a device: its numbers depend on it in the last bits."""
     try:
-        name, of_run = settings_of_run(settings.folder)
+        made, of_run = settings_of_run(settings.folder)
     except BadInput:  # no run, or one that the study refuses
         return False
-    return name == text_mlm.STUDY.name and text_mlm.STUDY.device_a_core(of_run)
+    return made.study == text_mlm.STUDY.name and text_mlm.STUDY.device_a_core(of_run)
 
 
 STUDY = Study(

@@ -12,6 +12,7 @@ from tiejax.runs.checkpoints import quiet_libraries
 from tiejax.runs.console import Console
 from tiejax.runs.launch import Launched
 from tiejax.runs.run_directory import CONFIG, RunDirectory
+from tiejax.runs.writing import naming
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.diagnosis import checkpoint_figures, checkpoint_page, run_figures, run_page, verdict
 from tiejax.studies.diagnosis.checkpoint import diagnose_checkpoint
@@ -41,7 +42,8 @@ def run(launched: Launched, console: Console) -> int:
     facts = directory.write_environment({"devices": []}, launched.command)
     if diagnosis.arrays:
         directory.write_metrics(diagnosis.arrays)
-    pictures = [(plot.caption, figures.save(plot.figure, directory.figures, plot.name)) for plot in diagnosis.plots]
+    with naming(directory.figures):
+        pictures = [(plot.caption, figures.save(plot.figure, directory.figures, plot.name)) for plot in diagnosis.plots]
     yaml = (directory.path / CONFIG).read_text()
     report = directory.write_report(diagnosis.page(diagnosis.results, facts, yaml, pictures))
     directory.write_results(diagnosis.results)

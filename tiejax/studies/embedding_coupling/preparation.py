@@ -1,9 +1,11 @@
 """All that is read before a run begins: its text, its tasks, what its probes read, and the plan of its steps."""
 
+import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from tiejax.hub.weights import Loaded
 from tiejax.models.bert import discard_head
@@ -49,6 +51,10 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepa
     check_sizes(settings, text, mesh, tasks, start)
     # A run is not resumed with another text, nor with other tasks or probes.
     whole = {"text": text.facts["fingerprint"], "files": digest([list(part) if part else part for part in files])}
+    if start is not None:
+        whole["weights"] = digest(
+            [hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for leaf in jax.tree.leaves(start.params)]
+        )
     text = text._replace(facts=text.facts | {"fingerprint": digest(whole)})
     return Prepared(text, planned, tasks, probe_data(settings, text, files), start)
 

@@ -13,7 +13,7 @@ from tiejax.hub.errors import CheckpointError
 from tiejax.hub.tokens import find_tokens
 from tiejax.pretraining.step_plan import StepPlan, plan_rows
 from tiejax.runs.console import Console
-from tiejax.runs.resume import own_tokenizer
+from tiejax.runs.resume import trained_tokenizer
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.embedding_coupling.settings import Settings
 from tiejax.text import cipher, sentences
@@ -43,13 +43,13 @@ def prepare_text(settings: Settings, console: Console, resume: bool) -> Text:
     """Return the text of a configuration; raises BadInput. resume: with the vocabulary that the run was started with."""
     try:
         with console.preparing() as progress:
-            return _prepared(settings, own_tokenizer(settings, resume), console.say, progress)
+            return _prepared(settings, trained_tokenizer(settings, resume), console.say, progress)
     except CorpusError as error:
         raise BadInput(f"--{error}") from None
 
 
-def _prepared(settings: Settings, tokenizer: str | None, say: Callable[[str], None], progress: Progress) -> Text:
-    def sentences_of(corpus: Sequence[str], tokenizer: str | None) -> sentences.Prepared:
+def _prepared(settings: Settings, trained: str | None, say: Callable[[str], None], progress: Progress) -> Text:
+    def sentences_of(corpus: Sequence[str], tokenizer: str | None, trained: str | None = None) -> sentences.Prepared:
         assert settings.data_dir is not None
         return sentences.prepare(
             corpus,
@@ -61,17 +61,19 @@ def _prepared(settings: Settings, tokenizer: str | None, say: Callable[[str], No
             text_feature=settings.text_feature,
             tfds_dir=settings.tfds_dir,
             kind="unigram",
+            trained=trained,
             say=say,
             progress=progress,
         )
 
     if settings.languages is None:
-        whole = sentences_of(settings.corpus, tokenizer)
+        whole = sentences_of(settings.corpus, settings.tokenizer, trained)
         splits = [whole.split(name) for name in ("train", "validation")]
         languages, facts, fingerprint = None, whole.facts, whole.fingerprint
     else:
         # One vocabulary for all, then every language by itself, so that each is split as it would be alone.
-        whole = sentences_of([name for corpus in settings.languages.values() for name in corpus], tokenizer)
+        every = [name for corpus in settings.languages.values() for name in corpus]
+        whole = sentences_of(every, settings.tokenizer, trained)
         each = {name: sentences_of(corpus, str(whole.tokenizer_file)) for name, corpus in settings.languages.items()}
         splits = [joined([prepared.split(name) for prepared in each.values()]) for name in ("train", "validation")]
         numbers = [len(prepared.split("train").offsets) - 1 for prepared in each.values()]

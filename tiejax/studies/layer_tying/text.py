@@ -9,7 +9,7 @@ import numpy as np
 
 from tiejax import training
 from tiejax.runs.console import Console
-from tiejax.runs.resume import own_tokenizer
+from tiejax.runs.resume import trained_tokenizer
 from tiejax.settings.command_line import BadInput
 from tiejax.settings.sizes import check_memory
 from tiejax.studies.layer_tying import sizes
@@ -56,11 +56,12 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
                 settings.corpus,
                 settings.validation,
                 settings.test,
-                own_tokenizer(settings, resume),
+                settings.tokenizer,
                 settings.vocab_size,
                 Path(settings.data_dir).expanduser(),
                 text_feature=settings.text_feature,
                 tfds_dir=settings.tfds_dir,
+                trained=trained_tokenizer(settings, resume),
                 say=console.say,
                 progress=progress,
             )

@@ -9,7 +9,7 @@ import numpy as np
 
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
 from tiejax.runs.console import Console
-from tiejax.runs.resume import own_tokenizer
+from tiejax.runs.resume import trained_tokenizer
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput
 from tiejax.settings.sizes import Need, check_memory, check_steps
@@ -45,7 +45,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
         with console.preparing() as progress:
             prepared = sentences.prepare(
                 settings.corpus,
-                own_tokenizer(settings, resume),
+                settings.tokenizer,
                 settings.vocab_size,
                 settings.max_length,
                 settings.min_length,
@@ -53,6 +53,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
                 text_feature=settings.text_feature,
                 tfds_dir=settings.tfds_dir,
                 rows_are_sentences=settings.rows_are_sentences,
+                trained=trained_tokenizer(settings, resume),
                 say=console.say,
                 progress=progress,
             )
