@@ -99,6 +99,7 @@ def test_all_sides(settings, monkeypatch):
     assert len(results["ratios"]) == 4
 
 
+@pytest.mark.slow
 def test_tokens_of_ours_are_counted_for_every_model(settings):
     """By the mean of the plan, which is that of an epoch: two models read what one reads."""
     text = encoder.prepare_text(settings.of_study(1), Console(quiet=True), False)

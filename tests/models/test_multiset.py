@@ -70,6 +70,7 @@ def assert_equal_with_gradients(model, params, batch, tolerance):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * max(scale, 1e-9), err_msg=str(path))
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None, derandomize=True)
 @given(cases())
 def test_loss_and_gradients_are_the_plain_models(case):

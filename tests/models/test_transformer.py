@@ -79,6 +79,7 @@ def gradients_by_use(owner):
     return jax.jit(jax.grad(loss_of(lambda p, x: loop(p, x, range(LAYERS)), x)))(written_out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rematerialise", [False, True])
 def test_owner_arange_is_the_plain_model_over_100_steps(x64, rematerialise):
     model, params, x = stack(rematerialise)

@@ -103,6 +103,7 @@ def test_half_precision_takes_less_for_activations_and_as_much_for_parameters():
     assert half.activations < 0.75 * full.activations
 
 
+@pytest.mark.slow
 def test_the_largest_batch_fits_and_one_row_a_device_more_does_not():
     memory = 30_000_000
     rows = largest_batch(SMALL, memory)

@@ -270,6 +270,7 @@ def after_20_steps(**changes):
     return jax.tree.map(np.asarray, state.params)
 
 
+@pytest.mark.slow
 def test_dropout_acts_in_training_alone():
     """Recorded validation and exact risk at step 0 are those of the same parameters without dropout."""
     dropped = run(config(seeds=1, steps=1, record_every=1, exact_every=1, dropout=0.5))[1].records

@@ -123,6 +123,7 @@ def run(data, seeds, runs, rates, kind="classification", model=None):
     return ensemble, training.train(ensemble, seeds, conditions=runs)
 
 
+@pytest.mark.slow
 def test_a_member_is_what_it_is_alone(data):
     """Of 3 seeds with 2 rates each, the second seed at the second rate, and alone."""
     rates = np.array([[1e-2, 3e-3]] * 3)
