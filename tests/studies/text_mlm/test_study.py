@@ -122,7 +122,7 @@ def test_a_run_is_not_resumed_on_another_text(run, data, tmp_path, monkeypatch, 
     corpus = tmp_path / "corpus.txt"
     corpus.write_text((data / "corpus" / "first.txt").read_text() + "\nOne more sentence that was not there before.\n")
     config = yaml.safe_load((run[0] / "config.yaml").read_text()) | {"out": str(out), "corpus": [str(corpus)]}
-    (out / "config.yaml").write_text(yaml.safe_dump(config))
+    (out / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     before = manifest.read(run[0])
     dataclasses.replace(before, settings=before.settings | {"corpus": [str(corpus)]}, files={}).write(out)
     ended = command_here(["--resume", "--out", str(out)], monkeypatch, capsys, STUDY)
