@@ -8,7 +8,7 @@ from pathlib import Path
 
 from processes import end, start
 
-from faults.runs import Run, assert_one_line, assert_same_result, environment, go
+from faults.runs import Run, assert_one_line, assert_same_result, environment, go, saying
 
 
 def _flipped(content: bytes, rng: random.Random) -> bytes:
@@ -63,12 +63,10 @@ def statuses(run: Run, finished: bool, part: str, how: str) -> tuple[int, ...]:
 def after(run: Run, out: Path, what: str, allowed: tuple[int, ...]) -> str:
     """Resume a damaged run; return what became of it: the same bits, or one line."""
     ended = go(run, out, "--resume")
-    try:
+    with saying(f"{run.study}: {what}"):
         assert_one_line(ended, allowed)
         if ended.status == 0:
             assert_same_result(out, run)
-    except AssertionError as error:
-        raise AssertionError(f"{run.study}: {what}: {error}") from error
     return "mended" if ended.status == 0 else "told"
 
 
@@ -104,14 +102,12 @@ def damaged_text(run: Run, folder: Path, number: int, rng: random.Random) -> col
         what = f"{path.relative_to(argv[place])} {damage(path, rng)}"
         out = folder / f"on-text-{turn}"
         ended = end(start(*argv, "--out", out, script=run.script, env=environment(run.out.parent)), timeout=600)
-        try:
+        with saying(f"{run.study}: prepared text: {what}"):
             assert_one_line(ended, (0, 2))
             if ended.status == 0:
                 assert_same_result(out, run)
             else:
                 assert not out.exists(), "a run directory was left"
-        except AssertionError as error:
-            raise AssertionError(f"{run.study}: prepared text: {what}: {error}") from error
         found["mended" if ended.status == 0 else "told"] += 1
         shutil.rmtree(out, ignore_errors=True)
         shutil.rmtree(argv[place])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from processes import end, start_python
 
-from faults.runs import Run, assert_one_line, assert_same_result, environment, go
+from faults.runs import Run, assert_one_line, assert_same_result, environment, go, saying
 
 LIMITED = """
 import resource, runpy, sys
@@ -28,15 +28,13 @@ def without_room(runs: list[Run], folder: Path, limits: tuple[int, ...] = LIMITS
             # What is compiled is no part of a run, and would be warned of.
             env = environment(run.out.parent) | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
             ended = end(start_python("-c", LIMITED, limit, run.script, *run.argv, "--out", out, env=env), timeout=900)
-            try:
+            with saying(f"{run.study} with files of at most {limit} bytes"):
                 assert_one_line(ended, (0, 4))
                 if ended.status == 4:
                     assert str(folder) in ended.err, ended.err
                 again = go(run, out, *(["--resume"] if (out / "config.yaml").exists() else []))
                 assert again.status == 0, again.err
                 assert_same_result(out, run)
-            except AssertionError as error:
-                raise AssertionError(f"{run.study} with files of at most {limit} bytes: {error}") from error
             found[f"status {ended.status}"] += 1
             shutil.rmtree(out)
     return found

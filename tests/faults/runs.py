@@ -1,12 +1,13 @@
 """Small runs of every study, as commands: how they are called, and what they must leave however they were disturbed."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import pydoc_data.topics
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,15 @@ def _results(out: Path) -> Any:
         return value
 
     return timeless(json.loads((out / "results.json").read_text()))
+
+
+@contextlib.contextmanager
+def saying(what: str) -> Iterator[None]:
+    """Let assertions that fail inside say what was done before."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{what}: {error}") from error
 
 
 def assert_one_line(ended: Ended, statuses: tuple[int, ...]) -> None:

@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import resource
 import zlib
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from corpora import python
 from special_files import socket_at
 
 from tiejax.outside import files
-from tiejax.outside.files import check_file, memory, read_bytes, unpacked
+from tiejax.outside.files import check_file, read_bytes, unpacked
 
 
 def test_regular_files_are_read_through_links_too(tmp_path):
@@ -93,15 +92,7 @@ def test_the_limit_grows_with_the_file(monkeypatch):
     assert unpacked(gzip.compress(noise)) == noise
 
 
-def test_memory_is_no_more_than_the_machine_has():
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < memory() <= physical
-
-
-def test_memory_is_what_a_group_of_processes_may_have(tmp_path, monkeypatch):
-    (tmp_path / "memory.max").write_text("1048576\n")
-    (tmp_path / "none").write_text("max\n")
-    monkeypatch.setattr(files, "CGROUP_LIMITS", (str(tmp_path / "none"), str(tmp_path / "memory.max")))
-    assert memory() == 2**20
+def test_no_more_is_unpacked_than_a_quarter_of_the_memory(monkeypatch):
+    monkeypatch.setattr(files, "machine_memory", lambda: 2**20)
     with pytest.raises(ValueError, match="unpack to more than 262,144"):
         unpacked(gzip.compress(bytes(300_000)))

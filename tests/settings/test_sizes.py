@@ -2,10 +2,8 @@
 
 import dataclasses
 import importlib
-import os
 import shlex
 import typing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from processes import EXPERIMENTS, assert_refused, command_here, end, start, sta
 from tiejax.bench.settings import BENCHMARKS
 from tiejax.settings import command_line, sizes
 from tiejax.settings.command_line import BadInput
-from tiejax.settings.sizes import MOST, MOST_STEPS, Need, check_memory, in_units, machine_memory, most_of
+from tiejax.settings.sizes import MOST, MOST_STEPS, Need, check_memory, in_units, most_of
 
 NAMES = ("exor", "untying", "text_mlm", "layer_tying", "embedding_coupling")
 STUDIES = {name: importlib.import_module(f"tiejax.studies.{name}.settings").STUDY for name in NAMES}
@@ -234,50 +232,6 @@ def test_what_fits_and_what_lies_elsewhere_is_not_refused(monkeypatch):
     check_memory(Sized(), need, ("wide",), exactly - 2048)
     with pytest.raises(BadInput):
         check_memory(Sized(), need, ("wide",), exactly - 2049)
-
-
-def machine(root: Path, cgroup: str, limits: dict[str, str]) -> Path:
-    for path, text in {"proc/self/cgroup": cgroup, **{f"sys/fs/cgroup/{name}": text for name, text in limits.items()}}.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(f"{text}\n")
-    return root
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "limits", "expected"),
-    [
-        ("0::/", {"memory.max": "1048576"}, 2**20),
-        ("0::/", {"memory.max": "max"}, None),
-        ("0::/a/b", {"a/memory.max": "2097152", "a/b/memory.max": "max"}, 2**21),
-        ("0::/a/b", {"a/memory.max": "2097152", "a/b/memory.max": "1048576"}, 2**20),
-        ("0::/not/seen/from/here", {"memory.max": "4096"}, 4096),
-        (
-            "3:memory:/a\n2:cpu:/b",
-            {"memory/a/memory.limit_in_bytes": "8192", "memory/memory.limit_in_bytes": "9223372036854771712"},
-            8192,
-        ),
-        ("3:cpu:/a", {"memory.max": "1"}, None),
-    ],
-)  # fmt: skip
-def test_limits_of_control_groups(tmp_path, cgroup, limits, expected):
-    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert machine_memory(machine(tmp_path, cgroup, limits)) == (installed if expected is None else expected)
-
-
-def test_a_machine_that_says_nothing_of_groups_has_what_is_installed(tmp_path):
-    assert machine_memory(tmp_path) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def test_the_limit_of_the_address_space(tmp_path):
-    code = """
-import resource
-resource.setrlimit(resource.RLIMIT_AS, (2**30, resource.RLIM_INFINITY))
-from tiejax.settings.sizes import machine_memory
-print(machine_memory())
-"""
-    ended = end(start_python("-c", code, env={"PYTHONPATH": str(EXPERIMENTS.parent)}))
-    assert (ended.status, ended.err) == (0, "")
-    assert int(ended.out) <= 2**30
 
 
 @pytest.mark.parametrize(("asked", "expected"), [("cpu", False), ("cpu,cuda", False), ("cuda", True), ("tpu,cpu", True)])

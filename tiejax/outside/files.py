@@ -3,10 +3,12 @@
 import errno
 import gzip
 import io
-import os
 import stat
+import sys
 import zlib
 from pathlib import Path
+
+from tiejax.outside.memory import machine_memory
 
 KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -21,7 +23,6 @@ SHARE = 4
 MOST_UNPACKED = 100
 ALWAYS_UNPACKED = 2**26  # bytes; a small file may well be more repetitive
 BLOCK = 2**20
-CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def check_file(path: Path) -> None:
@@ -34,7 +35,7 @@ def check_file(path: Path) -> None:
 def read_bytes(path: Path, most: int | None = None) -> bytes:
     """Return what a regular file holds, if it has at most `most` bytes (default: a quarter of the memory); raises OSError."""
     check_file(path)
-    most = memory() // SHARE if most is None else most
+    most = _share() if most is None else most
     if (size := path.stat().st_size) > most:
         raise OSError(errno.EFBIG, f"it has {size:,} bytes; at most {most:,} are read into memory", str(path))
     return path.read_bytes()
@@ -46,7 +47,7 @@ def unpacked(packed: bytes) -> bytearray:
     Too much is more than 100 times their number (and than 64 MiB), or than a quarter of the memory. No more than that is
     ever unpacked.
     """
-    most = min(max(MOST_UNPACKED * len(packed), ALWAYS_UNPACKED), memory() // SHARE)
+    most = min(max(MOST_UNPACKED * len(packed), ALWAYS_UNPACKED), _share())
     content = bytearray()
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
@@ -62,12 +63,6 @@ def unpacked(packed: bytes) -> bytearray:
     return content
 
 
-def memory() -> int:
-    """Return the bytes of memory that this machine has, or lets this process have."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for file in CGROUP_LIMITS:
-        try:
-            limits.append(int(Path(file).read_text()))
-        except (OSError, ValueError):  # not there, or "max"
-            continue
-    return min(limits)
+def _share() -> int:
+    """Return the bytes that one file may take."""
+    return (machine_memory() or sys.maxsize) // SHARE

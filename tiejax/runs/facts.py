@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tiejax.runs.manifest import digest_of_json
 from tiejax.runs.writing import replace
 from tiejax.settings.command_line import BadInput
 
@@ -35,7 +35,7 @@ def write(path: Path, devices: Mapping[str, Any], command: str) -> dict[str, Any
     }
     facts = _before(path)
     facts = {**facts, "resumed": [*facts.get("resumed", []), now]} if facts else now
-    replace(path, json.dumps({**facts, "digest": _digest(facts)}, indent=2).encode())
+    replace(path, json.dumps({**facts, "digest": digest_of_json(facts)}, indent=2).encode())
     return facts
 
 
@@ -45,13 +45,9 @@ def _before(path: Path) -> dict[str, Any] | None:
         return None
     with contextlib.suppress(ValueError, TypeError, RecursionError):
         facts: dict[str, Any] = dict(json.loads(path.read_bytes()))
-        if facts.pop("digest", None) == _digest(facts):
+        if facts.pop("digest", None) == digest_of_json(facts):
             return facts
     raise BadInput(f"--resume: {path} is damaged; remove it, and it is written anew")
-
-
-def _digest(facts: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _git_commit() -> str | None:

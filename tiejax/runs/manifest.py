@@ -41,12 +41,12 @@ class Manifest:
 
     def identity_in(self, folder: str) -> str:
         """Return the SHA-256 (hex) of what the run is and of a folder below it, whose checkpoints carry it."""
-        return _digest({"study": self.study, "settings": self.settings, "text": self.text, "folder": folder})
+        return digest_of_json({"study": self.study, "settings": self.settings, "text": self.text, "folder": folder})
 
     def write(self, folder: Path) -> None:
         """Write run.json as one act."""
         content = {"study": self.study, "format": FORMAT, "settings": self.settings, "text": self.text, "files": self.files}
-        replace(folder / KIND, json.dumps({**content, "digest": _digest(content)}, indent=1).encode())
+        replace(folder / KIND, json.dumps({**content, "digest": digest_of_json(content)}, indent=1).encode())
 
 
 def read(folder: Path) -> Manifest:
@@ -62,7 +62,7 @@ def read(folder: Path) -> Manifest:
         raise NoManifest(f"{KIND}, which says which study made it, is damaged") from None
     if version != FORMAT:
         raise NoManifest(f"it has format {version}, this version of tiejax reads format {FORMAT}", study)
-    if content.pop("digest", None) != _digest(content):
+    if content.pop("digest", None) != digest_of_json(content):
         raise NoManifest(f"{KIND}, which says which study made it, is damaged")
     return Manifest(study, content["settings"], content["text"], content["files"])
 
@@ -91,11 +91,17 @@ def is_as_written(path: Path, digest: str) -> bool:
     return path.is_file() and digest_of(path) == digest
 
 
+def digest_of_bytes(content: bytes) -> str:
+    """Return the SHA-256 (hex) of what a file holds."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def digest_of(path: Path) -> str:
     """Return the SHA-256 (hex) of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest(content: object) -> str:
+def digest_of_json(content: object) -> str:
+    """Return the SHA-256 (hex) of what JSON can hold; the order of a mapping is part of it."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

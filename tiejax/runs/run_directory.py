@@ -216,9 +216,10 @@ class RunDirectory:
         then: happens if the file is removed, as "that model is trained again".
         """
         path = self.path / name
-        if not self.intact(name):
+        content = path.read_bytes() if path.is_file() else b""
+        if manifest.digest_of_bytes(content) != self.manifest.files[name]:
             raise BadInput(f"--resume: {path} is damaged; remove it, and {then}")
-        return path.read_bytes()
+        return content
 
     def keep(self, name: str, content: bytes) -> bytes:
         """Write a file unless it is there already; return what it holds. Raises BadInput if it is not what was written."""
@@ -231,12 +232,14 @@ class RunDirectory:
         path = self.path / name
         path.parent.mkdir(exist_ok=True)
         replace(path, content)
-        self.add([path])
+        self._list({name: manifest.digest_of_bytes(content)})
 
     def add(self, paths: Iterable[Path]) -> None:
         """List files that stand below this directory, and all files of folders among them, as they are now."""
         files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path]) if file.is_file()]
-        found = {file.relative_to(self.path).as_posix(): manifest.digest_of(file) for file in files}
+        self._list({file.relative_to(self.path).as_posix(): manifest.digest_of(file) for file in files})
+
+    def _list(self, found: Mapping[str, str]) -> None:
         if found.items() - self.manifest.files.items():
             self._change(files={**self.manifest.files, **found})
 

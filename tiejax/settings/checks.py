@@ -38,9 +38,9 @@ def check_counts(config: Any, names: Sequence[str]) -> None:
     """These fields are at least 1, and at most what is sane (`sizes.MOST`), where they are given as a number."""
     for name in names:
         value = getattr(config, name)
-        if isinstance(value, int) and value < 1:
-            raise BadInput(f"--{name}: must be at least 1, got {value}")
         if isinstance(value, int):
+            if value < 1:
+                raise BadInput(f"--{name}: must be at least 1, got {value}")
             check_most(name, value)
 
 

@@ -6,10 +6,11 @@ same time is counted, so that a run that is refused could not have been; one tha
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tiejax.outside.memory import machine_memory
 from tiejax.settings.command_line import BadInput
 
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -103,6 +104,11 @@ def records_of(steps: int, every: int) -> int:
     return steps // every + 1 + bool(steps % every)
 
 
+def bytes_of_value(dtype: str) -> int:
+    """Return the bytes of a number in float32 or bfloat16."""
+    return FLOAT if dtype == "float32" else FLOAT // 2
+
+
 def bytes_of_token(vocabulary: int) -> int:
     """Return the bytes of a token as prepared text has it."""
     return 2 if vocabulary <= 2**16 else 4
@@ -168,60 +174,8 @@ def in_units(size: int) -> str:
     return f"{size / 2 ** (10 * power):,.{2 if power else 0}f} {UNITS[power]}"
 
 
-def machine_memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes of memory that this process may use, None where nothing says so.
-
-    The least of what is installed, of the limits of its control groups, and of the address space that it may have (ulimit -v).
-    root: where /proc and /sys are.
-    """
-    limits = [*_installed(), *_of_control_groups(root), *_of_address_space()]
-    return min(limits, default=None)
-
-
 def accelerated() -> bool:
     """Say whether jax is to find an accelerator, by its own variable or else by the devices of this machine."""
     asked = (os.environ.get("JAX_PLATFORMS") or os.environ.get("JAX_PLATFORM_NAME") or "").split(",")[0]
     devices = ("nvidia[0-9]*", "accel*", "vfio/[0-9]*", "kfd", "dxg")
     return asked != "cpu" if asked else any(next(Path("/dev").glob(name), None) for name in devices)
-
-
-def _installed() -> Iterator[int]:
-    try:
-        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not everywhere
-        return
-
-
-def _of_control_groups(root: Path) -> Iterator[int]:
-    """Yield the limits of the groups of this process and of those that they lie in, in either form of the hierarchy."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, group = line.split(":", 2)
-        if controllers not in ("", "memory"):
-            continue
-        mount = root / "sys/fs/cgroup" / controllers
-        file = "memory.limit_in_bytes" if controllers else "memory.max"
-        innermost = mount / group.strip("/")
-        for folder in (innermost, *innermost.parents):
-            if folder.is_relative_to(mount):
-                yield from _number_in(folder / file)
-
-
-def _number_in(file: Path) -> Iterator[int]:
-    try:
-        yield int(file.read_text())
-    except (OSError, ValueError):  # another group's, or `max`
-        return
-
-
-def _of_address_space() -> Iterator[int]:
-    try:
-        import resource
-    except ImportError:  # not everywhere
-        return
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        yield limit

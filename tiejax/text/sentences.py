@@ -78,12 +78,8 @@ def prepare(
     told in one line what the user should know. trained: the file of a vocabulary that was trained on this text before.
     progress: is told (phase, done, total) now and then. Raises CorpusError; OSError where the disk is full.
     """
-    if max_length < 3:
-        raise CorpusError(f"max_length {max_length}: must be 3 at least, for [CLS], a token and [SEP]")
-    if min_length > max_length:
-        raise CorpusError(f"min_length {min_length}: is above max_length {max_length}")
-
     limits = _Limits(max_length, min_length, rows_are_sentences)
+    limits.check()
 
     def recipe() -> stored.Recipe:
         sources = corpora.sources(corpus, text_feature, tfds_dir, say)
@@ -127,6 +123,13 @@ class _Limits(NamedTuple):
     most: int
     least: int
     rows: bool
+
+    def check(self) -> None:
+        """Raise CorpusError if no sentence can be so long."""
+        if self.most < 3:
+            raise CorpusError(f"max_length {self.most}: must be 3 at least, for [CLS], a token and [SEP]")
+        if self.least > self.most:
+            raise CorpusError(f"min_length {self.least}: is above max_length {self.most}")
 
     @property
     def fewest(self) -> int:

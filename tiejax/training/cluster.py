@@ -156,9 +156,8 @@ def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = (
             print(shown(line), file=sys.stderr, flush=True)
             status = 3
         elif isinstance(error, OSError) and error.filename is not None:
-            print(
-                f"{error.filename}: {error.strerror}; then start all processes again with --resume", file=sys.stderr, flush=True
-            )
+            line = f"{error.filename}: {error.strerror}; mend that, then start all processes again with --resume"
+            print(shown(line), file=sys.stderr, flush=True)
             status = 4
         else:
             traceback.print_exc()

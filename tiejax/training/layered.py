@@ -19,6 +19,7 @@ import optax
 from tiejax import tying
 
 PyTree = Any
+BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam
 Moments = Literal["copy", "zero"]
 # (full tree of parameters, batch, dropout key or None, places, sends) -> mean loss
 LayeredLoss = Callable[[PyTree, Any, Any, Any, Any], jax.Array]
@@ -98,23 +99,32 @@ class LayeredOptimizer(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class LayeredAdamW:
-    """AdamW whose moments belong to the places of the stack, every place with a step count of its own.
+class StackAdamW:
+    """AdamW for parameters with a stack, but for whose the moments of the stack are.
 
-    p -= rate (m / (sqrt(v) + eps) + weight_decay p), m and v bias-corrected moments of the summed gradient of the layers that
-    train the place. clip: of the gradients, tied arrays once. stack: path of the stack in the parameters.
+    p -= rate (m / (sqrt(v) + eps) + weight_decay p), m and v bias-corrected moments. clip: of the gradients. stack: path of the
+    stack in the parameters.
     """
 
     rate: float
     weight_decay: float
     clip: optax.GradientTransformation
     stack: str
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
 
     @property
     def _adam(self) -> optax.GradientTransformation:
-        return optax.scale_by_adam(*self.betas, self.eps)
+        return optax.scale_by_adam(*BETAS, EPS)
+
+    def _step(self, param: jax.Array, update: jax.Array) -> jax.Array:
+        return param - self.rate * (update + self.weight_decay * param)
+
+
+@dataclasses.dataclass(frozen=True)
+class LayeredAdamW(StackAdamW):
+    """AdamW whose moments belong to the places of the stack, every place with a step count of its own.
+
+    They are of the summed gradient of the layers that train the place; gradients are clipped with tied arrays counted once.
+    """
 
     def init(self, params: PyTree) -> LayeredState:
         """Return the state before the first step of parameters with ties `store`d once."""
@@ -132,13 +142,10 @@ class LayeredAdamW:
         rest, of_rest = self._adam.update(rest_of(grads, self.stack), state.of_rest)
         stack, of_stack = jax.vmap(self._adam.update)(stack_of(grads, self.stack), state.of_stack)
 
-        def step(param: jax.Array, update: jax.Array) -> jax.Array:
-            return param - self.rate * (update + self.weight_decay * param)
-
         def step_of_place(param: jax.Array, update: jax.Array) -> jax.Array:
-            return where_true(trained, step(param, update), param)
+            return where_true(trained, self._step(param, update), param)
 
-        params = jax.tree.map(step, rest_of(state.params, self.stack), rest)
+        params = jax.tree.map(self._step, rest_of(state.params, self.stack), rest)
         params = with_stack(params, self.stack, jax.tree.map(step_of_place, stack_of(state.params, self.stack), stack))
         kept = jax.tree.map(lambda new, old: where_true(trained, new, old), of_stack, state.of_stack)
         return LayeredState(params, kept, of_rest)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import optax
 
 from tiejax import tying
-from tiejax.training.layered import LayeredState, rest_of, stack_of, where_true, with_stack
+from tiejax.training.layered import LayeredState, StackAdamW, rest_of, stack_of, where_true, with_stack
 
 PyTree = Any
 
@@ -37,24 +37,13 @@ class PerLayerMoments(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class PerLayerAdamW:
-    """AdamW with clipping, whose moments belong to the layers and stay where they are when ties change.
+class PerLayerAdamW(StackAdamW):
+    """AdamW whose moments belong to the layers and stay where they are when ties change.
 
-    clip: of the gradients, those of every layer's use by themselves. stack: path of the stack in the parameters.
-    layers: how many read it.
+    Gradients are clipped with those of every layer's use by themselves. layers: how many read the stack.
     """
 
-    rate: float
-    weight_decay: float
-    clip: optax.GradientTransformation
-    stack: str
     layers: int
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-
-    @property
-    def _adam(self) -> optax.GradientTransformation:
-        return optax.scale_by_adam(*self.betas, self.eps)
 
     def init(self, params: PyTree) -> LayeredState:
         """Return the state before the first step of parameters with ties `store`d once."""
@@ -78,17 +67,14 @@ class PerLayerAdamW:
         of_uses, of_layers = jax.vmap(self._adam.update)(stack_of(grads, self.stack), state.of_rest.layers)
         of_layers = jax.tree.map(lambda new, old: where_true(sends, new, old), of_layers, state.of_rest.layers)
 
-        def step(param: jax.Array, update: jax.Array) -> jax.Array:
-            return param - self.rate * (update + self.weight_decay * param)
-
         def train(stack: PyTree, layer: tuple[jax.Array, jax.Array, PyTree]) -> tuple[PyTree, None]:
             place, trains, updates = layer
 
             def at_place(leaf: jax.Array, update: jax.Array) -> jax.Array:
-                return leaf.at[place].set(jnp.where(trains, step(leaf[place], update), leaf[place]))
+                return leaf.at[place].set(jnp.where(trains, self._step(leaf[place], update), leaf[place]))
 
             return jax.tree.map(at_place, stack, updates), None
 
-        params = jax.tree.map(step, rest_of(state.params, self.stack), rest)
+        params = jax.tree.map(self._step, rest_of(state.params, self.stack), rest)
         stack, _ = jax.lax.scan(train, stack_of(state.params, self.stack), (reads, sends, of_uses))
         return LayeredState(with_stack(params, self.stack, stack), None, PerLayerMoments(of_layers, of_rest))

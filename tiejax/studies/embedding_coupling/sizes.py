@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tiejax.models import counts
 from tiejax.models.shapes import Shape
-from tiejax.settings.sizes import FLOAT, INDEX, STATE, Need, bytes_of_rows, records_of
+from tiejax.settings.sizes import FLOAT, INDEX, STATE, Need, bytes_of_rows, bytes_of_value, records_of
 
 SPECIAL = 5  # tokens that have no twin in a cipher
 STARTS = 2  # of every fine-tuning: pre-trained, and not
@@ -53,7 +53,7 @@ def need(settings: Any, decided: Decided | None = None) -> Need:
 
 def _of_shape(settings: Any, shape: Shape, text: Decided) -> Need:
     before, after = parameters(settings, shape, text.vocabulary)
-    seeds, of_value = settings.number_of_seeds, FLOAT if settings.compute_dtype == "float32" else FLOAT // 2
+    seeds, of_value = settings.number_of_seeds, bytes_of_value(settings.compute_dtype)
     # One member at a time is trained on a device: its gradients, and what enters each layer.
     places = -(-settings.batch_rows // text.mesh) * settings.max_length
     pretraining = Need(

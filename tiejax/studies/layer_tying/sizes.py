@@ -7,7 +7,7 @@ from typing import Any
 
 from tiejax.models import counts
 from tiejax.models.shapes import TOKEN_TYPES, Shape
-from tiejax.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_of_token
+from tiejax.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_of_token, bytes_of_value
 from tiejax.studies.layer_tying.settings import AGENTS
 
 HIDDEN = 128  # of the agent's network
@@ -35,7 +35,7 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
     """Return what a run of resolved settings needs; vocabulary: of the tokenizer, where it is known."""
     if vocabulary is None:
         vocabulary = settings.vocab_size if settings.tokenizer is None else 1
-    of_value = FLOAT if settings.dtype == "float32" else FLOAT // 2
+    of_value = bytes_of_value(settings.dtype)
     whole = parameters(settings, vocabulary, settings.layers) * of_value
     agents = [name for name in settings.methods if name in AGENTS]
     # On the host, which has a place for every layer: the state that was last saved, and the parameters of the best step.

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from tiejax.models import counts
-from tiejax.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_of_rows, records_of
+from tiejax.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_of_rows, bytes_of_value, records_of
 from tiejax.statistics.untie_arms import Arms
 
 ARMS = 2  # of every seed, where none unties: untied and tied
@@ -63,7 +63,7 @@ def need(settings: Any, decided: Decided | None = None) -> Need:
     batches = settings.validation_batches if isinstance(settings.validation_batches, int) else 1
     rows = bytes_of_rows(text.rows, settings.max_length, text.vocabulary, settings.number_of_seeds, batches)
     # One member at a time is trained on a device: its gradients, and what enters each layer.
-    of_value = FLOAT if settings.compute_dtype == "float32" else FLOAT // 2
+    of_value = bytes_of_value(settings.compute_dtype)
     activations = text.rows // text.mesh * settings.max_length * settings.width * settings.layers * of_value
     return Need(arms * seeds * state, records, rows, FLOAT * of_member // text.mesh + activations)
 
