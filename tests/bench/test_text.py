@@ -29,7 +29,18 @@ def test_results(tmp_path, capsys):
     )
     text.run(settings, Console())
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert set(results) == {"benchmark", "config", "devices", "platform", "cpus", "jax", "rows", "device_rates"}
+    assert set(results) == {
+        "benchmark",
+        "config",
+        "devices",
+        "platform",
+        "cpus",
+        "jax",
+        "rows",
+        "device_rates",
+        "beside_torch",
+        "allocator",
+    }
     assert (results["benchmark"], results["config"]) == ("text", dataclasses.asdict(settings))
     rows = results["rows"]
     assert [row["form"] for row in rows] == ["published", "masked", "packed"]
@@ -48,7 +59,11 @@ def test_results(tmp_path, capsys):
     assert published["flops_per_model_step"] > masked["flops_per_model_step"]
     assert published["rows"] == masked["rows"] == 2 > packed["rows"]
     lines = capsys.readouterr().out.splitlines()
-    assert sum("tokens/s (" in line for line in lines) == 3
+    assert sum("tokens/s (" in line for line in lines) == 3 + len(results["beside_torch"])
+    ours, *others = results["beside_torch"]
+    assert (ours["side"], ours["ours_over"]) == ("ours", None)
+    for row in others:
+        assert row["ours_over"]["min"] <= ours["max"] / row["min"]
     assert lines[-1].startswith("results: ")
 
 

@@ -10,13 +10,14 @@ from tiejax.models.attention import attend, has_fused
 
 
 def test_a_fused_kernel_is_used_where_there_is_one():
-    assert has_fused(9.0, jnp.dtype("bfloat16"), 64, 128)
-    assert not has_fused(9.0, jnp.dtype("float32"), 64, 128)
-    assert not has_fused(None, jnp.dtype("bfloat16"), 64, 128)
-    assert not has_fused(7.5, jnp.dtype("bfloat16"), 64, 128)
-    assert not has_fused(9.0, jnp.dtype("float16"), 12, 128)
-    assert not has_fused(9.0, jnp.dtype("float16"), 256, 128)
-    assert not has_fused(9.0, jnp.dtype("float16"), 64, 127)
+    assert has_fused(9.0, jnp.dtype("bfloat16"), 64, 128, 128)
+    assert not has_fused(9.0, jnp.dtype("float32"), 64, 128, 128)
+    assert not has_fused(None, jnp.dtype("bfloat16"), 64, 128, 128)
+    assert not has_fused(7.5, jnp.dtype("bfloat16"), 64, 128, 128)
+    assert not has_fused(9.0, jnp.dtype("float16"), 12, 128, 128)
+    assert not has_fused(9.0, jnp.dtype("float16"), 256, 128, 128)
+    assert not has_fused(9.0, jnp.dtype("float16"), 64, 127, 127)
+    assert not has_fused(9.0, jnp.dtype("float16"), 64, 1, 128)
 
 
 def test_attention_is_a_softmax_of_scaled_products(x64):

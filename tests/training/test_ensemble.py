@@ -79,6 +79,27 @@ def test_seed_7_alone_is_seed_7_among_32():
     assert np.ptp(losses[1]) > 0.1
 
 
+@pytest.mark.parametrize("at_once", [2, 3, 7])
+def test_members_in_blocks_are_the_members_of_one_block(at_once):
+    """Five seeds, so that two blocks of three have a copy that nobody reads; through more than one chunk, with all records."""
+    settings = config(seeds=[4, 0, 2, 9, 1], steps=30, record_every=10, exact_every=30)
+    whole = dataclasses.replace(build_ensemble(settings), at_once=None, records_per_chunk=2)
+    one, other = (train(ensemble, settings.seed_list) for ensemble in (whole, dataclasses.replace(whole, at_once=at_once)))
+    assert jax.tree.map(np.shape, one.records) == jax.tree.map(np.shape, other.records)
+    np.testing.assert_array_equal(one.records["record"]["step"], [0, 10, 20, 30])
+    # Not the biases of keys, whose gradient is rounding alone.
+    (tables, found), (other_tables, other_found) = (
+        ([trained.members.state.params[part]["embedding"] for part in ("embed", "head")], trained.records)
+        for trained in (one, other)
+    )
+    jax.tree.map(
+        lambda leaf, same: np.testing.assert_allclose(leaf, same, rtol=1e-4, atol=1e-5),
+        (tables, found),
+        (other_tables, other_found),
+    )
+    assert int(one.members.cursor) == int(other.members.cursor) == 31
+
+
 @pytest.mark.parametrize("model", ["transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "mixer"))])
 def test_the_ensemble_is_a_loop_over_single_members(x64, model):
     """Two seeds, tied and untied, against a Python loop that stores the tied table once and knows no vmap."""

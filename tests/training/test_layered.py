@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from processes import end, start_python
 
 from tiejax import tying
 from tiejax.studies.layer_tying import model as layer_model
@@ -27,7 +28,7 @@ def batch_of(number, rows=2, context=6):
 
 
 def build(**changed):
-    return layer_model.build(settings_of(**changed), VOCABULARY, 0, jax.devices()[0])
+    return layer_model.build(settings_of(**changed), VOCABULARY, 0, jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +147,7 @@ def test_bytes_of_published_ties_are_those_of_the_moments_and_gradients_of_all_l
 
 def test_a_gradient_of_48_uses_of_8_layers_is_not_held_use_by_use():
     settings = settings_of(layers=48, width=32, heads=2, context=4, batch_size=1)
-    layered = layer_model.build(settings, VOCABULARY, 0, jax.devices()[0])
+    layered = layer_model.build(settings, VOCABULARY, 0, jax.devices()[:1])
     owner = tying.static_map("cycle", 48, 8)
     state = layered.start(jax.random.key(0), owner)
     layered.visit(state, batch_of(0, 1, 4), jax.random.key(0), wiring_of(owner))
@@ -260,3 +261,48 @@ def test_the_stack_is_where_its_path_says():
     state = LayeredAdamW(0.1, 0.0, optax.clip_by_global_norm(1.0), "a/b/stack").init(params)
     assert state.of_stack.count.shape == (3,)
     assert state.of_rest.count.shape == ()
+
+
+# The same steps on one device and on two, which share the rows: parameters, losses, and the loss of one more batch.
+ON_DEVICES = """
+import sys
+import jax, numpy as np
+from tiejax import tying
+from tiejax.studies.layer_tying import model
+from tiejax.studies.layer_tying.settings import Settings
+from tiejax.studies.layer_tying.text import BlockBatch
+settings = Settings(layers=3, width=8, heads=2, context=6, batch_size=4, steps=8, **eval(sys.argv[2])).resolved()
+layered = model.build(settings, 11, 0, jax.devices())
+owner = tying.check_owner([0, 0, 2])
+wiring = tying.wiring(tying.LayerTies(owner, np.ones(3, bool), owner), "compact", "all", "resolved")
+def batch(number):
+    tokens = np.random.default_rng(number).integers(0, 11, (4, 6)).astype(np.uint16)
+    return BlockBatch(tokens, np.array([1, 1, 1, 0], np.float32), jax.random.key(number))
+state, losses = layered.start(jax.random.key(0), owner), []
+for number in range(5):
+    state, loss = layered.step(state, batch(number), jax.random.key(number), wiring)
+    losses.append(float(loss))
+state = layered.move(state, tying.move(owner, tying.independent(3), "compact"))
+apart = tying.independent(3)
+independent = tying.wiring(tying.LayerTies(apart, np.ones(3, bool), apart), "compact", "all", "resolved")
+losses.append(float(layered.loss(state.params, batch(9), independent)))
+leaves = jax.tree.leaves(layered.to_host(state, tying.independent(3)))
+np.savez(sys.argv[1], *leaves, losses=losses, devices=len(state.params["embed"]["embedding"].devices()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["{}", "{'architecture': 'bert', 'objective': 'masked'}"])
+def test_devices_that_share_the_rows_train_the_same_model(tmp_path, how):
+    """Rows that do not count lie on one of them, and masks are drawn row by row."""
+    found = {}
+    for number in (1, 2):
+        file = tmp_path / f"{number}.npz"
+        ended = end(start_python("-c", ON_DEVICES, file, how, env={"JAX_NUM_CPU_DEVICES": str(number)}))
+        assert ended.status == 0, ended.err
+        with np.load(file) as arrays:
+            found[number] = dict(arrays)
+        assert found[number].pop("devices") == number
+    for name, values in found[1].items():
+        np.testing.assert_allclose(values, found[2][name], rtol=1e-4, atol=1e-6, err_msg=name)
+    assert np.ptp(found[1]["losses"]) > 0.01

@@ -154,7 +154,7 @@ def test_published_ties_train_as_torch_parameters_that_share_storage(x64, storag
         ties="published", gradient="owner", start="frozen-random", details="published", storage=storage,
     ).resolved()  # fmt: skip
     object.__setattr__(settings, "dtype", "float64")  # which no user can ask for
-    layered = layer_model.build(settings, VOCABULARY, 0, jax.devices()[0])
+    layered = layer_model.build(settings, VOCABULARY, 0, jax.devices()[:1])
     ties = tying.start_ties(LAYERS, settings.start, settings.ties)
     state = layered.start(jax.random.key(5), ties.owner)
     model = gpt2(tying.view(jax.device_get(state.params), [tying.Tie(*TABLE_PATHS)]))

@@ -52,7 +52,7 @@ def run(settings: EncoderBench, console: Console) -> None:
     study = settings.of_study(1)
     text = prepare_text(study, console, False)
     planned = plan(study, text, devices=1)
-    entries = [Entry(side, models) for models in sorted({1, environment.cores()}) for side in sides(console)]
+    entries = [Entry(side, models) for models in sorted({1, environment.cores()}) for side in sides(SIDES, console)]
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = Path(folder, "tokenizer.json")
         tokenizer.write_bytes(text.tokenizer_file)
@@ -73,10 +73,10 @@ def run(settings: EncoderBench, console: Console) -> None:
     console.result(f"results: {write_results('encoder', settings, measured)}")
 
 
-def sides(console: Console) -> list[str]:
-    """Return the sides that can be measured here, and say which cannot."""
+def sides(all_sides: Mapping[str, tuple[Sequence[str], str]], console: Console) -> list[str]:
+    """Return the sides that can be measured here, of those with what they need and what makes them; say which cannot."""
     found = []
-    for side, (needed, _) in SIDES.items():
+    for side, (needed, _) in all_sides.items():
         missing = [name for name in needed if not importlib.util.find_spec(name)]
         if missing:
             console.say(f"{', '.join(missing)} not installed: {TOLD[side]} is left out (pip install -e '.[parity]')")
@@ -139,7 +139,6 @@ def train_ours(job: OurJob) -> Train:
     study = job.settings.of_study(job.seeds)
     text = prepare_text(study, Console(quiet=True), False)
     planned = plan(study, text, jax.device_count())
-    jax.config.update("jax_default_matmul_precision", "highest")
     ensemble = ensemble_of(study, job.settings, text, planned)
     timed, cursor = TimedEnsemble(ensemble, study.seed_list), 0
     assert ensemble.feed is not None

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from tiejax.bench.arithmetic import device_rates, exor_floor, exor_work
 from tiejax.bench.plots import plot_throughput
 from tiejax.bench.settings import RECORD_EVERY, Engine, ExorBench
@@ -22,7 +20,6 @@ SEEDS_RECORDED = 32  # of which the share of recording is told
 
 def run(settings: ExorBench, console: Console) -> None:
     """Measure everything, print one table, write results.json and one figure."""
-    jax.config.update("jax_default_matmul_precision", "highest")
     torch_rate = measure_torch(settings, console)
     rates, work = device_rates(), exor_work(settings.of_study("fast", 1))
     floors = exor_floor(work, rates)

@@ -75,25 +75,25 @@ class TimedForm:
         return tying.wiring(tying.LayerTies(self.owner, all_train, self.owner), self.storage, "all", "resolved")
 
 
-def distinct_layers(settings: LayersBench, layers: int) -> int:
+def distinct_layers(share: int, layers: int) -> int:
     """Return how many of so many layers are distinct in the tied models."""
-    return max(1, layers // settings.share)
+    return max(1, layers // share)
 
 
 def tied_name(settings: LayersBench, layers: int, storage: Storage = "compact") -> str:
     """Return what the tied model is called in this storage."""
-    return f"{distinct_layers(settings, layers)} distinct, {storage}"
+    return f"{distinct_layers(settings.share, layers)} distinct, {storage}"
 
 
 def make_forms(settings: LayersBench, layers: int) -> dict[str, TimedForm]:
     """Return the models of so many layers that are compared, by name, before their first step."""
-    device, rng = jax.devices()[0], np.random.default_rng(0)
+    devices, rng = jax.devices()[:1], np.random.default_rng(0)
     tokens = rng.integers(0, settings.vocab_size, (settings.batch_size, settings.context)).astype(np.uint16)
     batch = BlockBatch(tokens, np.ones(settings.batch_size, np.float32), jax.random.key(0))
-    untied, tied = tying.independent(layers), tying.static_map("sequence", layers, distinct_layers(settings, layers))
+    untied, tied = tying.independent(layers), tying.static_map("sequence", layers, distinct_layers(settings.share, layers))
 
     def layered(storage: Storage, loss: Callable[..., Any] | None = None) -> Layered:
-        return build(settings.of_study(layers, storage), settings.vocab_size, 0, device, loss)
+        return build(settings.of_study(layers, storage), settings.vocab_size, 0, devices, loss)
 
     compact, full = layered("compact"), layered("full")
     by_hand = layered("compact", without_owners(settings.of_study(layers, "compact")))

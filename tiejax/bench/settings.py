@@ -9,7 +9,7 @@ from tiejax.models.shapes import Shape
 from tiejax.runs.environment import cores
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
-from tiejax.settings.shared import Settings
+from tiejax.settings.shared import Settings, with_defaults
 from tiejax.studies.embedding_coupling import settings as coupling_settings
 from tiejax.studies.embedding_coupling import sizes as coupling_sizes
 from tiejax.studies.exor import settings as exor_settings
@@ -114,6 +114,8 @@ class TextBench(BenchSettings):
         seeds: seeds, each trained tied and untied
         batch_size: sentences a step
         forms: published predicts everywhere and pads; masked predicts at the masked tokens; packed also fills its rows
+        huge_pages: let glibc ask for huge pages where the packed form is measured beside torch, on all sides (default: the
+            allocator is as the environment says)
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -123,6 +125,7 @@ class TextBench(BenchSettings):
     seeds: int = 2
     batch_size: int = 128
     forms: list[Form] = dataclasses.field(default_factory=lambda: ["published", "masked", "packed"])
+    huge_pages: bool = False
     seconds: float = 4.0
     out: str = "runs/bench/text"
 
@@ -203,6 +206,25 @@ class LayersBench(BenchSettings):
             context=self.context,
             batch_size=self.batch_size,
         ).resolved()
+
+
+@with_defaults(seconds=4.0, repeats=5, out="runs/bench/decoder")
+class DecoderBench(LayersBench):
+    """Throughput of a causal language model, untied and with tied layers, beside the transformers library's in torch.
+
+    Args:
+        architecture: gpt2, or bert with a causal mask
+        repeats: measurements of each side, at least 5, in turns
+        huge_pages: let glibc ask for huge pages, on both sides (default: the allocator is as the environment says)
+    """
+
+    architecture: Literal["gpt2", "bert"] = "gpt2"
+    huge_pages: bool = False
+
+    def of_study(self, layers: int, storage: Storage) -> layer_settings.Settings:
+        """Return the resolved settings of the study that is measured; raises BadInput."""
+        study = super().of_study(layers, storage)
+        return dataclasses.replace(study, architecture=self.architecture, activation="gelu").resolved()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,8 +334,8 @@ BENCHMARKS = {
         ExorBench,
         CommandLine(
             description="Measure training throughput of `exor` (the ensemble on its engines and, where torch is installed, the "
-            "same protocol as a plain torch loop); `bench.py text --help`, and so on for layers, encoder "
-            "and transfer, are about the others.",
+            "same protocol as a plain torch loop); `bench.py text --help`, and so on for layers, decoder, "
+            "encoder and transfer, are about the others.",
             example="Example: python experiments/bench.py exor --seeds [8,32]",
             switches=SWITCHES,
         ),
@@ -325,7 +347,7 @@ BENCHMARKS = {
         TextBench,
         CommandLine(
             description="Measure how many real (unpadded) tokens a second the text study trains on: predicting everywhere with "
-            "padded rows, as published, at the masked tokens only, and at these in packed rows.",
+            "padded rows, as published, at the masked tokens only, and at these in packed rows; and the last beside torch.",
             example="Example: python experiments/bench.py text --corpus novels/ --tokenizer vocab.txt",
             switches=SWITCHES,
         ),
@@ -345,6 +367,19 @@ BENCHMARKS = {
         ),
         module="tiejax.bench.layers",
         sizes=layer_sizes,
+        device_a_core=lambda settings: False,
+    ),
+    "decoder": Benchmark(
+        DecoderBench,
+        CommandLine(
+            description="Measure a training step of a causal language model, GPT-2 or BERT's block, untied and with tied "
+            "layers, on all cores, beside the transformers library's model in a plain torch loop, in turns.",
+            example="Example: python experiments/bench.py decoder --layers [12] --architecture bert",
+            switches=SWITCHES,
+        ),
+        module="tiejax.bench.decoder",
+        sizes=layer_sizes,
+        # The processes that it measures have devices of their own.
         device_a_core=lambda settings: False,
     ),
     "encoder": Benchmark(

@@ -1,8 +1,13 @@
-"""Tokens per second of training on text: predicting everywhere in padded rows, at the masked tokens, and in packed rows."""
+"""Tokens per second of training on text: predicting everywhere in padded rows, at the masked tokens, and in packed rows.
+
+The last is then measured beside torch, in processes that take turns.
+"""
 
 import dataclasses
+import tempfile
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +15,24 @@ import numpy as np
 
 from tiejax import training
 from tiejax.bench.arithmetic import device_rates, text_flops
+from tiejax.bench.contender import HUGE_PAGES, Contender, Train, Work, allocator, devices_on_cpu, take_turns
+from tiejax.bench.encoder import OURS, TOLD, sides
 from tiejax.bench.settings import Form, TextBench
 from tiejax.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
+from tiejax.models.shapes import Shape
 from tiejax.pretraining.step_plan import StepPlan
+from tiejax.runs import environment
 from tiejax.runs.console import Console
 from tiejax.studies.text_mlm.ensemble import build_ensemble, build_model
 from tiejax.studies.text_mlm.settings import Settings
 from tiejax.studies.text_mlm.text import Text, prepare
 from tiejax.training.loss import cross_entropy
+
+SIDES = {
+    OURS: ((), "tiejax.bench.text:train_ours"),
+    "trainer": (("torch", "transformers", "accelerate"), "tiejax.bench.torch_encoder:train_by_library"),
+    "loop": (("torch",), "tiejax.bench.torch_text:train_by_loop"),
+}
 
 
 def run(settings: TextBench, console: Console) -> None:
@@ -36,14 +51,87 @@ def run(settings: TextBench, console: Console) -> None:
         f"on {jax.device_count()} devices; a batch is {rows[0]['longest_of_batch']:.0f} tokens long on average, a padded row "
         f"{rows[0]['row_length']}"
     )
-    console.result(f"results: {write_results('text', settings, {'rows': rows, 'device_rates': rates})}")
+    beside = measure_beside_torch(settings, console)
+    measured = {"rows": rows, "device_rates": rates, "beside_torch": beside, "allocator": allocator(environment_of(settings))}
+    console.result(f"results: {write_results('text', settings, measured)}")
+
+
+class OurJob(NamedTuple):
+    """What our process trains: the packed form."""
+
+    settings: TextBench
+
+
+def measure_beside_torch(settings: TextBench, console: Console) -> list[dict[str, Any]]:
+    """Return tokens per second of the packed form and of what torch has, measured in turns, all on all cores."""
+    study = settings.of_study("packed")
+    text, planned = prepare(study, console)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = Path(folder, "tokenizer.json")
+        tokenizer.write_bytes(text.tokenizer)
+        jobs = {side: job_of(settings, side, text, planned, tokenizer) for side in sides(SIDES, console)}
+        contenders = {side: Contender(SIDES[side][1], [job], environment_of(settings)) for side, job in jobs.items()}
+        rates = take_turns(contenders, settings.repeats, settings.seconds)
+    rows = []
+    for side, found in rates.items():
+        over = spread([ours / theirs for ours, theirs in zip(rates[OURS], found, strict=True)])
+        rows.append({"side": side, **spread(found), "ours_over": None if side == OURS else over})
+        console.say(
+            f"{TOLD[side]:>22}  {rows[-1]['median']:8,.0f} tokens/s ({rows[-1]['min']:,.0f} to {rows[-1]['max']:,.0f})"
+            + ("" if side == OURS else f"  ours is {over['median']:.2f} x ({over['min']:.2f} to {over['max']:.2f})")
+        )
+    return rows
+
+
+def environment_of(settings: TextBench) -> dict[str, str]:
+    """Return what the processes of all sides are told: the allocator, and, which only ours reads, the devices."""
+    devices = devices_on_cpu(a_core=settings.seeds % environment.cores() == 0)
+    return {**devices, "TOKENIZERS_PARALLELISM": "false", **(HUGE_PAGES if settings.huge_pages else {})}
+
+
+def job_of(settings: TextBench, side: str, text: Text, planned: StepPlan, tokenizer: Path) -> Any:
+    """Return what the process of a side trains: torch one tied model, with as many real tokens a step as one of ours."""
+    if side == OURS:
+        return OurJob(settings)
+    from tiejax.bench.torch_encoder import Job
+
+    study = settings.of_study("packed")
+    return Job(
+        shape=Shape(study.width, study.width, study.width, study.layers, study.heads, coupled=True),
+        ids=text.train.ids,
+        offsets=text.train.offsets,
+        vocabulary=text.vocabulary,
+        tokenizer=str(tokenizer),
+        rows=planned.rows,
+        row_length=study.max_length,
+        sentences=settings.batch_size,
+        threads=environment.cores(),
+        learning_rate=study.learning_rate,
+        weight_decay=study.weight_decay,
+        warm_up=1,
+        clip=None,
+    )
+
+
+def train_ours(job: OurJob) -> Train:
+    """Return the packed form of all members on all devices, compiled and warm."""
+    study = job.settings.of_study("packed")
+    text, planned = prepare(study, Console(quiet=True))
+    timed, models = TimedEnsemble(ensemble_of(study, text, planned, "packed"), study.seed_list), 2 * job.settings.seeds
+    timed.train(1)
+    of_step = timed.train(2).seconds / 2
+
+    def train(seconds: float) -> Work:
+        steps = max(1, round(seconds / of_step))
+        return Work(round(models * steps * planned.tokens), timed.train(steps).seconds)
+
+    return train
 
 
 def measure_form(settings: TextBench, form: Form, console: Console) -> dict[str, Any]:
     """Return real tokens per second of all models together, memory, and the flops of a second."""
     study = settings.of_study(form)
     text, planned = prepare(study, console)
-    jax.config.update("jax_default_matmul_precision", "highest")
     ensemble = TimedEnsemble(ensemble_of(study, text, planned, form), study.seed_list)
     ensemble.train(1)
     steps = max(1, round(settings.seconds / ensemble.train(1).seconds))

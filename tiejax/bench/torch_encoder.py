@@ -40,7 +40,7 @@ class Job(NamedTuple):
     learning_rate: float
     weight_decay: float
     warm_up: int
-    clip: float
+    clip: float | None
 
 
 # The library's trainer.
@@ -86,7 +86,7 @@ def train_by_library(job: Job) -> Train:
         learning_rate=job.learning_rate,
         weight_decay=job.weight_decay,
         warmup_steps=job.warm_up,
-        max_grad_norm=job.clip,
+        max_grad_norm=job.clip or 0.0,
         max_steps=10**7,
         use_cpu=True,
         # In favour of the trainer: nothing is written, shown or computed twice.
@@ -186,13 +186,18 @@ class MaskedLM(torch.nn.Module):
 
     def forward(self, tokens: Any, segments: Any, positions: Any, slots: Any) -> Any:
         """Return logits `[slots, vocabulary]`; sentences of a row, `segments`, do not see each other."""
-        apart = segments[:, None, :, None] != segments[:, None, None, :]
-        bias = torch.zeros(apart.shape, dtype=self.bias.dtype).masked_fill_(apart, torch.finfo(self.bias.dtype).min)
+        bias = without_other_sentences(segments, self.bias.dtype)
         x = self.norm(self.embed(tokens) + self.positions(positions) + self.types.weight[0])
         for layer in self.layers:
             x = layer(x, bias)
         states = self.head_norm(functional.gelu(self.dense(x.flatten(0, 1)[slots])))
         return functional.linear(states, self.embed.weight, self.bias)
+
+
+def without_other_sentences(segments: Any, dtype: Any) -> Any:
+    """Return what is added to scores `[rows, 1, length, length]` so that no sentence sees another."""
+    apart = segments[:, None, :, None] != segments[:, None, None, :]
+    return torch.zeros(apart.shape, dtype=dtype).masked_fill_(apart, torch.finfo(dtype).min)
 
 
 class Packed(NamedTuple):
@@ -221,10 +226,18 @@ def masked(rows: Packed, ordinary: Any, vocabulary: Vocabulary) -> tuple[Any, An
 
 
 def train_by_loop(job: Job) -> Train:
-    """Return a plain loop on packed rows, which predicts at the masked places alone: eager torch, fused AdamW, clipped."""
+    """Return a plain loop that trains BERT's masked LM."""
+    return loop(job, lambda: MaskedLM(job.shape, job.vocabulary.size, job.row_length))
+
+
+def loop(job: Job, make: Callable[[], torch.nn.Module]) -> Train:
+    """Return a plain loop on packed rows, which predicts at the masked places alone: eager torch, fused AdamW.
+
+    make: the model, which is given tokens, segments, positions and the places to predict at.
+    """
     torch.set_num_threads(job.threads)
     torch.manual_seed(0)
-    model = MaskedLM(job.shape, job.vocabulary.size, job.row_length)
+    model = make()
     decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in model.parameters() if parameter.ndim == 1]
     groups = [{"params": decayed, "weight_decay": job.weight_decay}, {"params": others, "weight_decay": 0.0}]
@@ -238,7 +251,8 @@ def train_by_loop(job: Job) -> Train:
         loss = functional.cross_entropy(model(tokens, rows.segments, rows.positions, slots), targets)
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), job.clip)
+        if job.clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), job.clip)
         optimizer.step()
         schedule.step()
         return int((rows.segments > 0).sum())

@@ -1,6 +1,7 @@
 """Attention: jax's own fused kernel where the device has one, else a softmax with a derivative of its own."""
 
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -10,13 +11,13 @@ from jaxtyping import Array, Bool, Float
 HALF = (jnp.bfloat16, jnp.float16)
 
 
-def has_fused(capability: float | None, dtype: jnp.dtype, width: int, length: int) -> bool:
+def has_fused(capability: float | None, dtype: jnp.dtype, width: int, queries: int, length: int) -> bool:
     """Say whether jax has a fused kernel for heads of this width: cuDNN's, on NVIDIA GPUs in half precision.
 
-    capability: of the GPU, None elsewhere; cuDNN asks for 8.0, for widths that are multiples of 8 up to 128, and, with a mask,
-    for even lengths. Source: `jax.nn.dot_product_attention`.
+    capability: of the GPU, None elsewhere; cuDNN asks for 8.0, for widths that are multiples of 8 up to 128, and, for
+    gradients, for even numbers of queries and of positions. Source: `jax.nn.dot_product_attention`.
     """
-    fits = width % 8 == 0 and width <= 128 and length % 2 == 0
+    fits = width % 8 == 0 and width <= 128 and queries % 2 == length % 2 == 0
     return capability is not None and capability >= 8.0 and dtype in HALF and fits
 
 
@@ -33,13 +34,23 @@ def attend(
     key: Float[Array, "batch length heads width"],
     value: Float[Array, "batch length heads width"],
     mask: Bool[Array, "#batch 1 queries length"] | None = None,
+    causal: bool = False,
     dropout: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> Float[Array, "batch queries heads width"]:
     """Return softmax(query key^T / sqrt(width)) value, over the positions that the mask allows, one at least to a query.
 
-    The softmax is in float32 or wider. With a `dropout_key`, probabilities are dropped, which no fused kernel of jax does.
+    causal: no query sees a position behind its own, as many queries as positions being given; a fused kernel is told so, and
+    does not compute what nobody sees. The softmax is in float32 or wider. With a `dropout_key`, probabilities are dropped,
+    which no fused kernel of jax does.
     """
+    (queries, length), kind = (query.shape[1], key.shape[1]), (query.dtype, query.shape[-1])
+    if dropout_key is None and has_fused(_capability(), *kind, queries, length):
+        for_all = None if mask is None else _for_all(query.shape[2])(mask, jax.lax.stop_gradient(query))
+        return jax.nn.dot_product_attention(query, key, value, mask=for_all, is_causal=causal, implementation="cudnn")
+    if causal:
+        before = jnp.tril(jnp.ones((queries, length), bool))
+        mask = before[None, None] if mask is None else mask & before
     if dropout_key is not None:
         return nn.dot_product_attention(
             query,
@@ -52,11 +63,33 @@ def attend(
             deterministic=False,
             force_fp32_for_softmax=query.dtype in HALF,
         )
-    if has_fused(_capability(), query.dtype, query.shape[-1], key.shape[1]):
-        return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
     bias = None if mask is None else jnp.where(mask, 0, jnp.finfo(_wide(query)).min)
     heads_first = (jnp.swapaxes(x, 1, 2) for x in (query / math.sqrt(query.shape[-1]), key, value))
     return jnp.swapaxes(_attend(*heads_first, bias), 1, 2)
+
+
+def _for_all(heads: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Return (mask, query) -> the mask of every head and row, and, where members are vmapped, of every member.
+
+    cuDNN's rule for vmapped members takes no other masks.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def broadcast(mask: jax.Array, query: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(mask, (query.shape[0], heads, *mask.shape[-2:]))
+
+    @broadcast.def_vmap
+    def of_members(members: int, batched: list[bool], mask: jax.Array, query: jax.Array) -> tuple[jax.Array, bool]:
+        each = [
+            leaf if is_batched else jnp.broadcast_to(leaf, (members, *leaf.shape))
+            for leaf, is_batched in zip((mask, query), batched, strict=True)
+        ]
+        rows = each[1].shape[1]
+        masks = jnp.broadcast_to(each[0], (members, rows, *mask.shape[-3:]))
+        flat = broadcast(masks.reshape(-1, *masks.shape[2:]), each[1].reshape(-1, *each[1].shape[2:]))
+        return flat.reshape(members, rows, *flat.shape[1:]), True
+
+    return broadcast
 
 
 @jax.custom_vjp

@@ -67,8 +67,8 @@ class EncoderLayer(nn.Module):
             chosen = jax.nn.one_hot(position, x.shape[1], dtype=x.dtype)
             x = jnp.einsum("bl,blw->bw", chosen, x)[:, None]
             query = jnp.einsum("bl,blhc->bhc", chosen, query)[:, None]
-        mask = visible(key.shape[1], position, segments, self.causal)
-        x = x + self._attention(query, key, value, mask, deterministic)
+        mask, causal = visible(key.shape[1], position, segments, self.causal), self.causal and position is None
+        x = x + self._attention(query, key, value, mask, causal, deterministic)
         x = x if self.norm_first else attention_norm(x)
 
         x = x + self._feed_forward(feed_forward_norm(x) if self.norm_first else x, deterministic)
@@ -87,12 +87,13 @@ class EncoderLayer(nn.Module):
         key: Float[Array, "batch length heads size"],
         value: Float[Array, "batch length heads size"],
         mask: Bool[Array, "#batch 1 queries length"] | None,
+        causal: bool,
         deterministic: bool,
     ) -> Float[Array, "batch queries width"]:
         """Return what attention adds to the residual stream: W_out attend(query, key, value), dropped."""
         drops = self.dropout > 0 and not deterministic
         dropout_key = self.make_rng("dropout") if drops else None
-        attended = attend(query, key, value, mask, self.dropout, dropout_key).reshape(*query.shape[:2], self.width)
+        attended = attend(query, key, value, mask, causal, self.dropout, dropout_key).reshape(*query.shape[:2], self.width)
         out = self._dense(self.width, "out", uniform(1 / math.sqrt(self.width)), self.residual_std)(attended)
         return self._drop(out, "attention_dropout", deterministic)
 
@@ -120,15 +121,16 @@ class EncoderLayer(nn.Module):
 def visible(
     length: int, position: Int[Array, "batch"] | None, segments: Integer[Array, "batch length"] | None, causal: bool
 ) -> Bool[Array, "#batch 1 queries length"] | None:
-    """Say which positions each query sees, or return None where it sees all; arguments as of `EncoderLayer`."""
+    """Say which positions each query sees, or return None where it sees all; arguments as of `EncoderLayer`.
+
+    Where all positions are queries, that a causal layer sees nothing behind them is left to whoever attends.
+    """
     mask = None
     if segments is not None:
         of_query = segments if position is None else jnp.take_along_axis(segments, position[:, None], axis=1)
         mask = of_query[:, None, :, None] == segments[:, None, None, :]
-    if causal:
-        places = jnp.arange(length)
-        of_query = places[None] if position is None else position[:, None]
-        before = of_query[:, None, :, None] >= places
+    if causal and position is not None:
+        before = position[:, None, None, None] >= jnp.arange(length)
         mask = before if mask is None else mask & before
     return mask
 

@@ -1,5 +1,8 @@
 """Causal language modelling: from the decoder's states of whole blocks to the loss."""
 
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -12,12 +15,14 @@ def causal_loss(
     tokens: Int[Array, "rows length"],
     weight: Float[Array, "rows"],
     end: int | None = None,
+    of_all: Callable[[jax.Array], jax.Array] = lambda number: number,
 ) -> Float[Array, ""]:
     """Return the mean loss (nats) of every token but the first of each row, predicted from the state before it.
 
     -ln softmax(table . f(states[r, t - 1]) + bias)[tokens[r, t]], averaged over t = 1 .. length - 1 and, weighted, over rows r;
     f is the head's transform. end: a token that is predicted from the last state of every row, at t = length (default: nothing
-    is).
+    is). of_all: from this device's number of predictions to that of all devices that share the batch, for its share of the
+    mean.
     """
     following = tokens[:, 1:]
     if end is not None:
@@ -25,4 +30,4 @@ def causal_loss(
     of_token = jnp.repeat(weight, following.shape[1])
     before = head.transform(states[:, : following.shape[1]].reshape(-1, states.shape[-1]))
     nats, _ = predict_slots(before, head.table, following.reshape(-1), of_token, head.bias)
-    return nats / jnp.maximum(jnp.sum(of_token), 1)
+    return nats / jnp.maximum(of_all(jnp.sum(of_token)), 1)

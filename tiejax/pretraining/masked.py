@@ -4,6 +4,9 @@ The masked tokens of a batch lie in a fixed number of slots (see `text.masking`)
 the logits `table . t(states[slot_i]) + bias` and the loss `-ln softmax(logits)[target_i]`, which counts `weight_i` times.
 """
 
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -24,13 +27,20 @@ def predict_masked(
 
 
 def masked_loss(
-    states: Float[Array, "rows length width"], head: Head, masked: MaskedRows, weight: Float[Array, "rows"]
+    states: Float[Array, "rows length width"],
+    head: Head,
+    masked: MaskedRows,
+    weight: Float[Array, "rows"],
+    of_all: Callable[[jax.Array], jax.Array] = lambda number: number,
 ) -> Float[Array, ""]:
-    """Return the mean loss (nats) of the masked tokens of a batch that one device holds; weight: how much each row counts."""
+    """Return the mean loss (nats) of the masked tokens of a batch; weight: how much each row counts.
+
+    of_all: as `causal_loss` has it.
+    """
     of_slot = masked.weight * weight[masked.slot // states.shape[1]]
     nats, _ = predict_masked(states, head, masked, of_slot)
     # Of a small batch it may be that nothing is masked.
-    return nats / jnp.maximum(jnp.sum(of_slot), 1)
+    return nats / jnp.maximum(of_all(jnp.sum(of_slot)), 1)
 
 
 def masked_loss_on_devices(

@@ -17,14 +17,13 @@ from tiejax.training.loop import Trained, Training
 from tiejax.tying.errors import TieError
 
 
-def begin(launched: Launched, full_precision: bool = True) -> tuple[Callable[[], bool], dict[str, Any]]:
+def begin(launched: Launched) -> tuple[Callable[[], bool], dict[str, Any]]:
     """Prepare this process for training; return what says whether it is to stop, and what environment.json says.
 
-    full_precision: accelerators multiply float32 in fewer bits unless told otherwise, and exact risk would not be exact.
+    Accelerators multiply float32 in fewer bits unless told otherwise; training alone may, as `--matmul_precision` says.
     """
     stop = stop_flag()
-    if full_precision:
-        jax.config.update("jax_default_matmul_precision", "highest")
+    jax.config.update("jax_default_matmul_precision", "highest")
     devices = {"devices": [device.device_kind for device in jax.devices()]}
     return stop, launched.run.write_environment(devices, launched.command) if launched.run else {}
 

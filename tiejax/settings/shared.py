@@ -123,6 +123,19 @@ class EncoderSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
+class PrecisionSettings(Settings):
+    """In how many bits models are trained.
+
+    Args:
+        matmul_precision: of the products of float32 in training, on accelerators: highest (float32), high (tensorfloat32, or
+            three products of bfloat16), default (the fewest that the device has), or bfloat16 (factors rounded to it, sums in
+            float32); weights and moments stay in float32, and whatever is measured is computed in float32
+    """
+
+    matmul_precision: Literal["highest", "high", "default", "bfloat16"] = "highest"
+
+
+@dataclasses.dataclass(frozen=True)
 class AdamSettings(Settings):
     """How parameters are updated.
 

@@ -21,6 +21,7 @@ from .phases import Phase as Phase
 from .phases import phases_of_arms as phases_of_arms
 from .runner import Runner as Runner
 from .runner import compile_ensemble as compile_ensemble
+from .runner import trace_ensemble as trace_ensemble
 from .schedule import constant as constant
 from .schedule import cosine_cycle as cosine_cycle
 from .schedule import make_schedule as make_schedule

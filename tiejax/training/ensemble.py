@@ -29,6 +29,7 @@ import optax
 from tiejax import tying
 from tiejax.training.keys import stream
 from tiejax.training.phases import NEVER, Phase, change_ties, phases_on
+from tiejax.training.precision import Precision, products_in
 from tiejax.training.sharding import gather, leaf_squares
 from tiejax.training.step import Loss, TrainState, make_step
 
@@ -104,8 +105,11 @@ class Ensemble:
         arms with different parameters. Ties that are on must hold in it.
     dropout_key: seed_key -> the key of what is dropped (default: the same under every condition, which are so compared in
         pairs).
+    at_once: the most seeds that a device trains at a time, a chunk of each block of them after the other (default: all), where
+        what a step works on should stay in the cache.
     devices: how many devices train a member together. Batches then hold a device's part of the rows, and losses and
         measures use `sharding.total`.
+    precision: of the products of float32 in training; those of measures are always in float32.
 
     Where seeds are compiled for, `conditions` may number the condition of each (default: 0); a seed may then occur once a
     condition.
@@ -123,10 +127,12 @@ class Ensemble:
     records_per_chunk: int = 64
     feed: Feed | None = None
     members: Literal["vmapped", "unrolled", "scanned"] = "vmapped"
+    at_once: int | None = None
     devices: int = 1
     phases: Sequence[Phase] | None = None
     start_from: TrainState | None = None
     dropout_key: Callable[[SeedKey], jax.Array] = lambda seed_key: stream(seed_key.key, "dropout")
+    precision: Precision = "highest"
 
     def __post_init__(self) -> None:
         if self.phases is not None and len(self.phases) != len(self.arm_ties):
@@ -191,7 +197,8 @@ class Ensemble:
             dropout_key = jax.random.fold_in(self.dropout_key(seed_key), number)
             return self._each(lambda state, on: member_step(state, batch, dropout_key, on), arms, on)
 
-        return self._each(seed_step, keys, state, fed)
+        with products_in(self.precision):
+            return self._each(seed_step, keys, state, fed)
 
     def measure(self, name: str, keys: SeedKey, state: TrainState, number: jax.Array, fed: Any = None) -> dict[str, jax.Array]:
         """Apply one recorder to every member; leaves come back `[seed, arm, ...]`."""
@@ -201,7 +208,8 @@ class Ensemble:
             batch = self.sample(seed_key, number, fed)
             return self._each(lambda params: recorder.measure(self._whole(params), batch, seed_key, number), arms.params)
 
-        return self._each(seed_measure, keys, state, fed)
+        with products_in("highest"):
+            return self._each(seed_measure, keys, state, fed)
 
     def change_ties(self, state: TrainState, number: jax.Array) -> TrainState:
         """Return the members with the ties ended and begun that change before this step's update."""

@@ -15,13 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tiejax import tying
+from tiejax.training.precision import Precision, products_in
+from tiejax.training.sharding import DATA, total
 
 PyTree = Any
 BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam
 Moments = Literal["copy", "zero"]
-# (full tree of parameters, batch, dropout key or None, places, sends) -> mean loss
+# (full tree of parameters, batch, dropout key or None, places, sends) -> mean loss, or a device's share of it
 LayeredLoss = Callable[[PyTree, Any, Any, Any, Any], jax.Array]
 
 
@@ -75,6 +78,11 @@ def where_true(chosen: jax.Array, leaf: jax.Array, other: jax.Array) -> jax.Arra
 
 def _bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _specs(batch: Any) -> Any:
+    """Return how the leaves of a batch, `[rows, ...]` or scalars, lie on the devices that share its rows."""
+    return jax.tree.map(lambda leaf: PartitionSpec(DATA) if np.ndim(leaf) else PartitionSpec(), batch)
 
 
 def _shapes(batch: Any) -> tuple[Any, ...]:
@@ -167,11 +175,13 @@ class Size(NamedTuple):
 
 
 class Layered:
-    """Steps, evaluations and moves of a stack on one device, compiled at the first visit of a stack size and never again.
+    """Steps, evaluations and moves of a stack, compiled at the first visit of a stack size and never again.
 
     init: root key and the layers that own weights -> parameters, whose stack holds these in this order. loss: as
     `LayeredLoss`, given the full tree, in which tied leaves are in their places. optimizer: knows the path of the stack.
-    moments: as in `moved`.
+    devices: that train the model together; each has all parameters and a part of a batch's rows, and where there are several
+    the loss is a device's share of the mean, by `sharding.total`.
+    moments: as in `moved`. precision: of the products of float32 in steps; those of evaluations are always in float32.
     sizes, compilations, compile_s: bytes by stack size; how much was compiled so far, and the seconds that it took.
     """
 
@@ -183,9 +193,11 @@ class Layered:
         ties: Sequence[tying.Tie],
         moments: Moments,
         storage: tying.Storage,
-        device: jax.Device,
+        devices: Sequence[jax.Device],
+        precision: Precision = "highest",
     ) -> None:
-        self._ties, self._path, self._storage, self._device = tuple(ties), optimizer.stack, storage, device
+        self._ties, self._path, self._storage = tuple(ties), optimizer.stack, storage
+        self._mesh = Mesh(np.asarray(devices), (DATA,))
         self._uses = optimizer.uses
         # Compiled: steps by stack size, losses by stack size and shapes of the batch, moves by both stack sizes.
         self._steps: dict[int, Any] = {}
@@ -202,17 +214,51 @@ class Layered:
 
         def step(state: LayeredState, batch: Any, key: Any, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
             used, of_used = optimizer.uses(state.params, wiring)
-            value, grads = jax.value_and_grad(mean)(used, batch, key, of_used)
+            with products_in(precision):
+                value, grads = self._summed(jax.value_and_grad(mean)(used, batch, key, of_used))
             return optimizer.update(grads, state, wiring), value
 
-        self._start = jax.jit(start)
-        self._step = jax.jit(step, donate_argnums=0)
-        self._loss = jax.jit(lambda stored, batch, wiring: mean(stored, batch, None, wiring))
-        self._move = jax.jit(lambda stack, state, source, separated: moved(stack, state, source, separated, moments))
+        def evaluate(stored: PyTree, batch: Any, wiring: tying.Wiring) -> jax.Array:
+            with products_in("highest"):
+                return jnp.asarray(self._summed(mean(stored, batch, None, wiring)))
+
+        self._start = jax.jit(start, out_shardings=self._everywhere)
+        self._step = jax.jit(self._on_devices(step), donate_argnums=0)
+        self._loss = jax.jit(self._on_devices(evaluate))
+        self._move = jax.jit(
+            lambda stack, state, source, separated: moved(stack, state, source, separated, moments),
+            out_shardings=self._everywhere,
+        )
 
     def place(self, tree: PyTree) -> PyTree:
-        """Return a tree of arrays on the device."""
-        return jax.device_put(tree, self._device)
+        """Return a tree of arrays on the devices, whole on each."""
+        return jax.device_put(tree, self._everywhere)
+
+    def _place_batch(self, batch: Any) -> Any:
+        """Return a batch with its rows dealt out over the devices."""
+        return jax.device_put(batch, jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), _specs(batch)))
+
+    @property
+    def _everywhere(self) -> NamedSharding:
+        return NamedSharding(self._mesh, PartitionSpec())
+
+    def _on_devices(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of (tree, batch, ...) as it is computed by all devices, each on its part of the batch."""
+        if self._mesh.size == 1:
+            return function
+        whole = PartitionSpec()
+
+        def computed(tree: PyTree, batch: Any, *others: Any) -> Any:
+            in_specs = whole, _specs(batch), *(whole for _ in others)
+            return jax.shard_map(function, mesh=self._mesh, in_specs=in_specs, out_specs=whole, check_vma=False)(
+                tree, batch, *others
+            )
+
+        return computed
+
+    def _summed(self, shares: PyTree) -> PyTree:
+        """Return the sum over the devices."""
+        return shares if self._mesh.size == 1 else total(shares)
 
     def stack_size(self, params: PyTree) -> int:
         """Return the number of places in the stack of these parameters."""
@@ -228,12 +274,16 @@ class Layered:
         """Return the state after a step on a batch, and the batch's loss before it; the state that is given is used up."""
         self.visit(state, batch, key, wiring)
         compiled = self._steps[self.stack_size(state.params)]
-        after: tuple[LayeredState, jax.Array] = compiled(state, *self.place((batch, key, wiring)))
+        after: tuple[LayeredState, jax.Array] = compiled(state, self._place_batch(batch), *self.place((key, wiring)))
         return after
+
+    def trace_step(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> Any:
+        """Return a step as jax has traced it, which can be lowered for platforms that are not here."""
+        return self._step.trace(state, self._place_batch(batch), *self.place((key, wiring)))
 
     def loss(self, params: PyTree, batch: Any, wiring: tying.Wiring) -> jax.Array:
         """Return the loss of a batch, without dropout."""
-        arguments = params, *self.place((batch, wiring))
+        arguments = params, self._place_batch(batch), self.place(wiring)
         loss: jax.Array = self._compiled_loss(arguments)(*arguments)
         return loss
 
@@ -268,7 +318,7 @@ class Layered:
         stack_size = self.stack_size(state.params)
         if stack_size in self._steps:
             return
-        batch, key, wiring = self.place((batch, key, wiring))
+        batch, (key, wiring) = self._place_batch(batch), self.place((key, wiring))
         self._steps[stack_size] = self._compile(self._step, (state, batch, key, wiring))
         self._compiled_loss((state.params, batch, wiring))
         near = self._neighbours(stack_size, layers=len(wiring.reads))
@@ -313,13 +363,11 @@ class Layered:
         return self._losses[key]
 
     def _compiled_move(self, state: LayeredState, before: int, after: int) -> Any:
-        here = jax.sharding.SingleDeviceSharding(self._device)
-
         def shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((before, *leaf.shape[1:]), leaf.dtype, sharding=here)
+            return jax.ShapeDtypeStruct((before, *leaf.shape[1:]), leaf.dtype, sharding=self._everywhere)
 
         stack = jax.tree.map(shape, (stack_of(state.params, self._path), state.of_stack))
-        source, separated = (jax.ShapeDtypeStruct((after,), kind, sharding=here) for kind in (jnp.int32, jnp.bool_))
+        source, separated = (jax.ShapeDtypeStruct((after,), kind, sharding=self._everywhere) for kind in (jnp.int32, jnp.bool_))
         return self._compile(self._move, (*stack, source, separated))
 
     def _compile(self, function: Any, arguments: tuple[Any, ...]) -> Any:

@@ -19,26 +19,36 @@ SEEDS = "seeds"
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Seeds over the devices of a mesh: padded to a multiple of their number by copies of the last, which nobody reads."""
+    """Seeds over the devices of a mesh: padded to a multiple of their number by copies of the last, which nobody reads.
+
+    at_once: the most seeds that a device trains at a time (default: all that it has); it has as many in every block.
+    """
 
     mesh: jax.sharding.Mesh
     seeds: int
+    at_once: int | None = None
 
     # Of what a feed gives: [seeds, steps of a window, rows, ...].
     fed_spec = PartitionSpec(SEEDS, None, DATA)
 
     @classmethod
-    def over_all_devices(cls, seeds: int, devices_each: int) -> "Layout":
+    def over_all_devices(cls, seeds: int, devices_each: int, at_once: int | None = None) -> "Layout":
         """Return the layout of so many seeds over all devices, so many to a member; raises ValueError if they do not fit."""
         if jax.device_count() % devices_each:
             raise ValueError(f"devices: {jax.device_count()} cannot be shared out {devices_each} to a member")
         shape = jax.device_count() // devices_each, devices_each
-        return cls(jax.make_mesh(shape, (SEEDS, DATA), axis_types=(jax.sharding.AxisType.Auto,) * 2), seeds)
+        return cls(jax.make_mesh(shape, (SEEDS, DATA), axis_types=(jax.sharding.AxisType.Auto,) * 2), seeds, at_once)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks of seeds a device trains, one after the other."""
+        of_device = -(-self.seeds // self.mesh.shape[SEEDS])
+        return 1 if self.at_once is None else -(-of_device // self.at_once)
 
     @property
     def padded(self) -> int:
         """The number of seeds with the copies."""
-        return self.seeds + -self.seeds % self.mesh.shape[SEEDS]
+        return self.seeds + -self.seeds % (self.mesh.shape[SEEDS] * self.blocks)
 
     def pad(self, seeds: Sequence[T]) -> list[T]:
         """Return the seeds with the copies of the last."""

@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec
 
 from tiejax.training import cluster
 from tiejax.training.layout import SEEDS, Layout
+from tiejax.training.precision import products_in
 from tiejax.training.sharding import gather
 
 PyTree = Any
@@ -18,7 +19,7 @@ def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, s
     """Return `function(member, shared)` of every member `[seed, arm, ...]`, as numpy arrays `[seed, arm, ...]`.
 
     shared: arrays that all members are given. devices_each: devices over which a member's leaves are split between steps; here
-    they are put together again, and each of the devices computes the same.
+    they are put together again, and each of the devices computes the same. Products of float32 are formed in float32.
     """
     seeds = len(jax.tree.leaves(members)[0])
     layout = Layout.over_all_devices(seeds, devices_each)
@@ -27,7 +28,8 @@ def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, s
 
     def of_member(member: PyTree, shared: PyTree) -> PyTree:
         whole = gather(member, shapes, devices_each) if devices_each > 1 else member
-        return function(whole, shared)
+        with products_in("highest"):
+            return function(whole, shared)
 
     def of_device(members: PyTree, shared: PyTree) -> PyTree:
         return jax.lax.map(lambda arms: jax.lax.map(lambda member: of_member(member, shared), arms), members)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -71,29 +71,76 @@ class Runner:
         return records
 
 
+class _Placed(NamedTuple):
+    """What the chunk of an ensemble is given, in its place: numbers of the seeds, members, the cursor to reach, what is fed."""
+
+    layout: Layout
+    windows: FeedWindows | None
+    arguments: tuple[PyTree, EnsembleState, jax.Array, PyTree]
+
+
 def compile_ensemble(
     ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None = None
 ) -> Runner:
     """Compile the chunk for all devices: train up to a cursor given at run time, recording on the way."""
-    layout = Layout.over_all_devices(len(seeds), ensemble.devices)
-    numbers = seed_numbers(seeds, conditions)
-    placed_numbers = layout.place(numbers)
-    windows = (
-        None
-        if ensemble.feed is None
-        else FeedWindows(ensemble.feed, layout, list(zip(*(part.tolist() for part in numbers), strict=True)))
-    )
-    placed, fed = layout.place_members(members), windows.at(int(members.cursor)) if windows else None
+    placed = _place(ensemble, seeds, members, conditions)
+    options = CPU_OPTIONS if jax.default_backend() == "cpu" else None
+    executable = _trace(ensemble, placed).lower().compile(options)
+    return Runner(ensemble, placed.layout, placed.arguments[0], executable, placed.windows)
+
+
+def trace_ensemble(
+    ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None = None
+) -> Any:
+    """Return the chunk as jax has traced it, which can be lowered for platforms that are not here."""
+    return _trace(ensemble, _place(ensemble, seeds, members, conditions))
+
+
+def _place(ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None) -> _Placed:
+    layout = Layout.over_all_devices(len(seeds), ensemble.devices, ensemble.at_once)
+    numbers, windows = seed_numbers(seeds, conditions), None
+    if ensemble.feed is not None:
+        windows = FeedWindows(ensemble.feed, layout, list(zip(*(part.tolist() for part in numbers), strict=True)))
+    fed = windows.at(int(members.cursor)) if windows else None
+    return _Placed(layout, windows, (layout.place(numbers), layout.place_members(members), jnp.int32(0), fed))
+
+
+def _trace(ensemble: Ensemble, placed: _Placed) -> Any:
     by_seed, everywhere = PartitionSpec(SEEDS), PartitionSpec()
-    placed_spec = EnsembleState(layout.specs(members.state), everywhere)  # type: ignore[arg-type]
+    placed_spec = EnsembleState(placed.layout.specs(placed.arguments[1].state), everywhere)  # type: ignore[arg-type]
     buffer_spec = Buffer(PartitionSpec(None, SEEDS), everywhere, everywhere)  # type: ignore[arg-type]
     chunk = jax.shard_map(
-        functools.partial(advance, ensemble),
-        mesh=layout.mesh,
-        in_specs=(by_seed, placed_spec, everywhere, layout.fed_spec),
+        functools.partial(_advance_blocks, ensemble, placed.layout.blocks),
+        mesh=placed.layout.mesh,
+        in_specs=(by_seed, placed_spec, everywhere, placed.layout.fed_spec),
         out_specs=(placed_spec, dict.fromkeys(ensemble.recorders, buffer_spec)),
         check_vma=False,
     )
-    options = CPU_OPTIONS if jax.default_backend() == "cpu" else None
-    executable = jax.jit(chunk, donate_argnums=1).lower(placed_numbers, placed, jnp.int32(0), fed).compile(options)
-    return Runner(ensemble, layout, placed_numbers, executable, windows)
+    return jax.jit(chunk, donate_argnums=1).trace(*placed.arguments)
+
+
+def _advance_blocks(
+    ensemble: Ensemble, blocks: int, numbers: PyTree, members: EnsembleState, until: jax.Array, fed: PyTree
+) -> tuple[EnsembleState, dict[str, Buffer]]:
+    """Train the members of one device, so many blocks of its seeds one after the other; arguments as of `advance`."""
+    if blocks == 1:
+        return advance(ensemble, numbers, members, until, fed)
+
+    def split(leaf: jax.Array) -> jax.Array:
+        return leaf.reshape(blocks, -1, *leaf.shape[1:])
+
+    def joined(leaf: jax.Array, axis: int) -> jax.Array:
+        """Return `[blocks, ..., seeds of a block, ...]` with the seeds of all blocks along one axis, which is this one then."""
+        whole = jnp.moveaxis(leaf, 0, axis)
+        return whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2 :])
+
+    def train(block: PyTree) -> tuple[EnsembleState, dict[str, Buffer]]:
+        of_numbers, state, of_feed = block
+        return advance(ensemble, of_numbers, EnsembleState(state, members.cursor), until, of_feed)
+
+    (state, cursors), buffers = jax.lax.map(train, jax.tree.map(split, (numbers, members.state, fed)))
+    trained = EnsembleState(jax.tree.map(lambda leaf: joined(leaf, 0), state), cursors[0])
+    return trained, {
+        name: Buffer(jax.tree.map(lambda leaf: joined(leaf, 1), buffer.rows), buffer.steps[0], buffer.number[0])
+        for name, buffer in buffers.items()
+    }

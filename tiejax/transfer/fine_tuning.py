@@ -18,6 +18,7 @@ from tiejax import training
 from tiejax.models import LanguageModel
 from tiejax.training.ensemble import seed_keys
 from tiejax.training.optimizer import make_optimizer, with_rates
+from tiejax.training.precision import Precision
 from tiejax.training.schedule import warm_up_and_decay
 from tiejax.transfer.batches import TaskFeed, TaskRows
 from tiejax.transfer.encoding import NOTHING
@@ -91,6 +92,7 @@ class Recipe:
     warm_up: float
     eps: float
     max_norm: float
+    precision: Precision = "highest"
 
 
 def start_members(
@@ -161,6 +163,7 @@ def build_ensemble(
         feed=feed,
         members="scanned",
         devices=devices,
+        precision=recipe.precision,
         dropout_key=lambda seed_key: jax.random.fold_in(
             training.stream(seed_key.key, "fine-tuning dropout"), seed_key.condition
         ),

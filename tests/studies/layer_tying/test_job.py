@@ -7,6 +7,7 @@ import pytest
 from tiejax import tying
 from tiejax.models import TABLE_PATHS
 from tiejax.studies.layer_tying.job import Data, Job, job_of, run_job
+from tiejax.studies.layer_tying.jobs import groups_of
 from tiejax.studies.layer_tying.model import build
 from tiejax.studies.layer_tying.settings import Settings
 from tiejax.studies.layer_tying.text import BlockBatch
@@ -20,7 +21,7 @@ def test_a_stopped_model_goes_on_to_the_same_bits_with_every_odd_option(tmp_path
         objective="masked", dtype="bfloat16", ties="published", gradient="owner", start="frozen-random", storage="full",
         reward="clipped-ppl", moments="zero",
     ).resolved()  # fmt: skip
-    layered = build(settings, 11, 0, jax.devices()[0])
+    layered = build(settings, 11, 0, jax.devices()[:1])
 
     def batch(number):
         tokens = np.random.default_rng(number).integers(1, 11, (2, 6)).astype(np.uint16)
@@ -63,3 +64,18 @@ def test_maps_of_the_methods():
     np.testing.assert_array_equal(owner_of("random-map"), owner_of("random-map"))
     assert len(np.unique(job_of(settings, "random-map", 0, None).owner)) == 2  # where no agent is trained
     assert job_of(settings, "random-agent", 3, None) == Job("random-agent", 3, "random", None)
+
+
+@pytest.mark.parametrize(
+    ("devices", "models", "rows", "groups"),
+    [
+        (2, 18, 8, [[0], [1]]),  # a model for each device
+        (2, 1, 8, [[0, 1]]),
+        (2, 1, 7, [[0], [1]]),  # rows that two cannot share
+        (8, 3, 8, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (4, 3, 6, [[0, 1], [2, 3]]),
+        (1, 1, 1, [[0]]),
+    ],
+)
+def test_devices_train_together_where_they_outnumber_the_models(devices, models, rows, groups):
+    assert [list(group) for group in groups_of(range(devices), models, rows)] == groups

@@ -68,4 +68,5 @@ def build_ensemble(settings: Settings, shape: Shape, text: Text, plan: StepPlan)
         feed=TextFeed(*text.train, settings.max_length, vocabulary.pad, plan.rows, order=ORDER, languages=text.languages),
         members="scanned",
         devices=plan.mesh,
+        precision=settings.matmul_precision,
     )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from tiejax.models.shapes import POSITIONS, Shape
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
-from tiejax.settings.shared import AdamSettings, RunSettings, TextSettings, with_defaults
+from tiejax.settings.shared import AdamSettings, PrecisionSettings, RunSettings, TextSettings, with_defaults
 from tiejax.settings.sizes import check_most, check_places, most_of
 from tiejax.settings.study import SWITCHES, Study
 
@@ -28,7 +28,7 @@ TASK_FIELDS = ("train", "development", "test", "text", "label", "examples")
 
 
 @with_defaults(seeds=2, vocab_size=3072, learning_rate=3e-3, out="runs/embedding_coupling")
-class Settings(AdamSettings, TextSettings, RunSettings):
+class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
     """Encoders whose input and output embeddings have different shapes: pre-trained, fine-tuned and probed.
 
     Args:

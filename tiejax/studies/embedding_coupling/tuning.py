@@ -109,7 +109,14 @@ class Tuning(NamedTuple):
         settings = self.settings
         pooling = settings.pooling if task.kind == "classification" else "first"
         objective = fine_tuning.Objective(encoders.model, kind, len(task.labels), settings.fine_tuning_dropout, pooling)
-        recipe = fine_tuning.Recipe(settings.fine_tuning_epochs, settings.weight_decay, WARM_UP, settings.eps, settings.clip)
+        recipe = fine_tuning.Recipe(
+            settings.fine_tuning_epochs,
+            settings.weight_decay,
+            WARM_UP,
+            settings.eps,
+            settings.clip,
+            settings.matmul_precision,
+        )
         seeds = [settings.seed_list[place] for place in members.places]
         # The arms are all starts at the first rate, then all at the second.
         repeats = members.rates.shape[1] // len(encoders.by_start)

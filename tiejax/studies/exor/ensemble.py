@@ -18,6 +18,8 @@ from tiejax.studies.exor.settings import Settings
 from tiejax.studies.exor.task import SPLITS, split
 from tiejax.training import Ensemble, Recorder, SeedKey
 
+# As many as the cache of a core holds of what a step works on, by engine, found by trying (`bench.py exor`).
+MEMBERS_IN_CACHE = {"fast": 32, "plain": 8}
 ENCODERS = {"transformer": models.Transformer, "lstm": models.BidirectionalLSTM, "mixer": models.Mixer}
 
 
@@ -75,7 +77,15 @@ def build_ensemble(settings: Settings) -> Ensemble:
         steps=settings.steps,
         recorders=recorders,
         max_norm=settings.max_norm,
+        precision=settings.matmul_precision,
+        at_once=seeds_at_once(settings, arms=2),
     )
+
+
+def seeds_at_once(settings: Settings, arms: int) -> int | None:
+    """Return how many seeds of so many arms a device trains at a time: on a CPU as many as its cache holds."""
+    assert settings.engine != "auto"  # resolved
+    return max(1, MEMBERS_IN_CACHE[settings.engine] // arms) if jax.default_backend() == "cpu" else None
 
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:

@@ -1,9 +1,13 @@
-"""The models of a run, dealt out over devices: each device trains one at a time, and takes the next that waits for nothing."""
+"""The models of a run, dealt out over devices: each trains one at a time, and takes the next that waits for nothing.
+
+Where there are more devices than models, some devices train a model together.
+"""
 
 import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -26,6 +30,7 @@ from tiejax.training.layered import Layered
 FINISHED = "finished"  # folder of the records of models that are trained
 WAIT_S = 0.2
 
+T = TypeVar("T")
 ModelName = tuple[str, int]  # method and seed: one model of a run
 
 
@@ -72,8 +77,9 @@ class Jobs:
     def run(self, devices: Sequence[jax.Device], stop: Callable[[], bool]) -> None:
         """Train everything, or until `stop` says so; raises whatever a model raises, after the others have saved themselves."""
         self._stop, began = stop, time.perf_counter()
-        with concurrent.futures.ThreadPoolExecutor(len(devices)) as pool:
-            workers = [pool.submit(self._work, device) for device in devices[: len(self._waiting)]]
+        groups = groups_of(devices, len(self._models), self._settings.batch_size)
+        with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
+            workers = [pool.submit(self._work, group) for group in groups[: len(self._waiting)]]
             while not all(worker.done() for worker in workers):
                 time.sleep(WAIT_S)
                 if any(worker.done() and worker.exception() for worker in workers):
@@ -84,10 +90,10 @@ class Jobs:
         for worker in workers:
             worker.result()
 
-    def _work(self, device: jax.Device) -> None:
-        """Train one model after the other on a device."""
-        with jax.default_device(device):
-            layered = build(self._settings, self._text.streams.vocabulary, self._text.streams.begin, device)
+    def _work(self, devices: Sequence[jax.Device]) -> None:
+        """Train one model after the other on these devices."""
+        with jax.default_device(devices[0]):
+            layered = build(self._settings, self._text.streams.vocabulary, self._text.streams.begin, devices)
             data = build_data(self._settings, self._text)
             while self._waiting and not self._stop():
                 model = self._next()
@@ -156,6 +162,16 @@ class Jobs:
         self._directory.remove(f"checkpoints/{name}")
         distinct, loss = len(np.unique(records["final"]["final_owner"][0])), float(records["final"]["test"][0])
         self._console.say(f"{method}, seed {seed}: {counted(distinct, 'distinct layer')}, test loss {loss:.4f} nats a token")
+
+
+def groups_of(devices: Sequence[T], models: int, rows: int) -> list[Sequence[T]]:
+    """Return the devices in groups, each of which trains a model at a time: as small as leaves none without a model.
+
+    rows: of a batch, which the devices of a group share equally.
+    """
+    fitting = [size for size in range(1, len(devices) + 1) if len(devices) % size == 0 and rows % size == 0]
+    size = min((size for size in fitting if len(devices) // size <= models), default=max(fitting))
+    return [devices[first : first + size] for first in range(0, len(devices), size)]
 
 
 def finished(directory: RunDirectory, models: Sequence[ModelName]) -> dict[ModelName, Records]:

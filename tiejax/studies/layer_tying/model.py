@@ -1,7 +1,7 @@
-"""The model of a run and its loss, compiled for one device."""
+"""The model of a run and its loss, compiled for the devices that train it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from tiejax.text.twins import Twins
 from tiejax.training.layered import Layered, LayeredAdamW, LayeredLoss, LayeredOptimizer, stack_of, with_stack
 from tiejax.training.optimizer import clip_as_torch
 from tiejax.training.per_layer_adamw import PerLayerAdamW
+from tiejax.training.sharding import DATA, total
 
 STACK = "encoder/layers"
 
@@ -101,11 +102,22 @@ def initial(settings: Settings, model: models.LanguageModel) -> Callable[[Any, A
     return init
 
 
-def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, begin: int) -> LayeredLoss:
-    """Return (parameters, batch, dropout key or None, places, sends) -> the mean loss in nats a token, masked or causal."""
+def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, begin: int, devices: int = 1) -> LayeredLoss:
+    """Return (parameters, batch, dropout key or None, places, sends) -> the mean loss in nats a token, masked or causal.
+
+    devices: so many share the rows of a batch, each of which returns its share of the mean.
+    """
+
+    def place() -> jax.Array | int:
+        return jax.lax.axis_index(DATA) if devices > 1 else 0
+
+    def of_all(number: jax.Array) -> jax.Array:
+        return jnp.asarray(total(number)) if devices > 1 else number
 
     def encode(params: Any, tokens: jax.Array, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
-        rngs = {"dropout": key} if key is not None and settings.dropout else None
+        rngs = None
+        if key is not None and settings.dropout:  # other rows, other masks of dropout
+            rngs = {"dropout": jax.random.fold_in(key, place()) if devices > 1 else key}
         states = model.apply(
             {"params": params}, tokens, deterministic=rngs is None, owner=reads, sends=sends, rngs=rngs, method="encode"
         )
@@ -120,18 +132,19 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
     def causal(params: Any, batch: BlockBatch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
         tokens = batch.tokens.astype(jnp.int32)
         states = encode(params, tokens, key, reads, sends)
-        return causal_loss(states, head(params), tokens, batch.weight, end)
+        return causal_loss(states, head(params), tokens, batch.weight, end, of_all)
 
     # GPT-2 has one token for both.
     end = begin if settings.details == "published" else None
-    places = settings.batch_size * (settings.context - 1)
+    places = settings.batch_size // devices * (settings.context - 1)
     masking = Masking(Twins(vocabulary, (), (), ()), special=(begin,), mask=vocabulary, slots=slots_for(places))
 
     def masked(params: Any, batch: BlockBatch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
         tokens = batch.tokens.astype(jnp.int32)
-        rows = masking.visit(tokens, jnp.ones_like(tokens), jnp.arange(len(tokens)), batch.key)
+        number = place() * len(tokens) + jnp.arange(len(tokens))
+        rows = masking.visit(tokens, jnp.ones_like(tokens), number, batch.key)
         states = encode(params, rows.tokens, key, reads, sends)
-        return masked_loss(states, head(params), rows, batch.weight)
+        return masked_loss(states, head(params), rows, batch.weight, of_all)
 
     return masked if settings.objective == "masked" else causal
 
@@ -144,21 +157,26 @@ def make_optimizer(settings: Settings) -> LayeredOptimizer:
 
 
 def build(
-    settings: Settings, vocabulary: int, begin: int, device: jax.Device, other_loss: LayeredLoss | None = None
+    settings: Settings,
+    vocabulary: int,
+    begin: int,
+    devices: Sequence[jax.Device],
+    other_loss: LayeredLoss | None = None,
 ) -> Layered:
-    """Return everything that is compiled of a resolved configuration, for one device.
+    """Return everything that is compiled of a resolved configuration, for devices that train one model together.
 
     begin: the token that a block begins with. other_loss: instead of the experiment's own (for benchmarks).
     """
     model = build_model(settings, vocabulary)
     return Layered(
         initial(settings, model),
-        other_loss or make_loss(settings, model, vocabulary, begin),
+        other_loss or make_loss(settings, model, vocabulary, begin, len(devices)),
         make_optimizer(settings),
         [tying.Tie(*models.TABLE_PATHS)],
         settings.moments,
         settings.storage,
-        device,
+        devices,
+        settings.matmul_precision,
     )
 
 

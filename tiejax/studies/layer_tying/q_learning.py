@@ -62,8 +62,8 @@ def init(key: Key[Array, ""], layers: int) -> Network:
 
 def values(network: Network, state: Int32[Array, "layers"]) -> Float[Array, "values"]:
     """Return Q(s, .) of every layer's actions; s goes in as raw numbers."""
-    hidden = jax.nn.relu(state.astype(jnp.float32) @ network["hidden_kernel"] + network["hidden_bias"])
-    return hidden @ network["out_kernel"] + network["out_bias"]
+    before = jnp.dot(state.astype(jnp.float32), network["hidden_kernel"], precision="highest") + network["hidden_bias"]
+    return jnp.dot(jax.nn.relu(before), network["out_kernel"], precision="highest") + network["out_bias"]
 
 
 def epsilon_at(episode: int, floor: float, decay: float = 0.95) -> float:

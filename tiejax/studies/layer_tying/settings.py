@@ -5,7 +5,7 @@ from typing import Literal
 
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
-from tiejax.settings.shared import AdamSettings, EncoderSettings, RunSettings, TextSettings, with_defaults
+from tiejax.settings.shared import AdamSettings, EncoderSettings, PrecisionSettings, RunSettings, TextSettings, with_defaults
 from tiejax.settings.sizes import check_most, check_places, check_steps
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.tying.errors import TieError
@@ -20,7 +20,7 @@ NOT_STATIC = ("untied", *AGENTS, *AFTER_AGENT)  # every other method is a fixed 
 
 
 @with_defaults(vocab_size=4096, layers=12, out="runs/layer_tying")
-class Settings(AdamSettings, EncoderSettings, TextSettings, RunSettings):
+class Settings(AdamSettings, PrecisionSettings, EncoderSettings, TextSettings, RunSettings):
     """Dynamic layer tying: an agent's ties against none, fixed maps and random ones.
 
     Args:

@@ -163,6 +163,7 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
         ),
         members="unrolled",
         devices=plan.mesh,
+        precision=settings.matmul_precision,
     )
 
 

@@ -6,7 +6,15 @@ from typing import Literal
 from tiejax.runs.environment import cores
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
-from tiejax.settings.shared import EncoderSettings, RunSettings, ScheduleSettings, TextSettings, UntieSettings, with_defaults
+from tiejax.settings.shared import (
+    EncoderSettings,
+    PrecisionSettings,
+    RunSettings,
+    ScheduleSettings,
+    TextSettings,
+    UntieSettings,
+    with_defaults,
+)
 from tiejax.settings.sizes import check_most
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.text import twins as planting
@@ -20,7 +28,7 @@ def default_twins() -> dict[str, list[str]]:
 
 
 @with_defaults(seeds=2, out="runs/text_mlm")
-class Settings(UntieSettings, ScheduleSettings, EncoderSettings, TextSettings, RunSettings):
+class Settings(UntieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings, TextSettings, RunSettings):
     """Masked-LM pre-training on text, tied against untied.
 
     Args:

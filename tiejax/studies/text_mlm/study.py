@@ -34,7 +34,7 @@ def run(launched: Launched, console: Console) -> int:
     text, plan = launched.prepared
     data = text.facts if directory is None else keep_text(directory, text.facts, text.tokenizer)
     check_texts_agree(text)
-    stop, facts = begin(launched, full_precision=settings.compute_dtype == "float32")
+    stop, facts = begin(launched)
     arms = arms_of(settings, plan)
     models = (len(ARMS) if arms is None else len(arms.step)) * len(settings.seed_list)
     announce(settings, text, plan, models, console)

@@ -17,7 +17,13 @@ def build_ensemble(settings: Settings) -> Ensemble:
     arms = settings.arms
     arm_ties, phases = training.phases_of_arms(arms.step.tolist(), settings.steps, arms.policy.tolist(), arms.new.tolist())
     optimizer = exor.make_optimizer(settings, counts="leaf")
-    return dataclasses.replace(exor.build_ensemble(settings), optimizer=optimizer, arm_ties=arm_ties, phases=phases)
+    return dataclasses.replace(
+        exor.build_ensemble(settings),
+        optimizer=optimizer,
+        arm_ties=arm_ties,
+        phases=phases,
+        at_once=exor.seeds_at_once(settings, len(arms.step)),
+    )
 
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:

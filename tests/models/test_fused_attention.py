@@ -1,0 +1,98 @@
+"""Fused attention, lowered for a GPU that is not there: jax is told that cuDNN is, and has no other way to be asked."""
+
+import re
+
+import jax
+import jax._src.cudnn.fused_attention_stablehlo as cudnn
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tiejax.models import attention
+from tiejax.models.transformer import Transformer
+
+ROWS, LENGTH, WIDTH, HEADS, LAYERS = 4, 16, 32, 4, 2
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(attention, "_capability", lambda: 9.0)
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
+
+
+def fused_calls(function, *arguments):
+    """The fused kernels of a function as lowered for CUDA, forward and backward, by name."""
+    text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+    return re.findall(r"__cudnn\$fmha\w+", text)
+
+
+def gradient_of(encoder, length=LENGTH, segments=False, position=False):
+    """The gradient of an encoder's output, and what it is taken at."""
+    x = jax.ShapeDtypeStruct((ROWS, length, WIDTH), jnp.bfloat16)
+    of_rows = jnp.asarray(np.repeat([[1] * (length // 2) + [2] * (length - length // 2)], ROWS, 0)) if segments else None
+    at = jnp.arange(ROWS) if position else None
+    params = jax.eval_shape(lambda key: encoder.init(key, jnp.zeros(x.shape, x.dtype))["params"], jax.random.key(0))
+
+    def loss(params, x):
+        return jnp.sum(encoder.apply({"params": params}, x, position=at, segments=of_rows).astype(jnp.float32))
+
+    return jax.grad(loss), params, x
+
+
+def encoder_of(causal=False, rematerialise=False):
+    return Transformer(
+        layers=LAYERS,
+        width=WIDTH,
+        heads=HEADS,
+        feed_forward=2 * WIDTH,
+        activation="gelu",
+        dropout=0.0,
+        identical_layers=False,
+        causal=causal,
+        rematerialise=rematerialise,
+        dtype=jnp.bfloat16,
+    )
+
+
+@pytest.mark.parametrize("rematerialise", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("segments", [False, True])
+def test_every_layer_attends_by_the_fused_kernel(gpu, segments, causal, rematerialise):
+    calls = fused_calls(*gradient_of(encoder_of(causal, rematerialise), segments=segments))
+    forward, backward = (sum(call.endswith("Backward") is way for call in calls) for way in (False, True))
+    # A rematerialised stack is one layer in a scan, computed forward once more.
+    assert (forward, backward) == ((2, 1) if rematerialise else (LAYERS, LAYERS))
+    assert all(("ScaleBias" in call) is segments for call in calls)
+
+
+def mask_types(function, *arguments):
+    text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+    return set(re.findall(r"mask_type\\22: \\22(\w+?)\\22", text))  # \22 is a quotation mark
+
+
+@pytest.mark.parametrize("segments", [False, True])
+def test_the_kernel_is_told_that_attention_is_causal(gpu, segments):
+    assert mask_types(*gradient_of(encoder_of(causal=True), segments=segments)) == {"CAUSAL"}
+    assert mask_types(*gradient_of(encoder_of(causal=False), segments=segments)) == {"NO_MASK"}
+
+
+@pytest.mark.parametrize("segments", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_vmapped_members_share_one_kernel(gpu, causal, segments):
+    gradient, params, x = gradient_of(encoder_of(causal), segments=segments)
+
+    def members(leaf):
+        return jax.ShapeDtypeStruct((3, 2, *leaf.shape), leaf.dtype)
+
+    of_arm = jax.vmap(gradient, in_axes=(0, None))  # seeds share batches among their arms
+    calls = fused_calls(jax.vmap(of_arm), jax.tree.map(members, params), jax.ShapeDtypeStruct((3, *x.shape), x.dtype))
+    assert len(calls) == 2 * LAYERS
+
+
+@pytest.mark.parametrize("segments", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_odd_lengths_and_single_queries_differentiate(gpu, causal, segments):
+    odd = fused_calls(*gradient_of(encoder_of(causal), length=LENGTH + 1, segments=segments))
+    assert odd == []
+    one = fused_calls(*gradient_of(encoder_of(causal), segments=segments, position=True))
+    assert len(one) == 2 * (LAYERS - 1)  # the last layer has one query for each row
