@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tiejax.models.attention import attend, has_fused
+from tiejax.models.dropout import dropped_of, kept
 
 
 def test_a_fused_kernel_is_used_where_there_is_one():
@@ -75,6 +76,34 @@ def test_values_and_gradients_are_those_of_the_formula(x64, name):
     expected = jax.value_and_grad(loss_of(plain, mask))(given)
     found = jax.value_and_grad(loss_of(attend, mask))(given)
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-12), found, expected)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_dropped_probabilities_are_those_of_the_formula(x64, name):
+    """With the draws that are kept written into the formula; values and gradients."""
+    mask = MASKS[name] if MASKS[name] is None else jnp.asarray(MASKS[name])
+    given, rate, key = inputs(1 if name == "one query" else LENGTH), 0.3, jax.random.key(3)
+    keep = kept(key, rate, (BATCH, HEADS, given[0].shape[1], LENGTH))
+    assert 0 < keep.sum() < keep.size
+
+    def by_hand(query, key, value, mask):
+        scores = jnp.einsum("bqhw,bkhw->bhqk", query, key) / jnp.sqrt(query.shape[-1])
+        share = jax.nn.softmax(scores if mask is None else jnp.where(mask, scores, -1e30)) * keep / (1 - dropped_of(rate))
+        return jnp.einsum("bhqk,bkhw->bqhw", share, value)
+
+    def ours(*arguments):
+        return attend(*arguments, dropout=rate, dropout_key=key)
+
+    expected, found = (jax.value_and_grad(loss_of(attention, mask))(given) for attention in (by_hand, ours))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-12), found, expected)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_causal_attention_is_attention_under_a_mask(x64, masked):
+    mask = jnp.asarray(MASKS["segments"]) if masked else jnp.ones((1, 1, LENGTH, LENGTH), bool)
+    before = jnp.asarray(MASKS["causal"])
+    found = attend(*inputs(), mask if masked else None, causal=True)
+    np.testing.assert_allclose(found, plain(*inputs(), mask & before), rtol=0, atol=1e-12)
 
 
 def test_gradient_by_differences(x64):

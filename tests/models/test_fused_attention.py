@@ -96,3 +96,17 @@ def test_odd_lengths_and_single_queries_differentiate(gpu, causal, segments):
     assert odd == []
     one = fused_calls(*gradient_of(encoder_of(causal), segments=segments, position=True))
     assert len(one) == 2 * (LAYERS - 1)  # the last layer has one query for each row
+
+
+def test_dropout_of_all_but_attention_leaves_the_kernel_in_use(gpu):
+    """With attention weights dropped there is no kernel that could."""
+    for rate, number in ((0.0, 2 * LAYERS), (None, 0)):
+        encoder = encoder_of().clone(dropout=0.1, attention_dropout=rate)
+        x = jax.ShapeDtypeStruct((ROWS, LENGTH, WIDTH), jnp.bfloat16)
+        params = jax.eval_shape(lambda key, x, e=encoder: e.init(key, x)["params"], jax.random.key(0), x)
+
+        def loss(params, x, encoder=encoder):
+            states = encoder.apply({"params": params}, x, deterministic=False, rngs={"dropout": jax.random.key(0)})
+            return jnp.sum(states.astype(jnp.float32))
+
+        assert len(fused_calls(jax.grad(loss), params, x)) == number

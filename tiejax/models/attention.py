@@ -1,12 +1,15 @@
 """Attention: jax's own fused kernel where the device has one, else a softmax with a derivative of its own."""
 
+import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
+
+from tiejax.models.dropout import dropped_of, kept
 
 HALF = (jnp.bfloat16, jnp.float16)
 
@@ -51,21 +54,10 @@ def attend(
     if causal:
         before = jnp.tril(jnp.ones((queries, length), bool))
         mask = before[None, None] if mask is None else mask & before
-    if dropout_key is not None:
-        return nn.dot_product_attention(
-            query,
-            key,
-            value,
-            mask=mask,
-            broadcast_dropout=False,
-            dropout_rng=dropout_key,
-            dropout_rate=dropout,
-            deterministic=False,
-            force_fp32_for_softmax=query.dtype in HALF,
-        )
     bias = None if mask is None else jnp.where(mask, 0, jnp.finfo(_wide(query)).min)
     heads_first = (jnp.swapaxes(x, 1, 2) for x in (query / math.sqrt(query.shape[-1]), key, value))
-    return jnp.swapaxes(_attend(*heads_first, bias), 1, 2)
+    keep = None if dropout_key is None else kept(dropout_key, dropout, (query.shape[0], query.shape[2], queries, length))
+    return jnp.swapaxes(_attend(1 / (1 - dropped_of(dropout)), *heads_first, bias, keep), 1, 2)
 
 
 def _for_all(heads: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
@@ -92,37 +84,46 @@ def _for_all(heads: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
     return broadcast
 
 
-@jax.custom_vjp
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
+    scale: float,
     query: Float[Array, "batch heads queries width"],
     key: Float[Array, "batch heads length width"],
     value: Float[Array, "batch heads length width"],
     bias: Float[Array, "#batch 1 queries length"] | None,
+    keep: Bool[Array, "batch heads queries length"] | None,
 ) -> Float[Array, "batch heads queries width"]:
-    """Return o = p value, p = softmax(query key^T + bias).
+    """Return o = (k p) value, p = softmax(query key^T + bias), k = scale where `keep` says so, else 0 (default: 1).
 
-    With g the gradient of o: dvalue = p^T g, ds = p (g value^T - sum(g o)), the sum over the width, dquery = ds key,
+    With g the gradient of o: dvalue = (k p)^T g, ds = p (k (g value^T) - sum(g o)), the sum over the width, dquery = ds key,
     dkey = ds^T query. What it keeps of the scores is p alone, and sum(g o), which is sum(p dp), takes no pass over them.
     """
-    return _attend_forward(query, key, value, bias)[0]
+    return _attend_forward(scale, query, key, value, bias, keep)[0]
 
 
 def _attend_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    scale: float, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, keep: jax.Array | None
+) -> tuple[jax.Array, tuple[Any, ...]]:
     scores = _product("bhqw,bhkw->bhqk", query, key)
     share = jax.nn.softmax(scores if bias is None else scores + bias).astype(value.dtype)
-    attended = jnp.einsum("bhqk,bhkw->bhqw", share, value)
-    return attended, (query, key, value, share, attended)
+    attended = jnp.einsum("bhqk,bhkw->bhqw", _scaled(share, keep, scale), value)
+    return attended, (query, key, value, share, keep, attended)
 
 
-def _attend_backward(kept: tuple[jax.Array, ...], of_attended: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, None]:
-    query, key, value, share, attended = kept
-    of_share = _product("bhqw,bhkw->bhqk", of_attended, value)
+def _scaled(x: jax.Array, keep: jax.Array | None, scale: float) -> jax.Array:
+    return x if keep is None else jnp.where(keep, x * scale, 0).astype(x.dtype)
+
+
+def _attend_backward(
+    scale: float, saved: tuple[Any, ...], of_attended: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, None, None]:
+    query, key, value, share, keep, attended = saved
+    of_share = _scaled(_product("bhqw,bhkw->bhqk", of_attended, value), keep, scale)
     along = jnp.sum(of_attended.astype(of_share.dtype) * attended, axis=-1, keepdims=True)
     of_scores = (share * (of_share - along)).astype(query.dtype)
-    of_value = jnp.einsum("bhqk,bhqw->bhkw", share, of_attended)
-    return jnp.einsum("bhqk,bhkw->bhqw", of_scores, key), jnp.einsum("bhqk,bhqw->bhkw", of_scores, query), of_value, None
+    of_value = jnp.einsum("bhqk,bhqw->bhkw", _scaled(share, keep, scale), of_attended)
+    of_query, of_key = jnp.einsum("bhqk,bhkw->bhqw", of_scores, key), jnp.einsum("bhqk,bhqw->bhkw", of_scores, query)
+    return of_query, of_key, of_value, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

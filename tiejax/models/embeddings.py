@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Integer
 
 from tiejax.models import features_first
+from tiejax.models.dropout import Dropout
 from tiejax.models.initializers import LAYER_NORM_EPSILON, Dense, default_dtype, layer_norm
 
 
@@ -51,7 +52,7 @@ class Embeddings(nn.Module):
             std = self.width**-0.5 if self.kernel_std is None else self.kernel_std
             kernel = jax.nn.initializers.normal(std)
             self.projection = Dense(self.encoder_width, kernel_init=kernel, param_dtype=default_dtype(), dtype=self.dtype)
-        self.drop = nn.Dropout(self.dropout)
+        self.drop = Dropout(self.dropout)
 
     def __call__(
         self,

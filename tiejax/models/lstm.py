@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from tiejax.models import features_first
+from tiejax.models.dropout import Dropout
 from tiejax.models.initializers import default_dtype, uniform
 
 
@@ -65,7 +66,7 @@ class BidirectionalLSTM(nn.Module):
         x = x.transpose(2, 1, 0)
         for layer in range(self.layers):
             if layer > 0:
-                x = nn.Dropout(self.dropout, name=f"dropout_{layer}")(x, deterministic=deterministic)
+                x = Dropout(self.dropout, name=f"dropout_{layer}")(x, deterministic=deterministic)
             states = [
                 LSTMLayer(self.hidden, reverse=direction == "backward", name=f"layer_{layer}_{direction}")(x)
                 for direction in directions

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from tiejax.models import features_first
+from tiejax.models.dropout import Dropout
 from tiejax.models.initializers import layer_norm
 from tiejax.models.transformer import ACTIVATIONS
 
@@ -30,9 +31,9 @@ class MixerLayer(nn.Module):
         def mix(value: jax.Array, hidden: int, name: str, chosen: jax.Array | None = None) -> jax.Array:
             size = value.shape[0]
             value = ACTIVATIONS[self.activation](features_first.Linear(hidden, name=f"{name}_in")(value))
-            value = nn.Dropout(self.dropout, name=f"{name}_hidden_dropout")(value, deterministic=deterministic)
+            value = Dropout(self.dropout, name=f"{name}_hidden_dropout")(value, deterministic=deterministic)
             value = features_first.Linear(size, name=f"{name}_out")(value, chosen)
-            return nn.Dropout(self.dropout, name=f"{name}_dropout")(value, deterministic=deterministic)
+            return Dropout(self.dropout, name=f"{name}_dropout")(value, deterministic=deterministic)
 
         across = jnp.swapaxes(layer_norm("token_norm", axis=0)(x), 0, 1)
         if position is None:

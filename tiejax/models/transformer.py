@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 
 from tiejax.models.attention import attend
+from tiejax.models.dropout import Dropout
 from tiejax.models.initializers import LAYER_NORM_EPSILON, Dense, default_dtype, layer_norm, linear, uniform
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
@@ -30,6 +31,7 @@ class EncoderLayer(nn.Module):
     kernel_std, residual_std: kernels start as N(0, kernel_std^2), those of the two maps that are added to x as
         N(0, residual_std^2), and biases as 0, as GPT-2's and BERT's (default: as torch's).
     hidden_dropout: drop values between W_2 and act too, as torch does; GPT-2 and BERT do not.
+    attention_dropout: probability of dropping an attention weight (default: as all else), which no fused kernel can.
     norm_epsilon: of the LayerNorms.
     dtype: of the computation (default: that of the input); parameters and LayerNorms stay in float32.
     """
@@ -44,6 +46,7 @@ class EncoderLayer(nn.Module):
     kernel_std: float | None = None
     residual_std: float | None = None
     hidden_dropout: bool = True
+    attention_dropout: float | None = None
     norm_epsilon: float = LAYER_NORM_EPSILON
     dtype: Any = None
 
@@ -91,9 +94,9 @@ class EncoderLayer(nn.Module):
         deterministic: bool,
     ) -> Float[Array, "batch queries width"]:
         """Return what attention adds to the residual stream: W_out attend(query, key, value), dropped."""
-        drops = self.dropout > 0 and not deterministic
-        dropout_key = self.make_rng("dropout") if drops else None
-        attended = attend(query, key, value, mask, causal, self.dropout, dropout_key).reshape(*query.shape[:2], self.width)
+        rate = self.dropout if self.attention_dropout is None else self.attention_dropout
+        dropout_key = self.make_rng("dropout") if rate > 0 and not deterministic else None
+        attended = attend(query, key, value, mask, causal, rate, dropout_key).reshape(*query.shape[:2], self.width)
         out = self._dense(self.width, "out", uniform(1 / math.sqrt(self.width)), self.residual_std)(attended)
         return self._drop(out, "attention_dropout", deterministic)
 
@@ -106,7 +109,7 @@ class EncoderLayer(nn.Module):
         return self._drop(out, "feed_forward_dropout", deterministic)
 
     def _drop(self, x: jax.Array, name: str, deterministic: bool) -> jax.Array:
-        return nn.Dropout(self.dropout, name=name)(x, deterministic=deterministic)
+        return Dropout(self.dropout, name=name)(x, deterministic=deterministic)
 
     def _dense(self, features: int, name: str, default: Any, std: float | None) -> Dense:
         """Return a linear map whose kernel starts as N(0, std^2), or by `default`, and whose bias starts as 0."""
@@ -157,7 +160,7 @@ class Transformer(nn.Module):
     rematerialise: scan over the layers and recompute each in the backward pass, so that neither its activations nor a gradient
         per layer use is held: for deep stacks. Otherwise layers are unrolled, which is faster for a few (by 45 % at
         two layers of width 32 in an ensemble of 64).
-    causal, kernel_std, residual_std, hidden_dropout, norm_epsilon, dtype: of each layer (`EncoderLayer`).
+    causal, kernel_std, residual_std, hidden_dropout, attention_dropout, norm_epsilon, dtype: of each layer (`EncoderLayer`).
     """
 
     layers: int
@@ -174,6 +177,7 @@ class Transformer(nn.Module):
     kernel_std: float | None = None
     residual_std: float | None = None
     hidden_dropout: bool = True
+    attention_dropout: float | None = None
     norm_epsilon: float = LAYER_NORM_EPSILON
     dtype: Any = None
 
@@ -235,6 +239,7 @@ class Transformer(nn.Module):
             kernel_std=self.kernel_std,
             residual_std=self.residual_std,
             hidden_dropout=self.hidden_dropout,
+            attention_dropout=self.attention_dropout,
             norm_epsilon=self.norm_epsilon,
             dtype=self.dtype,
             parent=None,
@@ -260,7 +265,7 @@ class Transformer(nn.Module):
         self, stack: Any, gated: bool, segments: Integer[Array, "batch length"] | None, deterministic: bool
     ) -> Callable[[jax.Array, Use, jax.Array | None], jax.Array]:
         """Return (x, use, position) -> the output of the layer that `use` describes. gated: layers may send no gradient."""
-        layer, drops = self._layer(), self.dropout > 0 and not deterministic
+        layer, drops = self._layer(), (self.dropout > 0 or (self.attention_dropout or 0) > 0) and not deterministic
         dropout_key = self.make_rng("dropout") if drops else None
 
         def apply(x: jax.Array, use: Use, position: jax.Array | None) -> jax.Array:

@@ -136,6 +136,23 @@ class PrecisionSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
+class AttentionSettings(Settings):
+    """What is dropped of attention; for studies that have a field `dropout`.
+
+    Args:
+        attention_dropout: probability of dropping an attention weight (default: as --dropout). Fused attention, on NVIDIA GPUs
+            in bfloat16, drops none: with 0 it is used, and all other dropout stays
+    """
+
+    attention_dropout: float | None = None
+
+    def check(self) -> None:
+        super().check()
+        if self.attention_dropout is not None:
+            checks.check_shares(self, ("attention_dropout",))
+
+
+@dataclasses.dataclass(frozen=True)
 class AdamSettings(Settings):
     """How parameters are updated.
 

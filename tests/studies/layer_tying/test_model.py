@@ -10,7 +10,7 @@ import pytest
 from tiejax import tying
 from tiejax.models import TABLE_PATHS
 from tiejax.settings import command_line
-from tiejax.studies.layer_tying.model import STACK, build_model, facts_of_model, initial, make_loss
+from tiejax.studies.layer_tying.model import STACK, build, build_model, facts_of_model, initial, make_loss
 from tiejax.studies.layer_tying.settings import STUDY, Settings
 from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.training.layered import stack_of
@@ -147,3 +147,19 @@ def test_presets_have_the_published_numbers_of_parameters(file, parameters):
     settings, _ = command_line.parse(Settings, STUDY.command, ["--config", str(path)])
     found = facts_of_model(settings.resolved(), 50_257)
     assert found["parameters_untied"] == parameters
+
+
+def test_products_in_half_precision_leave_weights_and_moments_in_float32():
+    """One step by the study: parameters and moments stay float32; the loss is that of float32 to bfloat16's digits."""
+    losses = {}
+    for name in ("float32", "bfloat16"):
+        layered = build(settings_of(compute_dtype=name), VOCABULARY, 0, jax.devices()[:1])
+        owner = tying.independent(3)
+        batch = BlockBatch(tokens().astype(np.uint16), np.ones(2, np.float32), jax.random.key(0))
+        wiring = tying.wiring(tying.LayerTies(owner, np.ones(3, bool), owner), "compact", "all", "resolved")
+        state, loss = layered.step(layered.start(jax.random.key(0), owner), batch, jax.random.key(0), wiring)
+        kinds = {leaf.dtype for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)}
+        assert kinds == {jnp.dtype("float32")}
+        losses[name] = float(loss)
+    assert losses["float32"] != losses["bfloat16"]
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=2**-8)

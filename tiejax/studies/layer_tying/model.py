@@ -33,6 +33,11 @@ def build_model(settings: Settings, vocabulary: int) -> models.LanguageModel:
     return _gpt2(settings, vocabulary) if settings.architecture == "gpt2" else _bert(settings, vocabulary)
 
 
+def computed_in(settings: Settings) -> jnp.dtype:
+    """Return the type of the layers' computation; weights, where they are wider, are rounded as they are read."""
+    return jnp.dtype(settings.dtype if settings.dtype != "float32" else settings.compute_dtype)
+
+
 def _bert(settings: Settings, vocabulary: int) -> models.LanguageModel:
     """Return BERT with its head, of which a causal model differs by the mask alone, as the library's BertLMHeadModel."""
     model = bert.build(
@@ -42,12 +47,13 @@ def _bert(settings: Settings, vocabulary: int) -> models.LanguageModel:
         dropout=settings.dropout,
         padding=settings.padding,
         rematerialise=True,
-        dtype=jnp.dtype(settings.dtype),
+        dtype=computed_in(settings),
     )
     encoder = model.encoder.clone(
         feed_forward=settings.feed_forward,
         activation=settings.activation,
         causal=settings.objective == "causal",
+        attention_dropout=settings.attention_dropout,
         stack_size=1,
         parent=None,
     )
@@ -71,7 +77,8 @@ def _gpt2(settings: Settings, vocabulary: int) -> models.LanguageModel:
         kernel_std=0.02,
         residual_std=0.02 / math.sqrt(2 * settings.layers),
         hidden_dropout=False,
-        dtype=jnp.dtype(settings.dtype),
+        attention_dropout=settings.attention_dropout,
+        dtype=computed_in(settings),
     )
     return models.LanguageModel(
         vocabulary,
@@ -81,7 +88,7 @@ def _gpt2(settings: Settings, vocabulary: int) -> models.LanguageModel:
         padding=settings.padding,
         max_positions=settings.context + (settings.details == "published"),
         embedding_dropout=settings.dropout,
-        dtype=jnp.dtype(settings.dtype),
+        dtype=computed_in(settings),
     )
 
 
@@ -116,7 +123,7 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
 
     def encode(params: Any, tokens: jax.Array, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
         rngs = None
-        if key is not None and settings.dropout:  # other rows, other masks of dropout
+        if key is not None and max(settings.dropout, settings.attention_dropout or 0) > 0:  # other rows, other masks of dropout
             rngs = {"dropout": jax.random.fold_in(key, place()) if devices > 1 else key}
         states = model.apply(
             {"params": params}, tokens, deterministic=rngs is None, owner=reads, sends=sends, rngs=rngs, method="encode"

@@ -5,7 +5,15 @@ from typing import Literal
 
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
-from tiejax.settings.shared import AdamSettings, EncoderSettings, PrecisionSettings, RunSettings, TextSettings, with_defaults
+from tiejax.settings.shared import (
+    AdamSettings,
+    AttentionSettings,
+    EncoderSettings,
+    PrecisionSettings,
+    RunSettings,
+    TextSettings,
+    with_defaults,
+)
 from tiejax.settings.sizes import check_most, check_places, check_steps
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.tying.errors import TieError
@@ -20,7 +28,7 @@ NOT_STATIC = ("untied", *AGENTS, *AFTER_AGENT)  # every other method is a fixed 
 
 
 @with_defaults(vocab_size=4096, layers=12, out="runs/layer_tying")
-class Settings(AdamSettings, PrecisionSettings, EncoderSettings, TextSettings, RunSettings):
+class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettings, TextSettings, RunSettings):
     """Dynamic layer tying: an agent's ties against none, fixed maps and random ones.
 
     Args:
@@ -37,6 +45,7 @@ class Settings(AdamSettings, PrecisionSettings, EncoderSettings, TextSettings, R
         feed_forward: width of the feed-forward layer (default: four times the width)
         activation: of the feed-forward layer: gelu (exact) or gelu_tanh (the hub's GPT-2)
         dtype: of weights, moments and computation; losses are float32
+        compute_dtype: of the layers and the logits' product alone, where weights and moments stay in float32
         padding: the row of this token in the table starts at 0, and looking it up sends it no gradient, as torch's padding_idx
             does (the published BERT: 0, which is ! among GPT-2's tokens; default: no token)
         methods: what is trained, any of agent, random-agent, untied, all-one, sequence, cycle, cycle-reversed, sandwich,
@@ -78,6 +87,7 @@ class Settings(AdamSettings, PrecisionSettings, EncoderSettings, TextSettings, R
     objective: Literal["causal", "masked"] = "causal"
     activation: Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"] = "gelu"  # type: ignore[assignment]
     dtype: Literal["float32", "bfloat16"] = "float32"
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
     padding: int | None = None
     methods: list[str] = dataclasses.field(default_factory=lambda: list(METHODS))
     maps: dict[str, list[int]] | None = None

@@ -36,6 +36,7 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
     if vocabulary is None:
         vocabulary = settings.vocab_size if settings.tokenizer is None else 1
     of_value = bytes_of_value(settings.dtype)
+    of_state = min(of_value, bytes_of_value(settings.compute_dtype))
     whole = parameters(settings, vocabulary, settings.layers) * of_value
     agents = [name for name in settings.methods if name in AGENTS]
     # On the host, which has a place for every layer: the state that was last saved, and the parameters of the best step.
@@ -45,7 +46,7 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
         state,
         records_bytes(settings, len(agents)),
         (settings.k + 1) * places * bytes_of_token(vocabulary),
-        _on_device(settings, vocabulary) * of_value + settings.layers * places * settings.width * of_value,
+        _on_device(settings, vocabulary) * of_value + settings.layers * places * settings.width * of_state,
     )
 
 

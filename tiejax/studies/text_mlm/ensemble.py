@@ -37,6 +37,7 @@ def build_model(settings: Settings, text: Text) -> Any:
         feed_forward=settings.feed_forward,
         activation=settings.activation,
         dropout=settings.dropout,
+        attention_dropout=settings.attention_dropout,
         identical_layers=settings.identical_layers,
         rematerialise=settings.rematerialise,
         norm_first=settings.layer_norm == "pre",
@@ -86,7 +87,7 @@ class TextObjective:
 
     def encode(self, params: Any, masked: MaskedRows, key: jax.Array | None) -> Float[Array, "rows length width"]:
         """Return the encoder's states; key: of dropout, which a member without one leaves out."""
-        drops = key is not None and self.settings.dropout > 0
+        drops = key is not None and max(self.settings.dropout, self.settings.attention_dropout or 0) > 0
         # Other rows, other masks of dropout.
         rngs = {"dropout": jax.random.fold_in(key, masked.row[0])} if key is not None and drops else None
         variables = {"params": params}

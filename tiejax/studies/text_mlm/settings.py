@@ -7,6 +7,7 @@ from tiejax.runs.environment import cores
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.settings.shared import (
+    AttentionSettings,
     EncoderSettings,
     PrecisionSettings,
     RunSettings,
@@ -28,7 +29,9 @@ def default_twins() -> dict[str, list[str]]:
 
 
 @with_defaults(seeds=2, out="runs/text_mlm")
-class Settings(UntieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings, TextSettings, RunSettings):
+class Settings(
+    UntieSettings, ScheduleSettings, PrecisionSettings, AttentionSettings, EncoderSettings, TextSettings, RunSettings
+):
     """Masked-LM pre-training on text, tied against untied.
 
     Args:
