@@ -60,6 +60,14 @@ class TimedForm:
         jax.block_until_ready(self._state)
         return (time.perf_counter() - began) / steps
 
+    def losses(self, steps: int) -> list[float]:
+        """Train on for so many steps; return the loss before each."""
+        wiring, losses = self._wiring(), []
+        for step in range(steps):
+            self._state, loss = self.layered.step(self._state, self._batch, jax.random.key(step), wiring)
+            losses.append(loss)
+        return [float(loss) for loss in losses]
+
     def change(self, owner: tying.Owner) -> float:
         """Change the ties; return the seconds that this took. One step is then trained."""
         began = time.perf_counter()

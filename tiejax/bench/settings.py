@@ -27,6 +27,7 @@ WIDTH_OF_HEAD = 32
 Engine = Literal["fast", "plain"]
 Form = Literal["published", "masked", "packed"]
 Storage = Literal["compact", "full"]
+Part = Literal["exor", "text", "layers", "encoder", "fine_tuning"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,6 +314,38 @@ class TransferBench(BenchSettings):
 
 
 @dataclasses.dataclass(frozen=True)
+class DeviceBench(BenchSettings):
+    """Everything worth knowing of one machine: rates of every study, and whether its results are those of its CPU.
+
+    Args:
+        parts: what is measured, any of exor, text, layers, encoder, fine_tuning
+        seeds: of EXor, each tied and untied, of which those that solve the task are counted
+        exor_steps: of these trainings (default: as published)
+        first_steps: steps whose losses are compared with those of the CPU
+    """
+
+    parts: list[Part] = dataclasses.field(default_factory=lambda: ["exor", "text", "layers", "encoder", "fine_tuning"])
+    seeds: int = 32
+    exor_steps: int | None = None
+    first_steps: int = 50
+    seconds: float = 2.0
+    out: str = "runs/bench/device"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if this cannot be measured."""
+        if not self.parts:
+            raise BadInput("--parts: exor, text, layers, encoder, fine_tuning or some of them, got none")
+        super().check()
+        checks.check_counts(self, ("seeds", "first_steps"))
+        if self.exor_steps is not None:
+            checks.check_counts(self, ("exor_steps",))
+
+    @property
+    def largest(self) -> list[Any]:
+        return [ExorBench().of_study("fast", max(self.seeds, 1024), recording=False)]
+
+
+@dataclasses.dataclass(frozen=True)
 class Benchmark:
     """A benchmark as a command.
 
@@ -335,7 +368,7 @@ BENCHMARKS = {
         CommandLine(
             description="Measure training throughput of `exor` (the ensemble on its engines and, where torch is installed, the "
             "same protocol as a plain torch loop); `bench.py text --help`, and so on for layers, decoder, "
-            "encoder and transfer, are about the others.",
+            "encoder, transfer and device, are about the others.",
             example="Example: python experiments/bench.py exor --seeds [8,32]",
             switches=SWITCHES,
         ),
@@ -406,6 +439,19 @@ BENCHMARKS = {
         module="tiejax.bench.transfer",
         sizes=coupling_sizes,
         # As those of the encoder.
+        device_a_core=lambda settings: False,
+    ),
+    "device": Benchmark(
+        DeviceBench,
+        CommandLine(
+            description="Measure everything worth knowing of one machine, with a GPU, a TPU or neither, in about ten minutes: "
+            "rates of every study, and whether its losses, and the number of EXor's seeds that solve the task, are its CPU's.",
+            example="Example: python experiments/bench.py device --out my_gpu",
+            switches=SWITCHES,
+        ),
+        module="tiejax.bench.device",
+        sizes=exor_sizes,
+        # The processes that it measures in have devices of their own.
         device_a_core=lambda settings: False,
     ),
 }

@@ -1,0 +1,42 @@
+"""The benchmark of one machine: how losses are compared, what is written, and that every part is one of the study it names."""
+
+import json
+from typing import get_args
+
+import pytest
+
+from tiejax.bench import device
+from tiejax.bench.device_parts import PARTS
+from tiejax.bench.settings import DeviceBench, Part
+from tiejax.runs.console import Console
+
+
+def test_losses_are_compared_relative_to_the_larger():
+    assert device.apart([1.0, 2.0, 4.0], [1.0, 2.5, 4.0]) == pytest.approx(0.2)
+    assert device.apart([3.0], [3.0]) == 0
+
+
+def test_every_part_that_can_be_asked_for_is_there():
+    assert tuple(PARTS) == get_args(Part) == tuple(DeviceBench().parts)
+
+
+def test_a_line_tells_rates_and_seeds():
+    rate = {"median": 1234.5, "min": 1.0, "max": 2.0, "compile_s": 1.0}
+    here = {"losses": [1.0], "model_steps_per_s": {"8 models": rate}, "seeds": 4, "solved": {"untied": 3, "tied": 2}}
+    part = {"here": here, "cpu": {"losses": [1.0], "solved": {"untied": 4, "tied": 1}}, "losses_apart": 0.0}
+    line = device.part_line("exor", part)
+    assert "8 models 1,234.5 model steps/s" in line
+    assert "of 4 seeds solve the task: untied 3 here and 4 on the CPU, tied 2 here and 1 on the CPU" in line
+
+
+@pytest.mark.slow
+def test_results_of_a_machine_are_those_of_its_cpu(tmp_path, capsys):
+    """On a machine without an accelerator both are the CPU."""
+    device.run(DeviceBench(parts=["layers"], first_steps=3, seconds=0.001, out=str(tmp_path)), Console())
+    part = json.loads((tmp_path / "results.json").read_text())["parts"]["layers"]
+    assert part["losses_apart"] < 1e-5
+    assert len(part["here"]["losses"]) == len(part["cpu"]["losses"]) == 3
+    assert part["here"]["losses"][0] > part["here"]["losses"][2] > 0
+    assert set(part["here"]["ms_a_step"]) == {"float32", "bfloat16"}
+    assert "ms_a_step" not in part["cpu"]
+    assert capsys.readouterr().out.splitlines()[-1] == f"results: {tmp_path / 'results.json'}"
