@@ -64,24 +64,46 @@ def nearest_neighbours(table: Table, queries: Int[np.ndarray, "queries"], k: int
     best = np.full((len(queries), k), NOBODY)
     for block in row_blocks(int(table.shape[0]), 4 * table.shape[1] + 8 * len(queries)):
         rows, there = _unit(read_rows(table, block))
-        keys = _keys(q @ rows.T, block.start)
-        keys[:, ~there] = NOBODY
+        similarity = q @ rows.T
+        similarity[:, ~there] = -np.inf
         itself = (queries >= block.start) & (queries < block.stop)
-        keys[itself, queries[itself] - block.start] = NOBODY
-        best = np.partition(np.concatenate([best, keys], axis=1), -k, axis=1)[:, -k:]
+        similarity[itself, queries[itself] - block.start] = -np.inf
+        best = _better(best, similarity, block.start)
     best[~q_there] = NOBODY
     return np.where(best == NOBODY, -1, ~best & 0xFFFFFFFF)
 
 
-def _keys(similarity: np.ndarray, start: int) -> np.ndarray:
+def _better(best: np.ndarray, similarity: np.ndarray, start: int) -> np.ndarray:
+    """Return the k highest keys of each query among those so far and those of the rows from `start` on.
+
+    Few rows are nearer than the last of the k so far, and of equal ones the first counts: the others are not looked at again.
+    """
+    query, column = np.nonzero(similarity > _similarity(best.min(axis=1))[:, None])
+    number = np.bincount(query, minlength=len(best))
+    keys = np.full((len(best), number.max(initial=0)), NOBODY)
+    keys[query, np.arange(len(query)) - np.repeat(np.cumsum(number) - number, number)] = _keys(
+        similarity[query, column], start + column
+    )
+    k = best.shape[1]
+    return np.partition(np.concatenate([best, keys], axis=1), -k, axis=1)[:, -k:]
+
+
+def _keys(similarity: np.ndarray, row: np.ndarray) -> np.ndarray:
     """Return integers that order rows by similarity and, where it is equal, by row, the first highest.
 
     Positive floats compare as their bits do, negative ones the other way round; the low half holds the inverted row.
     """
-    bits = similarity.view(np.int32)
-    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64)
-    row = np.arange(start, start + similarity.shape[1])
-    return (ordered << 32) | (0xFFFFFFFF - row)
+    return (_in_order(similarity.view(np.int32)).astype(np.int64) << 32) | (0xFFFFFFFF - row)
+
+
+def _similarity(key: np.ndarray) -> np.ndarray:
+    """Return the similarity that a key was made of, -inf for nobody's."""
+    return np.where(key == NOBODY, np.float32(-np.inf), _in_order((key >> 32).astype(np.int32)).view(np.float32))
+
+
+def _in_order(bits: np.ndarray) -> np.ndarray:
+    """Return the bits of floats as integers in their order, or such integers as the bits; it is its own inverse."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 def _unit(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -162,7 +162,8 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
         feed=TextFeed(
             *text.train, settings.max_length, text.vocabulary.pad, plan.rows, packed, epochs_apart=settings.epochs_apart
         ),
-        members="unrolled",
+        # An accelerator is kept busy by few large kernels; on a CPU each member is large enough.
+        members="unrolled" if jax.default_backend() == "cpu" else "vmapped",
         devices=plan.mesh,
         precision=settings.matmul_precision,
     )
