@@ -33,7 +33,7 @@ def run_here(line, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", ("name a benchmark", "exor, text, layers, decoder, encoder, transfer, device", "got none")),
+        ("", ("name a benchmark", "exor, text, layers, decoder, encoder, transfer, device, targets", "got none")),
         ("layer", ("name a benchmark", "got layer")),
         ("--seeds [1] exor", ("name a benchmark", "got --seeds")),
         ("exor --seeds []", ("--seeds",)),

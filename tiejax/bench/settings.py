@@ -2,8 +2,9 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tiejax.models.shapes import Shape
 from tiejax.runs.environment import cores
@@ -27,6 +28,17 @@ WIDTH_OF_HEAD = 32
 Engine = Literal["fast", "plain"]
 Form = Literal["published", "masked", "packed"]
 Storage = Literal["compact", "full"]
+Program = Literal[
+    "exor, fast",
+    "exor, plain",
+    "exor, mixer",
+    "text",
+    "text, bfloat16",
+    "layers, 12",
+    "layers, 12, bfloat16",
+    "encoder",
+    "rembert",
+]
 Part = Literal["exor", "text", "layers", "encoder", "fine_tuning"]
 
 
@@ -346,6 +358,36 @@ class DeviceBench(BenchSettings):
 
 
 @dataclasses.dataclass(frozen=True)
+class TargetsBench(BenchSettings):
+    """What a training step of every study compiles to for a TPU that is not here.
+
+    Args:
+        target: topology, as libtpu names it
+        programs: what is compiled (default: all)
+        compare: results.json of before, with which kernels, bytes and precisions are compared
+        repeats: nothing is repeated
+        seconds: nothing is timed
+    """
+
+    target: str = "v5e:2x2"
+    programs: list[Program] = dataclasses.field(default_factory=lambda: list(get_args(Program)))
+    compare: str | None = None
+    out: str = "runs/bench/targets"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if this cannot be compiled."""
+        super().check()
+        if not self.programs:
+            raise BadInput(f"--programs: some of {', '.join(get_args(Program))}, got none")
+        if self.compare is not None and not Path(self.compare).is_file():
+            raise BadInput(f"--compare: {self.compare} is no file; give the results.json of an earlier run")
+
+    @property
+    def largest(self) -> list[Any]:
+        return []
+
+
+@dataclasses.dataclass(frozen=True)
 class Benchmark:
     """A benchmark as a command.
 
@@ -368,7 +410,7 @@ BENCHMARKS = {
         CommandLine(
             description="Measure training throughput of `exor` (the ensemble on its engines and, where torch is installed, the "
             "same protocol as a plain torch loop); `bench.py text --help`, and so on for layers, decoder, "
-            "encoder, transfer and device, are about the others.",
+            "encoder, transfer, device and targets, are about the others.",
             example="Example: python experiments/bench.py exor --seeds [8,32]",
             switches=SWITCHES,
         ),
@@ -452,6 +494,18 @@ BENCHMARKS = {
         module="tiejax.bench.device",
         sizes=exor_sizes,
         # The processes that it measures in have devices of their own.
+        device_a_core=lambda settings: False,
+    ),
+    "targets": Benchmark(
+        TargetsBench,
+        CommandLine(
+            description="Compile a training step of every study for a TPU that is not here, and say how many kernels it is, "
+            "how many bytes a device needs, and in what precision products are formed. Needs libtpu: pip install -e '.[tpu]'.",
+            example="Example: JAX_PLATFORMS=cpu python experiments/bench.py targets --programs ['exor, fast']",
+            switches=SWITCHES,
+        ),
+        module="tiejax.bench.targets",
+        sizes=exor_sizes,
         device_a_core=lambda settings: False,
     ),
 }

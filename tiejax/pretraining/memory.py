@@ -84,8 +84,7 @@ class Pretraining:
 def plan_memory(of: Pretraining, rows: int) -> MemoryPlan:
     """Return what a step of so many rows, over all devices of a member, takes of each of them."""
     here = -(-rows // of.devices)
-    slots = slots_for(here * of.length) if of.slots is None else of.slots(here)
-    plan = plan_ensemble(_ensemble(of), _masked_rows(here, of.length, slots), of.members)
+    plan = plan_ensemble(*shapes_of_step(of, rows), of.members)
     token = 2 if of.vocabulary <= 2**16 else 4
     window = of.members * of.window * here * (of.length * (token + 2) + 4)  # tokens, segments, number of the row
     return plan._replace(activations=plan.activations + window)
@@ -114,6 +113,13 @@ def largest_batch(of: Pretraining, memory: int) -> int:
         size = taken(guess)
         fits, of_fits, fails, of_fails = (guess, size, fails, of_fails) if size <= memory else (fits, of_fits, guess, size)
     return fits * of.devices
+
+
+def shapes_of_step(of: Pretraining, rows: int) -> tuple[training.Ensemble, PyTree]:
+    """Return the ensemble, and the shapes of what one device is fed in a step of so many rows over all devices of a member."""
+    here = -(-rows // of.devices)
+    slots = slots_for(here * of.length) if of.slots is None else of.slots(here)
+    return _ensemble(of), _masked_rows(here, of.length, slots)
 
 
 def _ensemble(of: Pretraining) -> training.Ensemble:

@@ -281,6 +281,20 @@ class Layered:
         """Return a step as jax has traced it, which can be lowered for platforms that are not here."""
         return self._step.trace(state, self._place_batch(batch), *self.place((key, wiring)))
 
+    def trace_shapes(self, owner: tying.Owner, batch: Any, wiring: tying.Wiring) -> Any:
+        """Return a step as jax has traced it from shapes alone, for devices that need not be there."""
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        owners = jax.ShapeDtypeStruct((len(owner if self._storage == "full" else np.unique(owner)),), jnp.int32)
+        state = jax.eval_shape(self._start, key, owners)
+
+        def shaped(leaf: Any, how: PartitionSpec) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype, sharding=NamedSharding(self._mesh, how))
+
+        def whole(tree: PyTree) -> PyTree:
+            return jax.tree.map(lambda leaf: shaped(leaf, PartitionSpec()), tree)
+
+        return self._step.trace(whole(state), jax.tree.map(shaped, batch, _specs(batch)), whole(key), whole(wiring))
+
     def loss(self, params: PyTree, batch: Any, wiring: tying.Wiring) -> jax.Array:
         """Return the loss of a batch, without dropout."""
         arguments = params, self._place_batch(batch), self.place(wiring)

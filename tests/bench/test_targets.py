@@ -1,0 +1,78 @@
+"""What is counted of a program that was compiled for a target; and, where its compiler is installed, a program."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tiejax.bench import targets
+from tiejax.bench.settings import TargetsBench
+from tiejax.runs.console import Console
+from tiejax.settings.command_line import BadInput
+
+# Two fusions and a copy, one of the fusions in the body of a loop; what fusions and the reduction are made of is no kernel.
+HLO = """HloModule jit_step
+
+%fused_computation (param_0: f32[8]) -> f32[8] {
+  %param_0 = f32[8]{0} parameter(0)
+  ROOT %add.1 = f32[8]{0} add(%param_0, %param_0)
+}
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %add.2 = f32[] add(%a, %b)
+}
+
+%fused_computation.1 (param_0.1: f32[8]) -> f32[] {
+  %param_0.1 = f32[8]{0} parameter(0)
+  %zero = f32[] constant(0)
+  ROOT %reduce = f32[] reduce(%param_0.1, %zero), dimensions={0}, to_apply=%sum
+}
+
+%body (loop: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %loop = (s32[], f32[8]{0}) parameter(0)
+  %x = f32[8]{0} get-tuple-element(%loop), index=1
+  %fusion = f32[8]{0:T(128)} fusion(%x), kind=kLoop, calls=%fused_computation
+  ROOT %pair = (s32[], f32[8]{0}) tuple(%x, %fusion)
+}
+
+ENTRY %main (given: f32[8]) -> f32[] {
+  %given = f32[8]{0} parameter(0)
+  %copy.1 = f32[8]{0} copy(%given)
+  %while.1 = (s32[], f32[8]{0}) while(%copy.1), condition=%body, body=%body
+  ROOT %fusion.1 = f32[] fusion(%copy.1), kind=kInput, calls=%fused_computation.1
+}
+"""
+
+
+def test_kernels_are_what_is_scheduled():
+    assert targets.kernels(HLO) == 3
+
+
+def test_products_are_counted_by_type_and_precision():
+    def function(x, y):
+        return jnp.dot(x, x, precision="highest") + x @ x + (y @ y).astype(x.dtype)
+
+    given = [jax.ShapeDtypeStruct((4, 4), kind) for kind in (jnp.float32, jnp.bfloat16)]
+    text = jax.jit(function).trace(*given).lower(lowering_platforms=("tpu",)).as_text()
+    assert targets.products(text) == {"f32 highest": 1, "f32 default": 1, "bf16 default": 1}
+
+
+def test_a_line_tells_what_has_changed():
+    found = {"kernels": 5, "argument_bytes": 2**20, "temporary_bytes": 0, "products": {}, "compile_s": 2.0}
+    assert "as before" in targets.program_line("text", found, {**found, "compile_s": 9.0})
+    assert targets.program_line("text", found, {**found, "kernels": 4}).endswith("before: {'kernels': 4}")
+    assert "before" not in targets.program_line("text", found, None)
+
+
+def test_every_program_that_can_be_asked_for_is_there():
+    assert list(targets.PROGRAMS) == TargetsBench().programs
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="the compiler for TPUs is installed")
+def test_without_the_compiler_one_line_says_how_to_get_it(tmp_path):
+    with pytest.raises(BadInput, match=r"--target: .*pip install -e '\.\[tpu\]'"):
+        targets.run(TargetsBench(programs=["exor, fast"], out=str(tmp_path)), Console(quiet=True))
+    assert list(tmp_path.iterdir()) == []

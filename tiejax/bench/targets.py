@@ -1,0 +1,223 @@
+"""What a training step of every study compiles to for a TPU that is not here: kernels, bytes of a device, precision.
+
+The compiler of the target is all that is needed (libtpu); it runs on a CPU. Nothing is run, so no time is known.
+"""
+
+import collections
+import dataclasses
+import importlib.util
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tiejax import training, tying
+from tiejax.bench.encoder import plan as encoder_plan
+from tiejax.bench.settings import EncoderBench, LayersBench, TargetsBench, TextBench
+from tiejax.bench.timing import write_results
+from tiejax.models.shapes import PUBLISHED
+from tiejax.pretraining.memory import Pretraining, shapes_of_step
+from tiejax.runs.console import Console
+from tiejax.settings.command_line import BadInput
+from tiejax.studies.embedding_coupling.pretraining_ensemble import build_ensemble as build_coupling
+from tiejax.studies.embedding_coupling.text import prepare_text
+from tiejax.studies.exor import settings as exor_settings
+from tiejax.studies.exor.ensemble import build_ensemble as build_exor
+from tiejax.studies.layer_tying.model import build as build_layered
+from tiejax.studies.layer_tying.text import BlockBatch
+from tiejax.studies.text_mlm import text as text_of_study
+from tiejax.studies.text_mlm.ensemble import build_ensemble as build_text
+from tiejax.training.layout import SEEDS
+from tiejax.training.sharding import DATA, spec
+
+PyTree = Any
+# What a scheduled program has beside its kernels.
+NO_KERNELS = frozenset(
+    [
+        "parameter",
+        "constant",
+        "tuple",
+        "get-tuple-element",
+        "bitcast",
+        "while",
+        "conditional",
+        "call",
+        "after-all",
+        "partition-id",
+        "replica-id",
+        "iota",
+    ]
+)
+
+
+def run(settings: TargetsBench, console: Console) -> None:
+    """Compile every program for the target, print one table, compare with numbers of before, write results.json."""
+    devices = devices_of(settings.target)
+    before = json.loads(Path(settings.compare).read_text())["programs"] if settings.compare else {}
+    programs: dict[str, Any] = {}
+    for name in settings.programs:
+        began = time.perf_counter()
+        lowered = PROGRAMS[name](devices).lower(lowering_platforms=("tpu",))
+        programs[name] = facts_of(lowered) | {"compile_s": time.perf_counter() - began}
+        console.say(program_line(name, programs[name], before.get(name)))
+    console.result(f"results: {write_results('targets', settings, {'programs': programs})}")
+
+
+def devices_of(target: str) -> list[Any]:
+    """Return the devices of a topology as libtpu describes it; raises BadInput."""
+    found = importlib.util.find_spec("libtpu")
+    if found is None or found.origin is None:
+        raise BadInput("--target: the compiler for TPUs is not installed (pip install -e '.[tpu]')")
+    os.environ.setdefault("TPU_LIBRARY_PATH", str(Path(found.origin).with_name("libtpu.so")))
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # which would ask the network what machine this is
+    try:
+        bounds = [*(int(size) for size in target.split(":")[1].split("x")), 1]
+        return list(topologies.get_topology_desc(f"{target}x1", platform="tpu", chips_per_host_bounds=bounds).devices)
+    except (ValueError, IndexError, RuntimeError) as error:
+        raise BadInput(f"--target: {target} is no topology, as v5e:2x2 is ({str(error).splitlines()[0]})") from None
+
+
+def facts_of(lowered: Any) -> dict[str, Any]:
+    """Return kernels, bytes on a device and precisions of a program."""
+    compiled = lowered.compile()
+    memory = compiled.memory_analysis()
+    return {
+        "kernels": kernels(compiled.as_text()),
+        "argument_bytes": int(memory.argument_size_in_bytes),
+        "temporary_bytes": int(memory.temp_size_in_bytes),
+        "products": products(lowered.as_text()),
+    }
+
+
+def kernels(text: str) -> int:
+    """Return how many kernels a compiled program has, those of a loop's body counted once.
+
+    Computations that a fusion or a reduction names are parts of a kernel.
+    """
+    parts = set(re.findall(r"(?:calls|to_apply)=%([\w.\-]+)", text))
+    number, counted = 0, False
+    for line in text.splitlines():
+        if line and not line[0].isspace():
+            head = re.match(r"(?:ENTRY )?%([\w.\-]+) ", line)
+            counted = head is not None and head.group(1) not in parts
+        elif counted and (found := re.match(r"\s+(?:ROOT )?%[\w.\-]+ = .*? ([a-z][\w\-]*)\(", line)):
+            number += found.group(1) not in NO_KERNELS
+    return number
+
+
+def products(text: str) -> dict[str, int]:
+    """Return how many products a lowered program has of each type of factors and precision."""
+    found = re.findall(r"stablehlo\.dot_general[^\n]*?precision = \[(\w+), \w+\][^\n]*?\(tensor<(?:\w+x)*(\w+)>", text)
+    return dict(collections.Counter(f"{kind} {precision.lower()}" for precision, kind in found))
+
+
+def program_line(name: str, found: dict[str, Any], before: dict[str, Any] | None) -> str:
+    """Write what a program compiles to, and what it was before where that is otherwise."""
+    words = f"{name:>22}: {found['kernels']:>5} kernels, {found['argument_bytes'] / 2**20:,.1f} + "
+    words += f"{found['temporary_bytes'] / 2**20:,.1f} MiB, products {found['products']}, {found['compile_s']:.0f} s"
+    if before is None:
+        return words
+    changed = {field: before[field] for field in ("kernels", "argument_bytes", "temporary_bytes", "products")}
+    changed = {field: value for field, value in changed.items() if value != found[field]}
+    return f"{words}; {'as before' if not changed else f'before: {changed}'}"
+
+
+# The programs: each from the devices of the target to its step, traced from shapes alone.
+
+
+def traced_step(ensemble: training.Ensemble, devices: Sequence[Any], seeds: int, fed: PyTree) -> Any:
+    """Return one step of so many seeds, as traced for these devices; fed: shapes of what one seed and step is fed."""
+    mesh = Mesh(np.asarray(devices).reshape(-1, ensemble.devices), (SEEDS, DATA))
+    state = jax.eval_shape(lambda: ensemble.start(range(seeds))).state
+    lies = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, None, *spec(leaf.shape[2:], ensemble.devices)), state)
+    by_seed = PartitionSpec(SEEDS)
+    of_feed = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, DATA) if leaf.shape else by_seed, fed)
+
+    def step(names: jax.Array, state: Any, fed: PyTree) -> Any:
+        keys = training.SeedKey(jax.vmap(jax.random.key)(names), jnp.zeros_like(names, jnp.int32))
+        return ensemble.step(keys, state, jnp.int32(0), fed)[0]
+
+    local = jax.shard_map(step, mesh=mesh, in_specs=(by_seed, lies, of_feed), out_specs=lies, check_vma=False)
+
+    def shaped(leaf: Any, how: PartitionSpec) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, how))
+
+    names = shaped(jax.ShapeDtypeStruct((seeds,), jnp.uint32), by_seed)
+    of_all = jax.tree.map(lambda leaf, how: shaped(jax.ShapeDtypeStruct((seeds, *leaf.shape), leaf.dtype), how), fed, of_feed)
+    return jax.jit(local, donate_argnums=1).trace(names, jax.tree.map(shaped, state, lies), of_all)
+
+
+def fed_by(ensemble: training.Ensemble) -> PyTree:
+    """Return the shapes of what one seed and step is fed, by reading the first window."""
+    assert ensemble.feed is not None
+    window = next(ensemble.feed.open([(0, 0)], range(ensemble.devices), ensemble.devices, 0))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), window)
+
+
+def exor(devices: Sequence[Any], engine: Any, **how: Any) -> Any:
+    """Return EXor with 32 seeds on one device."""
+    study = exor_settings.Settings(seeds=32, engine=engine, **how).resolved()
+    return traced_step(dataclasses.replace(build_exor(study), at_once=None), devices[:1], 32, None)
+
+
+def text(devices: Sequence[Any], dtype: Any = "float32") -> Any:
+    """Return the text study at its published size, two seeds tied and untied as one computation."""
+    study = dataclasses.replace(TextBench(vocab_size=8192).of_study("packed"), compute_dtype=dtype)
+    ensemble = build_text(study, *text_of_study.prepare(study, Console(quiet=True)))
+    ensemble = dataclasses.replace(ensemble, members="vmapped")  # as on an accelerator
+    return traced_step(ensemble, devices[:1], 2, fed_by(ensemble))
+
+
+def layers(devices: Sequence[Any], number: int, dtype: Any = "float32") -> Any:
+    """Return a GPT-2 of so many layers, whose rows two devices share."""
+    bench = LayersBench()
+    study = dataclasses.replace(bench.of_study(number, "compact"), compute_dtype=dtype)
+    batch = BlockBatch(
+        np.zeros((bench.batch_size, bench.context), np.uint16), np.ones(bench.batch_size, np.float32), jax.random.key(0)
+    )
+    owner = tying.independent(number)
+    wiring = tying.wiring(tying.LayerTies(owner, np.ones(number, bool), owner), "compact", "all", "resolved")
+    return build_layered(study, bench.vocab_size, 0, devices[:2]).trace_shapes(owner, batch, wiring)
+
+
+def encoder(devices: Sequence[Any]) -> Any:
+    """Return the coupled base encoder of the study of shapes, 10 seeds on one device."""
+    bench = EncoderBench()
+    study = bench.of_study(10)
+    prepared = prepare_text(study, Console(quiet=True), False)
+    ensemble = build_coupling(study, bench.shape, prepared, encoder_plan(study, prepared, 10))
+    return traced_step(ensemble, devices[:1], 10, fed_by(ensemble))
+
+
+def rembert(devices: Sequence[Any]) -> Any:
+    """Return RemBERT at its published size in bfloat16, one row a device, over all devices."""
+    published = PUBLISHED[-1]
+    of = Pretraining(published.shape, published.vocabulary, 512, devices=len(devices), rematerialise=True, dtype=jnp.bfloat16)
+    ensemble, here = shapes_of_step(of, len(devices))
+    of_all = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((len(devices) * leaf.shape[0], *leaf.shape[1:]) if leaf.shape else (), leaf.dtype),
+        here,
+    )
+    return traced_step(ensemble, devices, 1, of_all)
+
+
+PROGRAMS: dict[str, Callable[[Sequence[Any]], Any]] = {
+    "exor, fast": lambda devices: exor(devices, "fast"),
+    "exor, plain": lambda devices: exor(devices, "plain"),
+    "exor, mixer": lambda devices: exor(devices, "plain", model="mixer"),
+    "text": text,
+    "text, bfloat16": lambda devices: text(devices, "bfloat16"),
+    "layers, 12": lambda devices: layers(devices, 12),
+    "layers, 12, bfloat16": lambda devices: layers(devices, 12, "bfloat16"),
+    "encoder": encoder,
+    "rembert": rembert,
+}
