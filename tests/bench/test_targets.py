@@ -1,6 +1,8 @@
 """What is counted of a program that was compiled for a target; and, where its compiler is installed, a program."""
 
 import importlib.util
+import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from tiejax.bench.settings import TargetsBench
 from tiejax.runs.console import Console
 from tiejax.settings.command_line import BadInput
 
+DOCS = Path(__file__).parents[2] / "docs"
 # Two fusions and a copy, one of the fusions in the body of a loop; what fusions and the reduction are made of is no kernel.
 HLO = """HloModule jit_step
 
@@ -76,3 +79,13 @@ def test_without_the_compiler_one_line_says_how_to_get_it(tmp_path):
     with pytest.raises(BadInput, match=r"--target: .*pip install -e '\.\[tpu\]'"):
         targets.run(TargetsBench(programs=["exor, fast"], out=str(tmp_path)), Console(quiet=True))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_of_the_page_is_that_of_its_file():
+    found = json.loads((DOCS / "targets.json").read_text())["programs"]
+    page = (DOCS / "devices.md").read_text()
+    rows = [targets.table_row(name, program) for name, program in found.items()]
+    assert "\n".join(rows) in page
+    assert list(found) == list(targets.PROGRAMS)
+    float32 = {kind for program in found.values() for kind in program["products"] if kind.startswith("f32")}
+    assert float32 == {"f32 highest"}

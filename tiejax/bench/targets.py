@@ -131,6 +131,13 @@ def program_line(name: str, found: dict[str, Any], before: dict[str, Any] | None
     return f"{words}; {'as before' if not changed else f'before: {changed}'}"
 
 
+def table_row(name: str, found: dict[str, Any]) -> str:
+    """Write a program as a row of a table in Markdown."""
+    kinds = ", ".join(f"{number} {kind}" for kind, number in found["products"].items())
+    sizes = " | ".join(f"{found[field] / 2**20:,.1f}" for field in ("argument_bytes", "temporary_bytes"))
+    return f"| {name} | {found['kernels']:,} | {sizes} | {kinds} |"
+
+
 # The programs: each from the devices of the target to its step, traced from shapes alone.
 
 
