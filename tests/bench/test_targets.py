@@ -74,18 +74,32 @@ def test_every_program_that_can_be_asked_for_is_there():
     assert list(targets.PROGRAMS) == TargetsBench().programs
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="the compiler for TPUs is installed")
-def test_without_the_compiler_one_line_says_how_to_get_it(tmp_path):
-    with pytest.raises(BadInput, match=r"--target: .*pip install -e '\.\[tpu\]'"):
-        targets.run(TargetsBench(programs=["exor, fast"], out=str(tmp_path)), Console(quiet=True))
+@pytest.mark.parametrize(
+    ("target", "compiler", "extra"), [("v5e:2x2", "libtpu", "tpu"), ("h100:2", "jax_cuda13_plugin", "cuda")]
+)
+def test_without_the_compiler_one_line_says_how_to_get_it(tmp_path, target, compiler, extra):
+    if importlib.util.find_spec(compiler) is not None:
+        pytest.skip("the compiler is installed")
+    with pytest.raises(BadInput, match=rf"--target: .*pip install -e '\.\[{extra}\]'"):
+        targets.run(TargetsBench(target=target, programs=["exor, fast"], out=str(tmp_path)), Console(quiet=True))
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"v5e:2x2": {}}', '{"v5e:2x2": 3}'])
+def test_a_file_to_compare_with_is_one_of_targets(tmp_path, content):
+    file = tmp_path / "before.json"
+    file.write_text(content)
+    with pytest.raises(BadInput, match=r"--compare: .* has no programs of v5e:2x2"):
+        targets.read_before(TargetsBench(compare=str(file)))
+    file.write_text('{"v5e:2x2": {"programs": {"text": {"kernels": 3}}}}')
+    assert targets.read_before(TargetsBench(compare=str(file))) == {"text": {"kernels": 3}}
+
+
 def test_the_table_of_the_page_is_that_of_its_file():
-    found = json.loads((DOCS / "targets.json").read_text())["programs"]
-    page = (DOCS / "devices.md").read_text()
-    rows = [targets.table_row(name, program) for name, program in found.items()]
-    assert "\n".join(rows) in page
-    assert list(found) == list(targets.PROGRAMS)
-    float32 = {kind for program in found.values() for kind in program["products"] if kind.startswith("f32")}
-    assert float32 == {"f32 highest"}
+    found, page = json.loads((DOCS / "targets.json").read_text()), (DOCS / "devices.md").read_text()
+    assert list(found) == ["h100:16", "v5e:4x4"]
+    assert "\n".join(targets.table_rows(found)) in page
+    for of_target in found.values():
+        assert list(of_target["programs"]) == list(targets.PROGRAMS)
+        kinds = {kind for program in of_target["programs"].values() for kind in program["products"]}
+        assert {kind for kind in kinds if kind.startswith("f32")} == {"f32 highest"}

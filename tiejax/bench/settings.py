@@ -359,12 +359,12 @@ class DeviceBench(BenchSettings):
 
 @dataclasses.dataclass(frozen=True)
 class TargetsBench(BenchSettings):
-    """What a training step of every study compiles to for a TPU that is not here.
+    """What a training step of every study compiles to for GPUs and TPUs that are not here.
 
     Args:
-        target: topology, as libtpu names it
+        target: h100:N for so many GPUs, or a topology of TPUs, as v5e:2x2
         programs: what is compiled (default: all)
-        compare: results.json of before, with which kernels, bytes and precisions are compared
+        compare: a file as docs/targets.json, with whose kernels, bytes and precisions of the target they are compared
         repeats: nothing is repeated
         seconds: nothing is timed
     """
@@ -380,7 +380,7 @@ class TargetsBench(BenchSettings):
         if not self.programs:
             raise BadInput(f"--programs: some of {', '.join(get_args(Program))}, got none")
         if self.compare is not None and not Path(self.compare).is_file():
-            raise BadInput(f"--compare: {self.compare} is no file; give the results.json of an earlier run")
+            raise BadInput(f"--compare: {self.compare} is no file; give one as docs/targets.json")
 
     @property
     def largest(self) -> list[Any]:
@@ -499,8 +499,9 @@ BENCHMARKS = {
     "targets": Benchmark(
         TargetsBench,
         CommandLine(
-            description="Compile a training step of every study for a TPU that is not here, and say how many kernels it is, "
-            "how many bytes a device needs, and in what precision products are formed. Needs libtpu: pip install -e '.[tpu]'.",
+            description="Compile a training step of every study for GPUs or TPUs that are not here, and say how many kernels "
+            "it is, how many bytes a device needs, and in what precision products are formed. Needs the target's compiler: "
+            "pip install -e '.[cuda]', or '.[tpu]'.",
             example="Example: JAX_PLATFORMS=cpu python experiments/bench.py targets --programs ['exor, fast']",
             switches=SWITCHES,
         ),

@@ -1,6 +1,7 @@
-"""What a training step of every study compiles to for a TPU that is not here: kernels, bytes of a device, precision.
+"""What a training step of every study compiles to for GPUs and TPUs that are not here: kernels, bytes, precision.
 
-The compiler of the target is all that is needed (libtpu); it runs on a CPU. Nothing is run, so no time is known.
+The compiler of the target is all that is needed, and runs on a CPU. Nothing is run, so no time is known. For a GPU nothing is
+tuned and no cuDNN kernel is planned, which takes one.
 """
 
 import collections
@@ -22,6 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tiejax import training, tying
 from tiejax.bench.encoder import plan as encoder_plan
+from tiejax.bench.h100 import TARGET_CONFIG
 from tiejax.bench.settings import EncoderBench, LayersBench, TargetsBench, TextBench
 from tiejax.bench.timing import write_results
 from tiejax.models.shapes import PUBLISHED
@@ -41,39 +43,53 @@ from tiejax.training.sharding import DATA, spec
 
 PyTree = Any
 # What a scheduled program has beside its kernels.
-NO_KERNELS = frozenset(
-    [
-        "parameter",
-        "constant",
-        "tuple",
-        "get-tuple-element",
-        "bitcast",
-        "while",
-        "conditional",
-        "call",
-        "after-all",
-        "partition-id",
-        "replica-id",
-        "iota",
-    ]
-)
+NO_KERNELS = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all"}
+NO_KERNELS |= {"partition-id", "replica-id", "iota"}
 
 
 def run(settings: TargetsBench, console: Console) -> None:
     """Compile every program for the target, print one table, compare with numbers of before, write results.json."""
-    devices = devices_of(settings.target)
-    before = json.loads(Path(settings.compare).read_text())["programs"] if settings.compare else {}
+    platform, devices = devices_of(settings.target)
+    before = read_before(settings)
     programs: dict[str, Any] = {}
     for name in settings.programs:
         began = time.perf_counter()
-        lowered = PROGRAMS[name](devices).lower(lowering_platforms=("tpu",))
+        lowered = PROGRAMS[name](devices).lower(lowering_platforms=(platform,))
         programs[name] = facts_of(lowered) | {"compile_s": time.perf_counter() - began}
         console.say(program_line(name, programs[name], before.get(name)))
     console.result(f"results: {write_results('targets', settings, {'programs': programs})}")
 
 
-def devices_of(target: str) -> list[Any]:
-    """Return the devices of a topology as libtpu describes it; raises BadInput."""
+def read_before(settings: TargetsBench) -> dict[str, Any]:
+    """Return what the file to compare with has of the target, program by program; raises BadInput."""
+    if settings.compare is None:
+        return {}
+    try:
+        before = json.loads(Path(settings.compare).read_text())[settings.target]["programs"]
+    except (ValueError, KeyError, TypeError):
+        raise BadInput(
+            f"--compare: {settings.compare} has no programs of {settings.target}, as docs/targets.json has"
+        ) from None
+    return dict(before)
+
+
+def devices_of(target: str) -> tuple[str, list[Any]]:
+    """Return the platform and the devices of a target, h100:2 or v5e:2x2; raises BadInput."""
+    return _gpus(target) if target.startswith("h100:") else _tpus(target)
+
+
+def _gpus(target: str) -> tuple[str, list[Any]]:
+    if importlib.util.find_spec("jax_cuda13_plugin") is None:
+        raise BadInput("--target: the compiler for NVIDIA GPUs is not installed (pip install -e '.[cuda]')")
+    number = target.removeprefix("h100:")
+    if not number.isdecimal() or int(number) < 1:
+        raise BadInput(f"--target: {target} is no number of GPUs, as h100:2 is")
+    shape = f"1x1x{number}"  # slices, hosts, devices of a host
+    topology = topologies.get_topology_desc("h100", platform="cuda", topology=shape, target_config=TARGET_CONFIG)
+    return "cuda", list(topology.devices)
+
+
+def _tpus(target: str) -> tuple[str, list[Any]]:
     found = importlib.util.find_spec("libtpu")
     if found is None or found.origin is None:
         raise BadInput("--target: the compiler for TPUs is not installed (pip install -e '.[tpu]')")
@@ -81,9 +97,10 @@ def devices_of(target: str) -> list[Any]:
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # which would ask the network what machine this is
     try:
         bounds = [*(int(size) for size in target.split(":")[1].split("x")), 1]
-        return list(topologies.get_topology_desc(f"{target}x1", platform="tpu", chips_per_host_bounds=bounds).devices)
+        topology = topologies.get_topology_desc(f"{target}x1", platform="tpu", chips_per_host_bounds=bounds)
     except (ValueError, IndexError, RuntimeError) as error:
-        raise BadInput(f"--target: {target} is no topology, as v5e:2x2 is ({str(error).splitlines()[0]})") from None
+        raise BadInput(f"--target: {target} is no topology, as v5e:2x2 or h100:2 are ({str(error).splitlines()[0]})") from None
+    return "tpu", list(topology.devices)
 
 
 def facts_of(lowered: Any) -> dict[str, Any]:
@@ -101,9 +118,10 @@ def facts_of(lowered: Any) -> dict[str, Any]:
 def kernels(text: str) -> int:
     """Return how many kernels a compiled program has, those of a loop's body counted once.
 
-    Computations that a fusion or a reduction names are parts of a kernel.
+    Computations that a fusion or a reduction names are parts of a kernel; what is called is not.
     """
-    parts = set(re.findall(r"(?:calls|to_apply)=%([\w.\-]+)", text))
+    named = re.findall(r"%[\w.\-]+ = [^\n]*? ([a-z][\w\-]*)\([^\n]*?(?:calls|to_apply)=%([\w.\-]+)", text)
+    parts = {name for opcode, name in named if opcode != "call"}
     number, counted = 0, False
     for line in text.splitlines():
         if line and not line[0].isspace():
@@ -131,11 +149,16 @@ def program_line(name: str, found: dict[str, Any], before: dict[str, Any] | None
     return f"{words}; {'as before' if not changed else f'before: {changed}'}"
 
 
-def table_row(name: str, found: dict[str, Any]) -> str:
-    """Write a program as a row of a table in Markdown."""
-    kinds = ", ".join(f"{number} {kind}" for kind, number in found["products"].items())
-    sizes = " | ".join(f"{found[field] / 2**20:,.1f}" for field in ("argument_bytes", "temporary_bytes"))
-    return f"| {name} | {found['kernels']:,} | {sizes} | {kinds} |"
+def table_rows(targets: dict[str, Any]) -> list[str]:
+    """Write all programs, each for every target, as rows of a table in Markdown."""
+    rows = []
+    for name in PROGRAMS:
+        for target, compiled in targets.items():
+            found = compiled["programs"][name]
+            kinds = ", ".join(f"{number} {kind}" for kind, number in found["products"].items())
+            sizes = " | ".join(f"{found[field] / 2**20:,.1f}" for field in ("argument_bytes", "temporary_bytes"))
+            rows.append(f"| {name} | {target.split(':')[0]} | {found['kernels']:,} | {sizes} | {kinds} |")
+    return rows
 
 
 # The programs: each from the devices of the target to its step, traced from shapes alone.
