@@ -91,16 +91,16 @@ def test_costs_name_every_stage(run):
     assert sorted(costs) == sorted(path.stem for path in (run / "finished").glob("*.npz"))
 
 
-@pytest.mark.parametrize("stage", ["pretrain.out-4", "scores.coupled.verbs"])
-def test_a_killed_run_goes_on_to_the_same_bits(run, folder, stage):
-    """Killed while a stage is trained, its checkpoint written; then to the end, with another number of devices."""
-    out = folder / f"killed-{stage}"
+def test_a_killed_run_goes_on_to_the_same_bits(run, folder):
+    """Killed twice while a stage is trained, its checkpoint written: in fine-tuning, and resumed, in pre-training."""
+    out = folder / "killed"
     line = arguments(folder, "--out", out, *probes(folder), "--checkpoint_every", ".001")
-    process = start(*line, script=SCRIPT)
-    assert wait_until(lambda: any((out / "checkpoints" / stage).glob("[0-9]*")), process, timeout=900)
-    process.kill()
-    process.communicate()
-    assert not (out / "results.json").exists()
+    for stage, resume in (("scores.coupled.verbs", []), ("pretrain.out-4", ["--resume"])):
+        process = start(*line, *resume, script=SCRIPT)
+        assert wait_until(lambda stage=stage: any((out / "checkpoints" / stage).glob("[0-9]*")), process, timeout=900)
+        process.kill()
+        process.communicate()
+        assert not (out / "results.json").exists()
     ended = end(start(*line, "--resume", script=SCRIPT), timeout=900)
     assert (ended.status, ended.err) == (0, "")
     whole, resumed = metrics(run), metrics(out)

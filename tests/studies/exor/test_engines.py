@@ -30,6 +30,7 @@ def test_1000_steps_of_both_engines_from_the_same_batches(x64, variant):
     assert np.abs(np.asarray(plain["embed"]["embedding"]) - np.asarray(start)).max() > 0.01
 
 
+@pytest.mark.slow
 def test_a_dose_in_an_ensemble_is_the_run_with_its_distribution():
     """Members of (dose, seed) against ensembles that know one distribution only: batches bitwise, losses to rounding."""
     fields = {"seeds": [3, 5], "steps": 60, "record_every": 20, "exact_every": 20}
