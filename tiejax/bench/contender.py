@@ -96,6 +96,12 @@ def devices_on_cpu(a_core: bool) -> dict[str, str]:
         return {name: os.environ[name] for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS") if name in os.environ}
 
 
+def environment_of_sides(a_core: bool, huge_pages: bool) -> dict[str, str]:
+    """Return what the processes of all sides of a comparison are told: the allocator, and devices, which only ours reads."""
+    allocated = HUGE_PAGES if huge_pages else {}
+    return {**devices_on_cpu(a_core), "TOKENIZERS_PARALLELISM": "false", **allocated}
+
+
 def serve(make: str, job: Any, pipe: Connection) -> None:
     """Make what trains and say so; then train for as long as is asked, until nothing more is."""
     module, function = make.split(":")

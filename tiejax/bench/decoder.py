@@ -5,18 +5,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
-import numpy as np
 
 from tiejax import tying
-from tiejax.bench.contender import HUGE_PAGES, Contender, Train, Work, allocator, devices_on_cpu, take_turns
-from tiejax.bench.layers import TimedForm, distinct_layers
+from tiejax.bench.contender import Contender, Train, Work, allocator, environment_of_sides, take_turns
+from tiejax.bench.layers import TimedForm, distinct_layers, random_blocks
 from tiejax.bench.settings import DecoderBench
 from tiejax.bench.timing import spread, write_results
 from tiejax.runs import environment
 from tiejax.runs.console import Console
 from tiejax.studies.layer_tying.jobs import groups_of
 from tiejax.studies.layer_tying.model import build
-from tiejax.studies.layer_tying.text import BlockBatch
 
 Side: TypeAlias = Literal["ours", "torch"]
 OURS: Side = "ours"
@@ -67,7 +65,7 @@ def measure(settings: DecoderBench, entries: Sequence[Entry]) -> dict[Entry, lis
 
 def environment_of(settings: DecoderBench) -> dict[str, str]:
     """Return what the processes of both sides are told: the allocator, and, which only ours reads, a device a core."""
-    return {**devices_on_cpu(a_core=True), **(HUGE_PAGES if settings.huge_pages else {})}
+    return environment_of_sides(a_core=True, huge_pages=settings.huge_pages)
 
 
 def job_of(settings: DecoderBench, entry: Entry) -> Any:
@@ -101,15 +99,14 @@ def train_ours(job: OurJob) -> Train:
     """Return our steps of one model on all devices together, compiled and warm."""
     settings, study = job.settings, job.settings.of_study(job.layers, "compact")
     devices = groups_of(jax.devices(), models=1, rows=study.batch_size)[0]
-    tokens = np.random.default_rng(0).integers(0, settings.vocab_size, (study.batch_size, study.context)).astype(np.uint16)
-    batch = BlockBatch(tokens, np.ones(study.batch_size, np.float32), jax.random.key(0))
+    batch = random_blocks(settings)
     form = TimedForm(build(study, settings.vocab_size, 0, devices), owner_of(job.layers, job.distinct), "compact", batch)
     form.seconds_per_step(1)
     of_step = form.seconds_per_step(3)
 
     def train(seconds: float) -> Work:
         steps = max(1, round(seconds / of_step))
-        return Work(steps * tokens.size, steps * form.seconds_per_step(steps))
+        return Work(steps * batch.tokens.size, steps * form.seconds_per_step(steps))
 
     return train
 

@@ -31,12 +31,7 @@ def run(settings: DeviceBench, console: Console) -> None:
 def measured_in_process(settings: DeviceBench, name: str, environment: dict[str, str], rates: bool) -> Measured:
     """Return what one part has measured, in a process of its own, in which jax sees the devices that it is to see."""
     with changed(environment), ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(measure, settings, name, rates).result()
-
-
-def measure(settings: DeviceBench, name: str, rates: bool) -> Measured:
-    """Return what one part measures in this process."""
-    return PARTS[name](settings, rates)
+        return process.submit(PARTS[name], settings, rates).result()
 
 
 def apart(losses: list[float], others: list[float]) -> float:

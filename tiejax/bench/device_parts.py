@@ -5,18 +5,18 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from tiejax import training, tying
 from tiejax.bench.encoder import ensemble_of as encoder_ensemble
 from tiejax.bench.encoder import plan as encoder_plan
-from tiejax.bench.layers import TimedForm
+from tiejax.bench.layers import TimedForm, random_blocks
 from tiejax.bench.settings import DeviceBench, EncoderBench, ExorBench, LayersBench, TextBench, TransferBench
 from tiejax.bench.text import ensemble_of as text_ensemble
 from tiejax.bench.timing import TimedEnsemble, spread
 from tiejax.bench.transfer import Job
 from tiejax.bench.transfer import ensemble_of as transfer_ensemble
 from tiejax.runs.console import Console
+from tiejax.statistics.arms import ARMS
 from tiejax.studies.embedding_coupling.text import prepare_text
 from tiejax.studies.exor.bayes_risk import bayes_risk
 from tiejax.studies.exor.ensemble import build_ensemble
@@ -24,7 +24,6 @@ from tiejax.studies.exor.task import split
 from tiejax.studies.exor.trajectories import SOLVED_WITHIN
 from tiejax.studies.layer_tying.jobs import groups_of
 from tiejax.studies.layer_tying.model import build
-from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.studies.text_mlm import text as text_of_study
 from tiejax.training import Ensemble, Recorder
 
@@ -37,15 +36,15 @@ def exor(settings: DeviceBench, rates: bool) -> Measured:
     study = bench.of_study("fast", settings.seeds)
     measured: Measured = {"losses": first_losses(build_ensemble(study), study.seed_list[:4], settings.first_steps)}
     if rates:
-        counts = {f"{2 * number} models": build_ensemble(bench.of_study("fast", number)) for number in (settings.seeds, 1024)}
         measured["model_steps_per_s"] = {
-            name: timed(settings, ensemble, range(int(name.split()[0]) // 2)) for name, ensemble in counts.items()
+            f"{2 * seeds} models": timed(settings, build_ensemble(bench.of_study("fast", seeds)), range(seeds), 2 * seeds)
+            for seeds in (settings.seeds, 1024)
         }
     whole = dataclasses.replace(study, steps=settings.exor_steps, exact_every=1000).resolved()
     records = training.train(build_ensemble(whole), whole.seed_list).records["exact"]["cross_entropy"]
     _, bayes = bayes_risk(whole.tasks[0], split(whole.bits)["train"])
     solved = records[-1, :, :, 0] < bayes + SOLVED_WITHIN  # of [record, seed, arm, split]
-    return measured | {"seeds": settings.seeds, "solved": dict(zip(("untied", "tied"), solved.sum(0).tolist(), strict=True))}
+    return measured | {"seeds": settings.seeds, "solved": dict(zip(ARMS, solved.sum(0).tolist(), strict=True))}
 
 
 def text(settings: DeviceBench, rates: bool) -> Measured:
@@ -66,8 +65,7 @@ def text(settings: DeviceBench, rates: bool) -> Measured:
 def layers(settings: DeviceBench, rates: bool) -> Measured:
     """Return losses and times of a step of a GPT-2 of 12 layers."""
     bench, measured = LayersBench(), Measured()
-    tokens = np.random.default_rng(0).integers(0, bench.vocab_size, (bench.batch_size, bench.context)).astype(np.uint16)
-    batch = BlockBatch(tokens, np.ones(bench.batch_size, np.float32), jax.random.key(0))
+    batch = random_blocks(bench)
     devices, owner = groups_of(jax.devices(), 1, bench.batch_size)[0], tying.independent(12)
 
     def form(dtype: Any) -> TimedForm:
@@ -129,11 +127,10 @@ def first_losses(ensemble: Ensemble, seeds: Any, steps: int) -> list[float]:
     return [float(loss) for loss in losses[:, 0, 0]]
 
 
-def timed(settings: DeviceBench, ensemble: Ensemble, seeds: Any, of_step: float | None = None) -> dict[str, float]:
+def timed(settings: DeviceBench, ensemble: Ensemble, seeds: Any, of_step: float) -> dict[str, float]:
     """Return median and range of what is done a second, and the seconds of compilation; of_step: what one step does."""
     whole = TimedEnsemble(ensemble, list(seeds))
-    done = float(2 * len(seeds)) if of_step is None else of_step
     whole.train(1)
     steps = max(1, round(settings.seconds / whole.train(5).seconds * 5))
-    rates = [steps * done / whole.train(steps).seconds for _ in range(settings.repeats)]
+    rates = [steps * of_step / whole.train(steps).seconds for _ in range(settings.repeats)]
     return {**spread(rates), "compile_s": whole.compile_s}

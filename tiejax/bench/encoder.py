@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from tiejax import training
-from tiejax.bench.contender import HUGE_PAGES, Contender, Train, Work, allocator, devices_on_cpu, take_turns
+from tiejax.bench.contender import Contender, Train, Work, allocator, environment_of_sides, take_turns
 from tiejax.bench.settings import ENDLESS, EncoderBench
 from tiejax.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_rows
@@ -93,8 +93,7 @@ def measure(settings: EncoderBench, entries: Sequence[Entry], jobs: Mapping[Entr
 
 def environment_of(settings: EncoderBench) -> dict[str, str]:
     """Return what the processes of all sides are told: the allocator, and, which only ours reads, a device a core."""
-    allocated = HUGE_PAGES if settings.huge_pages else {}
-    return {**devices_on_cpu(a_core=True), "TOKENIZERS_PARALLELISM": "false", **allocated}
+    return environment_of_sides(a_core=True, huge_pages=settings.huge_pages)
 
 
 def jobs_of(settings: EncoderBench, entry: Entry, text: Text, planned: StepPlan, tokenizer: Path) -> Sequence[Any]:

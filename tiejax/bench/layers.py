@@ -83,6 +83,14 @@ class TimedForm:
         return tying.wiring(tying.LayerTies(self.owner, all_train, self.owner), self.storage, "all", "resolved")
 
 
+def random_blocks(settings: LayersBench) -> BlockBatch:
+    """Return a batch of random tokens, the same every time."""
+    tokens = (
+        np.random.default_rng(0).integers(0, settings.vocab_size, (settings.batch_size, settings.context)).astype(np.uint16)
+    )
+    return BlockBatch(tokens, np.ones(settings.batch_size, np.float32), jax.random.key(0))
+
+
 def distinct_layers(share: int, layers: int) -> int:
     """Return how many of so many layers are distinct in the tied models."""
     return max(1, layers // share)
@@ -95,9 +103,7 @@ def tied_name(settings: LayersBench, layers: int, storage: Storage = "compact") 
 
 def make_forms(settings: LayersBench, layers: int) -> dict[str, TimedForm]:
     """Return the models of so many layers that are compared, by name, before their first step."""
-    devices, rng = jax.devices()[:1], np.random.default_rng(0)
-    tokens = rng.integers(0, settings.vocab_size, (settings.batch_size, settings.context)).astype(np.uint16)
-    batch = BlockBatch(tokens, np.ones(settings.batch_size, np.float32), jax.random.key(0))
+    devices, batch = jax.devices()[:1], random_blocks(settings)
     untied, tied = tying.independent(layers), tying.static_map("sequence", layers, distinct_layers(settings.share, layers))
 
     def layered(storage: Storage, loss: Callable[..., Any] | None = None) -> Layered:

@@ -24,6 +24,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tiejax import training, tying
 from tiejax.bench.encoder import plan as encoder_plan
 from tiejax.bench.h100 import TARGET_CONFIG
+from tiejax.bench.layers import random_blocks
 from tiejax.bench.settings import EncoderBench, LayersBench, TargetsBench, TextBench
 from tiejax.bench.timing import write_results
 from tiejax.models.shapes import PUBLISHED
@@ -35,7 +36,6 @@ from tiejax.studies.embedding_coupling.text import prepare_text
 from tiejax.studies.exor import settings as exor_settings
 from tiejax.studies.exor.ensemble import build_ensemble as build_exor
 from tiejax.studies.layer_tying.model import build as build_layered
-from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.studies.text_mlm import text as text_of_study
 from tiejax.studies.text_mlm.ensemble import build_ensemble as build_text
 from tiejax.training.layout import SEEDS
@@ -211,12 +211,9 @@ def layers(devices: Sequence[Any], number: int, dtype: Any = "float32") -> Any:
     """Return a GPT-2 of so many layers, whose rows two devices share."""
     bench = LayersBench()
     study = dataclasses.replace(bench.of_study(number, "compact"), compute_dtype=dtype)
-    batch = BlockBatch(
-        np.zeros((bench.batch_size, bench.context), np.uint16), np.ones(bench.batch_size, np.float32), jax.random.key(0)
-    )
     owner = tying.independent(number)
     wiring = tying.wiring(tying.LayerTies(owner, np.ones(number, bool), owner), "compact", "all", "resolved")
-    return build_layered(study, bench.vocab_size, 0, devices[:2]).trace_shapes(owner, batch, wiring)
+    return build_layered(study, bench.vocab_size, 0, devices[:2]).trace_shapes(owner, random_blocks(bench), wiring)
 
 
 def encoder(devices: Sequence[Any]) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tiejax import training
 from tiejax.bench.arithmetic import device_rates, text_flops
-from tiejax.bench.contender import HUGE_PAGES, Contender, Train, Work, allocator, devices_on_cpu, take_turns
+from tiejax.bench.contender import Contender, Train, Work, allocator, environment_of_sides, take_turns
 from tiejax.bench.encoder import OURS, TOLD, sides
 from tiejax.bench.settings import Form, TextBench
 from tiejax.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
@@ -85,8 +85,7 @@ def measure_beside_torch(settings: TextBench, console: Console) -> list[dict[str
 
 def environment_of(settings: TextBench) -> dict[str, str]:
     """Return what the processes of all sides are told: the allocator, and, which only ours reads, the devices."""
-    devices = devices_on_cpu(a_core=settings.seeds % environment.cores() == 0)
-    return {**devices, "TOKENIZERS_PARALLELISM": "false", **(HUGE_PAGES if settings.huge_pages else {})}
+    return environment_of_sides(settings.seeds % environment.cores() == 0, settings.huge_pages)
 
 
 def job_of(settings: TextBench, side: str, text: Text, planned: StepPlan, tokenizer: Path) -> Any:
