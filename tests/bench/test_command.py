@@ -8,7 +8,7 @@ import pytest
 from processes import EXPERIMENTS, Ended, assert_refused, end, start_python, tree
 
 from tiejax.bench import command
-from tiejax.bench.settings import BENCHMARKS
+from tiejax.bench.benchmarks import BENCHMARKS
 from tiejax.settings.command_line import run_main
 
 SCRIPT = EXPERIMENTS / "bench.py"

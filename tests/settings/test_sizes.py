@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies
 from processes import EXPERIMENTS, assert_refused, command_here, end, start, start_python, tree
 
-from tiejax.bench.settings import BENCHMARKS
+from tiejax.bench.benchmarks import BENCHMARKS
 from tiejax.settings import command_line, sizes
 from tiejax.settings.command_line import BadInput
 from tiejax.settings.sizes import MOST, MOST_STEPS, Need, check_memory, in_units, most_of

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tiejax.bench.settings import BENCHMARKS
+from tiejax.bench.benchmarks import BENCHMARKS
 from tiejax.settings import yaml_text
 from tiejax.settings.command_line import BadInput, parse
 from tiejax.settings.yaml_text import NotYaml, dump, dump_words, load, load_flag

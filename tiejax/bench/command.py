@@ -5,7 +5,8 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tiejax.bench.settings import BENCHMARKS, Benchmark, BenchSettings
+from tiejax.bench.benchmarks import BENCHMARKS, Benchmark
+from tiejax.bench.settings import BenchSettings
 from tiejax.runs import environment
 from tiejax.runs.console import Console
 from tiejax.runs.run_directory import RunDirectory

@@ -10,7 +10,7 @@ from tiejax import training, tying
 from tiejax.bench.encoder import ensemble_of as encoder_ensemble
 from tiejax.bench.encoder import plan as encoder_plan
 from tiejax.bench.layers import TimedForm, random_blocks
-from tiejax.bench.settings import DeviceBench, EncoderBench, ExorBench, LayersBench, TextBench, TransferBench
+from tiejax.bench.settings import DeviceBench, EncoderBench, Engine, ExorBench, LayersBench, TextBench, TransferBench
 from tiejax.bench.text import ensemble_of as text_ensemble
 from tiejax.bench.timing import TimedEnsemble, spread
 from tiejax.bench.transfer import Job
@@ -19,7 +19,7 @@ from tiejax.runs.console import Console
 from tiejax.statistics.arms import ARMS
 from tiejax.studies.embedding_coupling.text import prepare_text
 from tiejax.studies.exor.bayes_risk import bayes_risk
-from tiejax.studies.exor.ensemble import build_ensemble
+from tiejax.studies.exor.ensemble import build_ensemble, why_no_kernel
 from tiejax.studies.exor.task import split
 from tiejax.studies.exor.trajectories import SOLVED_WITHIN
 from tiejax.studies.layer_tying.jobs import groups_of
@@ -31,15 +31,25 @@ Measured = dict[str, Any]
 
 
 def exor(settings: DeviceBench, rates: bool) -> Measured:
-    """Return losses and rates of EXor's fast engine, and how many seeds solve the published task, tied and untied."""
+    """Return losses and rates of EXor's fast engine, and how many seeds solve the published task, tied and untied.
+
+    Where EXor's kernel runs, its losses and rates as well.
+    """
     bench = ExorBench()
     study = bench.of_study("fast", settings.seeds)
     measured: Measured = {"losses": first_losses(build_ensemble(study), study.seed_list[:4], settings.first_steps)}
     if rates:
+        engines: list[Engine] = ["fast"] if why_no_kernel(bench.of_study("kernel", 1)) else ["fast", "kernel"]
         measured["model_steps_per_s"] = {
-            f"{2 * seeds} models": timed(settings, build_ensemble(bench.of_study("fast", seeds)), range(seeds), 2 * seeds)
+            f"{engine}, {2 * seeds} models": timed(
+                settings, build_ensemble(bench.of_study(engine, seeds)), range(seeds), 2 * seeds
+            )
+            for engine in engines
             for seeds in (settings.seeds, 1024)
         }
+        if "kernel" in engines:
+            kernel = build_ensemble(bench.of_study("kernel", settings.seeds))
+            measured["losses_of_kernel"] = first_losses(kernel, study.seed_list[:4], settings.first_steps)
     whole = dataclasses.replace(study, steps=settings.exor_steps, exact_every=1000).resolved()
     records = training.train(build_ensemble(whole), whole.seed_list).records["exact"]["cross_entropy"]
     _, bayes = bayes_risk(whole.tasks[0], split(whole.bits)["train"])

@@ -1,35 +1,29 @@
 """What may be asked of the benchmarks, and the settings of the studies that they measure."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, get_args
 
 from tiejax.models.shapes import Shape
-from tiejax.runs.environment import cores
 from tiejax.settings import checks
-from tiejax.settings.command_line import BadInput, CommandLine
+from tiejax.settings.command_line import BadInput
 from tiejax.settings.shared import Settings, with_defaults
 from tiejax.studies.embedding_coupling import settings as coupling_settings
-from tiejax.studies.embedding_coupling import sizes as coupling_sizes
 from tiejax.studies.exor import settings as exor_settings
-from tiejax.studies.exor import sizes as exor_sizes
 from tiejax.studies.layer_tying import settings as layer_settings
-from tiejax.studies.layer_tying import sizes as layer_sizes
 from tiejax.studies.text_mlm import settings as text_settings
-from tiejax.studies.text_mlm import sizes as text_sizes
 
 ENDLESS = 100_000_000  # more steps than any measurement takes
 RECORD_EVERY = 500  # EXor's default
 EXACT_EVERY = 10_000  # about its default on the plain engine
 WIDTH_OF_HEAD = 32
 
-Engine = Literal["fast", "plain"]
+Engine = Literal["fast", "plain", "kernel"]
 Form = Literal["published", "masked", "packed"]
 Storage = Literal["compact", "full"]
 Program = Literal[
     "exor, fast",
+    "exor, kernel",
     "exor, plain",
     "exor, mixer",
     "text",
@@ -44,24 +38,13 @@ Part = Literal["exor", "text", "layers", "encoder", "fine_tuning"]
 
 @dataclasses.dataclass(frozen=True)
 class BenchSettings(Settings):
-    """How often and how long is measured.
+    """What every benchmark may be asked.
 
     Args:
-        repeats: measurements of each form, at least 5
-        seconds: length of one measurement, at least one step
         out: where results.json goes
     """
 
-    repeats: int = 5
-    seconds: float = 1.5
     out: str = "runs/bench"
-
-    def check(self) -> None:
-        super().check()
-        if self.repeats < 5:
-            raise BadInput(f"--repeats: a median needs at least 5, got {self.repeats}")
-        checks.check_counts(self, ("repeats",))
-        checks.check_positive(self, ("seconds",))
 
     @property
     def largest(self) -> list[Any]:
@@ -70,7 +53,27 @@ class BenchSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExorBench(BenchSettings):
+class TimedBench(BenchSettings):
+    """How often and how long is measured.
+
+    Args:
+        repeats: measurements of each form, at least 5
+        seconds: length of one measurement, at least one step
+    """
+
+    repeats: int = 5
+    seconds: float = 1.5
+
+    def check(self) -> None:
+        super().check()
+        if self.repeats < 5:
+            raise BadInput(f"--repeats: a median needs at least 5, got {self.repeats}")
+        checks.check_counts(self, ("repeats",))
+        checks.check_positive(self, ("seconds",))
+
+
+@dataclasses.dataclass(frozen=True)
+class ExorBench(TimedBench):
     """Throughput of EXor's training, recording included.
 
     Args:
@@ -94,7 +97,7 @@ class ExorBench(BenchSettings):
         if not self.seeds or min(self.seeds) < 1:
             raise BadInput(f"--seeds: needs numbers of at least 1, got {self.seeds}")
         if not self.engines:
-            raise BadInput("--engines: fast, plain or both, got none")
+            raise BadInput("--engines: some of fast, plain, kernel, got none")
         super().check()
         checks.check_positive(self, ("torch_seconds",))
 
@@ -111,12 +114,12 @@ class ExorBench(BenchSettings):
             engine=engine,
             steps=ENDLESS,
             record_every=every,
-            exact_every=every if engine == "fast" else max(every, EXACT_EVERY),
+            exact_every=max(every, EXACT_EVERY) if engine == "plain" else every,
         ).resolved()
 
 
 @dataclasses.dataclass(frozen=True)
-class TextBench(BenchSettings):
+class TextBench(TimedBench):
     """Throughput of the text study's training at the published size, in three forms.
 
     Args:
@@ -171,7 +174,7 @@ class TextBench(BenchSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class LayersBench(BenchSettings):
+class LayersBench(TimedBench):
     """Time of a training step with tied layers against untied ones, and of a change of ties.
 
     Args:
@@ -241,7 +244,7 @@ class DecoderBench(LayersBench):
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderBench(BenchSettings):
+class EncoderBench(TimedBench):
     """Throughput of pre-training the coupled base encoder, beside the transformers library's trainer and a plain torch loop.
 
     Args:
@@ -296,7 +299,7 @@ class EncoderBench(BenchSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class TransferBench(BenchSettings):
+class TransferBench(TimedBench):
     """Throughput of fine-tuning at the study's default size: an ensemble, beside one member after the other.
 
     Args:
@@ -326,7 +329,7 @@ class TransferBench(BenchSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceBench(BenchSettings):
+class DeviceBench(TimedBench):
     """Everything worth knowing of one machine: rates of every study, and whether its results are those of its CPU.
 
     Args:
@@ -365,8 +368,6 @@ class TargetsBench(BenchSettings):
         target: h100:N for so many GPUs, or a topology of TPUs, as v5e:2x2
         programs: what is compiled (default: all)
         compare: a file as docs/targets.json, with whose kernels, bytes and precisions of the target they are compared
-        repeats: nothing is repeated
-        seconds: nothing is timed
     """
 
     target: str = "v5e:2x2"
@@ -385,128 +386,3 @@ class TargetsBench(BenchSettings):
     @property
     def largest(self) -> list[Any]:
         return []
-
-
-@dataclasses.dataclass(frozen=True)
-class Benchmark:
-    """A benchmark as a command.
-
-    module: has `run(settings, console)`, and is imported once the settings are found good. sizes: what the study that is
-    measured needs of memory, as of `Study`. device_a_core: whether every core
-    is to be a device, where the environment says nothing.
-    """
-
-    settings: type[Any]
-    command: CommandLine
-    module: str
-    sizes: ModuleType
-    device_a_core: Callable[[Any], bool]
-
-
-SWITCHES = {"quiet": "print nothing but the path of the results"}
-BENCHMARKS = {
-    "exor": Benchmark(
-        ExorBench,
-        CommandLine(
-            description="Measure training throughput of `exor` (the ensemble on its engines and, where torch is installed, the "
-            "same protocol as a plain torch loop); `bench.py text --help`, and so on for layers, decoder, "
-            "encoder, transfer, device and targets, are about the others.",
-            example="Example: python experiments/bench.py exor --seeds [8,32]",
-            switches=SWITCHES,
-        ),
-        module="tiejax.bench.exor",
-        sizes=exor_sizes,
-        device_a_core=lambda settings: True,
-    ),
-    "text": Benchmark(
-        TextBench,
-        CommandLine(
-            description="Measure how many real (unpadded) tokens a second the text study trains on: predicting everywhere with "
-            "padded rows, as published, at the masked tokens only, and at these in packed rows; and the last beside torch.",
-            example="Example: python experiments/bench.py text --corpus novels/ --tokenizer vocab.txt",
-            switches=SWITCHES,
-        ),
-        module="tiejax.bench.text",
-        sizes=text_sizes,
-        # As the study does, where its seeds can be dealt out evenly.
-        device_a_core=lambda settings: settings.seeds % cores() == 0,
-    ),
-    "layers": Benchmark(
-        LayersBench,
-        CommandLine(
-            description="Measure the time of a training step of the layer-tying study, and its bytes, for layers untied in a "
-            "scan without owners, untied under owners, and tied, in compact and in full storage; and the time of a change of "
-            "ties.",
-            example="Example: python experiments/bench.py layers --layers [12] --width 256",
-            switches=SWITCHES,
-        ),
-        module="tiejax.bench.layers",
-        sizes=layer_sizes,
-        device_a_core=lambda settings: False,
-    ),
-    "decoder": Benchmark(
-        DecoderBench,
-        CommandLine(
-            description="Measure a training step of a causal language model, GPT-2 or BERT's block, untied and with tied "
-            "layers, on all cores, beside the transformers library's model in a plain torch loop, in turns.",
-            example="Example: python experiments/bench.py decoder --layers [12] --architecture bert",
-            switches=SWITCHES,
-        ),
-        module="tiejax.bench.decoder",
-        sizes=layer_sizes,
-        # The processes that it measures have devices of their own.
-        device_a_core=lambda settings: False,
-    ),
-    "encoder": Benchmark(
-        EncoderBench,
-        CommandLine(
-            description="Measure how many real (unpadded) tokens a second the coupled base encoder is pre-trained on, beside "
-            "the transformers library's trainer with its own padding, and a plain torch loop on packed rows, all in turn.",
-            example="Example: python experiments/bench.py encoder --corpus novels/ --huge_pages true",
-            switches=SWITCHES,
-        ),
-        module="tiejax.bench.encoder",
-        sizes=coupling_sizes,
-        # The processes that it measures have devices of their own.
-        device_a_core=lambda settings: False,
-    ),
-    "transfer": Benchmark(
-        TransferBench,
-        CommandLine(
-            description="Measure how many steps of single members a second fine-tuning makes as an ensemble of seeds, starts "
-            "and learning rates, beside the same members one after the other.",
-            example="Example: python experiments/bench.py transfer --seeds 10",
-            switches=SWITCHES,
-        ),
-        module="tiejax.bench.transfer",
-        sizes=coupling_sizes,
-        # As those of the encoder.
-        device_a_core=lambda settings: False,
-    ),
-    "device": Benchmark(
-        DeviceBench,
-        CommandLine(
-            description="Measure everything worth knowing of one machine, with a GPU, a TPU or neither, in about ten minutes: "
-            "rates of every study, and whether its losses, and the number of EXor's seeds that solve the task, are its CPU's.",
-            example="Example: python experiments/bench.py device --out my_gpu",
-            switches=SWITCHES,
-        ),
-        module="tiejax.bench.device",
-        sizes=exor_sizes,
-        # The processes that it measures in have devices of their own.
-        device_a_core=lambda settings: False,
-    ),
-    "targets": Benchmark(
-        TargetsBench,
-        CommandLine(
-            description="Compile a training step of every study for GPUs or TPUs that are not here, and say how many kernels "
-            "it is, how many bytes a device needs, and in what precision products are formed. Needs the target's compiler: "
-            "pip install -e '.[cuda]', or '.[tpu]'.",
-            example="Example: JAX_PLATFORMS=cpu python experiments/bench.py targets --programs ['exor, fast']",
-            switches=SWITCHES,
-        ),
-        module="tiejax.bench.targets",
-        sizes=exor_sizes,
-        device_a_core=lambda settings: False,
-    ),
-}

@@ -35,11 +35,14 @@ from tiejax.studies.embedding_coupling.pretraining_ensemble import build_ensembl
 from tiejax.studies.embedding_coupling.text import prepare_text
 from tiejax.studies.exor import settings as exor_settings
 from tiejax.studies.exor.ensemble import build_ensemble as build_exor
+from tiejax.studies.exor.ensemble import build_kernel
+from tiejax.studies.exor.kernel import Compiler
 from tiejax.studies.layer_tying.model import build as build_layered
 from tiejax.studies.text_mlm import text as text_of_study
 from tiejax.studies.text_mlm.ensemble import build_ensemble as build_text
 from tiejax.training.layout import SEEDS
-from tiejax.training.sharding import DATA, spec
+from tiejax.training.sharding import DATA
+from tiejax.training.step_on_mesh import step_on_mesh
 
 PyTree = Any
 # What a scheduled program has beside its kernels.
@@ -155,7 +158,7 @@ def table_rows(targets: dict[str, Any]) -> list[str]:
     for name in PROGRAMS:
         for target, compiled in targets.items():
             found = compiled["programs"][name]
-            kinds = ", ".join(f"{number} {kind}" for kind, number in found["products"].items())
+            kinds = ", ".join(f"{number} {kind}" for kind, number in found["products"].items()) or "-"
             sizes = " | ".join(f"{found[field] / 2**20:,.1f}" for field in ("argument_bytes", "temporary_bytes"))
             rows.append(f"| {name} | {target.split(':')[0]} | {found['kernels']:,} | {sizes} | {kinds} |")
     return rows
@@ -167,16 +170,9 @@ def table_rows(targets: dict[str, Any]) -> list[str]:
 def traced_step(ensemble: training.Ensemble, devices: Sequence[Any], seeds: int, fed: PyTree) -> Any:
     """Return one step of so many seeds, as traced for these devices; fed: shapes of what one seed and step is fed."""
     mesh = Mesh(np.asarray(devices).reshape(-1, ensemble.devices), (SEEDS, DATA))
-    state = jax.eval_shape(lambda: ensemble.start(range(seeds))).state
-    lies = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, None, *spec(leaf.shape[2:], ensemble.devices)), state)
     by_seed = PartitionSpec(SEEDS)
     of_feed = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, DATA) if leaf.shape else by_seed, fed)
-
-    def step(names: jax.Array, state: Any, fed: PyTree) -> Any:
-        keys = training.SeedKey(jax.vmap(jax.random.key)(names), jnp.zeros_like(names, jnp.int32))
-        return ensemble.step(keys, state, jnp.int32(0), fed)[0]
-
-    local = jax.shard_map(step, mesh=mesh, in_specs=(by_seed, lies, of_feed), out_specs=lies, check_vma=False)
+    local, state, lies = step_on_mesh(ensemble, mesh, seeds, of_feed)
 
     def shaped(leaf: Any, how: PartitionSpec) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, how))
@@ -197,6 +193,15 @@ def exor(devices: Sequence[Any], engine: Any, **how: Any) -> Any:
     """Return EXor with 32 seeds on one device."""
     study = exor_settings.Settings(seeds=32, engine=engine, **how).resolved()
     return traced_step(dataclasses.replace(build_exor(study), at_once=None), devices[:1], 32, None)
+
+
+def exor_kernel(devices: Sequence[Any]) -> Any:
+    """Return EXor's kernel with 32 seeds on one device, and what draws its batches."""
+    study = exor_settings.Settings(seeds=32, engine="kernel").resolved()
+    ensemble = dataclasses.replace(build_exor(study), at_once=None)
+    compiler: Compiler = "tpu" if devices[0].platform == "tpu" else "cuda"
+    kernel = build_kernel(study, ensemble.arm_ties[:, 0].tolist(), compiler)
+    return traced_step(dataclasses.replace(ensemble, stretch=kernel.train), devices[:1], 32, None)
 
 
 def text(devices: Sequence[Any], dtype: Any = "float32") -> Any:
@@ -239,6 +244,7 @@ def rembert(devices: Sequence[Any]) -> Any:
 
 PROGRAMS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "exor, fast": lambda devices: exor(devices, "fast"),
+    "exor, kernel": exor_kernel,
     "exor, plain": lambda devices: exor(devices, "plain"),
     "exor, mixer": lambda devices: exor(devices, "plain", model="mixer"),
     "text": text,

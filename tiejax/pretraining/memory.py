@@ -25,8 +25,9 @@ from tiejax.pretraining.masked_lm import MaskedLM
 from tiejax.pretraining.step_plan import MOST_PLACES
 from tiejax.text.masking import MaskedRows, slots_for
 from tiejax.training.layout import SEEDS
-from tiejax.training.sharding import spec, split_axis
+from tiejax.training.sharding import split_axis
 from tiejax.training.step import TrainState
+from tiejax.training.step_on_mesh import step_on_mesh
 
 PyTree = Any
 
@@ -147,16 +148,8 @@ def plan_ensemble(ensemble: training.Ensemble, fed: PyTree, seeds: int = 1) -> M
 
     fed: shapes of what one device is fed for one seed and step. Batches that wait and what recorders do are not counted.
     """
-    state = jax.eval_shape(lambda: ensemble.start(range(seeds))).state
     mesh = AbstractMesh((1, ensemble.devices), (SEEDS, training.DATA))
-    by_seed = PartitionSpec(SEEDS)
-    lies = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, None, *spec(leaf.shape[2:], ensemble.devices)), state)
-
-    def step(names: jax.Array, state: TrainState, fed: PyTree) -> TrainState:
-        keys = training.SeedKey(jax.vmap(jax.random.key)(names), jnp.zeros_like(names, jnp.int32))
-        return ensemble.step(keys, state, jnp.int32(0), fed)[0]
-
-    local = jax.shard_map(step, mesh=mesh, in_specs=(by_seed, lies, by_seed), out_specs=lies, check_vma=False)
+    local, state, _ = step_on_mesh(ensemble, mesh, seeds, PartitionSpec(SEEDS))
     names = jax.ShapeDtypeStruct((seeds,), jnp.uint32)
     fed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((seeds, *leaf.shape), leaf.dtype), fed)
     traced = jax.make_jaxpr(local)(names, state, fed).jaxpr

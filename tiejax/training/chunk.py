@@ -79,7 +79,11 @@ def advance(
             # What was recorded of this step came before.
             state = jax.lax.cond(jnp.any(after == cursor), ensemble.change_ties, lambda state, _: state, state, cursor)
         stop = jnp.where(cursor < ensemble.steps, stop, ensemble.steps + 1)
-        state = jax.lax.fori_loop(cursor, jnp.minimum(stop, ensemble.steps), train, state)
+        end = jnp.minimum(stop, ensemble.steps)
+        if ensemble.stretch is not None:
+            state = ensemble.stretch(keys, state, cursor, end)
+        else:
+            state = jax.lax.fori_loop(cursor, end, train, state)
         return EnsembleState(state, stop), buffers
 
     start = members, {name: buffer(name) for name in ensemble.recorders}

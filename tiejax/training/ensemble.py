@@ -110,6 +110,8 @@ class Ensemble:
     devices: how many devices train a member together. Batches then hold a device's part of the rows, and losses and
         measures use `sharding.total`.
     precision: of the products of float32 in training; those of measures are always in float32.
+    stretch: (keys, members, first, stop) -> the members after the steps from `first` on up to `stop`, where a computation does
+        for many steps what `step` does for one. It knows neither phases nor feeds.
 
     Where seeds are compiled for, `conditions` may number the condition of each (default: 0); a seed may then occur once a
     condition.
@@ -133,6 +135,7 @@ class Ensemble:
     start_from: TrainState | None = None
     dropout_key: Callable[[SeedKey], jax.Array] = lambda seed_key: stream(seed_key.key, "dropout")
     precision: Precision = "highest"
+    stretch: Callable[[SeedKey, TrainState, jax.Array, jax.Array], TrainState] | None = None
 
     def __post_init__(self) -> None:
         if self.phases is not None and len(self.phases) != len(self.arm_ties):
@@ -141,6 +144,8 @@ class Ensemble:
             raise ValueError("arm_ties: an arm with phases has all ties or none")
         if self.devices > 1 and any(tie.transform == "transpose" for tie in self.ties):
             raise ValueError("devices: members on several devices are not tied by transposes")
+        if self.stretch is not None and (self.phases is not None or self.feed is not None):
+            raise ValueError("stretch: knows neither phases nor feeds")
 
     @property
     def every_phase(self) -> Sequence[Phase]:

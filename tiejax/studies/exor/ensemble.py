@@ -1,25 +1,31 @@
 """The members of an EXor run: tied and untied models of every seed, and what is recorded of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from tiejax import models, training, tying
 from tiejax.geometry.distances import symbol_pairs
 from tiejax.models import LanguageModel
 from tiejax.statistics.arms import ARMS
+from tiejax.studies.exor import kernel
 from tiejax.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.studies.exor.engines import Engine, FastEngine, PlainEngine
+from tiejax.studies.exor.multisets import MultisetSampler
 from tiejax.studies.exor.recorders import Measures, exact_recorder
 from tiejax.studies.exor.settings import Settings
 from tiejax.studies.exor.task import SPLITS, split
 from tiejax.training import Ensemble, Recorder, SeedKey
 
 # As many as the cache of a core holds of what a step works on, by engine, found by trying (`bench.py exor`).
-MEMBERS_IN_CACHE = {"fast": 32, "plain": 8}
+MEMBERS_IN_CACHE = {"fast": 32, "kernel": 32, "plain": 8}
+# Backend -> whose code the kernel becomes there; and the most steps that batches are drawn for at once.
+COMPILERS: dict[str, kernel.Compiler] = {"gpu": "cuda", "tpu": "tpu"}
+MOST_STEPS_AT_ONCE = 500
 ENCODERS = {"transformer": models.Transformer, "lstm": models.BidirectionalLSTM, "mixer": models.Mixer}
 
 
@@ -35,17 +41,51 @@ def build_model(settings: Settings) -> LanguageModel:
 def build_engine(settings: Settings) -> Engine:
     """Return what computes the model of resolved settings."""
     model = build_model(settings)
-    if settings.engine == "fast":
+    if settings.engine in ("fast", "kernel"):  # which trains alone, and measures nothing
         return FastEngine(model, settings.tasks)
     return PlainEngine(model, settings.tasks, settings.ordered, settings.dropout)
 
 
 def make_optimizer(settings: Settings, counts: Literal["all", "leaf"] = "all") -> Any:
     """Return the optimizer of resolved settings; counts: as `training.make_optimizer` says."""
+    schedule = make_schedule(settings)
+    return training.make_optimizer(settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts)
+
+
+def make_schedule(settings: Settings) -> optax.Schedule:
+    """Return the learning rates of resolved settings."""
     assert settings.learning_rate is not None
     rates = settings.learning_rate, settings.minimum_learning_rate
-    schedule = training.make_schedule(settings.schedule, *rates, settings.half_period)
-    return training.make_optimizer(settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts)
+    return training.make_schedule(settings.schedule, *rates, settings.half_period)
+
+
+def build_kernel(settings: Settings, arm_ties: Sequence[bool], compiler: kernel.Compiler) -> kernel.Kernel:
+    """Return the kernel of resolved settings, compiled by this compiler."""
+    optimizer = settings.optimizer, make_schedule(settings), settings.weight_decay, settings.eps, settings.max_norm
+    sampler = train_sampler(settings)
+
+    def draw(seed_key: SeedKey, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return sampler.outcomes(*data_keys(seed_key), step, seed_key.condition)
+
+    at_once = min(settings.record_every, MOST_STEPS_AT_ONCE)
+    return kernel.Kernel(build_model(settings), sampler, draw, kernel.Recipe(*optimizer), arm_ties, at_once, compiler)
+
+
+def train_sampler(settings: Settings) -> MultisetSampler:
+    """Return what the multisets of a training batch are drawn by."""
+    return MultisetSampler(settings.tasks, split(settings.bits)["train"], settings.batch_size)
+
+
+def why_no_kernel(settings: Settings) -> str | None:
+    """Say why the kernel cannot train resolved settings here, or None if it can."""
+    if jax.default_backend() not in COMPILERS:
+        return f"it is for a GPU or TPU, and this is a {jax.default_backend().upper()}"
+    return kernel.why_not(build_model(settings), train_sampler(settings))
+
+
+def data_keys(seed_key: SeedKey) -> tuple[jax.Array, jax.Array]:
+    """Return the keys of a seed's visits and of the order of its strings."""
+    return training.stream(seed_key.key, "data"), training.stream(seed_key.key, "order")
 
 
 def build_ensemble(settings: Settings) -> Ensemble:
@@ -60,25 +100,28 @@ def build_ensemble(settings: Settings) -> Ensemble:
         return engine.model.init(key, tokens, position)["params"]
 
     def sample(seed_key: SeedKey, step: jax.Array, fed: None) -> Any:
-        data_key, order_key = training.stream(seed_key.key, "data"), training.stream(seed_key.key, "order")
-        return sample_train(data_key, order_key, step, seed_key.condition)
+        return sample_train(*data_keys(seed_key), step, seed_key.condition)
 
     measures = Measures(engine, engine.sampler(strings["train"], None), strings["validation"])
     recorders = {"record": Recorder(settings.record_every, measures)}
     if count_contexts(task, settings.ordered) <= MAX_CONTEXTS:
         recorders["exact"] = Recorder(settings.exact_every, exact_recorder(engine, settings.ordered))
+    arm_ties, stretch = np.array([[False], [True]]), None
+    if settings.engine == "kernel" and why_no_kernel(settings) is None:
+        stretch = build_kernel(settings, arm_ties[:, 0].tolist(), COMPILERS[jax.default_backend()]).train
     return Ensemble(
         init=init,
         sample=sample,
         loss=engine.loss,
         optimizer=make_optimizer(settings),
         ties=[tying.Tie(*models.TABLE_PATHS)],
-        arm_ties=np.array([[False], [True]]),
+        arm_ties=arm_ties,
         steps=settings.steps,
         recorders=recorders,
         max_norm=settings.max_norm,
         precision=settings.matmul_precision,
         at_once=seeds_at_once(settings, arms=2),
+        stretch=stretch,
     )
 
 

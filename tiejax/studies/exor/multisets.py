@@ -79,7 +79,7 @@ class MultisetSampler:
         if not self.tabled:
             strings = jnp.asarray(self.rows)[visited(len(self.rows), self.batch_size, order_key, step)]
             return visit(self.tasks[0], strings, jax.random.fold_in(data_key, step))
-        context, target = self._outcomes(data_key, order_key, step, task)
+        context, target = self.outcomes(data_key, order_key, step, task)
         return MaskedSequences(jnp.asarray(self._tables.tokens)[context], jnp.zeros_like(context), target)
 
     def multisets(
@@ -89,21 +89,26 @@ class MultisetSampler:
         vocabulary = self.tasks[0].vocabulary
         if not self.tabled:
             return count(self.sequences(data_key, order_key, step, task), vocabulary)
-        context, target = self._outcomes(data_key, order_key, step, task)
+        context, target = self.outcomes(data_key, order_key, step, task)
         counts, size = jnp.asarray(self._tables.counts), len(context)
         if counts.shape[1] > size:
             return MaskedMultisets(counts[:, context], jax.nn.one_hot(target, vocabulary, axis=0) / size)
         visits = jnp.zeros(counts.size).at[target * counts.shape[1] + context].add(1)
         return MaskedMultisets(counts, visits.reshape(counts.shape) / size)
 
+    @property
+    def context_counts(self) -> Float[np.ndarray, "vocabulary contexts"]:
+        """Occurrences of each symbol in each context that `outcomes` numbers, the mask included."""
+        return self._tables.counts
+
     @functools.cached_property
     def _tables(self) -> "_Tables":
         return _tables(self.tasks)
 
-    def _outcomes(
+    def outcomes(
         self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]
     ) -> tuple[Int[Array, "batch"], Int[Array, "batch"]]:
-        """Return context number and target of each visit."""
+        """Return context number and target of each visit of a step's batch, of tasks that are tabled."""
         tables = self._tables
         zeros_of_string = self.rows.shape[1] - self.rows.sum(1)
         zeros = jnp.asarray(zeros_of_string)[visited(len(self.rows), self.batch_size, order_key, step)]

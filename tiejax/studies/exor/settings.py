@@ -43,7 +43,8 @@ class Settings(ScheduleSettings, PrecisionSettings, EncoderSettings, RunSettings
         exact_every: steps between exact risks, a multiple of record_every (default: record_every on the fast engine, a 15th
             of the steps on the plain one)
         engine: fast computes a sequence as the multiset of its symbols, exact for a transformer without dropout, and sees the
-            same batches as plain; auto is fast where that is exact
+            same batches as plain; auto is fast where that is exact; kernel is fast in one kernel on a GPU or TPU, for one
+            layer, not timed on any yet
         figure_style: three-panel figure with every seed (seeds) or as the paper prints it (published); both are written, this
             one stands first in the report
         out: the run directory (default: runs/exor/VARIANT-MODEL-SIZE)
@@ -73,7 +74,7 @@ class Settings(ScheduleSettings, PrecisionSettings, EncoderSettings, RunSettings
     max_norm: float | None = None
     record_every: int = 500
     exact_every: int | None = None
-    engine: Literal["auto", "fast", "plain"] = "auto"
+    engine: Literal["auto", "fast", "plain", "kernel"] = "auto"
     figure_style: Literal["seeds", "published"] = "seeds"
 
     def resolved(self) -> "Settings":
@@ -93,7 +94,7 @@ class Settings(ScheduleSettings, PrecisionSettings, EncoderSettings, RunSettings
             values["engine"] = "plain" if _why_not_fast(self.model, self.dropout) else "fast"
         if values["exact_every"] is None:
             records = max(1, round(values["steps"] / 15 / max(1, values["record_every"])))
-            values["exact_every"] = values["record_every"] * (1 if values["engine"] == "fast" else records)
+            values["exact_every"] = values["record_every"] * (records if values["engine"] == "plain" else 1)
         settings = type(self)(**values)
         if settings.out is None:
             settings = dataclasses.replace(settings, out=f"runs/exor/{settings.variant_name}-{self.model}-{self.size}")
@@ -125,8 +126,8 @@ class Settings(ScheduleSettings, PrecisionSettings, EncoderSettings, RunSettings
         checks.check_counts(self, (*sizes, "steps", "record_every", "exact_every", "batch_size"))
         if self.max_norm is not None and not self.max_norm > 0:
             raise BadInput(f"--max_norm: must be above 0, got {self.max_norm}")
-        if self.engine == "fast" and (reason := _why_not_fast(self.model, self.dropout)):
-            raise BadInput(f"--engine: fast would not be exact, since {reason}; use plain, or auto")
+        if self.engine in ("fast", "kernel") and (reason := _why_not_fast(self.model, self.dropout)):
+            raise BadInput(f"--engine: {self.engine} would not be exact, since {reason}; use plain, or auto")
         assert self.exact_every is not None
         if self.exact_every % self.record_every:
             raise BadInput(f"--exact_every: must be a multiple of --record_every {self.record_every}, got {self.exact_every}")

@@ -17,7 +17,7 @@ from tiejax.studies.exor.analysis import analyse
 from tiejax.studies.exor.bayes_risk import bayes_risk
 from tiejax.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.studies.exor.dose_response import analyse_doses
-from tiejax.studies.exor.ensemble import build_ensemble, named_arrays
+from tiejax.studies.exor.ensemble import build_ensemble, named_arrays, why_no_kernel
 from tiejax.studies.exor.settings import Settings
 from tiejax.studies.exor.symbols import Symbols
 from tiejax.studies.exor.task import split, strings
@@ -67,6 +67,8 @@ def announce(settings: Settings, console: Console) -> None:
         f"untied, {settings.steps:,} steps, {settings.engine} engine on {jax.device_count()} x "
         f"{jax.devices()[0].device_kind}, in {settings.out}"
     )
+    if settings.engine == "kernel" and (reason := why_no_kernel(settings)):
+        console.warn(f"--engine kernel: {reason}; the fast engine trains instead")
     if (number := count_contexts(settings.tasks[0], settings.ordered)) > MAX_CONTEXTS:
         console.warn(f"exact risk is left out: {number:,} contexts are more than {MAX_CONTEXTS:,}")
 

@@ -37,6 +37,8 @@ class Settings(UntieSettings, exor.Settings):
         """Return the settings with every default written out; raises BadInput if they make no sense."""
         if self.doses is not None:
             raise BadInput("--doses: is no setting of this experiment; give one distribution")
+        if self.engine == "kernel":
+            raise BadInput("--engine: kernel knows no ties that end; use fast, plain or auto")
         variant = self.variant or ("main" if self.zero is None and self.one is None else "custom")
         out = f"runs/untying/{variant}-{self.model}-{self.size}" if self.out is None else self.out
         settings = super(Settings, dataclasses.replace(self, out=out)).resolved()

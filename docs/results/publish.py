@@ -1,0 +1,46 @@
+"""Keep what is published of a run, and write the tables of the pages in this folder from what is kept.
+
+python docs/results/publish.py                                        # write all tables anew
+python docs/results/publish.py RUN NAME.json --command "python ..."   # keep this run under this name first
+"""
+
+import argparse
+import importlib
+import json
+from pathlib import Path
+
+from tiejax.reporting import published
+
+FOLDER = Path(__file__).parent
+# Study -> the module whose `tables` are those of its report.
+TABLES = {
+    "exor": "tiejax.studies.exor.page",
+    "untying": "tiejax.reporting.untie_curve",
+    "text_mlm": "tiejax.studies.text_mlm.page",
+    "layer_tying": "tiejax.studies.layer_tying.tables",
+    "embedding_coupling": "tiejax.studies.embedding_coupling.page",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="?", type=Path, help="a finished run directory")
+    parser.add_argument("name", nargs="?", help="the file to keep it in")
+    parser.add_argument("--command", help="the command that makes the run, as a reader would type it")
+    given = parser.parse_args()
+    if given.run:
+        if not (given.name and given.command):
+            parser.error("a run needs NAME.json and --command")
+        results, facts = (json.loads((given.run / f"{name}.json").read_text()) for name in ("results", "environment"))
+        tables = importlib.import_module(TABLES[results["experiment"]]).tables(results)
+        kept = published.kept(results, facts, tables, given.command)
+        (FOLDER / given.name).write_text(json.dumps(kept, indent=1) + "\n")
+    for page in FOLDER.glob("*.md"):
+        before = page.read_text()
+        if (after := published.rendered(before, FOLDER)) != before:
+            page.write_text(after)
+            print(f"written anew: {page.name}")
+
+
+if __name__ == "__main__":
+    main()
