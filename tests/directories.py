@@ -80,14 +80,14 @@ def read(*argv):
     return resume.read(STUDY, argv).settings
 
 
-def make_run(path, finished=False, **fields):
-    """Leave in `path` what a run leaves there."""
+def make_run(path, finished=False, results=None, **fields):
+    """Leave in `path` what a run leaves there; results: of a finished one (default: no claim)."""
     config = Settings(**fields, out=str(path)).resolved()
     run = RunDirectory.claim(STUDY, config, False, False)
     run.checkpoints.mkdir()
     (run.checkpoints / "1").write_text("a checkpoint")
     run.figures.mkdir()
     if finished:
-        run.write_results({"claims": []})
+        run.write_results({"claims": []} if results is None else results)
     run.release()
     return path

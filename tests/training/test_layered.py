@@ -8,11 +8,12 @@ import pytest
 from processes import end, start_python
 
 from tiejax import tying
+from tiejax.models import TABLE_PATHS
 from tiejax.studies.layer_tying import model as layer_model
 from tiejax.studies.layer_tying.model import STACK
 from tiejax.studies.layer_tying.settings import Settings
 from tiejax.studies.layer_tying.text import BlockBatch
-from tiejax.training.layered import LayeredAdamW, LayeredState, moved, rest_of, stack_of, stack_size_of, with_stack
+from tiejax.training.layered import Layered, LayeredAdamW, LayeredState, moved, rest_of, stack_of, stack_size_of, with_stack
 
 VOCABULARY, LAYERS = 11, 3
 
@@ -97,6 +98,23 @@ def test_compact_storage_is_full_storage_over_50_steps_of_random_ties(compact, f
             stack["qkv"]["bias"] = np.delete(stack["qkv"]["bias"], np.s_[8:16], axis=-1)
     for one, other in zip(jax.tree.leaves(own), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 * max(1, np.abs(other).max()))
+
+
+def test_steps_in_a_scan_are_steps_one_by_one():
+    settings = settings_of(dropout=0.1)
+    model = layer_model.build_model(settings, VOCABULARY)
+    loss, optimizer = layer_model.make_loss(settings, model, VOCABULARY, 0, 1), layer_model.make_optimizer(settings)
+    how = [tying.Tie(*TABLE_PATHS)], "copy", "compact", jax.devices()[:1]
+    owner, ended = np.array([0, 1, 1]), []
+    for scanned in (False, True):
+        layered = Layered(layer_model.initial(settings, model), loss, optimizer, *how, scanned=scanned)
+        state = layered.start(jax.random.key(5), owner)
+        keys = [jax.random.key(number) for number in range(3)]
+        state, losses = layered.steps(state, [batch_of(number) for number in range(3)], keys, wiring_of(owner))
+        ended.append(jax.device_get((state, losses)))
+        assert losses[0] > 0
+    for one, other in zip(*map(jax.tree.leaves, ended), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_one_compilation_for_a_stack_size_and_none_for_another_pattern(compact, full):

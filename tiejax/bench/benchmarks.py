@@ -45,9 +45,9 @@ BENCHMARKS = {
         ExorBench,
         CommandLine(
             description="Measure training throughput of `exor` (the ensemble on its engines and, where torch is installed, the "
-            "same protocol as a plain torch loop); `bench.py text --help`, and so on for layers, decoder, "
+            "same protocol as a plain torch loop); `PROGRAM text --help`, and so on for layers, decoder, "
             "encoder, transfer, device and targets, are about the others.",
-            example="Example: python experiments/bench.py exor --seeds [8,32]",
+            example="Example: PROGRAM exor --seeds [8,32]",
             switches=SWITCHES,
         ),
         module="tiejax.bench.exor",
@@ -59,7 +59,7 @@ BENCHMARKS = {
         CommandLine(
             description="Measure how many real (unpadded) tokens a second the text study trains on: predicting everywhere with "
             "padded rows, as published, at the masked tokens only, and at these in packed rows; and the last beside torch.",
-            example="Example: python experiments/bench.py text --corpus novels/ --tokenizer vocab.txt",
+            example="Example: PROGRAM text --corpus novels/ --tokenizer vocab.txt",
             switches=SWITCHES,
         ),
         module="tiejax.bench.text",
@@ -73,7 +73,7 @@ BENCHMARKS = {
             description="Measure the time of a training step of the layer-tying study, and its bytes, for layers untied in a "
             "scan without owners, untied under owners, and tied, in compact and in full storage; and the time of a change of "
             "ties.",
-            example="Example: python experiments/bench.py layers --layers [12] --width 256",
+            example="Example: PROGRAM layers --layers [12] --width 256",
             switches=SWITCHES,
         ),
         module="tiejax.bench.layers",
@@ -85,7 +85,7 @@ BENCHMARKS = {
         CommandLine(
             description="Measure a training step of a causal language model, GPT-2 or BERT's block, untied and with tied "
             "layers, on all cores, beside the transformers library's model in a plain torch loop, in turns.",
-            example="Example: python experiments/bench.py decoder --layers [12] --architecture bert",
+            example="Example: PROGRAM decoder --layers [12] --architecture bert",
             switches=SWITCHES,
         ),
         module="tiejax.bench.decoder",
@@ -98,7 +98,7 @@ BENCHMARKS = {
         CommandLine(
             description="Measure how many real (unpadded) tokens a second the coupled base encoder is pre-trained on, beside "
             "the transformers library's trainer with its own padding, and a plain torch loop on packed rows, all in turn.",
-            example="Example: python experiments/bench.py encoder --corpus novels/ --huge_pages true",
+            example="Example: PROGRAM encoder --corpus novels/ --huge_pages true",
             switches=SWITCHES,
         ),
         module="tiejax.bench.encoder",
@@ -111,7 +111,7 @@ BENCHMARKS = {
         CommandLine(
             description="Measure how many steps of single members a second fine-tuning makes as an ensemble of seeds, starts "
             "and learning rates, beside the same members one after the other.",
-            example="Example: python experiments/bench.py transfer --seeds 10",
+            example="Example: PROGRAM transfer --seeds 10",
             switches=SWITCHES,
         ),
         module="tiejax.bench.transfer",
@@ -124,7 +124,7 @@ BENCHMARKS = {
         CommandLine(
             description="Measure everything worth knowing of one machine, with a GPU, a TPU or neither, in about ten minutes: "
             "rates of every study, and whether its losses, and the number of EXor's seeds that solve the task, are its CPU's.",
-            example="Example: python experiments/bench.py device --out my_gpu",
+            example="Example: PROGRAM device --out my_gpu",
             switches=SWITCHES,
         ),
         module="tiejax.bench.device",
@@ -138,7 +138,7 @@ BENCHMARKS = {
             description="Compile a training step of every study for GPUs or TPUs that are not here, and say how many kernels "
             "it is, how many bytes a device needs, and in what precision products are formed. Needs the target's compiler: "
             "pip install -e '.[cuda]', or '.[tpu]'.",
-            example="Example: JAX_PLATFORMS=cpu python experiments/bench.py targets --programs ['exor, fast']",
+            example="Example: JAX_PLATFORMS=cpu PROGRAM targets --programs ['exor, fast']",
             switches=SWITCHES,
         ),
         module="tiejax.bench.targets",

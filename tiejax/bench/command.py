@@ -20,7 +20,9 @@ def main(argv: Sequence[str]) -> int:
     name, rest = (argv[0], argv[1:]) if argv else ("none", [])
     if name not in BENCHMARKS:
         if not {"-h", "--help"} & set(argv):
-            raise BadInput(f"name a benchmark first: {', '.join(BENCHMARKS)}, as in `bench.py exor`; got {name}")
+            raise BadInput(
+                f"name a benchmark first: {', '.join(BENCHMARKS)}, as in `{command_line.program()} exor`; got {name}"
+            )
         name, rest = "exor", ["--help"]  # which names the others
     benchmark = BENCHMARKS[name]
     settings, switches = command_line.parse(benchmark.settings, benchmark.command, rest)

@@ -41,10 +41,12 @@ from tiejax.studies.layer_tying.model import build as build_layered
 from tiejax.studies.text_mlm import text as text_of_study
 from tiejax.studies.text_mlm.ensemble import build_ensemble as build_text
 from tiejax.training.layout import SEEDS
+from tiejax.training.runner import COMPILER_OPTIONS
 from tiejax.training.sharding import DATA
 from tiejax.training.step_on_mesh import step_on_mesh
 
 PyTree = Any
+OPTIONS = {"cuda": COMPILER_OPTIONS["gpu"]}
 # What a scheduled program has beside its kernels.
 NO_KERNELS = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all"}
 NO_KERNELS |= {"partition-id", "replica-id", "iota"}
@@ -58,7 +60,7 @@ def run(settings: TargetsBench, console: Console) -> None:
     for name in settings.programs:
         began = time.perf_counter()
         lowered = PROGRAMS[name](devices).lower(lowering_platforms=(platform,))
-        programs[name] = facts_of(lowered) | {"compile_s": time.perf_counter() - began}
+        programs[name] = facts_of(lowered, OPTIONS.get(platform)) | {"compile_s": time.perf_counter() - began}
         console.say(program_line(name, programs[name], before.get(name)))
     console.result(f"results: {write_results('targets', settings, {'programs': programs})}")
 
@@ -106,9 +108,9 @@ def _tpus(target: str) -> tuple[str, list[Any]]:
     return "tpu", list(topology.devices)
 
 
-def facts_of(lowered: Any) -> dict[str, Any]:
-    """Return kernels, bytes on a device and precisions of a program."""
-    compiled = lowered.compile()
+def facts_of(lowered: Any, options: dict[str, Any] | None) -> dict[str, Any]:
+    """Return kernels, bytes on a device and precisions of a program; options: of the compiler."""
+    compiled = lowered.compile(options)
     memory = compiled.memory_analysis()
     return {
         "kernels": kernels(compiled.as_text()),

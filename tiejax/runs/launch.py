@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from tiejax.runs import environment, resume
+from tiejax.runs import compiled, environment, resume
 from tiejax.runs.console import Console
 from tiejax.runs.resume import Request
 from tiejax.runs.run_directory import RunDirectory
@@ -42,6 +42,8 @@ def main(study: Study, argv: Sequence[str]) -> int:
     """Check what is asked, take hold of the run directory, then run the study; return its exit status. Raises BadInput."""
     if "--deterministic" in argv:
         environment.add_flags("--xla_gpu_deterministic_ops=true")
+    if "--recompile" not in argv:
+        compiled.keep()
     if study.answers and (status := _answered(study, argv)) is not None:
         return status
     several = not study.single_process and ("--distributed" in argv or environment.names_a_cluster())

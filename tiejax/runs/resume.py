@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +29,8 @@ class Request(NamedTuple):
     @property
     def command(self) -> str:
         """The command as somebody else would repeat it: from the start."""
-        return shlex.join(["python", sys.argv[0], *(word for word in self.argv if word not in ("--resume", "--overwrite"))])
+        words = [word for word in self.argv if word not in ("--resume", "--overwrite")]
+        return f"{command_line.program()} {shlex.join(words)}".rstrip()
 
 
 def read(study: Study, argv: Sequence[str]) -> Request:

@@ -10,6 +10,7 @@ import difflib
 import errno
 import itertools
 import re
+import shlex
 import sys
 import types
 import typing
@@ -22,7 +23,7 @@ import jsonargparse
 
 from tiejax.outside.files import read_bytes
 from tiejax.outside.visible import shown, visible_lines
-from tiejax.settings import yaml_text
+from tiejax.settings import named_configs, yaml_text
 from tiejax.settings.yaml_text import NotYaml
 
 # How jsonargparse reads values and prints a configuration.
@@ -30,6 +31,8 @@ MODE = "tiejax"
 jsonargparse.set_loader(MODE, yaml_text.load_flag, (NotYaml,))
 jsonargparse.set_dumper(MODE, yaml_text.dump)
 MOST_BYTES = 2**20  # of a configuration
+PROGRAM = "PROGRAM"  # stands for the command in an example
+CLOUD = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 Config = TypeVar("Config")
 
@@ -54,15 +57,19 @@ class BadInput(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class CommandLine:
-    """How a script is called: what it does, its plain switches (name -> help), an example.
+    """How a command is called: what it does, its plain switches (name -> help), an example.
 
-    positional: fields that are given without a flag (name -> help); each may be left out, and then has its default.
+    example: with PROGRAM where the command stands. positional: fields that are given without a flag (name -> help); each may be
+    left out, and then has its default. first: the fields and switches that are used most, which the help shows first.
+    configurations: the folder of those that come with tiejax.
     """
 
     description: str
     example: str
     switches: Mapping[str, str]
     positional: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    first: Sequence[str] = ()
+    configurations: str | None = None
 
 
 def parse(
@@ -90,9 +97,15 @@ def parse(
         raise BadInput(_explain(str(error), config_class, command)) from None
     chosen = {field.name: namespace[field.name] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     for name, value in chosen.items():
-        if reason := yaml_text.fault(value):
+        if reason := yaml_text.fault(value) or _fault_of_path(value):
             raise BadInput(f"--{name}: {reason}")
     return config_class(**chosen), switches
+
+
+def program() -> str:
+    """Return how this command is started: by a script, `python experiments/exor.py`, or by name, `tiejax exor`."""
+    started = sys.argv[0]
+    return shlex.join(["python", started]) if started.endswith(".py") else started
 
 
 class _Parser(jsonargparse.ArgumentParser):
@@ -104,25 +117,50 @@ class _Parser(jsonargparse.ArgumentParser):
 
 def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentParser:
     parser = _Parser(
-        description=command.description,
-        epilog=f"{command.example} {STATUS}",
+        description=command.description.replace(PROGRAM, program()),
+        prog=Path(sys.argv[0]).name,
+        usage="%(prog)s" + "".join(f" [{name.upper()}]" for name in command.positional) + " [--setting VALUE ...]",
+        epilog=f"{command.example.replace(PROGRAM, program())} {STATUS}",
         exit_on_error=False,
         allow_abbrev=False,
         parser_mode=MODE,
         formatter_class=jsonargparse.DefaultHelpFormatter,
     )
-    parser.add_argument("--config", action="config", help="YAML file of any of the fields below; flags win over it")
+    parser.add_argument("--config", action="config", help=_help_of_config(command))
     for name, text in command.switches.items():
         parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
     for name, text in command.positional.items():
-        parser.add_argument(name, nargs="?", type=str, help=text)
+        several = typing.get_type_hints(config_class)[name] == list[str]
+        parser.add_argument(name, nargs="*" if several else "?", type=str, help=text)
     parser.add_class_arguments(config_class, skip=set(command.positional))
     # jsonargparse reads the docstrings of the class and of its first base alone.
     docs = field_docs(config_class)
     for action in parser._actions:
         if action.dest in docs:
             action.help = docs[action.dest]
+        if action.dest == "print_config":
+            action.metavar = "[=FLAGS]"  # jsonargparse's own goes back a place on the terminal
+    if command.first:
+        _put_first(parser, ("config", *command.first))
     return parser
+
+
+def _help_of_config(command: CommandLine) -> str:
+    """Say what a configuration may be, with the names of those that come with tiejax."""
+    named = named_configs.names(command.configurations) if command.configurations else []
+    comes = f", or the name of one that comes with tiejax ({', '.join(named)})" if named else ""
+    return f"YAML file of any of the settings below{comes}; flags win over it"
+
+
+def _put_first(parser: jsonargparse.ArgumentParser, first: Sequence[str]) -> None:
+    """Show these options before all others, in this order. No parser of the standard library can be told to."""
+    most_used = parser.add_argument_group("used most")
+    by_name = {action.dest: action for action in parser._actions}
+    for group in parser._action_groups:
+        group._group_actions = [action for action in group._group_actions if action.dest not in first]
+    most_used._group_actions = [by_name[name] for name in first]
+    others = [group for group in parser._action_groups if group is not most_used]
+    parser._action_groups = [*others[:1], most_used, *others[1:]]  # after what is given without a flag
 
 
 def field_docs(config_class: type) -> dict[str, str]:
@@ -183,6 +221,14 @@ def _check_flags(flags: Sequence[str], config_class: type) -> None:
             raise BadInput(f"{option}: must be {_type_name(hints[name])}, got {value or following}: {error}") from None
 
 
+def _fault_of_path(value: Any) -> str | None:
+    """Say why text cannot be a path of this machine, where it is one of another."""
+    if isinstance(value, str) and CLOUD.match(value):
+        return f"must be a path of this machine, got {value}; copy it here, or mount it"
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next(filter(None, map(_fault_of_path, parts)), None)
+
+
 def _has_parts(kind: Any) -> bool:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     return origin in (list, dict) or (origin in (typing.Union, types.UnionType) and any(map(_has_parts, inner)))
@@ -190,9 +236,10 @@ def _has_parts(kind: Any) -> bool:
 
 def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser) -> dict[str, Any]:
     try:
-        values = yaml_text.load(read_bytes(Path(file), MOST_BYTES).decode("utf-8"))
-    except FileNotFoundError:
-        raise BadInput(f"--config {file}: there is no such file") from None
+        found = named_configs.find(file)
+        if found is None:
+            raise BadInput(f"--config {file}: there is no such file{_nearest_configuration(file)}")
+        values = yaml_text.load(read_bytes(found, MOST_BYTES).decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--config {file}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
     except NotYaml as error:
@@ -205,7 +252,7 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
     names = [field.name for field in dataclasses.fields(config_class)]
     for name in values:
         if name not in names:
-            raise BadInput(f"--config {file}: unknown field {name}{_nearest(str(name), names)}")
+            raise BadInput(f"--config {file}: unknown field {name}{nearest(str(name), names)}")
     hints = typing.get_type_hints(config_class)
     for name, value in values.items():  # jsonargparse lets a null through
         if value is None and type(None) not in typing.get_args(hints[name]):
@@ -219,7 +266,15 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
     return values
 
 
-def _nearest(name: str, names: Sequence[str], dashes: str = "") -> str:
+def _nearest_configuration(file: str) -> str:
+    """Name the configurations that come with tiejax, where one of them may be meant."""
+    of_study = file.removeprefix("configs/").partition("/")[0]
+    names = named_configs.names(of_study) if re.fullmatch(r"\w+", of_study) else []
+    return f", and no configuration of that name; there are {', '.join(names)}" if names else ""
+
+
+def nearest(name: str, names: Sequence[str], dashes: str = "") -> str:
+    """Ask whether the name was meant that is most like this one, if any is."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {dashes}{near[0]}?" if near else ""
 
@@ -231,7 +286,7 @@ def _explain(message: str, config_class: type, command: CommandLine | None) -> s
     if match := re.match(r"unrecognized arguments: (\S+)", message):
         flag = match[1].split("=")[0]
         names = [*hints, *(command.switches if command else ()), "config", "help", "print_config"]
-        return f"unknown option {flag}{_nearest(flag.lstrip('-'), names, '--')}"
+        return f"unknown option {flag}{nearest(flag.lstrip('-'), names, '--')}"
     if match := re.match(r'Parser key "(\w+)"', message):
         name = match[1]
         if name in hints:

@@ -12,6 +12,7 @@ SWITCHES = {
     "distributed": "work together with the other processes of the cluster that started this one (as on a TPU pod); "
     "needless under Slurm and Open MPI, or where JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are set",
     "quiet": "print nothing but warnings and the path of the report",
+    "recompile": "compile everything anew, and leave the compiled programs in the user's cache alone",
     "deterministic": "ask a GPU for operations that give the same bits every time (slower); a CPU needs no asking",
 }
 

@@ -182,6 +182,7 @@ class Layered:
     devices: that train the model together; each has all parameters and a part of a batch's rows, and where there are several
     the loss is a device's share of the mean, by `sharding.total`.
     moments: as in `moved`. precision: of the products of float32 in steps; those of evaluations are always in float32.
+    scanned: `steps` are one computation, for accelerators, which wait for the host between two.
     sizes, compilations, compile_s: bytes by stack size; how much was compiled so far, and the seconds that it took.
     """
 
@@ -195,12 +196,15 @@ class Layered:
         storage: tying.Storage,
         devices: Sequence[jax.Device],
         precision: Precision = "highest",
+        scanned: bool = False,
     ) -> None:
         self._ties, self._path, self._storage = tuple(ties), optimizer.stack, storage
         self._mesh = Mesh(np.asarray(devices), (DATA,))
-        self._uses = optimizer.uses
-        # Compiled: steps by stack size, losses by stack size and shapes of the batch, moves by both stack sizes.
+        self._uses, self._scanned = optimizer.uses, scanned
+        # Compiled: steps by stack size, several by stack size and number, losses by stack size and shapes of the batch, moves
+        # by both stack sizes.
         self._steps: dict[int, Any] = {}
+        self._scans: dict[tuple[int, int], Any] = {}
         self._losses: dict[tuple[int, tuple[Any, ...]], Any] = {}
         self._moves: dict[tuple[int, int], Any] = {}
         self.sizes: dict[int, Size] = {}
@@ -222,8 +226,16 @@ class Layered:
             with products_in("highest"):
                 return jnp.asarray(self._summed(mean(stored, batch, None, wiring)))
 
+        def scan(state: LayeredState, batches: Any, keys: jax.Array, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
+            def body(state: LayeredState, of_step: tuple[Any, jax.Array]) -> tuple[LayeredState, jax.Array]:
+                after: tuple[LayeredState, jax.Array] = self._on_devices(step)(state, *of_step, wiring)
+                return after
+
+            return jax.lax.scan(body, state, (batches, keys))
+
         self._start = jax.jit(start, out_shardings=self._everywhere)
         self._step = jax.jit(self._on_devices(step), donate_argnums=0)
+        self._scan = jax.jit(scan, donate_argnums=0)
         self._loss = jax.jit(self._on_devices(evaluate))
         self._move = jax.jit(
             lambda stack, state, source, separated: moved(stack, state, source, separated, moments),
@@ -276,6 +288,26 @@ class Layered:
         compiled = self._steps[self.stack_size(state.params)]
         after: tuple[LayeredState, jax.Array] = compiled(state, self._place_batch(batch), *self.place((key, wiring)))
         return after
+
+    def steps(
+        self, state: LayeredState, batches: Sequence[Any], keys: Sequence[jax.Array], wiring: tying.Wiring
+    ) -> tuple[LayeredState, list[jax.Array]]:
+        """Return the state after a step on each of these batches, and their losses; the state that is given is used up."""
+        if not self._scanned or len(batches) == 1:
+            losses = []
+            for batch, key in zip(batches, keys, strict=True):
+                state, loss = self.step(state, batch, key, wiring)
+                losses.append(loss)
+            return state, losses
+        self.visit(state, batches[0], keys[0], wiring)
+        lie = jax.tree.map(lambda spec: NamedSharding(self._mesh, PartitionSpec(None, *spec)), _specs(batches[0]))
+        stacked = jax.device_put(jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches), lie)
+        arguments = state, stacked, *self.place((jnp.stack(keys), wiring))
+        name = self.stack_size(state.params), len(batches)
+        if name not in self._scans:
+            self._scans[name] = self._compile(self._scan, arguments)
+        after, of_steps = self._scans[name](*arguments)
+        return after, list(of_steps)
 
     def trace_step(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> Any:
         """Return a step as jax has traced it, which can be lowered for platforms that are not here."""

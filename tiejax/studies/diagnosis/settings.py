@@ -48,9 +48,7 @@ class Settings:
     def resolved(self) -> "Settings":
         """Return the settings with every default written out; raises BadInput if they make no sense."""
         if not self.checkpoint:
-            raise BadInput(
-                "needs a checkpoint: python experiments/diagnose.py FOLDER, with config.json and *.safetensors in it"
-            )
+            raise BadInput(f"needs a checkpoint: {command_line.program()} FOLDER, with config.json and *.safetensors in it")
         checks.check_counts(self, ("neighbours",))
         check_most("sample", self.sample)
         checks.check_not_negative(self, ("seed",))
@@ -100,12 +98,13 @@ STUDY = Study(
         description="Say where the input and output embedding tables of a checkpoint stand: tied in fact or not, whether "
         "config.json agrees, norms by token rank, alignment, shared neighbours, tokens whose roles differ most, the memory "
         "that tying would save. Leaves a report with figures.",
-        example="Example: python experiments/diagnose.py checkpoints/pythia-160m --corpus novels/. Tables are read by rows, so "
+        example="Example: PROGRAM checkpoints/pythia-160m --corpus novels/. Tables are read by rows, so "
         "that a checkpoint may be larger than the memory; pickles are never opened.",
         switches={
             "overwrite": "remove the diagnosis that is in the directory and start anew",
             "quiet": "print nothing but warnings and the path of the report",
         },
+        first=("corpus", "overwrite", "out"),
         positional={
             "checkpoint": "folder of a checkpoint in the hub's format (config.json and *.safetensors, also sharded), or the "
             "directory of a run of ours"

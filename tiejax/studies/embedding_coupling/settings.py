@@ -231,10 +231,12 @@ STUDY = Study(
         description="Pre-train encoders whose input and output embeddings have different shapes, throw the output away, "
         "fine-tune and probe them, and report what the shapes were worth, with paired statistics, figures and a report in a "
         "run directory (Chung et al., ICLR 2021).",
-        example="Example: python experiments/embedding_coupling.py --corpus novels/ --seeds 10. Settings, the published "
-        "ones among them, are in configs/embedding_coupling/. A run that was interrupted goes on with the same command and "
-        "--resume.",
+        example="Example: PROGRAM --corpus novels/ --seeds 10. Settings, the published ones among "
+        "them, come by name, as --config embedding_coupling/novels. A run that was interrupted goes on with the same "
+        "command and --resume.",
         switches=SWITCHES | {"count": "print the parameters of the paper's models beside the printed numbers, and stop"},
+        first=("corpus", "shapes", "tasks", "seeds", "steps", "start", "count", "resume", "overwrite", "out"),
+        configurations="embedding_coupling",
     ),
     module="tiejax.studies.embedding_coupling.study",
     sizes="tiejax.studies.embedding_coupling.sizes",

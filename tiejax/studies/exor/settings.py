@@ -197,10 +197,12 @@ STUDY = Study(
     CommandLine(
         description="Train tied and untied masked language models on EXor for many seeds at once, compare them with paired "
         "statistics, and leave figures and a report in a run directory.",
-        example="Example: python experiments/exor.py --seeds 8 --steps 30000 --variant dh. Settings that were published are in "
-        "configs/exor/, as --config configs/exor/lstm_small.yaml. A run that was interrupted goes on with the same command and "
+        example="Example: PROGRAM --seeds 8 --steps 30000 --variant dh. Settings that were published "
+        "come by name, as --config exor/lstm_small. A run that was interrupted goes on with the same command and "
         "--resume.",
         switches=SWITCHES,
+        first=("seeds", "variant", "model", "size", "steps", "resume", "overwrite", "out"),
+        configurations="exor",
     ),
     module="tiejax.studies.exor.study",
     sizes="tiejax.studies.exor.sizes",

@@ -210,11 +210,15 @@ class _Model:
 
     def train(self, batches: Sequence[Any], clock: Clock) -> list[jax.Array]:
         """Return the losses of these batches, one step on each."""
-        losses, wiring, keys = [], self.wiring, stream(jax.random.key(self.job.seed), "dropout")
-        for batch in batches:
-            self.state, loss = self.layered.step(self.state, batch, jax.random.fold_in(keys, self.step), wiring)
-            losses.append(loss)
-            self.step += 1
+        losses: list[jax.Array] = []
+        wiring, root = self.wiring, stream(jax.random.key(self.job.seed), "dropout")
+        while len(losses) < len(batches):
+            until_validation = self.settings.validate_every - self.step % self.settings.validate_every
+            some = batches[len(losses) : len(losses) + until_validation]
+            keys = [jax.random.fold_in(root, self.step + place) for place in range(len(some))]
+            self.state, of_steps = self.layered.steps(self.state, some, keys, wiring)
+            losses += of_steps
+            self.step += len(some)
             if self.step % self.settings.validate_every == 0 or self.step == self.settings.steps:
                 jax.block_until_ready(self.state)
                 with clock.paused():

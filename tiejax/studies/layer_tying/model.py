@@ -184,6 +184,7 @@ def build(
         settings.storage,
         devices,
         settings.matmul_precision,
+        scanned=jax.default_backend() != "cpu",
     )
 
 

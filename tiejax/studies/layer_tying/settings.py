@@ -193,10 +193,12 @@ STUDY = Study(
         description="Train a transformer whose layers are tied and untied by an agent that learns while the model does and, on "
         "the same batches, models untied, with fixed maps and with random ones; report perplexities, memory, time and ties, "
         "with figures and a report in a run directory.",
-        example="Example: python experiments/layer_tying.py --corpus wikitext-2/ --seeds 3. Settings, the published ones among "
-        "them, are in configs/layer_tying/. Every method of every seed is a model of its own, one on each device at a time. "
-        "What was interrupted goes on with the same command and --resume.",
+        example="Example: PROGRAM --corpus wikitext-2/ --seeds 3. Settings, the published ones among "
+        "them, come by name, as --config layer_tying/wikitext2. Every method of every seed is a model of its own, one on each "
+        "device at a time. What was interrupted goes on with the same command and --resume.",
         switches={name: text for name, text in SWITCHES.items() if name != "distributed"},
+        first=("corpus", "methods", "seeds", "layers", "steps", "resume", "overwrite", "out"),
+        configurations="layer_tying",
     ),
     module="tiejax.studies.layer_tying.study",
     sizes="tiejax.studies.layer_tying.sizes",

@@ -156,10 +156,12 @@ STUDY = Study(
     CommandLine(
         description="Train tied and untied masked language models on text in which common words have planted twins, and report "
         "how twins and unrelated words move, with paired statistics, figures and a report in a run directory.",
-        example="Example: python experiments/text_mlm.py --corpus novels/ --seeds 4 --steps 3000. Settings, the published ones "
-        "among them, are in configs/text_mlm/. Text is prepared once and found again. A run that was interrupted goes on with "
-        "the same command and --resume.",
+        example="Example: PROGRAM --corpus novels/ --seeds 4 --steps 3000. Settings, the published ones "
+        "among them, come by name, as --config text_mlm/published. Text is prepared once and found again. A run that was "
+        "interrupted goes on with the same command and --resume.",
         switches=SWITCHES,
+        first=("corpus", "tokenizer", "seeds", "steps", "twins", "resume", "overwrite", "out"),
+        configurations="text_mlm",
     ),
     module="tiejax.studies.text_mlm.study",
     sizes="tiejax.studies.text_mlm.sizes",

@@ -83,10 +83,12 @@ STUDY = Study(
     CommandLine(
         description="Train models on EXor that are tied up to some step and untied from then on, for many steps, policies of "
         "the optimizer's state and seeds at once; compare them with always tied and never tied ones.",
-        example="Example: python experiments/untying.py --seeds 8 --steps 20000 --untie_at [.25,.5,.75] --policies "
-        "[copy,zero]. What was run is in configs/untying/. A run that was interrupted goes on with the same command and "
-        "--resume.",
+        example="Example: PROGRAM --seeds 8 --steps 20000 --untie_at [.25,.5,.75] --policies "
+        "[copy,zero]. What was run comes by name, as --config untying/main. A run that was interrupted goes on with the same "
+        "command and --resume.",
         switches=SWITCHES,
+        first=("seeds", "variant", "untie_at", "policies", "steps", "resume", "overwrite", "out"),
+        configurations="untying",
     ),
     module="tiejax.studies.untying.study",
     sizes="tiejax.studies.untying.sizes",

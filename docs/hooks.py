@@ -1,0 +1,72 @@
+"""What lies outside docs/ and is linked to from a page becomes part of the site, under `source/`.
+
+The pages are written to be read in the repository, where such links lead to code, configurations and figures. MkDocs knows the
+files of docs/ alone.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
+
+
+def in_repository(uri: str) -> str:
+    """Return the path in the repository of a file of the site."""
+    return uri.removeprefix("source/") if uri.startswith("source/") else f"docs/{uri}"
+
+
+def in_site(path: str) -> str:
+    """Return where a file of the repository is in the site; of a folder, its list of files."""
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return f"source/{path}/index.md" if (ROOT / path).is_dir() else f"source/{path}"
+
+
+def target(uri: str, link: str) -> str:
+    """Return the path in the repository that a link of a page leads to."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(in_repository(uri)), link))
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what pages link to, and what the added pages link to."""
+    waiting = [(file.src_uri, file.content_string) for file in files.documentation_pages()]
+    while waiting:
+        uri, text = waiting.pop()
+        for link in LINK.findall(text):
+            path = target(uri, link)
+            if path.startswith("docs/") or files.get_file_from_path(in_site(path)) or not (ROOT / path).exists():
+                continue
+            added = _added(path, config)
+            files.append(added)
+            if added.is_documentation_page():
+                waiting.append((added.src_uri, added.content_string))
+    return files
+
+
+def _added(path: str, config: MkDocsConfig) -> File:
+    file = ROOT / path
+    if file.is_dir():
+        inside = sorted(entry.relative_to(file).as_posix() for entry in file.rglob("*") if entry.suffix in (".yaml", ".py"))
+        return File.generated(config, in_site(path), content="\n".join([f"# {path}", "", *(f"* [{x}]({x})" for x in inside)]))
+    if file.suffix == ".md":
+        return File.generated(config, in_site(path), content=file.read_text())
+    return File.generated(config, in_site(path), abs_src_path=str(file))
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links lead to where things are in the site."""
+    uri = page.file.src_uri
+
+    def written(link: re.Match[str]) -> str:
+        base = posixpath.dirname(uri)
+        # The list of a folder links to what is beside it.
+        path = posixpath.normpath(posixpath.join(base, link[1])) if uri.endswith("/index.md") else in_site(target(uri, link[1]))
+        return posixpath.relpath(path, base or ".")
+
+    return LINK.sub(written, markdown)

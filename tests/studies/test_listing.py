@@ -1,0 +1,38 @@
+"""`tiejax runs`: what is said of run directories of every state, and that other folders are left out."""
+
+import pytest
+from claim_rows import CLAIM
+from directories import make_run
+
+from tiejax.settings.command_line import BadInput
+from tiejax.studies import listing
+
+
+def listed(folder, capsys):
+    assert listing.main([str(folder)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_runs_are_listed_with_what_is_special_about_them(tmp_path, capsys):
+    (tmp_path / "no run" / "deep").mkdir(parents=True)
+    finished = make_run(tmp_path / "deep" / "dh", finished=True, results={"claims": [CLAIM, CLAIM]}, variant="dh", bits=4)
+    unfinished = make_run(tmp_path / "usual")
+    damaged = make_run(tmp_path / "damaged", finished=True)
+    (damaged / "results.json").write_text("{")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "run.json").write_text("[")
+    assert listed(tmp_path, capsys) == [
+        f"{damaged}  exor, finished",
+        "    results.json is damaged; the run's command and --resume make it again",
+        f"{finished}  exor, finished",
+        '    settings: variant "dh", bits 4',
+        "    Of 2 claims, 2 supported.",
+        f"{tmp_path / 'foreign'}  run.json, which says which study made it, is damaged",
+        f"{unfinished}  exor, unfinished",
+    ]
+
+
+def test_nothing_to_list(tmp_path, capsys):
+    assert listed(tmp_path, capsys) == [f"no run directory under {tmp_path}"]
+    with pytest.raises(BadInput, match="is no folder"):
+        listing.main([str(tmp_path / "none")])

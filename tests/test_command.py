@@ -1,0 +1,59 @@
+"""`tiejax NAME`: the doors of `experiments/` by name."""
+
+import subprocess
+import sys
+
+import pytest
+from processes import EXPERIMENTS
+
+from tiejax.command import COMMANDS, overview
+
+
+def tiejax(*argv, module="tiejax"):
+    ended = subprocess.run([sys.executable, "-m", module, *argv], capture_output=True, text=True, timeout=120)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_every_door_has_a_name():
+    doors = {path.stem.replace("_", "-") for path in EXPERIMENTS.glob("*.py")}
+    assert doors == set(COMMANDS) - {"compare", "runs"}
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]], ids=str)
+def test_help_has_a_line_for_each(argv):
+    status, out, err = tiejax(*argv)
+    assert (status, err) == (0, "")
+    assert out == overview() + "\n"
+    for name, command in COMMANDS.items():
+        assert any(line.split(maxsplit=1) == [name, command.help] for line in out.splitlines())
+
+
+def test_a_name_that_there_is_not():
+    status, out, err = tiejax("exro", "--seeds", "2")
+    assert (status, out) == (2, "")
+    assert err.startswith("tiejax: error: exro: is no command; did you mean exor?; there are exor, untying")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
+def test_a_command_calls_itself_by_its_name(name):
+    status, out, _ = tiejax(name, "--help")
+    assert status == 0
+    assert out.startswith(f"usage: tiejax {name} ")
+    assert f"Example: tiejax {name}" in " ".join(out.split())
+    assert "PROGRAM" not in out
+    status, _, err = tiejax(name, "--no_such_option", "1")
+    assert status == 2
+    assert err.startswith(f"tiejax {name}: error: ")
+
+
+def test_a_benchmark_by_name():
+    status, out, _ = tiejax("bench", "exor", "--help")
+    assert status == 0
+    assert "Example: tiejax bench exor" in " ".join(out.split())
+
+
+def test_the_version():
+    status, out, _ = tiejax("--version")
+    assert status == 0
+    assert out.startswith("tiejax 0.")

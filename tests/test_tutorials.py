@@ -1,0 +1,46 @@
+"""The tutorials run as they are written, and show what they say."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
+
+
+def names_after(page, folder, monkeypatch):
+    """Run all code of a page, in an empty folder; return what it has named."""
+    monkeypatch.chdir(folder)
+    blocks = re.findall(r"```python\n(.*?)```", (FOLDER / page).read_text(), re.DOTALL)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    return names
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in FOLDER.glob("*.md")))
+def test_every_tutorial_is_run_by_a_test(page):
+    assert f'names_after("{page}"' in Path(__file__).read_text()
+
+
+def test_a_model_of_ones_own(tmp_path, monkeypatch):
+    names = names_after("tie_a_model.md", tmp_path, monkeypatch)
+    assert names["stored"]["head"]["kernel"] is None
+    assert names["tied_loss"] > names["untied_loss"] > 0
+
+
+def test_many_seeds(tmp_path, monkeypatch, capsys):
+    names = names_after("many_seeds.md", tmp_path, monkeypatch)
+    assert (names["losses"][0, :, 0] != names["losses"][0, :, 1]).all()  # tied from the start
+    found = names["found"]
+    assert found.n == 10
+    assert found.estimate > 0  # as the page says
+    assert found.p < 0.05
+    assert "10 seeds" in capsys.readouterr().out
+
+
+def test_a_checkpoint(tmp_path, monkeypatch, capsys):
+    names = names_after("read_a_checkpoint.md", tmp_path, monkeypatch)
+    assert names["found"]["alignment"]["identity"] > 0.9
+    out = capsys.readouterr().out
+    assert "tying saves 50% of the parameters" in out

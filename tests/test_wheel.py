@@ -1,0 +1,86 @@
+"""The wheel, installed where no checkout is: the command, and configurations by name."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from the sdist, which so holds all that a wheel needs."""
+    folder = tmp_path_factory.mktemp("dist")
+    pytest.importorskip("build")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT],
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_usual_checks_pass(wheel):
+    files = [str(file) for file in wheel.parent.iterdir()]
+    assert len(files) == 2
+    ended = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_the_wheel_holds_the_package_and_its_configurations(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    of_package = {str(path.relative_to(ROOT)) for path in (ROOT / "tiejax").rglob("*") if path.suffix in (".py", ".pyi", ".j2")}
+    of_configs = {f"tiejax/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
+    assert of_package | of_configs | {"tiejax/py.typed"} <= names
+    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"tiejax"}
+
+
+def test_the_command_runs_where_no_checkout_is(wheel, tmp_path):
+    """In an environment of its own, to which the packages that tiejax needs are lent."""
+    venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", wheel], check=True, timeout=300)
+    lent = tmp_path / "venv" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages" / "lent.pth"
+    lent.write_text(sysconfig.get_path("purelib") + "\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def tiejax(*argv):
+        command = [tmp_path / "venv" / "bin" / "tiejax", *map(str, argv)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
+
+    where = subprocess.run(
+        [python, "-c", "import tiejax; print(tiejax.__file__)"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert str(tmp_path / "venv") in where.stdout
+    tiny = [
+        "--seeds",
+        "1",
+        "--steps",
+        "20",
+        "--record_every",
+        "10",
+        "--exact_every",
+        "10",
+        "--half_period",
+        "10",
+        "--bits",
+        "4",
+    ]
+    ended = tiejax("exor", "--config", "exor/dh", *tiny, "--quiet", "--out", "run")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "variant: dh" in (tmp_path / "run" / "config.yaml").read_text()
+    assert '"command": "tiejax exor --config exor/dh' in (tmp_path / "run" / "environment.json").read_text()
+    listed = tiejax("runs", "run").stdout
+    assert listed.startswith("run  exor, finished\n")
+    refused = tiejax("exor", "--config", "exor/none")
+    assert refused.returncode == 2
+    assert "there are exor/bits_10" in refused.stderr

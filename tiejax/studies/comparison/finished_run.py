@@ -1,0 +1,42 @@
+"""A finished run, as it is read to be compared: nothing in it is changed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tiejax.runs.manifest import is_as_written
+from tiejax.runs.run_directory import RESULTS, RunDirectory
+from tiejax.settings.command_line import BadInput
+
+
+class FinishedRun(NamedTuple):
+    """A finished run. settings: resolved, without those that change no result. results: the body of results.json."""
+
+    label: str
+    folder: Path
+    study: str
+    settings: Mapping[str, Any]
+    results: Mapping[str, Any]
+
+
+def read(folders: Sequence[Path], labels: Sequence[str]) -> list[FinishedRun]:
+    """Return finished runs of one study; raises BadInput."""
+    runs = [_read(folder, label) for folder, label in zip(folders, labels, strict=True)]
+    first = runs[0]
+    for run in runs[1:]:
+        if run.study != first.study:
+            raise BadInput(f"runs: must be of one study, {first.folder} is of {first.study}, {run.folder} of {run.study}")
+    if "claims" not in first.results:
+        raise BadInput(f"runs: those of {first.study} make no claims that could be compared")
+    return runs
+
+
+def _read(folder: Path, label: str) -> FinishedRun:
+    made = RunDirectory.opened(folder)
+    if RESULTS not in made.files:
+        raise BadInput(f"{folder}: its run has not finished; go on with it by its command and --resume")
+    file = folder / RESULTS
+    if not is_as_written(file, made.files[RESULTS]):
+        raise BadInput(f"{file}: is damaged; the run's command and --resume make it again")
+    return FinishedRun(label, folder, made.study, made.settings, json.loads(file.read_bytes()))
