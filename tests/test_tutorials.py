@@ -1,5 +1,6 @@
 """The tutorials run as they are written, and show what they say."""
 
+import math
 import re
 from pathlib import Path
 
@@ -37,6 +38,23 @@ def test_many_seeds(tmp_path, monkeypatch, capsys):
     assert found.estimate > 0  # as the page says
     assert found.p < 0.05
     assert "10 seeds" in capsys.readouterr().out
+
+
+def test_nnx(tmp_path, monkeypatch):
+    names = names_after("nnx.md", tmp_path, monkeypatch)
+    assert names["loss"] < names["model_loss"](names["model"])
+
+
+@pytest.mark.parity
+def test_equinox(tmp_path, monkeypatch):
+    names = names_after("equinox.md", tmp_path, monkeypatch)
+    assert names["loss"] < math.log(20)  # of a guess
+
+
+@pytest.mark.parity
+def test_haiku(tmp_path, monkeypatch):
+    names = names_after("haiku.md", tmp_path, monkeypatch)
+    assert names["loss"] < names["model_loss"](names["params"])
 
 
 def test_a_checkpoint(tmp_path, monkeypatch, capsys):

@@ -105,7 +105,7 @@ def test_steps_in_a_scan_are_steps_one_by_one():
     model = layer_model.build_model(settings, VOCABULARY)
     loss, optimizer = layer_model.make_loss(settings, model, VOCABULARY, 0, 1), layer_model.make_optimizer(settings)
     how = [tying.Tie(*TABLE_PATHS)], "copy", "compact", jax.devices()[:1]
-    owner, ended = np.array([0, 1, 1]), []
+    owner, ended = np.array([0, 1, 1], np.int32), []
     for scanned in (False, True):
         layered = Layered(layer_model.initial(settings, model), loss, optimizer, *how, scanned=scanned)
         state = layered.start(jax.random.key(5), owner)

@@ -4,6 +4,7 @@ A study's settings inherit the parts that it needs. Where it starts from another
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, dataclass_transform
 
@@ -133,6 +134,29 @@ class PrecisionSettings(Settings):
     """
 
     matmul_precision: Literal["highest", "high", "default", "bfloat16"] = "highest"
+
+
+@dataclasses.dataclass(frozen=True)
+class TieSettings(Settings):
+    """What trains the tied table.
+
+    Args:
+        gradient_weights: how much of the gradient of its input use and of its output use the tied table takes, as [1,.5]
+            (default: all of both)
+    """
+
+    gradient_weights: list[float] | None = None
+
+    def check(self) -> None:
+        super().check()
+        weights = self.gradient_weights
+        if weights is not None and not (len(weights) == 2 and all(math.isfinite(weight) and weight >= 0 for weight in weights)):
+            raise BadInput(f"--gradient_weights: must be two finite numbers, not negative, as [1,.5], got {weights}")
+
+    @property
+    def tie_gradient(self) -> Literal["all"] | tuple[float, float]:
+        """The weights as a `Tie` takes them."""
+        return "all" if self.gradient_weights is None else (self.gradient_weights[0], self.gradient_weights[1])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -110,8 +110,10 @@ class Ensemble:
     devices: how many devices train a member together. Batches then hold a device's part of the rows, and losses and
         measures use `sharding.total`.
     precision: of the products of float32 in training; those of measures are always in float32.
+    gradient_weights: step -> `[arm, tie, 2]`, how much of the gradient of a tie's source and of its target the shared array
+        takes, instead of what the ties say (`tying.symmetrise`).
     stretch: (keys, members, first, stop) -> the members after the steps from `first` on up to `stop`, where a computation does
-        for many steps what `step` does for one. It knows neither phases nor feeds.
+        for many steps what `step` does for one. It knows neither phases, feeds nor weights of gradients.
 
     Where seeds are compiled for, `conditions` may number the condition of each (default: 0); a seed may then occur once a
     condition.
@@ -135,6 +137,7 @@ class Ensemble:
     start_from: TrainState | None = None
     dropout_key: Callable[[SeedKey], jax.Array] = lambda seed_key: stream(seed_key.key, "dropout")
     precision: Precision = "highest"
+    gradient_weights: Callable[[jax.Array], jax.Array] | None = None
     stretch: Callable[[SeedKey, TrainState, jax.Array, jax.Array], TrainState] | None = None
 
     def __post_init__(self) -> None:
@@ -144,8 +147,8 @@ class Ensemble:
             raise ValueError("arm_ties: an arm with phases has all ties or none")
         if self.devices > 1 and any(tie.transform == "transpose" for tie in self.ties):
             raise ValueError("devices: members on several devices are not tied by transposes")
-        if self.stretch is not None and (self.phases is not None or self.feed is not None):
-            raise ValueError("stretch: knows neither phases nor feeds")
+        if self.stretch is not None and not (self.phases is self.feed is self.gradient_weights is None):
+            raise ValueError("stretch: knows neither phases, feeds nor weights of gradients")
 
     @property
     def every_phase(self) -> Sequence[Phase]:
@@ -196,11 +199,12 @@ class Ensemble:
         on = jnp.asarray(self.arm_ties)
         if self.phases is not None:
             on &= phases_on(self.phases, number)[:, None]
+        weights = None if self.gradient_weights is None else self.gradient_weights(number)
 
         def seed_step(seed_key: SeedKey, arms: TrainState, fed: Any) -> tuple[TrainState, dict[str, jax.Array]]:
             batch = self.sample(seed_key, number, fed)
             dropout_key = jax.random.fold_in(self.dropout_key(seed_key), number)
-            return self._each(lambda state, on: member_step(state, batch, dropout_key, on), arms, on)
+            return self._each(lambda state, on, weights: member_step(state, batch, dropout_key, on, weights), arms, on, weights)
 
         with products_in(self.precision):
             return self._each(seed_step, keys, state, fed)

@@ -10,7 +10,7 @@ from tiejax import tying
 
 PyTree = Any
 Loss = Callable[[PyTree, Any, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
-Step = Callable[["TrainState", Any, jax.Array, Any], tuple["TrainState", dict[str, jax.Array]]]
+Step = Callable[..., tuple["TrainState", dict[str, jax.Array]]]
 
 
 class TrainState(NamedTuple):
@@ -31,15 +31,18 @@ def make_step(
     max_norm: float | None = None,
     squares: Callable[[PyTree], PyTree] = tying.leaf_squares,
 ) -> Step:
-    """Return (state, batch, key, on) -> (state, metrics), for parameters stored in full and ties switched by `on`.
+    """Return (state, batch, key, on, weights) -> (state, metrics), for parameters stored in full and ties switched by `on`.
 
+    weights: as of `tying.symmetrise`; may be left out.
     A tie that is never switched off is cheaper stored once: give the loss `view(stored, ties)` and no ties here.
     max_norm: clip gradients to this global norm, a tied pair counted once; squares: as of `tying.global_norm`.
     """
 
-    def step(state: TrainState, batch: Any, key: jax.Array, on: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+    def step(
+        state: TrainState, batch: Any, key: jax.Array, on: Any, weights: Any = None
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
         (_, metrics), use_grads = jax.value_and_grad(loss, has_aux=True)(state.params, batch, key)
-        grads, use_states = tying.symmetrise(use_grads, ties, on), state.use_states
+        grads, use_states = tying.symmetrise(use_grads, ties, on, weights), state.use_states
         if max_norm is not None:
             scale = tying.clip_scale(grads, ties, on, max_norm, squares)
             use_grads, grads = (jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), tree) for tree in (use_grads, grads))

@@ -1,4 +1,8 @@
+from .assertion import assert_tied as assert_tied
 from .errors import TieError as TieError
+from .find import find_ties as find_ties
+from .find import tie_between as tie_between
+from .find import ties_of_keys as ties_of_keys
 from .layer_maps import MAPS as MAPS
 from .layer_maps import check_maps as check_maps
 from .layer_maps import of_groups as of_groups
@@ -31,6 +35,7 @@ from .policies import New as New
 from .policies import Policy as Policy
 from .store import equal_leaves as equal_leaves
 from .store import store as store
+from .store import tied as tied
 from .store import view as view
 from .switched import clip_by_global_norm as clip_by_global_norm
 from .switched import clip_scale as clip_scale

@@ -1,12 +1,15 @@
 """Ties that last: each distinct array is stored once, and the model's full tree is a view of it."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from tiejax.tying.errors import TieError
 from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
+from tiejax.tying.weighted import weighted
 
 
 def store(params: PyTree, ties: Sequence[Tie]) -> PyTree:
@@ -25,16 +28,36 @@ def view(stored: PyTree, ties: Sequence[Tie]) -> PyTree:
     """Give the model its full tree: every target reads its source through the tie's transform.
 
     Call it inside the loss. The gradient with respect to `stored` is then the sum over all uses of each array,
-    dL/dW = dL/dW_source + T(dL/dW_target); with `gradient="owner"` the target's use is left out of the sum.
+    dL/dW = dL/dW_source + T(dL/dW_target); with `gradient="owner"` the target's use is left out of the sum, and with weights
+    (a, b) it is a dL/dW_source + b T(dL/dW_target).
     Raises TieError as `resolve` does, and if a target still holds an array of its own.
     """
     leaves, treedef = leaves_by_path(stored)
+    own = {}
     for tie in resolve(ties, stored):
         if leaves[tie.target] is not None:
             raise TieError(f"{tie}: {tie.target} holds an array of its own; view() takes what store() returned")
-        shared = leaves[tie.source]
-        leaves[tie.target] = apply_transform(tie, shared if tie.gradient == "all" else jax.lax.stop_gradient(shared))
+        leaves[tie.target] = apply_transform(tie, _sending(leaves[tie.source], tie.weights[1]))
+        own[tie.source] = _sending(leaves[tie.source], tie.weights[0])
+    leaves |= own
     return jax.tree_util.tree_unflatten(treedef, leaves.values())
+
+
+def _sending(x: Any, weight: Any) -> Any:
+    """Return an array that sends back its gradient so many times."""
+    if isinstance(weight, int | float) and weight in (0, 1):
+        return x if weight else jax.lax.stop_gradient(x)
+    return weighted(x, weight)
+
+
+def tied(loss: Callable[..., Any], ties: Sequence[Tie]) -> Callable[..., Any]:
+    """Return a loss of stored parameters from one of full parameters: stored, ... -> loss(view(stored, ties), ...)."""
+
+    @functools.wraps(loss)
+    def of_stored(stored: PyTree, *args: Any, **kwargs: Any) -> Any:
+        return loss(view(stored, ties), *args, **kwargs)
+
+    return of_stored
 
 
 def equal_leaves(params: PyTree, ties: Sequence[Tie]) -> dict[str, bool]:

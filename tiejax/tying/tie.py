@@ -10,37 +10,49 @@ import jax
 import jax.numpy as jnp
 
 from tiejax.tying.errors import TieError
+from tiejax.tying.weighted import Weight
 
 PyTree = Any
+OF_VARIABLE = "/value"  # ends the path of the leaf of an NNX variable
 
 
 @dataclasses.dataclass(frozen=True)
 class Tie:
     """Make the leaf at `target` read the leaf at `source`.
 
-    Paths are written with slashes, as in `embed/embedding`. A `*` in `source` stands for any run of characters, slashes
-    included; `target` must then hold as many `*`, which are filled in order: `Tie("block_0/*", "block_1/*")` ties
-    every leaf of two blocks.
+    Paths are written with slashes, as in `embed/embedding`; of NNX variables with or without `/value`. A `*` in `source` stands
+    for any run of characters, slashes included; `target` must then hold as many `*`, which are filled in order:
+    `Tie("block_0/*", "block_1/*")` ties every leaf of two blocks.
 
     transform: `identity`, or `transpose` of the last two axes.
-    gradient: `all` uses of the shared array send gradient to it, or only the `owner`'s own (the source's).
+    gradient: `all` uses of the shared array send gradient to it, or only the `owner`'s own (the source's); or two weights
+    (a, b), numbers or arrays that fit the source: it takes a times the gradient of the source's use and b times that of the
+    target's, so that `all` is (1, 1) and `owner` (1, 0). Made in a traced function, a tie may have traced weights, which change
+    without compiling again.
     """
 
     source: str
     target: str
     transform: Literal["identity", "transpose"] = "identity"
-    gradient: Literal["all", "owner"] = "all"
+    gradient: Literal["all", "owner"] | tuple[Weight, Weight] = "all"
 
     def __post_init__(self) -> None:
         if self.transform not in ("identity", "transpose"):
             raise TieError(f"{self}: transform must be 'identity' or 'transpose', got {self.transform!r}")
-        if self.gradient not in ("all", "owner"):
-            raise TieError(f"{self}: gradient must be 'all' or 'owner', got {self.gradient!r}")
+        if not (isinstance(self.gradient, tuple) and len(self.gradient) == 2) and self.gradient not in ("all", "owner"):
+            raise TieError(f"{self}: gradient must be 'all', 'owner' or two weights (a, b), got {self.gradient!r}")
         if self.source.count("*") != self.target.count("*"):
             raise TieError(f"{self}: source and target must hold equally many '*'")
 
     def __str__(self) -> str:
         return f"tie {self.source} -> {self.target}"
+
+    @property
+    def weights(self) -> tuple[Weight, Weight]:
+        """How much of the gradient of the source's and of the target's use the shared array takes."""
+        if isinstance(self.gradient, tuple):
+            return self.gradient
+        return (1.0, 1.0) if self.gradient == "all" else (1.0, 0.0)
 
 
 def apply_transform(tie: Tie, x: Any) -> Any:
@@ -102,7 +114,7 @@ def resolve(ties: Sequence[Tie], params: PyTree) -> tuple[Tie, ...]:
     shapes or dtypes that do not fit.
     """
     leaves, _ = leaves_by_path(params)
-    given = [one for tie in ties for one in _expand(tie, list(leaves))]
+    given = [_as_stored(one, leaves) for tie in ties for one in _expand(tie, list(leaves))]
     by_target: dict[str, Tie] = {}
     for tie in given:
         if tie.target in by_target:
@@ -117,6 +129,8 @@ def resolve(ties: Sequence[Tie], params: PyTree) -> tuple[Tie, ...]:
             link = by_target[root.source]
             if link.source in seen:
                 raise TieError(f"{tie}: a cycle: {' <- '.join([*seen, link.source])}")
+            if isinstance(root.gradient, tuple) or isinstance(link.gradient, tuple):
+                raise TieError(f"{tie}: a chain has no weights; let both ties read {link.source}")
             root = dataclasses.replace(
                 root,
                 source=link.source,
@@ -130,7 +144,32 @@ def resolve(ties: Sequence[Tie], params: PyTree) -> tuple[Tie, ...]:
         _check_leaf(tie, root.target, leaves, missing_is_none=True)
         _check_fit(root, leaves[root.source], leaves[root.target])
         resolved.append(root)
+    _check_weights(resolved)
     return tuple(resolved)
+
+
+def _as_stored(tie: Tie, leaves: dict[str, Any]) -> Tie:
+    """Return a tie whose paths are those of leaves where it leaves out the `/value` of NNX variables."""
+
+    def path(name: str) -> str:
+        return f"{name}{OF_VARIABLE}" if name not in leaves and f"{name}{OF_VARIABLE}" in leaves else name
+
+    source, target = path(tie.source), path(tie.target)
+    same = (source, target) == (tie.source, tie.target)
+    return tie if same else dataclasses.replace(tie, source=source, target=target)
+
+
+def _check_weights(resolved: Sequence[Tie]) -> None:
+    """Raise TieError where several ties of one source say different things of the source's own use."""
+    by_source: dict[str, Tie] = {}
+    for tie in resolved:
+        first = by_source.setdefault(tie.source, tie)
+        if tie.weights[0] is not first.weights[0] and not _same_number(tie.weights[0], first.weights[0]):
+            raise TieError(f"{tie}: {first} gives the use of {tie.source} another weight; give both the same")
+
+
+def _same_number(one: Any, other: Any) -> bool:
+    return isinstance(one, int | float) and isinstance(other, int | float) and one == other
 
 
 def _check_fit(tie: Tie, source: Any, target: Any) -> None:

@@ -3,19 +3,22 @@ r"""The tied gradient: the sum over the uses of a shared array, from the gradien
 With `a` the source, `b` the target, T the transform (its own inverse) and g the gradients of an untied loss,
 
     total = g_a + T(g_b),    g_a' = total,    g_b' = T(total)        where the tie is on
-    g_a' = g_a,              g_b' = g_b                              where it is off.
+    g_a' = g_a,              g_b' = g_b                              where it is off,
+
+or total = a g_a + b T(g_b) with the weights (a, b) of a tie.
 
 For parameters stored once, automatic differentiation through `view` gives the same sum: dL/dW = dL/dW_a + T(dL/dW_b).
 
 `on` is one boolean per resolved tie, or one for all of them.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from tiejax.tying.store import store, view
 from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
@@ -28,21 +31,44 @@ def per_tie(on: Switches, ties: Sequence[Tie]) -> list[tuple[Tie, jax.Array]]:
     return list(zip(ties, jnp.broadcast_to(jnp.asarray(on), (len(ties),)), strict=True))
 
 
-def symmetrise(grads: PyTree, ties: Sequence[Tie], on: Switches) -> PyTree:
+def symmetrise(grads: PyTree, ties: Sequence[Tie], on: Switches, weights: Float[Array, "ties 2"] | None = None) -> PyTree:
     """Turn the gradients of the untied loss into those of the tied one, at every tie that is on (module docstring).
 
-    A tie with `gradient="owner"` leaves g_b out of the total. Raises TieError as `resolve` does.
+    A tie with `gradient="owner"` leaves g_b out of the total. weights: (a, b) of each resolved tie, instead of what the ties
+    say, which may so change while training runs, or differ between the members of an ensemble. Raises TieError as `resolve`
+    does.
     """
     leaves, treedef = leaves_by_path(grads)
     switched = per_tie(on, resolve(ties, grads))
+    of_ties = [tie.weights for tie, _ in switched] if weights is None else weights
+    weighed = [(tie, is_on, a, b) for (tie, is_on), (a, b) in zip(switched, of_ties, strict=True)]
     totals = {tie.source: leaves[tie.source] for tie, _ in switched}
-    for tie, is_on in switched:
-        if tie.gradient == "all":
-            from_target = apply_transform(tie, leaves[tie.target])
-            totals[tie.source] = jnp.where(is_on, totals[tie.source] + from_target, totals[tie.source])
+    for source in totals:
+        ons, a = [is_on for tie, is_on, *_ in weighed if tie.source == source], _own(weighed, source)
+        if not _is(a, 1):
+            totals[source] = jnp.where(functools.reduce(jnp.logical_or, ons), a * totals[source], totals[source])
+    for tie, is_on, _, b in weighed:
+        if not _is(b, 0):
+            total = totals[tie.source]
+            totals[tie.source] = jnp.where(is_on, total + _times(b, tie, leaves[tie.target]), total)
     for tie, is_on in switched:
         leaves[tie.target] = jnp.where(is_on, apply_transform(tie, totals[tie.source]), leaves[tie.target])
     return jax.tree_util.tree_unflatten(treedef, (leaves | totals).values())
+
+
+def _own(weighed: Sequence[tuple[Any, ...]], source: str) -> Any:
+    """Return the weight of a source's own use, which all its ties have."""
+    return next(a for tie, _, a, _ in weighed if tie.source == source)
+
+
+def _is(weight: Any, number: int) -> bool:
+    return isinstance(weight, int | float) and weight == number
+
+
+def _times(weight: Any, tie: Tie, of_target: jax.Array) -> jax.Array:
+    """Return what the target's use adds to the total."""
+    from_target = apply_transform(tie, of_target)
+    return from_target if _is(weight, 1) else weight * from_target
 
 
 def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: Sequence[Tie], *args: Any) -> PyTree:

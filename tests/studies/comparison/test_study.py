@@ -40,7 +40,7 @@ def test_runs_stand_beside_each_other(tmp_path, runs, capsys):
     before = [tree(run) for run in runs]
     out, results = compared(tmp_path, runs)
     assert [tree(run) for run in runs] == before
-    assert results["settings"] == {"steps": [150_000, 500], "variant": ["main", "dh"]}
+    assert results["settings"] == {"variant": ["main", "dh"], "steps": [150_000, 500]}
     assert list(results["runs"]) == ["one", "other"]
     assert {row["id"]: [of and of["verdict"] for of in row["rows"]] for row in results["claims"]} == {
         "both": ["supported", "undecided"],
@@ -51,7 +51,7 @@ def test_runs_stand_beside_each_other(tmp_path, runs, capsys):
     assert said == [
         "Of 2 claims that all 2 runs make, 0 have the same verdict in all. At odds, supported by one run and contradicted by "
         "another: odd. 1 claim more made by some of the runs only.",
-        "The runs differ in steps, variant.",
+        "The runs differ in variant, steps.",
         f"report: {out / 'report.html'}",
     ]
     assert is_a_picture(out / "figures" / "effects.png")

@@ -80,6 +80,8 @@ def why_no_kernel(settings: Settings) -> str | None:
     """Say why the kernel cannot train resolved settings here, or None if it can."""
     if jax.default_backend() not in COMPILERS:
         return f"it is for a GPU or TPU, and this is a {jax.default_backend().upper()}"
+    if settings.gradient_weights is not None:
+        return "it sums the gradients of both uses, without --gradient_weights"
     return kernel.why_not(build_model(settings), train_sampler(settings))
 
 
@@ -114,7 +116,7 @@ def build_ensemble(settings: Settings) -> Ensemble:
         sample=sample,
         loss=engine.loss,
         optimizer=make_optimizer(settings),
-        ties=[tying.Tie(*models.TABLE_PATHS)],
+        ties=[tying.Tie(*models.TABLE_PATHS, gradient=settings.tie_gradient)],
         arm_ties=arm_ties,
         steps=settings.steps,
         recorders=recorders,

@@ -7,14 +7,14 @@ from typing import Any, Literal
 from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED, STEPS
 from tiejax.settings import checks
 from tiejax.settings.command_line import BadInput, CommandLine
-from tiejax.settings.shared import EncoderSettings, PrecisionSettings, RunSettings, ScheduleSettings, with_defaults
+from tiejax.settings.shared import EncoderSettings, PrecisionSettings, RunSettings, ScheduleSettings, TieSettings, with_defaults
 from tiejax.settings.study import SWITCHES, Study
 from tiejax.studies.exor.contexts import MAX_CONTEXTS, MAX_OUTCOMES, count_contexts, most_outcomes
 from tiejax.studies.exor.task import VARIANTS, EXor, train_size
 
 
 @with_defaults(seeds=32, checkpoint_every=20.0, weight_decay=0.1)
-class Settings(ScheduleSettings, PrecisionSettings, EncoderSettings, RunSettings):
+class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings, RunSettings):
     """EXor, tied against untied.
 
     Args:

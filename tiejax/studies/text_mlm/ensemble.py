@@ -24,8 +24,6 @@ from tiejax.studies.text_mlm.text import Text, buckets_of, pairs_of
 from tiejax.text.masking import MaskedRows, Masking
 from tiejax.text.packing import Stream, TextFeed
 
-TIE = tying.Tie(*models.TABLE_PATHS)
-
 
 def build_model(settings: Settings, text: Text) -> Any:
     """Return the masked LM of a configuration."""
@@ -151,7 +149,7 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
         sample=objective.sample,
         loss=objective.loss,
         optimizer=training.make_optimizer(settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts),
-        ties=[TIE],
+        ties=[tying.Tie(*models.TABLE_PATHS, gradient=settings.tie_gradient)],
         arm_ties=arm_ties,
         phases=phases,
         steps=plan.steps,

@@ -13,6 +13,7 @@ from tiejax.settings.shared import (
     RunSettings,
     ScheduleSettings,
     TextSettings,
+    TieSettings,
     UntieSettings,
     with_defaults,
 )
@@ -30,7 +31,14 @@ def default_twins() -> dict[str, list[str]]:
 
 @with_defaults(seeds=2, out="runs/text_mlm")
 class Settings(
-    UntieSettings, ScheduleSettings, PrecisionSettings, AttentionSettings, EncoderSettings, TextSettings, RunSettings
+    UntieSettings,
+    TieSettings,
+    ScheduleSettings,
+    PrecisionSettings,
+    AttentionSettings,
+    EncoderSettings,
+    TextSettings,
+    RunSettings,
 ):
     """Masked-LM pre-training on text, tied against untied.
 

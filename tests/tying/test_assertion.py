@@ -1,0 +1,38 @@
+"""That ties hold is asserted at once, and inside a compiled step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tiejax.tying import Tie, TieError, assert_tied
+
+TIES = [Tie("a", "b", transform="transpose")]
+A = jnp.array([[1.0, jnp.nan, 3.0]])
+
+
+def test_what_is_equal_passes():
+    assert_tied({"a": A, "b": A.T}, TIES)
+    jax.jit(lambda tree: assert_tied(tree, TIES))({"a": A, "b": A.T})
+    jax.effects_barrier()
+
+
+def test_what_differs_is_named():
+    with pytest.raises(TieError, match="tie a -> b: the leaves differ although they are tied"):
+        assert_tied({"a": A, "b": A.T + 1}, TIES)
+
+
+def test_what_differs_is_named_from_a_compiled_step():
+    @jax.jit
+    def step(tree):
+        assert_tied(tree, TIES)
+        return tree["a"] + 1
+
+    np.testing.assert_array_equal(step({"a": A, "b": A.T}), A + 1)
+
+    def wrong():
+        jax.block_until_ready(step({"a": A, "b": A.T.at[0].add(1)}))
+        jax.effects_barrier()
+
+    with pytest.raises(Exception, match="tie a -> b: the leaves differ although they are tied"):
+        wrong()

@@ -1,0 +1,51 @@
+"""Ties that are found: one array in two places, equal arrays, transposes; and ties from what others write."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tiejax.tying import Tie, TieError, find_ties, tie_between, ties_of_keys
+
+A = np.arange(6.0).reshape(2, 3)
+
+
+def test_one_array_in_two_places_is_a_tie_whatever_it_holds():
+    shared = np.zeros(3)
+    assert find_ties({"a": shared, "b": np.zeros(3), "c": shared}) == [Tie("a", "c")]
+
+
+def test_equal_arrays_and_transposes_are_ties():
+    tree = {"a": A, "b": A.copy(), "c": A.T.copy(), "d": A + 1, "e": A.astype(np.float32), "f": jnp.float32(A.T)}
+    assert find_ties(tree) == [Tie("a", "b"), Tie("a", "c", transform="transpose"), Tie("e", "f", transform="transpose")]
+    assert find_ties(tree, equal=False) == []
+
+
+def test_blocks_of_stacks_are_transposed_by_their_last_axes():
+    stack = np.arange(24.0).reshape(2, 3, 4)
+    assert find_ties([stack, stack.swapaxes(1, 2).copy()]) == [Tie("0", "1", transform="transpose")]
+
+
+def test_what_is_equal_by_chance_is_none():
+    tree = {"ones": np.ones((2, 2)), "scale": np.ones((2, 2)), "count": np.int32(3), "number": np.int32(3), "none": None}
+    assert find_ties(tree) == []
+    keys = {"a": jax.random.key(0), "b": jax.random.key(0)}
+    assert find_ties(keys) == []
+
+
+def test_nan_is_equal_to_the_same_nan():
+    odd = np.array([np.nan, 1.0])
+    assert find_ties([odd, odd.copy()]) == [Tie("0", "1")]
+
+
+def test_selectors_name_leaves():
+    tree = {"a": [A, A], "b": 1.0}
+    assert tie_between(tree, lambda t: t["a"][0], lambda t: t["a"][1], gradient="owner") == Tie("a/0", "a/1", gradient="owner")
+    with pytest.raises(TieError, match="target: selects list, no leaf; there are a/0, a/1, b"):
+        tie_between(tree, lambda t: t["b"], lambda t: t["a"])
+
+
+def test_keys_of_the_transformers_library():
+    assert ties_of_keys({"lm_head.weight": "model.embed_tokens.weight"}) == [Tie("model/embed_tokens/weight", "lm_head/weight")]
+    with pytest.raises(TieError, match="is a pattern"):
+        ties_of_keys({r"layers\.\d+\.weight": "a"})

@@ -1,0 +1,207 @@
+"""Ties in the trees of five frameworks: trained tied, the gradient summed, optimizer state once, untied and tied again."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tiejax.tying import Tie, equal_leaves, find_ties, retie, store, tie_between, tied, untie, view
+
+VOCABULARY, WIDTH = 7, 3
+TOKENS = jnp.arange(VOCABULARY)
+TARGETS = (3 * TOKENS + 1) % VOCABULARY
+
+
+class Case(NamedTuple):
+    """tree: full parameters. apply: (tree, tokens) -> logits. selectors: of the two leaves, as a user writes them."""
+
+    tree: object
+    apply: object
+    tie: Tie
+    selectors: tuple
+
+
+def plain():
+    one, other = (jax.random.normal(jax.random.key(seed), (VOCABULARY, WIDTH)) for seed in (0, 1))
+    tree = {"emb": {"table": one}, "head": [other, jnp.zeros(VOCABULARY)]}
+    apply = lambda tree, tokens: tree["emb"]["table"][tokens] @ tree["head"][0].T + tree["head"][1]  # noqa: E731
+    return Case(tree, apply, Tie("emb/table", "head/0"), (lambda t: t["emb"]["table"], lambda t: t["head"][0]))
+
+
+def linen():
+    import flax.linen as nn
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, tokens):
+            return nn.Dense(VOCABULARY, name="head")(nn.Embed(VOCABULARY, WIDTH, name="emb")(tokens))
+
+    model = Model()
+    variables = model.init(jax.random.key(0), TOKENS)
+    select = lambda v: v["params"]["emb"]["embedding"], lambda v: v["params"]["head"]["kernel"]
+    return Case(variables, model.apply, Tie("params/emb/embedding", "params/head/kernel", transform="transpose"), select)
+
+
+def nnx_model():
+    from flax import nnx
+
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.emb = nnx.Embed(VOCABULARY, WIDTH, rngs=rngs)
+            self.head = nnx.Linear(WIDTH, VOCABULARY, use_bias=False, rngs=rngs)
+
+        def __call__(self, tokens):
+            return self.head(self.emb(tokens))
+
+    return Model(nnx.Rngs(0))
+
+
+def nnx_state():
+    from flax import nnx
+
+    graph, state = nnx.split(nnx_model())
+    apply = lambda state, tokens: nnx.merge(graph, state)(tokens)  # noqa: E731
+    select = lambda s: s["emb"]["embedding"], lambda s: s["head"]["kernel"]
+    return Case(state, apply, Tie("emb/embedding", "head/kernel", transform="transpose"), select)
+
+
+def nnx_module():
+    select = lambda m: m.emb.embedding, lambda m: m.head.kernel
+    tie = Tie("emb/embedding/value", "head/kernel/value", transform="transpose")
+    return Case(nnx_model(), lambda model, tokens: model(tokens), tie, select)
+
+
+def equinox():
+    import equinox as eqx
+
+    class Model(eqx.Module):
+        emb: eqx.nn.Embedding
+        head: eqx.nn.Linear
+
+        def __call__(self, tokens):
+            return jax.vmap(lambda token: self.head(self.emb(token)))(tokens)
+
+    keys = jax.random.split(jax.random.key(0))
+    model = Model(
+        eqx.nn.Embedding(VOCABULARY, WIDTH, key=keys[0]), eqx.nn.Linear(WIDTH, VOCABULARY, use_bias=False, key=keys[1])
+    )
+    select = lambda m: m.emb.weight, lambda m: m.head.weight
+    return Case(model, lambda model, tokens: model(tokens), Tie("emb/weight", "head/weight"), select)
+
+
+def haiku():
+    import haiku as hk
+
+    model = hk.without_apply_rng(
+        hk.transform(lambda tokens: hk.Linear(VOCABULARY, name="head")(hk.Embed(VOCABULARY, WIDTH, name="emb")(tokens)))
+    )
+    params = model.init(jax.random.key(0), TOKENS)
+    select = lambda p: p["emb"]["embeddings"], lambda p: p["head"]["w"]
+    return Case(params, model.apply, Tie("emb/embeddings", "head/w", transform="transpose"), select)
+
+
+OTHERS = [pytest.param(make, marks=pytest.mark.parity, id=make.__name__) for make in (equinox, haiku)]
+FRAMEWORKS = [*(pytest.param(make, id=make.__name__) for make in (plain, linen, nnx_state, nnx_module)), *OTHERS]
+
+
+def loss_of(case):
+    def loss(tree):
+        return optax.softmax_cross_entropy_with_integer_labels(case.apply(tree, TOKENS), TARGETS).mean()
+
+    return loss
+
+
+def leaves(tree, case):
+    return [np.asarray(jax.tree.leaves(select(tree))[0]) for select in case.selectors]
+
+
+def turned(array, case):
+    return array.T if case.tie.transform == "transpose" else array
+
+
+@pytest.mark.parametrize("make", FRAMEWORKS)
+def test_the_gradient_is_the_sum_over_both_uses(make):
+    case = make()
+    stored = store(case.tree, [case.tie])
+    assert len(jax.tree.leaves(stored)) == len(jax.tree.leaves(case.tree)) - 1
+    source, target = leaves(jax.grad(loss_of(case))(view(stored, [case.tie])), case)
+    once = jax.grad(tied(loss_of(case), [case.tie]))(stored)
+    found = np.asarray(jax.tree.leaves(case.selectors[0](once))[0])
+    np.testing.assert_allclose(found, source + turned(target, case), rtol=1e-5, atol=1e-6)
+    assert jax.tree.leaves(case.selectors[1](once)) == []
+
+
+@pytest.mark.parametrize("make", FRAMEWORKS)
+def test_trained_tied_then_untied_and_tied_again(make):
+    case, optimizer = make(), optax.adamw(1e-2)
+    ties, loss = [case.tie], loss_of(case)
+
+    def steps(loss, tree, state, number):
+        @jax.jit
+        def step(tree, state):
+            updates, state = optimizer.update(jax.grad(loss)(tree), state, tree)
+            return optax.apply_updates(tree, updates), state
+
+        for _ in range(number):
+            tree, state = step(tree, state)
+        return tree, state
+
+    stored = store(case.tree, ties)
+    state = optimizer.init(stored)
+    assert len(jax.tree.leaves(state)) == 2 * len(jax.tree.leaves(stored)) + 1  # moments, and one count
+    before = loss(view(stored, ties))
+    stored, state = steps(tied(loss, ties), stored, state, 100)
+    params, state = untie(optimizer, stored, state, ties)
+    assert list(equal_leaves(params, ties).values()) == [True]
+    assert loss(params) < before
+    params, state = steps(loss, params, state, 3)
+    assert list(equal_leaves(params, ties).values()) == [False]
+    source, target = leaves(params, case)
+    stored, state = retie(optimizer, params, state, ties, keep="mean")
+    np.testing.assert_allclose(leaves(view(stored, ties), case)[0], (source + turned(target, case)) / 2, rtol=1e-6)
+    steps(tied(loss, ties), stored, state, 1)
+
+
+@pytest.mark.parametrize("make", FRAMEWORKS)
+def test_two_functions_name_a_tie(make):
+    case = make()
+    found = tie_between(case.tree, *case.selectors, transform=case.tie.transform)
+    full = view(store(case.tree, [found]), [found])
+    source, target = leaves(full, case)
+    np.testing.assert_array_equal(turned(source, case), target)
+
+
+def test_a_shared_variable_of_nnx_that_jax_takes_for_two():
+    """Natively the two places part in the first step; as a tie they stay one."""
+    from flax import nnx
+
+    class Twice(nnx.Module):
+        def __init__(self, rngs):
+            self.a = nnx.Linear(3, 3, use_bias=False, rngs=rngs)
+            self.b = nnx.Linear(3, 3, use_bias=False, rngs=rngs)
+            self.b.kernel = self.a.kernel
+
+        def __call__(self, x):
+            return self.b(jnp.tanh(self.a(x)))
+
+    model, x = Twice(nnx.Rngs(0)), jnp.eye(3)
+
+    def loss(model):
+        return jnp.sum(jnp.square(model(x) - 1))
+
+    def stepped(tree, gradient):
+        return jax.tree.map(lambda leaf, grad: leaf - 0.1 * grad, tree, gradient)
+
+    ties = find_ties(model, equal=False)
+    assert [(tie.source, tie.target) for tie in ties] == [("a/kernel/value", "b/kernel/value")]
+    natively = stepped(model, jax.jit(jax.grad(loss))(model))
+    assert list(equal_leaves(natively, ties).values()) == [False]
+    stored = store(model, ties)
+    ours = view(stepped(stored, jax.jit(jax.grad(tied(loss, ties)))(stored)), ties)
+    assert list(equal_leaves(ours, ties).values()) == [True]
+    kernel = model.a.kernel.get_value()
+    expected = kernel - 0.1 * jax.grad(lambda w: jnp.sum(jnp.square(jnp.tanh(x @ w) @ w - 1)))(kernel)
+    np.testing.assert_allclose(ours.a.kernel.get_value(), expected, rtol=1e-6)

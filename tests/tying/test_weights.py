@@ -1,0 +1,94 @@
+"""Uses with weights: the oracle is a times the untied gradient at the source and b times that at the target."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from autoencoder import autoencoder, reconstruction
+
+from tiejax.tying import Tie, TieError, store, symmetrise, view
+
+PATHS = "encoder/kernel", "decoder/kernel", "transpose"
+
+
+def expected(params, x, a, b):
+    tie = Tie(*PATHS)
+    untied = jax.grad(reconstruction)(view(store(params, [tie]), [tie]), x)
+    return untied, a * untied["encoder"]["kernel"] + b * untied["decoder"]["kernel"].T
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (1, 0), (0, 1), (0.3, 2.0), (0.0, 0.0)])
+def test_both_forms_weigh_the_uses(x64, weights):
+    params, x = autoencoder()
+    tie = Tie(*PATHS, gradient=weights)
+    untied, total = expected(params, x, *weights)
+    stored = store(params, [tie])
+    found = jax.grad(lambda stored: reconstruction(view(stored, [tie]), x))(stored)
+    np.testing.assert_allclose(found["encoder"]["kernel"], total, rtol=1e-12, atol=1e-15)
+    both = symmetrise(untied, [tie], True)
+    np.testing.assert_allclose(both["encoder"]["kernel"], total, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(both["decoder"]["kernel"], total.T, rtol=1e-12, atol=1e-15)
+    assert symmetrise(untied, [tie], False)["encoder"]["kernel"].tolist() == untied["encoder"]["kernel"].tolist()
+
+
+def test_weights_are_arrays_too(x64):
+    """One for each row of the source, and one for each of its numbers."""
+    params, x = autoencoder()
+    shape = params["encoder"]["kernel"].shape
+    rows, numbers = np.linspace(0, 1, shape[0])[:, None], np.random.default_rng(0).random(shape)
+    tie = Tie(*PATHS, gradient=(rows, numbers))
+    _, total = expected(params, x, rows, numbers)
+    found = jax.grad(lambda stored: reconstruction(view(stored, [tie]), x))(store(params, [tie]))
+    np.testing.assert_allclose(found["encoder"]["kernel"], total, rtol=1e-12)
+
+
+def test_values_do_not_depend_on_weights():
+    params, _ = autoencoder()
+    tie = Tie(*PATHS, gradient=(0.1, 0.7))
+    full = view(store(params, [tie]), [tie])
+    np.testing.assert_array_equal(full["encoder"]["kernel"], params["encoder"]["kernel"])
+    np.testing.assert_array_equal(full["decoder"]["kernel"], params["encoder"]["kernel"].T)
+
+
+def test_weights_change_without_compiling_again(x64):
+    params, x = autoencoder()
+    stored, traces = store(params, [Tie(*PATHS)]), []
+
+    @jax.jit
+    def gradient(stored, a, b):
+        traces.append(1)
+        tie = Tie(*PATHS, gradient=(a, b))
+        return jax.grad(lambda stored: reconstruction(view(stored, [tie]), x))(stored)
+
+    for a, b in ((1.0, 0.0), (0.25, 0.5)):
+        _, total = expected(params, x, a, b)
+        np.testing.assert_allclose(gradient(stored, a, b)["encoder"]["kernel"], total, rtol=1e-12)
+    assert len(traces) == 1
+
+
+def test_members_differ_in_their_weights(x64):
+    params, x = autoencoder()
+    untied, _ = expected(params, x, 1, 1)
+    weights = jnp.array([[[1.0, 1.0]], [[0.5, 0.25]]])
+    found = jax.vmap(lambda of_member: symmetrise(untied, [Tie(*PATHS)], True, of_member))(weights)
+    for member, (a, b) in enumerate(((1, 1), (0.5, 0.25))):
+        np.testing.assert_allclose(found["encoder"]["kernel"][member], expected(params, x, a, b)[1], rtol=1e-12)
+
+
+def test_several_targets_of_one_source():
+    grads = {"a": jnp.ones(2), "b": jnp.full(2, 10.0), "c": jnp.full(2, 100.0)}
+    ties = [Tie("a", "b", gradient=(0.5, 2.0)), Tie("a", "c", gradient=(0.5, 3.0))]
+    assert symmetrise(grads, ties, True)["a"].tolist() == [320.5, 320.5]
+    assert symmetrise(grads, ties, jnp.array([False, True]))["c"].tolist() == [300.5, 300.5]
+
+
+@pytest.mark.parametrize(
+    ("ties", "words"),
+    [
+        ([Tie("a", "b", gradient=(1.0, 0.5)), Tie("b", "c")], "a chain has no weights"),
+        ([Tie("a", "b", gradient=(1.0, 0.5)), Tie("a", "c", gradient=(0.5, 0.5))], "another weight"),
+    ],
+)
+def test_weights_that_say_nothing_clear_are_refused(ties, words):
+    with pytest.raises(TieError, match=words):
+        store({name: jnp.ones(2) for name in "abc"}, ties)
