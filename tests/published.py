@@ -95,7 +95,7 @@ def build(case: Case) -> LanguageModel:
 
 def init(model: LanguageModel, key: jax.Array) -> dict:
     """Draw our parameters, untied."""
-    return model.init(key, jnp.zeros((1, LENGTH), jnp.int32), jnp.zeros(1, jnp.int32))["params"]
+    return jax.jit(model.init)(key, jnp.zeros((1, LENGTH), jnp.int32), jnp.zeros(1, jnp.int32))["params"]
 
 
 def draws(model: LanguageModel, number: int) -> dict:

@@ -87,7 +87,7 @@ def in_torch(params):
 
 def random_params(model):
     """Random everywhere, norms and biases included, and tied."""
-    params = model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     leaves, treedef = jax.tree.flatten(tying.store(params, TIES))
     rng = np.random.default_rng(1)
     return tying.view(treedef.unflatten([leaf + 0.3 * rng.standard_normal(leaf.shape) for leaf in leaves]), TIES)

@@ -170,7 +170,7 @@ def test_checkpoints_without_a_head(tmp_path, name):
 
 def random_params(model, tied, seed=0):
     """Parameters of a model of ours, random everywhere, with one table where it is tied."""
-    params = model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     rng = np.random.default_rng(seed)
     params = jax.tree.map(lambda leaf: np.asarray(leaf) + 0.2 * rng.normal(size=leaf.shape).astype(np.float32), params)
     if tied:

@@ -20,7 +20,7 @@ def build(**fields):
 
 def init(model, seed=0):
     """Parameters none of which is 0 or 1 for all that it should not be."""
-    params = model.init(jax.random.key(seed), TOKENS)["params"]
+    params = jax.eval_shape(model.init, jax.random.key(seed), TOKENS)["params"]
     leaves, treedef = jax.tree.flatten(params)
     rng = np.random.default_rng(seed)
     return jax.tree.unflatten(treedef, [jnp.asarray(rng.standard_normal(leaf.shape)) * 0.5 for leaf in leaves])

@@ -30,17 +30,17 @@ def build(shape, coupled):
 
 def loss_of(objective, stored):
     """The loss of one device."""
-    return jax.vmap(lambda _: objective.loss(stored, MASKED, None)[0], axis_name="data")(jnp.zeros(1))[0]
+    return jax.jit(jax.vmap(lambda _: objective.loss(stored, MASKED, None)[0], axis_name="data"))(jnp.zeros(1))[0]
 
 
 def test_the_loss_is_that_of_the_models_own_logits(x64):
     shape = Shape(4, 12, 8, 2, 2)
     objective = build(shape, False)
-    stored = objective.init(jax.random.key(0))
-    logits = objective.model.apply({"params": stored}, MASKED.tokens, segments=MASKED.segments).reshape(-1, VOCABULARY)
+    stored = jax.jit(objective.init)(jax.random.key(0))
+    logits = jax.jit(objective.model.apply)({"params": stored}, MASKED.tokens, segments=MASKED.segments).reshape(-1, VOCABULARY)
     nats = [-jax.nn.log_softmax(logits[place])[target] for place, target in ((2, 6), (7, 8), (10, 11))]
     np.testing.assert_allclose(loss_of(objective, stored), np.mean(nats), rtol=1e-12)
-    assert objective.predict(stored, MASKED).correct.tolist()[:3] == [
+    assert jax.jit(objective.predict)(stored, MASKED).correct.tolist()[:3] == [
         bool(logits[p].argmax() == t) for p, t in ((2, 6), (7, 8), (10, 11))
     ]
 
@@ -48,11 +48,11 @@ def test_the_loss_is_that_of_the_models_own_logits(x64):
 def test_a_head_of_the_full_width_with_copied_weights_is_the_coupled_model(x64):
     """Their losses are equal, and the gradient of the one table is the sum of those of the two."""
     coupled, decoupled = build(FULL, True), build(FULL, False)
-    stored = coupled.init(jax.random.key(1))
+    stored = jax.jit(coupled.init)(jax.random.key(1))
     assert stored["head"]["embedding"] is None
     copied = stored | {"head": stored["head"] | {"embedding": stored["embed"]["embedding"]}}
     np.testing.assert_allclose(loss_of(coupled, stored), loss_of(decoupled, copied), rtol=1e-14)
-    one, two = jax.grad(lambda p: loss_of(coupled, p))(stored), jax.grad(lambda p: loss_of(decoupled, p))(copied)
+    one, two = (jax.jit(jax.grad(lambda p, of=of: loss_of(of, p)))(p) for of, p in ((coupled, stored), (decoupled, copied)))
     both = two["embed"]["embedding"] + two["head"]["embedding"]
     np.testing.assert_allclose(one["embed"]["embedding"], both, atol=1e-14)
     np.testing.assert_allclose(one["encoder"]["layers"]["out"]["kernel"], two["encoder"]["layers"]["out"]["kernel"], atol=1e-14)
@@ -61,7 +61,7 @@ def test_a_head_of_the_full_width_with_copied_weights_is_the_coupled_model(x64):
 def test_a_factorised_table_serves_both_ends(x64):
     """As ALBERT's: E = 4 < H = 8, one table before and after."""
     objective = build(Shape(4, 4, 8, 2, 2, coupled=True), True)
-    stored = objective.init(jax.random.key(1))
+    stored = jax.jit(objective.init)(jax.random.key(1))
     whole = tying.view(stored, [TIE])
     assert whole["head"]["embedding"] is whole["embed"]["embedding"]
     assert whole["head"]["dense"]["kernel"].shape == (8, 4)
@@ -71,4 +71,4 @@ def test_a_factorised_table_serves_both_ends(x64):
 def test_a_tie_of_tables_of_different_shapes_is_refused_with_both_shapes():
     objective = build(Shape(4, 12, 8, 2, 2), True)
     with pytest.raises(tying.TieError, match=r"embed/embedding.*\(13, 4\).*head/embedding.*\(13, 12\)"):
-        objective.init(jax.random.key(0))
+        jax.eval_shape(objective.init, jax.random.key(0))

@@ -80,7 +80,7 @@ def fine_tuned(corpus, precision):
     model = bert.build(Shape(4, 6, 8, 2, 2), 19)
     objective = fine_tuning.Objective(model, "tagging", 2, 0.1)
     recipe = fine_tuning.Recipe(2, 0.01, 0.25, 1e-6, 1.0, precision)
-    encoder = bert.discard_head(model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
+    encoder = bert.discard_head(jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
     members = jax.tree.map(lambda leaf: np.asarray(leaf)[None, None], encoder)
     feed = TaskFeed(data, 8, 0, 2, rows_of_batch(data.lengths, 2, 8), window=3)
     return traced(fine_tuning.build_ensemble(objective, recipe, feed, [0], [0], members, np.full((1, 1), 1e-3)), [0])

@@ -37,7 +37,7 @@ def feed_of(data):
 
 
 def encoder(seed, model):
-    return bert.discard_head(model.init(jax.random.key(seed), jnp.zeros((1, 1), jnp.int32))["params"])
+    return bert.discard_head(jax.jit(model.init)(jax.random.key(seed), jnp.zeros((1, 1), jnp.int32))["params"])
 
 
 def encoders(seeds, model, arms=1):
@@ -88,8 +88,8 @@ def test_the_loss_is_the_mean_over_the_labels_asked_for(x64, data):
     rows = feed_of(data).step((0, 0), 0, range(1), 1)
     head = init_head(jax.random.key(1), "classification", 8, LABELS, 2)
     params = {"encoder": encoder(0, model), "head": jax.tree.map(lambda leaf: 20 * leaf, head)}
-    loss = jax.vmap(lambda _: objective.loss(params, rows, None), axis_name="data")(jnp.zeros(1))
-    logits = np.asarray(objective.logits(params, rows, None))
+    loss = jax.jit(jax.vmap(lambda _: objective.loss(params, rows, None), axis_name="data"))(jnp.zeros(1))
+    logits = np.asarray(jax.jit(objective.logits)(params, rows, None))
     places = np.argwhere(rows.label != NOTHING)
     nats = [-jax.nn.log_softmax(logits[r, c])[rows.label[r, c]] for r, c in places]
     right = [logits[r, c].argmax() == rows.label[r, c] for r, c in places]
@@ -104,13 +104,13 @@ def test_confusion_counts_every_answer(data):
     rows = all_rows(data, LENGTH, 0, 4)
     head = init_head(jax.random.key(1), "classification", 8, LABELS, 2)
     params = {"encoder": encoder(0, model), "head": jax.tree.map(lambda leaf: 20 * leaf, head)}
-    expected = np.zeros((LABELS, LABELS), int)
+    expected, logits = np.zeros((LABELS, LABELS), int), jax.jit(objective.logits)
     for batch in zip(*rows, strict=True):
-        answers = np.asarray(objective.logits(params, type(rows)(*batch), None)).argmax(-1)
+        answers = np.asarray(logits(params, type(rows)(*batch), None)).argmax(-1)
         for r, c in np.argwhere(batch[2] != NOTHING):
             expected[batch[2][r, c], answers[r, c]] += 1
     assert expected.sum() == 20
-    np.testing.assert_array_equal(objective.confusion(params, rows), expected)
+    np.testing.assert_array_equal(jax.jit(objective.confusion)(params, rows), expected)
     both = jax.tree.map(lambda leaf: np.stack([[np.asarray(leaf)] * 2] * 3), params)
     np.testing.assert_array_equal(map_members(objective.confusion, both, rows), np.stack([[expected] * 2] * 3))
 
@@ -155,14 +155,13 @@ def test_members_train_as_a_plain_loop(x64, data):
         optax.clip_by_global_norm(1.0), optax.scale_by_adam(eps=1e-6), optax.add_decayed_weights(0.01, mask)
     )
     state = optimizer.init(params)
+
+    def loss(params, rows):
+        return jax.vmap(lambda _: objective.loss(params, rows, None)[0], axis_name="data")(jnp.zeros(1))[0]
+
+    gradient = jax.jit(jax.grad(loss))
     for step in range(8):
-        rows = feed.step((7, 0), step, range(1), 1)
-
-        def loss(params, rows=rows):
-            one = jax.vmap(lambda _: objective.loss(params, rows, None)[0], axis_name="data")(jnp.zeros(1))
-            return one[0]
-
-        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+        updates, state = optimizer.update(gradient(params, feed.step((7, 0), step, range(1), 1)), state, params)
         params = jax.tree.map(lambda p, u, step=step: p - rate * schedule[step] * u, params, updates)
     for one, other in zip(jax.tree.leaves(trained.members.state.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_allclose(np.asarray(one)[0, 0], other, atol=2e-8)
@@ -178,11 +177,10 @@ def test_a_frozen_encoder_stays_as_it_is(data):
 def test_an_encoder_without_its_top_layers_is_a_smaller_one(x64):
     shapes = SHAPE, dataclasses.replace(SHAPE, layers=1)
     model, smaller = (bert.build(shape, VOCABULARY, LENGTH) for shape in shapes)
-    params = model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     tokens = jnp.arange(6)[None]
-    below = model.apply({"params": params}, tokens, every_layer=True, method="encode")[1]
-    np.testing.assert_allclose(
-        smaller.apply({"params": bert.drop_layers(params, 1)}, tokens, method="encode"), below, rtol=1e-12
-    )
+    below = jax.jit(lambda params: model.apply({"params": params}, tokens, every_layer=True, method="encode")[1])(params)
+    kept = jax.jit(lambda params: smaller.apply({"params": params}, tokens, method="encode"))(bert.drop_layers(params, 1))
+    np.testing.assert_allclose(kept, below, rtol=1e-12)
     with pytest.raises(ValueError, match=r"^2 of 2 layers cannot be dropped: give 0 to 1$"):
         bert.drop_layers(params, 2)

@@ -50,7 +50,7 @@ def test_runs_stand_beside_each_other(tmp_path, runs, capsys):
     said = capsys.readouterr().out.splitlines()
     assert said == [
         "Of 2 claims that all 2 runs make, 0 have the same verdict in all. At odds, supported by one run and contradicted by "
-        "another: odd. 1 claim more made by some of the runs only.",
+        "another: odd. 1 claim more is made by some of the runs only.",
         "The runs differ in variant, steps.",
         f"report: {out / 'report.html'}",
     ]

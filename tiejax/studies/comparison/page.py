@@ -25,7 +25,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     if odds:
         words.append(f"At odds, supported by one run and contradicted by another: {', '.join(odds)}.")
     if alone := len(claims) - len(shared):
-        words.append(f"{counted(alone, 'claim')} more made by some of the runs only.")
+        words.append(f"{counted(alone, 'claim')} more {'is' if alone == 1 else 'are'} made by some of the runs only.")
     differ = ", ".join(results["settings"])
     return [" ".join(words), f"The runs differ in {differ}." if differ else "The runs have the same settings."]
 
