@@ -5,10 +5,8 @@ an executable out of the cache computes the same bits.
 """
 
 import json
-import random
 import shutil
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -83,31 +81,6 @@ def resume(out, env, *settings):
     assert ended.status == 0, ended.err
     assert "Traceback" not in ended.err
     return ended.out.splitlines()
-
-
-def test_killed_at_random_moments(tmp_path, env, uninterrupted):
-    """Killed twice while it imports and compiles, then whenever it has got a little farther than the time before."""
-    out, rng, killed = tmp_path / "run", random.Random(20), []
-    for moment in ("importing", "compiling", "training", "training", "training"):
-        there, last = (out / "config.yaml").exists(), steps(out)[-1:]
-        process = start(*SETTINGS, "--out", out, *(["--resume"] if there else []), env=env)
-        if moment == "importing":
-            reached = wait_until((out / "config.yaml").exists, process)
-        elif moment == "compiling":
-            reached = wait_until((out / "checkpoints").exists, process)
-        else:
-            reached = wait_until(lambda last=last: steps(out)[-1:] > last, process)
-        if reached:
-            time.sleep(rng.uniform(0, 0.6))
-        process.kill()
-        if end(process).status != 0:
-            killed.append(moment)
-    assert len(killed) >= 3
-    assert (out / "checkpoints").exists()
-    if not (out / "results.json").exists():
-        resume(out, env, *SETTINGS)
-    assert_same_result(out, uninterrupted)
-    assert not (out / "damaged").exists()
 
 
 def test_ctrl_c(stopped, copy, env, uninterrupted):

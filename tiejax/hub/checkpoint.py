@@ -11,6 +11,7 @@ from tiejax.hub.errors import CheckpointError
 from tiejax.outside.files import check_file, read_bytes
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+MOST_JSON_BYTES = 2**26  # an index of a million tensors
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -54,7 +55,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 def read_json(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file; raises CheckpointError."""
     try:
-        content = json.loads(read_bytes(file).decode("utf-8"))
+        content = json.loads(read_bytes(file, MOST_JSON_BYTES).decode("utf-8"))
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # not UTF-8 is a ValueError too

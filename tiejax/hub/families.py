@@ -28,7 +28,8 @@ class Family(NamedTuple):
     """The names of a family's tables, the likeliest first; each may stand behind a prefix and a dot.
 
     types: `model_type` of its configurations. ties: what a configuration without the flag means, None where versions of the
-    library disagree. notes: what its tables have between them and the model, which no table shows.
+    library disagree. notes: what its tables have between them and the model, which no table shows. never: the library ties
+    nothing, whatever the flag says.
     """
 
     title: str
@@ -37,12 +38,15 @@ class Family(NamedTuple):
     output: tuple[str, ...]
     ties: bool | None
     notes: tuple[str, ...] = ()
+    never: bool = False
 
 
 WORD, TOKENS, LM_HEAD = ("word_embeddings.weight",), ("embed_tokens.weight",), ("lm_head.weight",)
 SHARED = ("shared.weight", "decoder.embed_tokens.weight", "encoder.embed_tokens.weight")
 FAMILIES = (
     Family("BERT", ("bert",), WORD, ("cls.predictions.decoder.weight",), True, (NORMED, TRANSFORMED)),
+    Family("DeBERTa", ("deberta-v2",), WORD, ("cls.predictions.decoder.weight",), True, (NORMED, TRANSFORMED)),
+    Family("RemBERT", ("rembert",), WORD, ("cls.predictions.decoder.weight",), False, (NORMED, TRANSFORMED), never=True),
     Family("ALBERT", ("albert",), WORD, ("predictions.decoder.weight",), True, (NORMED, TRANSFORMED)),
     Family("DistilBERT", ("distilbert",), WORD, ("vocab_projector.weight",), True, (NORMED, TRANSFORMED)),
     Family("ELECTRA", ("electra",), WORD, ("generator_lm_head.weight",), True, (NORMED, TRANSFORMED)),
@@ -56,6 +60,7 @@ FAMILIES = (
     ),
     Family("ModernBERT", ("modernbert",), ("tok_embeddings.weight",), ("decoder.weight",), True, (NORMED, TRANSFORMED)),
     Family("GPT-2", ("gpt2",), ("wte.weight",), LM_HEAD, True),
+    Family("GPT-Neo", ("gpt_neo",), ("wte.weight",), LM_HEAD, True),
     Family("GPT-J", ("gptj",), ("wte.weight",), LM_HEAD, False),
     Family("NeoX (Pythia)", ("gpt_neox",), ("embed_in.weight",), ("embed_out.weight",), False),
     Family("Llama", ("llama", "mistral", "mixtral", "phi", "phi3"), TOKENS, LM_HEAD, False),
@@ -63,6 +68,9 @@ FAMILIES = (
     Family(
         "Gemma", ("gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text"), TOKENS, LM_HEAD, True, (SCALED_INPUT,)
     ),
+    Family("SmolLM3", ("smollm3",), TOKENS, LM_HEAD, True),
+    Family("Cohere", ("cohere", "cohere2"), TOKENS, LM_HEAD, True),
+    Family("Mamba", ("mamba",), ("embeddings.weight",), LM_HEAD, True),
     Family("OLMo", ("olmo", "olmo2", "olmo3", "olmoe"), TOKENS, LM_HEAD, False),
     Family("OPT", ("opt",), TOKENS, LM_HEAD, True),
     Family("BLOOM", ("bloom",), WORD, LM_HEAD, True, (NORMED,)),

@@ -1,0 +1,162 @@
+"""What a checkpoint stores of its two tables, from the headers of its files, and how the two are related."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from tiejax.hub.checkpoint import Checkpoint, Tensor
+from tiejax.hub.errors import CheckpointError
+from tiejax.hub.families import FAMILIES, Family, family_of
+from tiejax.hub.tables import DTYPES, HubTable
+
+BLOCK_BYTES = 2**22
+LENGTH_BYTES = 8  # at the start of a safetensors file: how long its header is
+MOST_HEADER_BYTES = 10**8
+SAMPLED = 64  # rows, on which two tables are asked whether one is the other times a number
+SCALE_TOLERANCE = 1e-3
+# How quantised weights are called, in place of `weight`.
+QUANTISED = re.compile(r"(qweight|weight_packed|weight_scale|qzeros|SCB|absmax)$")
+
+# one: the input table alone. head: the output table alone. Both: equal bit for bit, one a number times the other, or else
+# different. shapes: of different widths. quantised: the head is there in another form.
+Relation = Literal["one", "head", "equal", "scaled", "differ", "shapes", "quantised", "nothing"]
+
+
+class Stored(NamedTuple):
+    """What is stored. scale: output = scale x input, where that is so. padding: rows by which the output table is longer."""
+
+    family: Family | None
+    input: Tensor | None
+    output: Tensor | None
+    relation: Relation
+    scale: float | None
+    padding: int
+
+
+def stored_tables(checkpoint: Checkpoint) -> Stored:
+    """Return what a checkpoint stores of its tables; raises CheckpointError where names fit several tensors."""
+    family = family_of(checkpoint.config)
+    families = [family] if family else list(FAMILIES)
+    first = _only(checkpoint, _named(checkpoint, [of.input for of in families]), "input")
+    second = _only(checkpoint, _named(checkpoint, [of.output for of in families], but=first), "output")
+    if first is None:
+        return Stored(family, None, second, "nothing" if second is None else "head", None, 0)
+    if second is None:
+        relation: Relation = "quantised" if _quantised(checkpoint, families) else "one"
+        return Stored(family, first, None, relation, None, 0)
+    relation, scale = compare(first, second)
+    padding = second.shape[0] - first.shape[0] if relation != "shapes" else 0
+    return Stored(family, first, second, relation, scale, padding)
+
+
+def _named(checkpoint: Checkpoint, names: list[tuple[str, ...]], but: Tensor | None = None) -> list[Tensor]:
+    """Return the matrices under any family's names; within a family, under its first that occurs."""
+    found: dict[str, Tensor] = {}
+    for of_family in names:
+        for wanted in of_family:
+            hits = [
+                tensor
+                for name, tensor in checkpoint.tensors.items()
+                if tensor != but and len(tensor.shape) == 2 and (name == wanted or name.endswith(f".{wanted}"))
+            ]
+            if hits:
+                found |= {tensor.name: tensor for tensor in hits}
+                break
+    return list(found.values())
+
+
+def _only(checkpoint: Checkpoint, candidates: list[Tensor], role: str) -> Tensor | None:
+    if len(candidates) > 1:
+        names = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in candidates[:5])
+        raise CheckpointError(f"{checkpoint.folder}: several tensors may be the {role} table: {names}")
+    return candidates[0] if candidates else None
+
+
+def _quantised(checkpoint: Checkpoint, families: list[Family]) -> bool:
+    """Say whether the head is there in a quantised form, under its family's name."""
+    stems = {wanted.removesuffix("weight") for of in families for wanted in of.output}
+    return any(
+        QUANTISED.search(name) and any(name.startswith(stem) or f".{stem}" in name for stem in stems)
+        for name in checkpoint.tensors
+    )
+
+
+def compare(first: Tensor, second: Tensor) -> tuple[Relation, float | None]:
+    """Return how two tables are related, and the number by which the first is multiplied where they differ in scale alone.
+
+    Bytes are read only as far as the first difference. A second table that has more rows, for padding, is compared in the rows
+    that both have. Raises CheckpointError where a file cannot be read.
+    """
+    if first.shape[1:] != second.shape[1:] or second.shape[0] < first.shape[0]:
+        return "shapes", None
+    if first.dtype == second.dtype and _equal_bytes(first, second):
+        return "equal", None
+    if not {first.dtype, second.dtype} <= set(DTYPES):
+        return "differ", None
+    scale = _scale(HubTable(first), HubTable(second))
+    return ("differ", None) if scale is None else ("equal", None) if scale == 1 else ("scaled", scale)
+
+
+def _equal_bytes(first: Tensor, second: Tensor) -> bool:
+    length = _extent(first)[1]
+    blocks = zip(_blocks(first, length), _blocks(second, length), strict=True)
+    return all(one == other for one, other in blocks)
+
+
+def _blocks(tensor: Tensor, length: int) -> Iterator[bytes]:
+    start, _ = _extent(tensor)
+    try:
+        with tensor.file.open("rb") as file:
+            file.seek(start)
+            while length > 0 and (block := file.read(min(BLOCK_BYTES, length))):
+                length -= len(block)
+                yield block
+    except OSError as error:
+        raise CheckpointError(f"{tensor.file}: cannot be read: {error.strerror}") from None
+    if length > 0:
+        raise CheckpointError(f"{tensor.file}: ends before its tensors do; download it again")
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Return where the bytes of a tensor begin in its file, and how many there are; safetensors has checked the header."""
+    header, begin = _header(tensor.file)
+    start, stop = header[tensor.name]["data_offsets"]
+    return begin + start, stop - start
+
+
+def _header(file: Path) -> tuple[dict[str, dict[str, list[int]]], int]:
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
+        if length > MOST_HEADER_BYTES:  # safetensors takes no longer one, and has taken this file before
+            raise CheckpointError(f"{file}: was changed while it was read")
+        return json.loads(opened.read(length)), LENGTH_BYTES + length
+
+
+def _scale(first: HubTable, second: HubTable) -> float | None:
+    """Return c where second = c x first in all rows that both have, None where there is no such number.
+
+    A few rows are asked first, and all only where these fit.
+    """
+    rows = first.shape[0]
+    sample = np.unique(np.linspace(0, rows - 1, SAMPLED).astype(int))
+    try:
+        x, y = first[sample], second[sample]
+        square = float(np.vdot(x, x))
+        scale = float(np.vdot(x, y)) / square if square > 0 else 0.0
+        if scale == 0 or not _fits(x, y, scale):
+            return None
+        step = max(1, BLOCK_BYTES // (4 * first.shape[1]))
+        blocks = (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+        if not all(_fits(first[block], second[block], scale) for block in blocks):
+            return None
+    except CheckpointError:  # values that are not finite have no scale
+        return None
+    return 1.0 if first.dtype != second.dtype and abs(scale - 1) < SCALE_TOLERANCE else scale
+
+
+def _fits(x: np.ndarray, y: np.ndarray, scale: float) -> bool:
+    return bool(np.abs(y - scale * x).max(initial=0) <= SCALE_TOLERANCE * max(float(np.abs(y).max(initial=0)), 1e-30))
