@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,21 @@ def test_every_file_of_the_table_exists():
 @pytest.mark.parametrize("study", STUDIES)
 def test_settings_of_a_study_load_no_jax(study):
     assert loaded_by(f"import tiejax.studies.{study}.settings") == set()
+
+
+def test_lists_of_all_studies_name_all():
+    from tiejax.command import COMMANDS
+    from tiejax.studies.listing import STUDIES as LISTED
+
+    assert sorted(LISTED) == STUDIES
+    modules = {command.module for command in COMMANDS.values()}
+    assert {f"tiejax.studies.{study}.settings" for study in STUDIES} <= modules
+
+
+def test_the_version_stands_once_and_is_cited():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"\nversion: {project['version']}\n" in (ROOT / "CITATION.cff").read_text()
+    assert (ROOT / "CHANGELOG.md").read_text().startswith(f"# Changes\n\n## {project['version']}\n")
 
 
 def test_the_face_of_the_library_loads_no_jax_until_it_is_used():

@@ -8,9 +8,10 @@ from .tying.assertion import assert_tied as assert_tied
 from .tying.errors import TieError as TieError
 from .tying.find import find_ties as find_ties
 from .tying.find import tie_between as tie_between
+from .tying.find import ties_of_keys as ties_of_keys
 from .tying.store import equal_leaves as equal_leaves
 from .tying.store import store as store
-from .tying.store import tied as tied
+from .tying.store import tied_loss as tied_loss
 from .tying.store import view as view
 from .tying.tie import Tie as Tie
 from .tying.untie import retie as retie

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
-from tiejax.runs.launch import open_study
+from tiejax.runs import launch
 from tiejax.settings.command_line import STATUS, BadInput, nearest, run_main
 
 
@@ -53,7 +53,7 @@ def start(argv: Sequence[str]) -> int:
     sys.argv = [f"tiejax {name}", *rest]  # what a command calls itself
     module = importlib.import_module(COMMANDS[name].module)
     if hasattr(module, "STUDY"):
-        open_study(module.STUDY)
+        return launch.main(module.STUDY, rest)
     status: int = module.main(rest)
     return status
 

@@ -22,19 +22,36 @@ def home(tmp_path, monkeypatch):
 
 def test_the_environment_tells_jax_where(home, monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())
-    compiled.keep()
+    compiled.use()
     folder = home / "tiejax" / "compiled" / compiled.processor()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
     assert folder.is_dir()
     os.environ["JAX_COMPILATION_CACHE_DIR"] = "elsewhere"
-    compiled.keep()
+    compiled.use()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
+
+
+def test_a_program_that_was_not_written_whole_is_removed(home, monkeypatch):
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    folder = home / "tiejax" / "compiled" / compiled.processor()
+    folder.mkdir(parents=True)
+    for name in ("one-cache", "two-cache", "two-atime"):
+        (folder / name).write_text("x")
+    compiled.use()
+    assert sorted(path.name for path in folder.iterdir()) == ["two-atime", "two-cache"]
+
+
+def test_anew_leaves_what_is_kept_alone(home, monkeypatch):
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    compiled.use(anew=True)
+    assert os.environ["JAX_ENABLE_COMPILATION_CACHE"] == "false"
+    assert not home.exists()
 
 
 def test_a_folder_that_cannot_be_made_is_done_without(home, monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     home.write_text("a file")
-    compiled.keep()
+    compiled.use()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 

@@ -22,6 +22,11 @@ def test_a_file_of_that_path_comes_first(here):
     assert (settings.variant, settings.bits) == (None, 4)
 
 
+def test_a_folder_of_that_path_does_not(here):
+    (here / "exor" / "dh").mkdir(parents=True)
+    assert parse(STUDY.settings, STUDY.command, ["--config", "exor/dh"])[0].variant == "dh"
+
+
 def test_every_configuration_of_a_study_is_named():
     names = named_configs.names("exor")
     assert "exor/lstm_small" in names
@@ -31,6 +36,7 @@ def test_every_configuration_of_a_study_is_named():
 
 def test_a_name_that_there_is_not_is_answered_with_those_that_there_are(refused):
     refused(["--config", "exor/lstm"], "--config exor/lstm: there is no such file", "exor/lstm_small, exor/mixer_medium")
+    refused(["--config", "lstm"], "--config lstm: there is no such file", "exor/lstm_small, exor/mixer_medium")
 
 
 @pytest.mark.parametrize("name", ["../configs/exor/dh", "exor/../exor/dh", "exor/dh/", "exor\n/dh"])
@@ -41,3 +47,4 @@ def test_a_name_leads_nowhere_else(refused, name):
 @pytest.mark.parametrize("value", ["gs://bucket/run", "s3://bucket/run", "https://host/run"])
 def test_paths_of_other_machines_are_refused(refused, value):
     refused(["--out", value], f"--out: must be a path of this machine, got {value}")
+    refused(["--config", value], f"--config: must be a path of this machine, got {value}")

@@ -309,3 +309,58 @@ def test_a_short_training_learns():
     # Guessing each symbol by its frequency alone: ln 2 for the bit, and the entropy of its spelling (.5077 on average).
     assert (exact < 0.6932 + 0.5077 + 0.01).all()
     assert (exact > 0.5077 - 1e-4).all()
+
+
+def test_weights_of_the_uses_are_those_of_the_step():
+    """Of three arms, at every step: the oracle sums the untied gradients by hand and updates by plain gradient descent."""
+    steps, rate = 3, 0.5
+
+    def init(key):
+        return {name: jax.random.normal(stream(key, name), (3,)) for name in ("init", "data")}
+
+    def loss(params, batch, key):
+        value = jnp.sum(params["init"] * batch) + jnp.sum(jnp.square(params["data"]))
+        return value, {"loss": value}
+
+    def weights(step):
+        return jnp.array([[[1.0, 1.0]], [[0.0, 1.0]], [[0.5, 0.25]]]) * jnp.where(step == 2, 2.0, 1.0)
+
+    ensemble = training.Ensemble(
+        init=init,
+        sample=lambda seed_key, step, fed: jnp.full(3, step + 1.0),
+        loss=loss,
+        optimizer=optax.sgd(rate),
+        ties=[tying.Tie("init", "data")],
+        arm_ties=np.array([[False], [True], [True]]),
+        steps=steps,
+        recorders={},
+        gradient_weights=weights,
+    )
+    params = jax.device_get(train(ensemble, [4]).members.state.params)
+    start = jax.device_get(init(stream(jax.random.key(4), "init")))
+    for arm, (a, b) in enumerate(((None, None), (0.0, 1.0), (0.5, 0.25))):
+        first, second = start["init"], start["data"] if arm == 0 else start["init"]
+        for step in range(steps):
+            of_first, of_second, factor = np.full(3, step + 1.0), 2 * second, 2.0 if step == 2 else 1.0
+            if arm:
+                of_first = of_second = factor * (a * of_first + b * of_second)
+            first, second = first - rate * of_first, second - rate * of_second
+        np.testing.assert_allclose(params["init"][0, arm], first, rtol=1e-5)
+        np.testing.assert_allclose(params["data"][0, arm], second, rtol=1e-5)
+
+
+def test_many_steps_at_once_know_no_phases():
+    ensemble = build_ensemble(config())
+    with pytest.raises(ValueError, match="train_steps: not with phases, a feed or gradient_weights"):
+        dataclasses.replace(ensemble, train_steps=lambda *given: given[1], gradient_weights=lambda step: None)
+
+
+@pytest.mark.slow
+def test_exor_trains_by_the_weights_that_are_asked_for():
+    """All of the input's use and nothing of the output's is a tie whose gradient is the owner's."""
+    asked = light(config(gradient_weights=[1, 0]))
+    owner = dataclasses.replace(light(config()), ties=[tying.Tie("embed/embedding", "head/embedding", gradient="owner")])
+    both, weighed, by_owner = (train(ensemble, [3]).records["record"] for ensemble in (light(config()), asked, owner))
+    np.testing.assert_array_equal(weighed["output"], by_owner["output"])
+    assert (weighed["output"][-1, 0, 1] != both["output"][-1, 0, 1]).any()
+    np.testing.assert_array_equal(weighed["output"][-1, 0, 0], both["output"][-1, 0, 0])

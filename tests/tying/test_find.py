@@ -47,5 +47,7 @@ def test_selectors_name_leaves():
 
 def test_keys_of_the_transformers_library():
     assert ties_of_keys({"lm_head.weight": "model.embed_tokens.weight"}) == [Tie("model/embed_tokens/weight", "lm_head/weight")]
+    (tie,) = ties_of_keys({"head.kernel": "emb.embedding"}, transform="transpose")
+    assert tie == Tie("emb/embedding", "head/kernel", transform="transpose")
     with pytest.raises(TieError, match="is a pattern"):
         ties_of_keys({r"layers\.\d+\.weight": "a"})

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from tiejax.tying import Tie, equal_leaves, find_ties, retie, store, tie_between, tied, untie, view
+from tiejax.tying import Tie, equal_leaves, find_ties, retie, store, tie_between, tied_loss, untie, view
 
 VOCABULARY, WIDTH = 7, 3
 TOKENS = jnp.arange(VOCABULARY)
@@ -128,7 +128,7 @@ def test_the_gradient_is_the_sum_over_both_uses(make):
     stored = store(case.tree, [case.tie])
     assert len(jax.tree.leaves(stored)) == len(jax.tree.leaves(case.tree)) - 1
     source, target = leaves(jax.grad(loss_of(case))(view(stored, [case.tie])), case)
-    once = jax.grad(tied(loss_of(case), [case.tie]))(stored)
+    once = jax.grad(tied_loss(loss_of(case), [case.tie]))(stored)
     found = np.asarray(jax.tree.leaves(case.selectors[0](once))[0])
     np.testing.assert_allclose(found, source + turned(target, case), rtol=1e-5, atol=1e-6)
     assert jax.tree.leaves(case.selectors[1](once)) == []
@@ -153,7 +153,7 @@ def test_trained_tied_then_untied_and_tied_again(make):
     state = optimizer.init(stored)
     assert len(jax.tree.leaves(state)) == 2 * len(jax.tree.leaves(stored)) + 1  # moments, and one count
     before = loss(view(stored, ties))
-    stored, state = steps(tied(loss, ties), stored, state, 100)
+    stored, state = steps(tied_loss(loss, ties), stored, state, 100)
     params, state = untie(optimizer, stored, state, ties)
     assert list(equal_leaves(params, ties).values()) == [True]
     assert loss(params) < before
@@ -162,7 +162,7 @@ def test_trained_tied_then_untied_and_tied_again(make):
     source, target = leaves(params, case)
     stored, state = retie(optimizer, params, state, ties, keep="mean")
     np.testing.assert_allclose(leaves(view(stored, ties), case)[0], (source + turned(target, case)) / 2, rtol=1e-6)
-    steps(tied(loss, ties), stored, state, 1)
+    steps(tied_loss(loss, ties), stored, state, 1)
 
 
 @pytest.mark.parametrize("make", FRAMEWORKS)
@@ -200,7 +200,7 @@ def test_a_shared_variable_of_nnx_that_jax_takes_for_two():
     natively = stepped(model, jax.jit(jax.grad(loss))(model))
     assert list(equal_leaves(natively, ties).values()) == [False]
     stored = store(model, ties)
-    ours = view(stepped(stored, jax.jit(jax.grad(tied(loss, ties)))(stored)), ties)
+    ours = view(stepped(stored, jax.jit(jax.grad(tied_loss(loss, ties)))(stored)), ties)
     assert list(equal_leaves(ours, ties).values()) == [True]
     kernel = model.a.kernel.get_value()
     expected = kernel - 0.1 * jax.grad(lambda w: jnp.sum(jnp.square(jnp.tanh(x @ w) @ w - 1)))(kernel)

@@ -82,11 +82,31 @@ def test_several_targets_of_one_source():
     assert symmetrise(grads, ties, jnp.array([False, True]))["c"].tolist() == [300.5, 300.5]
 
 
+def test_of_several_ties_of_a_source_the_first_that_is_on_weighs_its_own_use():
+    grads = {"a": jnp.ones(2), "b": jnp.full(2, 10.0), "c": jnp.full(2, 100.0)}
+    ties, weights = [Tie("a", "b"), Tie("a", "c")], jnp.array([[0.5, 1.0], [0.25, 1.0]])
+    for on, expected in (([True, True], 110.5), ([False, True], 100.25), ([False, False], 1.0)):
+        assert symmetrise(grads, ties, jnp.array(on), weights)["a"].tolist() == [expected, expected]
+
+
+def test_gradients_keep_their_dtype():
+    grads = {"a": jnp.ones(2, jnp.bfloat16), "b": jnp.ones(2, jnp.bfloat16)}
+    found = symmetrise(grads, [Tie("a", "b")], True, jnp.array([[0.5, 0.25]], jnp.float32))
+    assert {leaf.dtype for leaf in found.values()} == {jnp.dtype(jnp.bfloat16)}
+    assert found["b"].tolist() == [0.75, 0.75]
+
+
+def test_equal_weights_of_one_source_may_be_other_objects():
+    ties = [Tie("a", name, gradient=(np.array([0.5, 1.0]), 1.0)) for name in "bc"]
+    assert store({name: jnp.ones(2) for name in "abc"}, ties)["c"] is None
+
+
 @pytest.mark.parametrize(
     ("ties", "words"),
     [
-        ([Tie("a", "b", gradient=(1.0, 0.5)), Tie("b", "c")], "a chain has no weights"),
+        ([Tie("a", "b", gradient=(1.0, 0.5)), Tie("b", "c")], "ties in a chain cannot have gradient weights"),
         ([Tie("a", "b", gradient=(1.0, 0.5)), Tie("a", "c", gradient=(0.5, 0.5))], "another weight"),
+        ([Tie("a", "b", gradient=(np.ones((3, 1)), 1.0))], r"weights \(3, 1\) do not fit a \(2,\)"),
     ],
 )
 def test_weights_that_say_nothing_clear_are_refused(ties, words):

@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
             )
         name, rest = "exor", ["--help"]  # which names the others
     benchmark = BENCHMARKS[name]
-    settings, switches = command_line.parse(benchmark.settings, benchmark.command, rest)
+    settings, switches = command_line.parse(benchmark.settings, dataclasses.replace(benchmark.command, name=name), rest)
     settings.check()
     _check_sizes(benchmark, settings)
     RunDirectory.probe(Path(settings.out))

@@ -13,13 +13,16 @@ from tiejax.bench.timing import TimedEnsemble, spread, write_results
 from tiejax.reporting import figures
 from tiejax.reporting.words import number
 from tiejax.runs.console import Console
-from tiejax.studies.exor.ensemble import build_ensemble
+from tiejax.settings.command_line import BadInput
+from tiejax.studies.exor.ensemble import build_ensemble, why_no_kernel
 
 SEEDS_RECORDED = 32  # of which the share of recording is told
 
 
 def run(settings: ExorBench, console: Console) -> None:
     """Measure everything, print one table, write results.json and one figure."""
+    if "kernel" in settings.engines and (reason := why_no_kernel(settings.of_study("kernel", 1))):
+        raise BadInput(f"--engines: kernel cannot be measured here: {reason}")
     torch_rate = measure_torch(settings, console)
     rates, work = device_rates(), exor_work(settings.of_study("fast", 1))
     floors = exor_floor(work, rates)

@@ -41,12 +41,10 @@ from tiejax.studies.layer_tying.model import build as build_layered
 from tiejax.studies.text_mlm import text as text_of_study
 from tiejax.studies.text_mlm.ensemble import build_ensemble as build_text
 from tiejax.training.layout import SEEDS
-from tiejax.training.runner import COMPILER_OPTIONS
 from tiejax.training.sharding import DATA
 from tiejax.training.step_on_mesh import step_on_mesh
 
 PyTree = Any
-OPTIONS = {"cuda": COMPILER_OPTIONS["gpu"]}
 # What a scheduled program has beside its kernels.
 NO_KERNELS = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all"}
 NO_KERNELS |= {"partition-id", "replica-id", "iota"}
@@ -60,7 +58,7 @@ def run(settings: TargetsBench, console: Console) -> None:
     for name in settings.programs:
         began = time.perf_counter()
         lowered = PROGRAMS[name](devices).lower(lowering_platforms=(platform,))
-        programs[name] = facts_of(lowered, OPTIONS.get(platform)) | {"compile_s": time.perf_counter() - began}
+        programs[name] = facts_of(lowered) | {"compile_s": time.perf_counter() - began}
         console.say(program_line(name, programs[name], before.get(name)))
     console.result(f"results: {write_results('targets', settings, {'programs': programs})}")
 
@@ -108,9 +106,9 @@ def _tpus(target: str) -> tuple[str, list[Any]]:
     return "tpu", list(topology.devices)
 
 
-def facts_of(lowered: Any, options: dict[str, Any] | None) -> dict[str, Any]:
-    """Return kernels, bytes on a device and precisions of a program; options: of the compiler."""
-    compiled = lowered.compile(options)
+def facts_of(lowered: Any) -> dict[str, Any]:
+    """Return kernels, bytes on a device and precisions of a program."""
+    compiled = lowered.compile()
     memory = compiled.memory_analysis()
     return {
         "kernels": kernels(compiled.as_text()),
@@ -203,7 +201,7 @@ def exor_kernel(devices: Sequence[Any]) -> Any:
     ensemble = dataclasses.replace(build_exor(study), at_once=None)
     compiler: Compiler = "tpu" if devices[0].platform == "tpu" else "cuda"
     kernel = build_kernel(study, ensemble.arm_ties[:, 0].tolist(), compiler)
-    return traced_step(dataclasses.replace(ensemble, stretch=kernel.train), devices[:1], 32, None)
+    return traced_step(dataclasses.replace(ensemble, train_steps=kernel.train), devices[:1], 32, None)
 
 
 def text(devices: Sequence[Any], dtype: Any = "float32") -> Any:

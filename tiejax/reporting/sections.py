@@ -55,9 +55,11 @@ def model_words(results: Mapping[str, Any]) -> str:
 
 def training_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Write how a run was trained, for the page's setting."""
+    weights = settings.get("gradient_weights")
+    weighed = f", gradient of the uses of the tied table times {weights[0]:g} and {weights[1]:g}" if weights else ""
     return (
         f"{results['steps']:,} steps of {settings['optimizer']}, {settings['schedule']} rate from "
-        f"{settings['learning_rate']:g}, weight decay {settings['weight_decay']:g}"
+        f"{settings['learning_rate']:g}, weight decay {settings['weight_decay']:g}{weighed}"
     )
 
 

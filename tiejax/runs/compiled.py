@@ -16,16 +16,20 @@ MOST_BYTES = 2**30
 SHORTEST_S = 0.5
 
 
-def keep() -> None:
+def use(anew: bool = False) -> None:
     """Tell jax, before it is imported, where compiled programs are kept; not where the environment says so already.
 
-    A folder that cannot be written to is not used: a cache is worth no error.
+    anew: compile everything, and neither read nor write what is kept. A folder that cannot be written to is not used: a cache
+    is worth no error.
     """
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    if anew:
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    if anew or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     folder = Path(default_data_dir()) / "compiled" / processor()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _mend(folder)
     except OSError:
         return
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -33,6 +37,13 @@ def keep() -> None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(SHORTEST_S))
     os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(MOST_BYTES))
+
+
+def _mend(folder: Path) -> None:
+    """Remove programs that a killed process left without the time of their last use, at which jax would stop keeping any."""
+    for program in folder.glob("*-cache"):
+        if not program.with_name(f"{program.name.removesuffix('-cache')}-atime").exists():
+            program.unlink(missing_ok=True)
 
 
 def processor() -> str:

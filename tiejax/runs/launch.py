@@ -42,8 +42,6 @@ def main(study: Study, argv: Sequence[str]) -> int:
     """Check what is asked, take hold of the run directory, then run the study; return its exit status. Raises BadInput."""
     if "--deterministic" in argv:
         environment.add_flags("--xla_gpu_deterministic_ops=true")
-    if "--recompile" not in argv:
-        compiled.keep()
     if study.answers and (status := _answered(study, argv)) is not None:
         return status
     several = not study.single_process and ("--distributed" in argv or environment.names_a_cluster())
@@ -51,6 +49,7 @@ def main(study: Study, argv: Sequence[str]) -> int:
     request = resume.parsed(study, argv) if several else resume.read(study, argv)
     if several or study.device_a_core(request.settings):
         environment.one_device_a_core()
+    compiled.use(anew=request.switches.get("recompile", False))
     if several:
         launched = importlib.import_module("tiejax.runs.handshake").among_others(study, request)
     else:

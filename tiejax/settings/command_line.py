@@ -61,7 +61,7 @@ class CommandLine:
 
     example: with PROGRAM where the command stands. positional: fields that are given without a flag (name -> help); each may be
     left out, and then has its default. first: the fields and switches that are used most, which the help shows first.
-    configurations: the folder of those that come with tiejax.
+    configurations: the folder of those that come with tiejax. name: of one of several that a program has.
     """
 
     description: str
@@ -70,6 +70,7 @@ class CommandLine:
     positional: Mapping[str, str] = dataclasses.field(default_factory=dict)
     first: Sequence[str] = ()
     configurations: str | None = None
+    name: str = ""
 
 
 def parse(
@@ -89,7 +90,7 @@ def parse(
     parser = _parser(config_class, command)
     values: dict[str, Any] = {}
     for file in ([str(base)] if base else []) + files:
-        values |= _read_file(file, config_class, parser)
+        values |= _read_file(file, config_class, parser, command)
     try:
         parser.set_defaults(values)
         namespace = parser.parse_args(flags)
@@ -98,7 +99,7 @@ def parse(
     chosen = {field.name: namespace[field.name] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     for name, value in chosen.items():
         if reason := yaml_text.fault(value) or _fault_of_path(value):
-            raise BadInput(f"--{name}: {reason}")
+            raise BadInput(f"{'' if name in command.positional else '--'}{name}: {reason}")
     return config_class(**chosen), switches
 
 
@@ -119,7 +120,7 @@ def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentPa
     parser = _Parser(
         description=command.description.replace(PROGRAM, program()),
         prog=Path(sys.argv[0]).name,
-        usage="%(prog)s" + "".join(f" [{name.upper()}]" for name in command.positional) + " [--setting VALUE ...]",
+        usage=_usage(config_class, command),
         epilog=f"{command.example.replace(PROGRAM, program())} {STATUS}",
         exit_on_error=False,
         allow_abbrev=False,
@@ -143,6 +144,12 @@ def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentPa
     if command.first:
         _put_first(parser, ("config", *command.first))
     return parser
+
+
+def _usage(config_class: type, command: CommandLine) -> str:
+    hints = typing.get_type_hints(config_class)
+    given = (f"{name.upper()} ..." if hints[name] == list[str] else f"[{name.upper()}]" for name in command.positional)
+    return " ".join(filter(None, ("%(prog)s", command.name, *given, "[--setting VALUE ...]")))
 
 
 def _help_of_config(command: CommandLine) -> str:
@@ -234,11 +241,13 @@ def _has_parts(kind: Any) -> bool:
     return origin in (list, dict) or (origin in (typing.Union, types.UnionType) and any(map(_has_parts, inner)))
 
 
-def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser) -> dict[str, Any]:
+def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser, command: CommandLine) -> dict[str, Any]:
+    if reason := _fault_of_path(file):
+        raise BadInput(f"--config: {reason}")
     try:
         found = named_configs.find(file)
         if found is None:
-            raise BadInput(f"--config {file}: there is no such file{_nearest_configuration(file)}")
+            raise BadInput(f"--config {file}: there is no such file{_nearest_configuration(file, command)}")
         values = yaml_text.load(read_bytes(found, MOST_BYTES).decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--config {file}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
@@ -266,9 +275,9 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
     return values
 
 
-def _nearest_configuration(file: str) -> str:
+def _nearest_configuration(file: str, command: CommandLine) -> str:
     """Name the configurations that come with tiejax, where one of them may be meant."""
-    of_study = file.removeprefix("configs/").partition("/")[0]
+    of_study = file.removeprefix("configs/").partition("/")[0] if "/" in file else command.configurations or ""
     names = named_configs.names(of_study) if re.fullmatch(r"\w+", of_study) else []
     return f", and no configuration of that name; there are {', '.join(names)}" if names else ""
 

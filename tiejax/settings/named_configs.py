@@ -15,13 +15,15 @@ def folder() -> Path:
 
 def find(name: str) -> Path | None:
     """Return the file that `name` is the path of, or else the configuration of that name; None if there is neither."""
-    if Path(name).exists():
-        return Path(name)
+    path = Path(name)
+    if path.exists() and not path.is_dir():
+        return path
     if match := NAME.fullmatch(name):
         of_study, configuration = match.groups()
         file = folder() / of_study / f"{configuration}.yaml"
-        return file if file.is_file() else None
-    return None
+        if file.is_file():
+            return file
+    return path if path.exists() else None
 
 
 def names(study: str) -> list[str]:

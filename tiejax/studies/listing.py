@@ -27,7 +27,7 @@ class Settings:
         folder: what run directories are looked for in, however deep
     """
 
-    folder: str = "runs"
+    folder: str | None = None
 
 
 COMMAND = CommandLine(

@@ -80,8 +80,8 @@ def advance(
             state = jax.lax.cond(jnp.any(after == cursor), ensemble.change_ties, lambda state, _: state, state, cursor)
         stop = jnp.where(cursor < ensemble.steps, stop, ensemble.steps + 1)
         end = jnp.minimum(stop, ensemble.steps)
-        if ensemble.stretch is not None:
-            state = ensemble.stretch(keys, state, cursor, end)
+        if ensemble.train_steps is not None:
+            state = ensemble.train_steps(keys, state, cursor, end)
         else:
             state = jax.lax.fori_loop(cursor, end, train, state)
         return EnsembleState(state, stop), buffers

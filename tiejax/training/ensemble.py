@@ -112,8 +112,8 @@ class Ensemble:
     precision: of the products of float32 in training; those of measures are always in float32.
     gradient_weights: step -> `[arm, tie, 2]`, how much of the gradient of a tie's source and of its target the shared array
         takes, instead of what the ties say (`tying.symmetrise`).
-    stretch: (keys, members, first, stop) -> the members after the steps from `first` on up to `stop`, where a computation does
-        for many steps what `step` does for one. It knows neither phases, feeds nor weights of gradients.
+    train_steps: (keys, members, first, stop) -> the members after the steps from `first` on up to `stop`, where a computation
+        does for many steps what `step` does for one. Not with phases, a feed or gradient_weights.
 
     Where seeds are compiled for, `conditions` may number the condition of each (default: 0); a seed may then occur once a
     condition.
@@ -138,7 +138,7 @@ class Ensemble:
     dropout_key: Callable[[SeedKey], jax.Array] = lambda seed_key: stream(seed_key.key, "dropout")
     precision: Precision = "highest"
     gradient_weights: Callable[[jax.Array], jax.Array] | None = None
-    stretch: Callable[[SeedKey, TrainState, jax.Array, jax.Array], TrainState] | None = None
+    train_steps: Callable[[SeedKey, TrainState, jax.Array, jax.Array], TrainState] | None = None
 
     def __post_init__(self) -> None:
         if self.phases is not None and len(self.phases) != len(self.arm_ties):
@@ -147,8 +147,8 @@ class Ensemble:
             raise ValueError("arm_ties: an arm with phases has all ties or none")
         if self.devices > 1 and any(tie.transform == "transpose" for tie in self.ties):
             raise ValueError("devices: members on several devices are not tied by transposes")
-        if self.stretch is not None and not (self.phases is self.feed is self.gradient_weights is None):
-            raise ValueError("stretch: knows neither phases, feeds nor weights of gradients")
+        if self.train_steps is not None and not (self.phases is self.feed is self.gradient_weights is None):
+            raise ValueError("train_steps: not with phases, a feed or gradient_weights")
 
     @property
     def every_phase(self) -> Sequence[Phase]:
@@ -227,7 +227,7 @@ class Ensemble:
     def longest_chunk(self, cursor: int) -> int:
         """Return the last cursor that one chunk from here may reach: it has room for so many records, and one window."""
         fitting = [recorder.due(cursor, self.records_per_chunk - 1) for recorder in self.recorders.values()]
-        until = min(self.steps, *fitting) + 1
+        until = min([self.steps, *fitting]) + 1
         return until if self.feed is None else min(until, (cursor // self.feed.window + 1) * self.feed.window)
 
     def _whole(self, params: PyTree) -> PyTree:

@@ -18,11 +18,12 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tiejax import tying
+from tiejax.training.optimizer import BETAS
 from tiejax.training.precision import Precision, products_in
 from tiejax.training.sharding import DATA, total
 
 PyTree = Any
-BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam
+EPS = 1e-8  # of Adam
 Moments = Literal["copy", "zero"]
 # (full tree of parameters, batch, dropout key or None, places, sends) -> mean loss, or a device's share of it
 LayeredLoss = Callable[[PyTree, Any, Any, Any, Any], jax.Array]

@@ -7,11 +7,14 @@ import jax.numpy as jnp
 import optax
 
 
+BETAS = (0.9, 0.999)  # of Adam, in every published protocol here
+
+
 def make_optimizer(
     kind: Literal["adamw", "adam"],
     schedule: optax.Schedule,
     weight_decay: float,
-    betas: tuple[float, float] = (0.9, 0.999),
+    betas: tuple[float, float] = BETAS,
     eps: float = 1e-12,
     counts: Literal["all", "leaf"] = "all",
     decayed: Literal["all", "matrices"] = "all",

@@ -31,18 +31,18 @@ def make_step(
     max_norm: float | None = None,
     squares: Callable[[PyTree], PyTree] = tying.leaf_squares,
 ) -> Step:
-    """Return (state, batch, key, on, weights) -> (state, metrics), for parameters stored in full and ties switched by `on`.
+    """Return (state, batch, key, on, gradient_weights) -> (state, metrics), for parameters in full, ties switched by `on`.
 
-    weights: as of `tying.symmetrise`; may be left out.
+    gradient_weights: as of `tying.symmetrise`; may be left out.
     A tie that is never switched off is cheaper stored once: give the loss `view(stored, ties)` and no ties here.
     max_norm: clip gradients to this global norm, a tied pair counted once; squares: as of `tying.global_norm`.
     """
 
     def step(
-        state: TrainState, batch: Any, key: jax.Array, on: Any, weights: Any = None
+        state: TrainState, batch: Any, key: jax.Array, on: Any, gradient_weights: Any = None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         (_, metrics), use_grads = jax.value_and_grad(loss, has_aux=True)(state.params, batch, key)
-        grads, use_states = tying.symmetrise(use_grads, ties, on, weights), state.use_states
+        grads, use_states = tying.symmetrise(use_grads, ties, on, gradient_weights), state.use_states
         if max_norm is not None:
             scale = tying.clip_scale(grads, ties, on, max_norm, squares)
             use_grads, grads = (jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), tree) for tree in (use_grads, grads))

@@ -30,15 +30,15 @@ class StepOnMesh(NamedTuple):
 def step_on_mesh(ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_spec: PyTree) -> StepOnMesh:
     """Return the first step of so many seeds, as each device of a mesh (SEEDS, DATA) makes its part of it.
 
-    fed_spec: how what is fed lies on the mesh. Where the ensemble trains by stretches, it is one of one step.
+    fed_spec: how what is fed lies on the mesh. Where the ensemble has `train_steps`, that makes it.
     """
     state = jax.eval_shape(lambda: ensemble.start(range(seeds))).state
     lies = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, None, *spec(leaf.shape[2:], ensemble.devices)), state)
 
     def step(names: jax.Array, state: TrainState, fed: PyTree) -> TrainState:
         keys = SeedKey(jax.vmap(jax.random.key)(names), jnp.zeros_like(names, jnp.int32))
-        if ensemble.stretch is not None:
-            return ensemble.stretch(keys, state, jnp.int32(0), jnp.int32(1))
+        if ensemble.train_steps is not None:
+            return ensemble.train_steps(keys, state, jnp.int32(0), jnp.int32(1))
         return ensemble.step(keys, state, jnp.int32(0), fed)[0]
 
     local = jax.shard_map(step, mesh=mesh, in_specs=(PartitionSpec(SEEDS), lies, fed_spec), out_specs=lies, check_vma=False)

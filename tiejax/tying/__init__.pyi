@@ -35,7 +35,7 @@ from .policies import New as New
 from .policies import Policy as Policy
 from .store import equal_leaves as equal_leaves
 from .store import store as store
-from .store import tied as tied
+from .store import tied_loss as tied_loss
 from .store import view as view
 from .switched import clip_by_global_norm as clip_by_global_norm
 from .switched import clip_scale as clip_scale

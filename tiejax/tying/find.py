@@ -78,12 +78,15 @@ class _Mark:
         self.path = path
 
 
-def ties_of_keys(tied: Mapping[str, str], names: Callable[[str], str] = lambda name: name.replace(".", "/")) -> list[Tie]:
+def ties_of_keys(
+    keys: Mapping[str, str], names: Callable[[str], str] = lambda name: name.replace(".", "/"), **how: Any
+) -> list[Tie]:
     """Return ties from a mapping of tied keys as the transformers library has it: target -> source, with dots.
 
-    names: a key -> the path of that leaf here. Keys that are patterns are refused with a TieError: write `*` in a `Tie`.
+    names: a key -> the path of that leaf here. how: the other fields of `Tie`, of all of them. Keys that are patterns are
+    refused with a TieError: write `*` in a `Tie`.
     """
-    for name in (*tied, *tied.values()):
+    for name in (*keys, *keys.values()):
         if not re.fullmatch(r"[\w.]+", name):
             raise TieError(f"{name}: is a pattern, not the name of a tensor")
-    return [Tie(names(source), names(target)) for target, source in tied.items()]
+    return [Tie(names(source), names(target), **how) for target, source in keys.items()]

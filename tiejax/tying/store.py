@@ -50,7 +50,7 @@ def _sending(x: Any, weight: Any) -> Any:
     return weighted(x, weight)
 
 
-def tied(loss: Callable[..., Any], ties: Sequence[Tie]) -> Callable[..., Any]:
+def tied_loss(loss: Callable[..., Any], ties: Sequence[Tie]) -> Callable[..., Any]:
     """Return a loss of stored parameters from one of full parameters: stored, ... -> loss(view(stored, ties), ...)."""
 
     @functools.wraps(loss)

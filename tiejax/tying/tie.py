@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from tiejax.tying.errors import TieError
-from tiejax.tying.weighted import Weight
+from tiejax.tying.weighted import Weight, fits, same
 
 PyTree = Any
 OF_VARIABLE = "/value"  # ends the path of the leaf of an NNX variable
@@ -20,15 +20,15 @@ OF_VARIABLE = "/value"  # ends the path of the leaf of an NNX variable
 class Tie:
     """Make the leaf at `target` read the leaf at `source`.
 
-    Paths are written with slashes, as in `embed/embedding`; of NNX variables with or without `/value`. A `*` in `source` stands
-    for any run of characters, slashes included; `target` must then hold as many `*`, which are filled in order:
-    `Tie("block_0/*", "block_1/*")` ties every leaf of two blocks.
+    Paths are written with slashes, as in `embed/embedding`; the `/value` of an NNX variable may be left out where there is no
+    `*`. A `*` in `source` stands for any run of characters, slashes included; `target` must then hold as many `*`, which are
+    filled in order: `Tie("block_0/*", "block_1/*")` ties every leaf of two blocks.
 
     transform: `identity`, or `transpose` of the last two axes.
     gradient: `all` uses of the shared array send gradient to it, or only the `owner`'s own (the source's); or two weights
     (a, b), numbers or arrays that fit the source: it takes a times the gradient of the source's use and b times that of the
     target's, so that `all` is (1, 1) and `owner` (1, 0). Made in a traced function, a tie may have traced weights, which change
-    without compiling again.
+    without compiling again. Ties with arrays as weights are neither compared nor hashed.
     """
 
     source: str
@@ -39,7 +39,9 @@ class Tie:
     def __post_init__(self) -> None:
         if self.transform not in ("identity", "transpose"):
             raise TieError(f"{self}: transform must be 'identity' or 'transpose', got {self.transform!r}")
-        if not (isinstance(self.gradient, tuple) and len(self.gradient) == 2) and self.gradient not in ("all", "owner"):
+        weights = self.gradient if isinstance(self.gradient, tuple) else ()
+        are_weights = len(weights) == 2 and all(isinstance(one, int | float) or hasattr(one, "dtype") for one in weights)
+        if not are_weights and (weights or self.gradient not in ("all", "owner")):
             raise TieError(f"{self}: gradient must be 'all', 'owner' or two weights (a, b), got {self.gradient!r}")
         if self.source.count("*") != self.target.count("*"):
             raise TieError(f"{self}: source and target must hold equally many '*'")
@@ -111,7 +113,7 @@ def resolve(ties: Sequence[Tie], params: PyTree) -> tuple[Tie, ...]:
     a -> b, a -> c. In a tree that `store` returned, targets are `None` and their shapes are not compared.
 
     Raises TieError, naming both paths: a missing leaf or a pattern that matches none, a leaf with two sources, a cycle,
-    shapes or dtypes that do not fit.
+    shapes or dtypes that do not fit, weights that do not, or that say two things of one use.
     """
     leaves, _ = leaves_by_path(params)
     given = [_as_stored(one, leaves) for tie in ties for one in _expand(tie, list(leaves))]
@@ -130,7 +132,7 @@ def resolve(ties: Sequence[Tie], params: PyTree) -> tuple[Tie, ...]:
             if link.source in seen:
                 raise TieError(f"{tie}: a cycle: {' <- '.join([*seen, link.source])}")
             if isinstance(root.gradient, tuple) or isinstance(link.gradient, tuple):
-                raise TieError(f"{tie}: a chain has no weights; let both ties read {link.source}")
+                raise TieError(f"{tie}: ties in a chain cannot have gradient weights; let both read {link.source}")
             root = dataclasses.replace(
                 root,
                 source=link.source,
@@ -164,12 +166,8 @@ def _check_weights(resolved: Sequence[Tie]) -> None:
     by_source: dict[str, Tie] = {}
     for tie in resolved:
         first = by_source.setdefault(tie.source, tie)
-        if tie.weights[0] is not first.weights[0] and not _same_number(tie.weights[0], first.weights[0]):
+        if not same(tie.weights[0], first.weights[0]):
             raise TieError(f"{tie}: {first} gives the use of {tie.source} another weight; give both the same")
-
-
-def _same_number(one: Any, other: Any) -> bool:
-    return isinstance(one, int | float) and isinstance(other, int | float) and one == other
 
 
 def _check_fit(tie: Tie, source: Any, target: Any) -> None:
@@ -178,6 +176,9 @@ def _check_fit(tie: Tie, source: Any, target: Any) -> None:
         if len(shape) < 2:
             raise TieError(f"{tie}: cannot transpose {_describe(tie.source, source)}")
         shape = (*shape[:-2], shape[-1], shape[-2])
+    for weight in tie.weights:
+        if not fits(weight, tuple(jnp.shape(source))):
+            raise TieError(f"{tie}: weights {tuple(jnp.shape(weight))} do not fit {_describe(tie.source, source)}")
     if target is None:
         return
     if shape != tuple(jnp.shape(target)) or jnp.result_type(source) != jnp.result_type(target):

@@ -12,7 +12,6 @@ For parameters stored once, automatic differentiation through `view` gives the s
 `on` is one boolean per resolved tie, or one for all of them.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from jaxtyping import Array, Bool, Float
 
 from tiejax.tying.store import store, view
 from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
+from tiejax.tying.weighted import times
 
 Switches = Bool[Array, ""] | Bool[Array, "ties"] | bool
 
@@ -31,44 +31,34 @@ def per_tie(on: Switches, ties: Sequence[Tie]) -> list[tuple[Tie, jax.Array]]:
     return list(zip(ties, jnp.broadcast_to(jnp.asarray(on), (len(ties),)), strict=True))
 
 
-def symmetrise(grads: PyTree, ties: Sequence[Tie], on: Switches, weights: Float[Array, "ties 2"] | None = None) -> PyTree:
+def symmetrise(
+    grads: PyTree, ties: Sequence[Tie], on: Switches, gradient_weights: Float[Array, "ties 2"] | None = None
+) -> PyTree:
     """Turn the gradients of the untied loss into those of the tied one, at every tie that is on (module docstring).
 
-    A tie with `gradient="owner"` leaves g_b out of the total. weights: (a, b) of each resolved tie, instead of what the ties
-    say, which may so change while training runs, or differ between the members of an ensemble. Raises TieError as `resolve`
-    does.
+    A tie with `gradient="owner"` leaves g_b out of the total. gradient_weights: (a, b) of each resolved tie, instead of what
+    the ties say, which may so change while training runs, or differ between the members of an ensemble; where several ties of
+    one source are on, its own use has the weight that the first of them gives it. Raises TieError as `resolve` does.
     """
     leaves, treedef = leaves_by_path(grads)
     switched = per_tie(on, resolve(ties, grads))
-    of_ties = [tie.weights for tie, _ in switched] if weights is None else weights
+    of_ties = [tie.weights for tie, _ in switched] if gradient_weights is None else gradient_weights
     weighed = [(tie, is_on, a, b) for (tie, is_on), (a, b) in zip(switched, of_ties, strict=True)]
     totals = {tie.source: leaves[tie.source] for tie, _ in switched}
-    for source in totals:
-        ons, a = [is_on for tie, is_on, *_ in weighed if tie.source == source], _own(weighed, source)
+    for tie, is_on, a, _ in reversed(weighed):  # so that of several ties of a source the first that is on has the last word
         if not _is(a, 1):
-            totals[source] = jnp.where(functools.reduce(jnp.logical_or, ons), a * totals[source], totals[source])
+            totals[tie.source] = jnp.where(is_on, times(a, leaves[tie.source]), totals[tie.source])
     for tie, is_on, _, b in weighed:
         if not _is(b, 0):
-            total = totals[tie.source]
-            totals[tie.source] = jnp.where(is_on, total + _times(b, tie, leaves[tie.target]), total)
+            from_target = times(b, apply_transform(tie, leaves[tie.target]))
+            totals[tie.source] = jnp.where(is_on, totals[tie.source] + from_target, totals[tie.source])
     for tie, is_on in switched:
         leaves[tie.target] = jnp.where(is_on, apply_transform(tie, totals[tie.source]), leaves[tie.target])
     return jax.tree_util.tree_unflatten(treedef, (leaves | totals).values())
 
 
-def _own(weighed: Sequence[tuple[Any, ...]], source: str) -> Any:
-    """Return the weight of a source's own use, which all its ties have."""
-    return next(a for tie, _, a, _ in weighed if tie.source == source)
-
-
 def _is(weight: Any, number: int) -> bool:
     return isinstance(weight, int | float) and weight == number
-
-
-def _times(weight: Any, tie: Tie, of_target: jax.Array) -> jax.Array:
-    """Return what the target's use adds to the total."""
-    from_target = apply_transform(tie, of_target)
-    return from_target if _is(weight, 1) else weight * from_target
 
 
 def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: Sequence[Tie], *args: Any) -> PyTree:
@@ -81,5 +71,5 @@ def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: Sequence[Ti
 
 
 def collect(grads: PyTree, ties: Sequence[Tie]) -> PyTree:
-    """Return the gradient of stored parameters from those of each use: dL/dW = dL/dW_source + T(dL/dW_target)."""
+    """Return the gradient of stored parameters from that of each use: a dL/dW_source + b T(dL/dW_target), by (a, b) of ties."""
     return store(symmetrise(grads, ties, True), ties)

@@ -17,4 +17,25 @@ def weighted(x: Any, weight: Weight) -> Any:
 @weighted.defjvp
 def _weighted_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
     x, weight = primals
-    return x, (tangents[0] * weight).astype(x.dtype)
+    return x, times(weight, tangents[0])
+
+
+def times(weight: Weight, gradient: Any) -> Any:
+    """Return a gradient so many times, in its own dtype."""
+    return gradient if isinstance(weight, int | float) and weight == 1 else (weight * gradient).astype(gradient.dtype)
+
+
+def fits(weight: Weight, shape: tuple[int, ...]) -> bool:
+    """Say whether a weight can be multiplied with an array of this shape and leave it as it is."""
+    try:
+        return np.broadcast_shapes(np.shape(weight), shape) == shape
+    except ValueError:
+        return False
+
+
+def same(one: Weight, other: Weight) -> bool:
+    """Say whether two weights are known to be equal; traced ones are, if they are one."""
+    if one is other:
+        return True
+    traced = isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer)
+    return not traced and np.array_equal(one, other)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from tiejax import training
@@ -18,13 +19,15 @@ from tiejax.training import seed_keys
 
 def with_kernel(settings, compiler):
     ensemble = exor.build_ensemble(settings)
-    return dataclasses.replace(ensemble, stretch=exor.build_kernel(settings, ensemble.arm_ties[:, 0].tolist(), compiler).train)
+    return dataclasses.replace(
+        ensemble, train_steps=exor.build_kernel(settings, ensemble.arm_ties[:, 0].tolist(), compiler).train
+    )
 
 
 @pytest.mark.parametrize(
     "how",
     [
-        {},
+        {"schedule": "constant"},
         pytest.param(
             {"variant": "dh", "batch_size": 20, "max_norm": 0.2, "optimizer": "adam", "weight_decay": 0.01},
             marks=pytest.mark.slow,
@@ -59,19 +62,36 @@ def test_100_steps_are_those_of_the_fast_engine(how):
     assert np.array_equal(tables[0][:, 1], tables[1][:, 1])
 
 
-def test_the_kernel_lowers_for_a_gpu():
-    assert custom_calls("cuda") == {"__gpu$xla.gpu.triton"}
+FORMS = [
+    {},
+    {
+        "heads": 2,
+        "width": 8,
+        "feed_forward": 16,
+        "activation": "silu",
+        "optimizer": "adam",
+        "max_norm": 1.0,
+        "schedule": "constant",
+    },
+    {"activation": "tanh", "doses": [0.5, 0.9]},
+]
 
 
-def test_the_kernel_lowers_for_a_tpu():
+@pytest.mark.parametrize("how", FORMS, ids=str)
+def test_the_kernel_lowers_for_a_gpu(how):
+    assert custom_calls("cuda", how) == {"__gpu$xla.gpu.triton"}
+
+
+@pytest.mark.parametrize("how", FORMS, ids=str)
+def test_the_kernel_lowers_for_a_tpu(how):
     device = AbstractDevice("TPU v5 lite", 1, "tpu")
     with use_abstract_mesh(AbstractMesh((1,), ("devices",), abstract_device=device)):
-        assert custom_calls("tpu") == {"tpu_custom_call"}
+        assert custom_calls("tpu", how) == {"tpu_custom_call"}
 
 
-def custom_calls(compiler):
-    """What is called of a library in the stretches of two seeds, lowered by a compiler that is not here."""
-    settings = Settings(engine="kernel", seeds=2, steps=20, record_every=10, exact_every=10, half_period=10).resolved()
+def custom_calls(compiler, how):
+    """What is called of a library in the training of two seeds, lowered by a compiler that is not here."""
+    settings = Settings(engine="kernel", seeds=2, steps=20, record_every=10, exact_every=10, half_period=10, **how).resolved()
     state = exor.build_ensemble(settings).start([0, 1]).state
     train = jax.jit(exor.build_kernel(settings, [False, True], compiler).train)
     lowered = train.trace(seed_keys([0, 1]), state, jnp.int32(0), jnp.int32(5)).lower(lowering_platforms=(compiler,))
@@ -79,9 +99,8 @@ def custom_calls(compiler):
 
 
 def test_erf_is_that_of_scipy():
-    scipy = pytest.importorskip("scipy.special")
     x = np.linspace(-6, 6, 10_001).astype(np.float32)
-    np.testing.assert_allclose(kernel.erf(jnp.asarray(x)), scipy.erf(x.astype(float)), rtol=4e-7)
+    np.testing.assert_allclose(kernel.erf(jnp.asarray(x)), scipy.special.erf(x.astype(float)), rtol=4e-7)
     slope = jax.vmap(jax.grad(kernel.erf))(jnp.asarray(x))
     np.testing.assert_allclose(slope, 2 / np.sqrt(np.pi) * np.exp(-(x.astype(float) ** 2)), rtol=5e-6, atol=1e-12)
 
@@ -94,6 +113,7 @@ def test_erf_is_that_of_scipy():
         ({"width": 32}, "width of 16"),
         ({"zero": [0.2, 0.3, 0.5]}, "7 symbols, not 8"),
         ({"bits": 16}, "up to 15 bits, not 16"),
+        ({"bits": 11}, "up to 1,024 visits a step, not 1,842"),
     ],
     ids=str,
 )
@@ -105,4 +125,16 @@ def test_what_the_kernel_cannot_run(how, reason):
 def test_a_cpu_is_told_and_trained_by_the_fast_engine():
     settings = Settings(engine="kernel").resolved()
     assert exor.why_no_kernel(settings) == "it is for a GPU or TPU, and this is a CPU"
-    assert exor.build_ensemble(settings).stretch is None
+    assert exor.build_ensemble(settings).train_steps is None
+    assert exor.trained_by(settings) == "fast"
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [({"gradient_weights": [1.0, 0.5]}, "--gradient_weights"), ({"matmul_precision": "bfloat16"}, "--matmul_precision")],
+    ids=str,
+)
+def test_settings_that_the_kernel_does_not_know_leave_it_to_the_fast_engine(monkeypatch, how, reason):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert reason in exor.why_no_kernel(Settings(engine="kernel", **how).resolved())
+    assert exor.why_no_kernel(Settings(engine="kernel").resolved()) is None

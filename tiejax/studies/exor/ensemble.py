@@ -82,7 +82,14 @@ def why_no_kernel(settings: Settings) -> str | None:
         return f"it is for a GPU or TPU, and this is a {jax.default_backend().upper()}"
     if settings.gradient_weights is not None:
         return "it sums the gradients of both uses, without --gradient_weights"
+    if settings.matmul_precision != "highest":
+        return "it computes in float32, whatever --matmul_precision says"
     return kernel.why_not(build_model(settings), train_sampler(settings))
+
+
+def trained_by(settings: Settings) -> str:
+    """Return the engine that trains resolved settings here: the fast one where the kernel cannot."""
+    return "fast" if settings.engine == "kernel" and why_no_kernel(settings) else settings.engine
 
 
 def data_keys(seed_key: SeedKey) -> tuple[jax.Array, jax.Array]:
@@ -108,9 +115,9 @@ def build_ensemble(settings: Settings) -> Ensemble:
     recorders = {"record": Recorder(settings.record_every, measures)}
     if count_contexts(task, settings.ordered) <= MAX_CONTEXTS:
         recorders["exact"] = Recorder(settings.exact_every, exact_recorder(engine, settings.ordered))
-    arm_ties, stretch = np.array([[False], [True]]), None
+    arm_ties, train_steps = np.array([[False], [True]]), None
     if settings.engine == "kernel" and why_no_kernel(settings) is None:
-        stretch = build_kernel(settings, arm_ties[:, 0].tolist(), COMPILERS[jax.default_backend()]).train
+        train_steps = build_kernel(settings, arm_ties[:, 0].tolist(), COMPILERS[jax.default_backend()]).train
     return Ensemble(
         init=init,
         sample=sample,
@@ -123,7 +130,7 @@ def build_ensemble(settings: Settings) -> Ensemble:
         max_norm=settings.max_norm,
         precision=settings.matmul_precision,
         at_once=seeds_at_once(settings, arms=2),
-        stretch=stretch,
+        train_steps=train_steps,
     )
 
 

@@ -10,8 +10,8 @@ transformer of one layer, the published small size: `why_not` says what else it 
 stored, `[in, out]`, features first and visits last; a visit is one word, 4 bits for the number of each symbol and 3 for the
 target.
 
-Nothing here is particular to one compiler but `_call`: Triton knows arrays of 2^n numbers alone and has neither erf, slices nor
-products of small matrices; Mosaic for TPUs wants single numbers in a memory of their own.
+Two compilers shape the code: Triton knows arrays of 2^n numbers alone and has neither erf, slices nor products of small
+matrices; Mosaic for TPUs wants single numbers in a memory of their own. Which of them is asked, `_call` alone says.
 """
 
 import dataclasses
@@ -32,6 +32,7 @@ from tiejax.models.language_model import LanguageModel
 from tiejax.models.transformer import ACTIVATIONS
 from tiejax.studies.exor.multisets import MultisetSampler
 from tiejax.training import SeedKey
+from tiejax.training.optimizer import BETAS
 from tiejax.training.step import TrainState
 
 PyTree = Any
@@ -41,8 +42,8 @@ Compiler = Literal["cuda", "tpu", "interpret"]
 SYMBOLS = 8  # seven, and a place for "no symbol": the target of a word that is no visit
 COUNT_BITS = 4
 LANES = 128
+MOST_VISITS = 1024
 WARPS = 4  # as many threads as a batch of 7 bits has visits
-BETAS = (0.9, 0.999)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,14 @@ def why_not(model: LanguageModel, sampler: MultisetSampler) -> str | None:
         return f"it knows {SYMBOLS - 1} symbols, not {task.vocabulary}"
     if task.bits >= 2**COUNT_BITS:
         return f"it counts up to {2**COUNT_BITS - 1} bits, not {task.bits}"
+    if visits_of(sampler) > MOST_VISITS:
+        return f"it holds up to {MOST_VISITS:,} visits a step, not {visits_of(sampler):,}; give a smaller --batch_size"
     return None if sampler.tabled else f"strings of {task.bits} bits with these spellings have too many outcomes for its tables"
+
+
+def visits_of(sampler: MultisetSampler) -> int:
+    """Return the visits of a batch."""
+    return sampler.batch_size or len(sampler.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +113,10 @@ class Kernel:
         adam = next(part for part in jax.tree.leaves(state.opt_state, is_leaf=_is_adam) if _is_adam(part))
         steps = first + jnp.arange(self.steps_at_once, dtype=jnp.int32)
         words = jax.vmap(lambda key: jax.vmap(lambda step: self._words(*self.draw(key, step)))(steps))(keys)
-        # A member's own count of steps, which all share.
+        # Steps so far, the same for all members.
         counts = adam.count.ravel()[0] + jnp.arange(self.steps_at_once, dtype=jnp.int32)
-        table = jnp.stack([self.recipe.schedule(counts), *(1 - beta ** (counts + 1) for beta in BETAS)], axis=1)
+        rates = jnp.broadcast_to(self.recipe.schedule(counts), counts.shape)
+        table = jnp.stack([rates, *(1 - beta ** (counts + 1) for beta in BETAS)], axis=1)
         trees = [state.params, adam.mu, adam.nu]
         parts = [to_parts(tree) for tree in trees]
         trained = self._call(number, table.astype(jnp.float32), words, parts)
@@ -222,8 +231,8 @@ class Kernel:
         if recipe.max_norm is not None:
             squares = {name: jnp.sum(jnp.square(grad)) for name, grad in grads.items()}
             squares["head"] = jnp.where(on, 0.0, squares["head"])
-            norm = jnp.sqrt(functools.reduce(jnp.add, squares.values()))
-            scale = jnp.where(norm > recipe.max_norm, recipe.max_norm / norm, 1.0)
+            length = jnp.sqrt(functools.reduce(jnp.add, squares.values()))
+            scale = jnp.where(length > recipe.max_norm, recipe.max_norm / length, 1.0)
             grads = {name: grad * scale for name, grad in grads.items()}
         results: tuple[Weights, Weights, Weights] = ({}, {}, {})
         for name, value in params.items():
@@ -242,7 +251,7 @@ class Kernel:
     @property
     def _visits(self) -> int:
         """The visits of a batch."""
-        return self.sampler.batch_size or len(self.sampler.rows)
+        return visits_of(self.sampler)
 
 
 # What a program computes with.

@@ -64,7 +64,7 @@ class Measures:
         return {f"validation_{name}": self.engine.loss(params, visit, None)[1] for name, visit in visits.items()}
 
     def _uses(self, params: PyTree, batch: Any) -> dict[str, jax.Array]:
-        """Return the gradients of both uses; those of the tied loss sum to the gradient of its table."""
+        """Return the gradients of both uses; unweighted, those of the tied loss sum to the gradient of its table."""
         vocabulary = self.engine.tasks[0].vocabulary
         grads = jax.grad(lambda params: self.engine.loss(params, batch, None)[0])(params)
         symbols: Array = jnp.arange(vocabulary)

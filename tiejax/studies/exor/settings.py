@@ -43,8 +43,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         exact_every: steps between exact risks, a multiple of record_every (default: record_every on the fast engine, a 15th
             of the steps on the plain one)
         engine: fast computes a sequence as the multiset of its symbols, exact for a transformer without dropout, and sees the
-            same batches as plain; auto is fast where that is exact; kernel is fast in one kernel on a GPU or TPU, for one
-            layer, not timed on any yet
+            same batches as plain; auto is fast where that is exact; kernel is the fast engine's training as one kernel of a
+            GPU or TPU, for one layer, and was not run on either yet
         figure_style: three-panel figure with every seed (seeds) or as the paper prints it (published); both are written, this
             one stands first in the report
         out: the run directory (default: runs/exor/VARIANT-MODEL-SIZE)

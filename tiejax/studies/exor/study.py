@@ -17,7 +17,7 @@ from tiejax.studies.exor.analysis import analyse
 from tiejax.studies.exor.bayes_risk import bayes_risk
 from tiejax.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.studies.exor.dose_response import analyse_doses
-from tiejax.studies.exor.ensemble import build_ensemble, named_arrays, why_no_kernel
+from tiejax.studies.exor.ensemble import build_ensemble, named_arrays, trained_by, why_no_kernel
 from tiejax.studies.exor.settings import Settings
 from tiejax.studies.exor.symbols import Symbols
 from tiejax.studies.exor.task import split, strings
@@ -45,7 +45,7 @@ def run(launched: Launched, console: Console) -> int:
         {
             "experiment": "exor",
             "variant": settings.variant_name,
-            "engine": settings.engine,
+            "engine": trained_by(settings),
             "bits": settings.bits,
             "one": settings.tasks[0].one,
             "model": settings.model_settings,
@@ -64,7 +64,7 @@ def announce(settings: Settings, console: Console) -> None:
     doses = f" x {len(settings.tasks)} doses" if settings.doses is not None else ""
     console.say(
         f"EXor {settings.variant_name}, {settings.model} {settings.size}: {len(settings.seed_list)} seeds{doses}, tied and "
-        f"untied, {settings.steps:,} steps, {settings.engine} engine on {jax.device_count()} x "
+        f"untied, {settings.steps:,} steps, {trained_by(settings)} engine on {jax.device_count()} x "
         f"{jax.devices()[0].device_kind}, in {settings.out}"
     )
     if settings.engine == "kernel" and (reason := why_no_kernel(settings)):

@@ -106,7 +106,7 @@ class TextObjective:
         `distance_*` is `[pairs]`, `use_bucket_*` is `[buckets]`, all others are scalars.
         """
         (_, metrics), gradients = jax.value_and_grad(self.loss, has_aux=True)(params, masked, None)
-        # Of the tied loss these sum to the table's gradient.
+        # Of the tied loss these sum, unweighted, to the table's gradient.
         of_input, of_output = training.total((gradients["embed"]["embedding"], gradients["head"]["embedding"]))
         uses = use_gradients(of_input, of_output, self.bucket, self.buckets)
         measured = {f"train_{name}": value for name, value in metrics.items()}

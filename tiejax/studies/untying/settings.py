@@ -25,6 +25,8 @@ class Settings(UntieSettings, exor.Settings):
             its bias correction restarts), zero-keep-count (no moments, the step count goes on), split (each table the moments
             of its own use's gradients, kept from step 0)
         new: which table leaves, where that makes a difference (zero, zero-keep-count)
+        engine: fast computes a sequence as the multiset of its symbols, exact for a transformer without dropout, and sees the
+            same batches as plain; auto is fast where that is exact; kernel is refused, since it knows no ties that end
         doses: no setting of this experiment, which has one distribution; refused
         figure_style: without effect here, since there is no three-panel figure
         out: the run directory (default: runs/untying/VARIANT-MODEL-SIZE)
