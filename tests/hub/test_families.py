@@ -87,9 +87,30 @@ def test_tables_by_their_own_names(tmp_path):
 
 
 def test_head_that_does_not_fit_is_no_tied_model(tmp_path):
-    tensors = {"model.embed_tokens.weight": values(), "lm_head.weight": values(ROWS + 1, 4)}
+    tensors = {"model.embed_tokens.weight": values(), "lm_head.weight": values(ROWS - 1, 4)}
     opened = open_checkpoint(checkpoint(tmp_path / "c", tensors, {"model_type": "llama"}))
-    refused(lambda: find_tables(opened), "lm_head.weight", f"[{ROWS + 1}, 4]", f"[{ROWS}, 4]")
+    refused(lambda: find_tables(opened), "lm_head.weight", f"[{ROWS - 1}, 4]", f"[{ROWS}, 4]")
+
+
+def test_rows_that_pad_the_head_are_left_out(tmp_path):
+    tensors = {"model.embed_tokens.weight": values(), "lm_head.weight": values(ROWS + 5, 4, seed=1)}
+    found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", tensors, {"model_type": "llama"})))
+    assert found.output.shape == (ROWS, 4)
+    np.testing.assert_array_equal(found.output[:], tensors["lm_head.weight"][:ROWS])
+    assert any("5 rows more" in note for note in found.notes)
+
+
+def test_the_output_table_alone_is_the_one_table(tmp_path):
+    found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", {"lm_head.weight": values()}, {"model_type": "llama"})))
+    assert (found.input.name, found.output) == ("lm_head.weight", None)
+    assert any("Only the output table" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("name", ["lm_head.qweight", "model.lm_head.weight_packed"])
+def test_a_quantised_head_is_there(tmp_path, name):
+    tensors = {"model.embed_tokens.weight": values(), name: np.ones((2, 2), np.int32)}
+    found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", tensors, {"model_type": "llama"})))
+    assert (found.output, found.quantised) == (None, True)
 
 
 def test_several_and_no_candidates(tmp_path):

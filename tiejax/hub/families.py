@@ -20,6 +20,9 @@ SCALED_INPUT = (
     "Input embeddings are multiplied by the square root of the width before the first layer, output embeddings are not: "
     "the norms of the two tables are on different scales, also in a tied model."
 )
+ONLY_OUTPUT = "Only the output table is stored, and is looked at as the one table; loaders look for it under the input's name."
+# How quantised weights are called, in place of `weight`.
+QUANTISED = re.compile(r"(qweight|weight_packed|weight_scale|qzeros|SCB|absmax)$")
 # Keys of a configuration that scale embeddings or logits, whatever the family.
 SCALES = ("embedding_multiplier", "scale_emb", "logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
 
@@ -92,7 +95,8 @@ class Tables(NamedTuple):
     """The input table of a checkpoint and its output table, None if none is stored; what is known around them.
 
     family: None if `model_type` is unknown. bias: the tensor that adds to the logits of each token, where there is one.
-    head: False if the checkpoint's architecture predicts no tokens at all.
+    head: False if the checkpoint's architecture predicts no tokens at all. quantised: the output table is stored in a form that
+    is not read.
     """
 
     family: str | None
@@ -102,6 +106,7 @@ class Tables(NamedTuple):
     flag: Flag
     head: bool
     notes: tuple[str, ...]
+    quantised: bool = False
 
 
 def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_table: str | None = None) -> Tables:
@@ -114,6 +119,9 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
     inputs = [family.input] if family else [other.input for other in FAMILIES]
     outputs = [family.output] if family else [other.output for other in FAMILIES]
     name = input_table or _only(checkpoint, _named(checkpoint, inputs), "input")
+    more: tuple[str, ...] = ()
+    if name is None and (name := _only(checkpoint, _named(checkpoint, outputs), "output")):
+        more = (ONLY_OUTPUT,)
     if name is None:
         raise _no_input(checkpoint)
     tokens = _text(config).get("vocab_size")
@@ -121,10 +129,16 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
     if output_table is not None and output_table == name:
         raise CheckpointError(OUTPUT, f" {output_table}: is the input table itself; leave it out if no other is stored")
     rows = first.shape[0]
-    fitting = [tensor for tensor in _named(checkpoint, outputs) if tensor.name != name and rows in tensor.shape]
+    named = [tensor for tensor in _named(checkpoint, outputs) if tensor.name != name]
+    fitting = [tensor for tensor in named if rows in tensor.shape]
     # A head whose shape does not fit is still the head: better to say so than to call the model tied.
-    other = output_table or _only(checkpoint, fitting or _named(checkpoint, outputs[:1] if family else []), "output")
+    other = output_table or _only(checkpoint, fitting or (named if family else []), "output")
     second = table(checkpoint, other, OUTPUT, rows) if other else None
+    if second is not None and output_table is None and second.shape[0] > rows and second.shape[1] == first.shape[1]:
+        more += (
+            f"The output table has {second.shape[0] - rows:,} rows more than the input table, for padding: left out here.",
+        )
+        second = second.cut(rows)
     if second is not None and second.shape[0] != rows:
         raise CheckpointError(
             OUTPUT,
@@ -134,9 +148,20 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
             " and ",
             OUTPUT,
         )
-    notes = (*(family.notes if family else ()), *_scales(config))
+    notes = (*(family.notes if family else ()), *_scales(config), *more)
     bias = _bias(checkpoint, second, outputs, rows)
-    return Tables(family.title if family else None, first, second, bias, flag_of(config), predicts(config), notes)
+    in_other_form = second is None and has_quantised_head(checkpoint, outputs)
+    title = family.title if family else None
+    return Tables(title, first, second, bias, flag_of(config), predicts(config), notes, in_other_form)
+
+
+def has_quantised_head(checkpoint: Checkpoint, outputs: Sequence[Sequence[str]]) -> bool:
+    """Say whether a head is there in a quantised form, under one of these names of output tables."""
+    stems = {wanted.removesuffix("weight") for names in outputs for wanted in names}
+    return any(
+        QUANTISED.search(name) and any(name.startswith(stem) or f".{stem}" in name for stem in stems)
+        for name in checkpoint.tensors
+    )
 
 
 def family_of(config: dict[str, Any]) -> Family | None:

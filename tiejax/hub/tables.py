@@ -32,6 +32,12 @@ class HubTable:
         self.shape = (rows, width)
         self.nbytes = tensor.number * BYTES[tensor.dtype]
 
+    def cut(self, rows: int) -> "HubTable":
+        """Return the first rows as a table of their own."""
+        table = HubTable(self.tensor, self.transposed)
+        table.shape = (rows, self.shape[1])
+        return table
+
     def __getitem__(self, rows: Rows) -> Float[np.ndarray, "rows width"]:
         """Return a slice of rows, or the rows of an ascending integer array, as float32. Raises CheckpointError."""
         if isinstance(rows, slice):

@@ -1,7 +1,6 @@
 """What a checkpoint stores of its two tables, from the headers of its files, and how the two are related."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -10,7 +9,7 @@ import numpy as np
 
 from tiejax.hub.checkpoint import Checkpoint, Tensor
 from tiejax.hub.errors import CheckpointError
-from tiejax.hub.families import FAMILIES, Family, family_of
+from tiejax.hub.families import FAMILIES, Family, family_of, has_quantised_head
 from tiejax.hub.tables import DTYPES, HubTable
 
 BLOCK_BYTES = 2**22
@@ -18,8 +17,6 @@ LENGTH_BYTES = 8  # at the start of a safetensors file: how long its header is
 MOST_HEADER_BYTES = 10**8
 SAMPLED = 64  # rows, on which two tables are asked whether one is the other times a number
 SCALE_TOLERANCE = 1e-3
-# How quantised weights are called, in place of `weight`.
-QUANTISED = re.compile(r"(qweight|weight_packed|weight_scale|qzeros|SCB|absmax)$")
 
 # one: the input table alone. head: the output table alone. Both: equal bit for bit, one a number times the other, or else
 # different. shapes: of different widths. quantised: the head is there in another form.
@@ -46,7 +43,7 @@ def stored_tables(checkpoint: Checkpoint) -> Stored:
     if first is None:
         return Stored(family, None, second, "nothing" if second is None else "head", None, 0)
     if second is None:
-        relation: Relation = "quantised" if _quantised(checkpoint, families) else "one"
+        relation: Relation = "quantised" if has_quantised_head(checkpoint, [of.output for of in families]) else "one"
         return Stored(family, first, None, relation, None, 0)
     relation, scale = compare(first, second)
     padding = second.shape[0] - first.shape[0] if relation != "shapes" else 0
@@ -74,15 +71,6 @@ def _only(checkpoint: Checkpoint, candidates: list[Tensor], role: str) -> Tensor
         names = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in candidates[:5])
         raise CheckpointError(f"{checkpoint.folder}: several tensors may be the {role} table: {names}")
     return candidates[0] if candidates else None
-
-
-def _quantised(checkpoint: Checkpoint, families: list[Family]) -> bool:
-    """Say whether the head is there in a quantised form, under its family's name."""
-    stems = {wanted.removesuffix("weight") for of in families for wanted in of.output}
-    return any(
-        QUANTISED.search(name) and any(name.startswith(stem) or f".{stem}" in name for stem in stems)
-        for name in checkpoint.tensors
-    )
 
 
 def compare(first: Tensor, second: Tensor) -> tuple[Relation, float | None]:

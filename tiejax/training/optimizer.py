@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-
 BETAS = (0.9, 0.999)  # of Adam, in every published protocol here
 
 

@@ -175,3 +175,20 @@ def test_the_same_tensors_stored_twice_are_tied(library, here):
     assert results["fact"] == "equal"
     assert results["tables"]["input"]["dtype"] == "bfloat16"
     assert "trains them apart" in verdict.agreement(results)
+
+
+def test_tables_of_different_widths_cannot_be_tied_as_they_are(here):
+    first, second = pair(60, 4)[0], pair(60, 6)[1]
+    names = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+    results, _ = results_of(make(here / "c", dict(zip(names, (first, second), strict=True)), model_type="rembert"))
+    said, *more = verdict.of_checkpoint(results)
+    assert said == "They cannot be tied as they are: the input table is 4 wide, the output table 6."
+    assert not any("would save" in line for line in more)
+
+
+def test_a_quantised_head_is_not_made_from_nothing(here):
+    tensors = {NAMES[0]: pair()[0], "lm_head.qweight": np.ones((2, 2), np.int32)}
+    results, _ = results_of(make(here / "c", tensors, model_type="llama"))
+    said, *_, last = verdict.of_checkpoint(results)
+    assert said == "There is nothing to compare: the output table is stored quantised, which is not read."
+    assert last.endswith("an output table is stored quantised, as it should be.")

@@ -83,6 +83,7 @@ def facts_of(checkpoint: Checkpoint, tables: Tables) -> dict[str, Any]:
         "bias": tables.bias,
         "flag": tables.flag._asdict(),
         "head": tables.head,
+        "quantised": tables.quantised,
         "notes": list(tables.notes),
     }
 

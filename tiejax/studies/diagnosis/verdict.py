@@ -33,6 +33,10 @@ def agreement(results: Mapping[str, Any]) -> str:
     if flag is None:
         return f"config.json does not say whether they are tied ({results['flag']['where']})."
     said = f"config.json says {'tied' if flag else 'untied'} ({results['flag']['where']})"
+    if results["quantised"]:
+        return f"{said}; an output table is stored quantised" + (
+            ", which a loader that trusts the flag drops." if flag else ", as it should be."
+        )
     if flag == (fact != "untied"):
         return f"{said}, and so it is."
     if fact == "untied":
@@ -59,9 +63,20 @@ def of_checkpoint(results: Mapping[str, Any]) -> list[str]:
         first = "They are tied: one table is stored, so that logits come from the input table."
         if not results["head"]:
             first = "There is nothing to tie: this architecture has no output over tokens."
+        elif results["quantised"]:
+            first = "There is nothing to compare: the output table is stored quantised, which is not read."
         elif results["flag"]["tied"] is False:
             first = "There is nothing to compare: no output table is stored, though there should be one."
         return [first, f"An output table of its own would add {memory(weight['bytes'])} ({training}).", agreement(results)]
+    widths = [table["shape"][1] for table in results["tables"].values()]
+    if widths[0] != widths[1]:
+        first = f"They cannot be tied as they are: the input table is {widths[0]:,} wide, the output table {widths[1]:,}."
+        return [
+            first,
+            *_grounds(results),
+            "One table could serve both through a linear map between the two.",
+            agreement(results),
+        ]
     return [_answer(results), *_grounds(results), f"Tying would save {size}; {training}.", agreement(results)]
 
 
