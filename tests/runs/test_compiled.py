@@ -64,7 +64,8 @@ def test_a_run_is_the_same_with_kept_damaged_and_no_programs(home, tmp_path):
                 entry.write_bytes(entry.read_bytes()[:100])
         kept = {entry: entry.stat()[stat.ST_MTIME] for entry in home.rglob("*-cache")}
         out = tmp_path / f"run{number}"
-        assert end(start(*TINY, *switches, "--quiet", "--out", out)).status == 0
+        ended = end(start(*TINY, *switches, "--quiet", "--out", out))
+        assert (ended.status, ended.err) == (0, "")
         with np.load(out / "metrics.npz") as metrics:
             losses.append(metrics["train_loss"])
         if switches:

@@ -7,6 +7,7 @@ so each kind of processor has a folder of its own: a home directory may be share
 import hashlib
 import os
 import platform
+import warnings
 from pathlib import Path
 
 from tiejax.settings.checks import default_data_dir
@@ -19,9 +20,10 @@ SHORTEST_S = 0.5
 def use(anew: bool = False) -> None:
     """Tell jax, before it is imported, where compiled programs are kept; not where the environment says so already.
 
-    anew: compile everything, and neither read nor write what is kept. A folder that cannot be written to is not used: a cache
-    is worth no error.
+    anew: compile everything, and neither read nor write what is kept. A folder that cannot be written to is not used, and what
+    jax says of a program that it cannot read or keep is not passed on: a cache is worth neither an error nor a warning.
     """
+    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
     if anew:
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     if anew or "JAX_COMPILATION_CACHE_DIR" in os.environ:
