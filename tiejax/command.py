@@ -27,6 +27,7 @@ COMMANDS = {
     ),
     "diagnose": Command("tiejax.studies.diagnosis.settings", "should this checkpoint tie its embeddings?"),
     "check": Command("tiejax.surgery.check", "do checkpoints store what their configurations say of tying?"),
+    "untie": Command("tiejax.surgery.untie", "write a tied checkpoint anew as an untied one"),
     "compare": Command("tiejax.studies.comparison.settings", "runs of one study beside each other"),
     "runs": Command("tiejax.studies.listing", "the run directories under a folder, and what was found in them"),
     "bench": Command("tiejax.bench.command", "how fast all of this is on this machine"),

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,17 @@ SCALE_TOLERANCE = 1e-3
 # one: the input table alone. head: the output table alone. Both: equal bit for bit, one a number times the other, or else
 # different. shapes: of different widths. quantised: the head is there in another form.
 Relation = Literal["one", "head", "equal", "scaled", "differ", "shapes", "quantised", "nothing"]
+
+WORDS = {
+    "one": "one table",
+    "head": "the output table alone",
+    "equal": "two equal tables",
+    "scaled": "two tables, one a multiple of the other",
+    "differ": "two different tables",
+    "shapes": "two tables of different shapes",
+    "quantised": "an input table and a quantised head",
+    "nothing": "no table by a known name",
+}
 
 
 class Stored(NamedTuple):
@@ -90,13 +101,14 @@ def compare(first: Tensor, second: Tensor) -> tuple[Relation, float | None]:
 
 
 def _equal_bytes(first: Tensor, second: Tensor) -> bool:
-    length = _extent(first)[1]
-    blocks = zip(_blocks(first, length), _blocks(second, length), strict=True)
+    length = extent_of(first)[1]
+    blocks = zip(blocks_of(first, length), blocks_of(second, length), strict=True)
     return all(one == other for one, other in blocks)
 
 
-def _blocks(tensor: Tensor, length: int) -> Iterator[bytes]:
-    start, _ = _extent(tensor)
+def blocks_of(tensor: Tensor, length: int) -> Iterator[bytes]:
+    """Yield the first bytes of a tensor, block by block; raises CheckpointError where they cannot be read."""
+    start, _ = extent_of(tensor)
     try:
         with tensor.file.open("rb") as file:
             file.seek(start)
@@ -109,14 +121,15 @@ def _blocks(tensor: Tensor, length: int) -> Iterator[bytes]:
         raise CheckpointError(f"{tensor.file}: ends before its tensors do; download it again")
 
 
-def _extent(tensor: Tensor) -> tuple[int, int]:
+def extent_of(tensor: Tensor) -> tuple[int, int]:
     """Return where the bytes of a tensor begin in its file, and how many there are; safetensors has checked the header."""
-    header, begin = _header(tensor.file)
+    header, begin = header_of(tensor.file)
     start, stop = header[tensor.name]["data_offsets"]
     return begin + start, stop - start
 
 
-def _header(file: Path) -> tuple[dict[str, dict[str, list[int]]], int]:
+def header_of(file: Path) -> tuple[dict[str, Any], int]:
+    """Return the header of a safetensors file, and where the bytes of its tensors begin."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
         if length > MOST_HEADER_BYTES:  # safetensors takes no longer one, and has taken this file before

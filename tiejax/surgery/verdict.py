@@ -5,21 +5,11 @@ from typing import Any, Literal, NamedTuple
 
 from tiejax.hub.checkpoint import Checkpoint
 from tiejax.hub.families import FLAG, Flag, flag_of, predicts
-from tiejax.surgery.stored import Stored, stored_tables
+from tiejax.surgery.stored import WORDS, Stored, stored_tables
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
 STATUS: Mapping[Answer, int] = {"agrees": 0, "disagrees": 1, "cannot say": 2}
 
-WORDS = {
-    "one": "one table",
-    "head": "the output table alone",
-    "equal": "two equal tables",
-    "scaled": "two tables, one a multiple of the other",
-    "differ": "two different tables",
-    "shapes": "two tables of different shapes",
-    "quantised": "an input table and a quantised head",
-    "nothing": "no table by a known name",
-}
 T5 = (
     "Version 5 of the transformers library ties every T5, and reads the flag as whether logits are divided by the root of the "
     "width."
@@ -76,7 +66,7 @@ def _by_relation(tables: Stored, tied: bool, level: str) -> tuple[Answer, str, s
         case "one", False:
             return "disagrees", "the output table is missing: who loads it makes one up", f"{set_true}, if it was trained tied"
         case "equal", False:
-            return "disagrees", "tied in fact, and trained apart by whoever goes on with it", set_true
+            return "agrees", "stored as the configuration says, and equal: just untied, or saved under the wrong flag", None
         case "head", True:
             return "disagrees", "the shared table is stored under the output's name", _rename(tables)
         case "head", False:

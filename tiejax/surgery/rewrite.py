@@ -1,0 +1,123 @@
+"""A checkpoint's folder written anew with tensors added, replaced or left out; everything else is copied bit for bit.
+
+Nothing is loaded: tensors go from file to file in blocks. The new folder is there whole or not at all, whenever the process is
+killed, and the old one is not touched.
+"""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tiejax.hub.checkpoint import CONFIG, INDEX, Checkpoint, Tensor, read_json
+from tiejax.hub.errors import CheckpointError
+from tiejax.surgery.stored import LENGTH_BYTES, blocks_of, extent_of, header_of
+from tiejax.text.stored import built
+
+METADATA = "__metadata__"
+ALIGNED = 8  # safetensors pads its header to this many bytes
+
+
+class Part(NamedTuple):
+    """A tensor to be written: its name, its dtype by safetensors' names, and its bytes, block by block."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    blocks: Callable[[], Iterable[bytes]]
+
+
+def copy_of(tensor: Tensor, name: str | None = None) -> Part:
+    """Return a tensor of a file as a part, under another name if one is given."""
+    _, length = extent_of(tensor)
+    return Part(name or tensor.name, tensor.dtype, tensor.shape, length, lambda: blocks_of(tensor, length))
+
+
+def rewrite(
+    checkpoint: Checkpoint, out: Path, config: Mapping[str, Any], added: Mapping[Path, list[Part]], dropped: Iterable[str] = ()
+) -> None:
+    """Write a checkpoint's folder as `out`.
+
+    config: what its config.json is to hold. added: file of the checkpoint -> parts that are written behind what it holds,
+    instead of tensors of their names. dropped: names of tensors that are left out. Raises CheckpointError where `out` is there
+    already, OSError where it cannot be written.
+    """
+    if out.exists():
+        raise CheckpointError(f"{out}: is there already; name a folder that is new")
+    leave = {*dropped, *(part.name for parts in added.values() for part in parts)}
+    changed = {tensor.file for tensor in checkpoint.tensors.values() if tensor.name in leave} | set(added)
+    try:
+        with built(out) as folder:
+            for file in sorted(checkpoint.folder.iterdir()):
+                if file in changed:
+                    _write(file, folder / file.name, leave, added.get(file, []))
+                elif file.name == CONFIG:
+                    (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+                elif file.name == INDEX:
+                    _write_index(file, folder / INDEX, checkpoint, leave, added)
+                elif file.is_dir():
+                    shutil.copytree(file, folder / file.name)
+                else:
+                    shutil.copyfile(file, folder / file.name)
+            _to_disk(folder)
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(out)) from None
+
+
+def _write(file: Path, out: Path, leave: set[str], added: list[Part]) -> None:
+    """Write a safetensors file again, without some of its tensors and with others behind the rest."""
+    header, _ = header_of(file)
+    kept = sorted(
+        ((name, entry) for name, entry in header.items() if name not in leave and name != METADATA),
+        key=lambda item: item[1]["data_offsets"],
+    )
+    written: dict[str, Any] = {METADATA: header[METADATA]} if METADATA in header else {}
+    at = 0
+    for name, entry in kept:
+        length = entry["data_offsets"][1] - entry["data_offsets"][0]
+        written[name] = {**entry, "data_offsets": [at, at + length]}
+        at += length
+    for part in added:
+        written[part.name] = {"dtype": part.dtype, "shape": list(part.shape), "data_offsets": [at, at + part.nbytes]}
+        at += part.nbytes
+    content = json.dumps(written, separators=(",", ":"), ensure_ascii=False).encode()
+    content += b" " * (-len(content) % ALIGNED)
+    with out.open("wb") as target:
+        target.write(len(content).to_bytes(LENGTH_BYTES, "little") + content)
+        for name, entry in kept:
+            tensor = Tensor(name, file, tuple(entry["shape"]), entry["dtype"])
+            for block in blocks_of(tensor, entry["data_offsets"][1] - entry["data_offsets"][0]):
+                target.write(block)
+        for part in added:
+            for block in part.blocks():
+                target.write(block)
+        if target.tell() != LENGTH_BYTES + len(content) + at:
+            raise OSError(errno.EIO, f"{file}: its tensors have other sizes than its header says")
+
+
+def _write_index(file: Path, out: Path, checkpoint: Checkpoint, leave: set[str], added: Mapping[Path, list[Part]]) -> None:
+    """Write the index of a sharded checkpoint again, with the places of what was added and the new size."""
+    index = read_json(file)
+    places = {name: place for name, place in index["weight_map"].items() if name not in leave}
+    places |= {part.name: target.name for target, parts in added.items() for part in parts}
+    lost = sum(extent_of(checkpoint.tensors[name])[1] for name in leave if name in checkpoint.tensors)
+    gained = sum(part.nbytes for parts in added.values() for part in parts)
+    metadata = index.get("metadata")
+    if isinstance(metadata, dict) and isinstance(metadata.get("total_size"), int):
+        index["metadata"] = {**metadata, "total_size": metadata["total_size"] + gained - lost}
+    out.write_text(json.dumps({**index, "weight_map": dict(sorted(places.items()))}, indent=2) + "\n", encoding="utf-8")
+
+
+def _to_disk(folder: Path) -> None:
+    """Let everything be on the disk before the folder gets its name."""
+    for path in (*folder.rglob("*"), folder):
+        if path.is_dir() or path.suffix in (".safetensors", ".json"):
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
