@@ -65,15 +65,9 @@ def test_100_steps_are_those_of_the_fast_engine(how):
 FORMS = [
     {},
     {
-        "heads": 2,
-        "width": 8,
-        "feed_forward": 16,
-        "activation": "silu",
-        "optimizer": "adam",
-        "max_norm": 1.0,
-        "schedule": "constant",
+        **{"heads": 2, "width": 8, "feed_forward": 16, "activation": "tanh", "optimizer": "adam", "max_norm": 1.0},
+        **{"schedule": "constant", "doses": [0.5, 0.9]},
     },
-    {"activation": "tanh", "doses": [0.5, 0.9]},
 ]
 
 
