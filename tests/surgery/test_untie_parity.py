@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from surgery.test_check_parity import saved  # noqa: E402
+from library_models import saved  # noqa: E402
 
 from tiejax.surgery.untie import untie  # noqa: E402
 

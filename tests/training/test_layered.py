@@ -13,7 +13,9 @@ from tiejax.studies.layer_tying import model as layer_model
 from tiejax.studies.layer_tying.model import STACK
 from tiejax.studies.layer_tying.settings import Settings
 from tiejax.studies.layer_tying.text import BlockBatch
-from tiejax.training.layered import Layered, LayeredAdamW, LayeredState, moved, rest_of, stack_of, stack_size_of, with_stack
+from tiejax.training.layered import Layered
+from tiejax.training.layered_adamw import LayeredAdamW
+from tiejax.training.stack import LayeredState, moved, rest_of, stack_of, stack_size_of, with_stack
 
 VOCABULARY, LAYERS = 11, 3
 

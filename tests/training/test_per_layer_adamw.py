@@ -12,9 +12,9 @@ from tiejax.studies.layer_tying import model as layer_model
 from tiejax.studies.layer_tying.model import STACK
 from tiejax.studies.layer_tying.settings import Settings
 from tiejax.studies.layer_tying.text import BlockBatch
-from tiejax.training.layered import stack_of
 from tiejax.training.optimizer import clip_as_torch
 from tiejax.training.per_layer_adamw import PerLayerAdamW
+from tiejax.training.stack import stack_of
 
 RATE, DECAY = 0.1, 0.3
 

@@ -8,7 +8,7 @@ from tiejax.hub.checkpoint import Checkpoint, Tensor
 from tiejax.hub.errors import CheckpointError, Field
 from tiejax.hub.tables import DTYPES, HubTable, table
 
-FLAG = "tie_word_embeddings"
+FLAG, TEXT = "tie_word_embeddings", "text_config."
 INPUT, OUTPUT = Field("input_table"), Field("output_table")
 NORMED = "Layer normalisation follows the input table, so that the scale of its rows is lost on the way into the model."
 TRANSFORMED = "A dense layer of its own stands before the output table, and can turn hidden states into another space."
@@ -32,7 +32,7 @@ class Family(NamedTuple):
 
     types: `model_type` of its configurations. ties: what a configuration without the flag means, None where versions of the
     library disagree. notes: what its tables have between them and the model, which no table shows. never: the library ties
-    nothing, whatever the flag says.
+    nothing, whatever the flag says. always: from version 5 on it ties, whatever the flag says.
     """
 
     title: str
@@ -42,6 +42,7 @@ class Family(NamedTuple):
     ties: bool | None
     notes: tuple[str, ...] = ()
     never: bool = False
+    always: bool = False
 
 
 WORD, TOKENS, LM_HEAD = ("word_embeddings.weight",), ("embed_tokens.weight",), ("lm_head.weight",)
@@ -78,8 +79,8 @@ FAMILIES = (
     Family("OPT", ("opt",), TOKENS, LM_HEAD, True),
     Family("BLOOM", ("bloom",), WORD, LM_HEAD, True, (NORMED,)),
     Family("Falcon", ("falcon",), WORD, LM_HEAD, True),
-    Family("T5", ("t5",), SHARED, LM_HEAD, True, (SCALED_LOGITS,)),
-    Family("mT5", ("mt5", "umt5"), SHARED, LM_HEAD, None, (SCALED_LOGITS,)),
+    Family("T5", ("t5",), SHARED, LM_HEAD, True, (SCALED_LOGITS,), always=True),
+    Family("mT5", ("mt5", "umt5"), SHARED, LM_HEAD, None, (SCALED_LOGITS,), always=True),
     Family("BART", ("bart", "mbart"), SHARED, LM_HEAD, True, (NORMED,)),
 )
 
@@ -118,9 +119,9 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
     family = family_of(config)
     inputs = [family.input] if family else [other.input for other in FAMILIES]
     outputs = [family.output] if family else [other.output for other in FAMILIES]
-    name = input_table or _only(checkpoint, _named(checkpoint, inputs), "input")
+    name = input_table or _name_of_only(checkpoint, named(checkpoint, inputs), "input")
     more: tuple[str, ...] = ()
-    if name is None and (name := _only(checkpoint, _named(checkpoint, outputs), "output")):
+    if name is None and (name := _name_of_only(checkpoint, named(checkpoint, outputs), "output")):
         more = (ONLY_OUTPUT,)
     if name is None:
         raise _no_input(checkpoint)
@@ -129,10 +130,10 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
     if output_table is not None and output_table == name:
         raise CheckpointError(OUTPUT, f" {output_table}: is the input table itself; leave it out if no other is stored")
     rows = first.shape[0]
-    named = [tensor for tensor in _named(checkpoint, outputs) if tensor.name != name]
-    fitting = [tensor for tensor in named if rows in tensor.shape]
+    others = [tensor for tensor in named(checkpoint, outputs) if tensor.name != name]
+    fitting = [tensor for tensor in others if rows in tensor.shape]
     # A head whose shape does not fit is still the head: better to say so than to call the model tied.
-    other = output_table or _only(checkpoint, fitting or (named if family else []), "output")
+    other = output_table or _name_of_only(checkpoint, fitting or (others if family else []), "output")
     second = table(checkpoint, other, OUTPUT, rows) if other else None
     if second is not None and output_table is None and second.shape[0] > rows and second.shape[1] == first.shape[1]:
         more += (
@@ -172,7 +173,7 @@ def family_of(config: dict[str, Any]) -> Family | None:
 
 def flag_of(config: dict[str, Any]) -> Flag:
     """Return what a configuration says of tying, by its flag or by its family's default."""
-    for part, where in ((config, ""), (_text(config), "text_config.")):
+    for where, part in levels(config).items():
         if isinstance(part.get(FLAG), bool):
             return Flag(part[FLAG], f"{where}{FLAG}: {str(part[FLAG]).lower()}")
     family = family_of(config)
@@ -181,13 +182,18 @@ def flag_of(config: dict[str, Any]) -> Flag:
     return Flag(family.ties, f"no {FLAG}; the default of {family.title} is {str(family.ties).lower()}")
 
 
+def levels(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the parts of a configuration in which its flag may stand, the whole first, by what stands before the flag."""
+    part = config.get("text_config")
+    return {"": config} | ({TEXT: part} if isinstance(part, dict) else {})
+
+
 def _text(config: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a configuration that is about the text model."""
-    part = config.get("text_config")
-    return part if isinstance(part, dict) else config
+    return levels(config).get(TEXT, config)
 
 
-def _named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tensor]:
+def named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tensor]:
     """Return the matrices under any of the families' names; within a family, under its first that occurs."""
     matrices: dict[str, Tensor] = {}
     for of_family in names:
@@ -203,14 +209,17 @@ def _named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tenso
     return list(matrices.values())
 
 
-def _only(checkpoint: Checkpoint, candidates: Sequence[Tensor], role: str) -> str | None:
-    """Return the name of the only candidate, None if there is none; raises CheckpointError if there are several."""
+def only(checkpoint: Checkpoint, candidates: Sequence[Tensor], role: str, *remedy: str) -> Tensor | None:
+    """Return the only candidate, None if there is none; raises CheckpointError, with the remedy, if there are several."""
     if len(candidates) > 1:
         shown = ", ".join(_shown(tensor) for tensor in candidates[:5]) + (", ..." if len(candidates) > 5 else "")
-        raise CheckpointError(
-            f"{checkpoint.folder}: several tensors may be the {role} table; name one by ", Field(f"{role}_table"), f": {shown}"
-        )
-    return candidates[0].name if candidates else None
+        raise CheckpointError(f"{checkpoint.folder}: several tensors may be the {role} table", *remedy, f": {shown}")
+    return candidates[0] if candidates else None
+
+
+def _name_of_only(checkpoint: Checkpoint, candidates: Sequence[Tensor], role: str) -> str | None:
+    found = only(checkpoint, candidates, role, "; name one by ", Field(f"{role}_table"))
+    return None if found is None else found.name
 
 
 def _shown(tensor: Tensor) -> str:

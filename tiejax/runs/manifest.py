@@ -74,11 +74,17 @@ def settings_of(settings: Any, free: Sequence[str]) -> dict[str, Any]:
     return read_back
 
 
+def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the settings that are not the same in all runs, with the value of each run, None where it has none."""
+    names = dict.fromkeys(name for of_run in settings for name in of_run)
+    values = {name: [of_run.get(name) for of_run in settings] for name in names}
+    # As text, since the order of a mapping decides which of its names has which place in arrays.
+    return {name: of_runs for name, of_runs in values.items() if len(set(map(json.dumps, of_runs))) > 1}
+
+
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Write the settings in which two runs differ, as `field: before -> now`."""
-    pairs = {name: (before.get(name), now.get(name)) for name in dict.fromkeys([*before, *now])}
-    # As text, since the order of a mapping decides which of its names has which place in arrays.
-    return [f"{name}: {one} -> {other}" for name, (one, other) in pairs.items() if json.dumps(one) != json.dumps(other)]
+    return [f"{name}: {one} -> {other}" for name, (one, other) in differing([before, now]).items()]
 
 
 def damaged(folder: Path, made: Manifest) -> list[str]:

@@ -132,6 +132,16 @@ class RunDirectory:
         return manifest.damaged(path, manifest.read(path))
 
     @classmethod
+    def results(cls, path: Path, made: Manifest) -> dict[str, Any] | None:
+        """Return what results.json of the run in `path` says, None if it has not finished; raises BadInput if it is damaged."""
+        if RESULTS not in made.files:
+            return None
+        if not is_as_written(path / RESULTS, made.files[RESULTS]):
+            raise BadInput(f"{path / RESULTS}: is damaged; the run's command and --resume make it again")
+        found: dict[str, Any] = json.loads((path / RESULTS).read_bytes())
+        return found
+
+    @classmethod
     def probe(cls, path: Path) -> None:
         """Raise BadInput, writing nothing, if `path` could not be claimed now: before work that would be in vain."""
         ancestor = next(folder for folder in (path, *path.absolute().parents) if folder.exists())

@@ -11,8 +11,8 @@ from typing import Any
 
 from tiejax.reporting.finding import tally
 from tiejax.runs.console import Console
-from tiejax.runs.manifest import KIND, Manifest, NoManifest, is_as_written, read, settings_of
-from tiejax.runs.run_directory import RESULTS
+from tiejax.runs.manifest import KIND, Manifest, NoManifest, differing, read, settings_of
+from tiejax.runs.run_directory import RESULTS, RunDirectory
 from tiejax.settings import command_line
 from tiejax.settings.command_line import BadInput, CommandLine
 
@@ -73,9 +73,13 @@ def described(folder: Path) -> list[str]:
     lines = [f"{folder}  {made.study}, {'finished' if RESULTS in made.files else 'unfinished'}"]
     if changed := changed_settings(made):
         lines.append(f"    settings: {', '.join(f'{name} {json.dumps(value)}' for name, value in changed.items())}")
-    if found := finding(folder, made):
-        lines.append(f"    {found}")
-    return lines
+    try:
+        results = RunDirectory.results(folder, made)
+    except BadInput:
+        return [*lines, f"    {RESULTS} is damaged; the run's command and --resume make it again"]
+    # A comparison has the claims of others.
+    claims = None if results is None or made.study == "comparison" else results.get("claims")
+    return lines if claims is None else [*lines, f"    {tally(claims)}"]
 
 
 def changed_settings(made: Manifest) -> dict[str, Any]:
@@ -86,15 +90,5 @@ def changed_settings(made: Manifest) -> dict[str, Any]:
     default = study.settings()
     with contextlib.suppress(BadInput):  # some must be asked for something
         default = default.resolved()
-    usual = settings_of(default, study.may_change)
-    return {name: value for name, value in made.settings.items() if json.dumps(value) != json.dumps(usual.get(name))}
-
-
-def finding(folder: Path, made: Manifest) -> str:
-    """Return how the claims of a finished run came out; nothing of a run that makes none or has not finished."""
-    if RESULTS not in made.files:
-        return ""
-    if not is_as_written(folder / RESULTS, made.files[RESULTS]):
-        return f"{RESULTS} is damaged; the run's command and --resume make it again"
-    claims = json.loads((folder / RESULTS).read_bytes()).get("claims")
-    return "" if claims is None or made.study == "comparison" else tally(claims)
+    found = differing([made.settings, settings_of(default, study.may_change)])
+    return {name: value for name, (value, _) in found.items() if name in made.settings}

@@ -1,4 +1,4 @@
-"""A checkpoint's folder written anew with tensors added, replaced or left out; everything else is copied bit for bit.
+"""A checkpoint's folder written anew with tensors added or replaced; everything else is copied bit for bit.
 
 Nothing is loaded: tensors go from file to file in blocks. The new folder is there whole or not at all, whenever the process is
 killed, and the old one is not touched.
@@ -33,22 +33,19 @@ class Part(NamedTuple):
 
 def copy_of(tensor: Tensor, name: str | None = None) -> Part:
     """Return a tensor of a file as a part, under another name if one is given."""
-    _, length = extent_of(tensor)
-    return Part(name or tensor.name, tensor.dtype, tensor.shape, length, lambda: blocks_of(tensor, length))
+    start, length = extent_of(tensor)
+    return Part(name or tensor.name, tensor.dtype, tensor.shape, length, lambda: blocks_of(tensor.file, start, length))
 
 
-def rewrite(
-    checkpoint: Checkpoint, out: Path, config: Mapping[str, Any], added: Mapping[Path, list[Part]], dropped: Iterable[str] = ()
-) -> None:
+def rewrite(checkpoint: Checkpoint, out: Path, config: Mapping[str, Any], added: Mapping[Path, list[Part]]) -> None:
     """Write a checkpoint's folder as `out`.
 
     config: what its config.json is to hold. added: file of the checkpoint -> parts that are written behind what it holds,
-    instead of tensors of their names. dropped: names of tensors that are left out. Raises CheckpointError where `out` is there
-    already, OSError where it cannot be written.
+    instead of tensors of their names. Raises CheckpointError where `out` is there already, OSError where it cannot be written.
     """
     if out.exists():
         raise CheckpointError(f"{out}: is there already; name a folder that is new")
-    leave = {*dropped, *(part.name for parts in added.values() for part in parts)}
+    leave = {part.name for parts in added.values() for part in parts}
     changed = {tensor.file for tensor in checkpoint.tensors.values() if tensor.name in leave} | set(added)
     try:
         with built(out) as folder:
@@ -70,7 +67,7 @@ def rewrite(
 
 def _write(file: Path, out: Path, leave: set[str], added: list[Part]) -> None:
     """Write a safetensors file again, without some of its tensors and with others behind the rest."""
-    header, _ = header_of(file)
+    header, begin = header_of(file)
     kept = sorted(
         ((name, entry) for name, entry in header.items() if name not in leave and name != METADATA),
         key=lambda item: item[1]["data_offsets"],
@@ -88,13 +85,11 @@ def _write(file: Path, out: Path, leave: set[str], added: list[Part]) -> None:
     content += b" " * (-len(content) % ALIGNED)
     with out.open("wb") as target:
         target.write(len(content).to_bytes(LENGTH_BYTES, "little") + content)
-        for name, entry in kept:
-            tensor = Tensor(name, file, tuple(entry["shape"]), entry["dtype"])
-            for block in blocks_of(tensor, entry["data_offsets"][1] - entry["data_offsets"][0]):
-                target.write(block)
+        for _, entry in kept:
+            start, stop = entry["data_offsets"]
+            target.writelines(blocks_of(file, begin + start, stop - start))
         for part in added:
-            for block in part.blocks():
-                target.write(block)
+            target.writelines(part.blocks())
         if target.tell() != LENGTH_BYTES + len(content) + at:
             raise OSError(errno.EIO, f"{file}: its tensors have other sizes than its header says")
 

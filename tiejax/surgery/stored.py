@@ -9,7 +9,7 @@ import numpy as np
 
 from tiejax.hub.checkpoint import Checkpoint, Tensor
 from tiejax.hub.errors import CheckpointError
-from tiejax.hub.families import FAMILIES, Family, family_of, has_quantised_head
+from tiejax.hub.families import FAMILIES, Family, family_of, has_quantised_head, named, only
 from tiejax.hub.tables import DTYPES, HubTable
 
 BLOCK_BYTES = 2**22
@@ -49,39 +49,17 @@ def stored_tables(checkpoint: Checkpoint) -> Stored:
     """Return what a checkpoint stores of its tables; raises CheckpointError where names fit several tensors."""
     family = family_of(checkpoint.config)
     families = [family] if family else list(FAMILIES)
-    first = _only(checkpoint, _named(checkpoint, [of.input for of in families]), "input")
-    second = _only(checkpoint, _named(checkpoint, [of.output for of in families], but=first), "output")
+    inputs, outputs = ([getattr(of, role) for of in families] for role in ("input", "output"))
+    first = only(checkpoint, named(checkpoint, inputs), "input")
+    second = only(checkpoint, [tensor for tensor in named(checkpoint, outputs) if tensor != first], "output")
     if first is None:
         return Stored(family, None, second, "nothing" if second is None else "head", None, 0)
     if second is None:
-        relation: Relation = "quantised" if has_quantised_head(checkpoint, [of.output for of in families]) else "one"
+        relation: Relation = "quantised" if has_quantised_head(checkpoint, outputs) else "one"
         return Stored(family, first, None, relation, None, 0)
     relation, scale = compare(first, second)
     padding = second.shape[0] - first.shape[0] if relation != "shapes" else 0
     return Stored(family, first, second, relation, scale, padding)
-
-
-def _named(checkpoint: Checkpoint, names: list[tuple[str, ...]], but: Tensor | None = None) -> list[Tensor]:
-    """Return the matrices under any family's names; within a family, under its first that occurs."""
-    found: dict[str, Tensor] = {}
-    for of_family in names:
-        for wanted in of_family:
-            hits = [
-                tensor
-                for name, tensor in checkpoint.tensors.items()
-                if tensor != but and len(tensor.shape) == 2 and (name == wanted or name.endswith(f".{wanted}"))
-            ]
-            if hits:
-                found |= {tensor.name: tensor for tensor in hits}
-                break
-    return list(found.values())
-
-
-def _only(checkpoint: Checkpoint, candidates: list[Tensor], role: str) -> Tensor | None:
-    if len(candidates) > 1:
-        names = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in candidates[:5])
-        raise CheckpointError(f"{checkpoint.folder}: several tensors may be the {role} table: {names}")
-    return candidates[0] if candidates else None
 
 
 def compare(first: Tensor, second: Tensor) -> tuple[Relation, float | None]:
@@ -101,24 +79,23 @@ def compare(first: Tensor, second: Tensor) -> tuple[Relation, float | None]:
 
 
 def _equal_bytes(first: Tensor, second: Tensor) -> bool:
-    length = extent_of(first)[1]
-    blocks = zip(blocks_of(first, length), blocks_of(second, length), strict=True)
+    (start, length), (other, _) = extent_of(first), extent_of(second)
+    blocks = zip(blocks_of(first.file, start, length), blocks_of(second.file, other, length), strict=True)
     return all(one == other for one, other in blocks)
 
 
-def blocks_of(tensor: Tensor, length: int) -> Iterator[bytes]:
-    """Yield the first bytes of a tensor, block by block; raises CheckpointError where they cannot be read."""
-    start, _ = extent_of(tensor)
+def blocks_of(file: Path, start: int, length: int) -> Iterator[bytes]:
+    """Yield so many bytes of a file, block by block; raises CheckpointError where they cannot be read."""
     try:
-        with tensor.file.open("rb") as file:
-            file.seek(start)
-            while length > 0 and (block := file.read(min(BLOCK_BYTES, length))):
+        with file.open("rb") as opened:
+            opened.seek(start)
+            while length > 0 and (block := opened.read(min(BLOCK_BYTES, length))):
                 length -= len(block)
                 yield block
     except OSError as error:
-        raise CheckpointError(f"{tensor.file}: cannot be read: {error.strerror}") from None
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
     if length > 0:
-        raise CheckpointError(f"{tensor.file}: ends before its tensors do; download it again")
+        raise CheckpointError(f"{file}: ends before its tensors do; download it again")
 
 
 def extent_of(tensor: Tensor) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tiejax.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.hub.errors import CheckpointError
-from tiejax.hub.families import FLAG, predicts
+from tiejax.hub.families import FLAG, levels, predicts
 from tiejax.runs.console import Console
 from tiejax.settings import command_line
 from tiejax.settings.command_line import BadInput, CommandLine
@@ -15,7 +15,6 @@ from tiejax.surgery.rewrite import Part, copy_of, rewrite
 from tiejax.surgery.stored import WORDS, Stored, stored_tables
 
 WRAPPED = "language_model."  # before the names of the text model in a model of text and images
-T5 = ("T5", "mT5")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +69,7 @@ def untie(folder: Path, out: Path) -> str:
     name = tables.output.name if tables.output else name_of_output(tables, tables.input)
     parts = [] if tables.output else [copy_of(tables.input, name)]
     parts += [*_biases(checkpoint, name), *_inner_tables(checkpoint, tables.input)]
-    rewrite(checkpoint, out, with_flag(checkpoint.config, False), {tables.input.file: parts})
+    rewrite(checkpoint, out, with_flag(checkpoint.config, False), {tables.input.file: parts} if parts else {})
     return name
 
 
@@ -83,7 +82,7 @@ def _check(checkpoint: Checkpoint, tables: Stored) -> None:
     if tables.family is None:
         kind = checkpoint.config.get("model_type")
         raise CheckpointError(f"{checkpoint.folder}: what the output table of {kind!r} is called is not known")
-    if tables.family.title in T5:
+    if tables.family.always:
         raise CheckpointError(
             f"{checkpoint.folder}: version 5 of the transformers library ties every T5, whatever its flag says"
         )
@@ -117,6 +116,5 @@ def _inner_tables(checkpoint: Checkpoint, source: Tensor) -> list[Part]:
 
 def with_flag(config: dict[str, Any], tied: bool) -> dict[str, Any]:
     """Return a configuration that says whether the tables are tied, at every level at which a loader may read it."""
-    text = config.get("text_config")
-    inner = {"text_config": {**text, FLAG: tied}} if isinstance(text, dict) else {}
+    inner = {where.rstrip("."): {**part, FLAG: tied} for where, part in levels(config).items() if where}
     return {**config, **inner, FLAG: tied}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from tiejax.hub.checkpoint import Checkpoint
-from tiejax.hub.families import FLAG, Flag, flag_of, predicts
+from tiejax.hub.families import FLAG, Flag, flag_of, levels, predicts
 from tiejax.surgery.stored import WORDS, Stored, stored_tables
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
@@ -39,8 +39,7 @@ def check(checkpoint: Checkpoint) -> Checked:
     if tables.padding:
         words += f", the output {tables.padding:,} rows longer"
     family = tables.family.title if tables.family else None
-    follows = _follows(checkpoint, tables, flag)
-    return Checked(str(checkpoint.folder), family, answer, words, flag.where, reason, follows, edit)
+    return Checked(str(checkpoint.folder), family, answer, words, flag.where, reason, _follows(tables, flag), edit)
 
 
 def _judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> tuple[Answer, str, str | None]:
@@ -81,7 +80,7 @@ def _rename(tables: Stored) -> str:
     return f"rename {tables.output.name}{to}"
 
 
-def _follows(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> tuple[str, ...]:
+def _follows(tables: Stored, flag: Flag) -> tuple[str, ...]:
     """Return what becomes of the checkpoint where it is loaded."""
     relation, tied, lines = tables.relation, flag.tied, []
     two = relation in ("differ", "scaled", "shapes", "quantised")
@@ -97,27 +96,25 @@ def _follows(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> tuple[str, .
         lines.append("An adapter on one of the two uses is part of one alone once merged: untie first, or both change.")
     if relation == "equal" and tied is False:
         lines.append("Loaded as two tables of the same values; merges and adapters on one of them part the two.")
-    if tables.family is not None and tables.family.title in ("T5", "mT5"):
+    if tables.family is not None and tables.family.always:
         lines.append(T5)
     if tables.padding:
         lines.append("The rows that pad the output table have no token; engines that read its height take them for tokens.")
     return tuple(lines)
 
 
-def _contradiction(config: Mapping[str, Any]) -> str | None:
+def _contradiction(config: dict[str, Any]) -> str | None:
     """Say what two levels of a configuration contradict each other in, None where they do not."""
-    text = config.get("text_config")
-    if not isinstance(text, dict):
-        return None
-    values = config.get(FLAG), text.get(FLAG)
-    if not all(isinstance(value, bool) for value in values) or values[0] == values[1]:
+    values = [part[FLAG] for part in levels(config).values() if isinstance(part.get(FLAG), bool)]
+    if len(set(values)) < 2:
         return None
     return f"{FLAG} is {_value(values[0])} at the top and {_value(values[1])} in text_config, and loaders read one or the other"
 
 
-def _level(config: Mapping[str, Any]) -> str:
-    text = config.get("text_config")
-    return "text_config." if isinstance(text, dict) and FLAG not in config else ""
+def _level(config: dict[str, Any]) -> str:
+    """Return what stands before the flag that is to be set: the level at which it stands, or else the innermost."""
+    found = levels(config)
+    return next((where for where, part in found.items() if FLAG in part), list(found)[-1])
 
 
 def _value(flag: object) -> str:

@@ -6,75 +6,24 @@ compact storage of 8 distinct layers is 8 layers large. On the host (checkpoints
 a place.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tiejax import tying
-from tiejax.training.optimizer import BETAS
+from tiejax.training.layered_adamw import LayeredOptimizer
 from tiejax.training.precision import Precision, products_in
 from tiejax.training.sharding import DATA, total
+from tiejax.training.stack import LayeredState, Moments, moved, stack_of, stack_size_of, with_stack
 
 PyTree = Any
-EPS = 1e-8  # of Adam
-Moments = Literal["copy", "zero"]
 # (full tree of parameters, batch, dropout key or None, places, sends) -> mean loss, or a device's share of it
 LayeredLoss = Callable[[PyTree, Any, Any, Any, Any], jax.Array]
-
-
-class LayeredState(NamedTuple):
-    """Parameters, tied ones stored once, and the optimizer's state: what moves with the places of the stack, and the rest."""
-
-    params: PyTree
-    of_stack: PyTree
-    of_rest: PyTree
-
-
-def stack_of(params: PyTree, path: str) -> PyTree:
-    """Return the stack at `path` in a parameter tree."""
-    for name in path.split("/"):
-        params = params[name]
-    return params
-
-
-def with_stack(params: PyTree, path: str, stack: PyTree) -> PyTree:
-    """Return a parameter tree with another stack at `path`."""
-    name, _, below = path.partition("/")
-    return {**params, name: with_stack(params[name], below, stack) if below else stack}
-
-
-def rest_of(params: PyTree, path: str) -> PyTree:
-    """Return a parameter tree without its stack."""
-    return with_stack(params, path, None)
-
-
-def stack_size_of(params: PyTree, path: str) -> int:
-    """Return the number of places in the stack of a parameter tree."""
-    return int(jax.tree.leaves(stack_of(params, path))[0].shape[0])
-
-
-def moved(stack: PyTree, of_stack: PyTree, source: jax.Array, separated: jax.Array, moments: Moments) -> tuple[PyTree, PyTree]:
-    """Return a stack and its optimizer state whose place p is what stood at `source[p]`.
-
-    moments: what a layer that separates from another remembers: its owner's (`copy`), or nothing, its bias correction starting
-    anew (`zero`).
-    """
-    stack, of_stack = jax.tree.map(lambda leaf: leaf[source], (stack, of_stack))
-    if moments == "copy":
-        return stack, of_stack
-    return stack, jax.tree.map(lambda leaf: where_true(separated, jnp.zeros_like(leaf), leaf), of_stack)
-
-
-def where_true(chosen: jax.Array, leaf: jax.Array, other: jax.Array) -> jax.Array:
-    """Return leaves `[number, ...]` that are the first one's where `chosen`, `[number]`, is true, else the other's."""
-    return jnp.where(chosen.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, other)
 
 
 def _bytes(tree: PyTree) -> int:
@@ -88,76 +37,6 @@ def _specs(batch: Any) -> Any:
 
 def _shapes(batch: Any) -> tuple[Any, ...]:
     return tuple(leaf.shape for leaf in jax.tree.leaves(batch))
-
-
-@runtime_checkable
-class LayeredOptimizer(Protocol):
-    """What trains a stack, whose path in the parameters is `stack`."""
-
-    @property
-    def stack(self) -> str: ...
-
-    def init(self, params: PyTree) -> LayeredState:
-        """Return the state before the first step of parameters with ties `store`d once."""
-
-    def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
-        """Return the parameters whose gradients `update` asks for, and the wiring that makes them the same model."""
-
-    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
-        """Return the state after one step; grads: of the parameters of `uses`. wiring: of the parameters of the state."""
-
-
-@dataclasses.dataclass(frozen=True)
-class StackAdamW:
-    """AdamW for parameters with a stack, but for whose the moments of the stack are.
-
-    p -= rate (m / (sqrt(v) + eps) + weight_decay p), m and v bias-corrected moments. clip: of the gradients. stack: path of the
-    stack in the parameters.
-    """
-
-    rate: float
-    weight_decay: float
-    clip: optax.GradientTransformation
-    stack: str
-
-    @property
-    def _adam(self) -> optax.GradientTransformation:
-        return optax.scale_by_adam(*BETAS, EPS)
-
-    def _step(self, param: jax.Array, update: jax.Array) -> jax.Array:
-        return param - self.rate * (update + self.weight_decay * param)
-
-
-@dataclasses.dataclass(frozen=True)
-class LayeredAdamW(StackAdamW):
-    """AdamW whose moments belong to the places of the stack, every place with a step count of its own.
-
-    They are of the summed gradient of the layers that train the place; gradients are clipped with tied arrays counted once.
-    """
-
-    def init(self, params: PyTree) -> LayeredState:
-        """Return the state before the first step of parameters with ties `store`d once."""
-        of_stack = jax.vmap(self._adam.init)(stack_of(params, self.stack))
-        return LayeredState(params, of_stack, self._adam.init(rest_of(params, self.stack)))
-
-    def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
-        """Return both as they are: gradients of the uses of a place are summed."""
-        return params, wiring
-
-    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
-        """Return the state after one step; a place that nobody trains is left untouched."""
-        trained = jnp.asarray(wiring.trained) > 0
-        grads, _ = self.clip.update(grads, optax.EmptyState())
-        rest, of_rest = self._adam.update(rest_of(grads, self.stack), state.of_rest)
-        stack, of_stack = jax.vmap(self._adam.update)(stack_of(grads, self.stack), state.of_stack)
-
-        def step_of_place(param: jax.Array, update: jax.Array) -> jax.Array:
-            return where_true(trained, self._step(param, update), param)
-
-        params = jax.tree.map(self._step, rest_of(state.params, self.stack), rest)
-        params = with_stack(params, self.stack, jax.tree.map(step_of_place, stack_of(state.params, self.stack), stack))
-        kept = jax.tree.map(lambda new, old: where_true(trained, new, old), of_stack, state.of_stack)
-        return LayeredState(params, kept, of_rest)
 
 
 class Size(NamedTuple):

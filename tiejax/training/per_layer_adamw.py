@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import optax
 
 from tiejax import tying
-from tiejax.training.layered import LayeredState, StackAdamW, rest_of, stack_of, where_true, with_stack
+from tiejax.training.layered_adamw import StackAdamW
+from tiejax.training.stack import LayeredState, rest_of, stack_of, where_true, with_stack
 
 PyTree = Any
 

@@ -9,8 +9,9 @@ from pictures import is_a_picture
 from processes import tree
 
 from tiejax.runs import launch
+from tiejax.runs.manifest import differing
 from tiejax.settings.command_line import BadInput
-from tiejax.studies.comparison.beside import at_odds, differing
+from tiejax.studies.comparison.beside import at_odds
 from tiejax.studies.comparison.settings import STUDY, labels
 
 

@@ -20,7 +20,8 @@ from tiejax.settings import command_line
 from tiejax.studies.layer_tying.model import STACK, build_model, initial, make_loss
 from tiejax.studies.layer_tying.settings import STUDY, Settings
 from tiejax.studies.layer_tying.text import BlockBatch
-from tiejax.training.layered import LayeredAdamW, stack_of
+from tiejax.training.layered_adamw import LayeredAdamW
+from tiejax.training.stack import stack_of
 
 VOCABULARY, CONTEXT, LAYERS, PADDING = 13, 7, 3, 0
 PRESET = Path(__file__).parents[3] / "configs" / "layer_tying" / "bert_causal.yaml"

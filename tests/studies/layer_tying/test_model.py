@@ -13,7 +13,7 @@ from tiejax.settings import command_line
 from tiejax.studies.layer_tying.model import STACK, build, build_model, facts_of_model, initial, make_loss
 from tiejax.studies.layer_tying.settings import STUDY, Settings
 from tiejax.studies.layer_tying.text import BlockBatch
-from tiejax.training.layered import stack_of
+from tiejax.training.stack import stack_of
 
 VOCABULARY, CONTEXT = 13, 7
 CONFIGS = Path(__file__).parents[3] / "configs" / "layer_tying"

@@ -1,9 +1,9 @@
 """Runs beside each other: the settings in which they differ, and what each says of every claim."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tiejax.runs.manifest import differing
 from tiejax.studies.comparison.finished_run import FinishedRun
 
 OF_CLAIM = ("estimate", "interval", "p_adjusted", "effect_size", "n", "verdict")
@@ -22,14 +22,6 @@ def compare(runs: Sequence[FinishedRun]) -> dict[str, Any]:
 
 def _about(run: FinishedRun) -> dict[str, Any]:
     return {"folder": str(run.folder), "seeds": len(run.results["seeds"]), "excluded_seeds": run.results["excluded_seeds"]}
-
-
-def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the settings that are not the same in all runs, with the value of each run, None where it has none."""
-    names = dict.fromkeys(name for of_run in settings for name in of_run)
-    values = {name: [of_run.get(name) for of_run in settings] for name in names}
-    # As text, since the order of a mapping is part of a setting.
-    return {name: of_runs for name, of_runs in values.items() if len(set(map(json.dumps, of_runs))) > 1}
 
 
 def claims_of(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:

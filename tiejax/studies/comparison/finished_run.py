@@ -1,12 +1,10 @@
 """A finished run, as it is read to be compared: nothing in it is changed."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiejax.runs.manifest import is_as_written
-from tiejax.runs.run_directory import RESULTS, RunDirectory
+from tiejax.runs.run_directory import RunDirectory
 from tiejax.settings.command_line import BadInput
 
 
@@ -34,9 +32,7 @@ def read(folders: Sequence[Path], labels: Sequence[str]) -> list[FinishedRun]:
 
 def _read(folder: Path, label: str) -> FinishedRun:
     made = RunDirectory.opened(folder)
-    if RESULTS not in made.files:
+    results = RunDirectory.results(folder, made)
+    if results is None:
         raise BadInput(f"{folder}: its run has not finished; go on with it by its command and --resume")
-    file = folder / RESULTS
-    if not is_as_written(file, made.files[RESULTS]):
-        raise BadInput(f"{file}: is damaged; the run's command and --resume make it again")
-    return FinishedRun(label, folder, made.study, made.settings, json.loads(file.read_bytes()))
+    return FinishedRun(label, folder, made.study, made.settings, results)

@@ -12,7 +12,7 @@ from tiejax.models import TABLE_PATHS
 from tiejax.runs.arrays import arrays_of, npz
 from tiejax.studies.layer_tying.model import STACK
 from tiejax.studies.layer_tying.records import Records
-from tiejax.training.layered import stack_of, with_stack
+from tiejax.training.stack import stack_of, with_stack
 
 
 def weights_file(params: Any, owner: np.ndarray) -> bytes:

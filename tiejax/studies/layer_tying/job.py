@@ -20,7 +20,8 @@ from tiejax.studies.layer_tying.records import Log, Records
 from tiejax.studies.layer_tying.settings import AGENTS, Settings
 from tiejax.training.checkpoint import Checkpoints
 from tiejax.training.keys import stream
-from tiejax.training.layered import Layered, LayeredState
+from tiejax.training.layered import Layered
+from tiejax.training.stack import LayeredState
 
 PyTree = Any
 RANDOM_MAPS = 1004  # a stream of randomness that nothing else draws from

@@ -19,10 +19,12 @@ from tiejax.studies.layer_tying.settings import Settings
 from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.text.masking import Masking, slots_for
 from tiejax.text.twins import Twins
-from tiejax.training.layered import Layered, LayeredAdamW, LayeredLoss, LayeredOptimizer, stack_of, with_stack
+from tiejax.training.layered import Layered, LayeredLoss
+from tiejax.training.layered_adamw import LayeredAdamW, LayeredOptimizer
 from tiejax.training.optimizer import clip_as_torch
 from tiejax.training.per_layer_adamw import PerLayerAdamW
 from tiejax.training.sharding import DATA, total
+from tiejax.training.stack import stack_of, with_stack
 
 STACK = "encoder/layers"
 
