@@ -18,6 +18,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
+import hypothesis
 import jax
 import jaxtyping
 import pytest
@@ -25,6 +26,10 @@ import pytest
 # Before any test imports them: every annotated signature of these packages is then checked at each call.
 ROOMS = ("outside", "tying", "models", "text", "training", "pretraining", "hub", "geometry", "statistics", "studies")
 jaxtyping.install_import_hook([f"tiejax.{room}" for room in ROOMS], "typechecks.check")
+
+# The same values each time: a change lands or not by what it does. `--hypothesis-profile=default` draws new ones.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.load_profile("same")
 
 
 @pytest.fixture

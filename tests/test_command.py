@@ -47,6 +47,26 @@ def test_a_command_calls_itself_by_its_name(name):
     assert err.startswith(f"tiejax {name}: error: ")
 
 
+@pytest.mark.parametrize("argv", [["runs"], ["diagnose"], ["bench", "targets", "--compare"]], ids=lambda argv: argv[0])
+def test_a_name_too_long_for_a_file_is_bad_input(argv):
+    """The system refuses it wherever it is looked at first, and so it is told by one rule."""
+    status, _, err = tiejax(*argv, "a" * 300)
+    assert status == 2
+    assert err.startswith(f"tiejax {argv[0]}: error: {'a' * 60}...: the name is too long for a file; give")
+    assert len(err.splitlines()) == 1
+
+
+def test_an_option_that_there_is_not_is_not_taken_for_what_has_no_flag():
+    status, _, err = tiejax("untie", "folder", "--out", "other")
+    assert (status, err) == (2, "tiejax untie: error: unknown option --out\n")
+
+
+def test_a_command_may_be_written_as_its_script():
+    status, out, _ = tiejax("text_mlm", "--help")
+    assert status == 0
+    assert out.startswith("usage: tiejax text-mlm ")
+
+
 def test_a_benchmark_by_name():
     status, out, _ = tiejax("bench", "exor", "--help")
     assert status == 0

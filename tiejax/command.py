@@ -42,7 +42,7 @@ def main() -> NoReturn:
 
 def start(argv: Sequence[str]) -> int:
     """Run what the first word names; return the exit status. Raises BadInput where it names nothing."""
-    name, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    name, rest = (argv[0].replace("_", "-"), argv[1:]) if argv else ("--help", [])
     if name in ("-h", "--help"):
         print(overview())
         return 0

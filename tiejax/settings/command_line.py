@@ -51,6 +51,9 @@ ADVICE = {
 }
 
 
+MOST_SHOWN = 60  # characters of a name that is too long
+
+
 class BadInput(Exception):
     """Input that cannot be used: one line that names the offending option or file and says what would be right."""
 
@@ -294,7 +297,9 @@ def _explain(message: str, config_class: type, command: CommandLine | None) -> s
     hints = typing.get_type_hints(config_class)
     if match := re.match(r"unrecognized arguments: (\S+)", message):
         flag = match[1].split("=")[0]
-        names = [*hints, *(command.switches if command else ()), "config", "help", "print_config"]
+        positional = command.positional if command else ()
+        names = [*(name for name in hints if name not in positional), *(command.switches if command else ())]
+        names += ["config", "help", "print_config"]
         return f"unknown option {flag}{nearest(flag.lstrip('-'), names, '--')}"
     if match := re.match(r'Parser key "(\w+)"', message):
         name = match[1]
@@ -333,8 +338,13 @@ class Refused(Exception):
     """A path that the system does not let be read or written: one line that names it and says what to do."""
 
 
-def refused(error: OSError, then: str) -> Refused:
-    """Return what to say of an error of the system; then: what to do once its cause is gone."""
+def refused(error: OSError, then: str) -> BadInput | Refused:
+    """Return what to say of an error of the system; then: what to do once its cause is gone.
+
+    A name that no file can have is bad input.
+    """
+    if error.errno == errno.ENAMETOOLONG:
+        return BadInput(f"{str(error.filename)[:MOST_SHOWN]}...: the name is too long for a file; give a shorter one")
     if isinstance(error, BrokenPipeError):
         return Refused(f"nobody reads what is printed any more; {then}")
     advice = ADVICE.get(error.errno or 0, "mend that")
