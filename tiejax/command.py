@@ -27,7 +27,11 @@ COMMANDS = {
     ),
     "diagnose": Command("tiejax.studies.diagnosis.settings", "should this checkpoint tie its embeddings?"),
     "check": Command("tiejax.surgery.check", "do checkpoints store what their configurations say of tying?"),
+    "tie": Command("tiejax.surgery.tie", "write an untied checkpoint anew as a tied one, and say how far its logits move"),
     "untie": Command("tiejax.surgery.untie", "write a tied checkpoint anew as an untied one"),
+    "factorise": Command(
+        "tiejax.surgery.factorise", "tables as products of narrow factors, and what every rank keeps for its bytes"
+    ),
     "compare": Command("tiejax.studies.comparison.settings", "runs of one study beside each other"),
     "runs": Command("tiejax.studies.listing", "the run directories under a folder, and what was found in them"),
     "bench": Command("tiejax.bench.command", "how fast all of this is on this machine"),

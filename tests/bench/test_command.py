@@ -33,7 +33,7 @@ def run_here(line, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", ("name a benchmark", "exor, text, layers, decoder, encoder, transfer, device, targets", "got none")),
+        ("", ("name a benchmark", "exor, text, layers, decoder, encoder, transfer, device, targets, checkpoints", "got none")),
         ("layer", ("name a benchmark", "got layer")),
         ("--seeds [1] exor", ("name a benchmark", "got --seeds")),
         ("exor --seeds []", ("--seeds",)),
@@ -61,6 +61,10 @@ def run_here(line, monkeypatch, capsys):
         ("encoder --max_length 2", ("--max_length", "3")),
         ("encoder --huge_pages maybe", ("--huge_pages", "maybe")),
         ("transfer --repeats 4", ("--repeats", "at least 5")),
+        ("checkpoints --commands []", ("--commands", "got none")),
+        ("checkpoints --rows 0", ("--rows", "at least 1")),
+        ("checkpoints --factorised [5]", ("--factorised", "two numbers")),
+        ("checkpoints --dtype I8", ("--dtype", "F32, F16, BF16")),
         ("transfer --seeds 0", ("--seeds", "at least 1")),
     ],
 )

@@ -14,6 +14,7 @@ EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 TWO = {EMBED: values(), HEAD: values(seed=1)}
 ONE, EQUAL = {EMBED: values()}, {EMBED: values(), HEAD: values()}
 SCALED, ALONE = {EMBED: values(), HEAD: 2.5 * values()}, {HEAD: values()}
+NEARLY = {EMBED: values(), HEAD: values() + 1e-5 * values(seed=1)}
 PADDED = {EMBED: values(), HEAD: np.concatenate([values(), np.zeros((3, 4), np.float32)])}
 QUANTISED = {EMBED: values(), "lm_head.qweight": np.ones((2, 2), np.int32), "lm_head.scales": values(2, 2)}
 NARROW = {EMBED: values(), HEAD: values(width=6)}
@@ -35,6 +36,7 @@ def found(tmp_path, tensors, tied, **config):
         (TWO, True, "disagrees", "two different tables", "set tie_word_embeddings to false in config.json"),
         (SCALED, True, "disagrees", "one a multiple of the other (2.5 times the input)", "set tie_word_embeddings to false"),
         (SCALED, False, "agrees", "(2.5 times the input)", None),
+        (NEARLY, True, "disagrees", "two different tables", "set tie_word_embeddings to false"),
         (PADDED, True, "agrees", "two equal tables, the output 3 rows longer", None),
         (QUANTISED, True, "disagrees", "a quantised head", "set tie_word_embeddings to false"),
         (QUANTISED, False, "agrees", "a quantised head", None),

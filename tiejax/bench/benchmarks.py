@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from tiejax.bench.settings import (
+    CheckpointsBench,
     DecoderBench,
     DeviceBench,
     EncoderBench,
@@ -54,7 +55,7 @@ BENCHMARKS = {
         exor_sizes,
         "Measure training throughput of `exor` (the ensemble on its engines and, where torch is installed, the "
         "same protocol as a plain torch loop); `PROGRAM text --help`, and so on for layers, decoder, "
-        "encoder, transfer, device and targets, are about the others.",
+        "encoder, transfer, device, targets and checkpoints, are about the others.",
         "PROGRAM exor --seeds [8,32]",
         device_a_core=lambda settings: True,
     ),
@@ -117,5 +118,13 @@ BENCHMARKS = {
         "it is, how many bytes a device needs, and in what precision products are formed. Needs the target's compiler: "
         "pip install -e '.[cuda]', or '.[tpu]'.",
         "JAX_PLATFORMS=cpu PROGRAM targets --programs ['exor, fast']",
+    ),
+    "checkpoints": Benchmark(
+        CheckpointsBench,
+        "tiejax.bench.checkpoints",
+        exor_sizes,
+        "Measure seconds and memory of the commands on checkpoints: check of many small folders, and factorise, tie and "
+        "diagnose of tables drawn at random, two of which take 4 GB on the disk unless they are asked for smaller.",
+        "PROGRAM checkpoints --commands [check]",
     ),
 }

@@ -34,6 +34,7 @@ Program = Literal[
     "rembert",
 ]
 Part = Literal["exor", "text", "layers", "encoder", "fine_tuning"]
+OnCheckpoints = Literal["check", "factorise", "tie", "diagnose"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,6 +383,43 @@ class TargetsBench(BenchSettings):
             raise BadInput(f"--programs: some of {', '.join(get_args(Program))}, got none")
         if self.compare is not None and not Path(self.compare).is_file():
             raise BadInput(f"--compare: {self.compare} is no file; give one as docs/targets.json")
+
+    @property
+    def largest(self) -> list[Any]:
+        return []
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointsBench(BenchSettings):
+    """Seconds and memory of the commands on checkpoints.
+
+    Args:
+        commands: what is measured, any of check, factorise, tie, diagnose
+        folders: how many small checkpoints are checked
+        factorised: rows and columns of the table whose curve is computed
+        rows: of the two tables that are compared and diagnosed
+        width: of these
+        dtype: of these, F32, F16 or BF16
+        repeats: how often each command is started
+    """
+
+    commands: list[OnCheckpoints] = dataclasses.field(default_factory=lambda: list(get_args(OnCheckpoints)))
+    folders: int = 1000
+    factorised: list[int] = dataclasses.field(default_factory=lambda: [50_000, 1024])
+    rows: int = 250_000
+    width: int = 4096
+    dtype: Literal["F32", "F16", "BF16"] = "BF16"
+    repeats: int = 1
+    out: str = "runs/bench/checkpoints"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if this cannot be measured."""
+        super().check()
+        if not self.commands:
+            raise BadInput(f"--commands: some of {', '.join(get_args(OnCheckpoints))}, got none")
+        checks.check_counts(self, ("folders", "rows", "width", "repeats"))
+        if len(self.factorised) != 2 or min(self.factorised) < 2:
+            raise BadInput(f"--factorised: two numbers, rows and columns, each at least 2; got {self.factorised}")
 
     @property
     def largest(self) -> list[Any]:

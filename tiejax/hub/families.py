@@ -9,6 +9,7 @@ from tiejax.hub.errors import CheckpointError, Field
 from tiejax.hub.tables import DTYPES, HubTable, table
 
 FLAG, TEXT = "tie_word_embeddings", "text_config."
+FACTORISED = "factorised"  # key of a configuration whose tables `tiejax factorise` has stored as factors
 INPUT, OUTPUT = Field("input_table"), Field("output_table")
 NORMED = "Layer normalisation follows the input table, so that the scale of its rows is lost on the way into the model."
 TRANSFORMED = "A dense layer of its own stands before the output table, and can turn hidden states into another space."
@@ -115,6 +116,8 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
 
     Raises CheckpointError where there is none, or several, or where the shapes do not fit each other.
     """
+    if input_table is None:
+        check_whole(checkpoint)
     config = checkpoint.config
     family = family_of(config)
     inputs = [family.input] if family else [other.input for other in FAMILIES]
@@ -154,6 +157,15 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
     in_other_form = second is None and has_quantised_head(checkpoint, outputs)
     title = family.title if family else None
     return Tables(title, first, second, bias, flag_of(config), predicts(config), notes, in_other_form)
+
+
+def check_whole(checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError where tables are stored as factors, whose other table might be taken for the only one."""
+    if isinstance(checkpoint.config.get(FACTORISED), dict):
+        raise CheckpointError(
+            f"{checkpoint.folder}: its tables are factorised (`{FACTORISED}` in config.json), and are not stored whole; "
+            "name the checkpoint that it was made from"
+        )
 
 
 def has_quantised_head(checkpoint: Checkpoint, outputs: Sequence[Sequence[str]]) -> bool:

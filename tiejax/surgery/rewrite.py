@@ -1,4 +1,4 @@
-"""A checkpoint's folder written anew with tensors added or replaced; everything else is copied bit for bit.
+"""A checkpoint's folder written anew with tensors added, replaced or left out; everything else is copied bit for bit.
 
 Nothing is loaded: tensors go from file to file in blocks. The new folder is there whole or not at all, whenever the process is
 killed, and the old one is not touched.
@@ -8,7 +8,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,19 +37,36 @@ def copy_of(tensor: Tensor, name: str | None = None) -> Part:
     return Part(name or tensor.name, tensor.dtype, tensor.shape, length, lambda: blocks_of(tensor.file, start, length))
 
 
-def rewrite(checkpoint: Checkpoint, out: Path, config: Mapping[str, Any], added: Mapping[Path, list[Part]]) -> None:
+def check_new(checkpoint: Checkpoint, out: Path) -> None:
+    """Raise CheckpointError unless `out` is a folder that is new, and outside the one that is read."""
+    if out.exists():
+        raise CheckpointError(f"{out}: is there already; name a folder that is new")
+    if checkpoint.folder.resolve() in out.resolve().parents:
+        raise CheckpointError(f"{out}: lies in {checkpoint.folder}, which is not written to; name a folder outside it")
+
+
+def rewrite(
+    checkpoint: Checkpoint,
+    out: Path,
+    config: Mapping[str, Any],
+    added: Mapping[Path, list[Part]],
+    left_out: Collection[str] = (),
+) -> None:
     """Write a checkpoint's folder as `out`.
 
     config: what its config.json is to hold. added: file of the checkpoint -> parts that are written behind what it holds,
-    instead of tensors of their names. Raises CheckpointError where `out` is there already, OSError where it cannot be written.
+    instead of tensors of their names. left_out: tensors that are not written; a file that would hold nothing is left out too.
+    Raises CheckpointError where `out` will not do (`check_new`), OSError where it cannot be written.
     """
-    if out.exists():
-        raise CheckpointError(f"{out}: is there already; name a folder that is new")
-    leave = {part.name for parts in added.values() for part in parts}
+    check_new(checkpoint, out)
+    leave = {part.name for parts in added.values() for part in parts} | set(left_out)
     changed = {tensor.file for tensor in checkpoint.tensors.values() if tensor.name in leave} | set(added)
+    filled = {tensor.file for tensor in checkpoint.tensors.values() if tensor.name not in leave} | set(added)
     try:
         with built(out) as folder:
             for file in sorted(checkpoint.folder.iterdir()):
+                if file in changed - filled:
+                    continue
                 if file in changed:
                     _write(file, folder / file.name, leave, added.get(file, []))
                 elif file.name == CONFIG:

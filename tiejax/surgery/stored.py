@@ -9,7 +9,7 @@ import numpy as np
 
 from tiejax.hub.checkpoint import Checkpoint, Tensor
 from tiejax.hub.errors import CheckpointError
-from tiejax.hub.families import FAMILIES, Family, family_of, has_quantised_head, named, only
+from tiejax.hub.families import FAMILIES, Family, check_whole, family_of, has_quantised_head, named, only
 from tiejax.hub.tables import DTYPES, HubTable
 
 BLOCK_BYTES = 2**22
@@ -46,7 +46,11 @@ class Stored(NamedTuple):
 
 
 def stored_tables(checkpoint: Checkpoint) -> Stored:
-    """Return what a checkpoint stores of its tables; raises CheckpointError where names fit several tensors."""
+    """Return what a checkpoint stores of its tables.
+
+    Raises CheckpointError where names fit several tensors, or where the tables are stored as factors.
+    """
+    check_whole(checkpoint)
     family = family_of(checkpoint.config)
     families = [family] if family else list(FAMILIES)
     inputs, outputs = ([getattr(of, role) for of in families] for role in ("input", "output"))
@@ -133,7 +137,9 @@ def _scale(first: HubTable, second: HubTable) -> float | None:
             return None
     except CheckpointError:  # values that are not finite have no scale
         return None
-    return 1.0 if first.dtype != second.dtype and abs(scale - 1) < SCALE_TOLERANCE else scale
+    if abs(scale - 1) < SCALE_TOLERANCE:  # of one dtype they are two tables, of two dtypes one that was rounded
+        return None if first.dtype == second.dtype else 1.0
+    return scale
 
 
 def _fits(x: np.ndarray, y: np.ndarray, scale: float) -> bool:

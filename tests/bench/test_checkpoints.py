@@ -1,0 +1,49 @@
+"""The benchmark of the commands on checkpoints: the tables that it writes, and that each command is really run."""
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tiejax.bench.checkpoints import INPUT, OUTPUT, of_process, run, write_tables
+from tiejax.bench.settings import CheckpointsBench
+from tiejax.runs.console import Console
+from tiejax.surgery.check import checked
+
+
+def test_tables_are_related_as_they_are_said_to_be(tmp_path):
+    write_tables(tmp_path / "c", 5000, 8, "F32")
+    tables = load_file(tmp_path / "c" / "model.safetensors")
+    first, second = tables[INPUT], tables[OUTPUT]
+    assert first.shape == second.shape == (5000, 8)
+    np.testing.assert_allclose([first.std(), second.std()], [1, 1.49**0.5], rtol=0.02)
+    np.testing.assert_allclose(np.mean(first * second), 0.7, rtol=0.05)
+    assert len(np.unique(first[:, 0])) > 4990  # no block is another
+    assert (checked(tmp_path / "c").answer, checked(tmp_path / "c").stored) == ("agrees", "two different tables")
+
+
+def test_half_precision_and_one_table(tmp_path):
+    write_tables(tmp_path / "c", 10, 4, "BF16", tied=True)
+    tables = load_file(tmp_path / "c" / "model.safetensors")
+    assert {name: (str(table.dtype), table.shape) for name, table in tables.items()} == {INPUT: ("bfloat16", (10, 4))}
+
+
+def test_every_command_is_measured(tmp_path, capsys):
+    settings = CheckpointsBench(folders=3, factorised=[40, 8], rows=60, width=8, out=str(tmp_path / "out"))
+    run(settings, Console())
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    names = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()[:-1]]
+    assert names == list(results["commands"])
+    assert [name.split(",")[0] for name in names] == ["check", "check", "factorise", "tie", "diagnose"]
+    for took in results["commands"].values():
+        assert took["seconds"]["median"] > 0
+        assert took["memory"]["max"] > 2**24
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["results.json"]
+
+
+def test_a_command_that_fails_is_no_measurement(tmp_path):
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        of_process(["check", "none"], tmp_path)
+    assert "there is no such folder" in error.value.output

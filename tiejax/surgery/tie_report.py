@@ -1,0 +1,100 @@
+"""What tying a checkpoint does to it: how far both tables and the logits move, and whether that is too far."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tiejax.hub.arrays import read
+from tiejax.hub.checkpoint import Checkpoint, Tensor
+from tiejax.hub.families import find_tables
+from tiejax.hub.tables import HubTable
+from tiejax.surgery.last_norm import LastNorm
+from tiejax.surgery.logits import Moved, moved
+from tiejax.surgery.one_table import Distances, OneTable, distances
+from tiejax.surgery.states import States, drawn, given
+from tiejax.surgery.stored import WORDS, Relation
+
+MOST_KL, LEAST_TOP1 = 0.01, 0.99
+# Of the input table, where the model is not run: what it makes of other inputs no logits of given states can show.
+MOST_INPUT = 0.01
+
+
+class Pair(NamedTuple):
+    """A checkpoint with two tables of one shape, and the layer normalisation before the output table, where it is known."""
+
+    checkpoint: Checkpoint
+    relation: Relation
+    input: Tensor
+    output: Tensor
+    norm: LastNorm | None
+
+
+class Report(NamedTuple):
+    """What tying does. relation: of the two tables. by: the states. whole: the model was run with its new input table."""
+
+    keep: str
+    relation: Relation
+    distances: Distances
+    by: str
+    states: int
+    whole: bool
+    moved: Moved
+    bytes_saved: int
+
+    def obstacle(self) -> str | None:
+        """Say why this checkpoint had better not be tied so, None where nothing speaks against it."""
+        if self.moved.kl > MOST_KL or self.moved.top1 < LEAST_TOP1:
+            return (
+                f"logits move by {self.moved.kl:.3g} nat, and {self.moved.top1:.1%} of the likeliest tokens stay: more than "
+                f"{MOST_KL:g} nat, or less than {LEAST_TOP1:.0%}"
+            )
+        if not self.whole and self.distances.input > MOST_INPUT:
+            return (
+                f"the input table moves by {self.distances.input:.1%} of its norm, and what the model makes of that is not "
+                "seen: give a text, where the model can be run, or keep the input table"
+            )
+        return None
+
+    def lines(self) -> list[str]:
+        """Write the report, a sentence a line."""
+        kept = {"mean": "the mean of both", "aligned": "both, aligned"}.get(self.keep, f"the {self.keep} table")
+        found = self.moved
+        lines = [
+            f"{WORDS[self.relation]}; kept: {kept}",
+            f"moved, of its norm: the input table {self.distances.input:.3%}, the output table {self.distances.output:.3%}",
+            f"on {self.states:,} states {self.by}: KL {found.kl:.3g} nat, {found.top1:.2%} of the likeliest tokens stay",
+        ]
+        if found.loss_before is not None and found.loss_after is not None:
+            lines.append(f"loss {found.loss_before:.4f} before, {found.loss_after:.4f} after, in nats a token")
+        return [*lines, f"saves {self.bytes_saved / 2**20:,.1f} MiB"]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as plain numbers and text."""
+        plain = self._asdict() | {"distances": self.distances._asdict(), "moved": self.moved._asdict()}
+        return plain | {"obstacle": self.obstacle()}
+
+
+def measured(pair: Pair, table: OneTable, text: str | None, hidden: str | None, number: int, seed: int) -> Report:
+    """Return what tying does to a checkpoint, seen on a text, on the states of a file, or on so many that are drawn.
+
+    Raises CheckpointError or CorpusError.
+    """
+    width = pair.input.shape[1]
+    if text is not None:
+        from tiejax.surgery.text_states import of_text  # loads jax and Flax
+
+        states = of_text(pair.checkpoint, table, text, number, seed)
+    elif hidden is not None:
+        states = given(Path(hidden).expanduser(), width)
+    else:
+        states = drawn(number, width, pair.norm, seed)
+    return _report(pair, table, states)
+
+
+def _report(pair: Pair, table: OneTable, states: States) -> Report:
+    name = find_tables(pair.checkpoint, pair.input.name, pair.output.name).bias
+    bias = None if name is None else next(array for _, array in read([pair.checkpoint.tensors[name]])).astype(np.float32)
+    found = moved(table, states.before, states.after, bias, pair.checkpoint.config, states.targets)
+    saved = HubTable(pair.output).nbytes
+    return Report(table.keep, pair.relation, distances(table), states.by, len(states.before), states.whole, found, saved)
