@@ -137,4 +137,6 @@ def test_scales_are_noted(tmp_path):
     config = {"model_type": "gemma", "final_logit_softcapping": 30.0, "logit_scale": 1.0}
     found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", {"embed_tokens.weight": values()}, config)))
     assert any("square root of the width" in note for note in found.notes)
+    of_t5 = find_tables(open_checkpoint(checkpoint(tmp_path / "t5", {"shared.weight": values()}, {"model_type": "t5"})))
+    assert any("From version 5 on the transformers library ties them" in note for note in of_t5.notes)
     assert [note for note in found.notes if re.search("final_logit_softcapping 30", note) and "logit_scale" not in note]

@@ -10,6 +10,8 @@ transformers = pytest.importorskip("transformers")
 from library_models import saved  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+from tiejax.hub.checkpoint import open_checkpoint  # noqa: E402
+from tiejax.hub.families import find_tables  # noqa: E402
 from tiejax.surgery.check import checked  # noqa: E402
 
 pytestmark = pytest.mark.parity
@@ -32,6 +34,10 @@ def test_what_the_library_saves_agrees(tmp_path, name, tied):
     assert one.family is not None
     is_tied = (tied or name in ALWAYS) and name not in NEVER
     assert one.stored.startswith("one table" if is_tied else "two"), one
+    tables = find_tables(open_checkpoint(folder))  # as a diagnosis finds them
+    assert tables.family == one.family
+    assert tables.input.shape[0] == 40
+    assert (tables.output is None) == is_tied
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma3_text", "bart", "mamba"])

@@ -15,7 +15,8 @@ NORMED = "Layer normalisation follows the input table, so that the scale of its 
 TRANSFORMED = "A dense layer of its own stands before the output table, and can turn hidden states into another space."
 SCALED_LOGITS = (
     "Where the flag says tied, logits are divided by the square root of the width; where it says untied, they are not. "
-    "Tied and untied models of this family so differ in scale as well, and the norms of their tables with it."
+    "Tied and untied models of this family so differ in scale as well, and the norms of their tables with it. From version 5 "
+    "on the transformers library ties them whatever the flag says, and reads it as this division alone."
 )
 SCALED_INPUT = (
     "Input embeddings are multiplied by the square root of the width before the first layer, output embeddings are not: "

@@ -77,7 +77,8 @@ def of_checkpoint(results: Mapping[str, Any]) -> list[str]:
             "One table could serve both through a linear map between the two.",
             agreement(results),
         ]
-    return [_answer(results), *_grounds(results), f"Tying would save {size}; {training}.", agreement(results)]
+    saves = f"Tying would save {size}; {training}. `tiejax tie` says how far it would move the logits."
+    return [_answer(results), *_grounds(results), saves, agreement(results)]
 
 
 def _answer(results: Mapping[str, Any]) -> str:
