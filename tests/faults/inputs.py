@@ -4,7 +4,9 @@ import collections
 import contextlib
 import io
 import random
-from collections.abc import Callable
+import resource
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tiejax.studies.text_mlm import settings as text_mlm
 from tiejax.studies.untying import settings as untying
 
 STUDIES: tuple[Study, ...] = (exor.STUDY, untying.STUDY, text_mlm.STUDY, layer_tying.STUDY, embedding_coupling.STUDY)
+SECONDS, MOST_KIB = 30.0, 2**20
 VALUES: tuple[Any, ...] = (
     *(0, -1, 1, 3, 2**31, 2**63, 10**30, -(10**30), 0.5, -0.5, 1e-300, 1e300, float("nan"), float("inf"), True, False, None),
     *("", " ", "none", "tfds:", "/nowhere/at/all", "a" * 10_000, "\x00", "\x1b[31m", "\u202e", "[", "{", "!!python/none"),
@@ -38,6 +41,22 @@ TEXTS: tuple[Callable[[str], str], ...] = (
     lambda name: f"{name}\x00: 1\n",
     lambda name: f"- {name}\n",
 )
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError from what does not end in time, hung or at work."""
+
+    def ring(number: int, frame: object) -> None:
+        raise TimeoutError(f"not answered within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def refused(work: Callable[[], object]) -> str | None:
@@ -74,7 +93,8 @@ def one(study: Study, file: Path, rng: random.Random) -> bool:
     out = file.parent / "run"
 
     try:
-        return refused(lambda: resume.read(study, [*argv, "--out", str(out)])) is not None
+        with within(SECONDS):
+            return refused(lambda: resume.read(study, [*argv, "--out", str(out)])) is not None
     except Exception as error:
         raise AssertionError(f"{study.name}: {argv} {file.read_text()[:300] if how else ''!r}: {error!r}") from error
     finally:
@@ -82,8 +102,11 @@ def one(study: Study, file: Path, rng: random.Random) -> bool:
 
 
 def inputs(folder: Path, number: int, rng: random.Random) -> collections.Counter[str]:
-    """Try so many inputs; return how many were refused and taken."""
+    """Try so many inputs; return how many were refused and taken. None may take long, nor all together much memory."""
     found = collections.Counter[str]()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for turn in range(number):
         found["refused" if one(STUDIES[turn % len(STUDIES)], folder / "file.yaml", rng) else "taken"] += 1
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < MOST_KIB, f"{grown:,} KiB more memory"
     return found

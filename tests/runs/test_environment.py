@@ -8,10 +8,14 @@ from tiejax.settings.command_line import BadInput
 
 # The last of all flags is one that can be read back: XLA reads it only if it read all before it.
 READ_BACK = """
-import os, sys
-from tiejax.runs import environment
-if "--deterministic" in sys.argv:
-    environment.add_flags("--xla_gpu_deterministic_ops=true")
+import os
+from tiejax.runs import environment, launch
+from tiejax.settings.command_line import BadInput
+from tiejax.studies.exor.settings import STUDY
+try:
+    launch.main(STUDY, ["--deterministic", "--seeds", "0"])  # gets as far as to tell XLA, and no further
+except BadInput as error:
+    assert "--seeds" in str(error)
 environment.one_device_a_core()
 os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=1"
 import jax
@@ -23,7 +27,7 @@ print(os.environ["XLA_FLAGS"])
 
 @pytest.mark.parametrize("flags", ["", "--xla_cpu_enable_fast_math=false"])
 def test_xla_reads_every_flag(flags):
-    ended = end(start_python("-c", READ_BACK, "--deterministic", env={"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}))
+    ended = end(start_python("-c", READ_BACK, env={"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}))
     assert ended.status == 0, ended.err
     level, read = ended.out.splitlines()
     assert level == "1"
@@ -45,7 +49,16 @@ def test_words_at_which_xla_stops_reading_are_refused(flags, monkeypatch):
         environment.add_flags("--xla_b=2")
 
 
-def test_a_command_refuses_them(tmp_path):
-    argv = ["--out", tmp_path / "run", "--deterministic"]
-    assert_refused(end(start(*argv, env={"XLA_FLAGS": "--xla_cpu_enable_fast_math=false threads=1"})), "XLA_FLAGS: threads=1")
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--xla_cpu_enable_fast_math=false threads=1", "threads=1 is no flag"),
+        ("--xla_cpu_enable_fast_math=false --xla_no_such=1", "XLA does not take --xla_no_such=1"),
+        ("--xla_cpu_enable_fast_math=perhaps", "XLA does not take --xla_cpu_enable_fast_math=perhaps"),
+    ],
+)
+def test_a_command_refuses_what_xla_would_pass_over_or_end_at(tmp_path, flags, words):
+    """Also where the number of devices is said, so that the command adds nothing of its own."""
+    ended = end(start("--out", tmp_path / "run", env={"XLA_FLAGS": flags, "JAX_NUM_CPU_DEVICES": "1"}))
+    assert_refused(ended, f"XLA_FLAGS: {words}")
     assert not (tmp_path / "run").exists()

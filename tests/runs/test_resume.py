@@ -116,6 +116,33 @@ def test_damaged_newest_checkpoint_of_a_run(copy, env, uninterrupted):
     assert [entry.name for entry in (copy / "damaged").iterdir()] == [str(newest)]
 
 
+def test_checkpoints_of_a_run_of_other_seeds_are_refused(copy, env, tmp_path):
+    """Their arrays have the same shapes: it is the digest of what the run is that tells them apart."""
+    other = tmp_path / "other"
+    process = start(*SETTINGS, "--seeds", "[5,6]", "--out", other, env=env)
+    assert wait_until(lambda: len(steps(other)) > 1, process)
+    process.kill()
+    end(process)
+    shutil.rmtree(copy / "checkpoints")
+    shutil.copytree(other / "checkpoints", copy / "checkpoints")
+    before = {name: what for name, what in tree(copy).items() if name.startswith("checkpoints")}
+    ended = end(start("--out", copy, "--resume", env=env))
+    assert ended.status == 2
+    assert len(ended.err.splitlines()) == 1, ended.err
+    assert "is of another run: of other settings or another text" in ended.err
+    assert {name: what for name, what in tree(copy).items() if name.startswith("checkpoints")} == before
+
+
+def test_a_finished_run_that_cannot_be_made_whole_again_says_so(tmp_path, env, uninterrupted):
+    out = shutil.copytree(uninterrupted, tmp_path / "run")
+    (out / "metrics.npz").unlink()
+    shutil.rmtree(out / "checkpoints")
+    ended = end(start("--out", out, "--resume", env=env))
+    assert ended.status == 2
+    assert f"--resume: the run in {out} had ended, and its last checkpoint is gone" in ended.err
+    assert len(ended.err.splitlines()) == 1, ended.err
+
+
 def test_all_checkpoints_of_a_run_damaged(copy, env, uninterrupted):
     damaged = steps(copy)
     for step in damaged:

@@ -346,3 +346,8 @@ def test_every_script_starts_where_nothing_but_the_package_is_installed(script, 
     ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert script in ended.stdout
+
+
+def test_help_tells_every_exit_status(here, monkeypatch, capsys):
+    out = " ".join(command_here(["--help"], monkeypatch, capsys).out.split())
+    assert "Exit status: 0 done; 2 bad input; 3 another process of a cluster has ended; 4 a file could not be read" in out

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import random
 import shutil
 
@@ -277,6 +278,17 @@ def test_a_reader_changes_nothing(pair, tmp_path):
     assert len(said) == 1
     assert "taking the one before it" in said[0]
     assert tree(folder.parent) == before
+
+
+def test_a_pipe_in_a_checkpoint_is_damage_and_not_waited_for(pair, tmp_path):
+    folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
+    (metadata,) = (folder / "20" / "facts").glob("metadata")
+    metadata.unlink()
+    os.mkfifo(metadata)
+    checkpoints, said = opened(folder, read_only=True)
+    assert_same_checkpoint(checkpoints.restore(state(0)), 10)
+    checkpoints.close()
+    assert said == [f"checkpoint {folder / '20'} is damaged (facts/metadata is no file); taking the one before it"]
 
 
 def test_a_reader_looks_again_where_a_checkpoint_is_pruned_meanwhile(pair, tmp_path, monkeypatch):

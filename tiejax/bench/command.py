@@ -27,6 +27,7 @@ def main(argv: Sequence[str]) -> int:
     benchmark = BENCHMARKS[name]
     settings, switches = command_line.parse(benchmark.settings, dataclasses.replace(benchmark.command, name=name), rest)
     settings.check()
+    environment.check_flags()
     _check_sizes(benchmark, settings)
     RunDirectory.probe(Path(settings.out))
     # Before jax is imported, as the studies do.

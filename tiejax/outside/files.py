@@ -32,6 +32,20 @@ def check_file(path: Path) -> None:
         raise OSError(errno.EINVAL, f"it is {KINDS.get(stat.S_IFMT(mode), 'something else')}, not a file", str(path))
 
 
+def content_of(path: Path, most: int) -> bytes:
+    """Return what a file holds that we wrote, or somebody in its place.
+
+    Raises ValueError where it is no regular file or has more than `most` bytes, which we never write; OSError where it is gone
+    or the system lets nobody read it.
+    """
+    try:
+        return read_bytes(path, most)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EFBIG, errno.EISDIR, errno.ENOTDIR, errno.ELOOP):
+            raise ValueError(error.strerror) from None
+        raise
+
+
 def read_bytes(path: Path, most: int | None = None) -> bytes:
     """Return what a regular file holds, if it has at most `most` bytes (default: a quarter of the memory); raises OSError."""
     check_file(path)

@@ -7,7 +7,7 @@ and `tally` counts the verdicts of all claims.
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from tiejax.reporting.words import counted, number
 
@@ -66,6 +66,14 @@ def compose(tested: Sequence[tuple[str, str, int]], opening: str = "") -> str:
 def listed(parts: Sequence[str]) -> str:
     """Write parts as "a, b, and c", and two as "a and b"."""
     return f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 2 else " and ".join(parts)
+
+
+def is_claims(found: object) -> TypeGuard[list[dict[str, Any]]]:
+    """Say whether these are claims as a run writes them: each has an id, a statement and a verdict."""
+    return isinstance(found, list) and all(
+        isinstance(row, Mapping) and all(isinstance(row.get(field), str) for field in ("id", "statement", "verdict"))
+        for row in found
+    )
 
 
 def tally(claims: Sequence[Mapping[str, Any]]) -> str:

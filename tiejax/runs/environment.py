@@ -1,9 +1,15 @@
 """What the environment says of devices and processes, and is told about them, before jax is imported."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+from tiejax.outside.files import read_bytes
 from tiejax.settings.command_line import BadInput
+
+# Which the commands set themselves; to ask XLA takes seconds.
+KNOWN_FLAGS = ("--xla_cpu_multi_thread_eigen", "--xla_force_host_platform_device_count", "--xla_gpu_deterministic_ops")
 
 
 def cores() -> int:
@@ -16,7 +22,7 @@ def one_device_a_core() -> None:
 
     One device over several cores spends them on waiting: its threads meet in every operation of small models.
     """
-    flags = os.environ.get("XLA_FLAGS", "")
+    flags = " ".join(given_flags())
     if "xla_force_host_platform_device_count" in flags or "JAX_NUM_CPU_DEVICES" in os.environ:
         return
     os.environ["JAX_NUM_CPU_DEVICES"] = str(cores())
@@ -25,7 +31,12 @@ def one_device_a_core() -> None:
 
 
 def add_flags(*flags: str) -> None:
-    """Add flags to those of XLA; raises BadInput where XLA would not read them, which it does not say.
+    """Add flags to those of XLA; raises BadInput where XLA would not read them, which it does not say."""
+    os.environ["XLA_FLAGS"] = " ".join([*given_flags(), *flags])
+
+
+def given_flags() -> list[str]:
+    """Return the flags of XLA that the environment holds; raises BadInput where XLA would stop reading on the way.
 
     XLA takes what does not begin with a dash for the name of a file of flags, and later on for the end of them.
     """
@@ -34,10 +45,26 @@ def add_flags(*flags: str) -> None:
         file = Path(os.environ["XLA_FLAGS"])
         if not file.is_file():
             raise BadInput(f"XLA_FLAGS: {file} is neither a flag, which begins with --, nor a file of flags")
-        given = file.read_text().split()
+        given = read_bytes(file).decode(errors="replace").split()
     if words := [word for word in given if not word.startswith("--")]:
         raise BadInput(f"XLA_FLAGS: {words[0]} is no flag, which begins with --; XLA would not read what follows it")
-    os.environ["XLA_FLAGS"] = " ".join([*given, *flags])
+    return given
+
+
+def check_flags() -> None:
+    """Raise BadInput for a flag that XLA does not know: it would end the process, in the middle of a run.
+
+    Another process asks XLA, and only where there are flags that are not known here.
+    """
+    flags = [flag for flag in given_flags() if flag.partition("=")[0] not in KNOWN_FLAGS]
+    if not flags:
+        return
+    asked = [sys.executable, "-c", "import jax; jax.devices()"]
+    of_cpu = {**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
+    ended = subprocess.run(asked, env=of_cpu, capture_output=True, text=True)
+    if ended.returncode:
+        unknown = [flag for flag in flags if flag in ended.stderr] or flags
+        raise BadInput(f"XLA_FLAGS: XLA does not take {' '.join(unknown)}")
 
 
 def names_a_cluster() -> bool:

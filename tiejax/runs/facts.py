@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tiejax.runs.manifest import digest_of_json
+from tiejax.outside.files import content_of
+from tiejax.runs.manifest import MOST_BYTES, digest_of_json
 from tiejax.runs.writing import replace
 from tiejax.settings.command_line import BadInput
 
@@ -41,11 +42,12 @@ def write(path: Path, devices: Mapping[str, Any], command: str) -> dict[str, Any
 
 def _before(path: Path) -> dict[str, Any] | None:
     """Return what environment.json says, None if it is not there; raises BadInput if it is damaged."""
-    if not path.exists():
-        return None
     with contextlib.suppress(ValueError, TypeError, RecursionError):
-        facts: dict[str, Any] = dict(json.loads(path.read_bytes()))
-        if facts.pop("digest", None) == digest_of_json(facts):
+        try:
+            facts: dict[str, Any] = dict(json.loads(content_of(path, MOST_BYTES)))
+        except FileNotFoundError:
+            return None
+        if facts.pop("digest", None) == digest_of_json(facts) and isinstance(facts.get("resumed", []), list):
             return facts
     raise BadInput(f"--resume: {path} is damaged; remove it, and it is written anew")
 

@@ -44,6 +44,7 @@ def main(study: Study, argv: Sequence[str]) -> int:
         environment.add_flags("--xla_gpu_deterministic_ops=true")
     if study.answers and (status := _answered(study, argv)) is not None:
         return status
+    environment.check_flags()
     several = not study.single_process and ("--distributed" in argv or environment.names_a_cluster())
     # Of several processes the first alone looks at the run directory.
     request = resume.parsed(study, argv) if several else resume.read(study, argv)

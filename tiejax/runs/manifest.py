@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tiejax.outside.files import content_of
 from tiejax.runs.writing import replace
 
 KIND = "run.json"
 # To be raised whenever a run directory of before can no longer be resumed or read.
 FORMAT = 3
+MOST_BYTES = 2**26
 
 
 class NoManifest(ValueError):
@@ -50,21 +52,34 @@ class Manifest:
 
 
 def read(folder: Path) -> Manifest:
-    """Return what run.json in a folder says; raises NoManifest."""
+    """Return what run.json in a folder says; raises NoManifest, or OSError where the system lets nobody read it."""
+    damage = NoManifest(f"{KIND}, which says which study made it, is damaged")
     try:
-        content = json.loads((folder / KIND).read_bytes())
+        content = json.loads(content_of(folder / KIND, MOST_BYTES))
         study, version = str(content["study"]), content["format"]
     except FileNotFoundError:
         raise NoManifest(
             f"without {KIND} nothing says which study made it; runs of earlier versions of tiejax are so"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise NoManifest(f"{KIND}, which says which study made it, is damaged") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise damage from None
     if version != FORMAT:
         raise NoManifest(f"it has format {version}, this version of tiejax reads format {FORMAT}", study)
-    if content.pop("digest", None) != digest_of_json(content):
-        raise NoManifest(f"{KIND}, which says which study made it, is damaged")
+    if content.pop("digest", None) != digest_of_json(content) or not _is_whole(content):
+        raise damage
     return Manifest(study, content["settings"], content["text"], content["files"])
+
+
+def _is_whole(content: Mapping[str, Any]) -> bool:
+    """Say whether everything is there, of its type: anyone can give what they wrote a digest."""
+    files = content.get("files")
+    return (
+        isinstance(content.get("settings"), dict)
+        and (content.get("text") is None or isinstance(content["text"], str))
+        and "text" in content
+        and isinstance(files, dict)
+        and all(isinstance(digest, str) for digest in files.values())
+    )
 
 
 def settings_of(settings: Any, free: Sequence[str]) -> dict[str, Any]:

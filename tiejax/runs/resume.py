@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tiejax.runs import contents
-from tiejax.runs.manifest import digest_of
+from tiejax.runs.manifest import is_as_written
 from tiejax.runs.run_directory import CONFIG, RunDirectory
 from tiejax.settings import command_line
 from tiejax.settings.command_line import BadInput
@@ -83,7 +83,7 @@ def trained_tokenizer(settings: Any, resume: bool) -> str | None:
     if settings.tokenizer is not None or not resume or not trained.exists():
         return None
     written = RunDirectory.opened(trained.parent).files.get(TOKENIZER)
-    if written is not None and digest_of(trained) != written:
+    if written is not None and not is_as_written(trained, written):
         raise BadInput(f"--resume: {trained} is damaged; put its own back, or --overwrite the run")
     return str(trained)
 

@@ -138,15 +138,19 @@ class RunDirectory:
             return None
         if not is_as_written(path / RESULTS, made.files[RESULTS]):
             raise BadInput(f"{path / RESULTS}: is damaged; the run's command and --resume make it again")
-        found: dict[str, Any] = json.loads((path / RESULTS).read_bytes())
+        found = json.loads((path / RESULTS).read_bytes())
+        if not isinstance(found, dict):
+            raise BadInput(f"{path / RESULTS}: holds no results")
         return found
 
     @classmethod
     def probe(cls, path: Path) -> None:
-        """Raise BadInput, writing nothing, if `path` could not be claimed now: before work that would be in vain."""
+        """Raise BadInput or OSError, writing nothing, if `path` could not be claimed now: before work that would be in vain."""
         ancestor = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-        if not (ancestor.is_dir() and os.access(ancestor, os.W_OK)):
-            raise BadInput(f"--out {path}: cannot be written: {ancestor} is no folder that may be written to")
+        if not ancestor.is_dir():
+            raise BadInput(f"--out {path}: cannot be written: {ancestor} is no folder")
+        if not os.access(ancestor, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(ancestor))
         if (path / ".lock").exists():
             try:
                 with filelock.FileLock(path / ".lock").acquire(timeout=0):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tiejax.reporting.finding import tally
+from tiejax.reporting.finding import is_claims, tally
 from tiejax.runs.console import Console
 from tiejax.runs.manifest import KIND, Manifest, NoManifest, differing, read, settings_of
 from tiejax.runs.run_directory import RESULTS, RunDirectory
@@ -70,6 +70,8 @@ def described(folder: Path) -> list[str]:
         made = read(folder)
     except NoManifest as reason:
         return [f"{folder}  {reason}"]
+    except OSError as error:
+        return [f"{folder}  {KIND} cannot be read: {error.strerror}"]
     lines = [f"{folder}  {made.study}, {'finished' if RESULTS in made.files else 'unfinished'}"]
     if changed := changed_settings(made):
         lines.append(f"    settings: {', '.join(f'{name} {json.dumps(value)}' for name, value in changed.items())}")
@@ -79,7 +81,7 @@ def described(folder: Path) -> list[str]:
         return [*lines, f"    {RESULTS} is damaged; the run's command and --resume make it again"]
     # A comparison has the claims of others.
     claims = None if results is None or made.study == "comparison" else results.get("claims")
-    return lines if claims is None else [*lines, f"    {tally(claims)}"]
+    return [*lines, f"    {tally(claims)}"] if is_claims(claims) else lines
 
 
 def changed_settings(made: Manifest) -> dict[str, Any]:

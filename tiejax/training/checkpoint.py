@@ -147,6 +147,9 @@ class Checkpoints:
         (self.directory / str(step)).rename(aside / str(step))
 
     def _read(self, step: int, like: PyTree) -> tuple[int, PyTree, dict[str, dict[str, np.ndarray]]]:
+        for path in (self.directory / str(step)).rglob("*"):
+            if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+                raise ValueError(f"{path.relative_to(self.directory / str(step))} is no file")
         facts = self._manager.restore(step, args=ocp.args.Composite(facts=ocp.args.JsonRestore()))["facts"]
         content = facts["content"]
         if facts["digest"] != _digest_text(content):

@@ -92,6 +92,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path, runs):
     words = f"{unfinished}: its run has not finished; go on with it by its command and --resume"
     assert refusal(tmp_path, one, unfinished) == words
     assert "nothing says which study made it" in refusal(tmp_path, one, tmp_path)
+    of_others = make_run(tmp_path / "of others", finished=True, results={"claims": [{"verdict": 3}]})
+    assert refusal(tmp_path, one, of_others) == f"{of_others / 'results.json'}: holds no claims as a run writes them"
     (other / "results.json").write_text("{}")
     assert f"{other / 'results.json'}: is damaged" in refusal(tmp_path, one, other)
     out, _ = compared(tmp_path, [one, make_run(tmp_path / "third", finished=True, results=body())])

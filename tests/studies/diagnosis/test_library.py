@@ -1,12 +1,15 @@
 """The diagnosis as a function: what results.json says, nothing printed or written, and errors that name arguments."""
 
 import json
+import shutil
 
 import pytest
+from damage import largest, steps
 from processes import tree
 from two_tables import NAMES, TOKENS, make, pair
 
 import tiejax
+from tiejax.runs.launch import main
 from tiejax.studies.diagnosis.settings import STUDY
 
 
@@ -32,6 +35,22 @@ def test_a_run_of_ours(untying_run, launched, tmp_path, capsys):
     assert tree(untying_run) == before
     launched(STUDY, [str(untying_run), "--out", str(tmp_path / "out"), "--quiet"])
     same_but_for_time(results, json.loads((tmp_path / "out" / "results.json").read_text()))
+
+
+def test_of_a_damaged_run_nothing_is_changed(untying_run, tmp_path, capsys):
+    """What is damaged is told and left where it is: to mend it is for the run's own command."""
+    run = shutil.copytree(untying_run, tmp_path / "run")
+    (run / "metrics.npz").write_bytes(b"half")
+    before = tree(run)
+    assert main(STUDY, [str(run), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    assert f"{run}: metrics.npz: not as the run wrote them; its checkpoint is looked at" in capsys.readouterr().out
+    assert tree(run) == before
+    (newest,) = steps(run)
+    largest(run / "checkpoints" / str(newest)).unlink()
+    before = tree(run)
+    with pytest.raises(ValueError, match="has no checkpoint"):
+        tiejax.diagnose(run)
+    assert tree(run) == before
 
 
 @pytest.mark.parametrize(

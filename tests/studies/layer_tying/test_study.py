@@ -188,6 +188,14 @@ def test_a_run_goes_on_from_the_models_that_are_finished(run, data, tmp_path):
     told = f"layer_tying.py: error: --resume: {file} is damaged; remove it, and that model is trained again"
     assert damaged.err.splitlines() == [told]
     file.unlink()
+    other = out / "finished" / "agent-seed0.npz"
+    weights = out / "models" / "agent-seed0.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    damaged = end(start(*argv, script=SCRIPT))
+    told = f"--resume: {weights} is damaged or gone; remove {other}, and that model is trained again"
+    assert (damaged.status, damaged.err.splitlines()) == (2, [f"layer_tying.py: error: {told}"])
+    weights.write_bytes(content)
     others = {path: path.stat().st_mtime_ns for path in (out / "finished").iterdir()}
     ended = end(start(*argv, script=SCRIPT))
     assert ended.status == 0, ended.err

@@ -112,6 +112,8 @@ def test_a_killed_run_goes_on_to_the_same_result(run, data):
     assert ours.keys() == wanted.keys()
     for name, values in wanted.items():
         assert ours[name].tobytes() == values.tobytes(), name
+    found, expected = (json.loads((folder / "results.json").read_text()) for folder in (out, run[0]))
+    assert found["data"] == expected["data"]  # the tokenizer among it, which was trained anew elsewhere
     done = end(start("--resume", "--out", out, script=TEXT_SCRIPT))
     assert (done.status, "the run is finished" in done.out) == (0, True)
 

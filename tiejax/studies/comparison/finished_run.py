@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiejax.runs.run_directory import RunDirectory
+from tiejax.reporting.finding import is_claims
+from tiejax.runs.run_directory import RESULTS, RunDirectory
 from tiejax.settings.command_line import BadInput
 
 
@@ -27,6 +28,9 @@ def read(folders: Sequence[Path], labels: Sequence[str]) -> list[FinishedRun]:
             raise BadInput(f"runs: must be of one study, {first.folder} is of {first.study}, {run.folder} of {run.study}")
     if "claims" not in first.results:
         raise BadInput(f"runs: those of {first.study} make no claims that could be compared")
+    for run in runs:
+        if not is_claims(run.results.get("claims")):
+            raise BadInput(f"{run.folder / RESULTS}: holds no claims as a run writes them")
     return runs
 
 

@@ -1,0 +1,81 @@
+"""What the system lets nobody read or write: one line that names the path, status 4, and the run goes on once it may.
+
+Root may read and write everything, unless it gives that right away for itself and what it starts.
+"""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+from directories import make_run
+from processes import SCRIPT, tree
+
+DROP, OVERRIDE, SEARCH = 24, 1, 2  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+
+
+def give_up_the_rights_of_root():
+    system = ctypes.CDLL(None)
+    for right in (OVERRIDE, SEARCH):
+        system.prctl(DROP, right, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def forbidden(path, mode):
+    before = path.stat().st_mode
+    path.chmod(mode)
+    try:
+        yield
+    finally:
+        path.chmod(before)
+
+
+def run(*argv):
+    command = [sys.executable, SCRIPT, *map(str, argv)]
+    return subprocess.run(command, capture_output=True, text=True, preexec_fn=give_up_the_rights_of_root, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "argv"),
+    [
+        ("run.json", 0o000, ["--resume"]),
+        (".lock", 0o000, ["--resume"]),
+        (".", 0o500, ["--resume"]),
+        (".", 0o500, ["--overwrite"]),
+        ("..", 0o500, []),
+    ],
+)
+def test_what_may_not_be_read_or_written_is_named(tmp_path, name, mode, argv):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    out = make_run(folder / "run") if argv else folder / "run"
+    path = (out / name).resolve()
+    before = tree(folder)
+    with forbidden(path, mode):
+        ended = run("--out", out, *argv)
+    assert ended.returncode == 4, ended
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert ended.stderr.startswith(f"exor.py: error: {path}")
+    assert "Permission denied; let it be read and written, then" in ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
+    assert tree(folder) == before
+
+
+def test_checkpoints_that_may_not_be_written_cost_nothing(tmp_path):
+    """The run ends where it cannot go on, and is taken up from there."""
+    small = ("--seeds", 1, "--steps", 20, "--bits", 4, "--record_every", 10, "--exact_every", 10, "--half_period", 10)
+    out = tmp_path / "run"
+    make = make_run(out, seeds=1, steps=20, bits=4, record_every=10, exact_every=10, half_period=10)
+    (make / "checkpoints" / "1").unlink()
+    with forbidden(out / "checkpoints", 0o500):
+        ended = run(*small, "--out", out, "--resume")
+    assert ended.returncode == 4, ended
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert str(out / "checkpoints") in ended.stderr
+    assert not (out / "results.json").exists()
+    ended = run(*small, "--out", out, "--resume")
+    assert ended.returncode == 0, ended
+    assert (out / "results.json").exists()
+    assert os.listdir(out / "checkpoints")
