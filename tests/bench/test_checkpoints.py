@@ -2,12 +2,13 @@
 
 import json
 import subprocess
+import sys
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tiejax.bench.checkpoints import INPUT, OUTPUT, of_process, run, write_tables
+from tiejax.bench.checkpoints import INPUT, OUTPUT, of_command, of_process, run, write_tables
 from tiejax.bench.settings import CheckpointsBench
 from tiejax.runs.console import Console
 from tiejax.surgery.check import checked
@@ -46,4 +47,14 @@ def test_every_command_is_measured(tmp_path, capsys):
 def test_a_command_that_fails_is_no_measurement(tmp_path):
     with pytest.raises(subprocess.CalledProcessError) as error:
         of_process(["check", "none"], tmp_path)
+    assert error.value.returncode == 2
     assert "there is no such folder" in error.value.output
+
+
+def test_memory_is_the_commands_own_and_not_its_parents(tmp_path):
+    held = np.ones(2**26)  # 512 MiB
+    took = of_command([sys.executable, "-S", "-c", "pass"], tmp_path)
+    assert 2**20 < took.memory < 2**26
+    assert 0 < took.cpu_s < 5
+    filled = of_command([sys.executable, "-S", "-c", "x = bytearray(b'x' * 2**27)"], tmp_path)
+    assert 2**27 < filled.memory < held.nbytes

@@ -39,6 +39,26 @@ def test_tables_are_found_by_the_usual_names(tmp_path, kind, known):
     assert (found.family is None) == (not known)
 
 
+@pytest.mark.parametrize("untied", [True, False])
+def test_the_bias_of_a_decoder_counts_before_the_one_a_level_up(tmp_path, untied):
+    """In whichever order they are stored; the other families have one of the two."""
+    bias, own = np.zeros(ROWS, np.float32), "cls.predictions.decoder.bias"
+    tensors = {"embeddings.word_embeddings.weight": values(), "cls.predictions.bias": bias}
+    tensors |= {"cls.predictions.decoder.weight": values(seed=1)} if untied else {}
+    folder = checkpoint(tmp_path / "c", tensors, {"model_type": "bert"})
+    assert find_tables(open_checkpoint(folder)).bias == "cls.predictions.bias"
+    folder = checkpoint(tmp_path / "d", {**tensors, own: bias}, {"model_type": "bert"})
+    assert find_tables(open_checkpoint(folder)).bias == own
+
+
+def test_the_bias_of_bart_is_a_row(tmp_path):
+    tensors = {"model.shared.weight": values(), "final_logits_bias": np.zeros((1, ROWS), np.float32)}
+    for shape, found in (((1, ROWS), "final_logits_bias"), ((1, ROWS - 1), None)):
+        tensors["final_logits_bias"] = np.zeros(shape, np.float32)
+        folder = checkpoint(tmp_path / "c", tensors, {"model_type": "bart"})
+        assert find_tables(open_checkpoint(folder)).bias == found
+
+
 def test_families_name_a_type_once():
     types = [kind for family in FAMILIES for kind in family.types]
     assert len(types) == len(set(types))

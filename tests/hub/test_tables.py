@@ -7,6 +7,7 @@ from hub_checkpoints import ROWS, WIDTH, checkpoint, refused, values
 
 from tiejax.geometry.table_rows import Table
 from tiejax.hub import tables
+from tiejax.hub.arrays import read
 from tiejax.hub.checkpoint import open_checkpoint
 from tiejax.hub.families import INPUT, OUTPUT
 from tiejax.hub.tables import HubTable, table
@@ -53,6 +54,11 @@ def test_tensors_that_are_no_tables(tmp_path):
     refused(lambda: table(opened, "line", OUTPUT), "--output_table line", "[5]")
     refused(lambda: table(opened, "none", INPUT), "[0, 2]")
     refused(lambda: table(opened, "codes", INPUT), "I8", "quantised")
+
+
+def test_an_array_of_a_dtype_that_numpy_has_not(tmp_path):
+    folder = checkpoint(tmp_path / "c", {"t": np.ones(4, ml_dtypes.float8_e4m3fn)})
+    refused(lambda: list(read(open_checkpoint(folder).tensors.values())), "model.safetensors", "cannot be read", "float8")
 
 
 def test_a_table_is_one_for_the_analysis(tmp_path):

@@ -144,8 +144,82 @@ def test_the_lowest_rank_that_keeps_an_energy():
     assert [rank_for(energies, wanted) for wanted in (0.1, 0.5, 0.51, 0.9, 0.991, 1.0)] == [1, 1, 2, 2, 4, 4]
 
 
+def test_exact_ranks_are_found_to_the_last_energy():
+    """Products summed in float32 made 15 of 3."""
+    one = (values(300, 3) @ values(3, 64, seed=2)).astype(np.float32)
+    for tables in ([one], [one, one]):
+        energies = energy_kept(spectrum(tables))
+        assert [rank_for(energies, wanted) for wanted in (0.9999, 0.9999999, 1.0)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(("most", "error"), [(64, 1e-13), (63, 1e-6)], ids=["float64", "float32"])
+def test_energies_hold_to_their_precision_where_all_rows_have_much_in_common(monkeypatch, most, error):
+    monkeypatch.setattr(spectra, "MOST_EXACT", most)
+    one = values(2000, 64) + 10
+    squares = np.linalg.svd(one.astype(np.float64), compute_uv=False) ** 2
+    found = spectrum([one])
+    np.testing.assert_allclose(energy_kept(found), np.cumsum(squares) / squares.sum(), rtol=0, atol=error)
+    assert found.precision < error
+
+
+@pytest.mark.parametrize("rows", [1, 3, 11])
+def test_fewer_rows_than_columns(tmp_path, rows):
+    """Two tables of 6 columns: there are as many ranks as rows."""
+    first, second = table(rows=rows), 7 * table(1, rows)
+    weights = np.arange(1.0, rows + 1)
+    found = spectrum([first, second], weights)
+    root = np.sqrt(weights)[:, None]
+    norms = [np.linalg.norm(root * one) for one in (first, second)]
+    joint = np.concatenate([root * first / norms[0], root * second / norms[1]], axis=1)
+    squares = np.linalg.svd(joint, compute_uv=False) ** 2
+    np.testing.assert_allclose(energy_kept(found), np.cumsum(squares) / 2, atol=1e-6)
+    one, other = products([first, second], found, rows)
+    np.testing.assert_allclose(one, first, atol=1e-5)
+    np.testing.assert_allclose(other, second, atol=1e-4)
+    folder = checkpoint(tmp_path / "c", {EMBED: first, HEAD: second}, UNTIED)
+    with pytest.raises(BadInput, match=f"--rank: must be from 1 to {rows}, as many as the table has rows, got {rows + 1}"):
+        command.main([str(folder), str(tmp_path / "out"), "--rank", str(rows + 1)])
+    new, _ = run(folder, tmp_path / "out", "--rank", rows)
+    assert new[f"{EMBED}.rows"].shape == (rows, rows)
+
+
+def test_a_wide_table_of_one_row_takes_no_gram_matrix(tmp_path):
+    """That would be 8 GiB; what is allowed here is a fourth."""
+    folder = checkpoint(tmp_path / "c", {EMBED: values(1, 2**15)}, TIED | {"vocab_size": 1})
+    code = (
+        "import resource, sys; from tiejax.surgery.factorise import main; "
+        "resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31)); main(sys.argv[1:])"
+    )
+    ended = end(start_python("-c", code, folder, "--report", tmp_path / "said", env={"OPENBLAS_NUM_THREADS": "1"}))
+    assert (ended.status, ended.err) == (0, "")
+    assert json.loads((tmp_path / "said" / "budget.json").read_text())["curve"][0]["energy"] == 1
+
+
+def test_a_width_that_the_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
+    folder = untied(tmp_path / "c")
+    monkeypatch.setattr(command, "machine_memory", lambda: 3 * 8 * 12 * 12 - 1)
+    with pytest.raises(BadInput, match="to factorise a width of 12 takes 3,456 bytes; the memory has 3,455"):
+        command.main([str(folder), str(tmp_path / "out"), "--rank", "2"])
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_budget_that_is_written_over_is_named(tmp_path, capsys):
+    folder = tied(tmp_path / "c")
+    (tmp_path / "out-budget").mkdir()
+    (tmp_path / "out-budget" / "budget.json").write_text("mine")
+    run(folder, tmp_path / "out", "--rank", "2")
+    assert f"{tmp_path}/out-budget/budget.json: was there already, and is written over" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_squares_that_float64_alone_can_hold(tmp_path, scale):
+    (one,) = products([np.float32(scale) * table()], spectrum([np.float32(scale) * table()]), 3)
+    np.testing.assert_allclose(one / scale, truncated(table(), 3), atol=2e-6)
+
+
 @pytest.mark.parametrize("scale", [0, 1e-30, 1e30])
-def test_squares_that_float32_cannot_hold(tmp_path, scale):
+def test_squares_that_are_none(tmp_path, monkeypatch, scale):
+    monkeypatch.setattr(spectra, "MOST_EXACT", 0)  # as for wide tables
     folder = checkpoint(tmp_path / "c", {EMBED: np.float32(scale) * table()}, TIED)
     with pytest.raises(BadInput, match=f"{EMBED}: squares do not add up to a finite number above 0"):
         command.main([str(folder), str(tmp_path / "out"), "--rank", "2"])
@@ -424,8 +498,10 @@ def test_killed_while_it_writes_it_leaves_no_half_folder(tmp_path):
     assert end(process).status == -signal.SIGKILL
     assert tree(folder) == before
     assert not (tmp_path / "out").exists()
-    run(folder, tmp_path / "out", "--rank", 2, "--report", tmp_path / "said")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "out", "said"]
+    new, _ = run(folder, tmp_path / "out", "--rank", 2, "--report", tmp_path / "said")
+    assert set(new) == {f"{EMBED}.rows", f"{EMBED}.map", NORM, "big"}
+    # What was left stays: it might be somebody's own.
+    assert len([path for path in tmp_path.iterdir() if path.name.startswith("incomplete-")]) == 1
 
 
 @pytest.mark.parametrize(
@@ -439,6 +515,7 @@ def test_killed_while_it_writes_it_leaves_no_half_folder(tmp_path):
         (tied, ["--energy", "0"], "--energy: must be above 0 and at most 1, got 0"),
         (tied, ["--energy", "nan"], "--energy: must be"),
         (tied, ["--energy", "1.5"], "--energy: must be above 0 and at most 1, got 1.5"),
+        (tied, ["--rank", "2", "--corpus", ""], "--corpus: must name a text file or a folder of them, got nothing"),
         (tied, ["--rank", "2", "--report", ""], "--report: must name a folder, got nothing"),
         (tied, ["--rank", "2", "--tables", "both"], "--tables both: .* has one table"),
         (tied, ["--rank", "2", "--tables", "output"], "--tables output: .* has one table"),

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+from hub_checkpoints import checkpoint
+from hub_weights import CONFIGS, POSITIONS, tensors
 
 from tiejax.hub.errors import CheckpointError
 from tiejax.hub.tokens import find_tokens
+from tiejax.settings.command_line import BadInput
+from tiejax.surgery import tie as command
 from tiejax.surgery.text_states import causal_task, masked_task
 
 
@@ -43,3 +47,50 @@ def test_a_text_that_ends_gives_fewer_rows_and_one_row_at_least():
     assert causal_task(iter(range(25)), 10, 900).inputs.shape == (2, 10)
     with pytest.raises(CheckpointError, match="text: holds 9 tokens; at least 10 are needed"):
         causal_task(iter(range(9)), 10, 5)
+
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"]
+
+
+def runnable(tmp_path, kind, positions=POSITIONS, words=WORDS, **changed):
+    """An untied checkpoint that can be run, with a vocabulary of letters, and a text of letters."""
+    config = CONFIGS[kind] | {"tie_word_embeddings": False}
+    config["n_positions" if kind == "gpt2" else "max_position_embeddings"] = positions
+    written = tensors(kind, tied=False) | changed
+    places = "transformer.wpe.weight" if kind == "gpt2" else "bert.embeddings.position_embeddings.weight"
+    written[places] = written[places][:positions]
+    folder = checkpoint(tmp_path / "c", written, config)
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    (tmp_path / "text.txt").write_text(" ".join("abcdef" * 50))
+    return folder
+
+
+def tied(folder, tmp_path, *flags):
+    return command.main([str(folder), str(tmp_path / "out"), "--text", str(tmp_path / "text.txt"), "--force", *flags])
+
+
+@pytest.mark.parametrize(("kind", "least"), [("bert", 3), ("gpt2", 2)])
+def test_a_model_needs_positions_for_one_place_to_predict(tmp_path, kind, least):
+    for positions in range(1, least):
+        with pytest.raises(BadInput, match=f"--text: .*c has {positions} positions; for one .* it needs {least}"):
+            tied(runnable(tmp_path, kind, positions), tmp_path)
+    assert not (tmp_path / "out").exists()
+    assert tied(runnable(tmp_path, kind, least), tmp_path) == 0
+
+
+def test_a_special_token_that_the_table_has_not_is_refused(tmp_path):
+    """jax would read the table's last row for it."""
+    words = [word for word in WORDS if word != "[MASK]"] + ["g", "[MASK]"]
+    with pytest.raises(BadInput, match=r"vocab.txt: gives \[MASK\] the id 11; the input table has 11 rows"):
+        tied(runnable(tmp_path, "bert", words=words), tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("keep", ["input", "output"])
+def test_a_model_whose_states_are_not_finite_is_refused(tmp_path, keep):
+    name = "bert.embeddings.position_embeddings.weight"
+    spoilt = tensors("bert", tied=False)[name]
+    spoilt[0, 0] = np.nan
+    with pytest.raises(BadInput, match=r"--text .*text.txt: .*c makes states of it that are not finite"):
+        tied(runnable(tmp_path, "bert", **{name: spoilt}), tmp_path, "--keep", keep)
+    assert not (tmp_path / "out").exists()

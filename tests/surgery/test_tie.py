@@ -13,9 +13,10 @@ from safetensors.numpy import load_file, save_file
 from tiejax.hub.checkpoint import open_checkpoint
 from tiejax.hub.tables import HubTable
 from tiejax.settings.command_line import BadInput
+from tiejax.surgery import logits as of_logits
 from tiejax.surgery import tie as command
 from tiejax.surgery.check import checked
-from tiejax.surgery.logits import log_probabilities, moved
+from tiejax.surgery.logits import moved
 from tiejax.surgery.one_table import distances, one_table
 
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
@@ -90,16 +91,32 @@ def test_gemma_adds_one_to_the_weight_of_its_norm(tmp_path):
     np.testing.assert_allclose(read(tmp_path / "out")[NORM], 3 * (WEIGHT + 1) - 1, rtol=1e-5)
 
 
-def test_logits_and_losses_by_hand(tmp_path):
-    """Logits that differ in bias, factor and cap, with another state after than before."""
+EVERY = {"logit_scale": 1e-6, "logits_scaling": 1e6, "final_logit_softcapping": 1e-6}
+# What the library does to logits by its own numbers or the configuration's; of other families it reads none of these keys.
+BENT = {
+    "cohere": ({"logit_scale": 0.5, "final_logit_softcapping": 1e-6}, lambda x: x / 2),
+    "cohere2": ({"logits_scaling": 9.0}, lambda x: x / 16),
+    "gemma": (EVERY, lambda x: x),
+    "gemma2": ({"final_logit_softcapping": 1.5, "logit_scale": 9.0}, lambda x: 1.5 * np.tanh(x / 1.5)),
+    "gemma3n_text": ({}, lambda x: 30 * np.tanh(x / 30)),
+    "gemma3_text": ({}, lambda x: x),
+    "gemma3n": ({"text_config": {"final_logit_softcapping": 2.0}}, lambda x: 2 * np.tanh(x / 2)),
+    "llama": (EVERY, lambda x: x),
+}
+
+
+@pytest.mark.parametrize("together", [7 * 40, 2**22], ids=["blocks", "one block"])
+@pytest.mark.parametrize("kind", BENT)
+def test_logits_and_losses_by_hand(tmp_path, monkeypatch, kind, together):
+    """Logits with a bias, and a factor or a cap, with another state after than before."""
+    monkeypatch.setattr(of_logits, "TOGETHER", together)
     first, second = tables(tmp_path, values(), values(seed=1))
     before, after = values(40, 4, seed=2), values(40, 4, seed=3)
     bias, targets = values(23, 1, seed=4)[:, 0], np.arange(40) % 23
-    config = {"logit_scale": 0.5, "logits_scaling": 2.0, "final_logit_softcapping": 1.5}
-    found = moved(one_table(first, second, "input"), before, after, bias, config, targets)
+    config, bend = BENT[kind]
+    found = moved(one_table(first, second, "input"), before, after, bias, {"model_type": kind} | config, targets)
     old, new = (
-        1.5 * np.tanh((states @ table.T + bias).astype(float) / 4 / 1.5)
-        for states, table in ((before, values(seed=1)), (after, values()))
+        bend((states @ table.T + bias).astype(float)) for states, table in ((before, values(seed=1)), (after, values()))
     )
     np.testing.assert_allclose(found.kl, np.mean([kl(p, q) for p, q in zip(old, new, strict=True)]), rtol=1e-5)
     assert found.top1 == np.mean(old.argmax(1) == new.argmax(1))
@@ -108,9 +125,10 @@ def test_logits_and_losses_by_hand(tmp_path):
         np.testing.assert_allclose(loss, np.mean(np.log(np.exp(logits).sum(axis=1)) - chosen), rtol=1e-5)
 
 
-def test_large_logits_do_not_overflow():
-    log = log_probabilities(np.array([[1e4, 0.0, -1e4]], np.float32), None, {})
-    np.testing.assert_allclose(log, [[0, -1e4, -2e4]])
+def test_large_logits_do_not_overflow(tmp_path):
+    x, y = np.array([[1e4], [0.0], [-1e4]], np.float32), np.array([[0.0], [1e4], [-1e4]], np.float32)
+    found = moved(one_table(*tables(tmp_path, x, y), "input"), *[np.ones((1, 1), np.float32)] * 2, None, {}, np.array([2]))
+    assert found == (1e4, 0.0, 2e4, 2e4)
 
 
 def test_distances(tmp_path):

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from library_models import saved  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tiejax.hub.tokens import find_tokens  # noqa: E402
 from tiejax.surgery import tie as command  # noqa: E402
@@ -38,7 +39,7 @@ def logits(model, rows=None):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_tied_checkpoint_computes_with_the_one_table(tmp_path, name, keep):
     """The untied model, with the one table, times its scale, put into both places by hand."""
-    folder = saved(name, False, tmp_path / "untied")
+    folder = filled(saved(name, False, tmp_path / "untied"))
     assert command.main([str(folder), str(tmp_path / "tied"), "--keep", keep, "--force", "--json"]) == 0
     tied, untied = loaded(tmp_path / "tied"), loaded(folder)
     table, output = tied.get_input_embeddings().weight, untied.get_output_embeddings().weight
@@ -56,9 +57,19 @@ def test_a_tied_checkpoint_computes_with_the_one_table(tmp_path, name, keep):
     torch.testing.assert_close(logits(tied), logits(untied), rtol=1e-4, atol=1e-5)
 
 
+def filled(folder):
+    """Give every bias random numbers; the library makes zeros, of which one is as good as another."""
+    tensors, generator = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(5)
+    for name, tensor in tensors.items():
+        if name.endswith("bias"):
+            tensors[name] = torch.randn(tensor.shape, generator=generator)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 def with_words(name, tmp_path):
-    """A random untied model whose tokens are letters, and a text of letters."""
-    folder = saved(name, False, tmp_path / "untied")
+    """A random untied model, its biases too, whose tokens are letters, and a text of letters."""
+    folder = filled(saved(name, False, tmp_path / "untied"))
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCABULARY))
     words = np.random.default_rng(0).choice(LETTERS, 900)
     (tmp_path / "text.txt").write_text(" ".join(words))
@@ -97,3 +108,29 @@ def test_the_losses_of_a_masked_model_on_a_text(tmp_path, capsys, name):
         at = torch.tensor(task.places)[:, :, None]
         of_targets = log.gather(1, at.expand(-1, -1, log.shape[-1])).gather(2, torch.tensor(task.targets)[:, :, None].long())
         np.testing.assert_allclose(report["moved"][role], -of_targets.mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "bart", "mbart", "phi", "cohere2", "gemma2", "gpt2", "llama"])
+def test_given_states_are_read_as_the_librarys_head_reads_them(tmp_path, capsys, name):
+    """Logits of the states that its output table reads, with every bias, factor and cap that it has."""
+    folder = filled(saved(name, False, tmp_path / "untied"))
+    model, seen = loaded(folder), []
+    model.get_output_embeddings().register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    before = logits(model).flatten(0, -2).double()
+    states = seen[0].flatten(0, -2)
+    np.save(tmp_path / "h.npy", states.numpy())
+    with torch.no_grad():
+        model.get_output_embeddings().weight.copy_(model.get_input_embeddings().weight)
+    after = logits_of_untouched_states(model, states)
+    p, q = (torch.log_softmax(part, dim=-1) for part in (before, after))
+    assert command.main([str(folder), "--hidden", str(tmp_path / "h.npy"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["moved"]
+    np.testing.assert_allclose(found["kl"], (p.exp() * (p - q)).sum(-1).mean(), rtol=1e-3)
+    assert found["top1"] == float((p.argmax(-1) == q.argmax(-1)).double().mean())
+    assert found["kl"] > 1e-6
+
+
+def logits_of_untouched_states(model, states):
+    """Return logits with the head that is there now, of the states that it read before."""
+    model.get_output_embeddings().register_forward_pre_hook(lambda module, inputs: (states.reshape(inputs[0].shape),))
+    return logits(model).flatten(0, -2).double()

@@ -5,11 +5,9 @@ the folder that they lie in is removed at the end.
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +24,17 @@ from tiejax.surgery.stored import LENGTH_BYTES
 INPUT, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 SHARED = 0.7  # of the output table, the part that is the input table
 BLOCK_ROWS = 4096
+# Starts a command from a process that is small itself: Linux counts what a process held before it became another program as
+# that program's memory, and so the whole of this one. Its own output is what the command took.
+STARTER = """
+import json, os, subprocess, sys, time
+began = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=sys.stderr)
+_, status, used = os.wait4(process.pid, 0)
+print(json.dumps([time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss]))
+sys.stdout.flush()
+os._exit(min(abs(os.waitstatus_to_exitcode(status)), 255))
+"""
 SMALL = 64  # rows and columns of the tables of a small folder
 
 
@@ -124,15 +133,18 @@ def _drawn(seed: int, start: int, rows: int, width: int) -> np.ndarray:
 
 
 def of_process(argv: Sequence[str], folder: Path) -> Took:
+    """Return what a command of ours takes that is started in a folder; raises CalledProcessError, as `of_command` does."""
+    return of_command([sys.executable, "-m", "tiejax", *argv], folder)
+
+
+def of_command(argv: Sequence[str], folder: Path) -> Took:
     """Return what a command takes that is started in a folder; raises CalledProcessError, with what it said, if it fails."""
-    began = time.perf_counter()
     with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen([sys.executable, "-m", "tiejax", *argv], cwd=folder, stdout=said, stderr=said)
-        _, status, used = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
+        starter = [sys.executable, "-I", "-S", "-c", STARTER, *argv]
+        started = subprocess.run(starter, cwd=folder, stdout=subprocess.PIPE, stderr=said, check=False)
         said.seek(0)
-        if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, argv, said.read().decode(errors="replace"))
-    kilobytes = used.ru_maxrss if sys.platform != "darwin" else used.ru_maxrss / 2**10
-    return Took(seconds, used.ru_utime + used.ru_stime, int(kilobytes * 2**10))
+        if started.returncode:
+            raise subprocess.CalledProcessError(started.returncode, argv, said.read().decode(errors="replace"))
+    seconds, cpu_s, memory = json.loads(started.stdout)
+    unit = 1 if sys.platform == "darwin" else 2**10
+    return Took(seconds, cpu_s, memory * unit)

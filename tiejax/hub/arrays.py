@@ -43,7 +43,7 @@ def read(tensors: Iterable[Tensor]) -> Iterator[tuple[str, np.ndarray]]:
             with safe_open(file, framework="np") as opened:
                 for tensor in group:
                     yield tensor.name, opened.get_tensor(tensor.name)
-        except (OSError, SafetensorError, TypeError) as error:  # TypeError: a dtype that numpy has not
+        except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: a dtype that numpy has not
             raise CheckpointError(f"{file}: cannot be read: {one_line(error)}") from None
 
 

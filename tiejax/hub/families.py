@@ -9,6 +9,7 @@ from tiejax.hub.errors import CheckpointError, Field
 from tiejax.hub.tables import DTYPES, HubTable, table
 
 FLAG, TEXT = "tie_word_embeddings", "text_config."
+BIAS_OF_BART = "final_logits_bias"  # [1, tokens]
 FACTORISED = "factorised"  # key of a configuration whose tables `tiejax factorise` has stored as factors
 INPUT, OUTPUT = Field("input_table"), Field("output_table")
 NORMED = "Layer normalisation follows the input table, so that the scale of its rows is lost on the way into the model."
@@ -154,7 +155,8 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
             OUTPUT,
         )
     notes = (*(family.notes if family else ()), *_scales(config), *more)
-    bias = _bias(checkpoint, second, outputs, rows)
+    heads = [second.name] if second else [wanted for of_family in outputs for wanted in of_family]
+    bias = bias_of(checkpoint, heads, rows)
     in_other_form = second is None and has_quantised_head(checkpoint, outputs)
     title = family.title if family else None
     return Tables(title, first, second, bias, flag_of(config), predicts(config), notes, in_other_form)
@@ -247,14 +249,18 @@ def _no_input(checkpoint: Checkpoint) -> CheckpointError:
     return CheckpointError(nowhere, INPUT, shown)
 
 
-def _bias(checkpoint: Checkpoint, output: HubTable | None, outputs: Sequence[Sequence[str]], rows: int) -> str | None:
-    heads = [output.name] if output else [name for of_family in outputs for name in of_family]
-    wanted = [head.removesuffix("weight") + "bias" for head in heads]
-    # BERT and its kin also keep the bias one level up, beside the decoder.
-    wanted += [name.removesuffix("decoder.bias") + "bias" for name in wanted if name.endswith(".decoder.bias")]
-    for name, tensor in checkpoint.tensors.items():
-        if tensor.shape == (rows,) and any(name == bias or name.endswith(f".{bias}") for bias in wanted):
-            return name
+def bias_of(checkpoint: Checkpoint, heads: Sequence[str], rows: int) -> str | None:
+    """Return the tensor that adds to the logits of each of so many tokens, None where there is none.
+
+    heads: names of output tables, of which one is stored, or left out as it is tied.
+    """
+    own = [head.removesuffix("weight") + "bias" for head in heads]
+    # BERT and its kin have one a level up as well, which the decoder's own is while tied: untied, its own is what counts.
+    above = [name.removesuffix("decoder.bias") + "bias" for name in own if name.endswith(".decoder.bias")]
+    for wanted in (*own, *above, BIAS_OF_BART):
+        for name, tensor in checkpoint.tensors.items():
+            if tensor.shape in ((rows,), (1, rows)) and (name == wanted or name.endswith(f".{wanted}")):
+                return name
     return None
 
 

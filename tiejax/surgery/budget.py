@@ -71,7 +71,7 @@ def facts(budget: Budget, weights: dict[str, Any] | None, rank: int | None) -> d
         "bytes": whole,
         "ranks": {str(energy): budget.at(rank_for(budget.energies, energy)) for energy in ENERGIES},
         # At the width of one table, two that share their factor are one up to a map.
-        "tied_up_to_a_map": budget.at(first.shape[1]) if len(budget.tables) > 1 else None,
+        "tied_up_to_a_map": budget.at(min(first.shape[1], full)) if len(budget.tables) > 1 else None,
         "chosen": budget.at(rank) if rank else None,
         "curve": [budget.at(rank) for rank in ranks_of_curve(full)],
     }
@@ -88,7 +88,8 @@ def lines(budget: Budget, rank: int | None) -> list[str]:
     said = [f"{shapes}: {budget.bytes_now:,} bytes"]
     rows = [(f"{energy:.1%} of the energy", rank_for(budget.energies, energy)) for energy in ENERGIES]
     if len(budget.tables) > 1:
-        rows.append(("tied up to a map", next(iter(budget.tables.values())).shape[1]))
+        width = next(iter(budget.tables.values())).shape[1]
+        rows.append(("tied up to a map", min(width, len(budget.energies))))
     if rank is not None:
         rows.append(("chosen", rank))
     return said + [_line(budget, what, rank) for what, rank in rows]

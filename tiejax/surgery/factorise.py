@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ import numpy as np
 from tiejax.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.hub.errors import CheckpointError, Field
 from tiejax.hub.tables import DTYPES, HubTable
+from tiejax.outside.memory import machine_memory
 from tiejax.runs import writing
 from tiejax.runs.console import Console
 from tiejax.settings import command_line
@@ -19,14 +21,14 @@ from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.surgery import budget as budgets
 from tiejax.surgery.budget import Budget, budget_of
 from tiejax.surgery.factors import Product, form_of
-from tiejax.surgery.rewrite import check_new, rewrite
-from tiejax.surgery.spectrum import Spectrum, factor_rows, maps, rank_for, spectrum
+from tiejax.surgery.rewrite import check_new, rewrite, within
+from tiejax.surgery.spectrum import Spectrum, bytes_needed, factor_rows, maps, rank_for, spectrum
 from tiejax.surgery.stored import WORDS, Stored, stored_tables
 from tiejax.surgery.token_weights import token_weights
 from tiejax.text.errors import CorpusError
 
 BUDGET, TABLES = "budget.json", Field("tables")
-MOST_WIDTH = 2**15  # whose Gram matrix takes 8 GiB
+MOST_WIDTH = 2**15  # of both tables; its Gram matrix takes 8 GiB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +61,15 @@ class Settings:
             raise BadInput("folder: name the folder of a checkpoint")
         if self.out == "" or self.report == "":
             raise BadInput(f"{'out' if self.out == '' else '--report'}: must name a folder, got nothing")
+        if self.corpus == "":
+            raise BadInput("--corpus: must name a text file or a folder of them, got nothing")
         if self.rank is not None and self.energy is not None:
             raise BadInput("--rank, --energy: give one of the two")
         if self.out and self.rank is None and self.energy is None:
             raise BadInput("--rank, --energy: give one of the two, or leave OUT away to see the budget alone")
         if self.energy is not None and not 0 < self.energy <= 1:
             raise BadInput(f"--energy: must be above 0 and at most 1, got {self.energy}")
-        name = Path(self.folder).expanduser().absolute().resolve().name or "checkpoint"
+        name = Path(os.path.realpath(Path(self.folder).expanduser())).name or "checkpoint"
         report = self.report or (f"{self.out.rstrip('/')}-budget" if self.out else str(Path("runs", "factorise", name)))
         return dataclasses.replace(self, report=report)
 
@@ -115,7 +119,10 @@ def factorise(settings: Settings, console: Console) -> None:
     found = _spectrum(checkpoint, tables, weights)
     budget = budget_of(tables, found)
     rank = settings.rank or (rank_for(budget.energies, settings.energy) if settings.energy is not None else None)
-    report = write_report(Path(settings.report or "").expanduser(), checkpoint, budget, facts, rank)
+    folder = Path(settings.report or "").expanduser()
+    if os.path.lexists(folder / BUDGET):
+        console.say(f"{folder / BUDGET}: was there already, and is written over")
+    report = write_report(folder, checkpoint, budget, facts, rank)
     for line in budgets.lines(budget, rank):
         console.say(line)
     console.result(f"budget: {report}")
@@ -142,12 +149,15 @@ def chosen_tables(checkpoint: Checkpoint, stored: Stored, asked: str | None) -> 
         raise CheckpointError(TABLES, f": a shared factor needs one shape and dtype, not {shown}; take input or output")
     if (width := sum(tensor.shape[1] for tensor in chosen.values())) > MOST_WIDTH:
         raise CheckpointError(f"{checkpoint.folder}: tables of a width of {width:,} are not factorised, {MOST_WIDTH:,} at most")
+    needed, there_is = bytes_needed(next(iter(chosen.values())).shape[0], width), machine_memory()
+    if there_is is not None and needed > there_is:
+        raise CheckpointError(
+            f"{checkpoint.folder}: to factorise a width of {width:,} takes {needed:,} bytes; the memory has {there_is:,}"
+        )
     return {role: _table(checkpoint, tensor) for role, tensor in chosen.items()}
 
 
 def _table(checkpoint: Checkpoint, tensor: Tensor) -> HubTable:
-    if 0 in tensor.shape:
-        raise CheckpointError(f"{checkpoint.folder}: {tensor.name} has the shape {list(tensor.shape)}; there is nothing in it")
     if tensor.dtype not in DTYPES:
         kinds = ", ".join(DTYPES.values())
         raise CheckpointError(f"{checkpoint.folder}: {tensor.name} is stored as {tensor.dtype}; a table must be one of {kinds}")
@@ -157,20 +167,21 @@ def _table(checkpoint: Checkpoint, tensor: Tensor) -> HubTable:
 def _check_places(checkpoint: Checkpoint, settings: Settings) -> None:
     """Raise unless nothing of the old folder is written to, and the report does not stand where the new one is to be."""
     report = Path(settings.report or "").expanduser()
-    if checkpoint.folder.resolve() in (report.resolve(), *report.resolve().parents):
+    if within(report, checkpoint.folder):
         raise BadInput(f"--report {report}: lies in {checkpoint.folder}, which is not written to; name a folder outside it")
     if settings.out:
         out = Path(settings.out).expanduser()
         check_new(checkpoint, out)
-        if out.resolve() in (report.resolve(), *report.resolve().parents):
+        if within(report, out):
             raise BadInput(f"--report {report}: lies in {out}, which is to be new; name a folder outside it")
 
 
 def _check_rank(settings: Settings, tables: dict[str, HubTable]) -> None:
-    full = sum(table.shape[1] for table in tables.values())
-    if settings.rank is not None and not 1 <= settings.rank <= full:
+    rows, width = next(iter(tables.values())).shape[0], sum(table.shape[1] for table in tables.values())
+    if settings.rank is not None and not 1 <= settings.rank <= min(rows, width):
         what = "both tables together" if len(tables) > 1 else "the table"
-        raise BadInput(f"--rank: must be from 1 to {full}, the width of {what}, got {settings.rank}")
+        full = f"{width}, the width of {what}" if width <= rows else f"{rows}, as many as the table has rows"
+        raise BadInput(f"--rank: must be from 1 to {full}, got {settings.rank}")
 
 
 def _spectrum(checkpoint: Checkpoint, tables: dict[str, HubTable], weights: np.ndarray | None) -> Spectrum:

@@ -5,19 +5,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tiejax.hub.arrays import read
 from tiejax.hub.checkpoint import Checkpoint, Tensor
-from tiejax.hub.families import family_of
-from tiejax.hub.tables import DTYPES
+from tiejax.hub.families import levels
+from tiejax.surgery.vectors import rounded, vector
 
 # What the weight of that layer is called: of decoders, and of the heads of encoders.
 NAMES = (
     *("ln_f.weight", "norm_f.weight", "model.norm.weight", "model.final_layernorm.weight"),
-    *("gpt_neox.final_layer_norm.weight", "model.decoder.final_layer_norm.weight"),
+    *("gpt_neox.final_layer_norm.weight", "model.decoder.final_layer_norm.weight", "model.decoder.layer_norm.weight"),
     *("predictions.transform.LayerNorm.weight", "predictions.LayerNorm.weight", "lm_head.layer_norm.weight"),
     *("generator_predictions.LayerNorm.weight", "vocab_layer_norm.weight", "head.norm.weight"),
 )
-OFFSETS = {"Gemma": 1.0}  # what the library adds to the weight
+PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text")  # `model_type` of the models that multiply by weight + 1
 
 
 class LastNorm(NamedTuple):
@@ -28,19 +27,19 @@ class LastNorm(NamedTuple):
     offset: float
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return weight, with the offset, and bias in float32; raises CheckpointError."""
-        stored = dict(read([self.weight] if self.bias is None else [self.weight, self.bias]))
-        weight = stored[self.weight.name].astype(np.float32) + np.float32(self.offset)
-        return weight, None if self.bias is None else stored[self.bias.name].astype(np.float32)
+        """Return weight, with the offset, and bias in float32; raises CheckpointError unless they are vectors of one width."""
+        width = self.weight.number
+        weight = vector(self.weight, width) + np.float32(self.offset)
+        return weight, None if self.bias is None else vector(self.bias, width)
 
     def storable(self, scale: np.ndarray) -> np.ndarray:
-        """Return the scale that the weight will have, once it is rounded to the dtype of the file."""
+        """Return the scale that the weight will have, once it is rounded to the dtype of the file; raises CheckpointError."""
         weight, _ = self.arrays()
-        held = (weight * scale - self.offset).astype(DTYPES[self.weight.dtype]).astype(np.float64) + self.offset
+        held = rounded(weight * scale - self.offset, self.weight).astype(np.float64) + self.offset
         return np.divide(held, weight, out=scale.copy(), where=weight != 0)
 
     def scaled(self, scale: np.ndarray) -> Iterator[tuple[Tensor, np.ndarray]]:
-        """Yield each of its tensors with what it must hold for a result that is `scale` times as large, in float32."""
+        """Yield each of its tensors with what it must hold for a result that is `scale` times as large."""
         weight, bias = self.arrays()
         yield self.weight, weight * scale - self.offset
         if self.bias is not None and bias is not None:
@@ -56,6 +55,6 @@ def last_norm(checkpoint: Checkpoint, width: int) -> LastNorm | None:
     ]
     if len(found) != 1:
         return None
-    family = family_of(checkpoint.config)
+    plus_one = any(part.get("model_type") in PLUS_ONE for part in levels(checkpoint.config).values())
     bias = checkpoint.tensors.get(found[0].name.removesuffix("weight") + "bias")
-    return LastNorm(found[0], bias, OFFSETS.get(family.title, 0.0) if family else 0.0)
+    return LastNorm(found[0], bias, float(plus_one))

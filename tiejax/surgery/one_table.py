@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from tiejax.hub.errors import CheckpointError
 from tiejax.hub.tables import HubTable
+from tiejax.surgery.vectors import rounded
 
 Keep = Literal["input", "output", "mean", "aligned"]
 
@@ -31,18 +33,17 @@ class OneTable(NamedTuple):
     output_norm: float
 
     def rows(self, block: slice) -> Float[np.ndarray, "rows width"]:
-        """Return rows of T as they are written, rounded to the input table's dtype, in float32."""
+        """Return rows of T as they are written, rounded to the input table's dtype, in float32; raises CheckpointError."""
         if self.keep == "input":
             return self.input[block]
-        if self.keep == "output":
-            rows = self.output[block]
-        elif self.scale is None:
-            rows = (self.input[block] + self.output[block]) / 2
-        else:
+        rows = self.output[block].astype(np.float64)
+        if self.keep != "output" and self.scale is None:
+            rows = (self.input[block] + rows) / 2
+        elif self.scale is not None:
             # The minimum of |T - x|^2 + |(c T - y) / n|^2 for given c, column by column.
             weight = self.scale / self.output_norm**2
-            rows = (self.input[block] + weight * self.output[block]) / (1 + self.scale * weight)
-        return rows.astype(self.input.dtype).astype(np.float32)
+            rows = (self.input[block] + weight * rows) / (1 + self.scale * weight)
+        return rounded(rows, self.input.tensor).astype(np.float32)
 
 
 class Distances(NamedTuple):
@@ -75,17 +76,23 @@ def one_table(first: HubTable, second: HubTable, keep: Keep) -> OneTable:
 
 
 def distances(table: OneTable) -> Distances:
-    """Return how far T is from both tables, each relative to its norm; raises CheckpointError."""
+    """Return how far T is from both tables, each relative to its norm; raises CheckpointError where that is not finite."""
     sums = np.zeros(4)
     for block in blocks(table.input):
         x, y, t = (part.astype(np.float64) for part in (table.input[block], table.output[block], table.rows(block)))
         used = t if table.scale is None else t * table.scale
-        sums += [np.vdot(t - x, t - x), np.vdot(x, x), np.vdot(used - y, used - y), np.vdot(y, y)]
+        with np.errstate(over="ignore"):
+            sums += [np.vdot(t - x, t - x), np.vdot(x, x), np.vdot(used - y, used - y), np.vdot(y, y)]
+    if not np.isfinite(sums).all():
+        raise CheckpointError(
+            f"{table.input.file}: {table.input.name} and {table.output.name} are too far apart to be measured"
+        )
     of_input, of_output = np.sqrt(sums[[0, 2]] / np.where(sums[[1, 3]] > 0, sums[[1, 3]], 1))
     return Distances(float(of_input), float(of_output))
 
 
-def blocks(table: HubTable) -> Iterator[slice]:
-    """Yield all rows of a table, as many at a time as may be in memory several times."""
+def blocks(table: HubTable, most: int | None = None) -> Iterator[slice]:
+    """Yield all rows of a table, as many at a time as may be in memory several times, or `most` where that is less."""
     step = max(BLOCK_BYTES // (4 * table.shape[1]), 1)
+    step = step if most is None else min(step, most)
     return (slice(start, min(start + step, table.shape[0])) for start in range(0, table.shape[0], step))

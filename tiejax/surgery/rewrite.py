@@ -1,21 +1,21 @@
 """A checkpoint's folder written anew with tensors added, replaced or left out; everything else is copied bit for bit.
 
 Nothing is loaded: tensors go from file to file in blocks. The new folder is there whole or not at all, whenever the process is
-killed, and the old one is not touched.
+killed, and the old one is not touched. Links are copied as the files that they lead to.
 """
 
 import errno
 import json
 import os
-import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tiejax.hub.checkpoint import CONFIG, INDEX, Checkpoint, Tensor, read_json
 from tiejax.hub.errors import CheckpointError
+from tiejax.surgery import new_folder
+from tiejax.surgery.entries import Entries, entries
 from tiejax.surgery.stored import LENGTH_BYTES, blocks_of, extent_of, header_of
-from tiejax.text.stored import built
 
 METADATA = "__metadata__"
 ALIGNED = 8  # safetensors pads its header to this many bytes
@@ -37,12 +37,17 @@ def copy_of(tensor: Tensor, name: str | None = None) -> Part:
     return Part(name or tensor.name, tensor.dtype, tensor.shape, length, lambda: blocks_of(tensor.file, start, length))
 
 
-def check_new(checkpoint: Checkpoint, out: Path) -> None:
-    """Raise CheckpointError unless `out` is a folder that is new, and outside the one that is read."""
-    if out.exists():
-        raise CheckpointError(f"{out}: is there already; name a folder that is new")
-    if checkpoint.folder.resolve() in out.resolve().parents:
+def check_new(checkpoint: Checkpoint, out: Path) -> Entries:
+    """Return what is copied to `out`; raises CheckpointError unless that can be, and `out` is new and outside what is read."""
+    new_folder.check_new(out)
+    if within(out, checkpoint.folder):
         raise CheckpointError(f"{out}: lies in {checkpoint.folder}, which is not written to; name a folder outside it")
+    return entries(checkpoint.folder)
+
+
+def within(path: Path, folder: Path) -> bool:
+    """Say whether a path is a folder or lies in it, wherever links lead."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def rewrite(
@@ -56,30 +61,51 @@ def rewrite(
 
     config: what its config.json is to hold. added: file of the checkpoint -> parts that are written behind what it holds,
     instead of tensors of their names. left_out: tensors that are not written; a file that would hold nothing is left out too.
-    Raises CheckpointError where `out` will not do (`check_new`), OSError where it cannot be written.
+    Raises CheckpointError where `out` or the folder will not do (`check_new`) or the folder cannot be read, OSError where `out`
+    cannot be written.
     """
-    check_new(checkpoint, out)
+    there = check_new(checkpoint, out)
     leave = {part.name for parts in added.values() for part in parts} | set(left_out)
     changed = {tensor.file for tensor in checkpoint.tensors.values() if tensor.name in leave} | set(added)
     filled = {tensor.file for tensor in checkpoint.tensors.values() if tensor.name not in leave} | set(added)
+    texts = {checkpoint.folder / CONFIG: _text(checkpoint.folder / CONFIG, config)}
+    if index := _index(checkpoint, leave, added):
+        texts[checkpoint.folder / INDEX] = _text(checkpoint.folder / INDEX, index)
     try:
-        with built(out) as folder:
-            for file in sorted(checkpoint.folder.iterdir()):
-                if file in changed - filled:
-                    continue
-                if file in changed:
-                    _write(file, folder / file.name, leave, added.get(file, []))
-                elif file.name == CONFIG:
-                    (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-                elif file.name == INDEX:
-                    _write_index(file, folder / INDEX, checkpoint, leave, added)
-                elif file.is_dir():
-                    shutil.copytree(file, folder / file.name)
-                else:
-                    shutil.copyfile(file, folder / file.name)
+        with new_folder.new_folder(out) as folder:
+            for path in there.folders:
+                (folder / path).mkdir()
+            for path in there.files:
+                file, target = checkpoint.folder / path, folder / path
+                if file in changed & filled:
+                    _write(file, target, leave, added.get(file, []))
+                elif file in texts:
+                    target.write_bytes(texts[file])
+                elif file not in changed:
+                    _copy(file, target)
             _to_disk(folder)
     except OSError as error:
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(out)) from None
+
+
+def _copy(file: Path, out: Path) -> None:
+    with out.open("wb") as target:
+        target.writelines(blocks_of(file, 0, _size(file)))
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _text(file: Path, content: Mapping[str, Any]) -> bytes:
+    """Return JSON as it is written, with escapes for what UTF-8 might not hold."""
+    try:
+        return (json.dumps(content, indent=2) + "\n").encode()
+    except RecursionError:
+        raise CheckpointError(f"{file}: is nested too deep to be written again") from None
 
 
 def _write(file: Path, out: Path, leave: set[str], added: list[Part]) -> None:
@@ -111,9 +137,14 @@ def _write(file: Path, out: Path, leave: set[str], added: list[Part]) -> None:
             raise OSError(errno.EIO, f"{file}: its tensors have other sizes than its header says")
 
 
-def _write_index(file: Path, out: Path, checkpoint: Checkpoint, leave: set[str], added: Mapping[Path, list[Part]]) -> None:
-    """Write the index of a sharded checkpoint again, with the places of what was added and the new size."""
+def _index(checkpoint: Checkpoint, leave: set[str], added: Mapping[Path, list[Part]]) -> dict[str, Any] | None:
+    """Return the index of a sharded checkpoint with the places of what was added and the new size, None where it has none."""
+    file = checkpoint.folder / INDEX
+    if not os.path.lexists(file):
+        return None
     index = read_json(file)
+    if not isinstance(index.get("weight_map"), dict):  # beside model.safetensors, where nobody reads it
+        return None
     places = {name: place for name, place in index["weight_map"].items() if name not in leave}
     places |= {part.name: target.name for target, parts in added.items() for part in parts}
     lost = sum(extent_of(checkpoint.tensors[name])[1] for name in leave if name in checkpoint.tensors)
@@ -121,7 +152,7 @@ def _write_index(file: Path, out: Path, checkpoint: Checkpoint, leave: set[str],
     metadata = index.get("metadata")
     if isinstance(metadata, dict) and isinstance(metadata.get("total_size"), int):
         index["metadata"] = {**metadata, "total_size": metadata["total_size"] + gained - lost}
-    out.write_text(json.dumps({**index, "weight_map": dict(sorted(places.items()))}, indent=2) + "\n", encoding="utf-8")
+    return {**index, "weight_map": dict(sorted(places.items()))}
 
 
 def _to_disk(folder: Path) -> None:

@@ -1,4 +1,6 @@
-"""The best approximation of one table, or of two that share a factor, by a product of fewer columns: from a Gram matrix.
+"""The best approximation of one table, or of two that share a factor, by a product of fewer columns.
+
+From a Gram matrix, or from the singular values of the rows themselves where these are fewer than the columns.
 
 One table E [V, D], or two side by side, M = [E_in / s_in, E_out / s_out] [V, 2D], is approximated by A B, with r columns in A
 and r rows in B. Each of the two is divided by the root s of its own sum of squares, so that both count the same: the table of
@@ -6,7 +8,7 @@ larger norms would otherwise fill the factor that they share.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -15,6 +17,10 @@ from scipy import linalg
 from tiejax.hub.tables import HubTable
 
 BLOCK_BYTES = 64 * 2**20  # of rows, as float32
+MOST_EXACT = 1024  # columns whose products are summed in float64; of more they are float32, at half the time
+ARRAYS = 3  # of the size of the Gram matrix, or of the few rows, that are in memory at one time
+
+NOT_FINITE = "squares do not add up to a finite number above 0: all are zeros, or too large or small for float32"
 
 Table = HubTable | Float[np.ndarray, "rows width"]
 
@@ -22,13 +28,15 @@ Table = HubTable | Float[np.ndarray, "rows width"]
 class Spectrum(NamedTuple):
     """Eigenvalues, the largest first and adding up to 1, and eigenvectors, in columns, of the Gram matrix of M.
 
-    scales: s of each table; widths: its columns in M.
+    There are as many as M has columns, or rows where these are fewer. scales: s of each table; widths: its columns in M.
+    precision: of the energies, which cannot be told from 1 when they are so close to it.
     """
 
-    values: Float[np.ndarray, "all_widths"]
-    vectors: Float[np.ndarray, "all_widths all_widths"]
+    values: Float[np.ndarray, "directions"]
+    vectors: Float[np.ndarray, "all_widths directions"]
     scales: tuple[float, ...]
     widths: tuple[int, ...]
+    precision: float
 
     @property
     def scale(self) -> float:
@@ -43,28 +51,26 @@ def spectrum(tables: Sequence[Table], weights: Float[np.ndarray, "rows"] | None 
     weights, since every row has its own a_i. Tables have the same number of rows, V; weights: w [V] above 0, all equal if None.
     Raises ValueError where squares do not add up to a finite number above 0.
     """
-    gram = _gram(tables, weights)
     widths = tuple(table.shape[1] for table in tables)
-    parts = _parts(widths)
-    squares = [float(np.trace(gram[part, part])) for part in parts]
-    if not all(0 < square < np.inf for square in squares) or not np.isfinite(gram).all():
-        raise ValueError("squares do not add up to a finite number above 0: all are zeros, or too large or small for float32")
-    scales = np.sqrt(squares)
-    by_column = np.repeat(scales, widths) * np.sqrt(len(tables))
-    gram /= by_column[:, None]
-    gram /= by_column
-    # The transpose of a symmetric matrix is in LAPACK's order, so that nothing is copied; `evr` needs the least memory.
-    values, vectors = linalg.eigh(gram.T, overwrite_a=True, driver="evr", check_finite=False)
-    values = np.clip(values[::-1], 0, None)
-    return Spectrum(values / values.sum(), vectors[:, ::-1], tuple(map(float, scales)), widths)
+    few = tables[0].shape[0] < sum(widths)
+    values, vectors, scales = _of_rows(tables, weights, widths) if few else _of_gram(tables, weights, widths)
+    # What products round is noise: its eigenvalues, as many as there are columns, are each its size by the root of that number.
+    rounding = float(np.finfo(np.float64 if few or _exact(widths) else np.float32).eps)
+    precision = rounding * np.sqrt(sum(widths))
+    return Spectrum(values / values.sum(), vectors, tuple(map(float, scales)), widths, float(precision))
 
 
-def energy_kept(found: Spectrum) -> Float[np.ndarray, "all_widths"]:
+def bytes_needed(rows: int, width: int) -> int:
+    """Return about how much memory the spectrum of so many rows and columns takes, beside the blocks that are read."""
+    return ARRAYS * 8 * width * min(rows, width)
+
+
+def energy_kept(found: Spectrum) -> Float[np.ndarray, "directions"]:
     """Return the energy that every rank from 1 keeps: 1 - |M - A B|^2 / |M|^2, the sum of the largest eigenvalues."""
-    return np.minimum(np.cumsum(found.values), 1.0)
+    return _shares(found.values, found.precision)
 
 
-def energies_of_tables(found: Spectrum) -> list[Float[np.ndarray, "all_widths"]]:
+def energies_of_tables(found: Spectrum) -> list[Float[np.ndarray, "directions"]]:
     """Return the energy that every rank from 1 keeps of each table alone, 1 - |E - A B|^2 / |E|^2.
 
     With v the table's part of an eigenvector, this is the sum of eigenvalue x |v|^2 over its sum at full rank.
@@ -72,8 +78,15 @@ def energies_of_tables(found: Spectrum) -> list[Float[np.ndarray, "all_widths"]]
     energies = []
     for part in _parts(found.widths):
         shares = found.values * np.einsum("ij,ij->j", found.vectors[part], found.vectors[part])
-        energies.append(np.minimum(np.cumsum(shares) / shares.sum(), 1.0))
+        energies.append(_shares(shares, found.precision))
     return energies
+
+
+def _shares(parts: np.ndarray, precision: float) -> np.ndarray:
+    """Return which share of the whole the first one, the first two, ... are, and 1 for those that cannot be told from it."""
+    sums = np.cumsum(parts)
+    shares: np.ndarray = sums / sums[-1]
+    return np.where(shares > 1 - precision, 1.0, shares)
 
 
 def rank_for(energies: Float[np.ndarray, "ranks"], wanted: float) -> int:
@@ -94,24 +107,64 @@ def factor_rows(tables: Sequence[Table], found: Spectrum, rank: int) -> Iterator
     return (block @ basis for _, block in _blocks(tables))
 
 
-def _gram(tables: Sequence[Table], weights: np.ndarray | None) -> np.ndarray:
-    """Return [E_in, E_out]^T diag(w) [E_in, E_out]: float32 products within a block of rows, float64 sums over blocks."""
-    width = sum(table.shape[1] for table in tables)
-    gram = np.zeros((width, width))
-    for start, block in _blocks(tables):
+def _of_gram(tables: Sequence[Table], weights: np.ndarray | None, widths: Sequence[int]) -> tuple[np.ndarray, ...]:
+    """Return eigenvalues, eigenvectors and scales from the Gram matrix, [all_widths, all_widths]."""
+    gram = _gram(tables, weights, widths)
+    scales = _scales([float(np.trace(gram[part, part])) for part in _parts(widths)])
+    by_column = _by_column(scales, widths)
+    gram /= by_column[:, None]
+    gram /= by_column
+    if not np.isfinite(gram).all():
+        raise ValueError(NOT_FINITE)
+    # The transpose of a symmetric matrix is in LAPACK's order, so that nothing is copied; `evr` needs the least memory.
+    values, vectors = linalg.eigh(gram.T, overwrite_a=True, driver="evr", check_finite=False)
+    return np.clip(values[::-1], 0, None), vectors[:, ::-1], scales
+
+
+def _gram(tables: Sequence[Table], weights: np.ndarray | None, widths: Sequence[int]) -> np.ndarray:
+    """Return [E_in, E_out]^T diag(w) [E_in, E_out]: sums over blocks of rows in float64, of products in float64 or float32."""
+    gram = np.zeros((sum(widths), sum(widths)))
+    for start, block in _blocks(tables, np.float64 if _exact(widths) else np.float32):
         if weights is not None:
-            block *= np.sqrt(weights[start : start + len(block), None]).astype(np.float32)
+            block *= np.sqrt(weights[start : start + len(block), None]).astype(block.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             gram += block.T @ block
     return gram
 
 
-def _blocks(tables: Sequence[Table]) -> Iterator[tuple[int, np.ndarray]]:
+def _of_rows(tables: Sequence[Table], weights: np.ndarray | None, widths: Sequence[int]) -> tuple[np.ndarray, ...]:
+    """Return the same from the singular values of all rows at once, [rows, all_widths], where these are few."""
+    m = np.concatenate([block for _, block in _blocks(tables, np.float64)])
+    if weights is not None:
+        m *= np.sqrt(weights)[:, None]
+    scales = _scales([float(np.vdot(m[:, part], m[:, part])) for part in _parts(widths)])
+    m /= _by_column(scales, widths)
+    _, singular, vectors = linalg.svd(m, full_matrices=False, overwrite_a=True, check_finite=False)
+    return singular**2, vectors.T, scales
+
+
+def _exact(widths: Sequence[int]) -> bool:
+    return sum(widths) <= MOST_EXACT
+
+
+def _scales(squares: Sequence[float]) -> np.ndarray:
+    if not all(0 < square < np.inf for square in squares):
+        raise ValueError(NOT_FINITE)
+    return np.sqrt(squares)
+
+
+def _by_column(scales: np.ndarray, widths: Sequence[int]) -> np.ndarray:
+    """Return the number by which every column is divided, so that all squares add up to 1."""
+    columns: np.ndarray = np.repeat(scales, widths) * np.sqrt(len(widths))
+    return columns
+
+
+def _blocks(tables: Sequence[Table], dtype: type[np.floating[Any]] = np.float32) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the first row of each block, and the block's rows of all tables side by side, which may be written to."""
     rows, width = tables[0].shape[0], sum(table.shape[1] for table in tables)
     step = max(BLOCK_BYTES // (4 * width), 1)
     for start in range(0, rows, step):
-        yield start, np.concatenate([table[start : start + step] for table in tables], axis=1, dtype=np.float32)
+        yield start, np.concatenate([table[start : start + step] for table in tables], axis=1, dtype=dtype)
 
 
 def _parts(widths: Sequence[int]) -> list[slice]:

@@ -48,7 +48,7 @@ class Stored(NamedTuple):
 def stored_tables(checkpoint: Checkpoint) -> Stored:
     """Return what a checkpoint stores of its tables.
 
-    Raises CheckpointError where names fit several tensors, or where the tables are stored as factors.
+    Raises CheckpointError where names fit several tensors, where one is empty, or where the tables are stored as factors.
     """
     check_whole(checkpoint)
     family = family_of(checkpoint.config)
@@ -56,6 +56,10 @@ def stored_tables(checkpoint: Checkpoint) -> Stored:
     inputs, outputs = ([getattr(of, role) for of in families] for role in ("input", "output"))
     first = only(checkpoint, named(checkpoint, inputs), "input")
     second = only(checkpoint, [tensor for tensor in named(checkpoint, outputs) if tensor != first], "output")
+    for tensor in (first, second):
+        if tensor is not None and 0 in tensor.shape:
+            shape = list(tensor.shape)
+            raise CheckpointError(f"{checkpoint.folder}: {tensor.name} has the shape {shape}; there is nothing in it")
     if first is None:
         return Stored(family, None, second, "nothing" if second is None else "head", None, 0)
     if second is None:
@@ -111,11 +115,14 @@ def extent_of(tensor: Tensor) -> tuple[int, int]:
 
 def header_of(file: Path) -> tuple[dict[str, Any], int]:
     """Return the header of a safetensors file, and where the bytes of its tensors begin."""
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
-        if length > MOST_HEADER_BYTES:  # safetensors takes no longer one, and has taken this file before
-            raise CheckpointError(f"{file}: was changed while it was read")
-        return json.loads(opened.read(length)), LENGTH_BYTES + length
+    try:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
+            if length > MOST_HEADER_BYTES:  # safetensors takes no longer one, and has taken this file before
+                raise CheckpointError(f"{file}: was changed while it was read")
+            return json.loads(opened.read(length)), LENGTH_BYTES + length
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
 
 
 def _scale(first: HubTable, second: HubTable) -> float | None:

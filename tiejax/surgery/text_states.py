@@ -21,6 +21,7 @@ from tiejax.text.tokenizer import in_batches, in_parts, vocabulary
 
 LENGTH = 128  # tokens of a row, or as many as the model has positions
 MASKED = 0.15  # of the tokens of a row; BERT, Devlin et al. 2019
+LEAST_CAUSAL, LEAST_MASKED = 2, 3  # tokens of a row: one and the next, or [CLS], one, and [SEP]
 TOGETHER = 8  # rows that are encoded at a time
 NAME = Field("text")
 
@@ -44,11 +45,18 @@ def of_text(checkpoint: Checkpoint, table: OneTable, text: str, number: int, see
     tokens = find_tokens(checkpoint.folder)
     if tokens is None or not tokens.whole:
         raise CheckpointError(NAME, f": {checkpoint.folder} has no tokenizer that splits a text; put its tokenizer.json there")
-    length = min(LENGTH, loaded.origin.sizes.positions)
+    causal, length = loaded.model.encoder.causal, min(LENGTH, loaded.origin.sizes.positions)
+    if length < (least := LEAST_CAUSAL if causal else LEAST_MASKED):
+        raise CheckpointError(NAME, f": {checkpoint.folder} has {length} positions; for one place to predict it needs {least}")
+    if not causal:
+        _check_special(tokens, loaded.vocabulary)
     ids = _ids(tokens, text, loaded.vocabulary)
-    task = causal_task(ids, length, number) if loaded.model.encoder.causal else masked_task(ids, tokens, length, number, seed)
+    task = causal_task(ids, length, number) if causal else masked_task(ids, tokens, length, number, seed)
     before = _states(loaded, loaded.params["embed"]["embedding"], task)
     after = _states(loaded, np.concatenate([table.rows(block) for block in blocks(table.input)]), task)
+    for states in (before, after):
+        if not np.isfinite(states).all():
+            raise CheckpointError(NAME, f" {text}: {checkpoint.folder} makes states of it that are not finite")
     by = f"of {len(task.inputs):,} rows of {length} tokens of {Path(text).name}"
     return States(before, after, task.targets.reshape(-1), by, whole=True)
 
@@ -82,6 +90,15 @@ def _rows(ids: Iterator[int], length: int, number: int) -> Int[np.ndarray, "rows
     if rows == 0:
         raise CheckpointError(NAME, f": holds {len(taken)} tokens; at least {length} are needed, for one row")
     return taken[: rows * length].reshape(rows, length).astype(np.int32)
+
+
+def _check_special(tokens: Tokens, rows: int) -> None:
+    """Raise CheckpointError for a special token that the table has not, CorpusError for one that the tokenizer has not."""
+    special = vocabulary(tokens.tokenizer)
+    if (highest := max(special.cls, special.sep, special.mask)) >= rows:
+        raise CheckpointError(
+            f"{tokens.file}: gives {special.tokens[highest]} the id {highest}; the input table has {rows} rows"
+        )
 
 
 def _ids(tokens: Tokens, text: str, rows: int) -> Iterator[int]:

@@ -17,12 +17,13 @@ from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.surgery.last_norm import last_norm
 from tiejax.surgery.one_table import Keep, OneTable, blocks, one_table
 from tiejax.surgery.rewrite import Part, check_new, copy_of, rewrite
+from tiejax.surgery.states import MOST_STATES
 from tiejax.surgery.stored import WORDS, Stored, compare, stored_tables
 from tiejax.surgery.tie_report import LEAST_TOP1, MOST_KL, Pair, measured
 from tiejax.surgery.untie import with_flag
+from tiejax.surgery.vectors import rounded
 from tiejax.text.errors import CorpusError
-
-MOST_STATES = 2**16
+from tiejax.text.sources import TFDS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +53,13 @@ class Settings:
         """Raise BadInput, naming the option, if this makes no sense."""
         if not self.folder:
             raise BadInput("folder: name the folder of a checkpoint")
+        for name, value in (("out", self.out), ("--text", self.text), ("--hidden", self.hidden)):
+            if value == "":
+                raise BadInput(f"{name}: must name a {'folder' if name == 'out' else 'file'}, got nothing")
         if self.text is not None and self.hidden is not None:
             raise BadInput("--hidden: states come from a file or from --text, not both")
+        if self.text is not None and self.text.startswith(TFDS):
+            raise BadInput(f"--text {self.text}: must be a text file or a folder of them")
         checks.check_counts(self, ("states",))
         checks.check_not_negative(self, ("seed",))
         if self.states > MOST_STATES:
@@ -91,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
             table = table._replace(scale=pair.norm.storable(table.scale))
         report = measured(pair, table, settings.text, settings.hidden, settings.states, settings.seed)
         if switches["json"]:
-            print(json.dumps(report.as_json(), indent=1))
+            print(json.dumps(report.as_json(), indent=1, allow_nan=False))
         else:
             for line in report.lines():
                 console.say(line)
@@ -128,6 +134,8 @@ def opened(folder: Path, keep: Keep) -> Pair:
     for tensor in (stored.input, stored.output):
         if tensor.dtype not in DTYPES:
             raise CheckpointError(f"{folder}: cannot be tied: {tensor.name} is stored as {tensor.dtype}")
+    if keep in ("mean", "aligned") and "F64" in (stored.input.dtype, stored.output.dtype):
+        raise CheckpointError(Field("keep"), f" {keep}: {folder} stores F64, which is read in float32; keep input or output")
     norm = last_norm(checkpoint, stored.input.shape[1])
     if keep == "aligned" and norm is None:
         raise CheckpointError(Field("keep"), f" aligned: {folder} has no layer normalisation known to stand before its head")
@@ -147,7 +155,7 @@ def write(pair: Pair, table: OneTable, out: Path) -> None:
 
     Nothing else changes, but for the weights of the layer normalisation that takes up the scale of an aligned table.
     """
-    parts = [] if table.keep == "input" else [_shared(pair.input, table)]
+    parts = [] if table.keep == "input" else [_shared(pair, table)]
     if table.scale is not None and pair.norm is not None:
         parts += [_array(tensor, values) for tensor, values in pair.norm.scaled(table.scale)]
     biases, leave = _biases(pair)
@@ -160,8 +168,11 @@ def write(pair: Pair, table: OneTable, out: Path) -> None:
     rewrite(pair.checkpoint, out, with_flag(pair.checkpoint.config, True), added, left_out)
 
 
-def _shared(tensor: Tensor, table: OneTable) -> Part:
+def _shared(pair: Pair, table: OneTable) -> Part:
     """Return the one table as a part, in the dtype of the input table."""
+    tensor = pair.input
+    if table.keep == "output" and pair.output.dtype == tensor.dtype:
+        return copy_of(pair.output, tensor.name)
     dtype = np.dtype(DTYPES[tensor.dtype])
     nbytes = tensor.number * dtype.itemsize
     return Part(
@@ -174,7 +185,7 @@ def _shared(tensor: Tensor, table: OneTable) -> Part:
 
 
 def _array(tensor: Tensor, values: np.ndarray) -> Part:
-    content = values.astype(DTYPES[tensor.dtype]).tobytes()
+    content = rounded(values, tensor).tobytes()
     return Part(tensor.name, tensor.dtype, tensor.shape, len(content), lambda: [content])
 
 

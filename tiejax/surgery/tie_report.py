@@ -5,19 +5,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiejax.hub.arrays import read
 from tiejax.hub.checkpoint import Checkpoint, Tensor
-from tiejax.hub.families import find_tables
+from tiejax.hub.families import bias_of, flag_of
 from tiejax.hub.tables import HubTable
 from tiejax.surgery.last_norm import LastNorm
 from tiejax.surgery.logits import Moved, moved
 from tiejax.surgery.one_table import Distances, OneTable, distances
 from tiejax.surgery.states import States, drawn, given
 from tiejax.surgery.stored import WORDS, Relation
+from tiejax.surgery.vectors import vector
 
 MOST_KL, LEAST_TOP1 = 0.01, 0.99
 # Of the input table, where the model is not run: what it makes of other inputs no logits of given states can show.
 MOST_INPUT = 0.01
+UNKNOWN_SCALE = "no layer normalisation is known to stand before the head, so that the size of its states is a guess"
 
 
 class Pair(NamedTuple):
@@ -31,7 +32,11 @@ class Pair(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What tying does. relation: of the two tables. by: the states. whole: the model was run with its new input table."""
+    """What tying does. relation: of the two tables. by: the states. whole: the model was run with its new input table.
+
+    any_scale: no layer normalisation is known to stand before the head, so that nothing says how large its states are. flagged:
+    where the configuration says that the tables are tied already, None where it does not.
+    """
 
     keep: str
     relation: Relation
@@ -41,10 +46,13 @@ class Report(NamedTuple):
     whole: bool
     moved: Moved
     bytes_saved: int
+    any_scale: bool = False
+    flagged: str | None = None
 
     def obstacle(self) -> str | None:
         """Say why this checkpoint had better not be tied so, None where nothing speaks against it."""
-        if self.moved.kl > MOST_KL or self.moved.top1 < LEAST_TOP1:
+        # Not the other way round: a number that is none would pass.
+        if not (self.moved.kl <= MOST_KL and self.moved.top1 >= LEAST_TOP1):
             return (
                 f"logits move by {self.moved.kl:.3g} nat, and {self.moved.top1:.1%} of the likeliest tokens stay: more than "
                 f"{MOST_KL:g} nat, or less than {LEAST_TOP1:.0%}"
@@ -54,6 +62,8 @@ class Report(NamedTuple):
                 f"the input table moves by {self.distances.input:.1%} of its norm, and what the model makes of that is not "
                 "seen: give a text, where the model can be run, or keep the input table"
             )
+        if self.any_scale and self.distances.output > 0:
+            return f"{UNKNOWN_SCALE}: give states by --hidden, or a text, where the model can be run"
         return None
 
     def lines(self) -> list[str]:
@@ -65,6 +75,10 @@ class Report(NamedTuple):
             f"moved, of its norm: the input table {self.distances.input:.3%}, the output table {self.distances.output:.3%}",
             f"on {self.states:,} states {self.by}: KL {found.kl:.3g} nat, {found.top1:.2%} of the likeliest tokens stay",
         ]
+        if self.any_scale:
+            lines.append(f"{UNKNOWN_SCALE}: were they larger, logits would move further")
+        if self.flagged is not None:
+            lines.append(f"config.json says tied already ({self.flagged}): who trusts it has used the input table for both")
         if found.loss_before is not None and found.loss_after is not None:
             lines.append(f"loss {found.loss_before:.4f} before, {found.loss_after:.4f} after, in nats a token")
         return [*lines, f"saves {self.bytes_saved / 2**20:,.1f} MiB"]
@@ -93,8 +107,16 @@ def measured(pair: Pair, table: OneTable, text: str | None, hidden: str | None, 
 
 
 def _report(pair: Pair, table: OneTable, states: States) -> Report:
-    name = find_tables(pair.checkpoint, pair.input.name, pair.output.name).bias
-    bias = None if name is None else next(array for _, array in read([pair.checkpoint.tensors[name]])).astype(np.float32)
-    found = moved(table, states.before, states.after, bias, pair.checkpoint.config, states.targets)
-    saved = HubTable(pair.output).nbytes
-    return Report(table.keep, pair.relation, distances(table), states.by, len(states.before), states.whole, found, saved)
+    found = moved(table, states.before, states.after, _bias(pair), pair.checkpoint.config, states.targets)
+    saved, flag = HubTable(pair.output).nbytes, flag_of(pair.checkpoint.config)
+    flagged = flag.where if flag.tied else None
+    of_states = (states.by, len(states.before), states.whole)
+    return Report(table.keep, pair.relation, distances(table), *of_states, found, saved, states.any_scale, flagged)
+
+
+def _bias(pair: Pair) -> np.ndarray | None:
+    """Return what the model adds to its logits; raises CheckpointError where that is no vector of finite numbers."""
+    tensors, rows = pair.checkpoint.tensors, pair.output.shape[0]
+    own = pair.output.name.removesuffix("weight") + "bias"
+    name = own if own in tensors else bias_of(pair.checkpoint, [pair.output.name], rows)
+    return None if name is None else vector(tensors[name], rows)

@@ -58,13 +58,42 @@ def test_every_plot_is_a_picture_with_a_caption(body, metrics, tmp_path):
         assert plot.caption.endswith(".")
 
 
-def test_scores_over_parameters_show_every_shape_and_its_control(body, metrics):
+def test_scores_show_every_shape_its_seeds_and_its_control(body, metrics):
     figure = plots.plot_parameters(body).figure
     (axes,) = figure.axes
-    assert {text.get_text() for text in axes.texts} == set(DEFAULT_SHAPES)
-    places = sorted({float(line.get_xdata()[0]) for line in axes.lines})
-    assert places == sorted(fields["fine_tuning_parameters"] for fields in body["shapes"].values())
-    assert len(axes.lines) == 4 * len(DEFAULT_SHAPES)  # a point and a range, for shape and control
+    labels = [text.get_text().split(", ") for text in axes.get_yticklabels()]
+    assert {name for name, _ in labels} == set(DEFAULT_SHAPES)
+    kept = [body["shapes"][name]["fine_tuning_parameters"] for name, _ in labels]
+    assert kept == sorted(kept)
+    assert [number for _, number in labels] == [f"{parameters / 1e3:.0f}k" for parameters in kept]
+    control, seeds, mean = (np.concatenate([line.get_xdata() for line in axes.lines[kind::3]]) for kind in range(3))
+    scores = {
+        start: [np.mean([task[name][start]["test_accuracy"] for task in body["scores"].values()], axis=0) for name, _ in labels]
+        for start in ("pretrained", "control")
+    }
+    np.testing.assert_allclose(seeds, np.concatenate(scores["pretrained"]))
+    np.testing.assert_allclose(mean, np.mean(scores["pretrained"], axis=1))
+    np.testing.assert_allclose(control, np.mean(scores["control"], axis=1))
+
+
+def test_tables_of_the_probes_hold_means_over_seeds(body):
+    results = {**body, "seeds": list(range(10)), "claims": []}
+    shown = page.tables(results)
+    columns, rows = shown[f"Numbers: accuracy of {body['drop_task']} on test with top layers dropped"]
+    deepest = max(body["dropped"], key=lambda name: len(body["dropped"][name]))
+    assert columns == ["shape", "none", *sorted(body["dropped"][deepest], key=int)]
+    cells = dict(zip(columns, next(row for row in rows if row[0] == deepest), strict=True))
+    whole = body["scores"][body["drop_task"]][deepest]["pretrained"]["test_accuracy"]
+    assert cells["none"].startswith(f"{np.mean(whole):.4f} ± ")
+    without_one = body["dropped"][deepest]["1"]["pretrained"]["test_accuracy"]
+    assert cells["1"].startswith(f"{np.mean(without_one):.4f} ± ")
+    _, rows = shown["Numbers: word similarity, correlation with human judgement"]
+    for name, first, second in rows:
+        assert first.startswith(f"{np.mean(body['similarity'][name]['input']):.4f}")
+        assert (second == "-") == ("output" not in body["similarity"][name])
+    _, rows = shown["Numbers: accuracy on test of a linear probe on a mix of frozen layers"]
+    for name, pretrained, _ in rows:
+        assert pretrained.startswith(f"{np.mean(body['layer_mix'][name]['pretrained']['test_accuracy']):.4f}")
 
 
 def test_only_shapes_that_differ_in_the_output_stand_over_its_width(body):

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -24,36 +23,25 @@ class Point(NamedTuple):
     control: Seeds
 
 
-def mean_and_range(panel: Axes, x: float, values: Seeds, colour: str, marker: str, label: str | None) -> None:
-    """Plot the mean over seeds, with a line from the lowest to the highest."""
-    panel.plot([x, x], [values.min(), values.max()], color=colour, linewidth=1, alpha=0.6)
-    panel.plot([x], [values.mean()], marker, color=colour, markersize=6, label=label)
-
-
-def scores_over_parameters(points: Sequence[Point], most_frequent: float | None = None) -> Figure:
-    """Plot score against fine-tuning parameters, a point a shape, with its control."""
-    figure, axes = figures.new_figure(1, 1, 7.2, 4.0)
+def scores_by_parameters(points: Sequence[Point]) -> Figure:
+    """Plot the scores of every shape and of its control, a row a shape, those with most parameters in fine-tuning on top."""
+    figure, axes = figures.new_figure(1, 1, 7.2, 0.36 * len(points) + 1.6)
     panel = axes[0, 0]
-    for number, point in enumerate(sorted(points, key=lambda point: point.pretrained.mean())):
-        first = number == 0
-        mean_and_range(panel, point.x, point.pretrained, BLUE, "o", "pre-trained" if first else None)
-        mean_and_range(panel, point.x, point.control, GREY, "x", "control: not pre-trained" if first else None)
-        side = 1 if number % 2 else -1
-        panel.annotate(
-            point.name,
-            (point.x, point.pretrained.mean()),
-            textcoords="offset points",
-            xytext=(7 * side, 0),
-            ha="left" if side > 0 else "right",
-            va="center",
-            fontsize=8,
+    rows = sorted(points, key=lambda point: (point.x, point.pretrained.mean()))
+    for row, point in enumerate(rows):
+        panel.plot(
+            point.control.mean(), row - 0.16, "x", color=GREY, markersize=6, label=None if row else "control: not pre-trained"
         )
-    panel.margins(x=0.2)
-    panel.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g}M" if x >= 1e6 else f"{x / 1e3:g}k")
-    panel.set_xlabel("parameters in fine-tuning")
-    panel.set_ylabel("score: accuracy on test")
+        panel.plot(point.pretrained, np.full(len(point.pretrained), row + 0.16), "|", color=BLUE, markersize=7, alpha=0.6)
+        panel.plot(point.pretrained.mean(), row + 0.16, "o", color=BLUE, markersize=6, label=None if row else "pre-trained")
+    panel.set_yticks(range(len(rows)), [f"{point.name}, {_parameters(point.x)}" for point in rows])
+    panel.set_xlabel("score: accuracy on test")
     figures.legend_below(figure, panel)
     return figure
+
+
+def _parameters(number: float) -> str:
+    return f"{number / 1e6:.3g}M" if number >= 1e6 else f"{number / 1e3:.0f}k"
 
 
 def over_output_width(panels: Mapping[str, Sequence[Point]]) -> Figure:

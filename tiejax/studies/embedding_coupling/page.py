@@ -53,6 +53,7 @@ ON_CONTROL = (
     ),
 )
 FEWEST_SEEDS = 6
+STARTS, ROLES = ("pretrained", "control"), ("input", "output")
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
@@ -67,7 +68,7 @@ def _spread(values: list[float]) -> str:
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the numbers of the report: shapes, scores of every task, learning rates."""
+    """Return the numbers of the report: shapes, scores of every task, probes, learning rates."""
     if not results["seeds"]:
         return {}
     shown = {"Numbers: the shapes": _shapes(results)}
@@ -79,6 +80,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
             for name, scores in of_shape.items()
         ]
         shown[f"Numbers: {task}, mean ± standard deviation over seeds"] = (columns, rows)
+    shown |= _probes(results)
     shown["Numbers: learning rates of fine-tuning, chosen on development"] = _rates(results)
     return shown
 
@@ -105,6 +107,33 @@ def _shapes(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
             ]
         )
     return columns, rows
+
+
+def _probes(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the tables of the probes that were asked for."""
+    shown = {}
+    dropped, task = results["dropped"], results["drop_task"]
+    if any(dropped.values()):
+        numbers = sorted({int(number) for scores in dropped.values() for number in scores})
+        rows = [
+            [
+                name,
+                _spread(results["scores"][task][name]["pretrained"]["test_accuracy"]),
+                *(
+                    _spread(scores[str(number)]["pretrained"]["test_accuracy"]) if str(number) in scores else "-"
+                    for number in numbers
+                ),
+            ]
+            for name, scores in dropped.items()
+        ]
+        shown[f"Numbers: accuracy of {task} on test with top layers dropped"] = ["shape", "none", *map(str, numbers)], rows
+    if mixes := results["layer_mix"]:
+        rows = [[name, *(_spread(of[start]["test_accuracy"]) for start in STARTS)] for name, of in mixes.items()]
+        shown["Numbers: accuracy on test of a linear probe on a mix of frozen layers"] = ["shape", *STARTS], rows
+    if found := results["similarity"]:
+        rows = [[name, *(_spread(of[table]) if table in of else "-" for table in ROLES)] for name, of in found.items()]
+        shown["Numbers: word similarity, correlation with human judgement"] = ["shape", *(f"{of} table" for of in ROLES)], rows
+    return shown
 
 
 def _rates(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

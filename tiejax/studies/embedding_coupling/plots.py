@@ -40,10 +40,10 @@ def plot_parameters(body: Body) -> Plot:
     points = [_point(body, name, fields["fine_tuning_parameters"]) for name, fields in body["shapes"].items()]
     return Plot(
         "score_parameters",
-        "Score against the parameters that fine-tuning keeps: accuracy on test, averaged over the tasks. Points: means over "
-        "seeds; "
-        "lines: from the lowest seed to the highest. Grey: the same encoder fine-tuned without pre-training.",
-        figures.scores_over_parameters(points),
+        "Score, which is accuracy on test averaged over the tasks, by shape; behind its name the parameters that fine-tuning "
+        "keeps, by which rows are sorted. Dots: means over seeds; strokes: seeds. Grey: the mean of the same encoder "
+        "fine-tuned without pre-training.",
+        figures.scores_by_parameters(points),
     )
 
 
