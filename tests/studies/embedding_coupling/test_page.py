@@ -152,8 +152,9 @@ def test_the_page_of_a_checkpoint_says_which(body):
         "shapes": {"checkpoint": {"layers": 12, "fine_tuning_parameters": 85_000_000}},
         "scores": scores,
         "rates": rates,
-        "claims": assess(claims(body | {"scores": scores, "layer_mix": {}, "retrieval": {}, "similarity": {}}, {})),
+        **dict.fromkeys(("dropped", "layer_mix", "retrieval", "similarity"), {}),
     }
+    of_checkpoint["claims"] = assess(claims(body | of_checkpoint, {}))
     made = {name: value for name, value in (body | of_checkpoint).items() if name not in ("gate", "unigram_entropy")}
     settings = vars(Settings(start="my-bert").resolved())
     html = page.page(RunOnPage(made, settings, "start: my-bert", FACTS, []))
