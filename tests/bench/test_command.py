@@ -113,11 +113,10 @@ def test_a_corpus_that_is_not_there_is_refused(here, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_benchmark_as_a_process(here):
-    sizes = "--layers [2] --share 2 --width 32 --vocab_size 30 --context 8 --batch_size 1 --seconds .001 --repeats 5"
-    ended = end(start_python(SCRIPT, "layers", *sizes.split(), "--quiet", cwd=here))
+    ended = end(start_python(SCRIPT, "checkpoints", "--commands", "[check]", "--folders", "2", "--quiet", cwd=here))
     assert (ended.status, ended.err) == (0, "")
-    assert ended.out == "results: runs/bench/layers/results.json\n"
-    assert json.loads((here / "runs/bench/layers/results.json").read_text())["benchmark"] == "layers"
+    assert ended.out == "results: runs/bench/checkpoints/results.json\n"
+    assert json.loads((here / "runs/bench/checkpoints/results.json").read_text())["benchmark"] == "checkpoints"
 
 
 def test_settings_and_command_load_no_jax():
