@@ -58,7 +58,7 @@ def test_the_command_runs_where_no_checkout_is(wheel, tmp_path):
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
 
     where = subprocess.run(
-        [python, "-c", "import tiejax; print(tiejax.__file__)"], capture_output=True, text=True, cwd=tmp_path
+        [python, "-c", "import tiejax; print(tiejax.__file__)"], capture_output=True, text=True, cwd=tmp_path, env=environment
     )
     assert str(tmp_path / "venv") in where.stdout
     tiny = [

@@ -39,7 +39,7 @@ class Stages:
         assert launched.run is not None
         self._run, self._console, self._stop, self._costs = launched.run, console, stop, dict(costs)
         self._resume, self._every = launched.switches["resume"], launched.settings.checkpoint_every
-        self._here, self._began = 0.0, time.perf_counter()
+        self._here, self._shown, self._began = 0.0, 0.0, time.perf_counter()
         self.compile_s = self.train_s = 0.0
         self.model_steps = 0
 
@@ -91,13 +91,16 @@ class Stages:
     def _show(self, label: str, name: str, of_stage: float = 0.0, of_stage_here: float = 0.0) -> None:
         total, cost = sum(self._costs.values()), self._costs[name]
         here = (self._here + of_stage_here * cost) / total
-        share = min(1.0, self.share + of_stage * cost / total)
-        self._console.part(label, share, time.perf_counter() - self._began, here)
+        self._shown = min(1.0, self._done() + of_stage * cost / total)
+        self._console.part(label, self._shown, time.perf_counter() - self._began, here)
+
+    def _done(self) -> float:
+        return sum(cost for stage, cost in self._costs.items() if self.done(stage)) / sum(self._costs.values())
 
     @property
     def share(self) -> float:
-        """The share of the run that is done."""
-        return sum(cost for stage, cost in self._costs.items() if self.done(stage)) / sum(self._costs.values())
+        """The share of the run that is done, the begun stage counted by its steps."""
+        return max(self._shown, self._done())
 
     @property
     def timing(self) -> dict[str, float | None]:

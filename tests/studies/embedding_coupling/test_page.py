@@ -152,7 +152,7 @@ def test_the_page_of_a_checkpoint_says_which(body):
         "shapes": {"checkpoint": {"layers": 12, "fine_tuning_parameters": 85_000_000}},
         "scores": scores,
         "rates": rates,
-        **dict.fromkeys(("dropped", "layer_mix", "retrieval", "similarity"), {}),
+        **{key: {} for key in ("dropped", "layer_mix", "retrieval", "similarity")},
     }
     of_checkpoint["claims"] = assess(claims(body | of_checkpoint, {}))
     made = {name: value for name, value in (body | of_checkpoint).items() if name not in ("gate", "unigram_entropy")}
