@@ -226,6 +226,7 @@ LIMITED = "import resource, sys; from tiejax.surgery.tie import main; "
 LIMITED += "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30)); sys.exit(main(sys.argv[1:]))"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["drawn", "given"])
 def test_states_times_tokens_need_not_fit_into_memory(tmp_path, where):
     """Both logits of 10,000 states and 24,000 tokens take 1.8 GiB in float32, and 1 GiB may be used."""
