@@ -8,6 +8,13 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
 )
 
+# Those that the library ties by the flag: not RemBERT, which it never ties, nor T5, which it always does.
+TIED_BY_FLAG = [
+    *("bert", "roberta", "xlm-roberta", "albert", "electra", "deberta-v2", "modernbert"),
+    *("gpt2", "gpt_neo", "gpt_neox", "opt", "bloom", "falcon", "llama", "mistral", "mixtral", "gemma", "gemma2", "gemma3_text"),
+    *("qwen2", "qwen3", "phi", "olmo2", "smollm3", "cohere2", "mamba"),
+]
+
 SMALL = {
     "vocab_size": 40,
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "embedding_size", "input_embedding_size", "word_embed_proj_dim"), 16),
