@@ -130,7 +130,7 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
         more = (ONLY_OUTPUT,)
     if name is None:
         raise _no_input(checkpoint)
-    tokens = _text(config).get("vocab_size")
+    tokens = text_part(config).get("vocab_size")
     first = table(checkpoint, name, INPUT, tokens if isinstance(tokens, int) else None)
     if output_table is not None and output_table == name:
         raise CheckpointError(OUTPUT, f" {output_table}: is the input table itself; leave it out if no other is stored")
@@ -182,7 +182,7 @@ def has_quantised_head(checkpoint: Checkpoint, outputs: Sequence[Sequence[str]])
 
 def family_of(config: dict[str, Any]) -> Family | None:
     """Return the family that a configuration's `model_type`, or that of its text model, names."""
-    types = [part.get("model_type") for part in (config, _text(config))]
+    types = [part.get("model_type") for part in (config, text_part(config))]
     return next((family for kind in types for family in FAMILIES if kind in family.types), None)
 
 
@@ -203,9 +203,14 @@ def levels(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {"": config} | ({TEXT: part} if isinstance(part, dict) else {})
 
 
-def _text(config: dict[str, Any]) -> dict[str, Any]:
+def text_part(config: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a configuration that is about the text model."""
     return levels(config).get(TEXT, config)
+
+
+def called(name: str, wanted: str) -> bool:
+    """Say whether a tensor has a name, alone or behind a prefix and a dot."""
+    return name == wanted or name.endswith(f".{wanted}")
 
 
 def named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tensor]:
@@ -214,9 +219,7 @@ def named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tensor
     for of_family in names:
         for wanted in of_family:
             hits = {
-                name: tensor
-                for name, tensor in checkpoint.tensors.items()
-                if (name == wanted or name.endswith(f".{wanted}")) and len(tensor.shape) == 2
+                name: tensor for name, tensor in checkpoint.tensors.items() if called(name, wanted) and len(tensor.shape) == 2
             }
             if hits:
                 matrices |= hits
@@ -259,7 +262,7 @@ def bias_of(checkpoint: Checkpoint, heads: Sequence[str], rows: int) -> str | No
     above = [name.removesuffix("decoder.bias") + "bias" for name in own if name.endswith(".decoder.bias")]
     for wanted in (*own, *above, BIAS_OF_BART):
         for name, tensor in checkpoint.tensors.items():
-            if tensor.shape in ((rows,), (1, rows)) and (name == wanted or name.endswith(f".{wanted}")):
+            if tensor.shape in ((rows,), (1, rows)) and called(name, wanted):
                 return name
     return None
 
@@ -273,6 +276,6 @@ def predicts(config: dict[str, Any]) -> bool:
 
 
 def _scales(config: dict[str, Any]) -> tuple[str, ...]:
-    text = _text(config)
+    text = text_part(config)
     scales = [f"{key} {text[key]}" for key in SCALES if isinstance(text.get(key), int | float) and text[key] != 1]
     return (f"config.json scales embeddings or logits ({', '.join(scales)}), which no table shows.",) if scales else ()

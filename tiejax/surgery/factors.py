@@ -15,9 +15,10 @@ from tiejax.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.hub.errors import CheckpointError
 from tiejax.hub.families import FACTORISED, flag_of, predicts
 from tiejax.hub.tables import BYTES, DTYPES, HubTable
-from tiejax.surgery.rewrite import Part
+from tiejax.surgery.rewrite import Part, part_of
 from tiejax.surgery.stored import Stored
 from tiejax.surgery.untie import with_flag
+from tiejax.surgery.vectors import rounded
 
 OPT_WIDTH, OPT_INPUT = "word_embed_proj_dim", "embed_tokens.weight"
 ROLES = ("input", "output")
@@ -90,7 +91,7 @@ def _own(checkpoint: Checkpoint, product: Product) -> Form:
     parts = [_rows_part(rows, first, product)]
     for role, table in product.tables.items():
         entry[role] = {"rows": rows, "map": f"{table.name}.map"}
-        parts.append(_map_part(entry[role]["map"], product.maps[role], table.tensor.dtype))
+        parts.append(part_of(entry[role]["map"], table.tensor.dtype, product.maps[role]))
     return Form("in a form of tiejax's own, which no other library loads", {**checkpoint.config, FACTORISED: entry}, parts)
 
 
@@ -114,7 +115,7 @@ def _opt(checkpoint: Checkpoint, stored: Stored, product: Product) -> Form | Non
         return None
     parts = [_rows_part(input_table.name, input_table, product)]
     for role, values in (("input", maps["input"].T), ("output", maps["output"])):
-        parts.append(_map_part(names[role], values, input_table.tensor.dtype))
+        parts.append(part_of(names[role], input_table.tensor.dtype, values))
     config = with_flag({**checkpoint.config, OPT_WIDTH: product.rank}, True)
     return Form(f"as OPT with {OPT_WIDTH} {product.rank}, which the transformers library loads", config, parts)
 
@@ -139,19 +140,6 @@ def _rows_part(name: str, table: HubTable, product: Product) -> Part:
 
     def blocks() -> Iterator[bytes]:
         for block in product.rows():
-            yield _as_stored(block, dtype, name)
+            yield rounded(block, dtype, name).tobytes()
 
     return Part(name, dtype, shape, shape[0] * shape[1] * BYTES[dtype], blocks)
-
-
-def _map_part(name: str, values: np.ndarray, dtype: str) -> Part:
-    content = _as_stored(values, dtype, name)
-    return Part(name, dtype, values.shape, len(content), lambda: [content])
-
-
-def _as_stored(values: np.ndarray, dtype: str, name: str) -> bytes:
-    with np.errstate(over="ignore"):
-        stored = values.astype(DTYPES[dtype])
-    if not np.isfinite(stored).all():
-        raise CheckpointError(f"{name}: would hold a value that is too large for {DTYPES[dtype]}")
-    return stored.tobytes()

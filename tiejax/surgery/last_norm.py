@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tiejax.hub.checkpoint import Checkpoint, Tensor
-from tiejax.hub.families import levels
+from tiejax.hub.families import called, levels
 from tiejax.surgery.vectors import rounded, vector
 
 # What the weight of that layer is called: of decoders, and of the heads of encoders.
@@ -35,7 +35,7 @@ class LastNorm(NamedTuple):
     def storable(self, scale: np.ndarray) -> np.ndarray:
         """Return the scale that the weight will have, once it is rounded to the dtype of the file; raises CheckpointError."""
         weight, _ = self.arrays()
-        held = rounded(weight * scale - self.offset, self.weight).astype(np.float64) + self.offset
+        held = rounded(weight * scale - self.offset, self.weight.dtype, self.weight.name).astype(np.float64) + self.offset
         return np.divide(held, weight, out=scale.copy(), where=weight != 0)
 
     def scaled(self, scale: np.ndarray) -> Iterator[tuple[Tensor, np.ndarray]]:
@@ -51,7 +51,7 @@ def last_norm(checkpoint: Checkpoint, width: int) -> LastNorm | None:
     found = [
         tensor
         for name, tensor in checkpoint.tensors.items()
-        if tensor.shape == (width,) and any(name == wanted or name.endswith(f".{wanted}") for wanted in NAMES)
+        if tensor.shape == (width,) and any(called(name, wanted) for wanted in NAMES)
     ]
     if len(found) != 1:
         return None

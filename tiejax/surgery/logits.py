@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from tiejax.hub.errors import CheckpointError
-from tiejax.hub.families import levels
+from tiejax.hub.families import text_part
 from tiejax.surgery.one_table import OneTable, blocks
 
 TOGETHER = 2**22  # logits that are in memory at one time, of all states and some tokens
@@ -44,7 +44,7 @@ class Bend(NamedTuple):
 
 def bend_of(config: dict[str, Any]) -> Bend:
     """Return what a model does to its logits; raises CheckpointError for a number that is not finite or not above 0."""
-    kind, text = config.get("model_type"), levels(config).get("text_config.", config)
+    kind, text = config.get("model_type"), text_part(config)
     if not isinstance(kind, str):
         return Bend(1.0, None)
     factor = _number(FACTOR, text.get(FACTOR, FACTORS[kind])) if kind in FACTORS else 1.0

@@ -43,7 +43,7 @@ class OneTable(NamedTuple):
             # The minimum of |T - x|^2 + |(c T - y) / n|^2 for given c, column by column.
             weight = self.scale / self.output_norm**2
             rows = (self.input[block] + weight * rows) / (1 + self.scale * weight)
-        return rounded(rows, self.input.tensor).astype(np.float32)
+        return rounded(rows, self.input.tensor.dtype, self.input.name).astype(np.float32)
 
 
 class Distances(NamedTuple):

@@ -11,11 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tiejax.hub.checkpoint import CONFIG, INDEX, Checkpoint, Tensor, read_json
 from tiejax.hub.errors import CheckpointError
 from tiejax.surgery import new_folder
 from tiejax.surgery.entries import Entries, entries
 from tiejax.surgery.stored import LENGTH_BYTES, blocks_of, extent_of, header_of
+from tiejax.surgery.vectors import rounded
 
 METADATA = "__metadata__"
 ALIGNED = 8  # safetensors pads its header to this many bytes
@@ -35,6 +38,12 @@ def copy_of(tensor: Tensor, name: str | None = None) -> Part:
     """Return a tensor of a file as a part, under another name if one is given."""
     start, length = extent_of(tensor)
     return Part(name or tensor.name, tensor.dtype, tensor.shape, length, lambda: blocks_of(tensor.file, start, length))
+
+
+def part_of(name: str, dtype: str, values: np.ndarray) -> Part:
+    """Return an array as a part, in a dtype by safetensors' names; raises CheckpointError where a value is too large for it."""
+    content = rounded(values, dtype, name).tobytes()
+    return Part(name, dtype, values.shape, len(content), lambda: [content])
 
 
 def check_new(checkpoint: Checkpoint, out: Path) -> Entries:

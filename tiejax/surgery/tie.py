@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tiejax.hub.checkpoint import Tensor, open_checkpoint
+from tiejax.hub.checkpoint import open_checkpoint
 from tiejax.hub.errors import CheckpointError, Field
 from tiejax.hub.families import predicts
 from tiejax.hub.tables import DTYPES, HubTable
@@ -16,12 +16,11 @@ from tiejax.settings import checks, command_line
 from tiejax.settings.command_line import BadInput, CommandLine
 from tiejax.surgery.last_norm import last_norm
 from tiejax.surgery.one_table import Keep, OneTable, blocks, one_table
-from tiejax.surgery.rewrite import Part, check_new, copy_of, rewrite
+from tiejax.surgery.rewrite import Part, check_new, copy_of, part_of, rewrite
 from tiejax.surgery.states import MOST_STATES
 from tiejax.surgery.stored import WORDS, Stored, compare, stored_tables
 from tiejax.surgery.tie_report import LEAST_TOP1, MOST_KL, Pair, measured
 from tiejax.surgery.untie import with_flag
-from tiejax.surgery.vectors import rounded
 from tiejax.text.errors import CorpusError
 from tiejax.text.sources import TFDS
 
@@ -157,7 +156,9 @@ def write(pair: Pair, table: OneTable, out: Path) -> None:
     """
     parts = [] if table.keep == "input" else [_shared(pair, table)]
     if table.scale is not None and pair.norm is not None:
-        parts += [_array(tensor, values) for tensor, values in pair.norm.scaled(table.scale)]
+        parts += [
+            part_of(tensor.name, tensor.dtype, values.reshape(tensor.shape)) for tensor, values in pair.norm.scaled(table.scale)
+        ]
     biases, leave = _biases(pair)
     parts += biases
     added: dict[Path, list[Part]] = {}
@@ -182,11 +183,6 @@ def _shared(pair: Pair, table: OneTable) -> Part:
         nbytes,
         lambda: (table.rows(block).astype(dtype).tobytes() for block in blocks(table.input)),
     )
-
-
-def _array(tensor: Tensor, values: np.ndarray) -> Part:
-    content = rounded(values, tensor).tobytes()
-    return Part(tensor.name, tensor.dtype, tensor.shape, len(content), lambda: [content])
 
 
 def _biases(pair: Pair) -> tuple[list[Part], list[str]]:

@@ -24,10 +24,13 @@ def vector(tensor: Tensor, length: int) -> Float[np.ndarray, "length"]:
     return values
 
 
-def rounded(values: np.ndarray, tensor: Tensor) -> np.ndarray:
-    """Return values in the dtype of a tensor that is to hold them; raises CheckpointError where one is too large for it."""
+def rounded(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
+    """Return values in the dtype, by safetensors' names, of a tensor that is to hold them.
+
+    Raises CheckpointError, with the tensor's name, where one is too large for it.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        held = values.astype(DTYPES[tensor.dtype])
+        held = values.astype(DTYPES[dtype])
     if not np.isfinite(held).all():
-        raise CheckpointError(f"{tensor.name}: would hold a value that is too large for {DTYPES[tensor.dtype]}")
+        raise CheckpointError(f"{name}: would hold a value that is too large for {DTYPES[dtype]}")
     return held
