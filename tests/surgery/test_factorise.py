@@ -2,13 +2,13 @@
 
 import errno
 import json
-import signal
 
 import numpy as np
 import pytest
 from hub_checkpoints import checkpoint, values
+from killed_rewrite import kill_while_it_writes
 from pictures import is_a_picture
-from processes import end, start_python, tree, wait_until
+from processes import end, start_python, tree
 from safetensors.numpy import load_file
 
 from tiejax.hub.checkpoint import open_checkpoint
@@ -489,15 +489,8 @@ def test_the_budget_is_told_before_a_write_that_fails(tmp_path, monkeypatch):
 
 def test_killed_while_it_writes_it_leaves_no_half_folder(tmp_path):
     folder = tied(tmp_path / "c", big=np.zeros((6000, 6000), np.float32))
-    before = tree(folder)
-    code = "import sys; from tiejax.surgery.factorise import main; main(sys.argv[1:])"
-    process = start_python("-c", code, folder, tmp_path / "out", "--rank", 2, "--report", tmp_path / "said")
-    reached = wait_until(lambda: [path for path in tmp_path.iterdir() if path.name not in ("c", "out", "said")], process)
-    process.kill()
-    assert reached, end(process)
-    assert end(process).status == -signal.SIGKILL
-    assert tree(folder) == before
-    assert not (tmp_path / "out").exists()
+    more = ("--rank", 2, "--report", tmp_path / "said")
+    kill_while_it_writes(folder, tmp_path / "out", "factorise", *more, expected=["said"])
     new, _ = run(folder, tmp_path / "out", "--rank", 2, "--report", tmp_path / "said")
     assert set(new) == {f"{EMBED}.rows", f"{EMBED}.map", NORM, "big"}
     # What was left stays: it might be somebody's own.

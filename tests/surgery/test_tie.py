@@ -1,13 +1,13 @@
 """An untied checkpoint written as a tied one: which table stays, how far logits move, what is refused, a process killed."""
 
 import json
-import signal
 
 import ml_dtypes
 import numpy as np
 import pytest
 from hub_checkpoints import checkpoint, values
-from processes import end, start_python, tree, wait_until
+from killed_rewrite import kill_while_it_writes
+from processes import tree
 from safetensors.numpy import load_file, save_file
 
 from tiejax.hub.checkpoint import open_checkpoint
@@ -282,14 +282,7 @@ def test_aligned_needs_a_norm(tmp_path):
 
 def test_killed_while_it_writes_it_leaves_no_half_folder(tmp_path):
     folder = untied(tmp_path / "c", values(), big=np.zeros((6000, 6000), np.float32))
-    before = tree(folder)
-    process = start_python("-c", "from tiejax.command import main; main()", "tie", folder, tmp_path / "out")
-    reached = wait_until(lambda: [path for path in tmp_path.iterdir() if path.name not in ("c", "out")], process)
-    process.kill()
-    assert reached, end(process)
-    assert end(process).status == -signal.SIGKILL
-    assert tree(folder) == before
-    assert not (tmp_path / "out").exists()
+    kill_while_it_writes(folder, tmp_path / "out", "tie")
 
 
 def test_the_report_in_words(tmp_path, capsys):

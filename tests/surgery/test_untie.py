@@ -2,12 +2,12 @@
 
 import json
 import re
-import signal
 
 import numpy as np
 import pytest
 from hub_checkpoints import checkpoint, values
-from processes import end, start_python, tree, wait_until
+from killed_rewrite import kill_while_it_writes
+from processes import tree
 from safetensors.numpy import load_file
 
 from tiejax.hub.errors import CheckpointError
@@ -105,14 +105,7 @@ def test_a_folder_that_is_there_is_not_written_to(tmp_path):
 
 def test_killed_while_it_writes_it_leaves_no_half_folder(tmp_path):
     folder = tied(tmp_path / "c", big=np.zeros((6000, 6000), np.float32))
-    before = tree(folder)
-    process = start_python("-c", "from tiejax.command import main; main()", "untie", folder, tmp_path / "out")
-    reached = wait_until(lambda: [path for path in tmp_path.iterdir() if path.name not in ("c", "out")], process)
-    process.kill()
-    assert reached, end(process)
-    assert end(process).status == -signal.SIGKILL
-    assert tree(folder) == before
-    assert not (tmp_path / "out").exists()
+    kill_while_it_writes(folder, tmp_path / "out", "untie")
     untie(folder, tmp_path / "out")
     # What was left stays: it might be somebody's own.
     left = [path.name for path in tmp_path.iterdir() if path.name not in ("c", "out")]
