@@ -1,10 +1,13 @@
 """Cross-products of centred tables against numpy in float64."""
 
+import ml_dtypes
 import numpy as np
+import pytest
 from random_tables import centred, gaussian
 
 from tiejax.geometry import table_rows
 from tiejax.geometry.cross_products import cross_products
+from tiejax.geometry.products import row_products
 
 
 def test_cross_products_keep_their_digits_far_from_the_origin(monkeypatch):
@@ -17,3 +20,29 @@ def test_cross_products_keep_their_digits_far_from_the_origin(monkeypatch):
     for mine, exact in ((found.source_gram, x.T @ x), (found.target_gram, y.T @ y), (found.cross, x.T @ y)):
         assert np.abs(mine - exact).max() < 1e-6 * np.abs(exact).max()
     np.testing.assert_allclose(found.source_mean, source.mean(0, dtype=float), rtol=1e-9)
+
+
+@pytest.mark.parametrize("shift", [0, 1.9, 30])
+def test_bfloat16_is_as_exact_as_float32(monkeypatch, shift):
+    """Near the origin, where rows are multiplied as they stand, and far from it, where they are not."""
+    monkeypatch.setattr(table_rows, "BLOCK_BYTES", 6 * 700)
+    far = np.where(np.arange(6) == 3, shift, 0)  # one column of the source, as of a real model
+    source, target = ((gaussian(5000, width, width) + move).astype(ml_dtypes.bfloat16) for width, move in ((6, far), (5, 0.3)))
+    found, as_float32 = cross_products(source, target), cross_products(source.astype(np.float32), target.astype(np.float32))
+    x, y = centred(source), centred(target)
+    for name, exact in (("source_gram", x.T @ x), ("target_gram", y.T @ y), ("cross", x.T @ y)):
+        scale = np.abs(exact).max()
+        mistakes = [np.abs(getattr(each, name) - exact).max() / scale for each in (found, as_float32)]
+        assert max(mistakes) < 1e-6
+    np.testing.assert_allclose(found.source_mean, source.astype(float).mean(0), rtol=1e-12, atol=1e-12)
+
+
+def test_products_of_bfloat16_round_sums_alone():
+    """Each entry within the bound of a float32 sum, k 2^-24 sum_i |a_i b_i|, which roundings of products or of inputs break."""
+    a, b = (gaussian(*shape, seed).astype(ml_dtypes.bfloat16) for seed, shape in enumerate(((7, 256), (9, 256))))
+    found = row_products(a, b)
+    assert (found.dtype, found.shape) == (np.float32, (7, 9))
+    x, y = a.astype(float), b.astype(float)
+    assert (np.abs(found - x @ y.T) <= 16 * 2**-24 * (np.abs(x) @ np.abs(y).T)).all()
+    mixed = row_products(a, b.astype(np.float32))
+    assert (np.abs(mixed - x @ y.T) <= 16 * 2**-24 * (np.abs(x) @ np.abs(y).T)).all()

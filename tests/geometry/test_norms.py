@@ -1,8 +1,8 @@
-"""Norms and equality of two tables against loops."""
+"""Norms, cosines and equality of two tables against loops."""
 
 import numpy as np
 import pytest
-from random_tables import gaussian
+from random_tables import gaussian, mean_cosine
 from scipy import linalg
 
 from tiejax.geometry import table_rows
@@ -25,13 +25,23 @@ def test_norms_and_equality(small_blocks):
     assert found.largest == pytest.approx(2.0, abs=1e-6)
     alone = norms_and_equality(first)
     np.testing.assert_array_equal(alone.first, found.first)
-    assert (alone.second, alone.differing, alone.largest) == (None, None, None)
+    assert (alone.second, alone.differing, alone.largest, alone.cosine) == (None, None, None, None)
     assert norms_and_equality(first, first.copy()).differing == 0
+
+
+def test_cosines_of_rows_as_they_are(small_blocks):
+    source, target = gaussian(30, 5, 1), gaussian(30, 5, 2)
+    source[[3, 7]] = 0
+    target[[7, 9]] = 0
+    cosines = norms_and_equality(source, target).cosine
+    assert np.flatnonzero(np.isnan(cosines)).tolist() == [3, 7, 9]
+    for row in (0, 5, 29):
+        assert cosines[row] == pytest.approx(mean_cosine(source[[row]], target[[row]]), abs=1e-6)
 
 
 def test_tables_of_other_widths_differ_in_every_row():
     found = norms_and_equality(gaussian(9, 5), gaussian(9, 3))
-    assert found.differing == 9
+    assert (found.differing, found.cosine) == (9, None)
     assert found.second.shape == (9,)
     with pytest.raises(ValueError, match="one row per token"):
         norms_and_equality(gaussian(9, 5), gaussian(8, 5))

@@ -7,10 +7,11 @@ from random_tables import Reader, centred, gaussian, mean_cosine, sampled, share
 from scipy import linalg
 
 from tiejax.geometry import table_rows
-from tiejax.geometry.alignment import alignment, token_cosines
+from tiejax.geometry.alignment import alignment
 from tiejax.geometry.canonical_correlations import canonical_correlations
 from tiejax.geometry.cross_products import cross_products
 from tiejax.geometry.neighbours import neighbour_overlap
+from tiejax.geometry.norms import norms_and_equality
 
 
 def test_the_size_of_blocks_changes_nothing(monkeypatch):
@@ -21,7 +22,7 @@ def test_the_size_of_blocks_changes_nothing(monkeypatch):
         found = alignment(source, target)
         return [
             *found[:3],
-            *token_cosines(source, target),
+            *norms_and_equality(source, target).cosine,
             *canonical_correlations(source, target),
             neighbour_overlap(source, target, k=5, sample=40).estimate,
         ]
@@ -38,15 +39,17 @@ def test_a_reader_is_asked_for_blocks_alone(monkeypatch, dtype):
     monkeypatch.setattr(table_rows, "BLOCK_BYTES", 4 * width * 25)
     source, target = Reader(gaussian(rows, width, 1), dtype), Reader(gaussian(rows, width, 2), dtype)
     x, y = source.stored.astype(np.float32), target.stored.astype(np.float32)
-    found = alignment(source, target, products=cross_products(source, target))
+    products = cross_products(source, target)
+    overlap = neighbour_overlap(source, target, k=3, sample=60)
+    assert overlap.estimate == pytest.approx(np.mean(shares_by_loop(x, y, 3)[sampled(rows, 60)]))
+    assert 25 < source.largest == target.largest <= 4 * 25
+    source.largest = target.largest = 0
+    found = alignment(source, target, products=products)
     assert found.identity == pytest.approx(mean_cosine(x, y), abs=1e-6)
     assert found.procrustes == pytest.approx(
         mean_cosine(centred(x) @ linalg.orthogonal_procrustes(centred(x), centred(y))[0], centred(y)), abs=1e-6
     )
-    overlap = neighbour_overlap(source, target, k=3, sample=60)
-    assert overlap.estimate == pytest.approx(np.mean(shares_by_loop(x, y, 3)[sampled(rows, 60)]))
-    token_cosines(source, target)
-    canonical_correlations(source, target)
+    norms_and_equality(source, target)
     assert 0 < source.largest <= 25
     assert 0 < target.largest <= 25
 
@@ -57,8 +60,6 @@ def test_tables_that_do_not_fit_are_refused_in_one_line():
         alignment(table, gaussian(9, 4))
     with pytest.raises(ValueError, match=r"shape \(10,\).*\[rows, width\]"):
         canonical_correlations(table, table[:, 0])
-    with pytest.raises(ValueError, match="widths 4 and 3"):
-        token_cosines(table, gaussian(10, 3))
     for rows in ([], [3, 3], [5, 2], [-1, 2], [4, 10]):
         with pytest.raises(ValueError, match="ascending, without repeats, and within 0 to 9"):
             alignment(table, table, rows=np.array(rows, int))
@@ -81,3 +82,28 @@ def test_a_value_that_is_not_finite_is_named_by_its_row(monkeypatch):
         alignment(table, spoilt, rows=np.array([1, 2, 4, 7, 8]))
     with pytest.raises(ValueError, match="row 7 of a table"):
         neighbour_overlap(spoilt, table, k=2, sample=3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_held_rows_are_bfloat16_where_they_come_so(dtype, value):
+    table = gaussian(10, 4).astype(dtype)
+    held = table_rows.held_rows(table, slice(2, 5))
+    assert held.dtype == (dtype if dtype == ml_dtypes.bfloat16 else np.float32)
+    np.testing.assert_array_equal(held.astype(np.float64), table[2:5].astype(np.float64))
+    table[7, 1] = value
+    with pytest.raises(ValueError, match="row 7 of a table"):
+        table_rows.held_rows(table, slice(5, 9))
+
+
+def test_reading_ahead_keeps_the_order_and_passes_on_what_fails():
+    blocks = list(table_rows.row_blocks(10, table_rows.BLOCK_BYTES // 3))
+    assert [(block.start, read) for block, read in table_rows.read_ahead(lambda rows: rows.stop, blocks)] == [
+        (0, 3), (3, 6), (6, 9), (9, 10)
+    ]  # fmt: skip
+
+    def fail(rows):
+        raise ValueError(f"no row {rows.start}")
+
+    with pytest.raises(ValueError, match="no row 0"):
+        list(table_rows.read_ahead(fail, blocks))

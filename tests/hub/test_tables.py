@@ -30,6 +30,9 @@ def test_rows_are_those_that_were_written(tmp_path, monkeypatch, dtype, transpos
         got = found[index]
         assert got.dtype == np.float32
         np.testing.assert_array_equal(got, expected[index])
+        held = found.as_stored()[index]
+        assert held.dtype == (dtype if dtype == ml_dtypes.bfloat16 else np.float32)
+        np.testing.assert_array_equal(held.astype(np.float32), expected[index])
 
 
 def test_values_that_are_not_finite_are_named(tmp_path):

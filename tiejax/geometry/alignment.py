@@ -10,8 +10,19 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from tiejax.geometry.cross_products import CrossProducts, products_of
-from tiejax.geometry.linear_maps import least_squares_map, orthogonal_map
-from tiejax.geometry.table_rows import Table, check_rows, check_tables, chosen_blocks, chosen_rows, read_rows, row_blocks
+from tiejax.geometry.linear_maps import Maps, least_squares_map, orthogonal_map
+from tiejax.geometry.table_rows import (
+    Rows,
+    Table,
+    check_rows,
+    check_tables,
+    chosen_blocks,
+    chosen_rows,
+    read_ahead,
+    read_rows,
+)
+
+Means = tuple[Float[np.ndarray, "source"], Float[np.ndarray, "target"]]
 
 
 class Alignment(NamedTuple):
@@ -54,8 +65,8 @@ def alignment(
         x, y = read_rows(source, block), read_rows(target, block)
         if source.shape[1] == width:
             scores["identity"].append(row_cosines(x, y))
-        x -= fitted.source_mean.astype(np.float32)
-        y -= fitted.target_mean.astype(np.float32)
+        x = x - fitted.source_mean.astype(np.float32)
+        y = y - fitted.target_mean.astype(np.float32)
         mapped = x @ maps
         scores["procrustes"].append(row_cosines(mapped[:, :width], y))
         scores["least_squares"].append(row_cosines(mapped[:, width:], y))
@@ -65,35 +76,24 @@ def alignment(
     return Alignment(means.get("identity"), means["procrustes"], means["least_squares"], fitted.rows, left_out)
 
 
-def token_cosines(source: Table, target: Table) -> Float[np.ndarray, "rows"]:
-    """Return cos(x_i, y_i) of each token's rows as they are; NaN where one of them is zero.
+def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, "tokens"], means: Means, maps: Maps) -> Maps:
+    """Return the cosines [tokens] of some tokens' rows under each map of the whole tables, in one pass over the rows.
 
-    The lowest are the tokens whose roles differ most. ValueError: tables that do not fit, or whose widths differ.
-    """
-    number = check_tables(source, target)
-    if source.shape[1] != target.shape[1]:
-        raise ValueError(f"rows of widths {source.shape[1]} and {target.shape[1]} have no cosine: the widths must be the same")
-    blocks = row_blocks(number, 4 * source.shape[1])
-    return np.concatenate([row_cosines(read_rows(source, block), read_rows(target, block)) for block in blocks])
-
-
-def mapped_cosines(
-    source: Table, target: Table, rows: Int[np.ndarray, "tokens"], products: CrossProducts, orthogonal: bool = False
-) -> Float[np.ndarray, "tokens"]:
-    """Return cos((x_i - m) W, y_i - k) of some tokens, W the least-squares or the orthogonal map of the whole tables.
-
-    W = (X^T X)^+ X^T Y, or U V^T where U S V^T = X^T Y (as in `alignment`, which fits to the tokens that it scores); m, k: the
-    tables' means. NaN where a vector is zero. rows: ascending. products: `cross_products` of the whole tables.
+    cos((x_i - m) W, y_i - k) of procrustes and from_source, cos((y_i - k) W, x_i - m) of from_target; means: m and k, those of
+    the whole tables. NaN where a vector is zero. rows: ascending. maps: `maps_between` of the whole tables' products.
     ValueError: tables or rows that do not fit.
     """
     check_rows(rows, check_tables(source, target))
-    weights = (orthogonal_map(products.cross) if orthogonal else least_squares_map(products)).astype(np.float32)
-    source_mean, target_mean = (mean.astype(np.float32) for mean in (products.source_mean, products.target_mean))
-    cosines = np.empty(len(rows), np.float32)
-    for block in row_blocks(len(rows), 4 * max(source.shape[1], target.shape[1])):
-        x, y = read_rows(source, rows[block]), read_rows(target, rows[block])
-        cosines[block] = row_cosines((x - source_mean) @ weights, y - target_mean)
-    return cosines
+    weights = Maps(*(each.astype(np.float32, copy=False) for each in maps))
+
+    def read(chosen: Rows) -> list[np.ndarray]:
+        return [read_rows(table, chosen) - mean.astype(np.float32) for table, mean in zip((source, target), means, strict=True)]
+
+    parts = []
+    for _, (x, y) in read_ahead(read, chosen_blocks(rows, 4 * max(source.shape[1], target.shape[1]))):
+        forth = [row_cosines(x @ weight, y) for weight in (weights.procrustes, weights.from_source)]
+        parts.append([*forth, row_cosines(y @ weights.from_target, x)])
+    return Maps(*(np.concatenate(of_map) for of_map in zip(*parts, strict=True)))
 
 
 def least_squares_chance(rows: int, width: int) -> float:

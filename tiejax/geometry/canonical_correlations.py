@@ -9,23 +9,27 @@ import numpy as np
 from jaxtyping import Float
 from scipy import linalg
 
-from tiejax.geometry.cross_products import CrossProducts, products_of
+from tiejax.geometry.cross_products import CrossProducts, cross_products
 from tiejax.geometry.linear_maps import whitening
 from tiejax.geometry.table_rows import Table
 
 
-def canonical_correlations(
-    first: Table, second: Table, products: CrossProducts | None = None
-) -> Float[np.ndarray, "min_width"]:
+def canonical_correlations(first: Table, second: Table) -> Float[np.ndarray, "min_width"]:
     """Return the canonical correlations of two tables, in descending order, in [0, 1].
 
     The singular values of (X^T X)^(-1/2) X^T Y (Y^T Y)^(-1/2), for tables centred on their means, as many as the narrower is
     wide. Directions in which a table has no variance correlate with nothing: 0. Where a table is as wide as it has rows, all
-    others are 1, whatever stands in it. products: `cross_products` of the two, where they are known already. ValueError:
-    tables that do not fit.
+    others are 1, whatever stands in it. ValueError: tables that do not fit.
     """
-    products = products_of(first, second, None, products)
-    whitened = whitening(products.source_gram).T @ products.cross @ whitening(products.target_gram)
+    products = cross_products(first, second)
+    return correlations_of(products, (whitening(products.source_gram), whitening(products.target_gram)))
+
+
+def correlations_of(
+    products: CrossProducts, bases: tuple[Float[np.ndarray, "source kept"], Float[np.ndarray, "target held"]]
+) -> Float[np.ndarray, "min_width"]:
+    """Return the canonical correlations of two tables from their cross-products; bases: `whitening` of both Grams."""
+    whitened = bases[0].T @ products.cross @ bases[1]
     if whitened.shape[0] < whitened.shape[1]:
         whitened = whitened.T
     # Of the Gram matrix, in less time than an SVD takes; what that loses is far below the rounding of the products.

@@ -1,5 +1,8 @@
 """Linear maps between two centred tables X and Y, from their cross-products; matrices in float64."""
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Float
 from scipy import linalg
@@ -9,9 +12,22 @@ from tiejax.geometry.cross_products import CrossProducts
 # Eigenvalues of a correlation matrix below this part of the largest are rounding errors of products in float32.
 RANK_CUT = 1e-6
 
-# The iteration converges quadratically, in about ten steps for any matrix that can be inverted.
+# The iteration converges quadratically, in about ten steps for any matrix that can be inverted: after a step that changed
+# little, what is left to change is about its square.
 NEWTON_STEPS = 20
-NEWTON_TOLERANCE = 1e-8
+NEWTON_CHANGE = 1e-5
+TOLERANCE = 1e-8  # of what characterises the limit
+
+
+class Maps(NamedTuple):
+    """One array for each map between two tables: the map itself, or what is measured under it.
+
+    procrustes: the orthogonal one, from the source. from_source, from_target: least squares.
+    """
+
+    procrustes: np.ndarray
+    from_source: np.ndarray
+    from_target: np.ndarray
 
 
 def whitening(gram: Float[np.ndarray, "width width"]) -> Float[np.ndarray, "width rank"]:
@@ -34,8 +50,21 @@ def whitening(gram: Float[np.ndarray, "width width"]) -> Float[np.ndarray, "widt
 
 def least_squares_map(products: CrossProducts) -> Float[np.ndarray, "source target"]:
     """Return W = (X^T X)^+ X^T Y, which maps centred source rows to target rows with the least squared error."""
-    basis = whitening(products.source_gram)
-    return basis @ (basis.T @ products.cross)
+    return _least_squares(whitening(products.source_gram), products.cross)
+
+
+def maps_between(
+    products: CrossProducts, bases: tuple[Float[np.ndarray, "source kept"], Float[np.ndarray, "target held"]]
+) -> Maps:
+    """Return the orthogonal map of the source, and the maps of least squares to and fro; bases: `whitening` of both Grams."""
+    source, target = bases
+    return Maps(
+        orthogonal_map(products.cross), _least_squares(source, products.cross), _least_squares(target, products.cross.T)
+    )
+
+
+def _least_squares(basis: np.ndarray, cross: np.ndarray) -> np.ndarray:
+    return basis @ (basis.T @ cross)
 
 
 def orthogonal_map(cross: Float[np.ndarray, "source target"]) -> Float[np.ndarray, "source target"]:
@@ -49,7 +78,7 @@ def orthogonal_map(cross: Float[np.ndarray, "source target"]) -> Float[np.ndarra
         # Characterises U V^T for the limit of the iteration: it is orthogonal, and its transpose times X^T Y symmetric.
         stretch = nearest.T @ cross
         asymmetry = np.abs(stretch - stretch.T).max() / np.abs(stretch).max()
-        if max(np.abs(nearest.T @ nearest - np.eye(len(cross))).max(), asymmetry) < NEWTON_TOLERANCE:
+        if max(np.abs(nearest.T @ nearest - np.eye(len(cross))).max(), asymmetry) < TOLERANCE:
             return nearest
     except linalg.LinAlgError:  # not square, or singular
         pass
@@ -58,13 +87,23 @@ def orthogonal_map(cross: Float[np.ndarray, "source target"]) -> Float[np.ndarra
 
 
 def _newton(matrix: np.ndarray) -> np.ndarray:
-    """Iterate Q <- (a Q + Q^-T / a) / 2 with a = (|Q^-1|_1 |Q^-1|_inf / |Q|_1 |Q|_inf)^(1/4) (Higham 2008, chapter 8)."""
-    q = matrix
+    """Iterate Q <- (a Q + Q^-T / a) / 2 with a = (|Q^-1| / |Q|)^(1/2), of Frobenius norms (Higham 2008, chapter 8)."""
+    q = matrix.copy()
     for _ in range(NEWTON_STEPS):
-        inverse = np.linalg.inv(q).T
-        sizes = [np.linalg.norm(part, 1) * np.linalg.norm(part, np.inf) for part in (inverse, q)]
-        scale = (sizes[0] / sizes[1]) ** 0.25
+        inverse = _inverse(q).T
+        scale = math.sqrt(np.linalg.norm(inverse) / np.linalg.norm(q))
         before, q = q, (scale * q + inverse / scale) / 2
-        if np.linalg.norm(q - before) < NEWTON_TOLERANCE * np.linalg.norm(q):
+        before -= q
+        if np.linalg.norm(before) < NEWTON_CHANGE * np.linalg.norm(q):
             break
     return q
+
+
+def _inverse(matrix: np.ndarray) -> np.ndarray:
+    """Return the inverse without a word where it is nearly singular; LinAlgError where it is singular or not square."""
+    if matrix.shape[0] != matrix.shape[1]:
+        raise linalg.LinAlgError("not square")
+    factors, pivots, singular = linalg.lapack.dgetrf(matrix)
+    if singular:
+        raise linalg.LinAlgError("singular")
+    return linalg.lapack.dgetri(factors, pivots, lwork=64 * len(matrix), overwrite_lu=1)[0]

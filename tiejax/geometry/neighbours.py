@@ -7,9 +7,11 @@ import numpy as np
 from jaxtyping import Int
 from scipy import stats
 
-from tiejax.geometry.table_rows import Table, check_tables, read_rows, row_blocks
+from tiejax.geometry.products import prepared, row_products
+from tiejax.geometry.table_rows import Rows, Table, check_tables, held_rows, read_ahead, row_blocks
 
 NOBODY = np.iinfo(np.int64).min
+QUERY_BLOCKS = 4  # blocks of rows that are held of queries, so that the table is read seldom
 
 
 class Overlap(NamedTuple):
@@ -48,7 +50,7 @@ def neighbour_overlap(first: Table, second: Table, k: int = 10, sample: int = 20
     shares = np.concatenate(
         [
             _common(nearest_neighbours(first, queries[block], k), nearest_neighbours(second, queries[block], k)) / k
-            for block in row_blocks(len(queries), bytes_per_query)
+            for block in row_blocks(len(queries), max(bytes_per_query // QUERY_BLOCKS, 1))
         ]
     )
     estimate = float(shares.mean())
@@ -60,16 +62,17 @@ def nearest_neighbours(table: Table, queries: Int[np.ndarray, "queries"], k: int
 
     The queries are held in memory, the table is read by blocks. Rows of norm 0 have no neighbours and are none.
     """
-    q, q_there = _unit(read_rows(table, queries))
+    q = prepared(held_rows(table, queries))
     best = np.full((len(queries), k), NOBODY)
-    for block in row_blocks(int(table.shape[0]), 4 * table.shape[1] + 8 * len(queries)):
-        rows, there = _unit(read_rows(table, block))
-        similarity = q @ rows.T
-        similarity[:, ~there] = -np.inf
+    blocks = row_blocks(int(table.shape[0]), 2 * (table.shape[1] + len(queries)))
+    for block, (rows, norms) in read_ahead(lambda block: _with_norms(table, block), blocks):
+        # A query's own norm changes nothing of the order.
+        similarity = row_products(q, rows) / np.where(norms > 0, norms, 1)
+        similarity[:, norms == 0] = -np.inf
         itself = (queries >= block.start) & (queries < block.stop)
         similarity[itself, queries[itself] - block.start] = -np.inf
         best = _better(best, similarity, block.start)
-    best[~q_there] = NOBODY
+    best[_norms(np.asarray(q)) == 0] = NOBODY
     return np.where(best == NOBODY, -1, ~best & 0xFFFFFFFF)
 
 
@@ -106,11 +109,14 @@ def _in_order(bits: np.ndarray) -> np.ndarray:
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
-def _unit(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of norm 1, and which rows had a norm."""
-    norm = np.sqrt(np.vecdot(rows, rows))
-    rows /= np.where(norm > 0, norm, 1)[:, None]
-    return rows, norm > 0
+def _with_norms(table: Table, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    held = held_rows(table, rows)
+    return held, _norms(held)
+
+
+def _norms(rows: np.ndarray) -> np.ndarray:
+    values = rows.astype(np.float32, copy=False)
+    return np.sqrt(np.vecdot(values, values))
 
 
 def _common(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Norms of the rows of a model's input and output tables, and whether the two tables are equal, in one pass over both."""
+"""Norms and cosines of the rows of a model's input and output tables, and whether they are equal, in one pass over both."""
 
 import math
 from typing import NamedTuple
@@ -6,19 +6,21 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from tiejax.geometry.table_rows import Table, check_tables, read_rows, row_blocks
+from tiejax.geometry.table_rows import Rows, Table, check_tables, read_ahead, read_rows, row_blocks
 
 
 class Norms(NamedTuple):
     """Euclidean norms of the rows of two tables. differing: rows in which any value differs; largest: the largest |difference|.
 
-    Of one table alone, second, differing and largest are None.
+    cosine: of each row of one with the same row of the other, as they are; NaN where one of them is zero; the lowest are the
+    tokens whose roles differ most. None where the widths differ. Of one table alone, all but the first are None.
     """
 
     first: Float[np.ndarray, "rows"]
     second: Float[np.ndarray, "rows"] | None
     differing: int | None
     largest: float | None
+    cosine: Float[np.ndarray, "rows"] | None
 
 
 def norms_and_equality(first: Table, second: Table | None = None) -> Norms:
@@ -27,20 +29,26 @@ def norms_and_equality(first: Table, second: Table | None = None) -> Norms:
     Tables of different widths differ in every row. ValueError: tables of different heights, or with values not finite.
     """
     rows = int(first.shape[0]) if second is None else check_tables(first, second)
-    norms = np.empty(rows, np.float32), np.empty(rows, np.float32)
+    tables = [first] if second is None else [first, second]
+    norms, cosine = np.empty((len(tables), rows), np.float32), np.empty(rows, np.float32)
     differing, largest = 0, 0.0
-    for block in row_blocks(rows, 4 * first.shape[1]):
-        x = read_rows(first, block)
-        norms[0][block] = np.sqrt(np.vecdot(x, x))
-        if second is None:
+
+    def read(block: Rows) -> list[np.ndarray]:
+        return [read_rows(table, block) for table in tables]
+
+    for block, parts in read_ahead(read, row_blocks(rows, 4 * first.shape[1])):
+        norms[:, block] = [np.sqrt(np.vecdot(part, part)) for part in parts]
+        if second is None or first.shape != second.shape:
             continue
-        y = read_rows(second, block)
-        norms[1][block] = np.sqrt(np.vecdot(y, y))
-        if x.shape != y.shape:
-            differing, largest = rows, math.nan
-            continue
-        x -= y
-        apart = np.abs(x, out=x).max(axis=1)
+        x, y = parts
+        with np.errstate(invalid="ignore"):
+            cosine[block] = np.clip(np.vecdot(x, y) / norms[0, block] / norms[1, block], -1, 1)
+        apart = x - y
+        apart = np.abs(apart, out=apart).max(axis=1)
         differing += int((apart > 0).sum())
         largest = max(largest, float(apart.max()))
-    return Norms(norms[0], norms[1], differing, largest) if second is not None else Norms(norms[0], None, None, None)
+    if second is None:
+        return Norms(norms[0], None, None, None, None)
+    if first.shape != second.shape:
+        return Norms(norms[0], norms[1], rows, math.nan, None)
+    return Norms(norms[0], norms[1], differing, largest, cosine)

@@ -1,13 +1,22 @@
 """Tables of embeddings that need not fit in memory: their rows are read block by block and computed with in float32."""
 
-from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import ml_dtypes
 import numpy as np
 from jaxtyping import Float, Int
 
-# What is held of a table at a time, as float32.
-BLOCK_BYTES = 64 * 2**20
+# What is held of a table at a time, as float32; of blocks that are read ahead, twice. Arrays of 32 MiB and more would be
+# given back to the system each time, and half the time of reading would go to new pages.
+BLOCK_BYTES = 16 * 2**20
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+EXPONENT = 0x7F80  # all bits of it are set in a bfloat16 that is not finite
+
+T = TypeVar("T")
+B = TypeVar("B")
 
 
 @runtime_checkable
@@ -74,10 +83,32 @@ def chosen_blocks(chosen: int | Int[np.ndarray, "tokens"], bytes_per_row: int) -
     return (chosen[block] for block in row_blocks(len(chosen), bytes_per_row))
 
 
+def read_ahead(read: Callable[[B], T], blocks: Iterable[B]) -> Iterator[tuple[B, T]]:
+    """Yield every block and what is read of it; the next is read in a thread while the caller computes with this one."""
+    with ThreadPoolExecutor(1) as reader:
+        waiting = None
+        for block in blocks:
+            coming = block, reader.submit(read, block)
+            if waiting:
+                yield waiting[0], waiting[1].result()
+            waiting = coming
+        if waiting:
+            yield waiting[0], waiting[1].result()
+
+
 def read_rows(table: Table, rows: Rows) -> Float[np.ndarray, "rows width"]:
-    """Return a copy of some rows as float32. ValueError where one of them is not finite."""
-    block = np.asarray(table[rows]).astype(np.float32)
-    finite = np.isfinite(block).all(axis=1)
+    """Return some rows as float32, not to be written to: they may be the table's own. ValueError: one is not finite."""
+    return held_rows(table, rows).astype(np.float32, copy=False)
+
+
+def held_rows(table: Table, rows: Rows) -> Float[np.ndarray, "rows width"]:
+    """Return some rows as `read_rows` does, but in bfloat16 where the table gives them so."""
+    block = np.asarray(table[rows])
+    if block.dtype == BFLOAT16:
+        finite = (block.view(np.uint16) & EXPONENT != EXPONENT).all(axis=1)
+    else:
+        block = block.astype(np.float32, copy=False)
+        finite = np.isfinite(block).all(axis=1)
     if not finite.all():
         place = int(np.argmin(finite))
         row = (rows.start or 0) + place if isinstance(rows, slice) else int(rows[place])

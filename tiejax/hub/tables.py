@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator
 
-import ml_dtypes as ml_dtypes  # teaches numpy, and so safetensors, bfloat16
+import ml_dtypes  # teaches numpy, and so safetensors, bfloat16
 import numpy as np
 from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
@@ -13,6 +13,7 @@ from tiejax.hub.errors import CheckpointError, Field
 
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # What is read of a transposed table at a time, since its rows lie across the whole file.
 BLOCK_BYTES = 64 * 2**20
 
@@ -31,20 +32,40 @@ class HubTable:
         rows, width = tensor.shape[::-1] if transposed else tensor.shape
         self.shape = (rows, width)
         self.nbytes = tensor.number * BYTES[tensor.dtype]
+        self.given = np.dtype(np.float32)
 
     def cut(self, rows: int) -> "HubTable":
         """Return the first rows as a table of their own."""
         table = HubTable(self.tensor, self.transposed)
-        table.shape = (rows, self.shape[1])
+        table.shape, table.given = (rows, self.shape[1]), self.given
+        return table
+
+    def as_stored(self) -> "HubTable":
+        """Return the table whose rows come in bfloat16 if they are stored so, unchecked, and else in float32."""
+        table = self.cut(self.shape[0])
+        table.given = BFLOAT16 if self.tensor.dtype == "BF16" else np.dtype(np.float32)
         return table
 
     def __getitem__(self, rows: Rows) -> Float[np.ndarray, "rows width"]:
         """Return a slice of rows, or the rows of an ascending integer array, as float32. Raises CheckpointError."""
-        if isinstance(rows, slice):
-            return self._read(*rows.indices(self.shape[0])[:2])
-        values = np.empty((len(rows), self.shape[1]), np.float32)
-        for first, last, start, stop in self._runs(np.asarray(rows)):
-            values[first:last] = self._read(start, stop)[rows[first:last] - start]
+        chosen = np.arange(self.shape[0])[rows] if isinstance(rows, slice) else np.asarray(rows)
+        try:
+            # Opened anew each time: the pages of a file that stays mapped count as this process's memory.
+            with safe_open(self.file, framework="np") as file, np.errstate(over="ignore"):
+                stored = file.get_slice(self.name)
+                parts = []
+                for first, last, start, stop in self._runs(chosen):
+                    part = stored[:, start:stop].T if self.transposed else stored[start:stop]
+                    part = part if len(part) == last - first else part[chosen[first:last] - start]
+                    parts.append(np.ascontiguousarray(part, self.given))
+                none = np.empty((0, self.shape[1]), self.given)
+                values = parts[0] if len(parts) == 1 else np.concatenate([none, *parts])
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{self.file}: cannot be read any more: {one_line(error)}") from None
+        finite = self.given == BFLOAT16 or np.isfinite(values).all(axis=1)
+        if not np.all(finite):
+            row = chosen[np.argmin(finite)]
+            raise CheckpointError(f"{self.file}: row {row} of {self.name} holds a value that is not finite in float32")
         return values
 
     def _runs(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
@@ -60,25 +81,6 @@ class HubTable:
             first, last = np.searchsorted(rows, [start, start + step])
             if first < last:
                 yield int(first), int(last), int(rows[first]), int(rows[last - 1]) + 1
-
-    def _read(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows [start, stop) as float32."""
-        if start >= stop:
-            return np.empty((0, self.shape[1]), np.float32)
-        try:
-            # Opened anew each time: the pages of a file that stays mapped count as this process's memory.
-            with safe_open(self.file, framework="np") as file:
-                stored = file.get_slice(self.name)
-                part = stored[:, start:stop].T if self.transposed else stored[start:stop]
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{self.file}: cannot be read any more: {one_line(error)}") from None
-        with np.errstate(over="ignore"):
-            values = np.ascontiguousarray(part, dtype=np.float32)
-        finite = np.isfinite(values).all(axis=1)
-        if not finite.all():
-            row = start + int(np.argmin(finite))
-            raise CheckpointError(f"{self.file}: row {row} of {self.name} holds a value that is not finite in float32")
-        return values
 
 
 def table(checkpoint: Checkpoint, name: str, field: Field, rows: int | None = None) -> HubTable:

@@ -47,7 +47,7 @@ def diagnose_checkpoint(
         assert norms.second is not None
         results["norms"]["output"] = norm_facts(norms.second, ranked)
         arrays["norm_output"] = norms.second
-        relation, by_token = relate(tables, settings, tell)
+        relation, by_token = relate(tables, norms.cosine, settings, tell)
         results |= relation
         arrays |= by_token
         results["tokens"] = parting_tokens(arrays, ranked, tokens)

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from tiejax.geometry import alignment, published
-from tiejax.geometry.canonical_correlations import canonical_correlations, largest_chance
-from tiejax.geometry.cross_products import CrossProducts, cross_products, swapped
-from tiejax.geometry.neighbours import Overlap, neighbour_overlap
+from tiejax.geometry.canonical_correlations import correlations_of, largest_chance
+from tiejax.geometry.cross_products import cross_products
+from tiejax.geometry.linear_maps import Maps, maps_between, whitening
+from tiejax.geometry.neighbours import QUERY_BLOCKS, Overlap, neighbour_overlap
 from tiejax.geometry.table_rows import row_blocks
 from tiejax.hub.families import Tables
 from tiejax.hub.tables import HubTable
@@ -19,37 +20,34 @@ from tiejax.studies.diagnosis.watched import Tell, watch
 SCORED = 65_536  # tokens on which alignments are scored; the maps are fitted to all
 FREQUENT = 10_000  # among so many of the first ranks the tokens are looked for whose roles differ most
 SHOWN = 20
+MAPS = "maps between the tables"  # the phase on which the widest tables spend most of a minute
 
 Arrays = dict[str, np.ndarray]  # of metrics.npz, by name
 
 
-def relate(tables: Tables, settings: Settings, tell: Tell) -> tuple[dict[str, Any], Arrays]:
-    """Return how the two tables relate, as results.json has it, and cosines by token and canonical correlations."""
+def relate(tables: Tables, as_is: np.ndarray | None, settings: Settings, tell: Tell) -> tuple[dict[str, Any], Arrays]:
+    """Return how the two tables relate, as results.json has it, and cosines by token and canonical correlations.
+
+    as_is: the cosines of the tokens' rows as they are, None where the widths differ.
+    """
     assert tables.output is not None
-    first, second, rows = tables.input, tables.output, tables.input.shape[0]
+    first, second, rows = tables.input.as_stored(), tables.output.as_stored(), tables.input.shape[0]
     widths = first.shape[1], second.shape[1]
-    x, y = watch(tell, "products of the tables", 2 * rows, first, second)
-    products = cross_products(x, y)
-    scored = np.arange(rows)
-    if rows > SCORED:
-        scored = np.sort(np.random.default_rng(settings.seed).choice(rows, SCORED, replace=False))
-    arrays = _mapped(first, second, scored, products, tell)
+    arrays = _mapped(first, second, settings.seed, tell)
     least_squares = {name: _mean(arrays[f"cosine_{name}"]) for name in ("from_input", "from_output")}
     chance = {name: alignment.least_squares_chance(rows, width) for name, width in zip(least_squares, widths, strict=True)}
     overlap = _overlap(first, second, settings, tell)
-    identity = None
-    if widths[0] == widths[1]:
-        arrays["cosine_as_is"] = alignment.token_cosines(*watch(tell, "cosines", 2 * rows, first, second))
-        identity = _mean(arrays["cosine_as_is"])
+    if as_is is not None:
+        arrays["cosine_as_is"] = as_is
     correlations, marks = arrays["canonical"], published.OLMO_1B
     lowest = min((score for score in least_squares.values() if score is not None), default=None)
     return {
         "alignment": {
-            "identity": identity,
+            "identity": _mean(as_is) if as_is is not None else None,
             "procrustes": _mean(arrays["cosine_procrustes"]),
             "least_squares": least_squares,
             "chance": chance,
-            "scored": len(scored),
+            "scored": len(arrays["scored"]),
         },
         "neighbours": overlap._asdict(),
         "canonical": {
@@ -64,31 +62,41 @@ def relate(tables: Tables, settings: Settings, tell: Tell) -> tuple[dict[str, An
     }, arrays
 
 
-def _mapped(first: HubTable, second: HubTable, scored: np.ndarray, products: CrossProducts, tell: Tell) -> Arrays:
+def _mapped(first: HubTable, second: HubTable, seed: int, tell: Tell) -> Arrays:
     """Return cosines of the scored tokens under every map, and the canonical correlations, by their names in metrics.npz."""
-    phase = "maps between the tables"  # the widest tables spend minutes on these four
-    turned = alignment.mapped_cosines(first, second, scored, products, orthogonal=True)
-    tell(phase, 1, 4)
-    from_input = alignment.mapped_cosines(first, second, scored, products)
-    tell(phase, 2, 4)
-    from_output = alignment.mapped_cosines(second, first, scored, swapped(products))
-    tell(phase, 3, 4)
-    correlations = canonical_correlations(first, second, products)
-    tell(phase, 4, 4)
+    rows = first.shape[0]
+    scored = np.arange(rows)
+    if rows > SCORED:
+        scored = np.sort(np.random.default_rng(seed).choice(rows, SCORED, replace=False))
+    correlations, maps, means = _fitted(first, second, tell)
+    cosines = alignment.mapped_cosines(first, second, scored, means, maps)
+    tell(MAPS, 3, 3)
     return {
-        "cosine_from_input": from_input,
-        "cosine_from_output": from_output,
-        "cosine_procrustes": turned,
+        "cosine_from_input": cosines.from_source,
+        "cosine_from_output": cosines.from_target,
+        "cosine_procrustes": cosines.procrustes,
         "scored": scored,
         "canonical": correlations,
     }
+
+
+def _fitted(first: HubTable, second: HubTable, tell: Tell) -> tuple[np.ndarray, Maps, alignment.Means]:
+    """Return the canonical correlations, the maps in float32 and the means of two tables; what they are made of is let go."""
+    x, y = watch(tell, "products of the tables", 2 * first.shape[0], first, second)
+    products = cross_products(x, y)
+    bases = whitening(products.source_gram), whitening(products.target_gram)
+    correlations = correlations_of(products, bases)
+    tell(MAPS, 1, 3)
+    maps = Maps(*(each.astype(np.float32) for each in maps_between(products, bases)))
+    tell(MAPS, 2, 3)
+    return correlations, maps, (products.source_mean, products.target_mean)
 
 
 def _overlap(first: HubTable, second: HubTable, settings: Settings, tell: Tell) -> Overlap:
     """Return how many nearest neighbours tokens have in common in the two tables."""
     rows, width = first.shape[0], max(first.shape[1], second.shape[1])
     k, queries = min(settings.neighbours, rows - 1), min(settings.sample, rows)
-    reading = 2 * (queries + rows * len(list(row_blocks(queries, 4 * width))))
+    reading = 2 * (queries + rows * len(list(row_blocks(queries, 4 * width // QUERY_BLOCKS))))
     x, y = watch(tell, "neighbours", reading, first, second)
     return neighbour_overlap(x, y, k, settings.sample, settings.seed)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from tiejax.hub.errors import CheckpointError
@@ -65,6 +66,8 @@ def of_run(settings: Settings, console: Console) -> Diagnosis:
 
 def of_checkpoint(settings: Settings, console: Console) -> Diagnosis:
     """Diagnose a checkpoint in the hub's format; raises BadInput."""
+    # Blocks of rows go through the processor alone, and none of a GPU's memory is taken for them.
+    jax.config.update("jax_platforms", "cpu")
     try:
         with console.preparing() as tell:
             results, arrays = diagnose_checkpoint(

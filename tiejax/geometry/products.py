@@ -1,0 +1,46 @@
+"""Products of rows with rows in float32: of bfloat16 rows by the processor's own instructions, which is as exact and faster.
+
+The product of two bfloat16 numbers is a float32 without any rounding, so that only the sums round, as those of float32 do.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from tiejax.geometry.table_rows import BFLOAT16
+
+
+def row_products(
+    first: Float[np.ndarray | Array, "first width"], second: Float[np.ndarray | Array, "second width"]
+) -> Float[np.ndarray, "first second"]:
+    """Return A B^T in float32 of A [first, width] and B [second, width], each of them float32 or bfloat16."""
+    if first.dtype == second.dtype == BFLOAT16:
+        return np.asarray(_products(first, second))
+    return np.asarray(first, np.float32) @ np.asarray(second, np.float32).T
+
+
+def prepared(rows: Float[np.ndarray, "number width"]) -> Float[np.ndarray | Array, "number width"]:
+    """Return rows for many products; of bfloat16 a copy where they are multiplied."""
+    return jnp.asarray(rows) if rows.dtype == BFLOAT16 else rows
+
+
+def column_products(
+    first: Float[np.ndarray, "rows first"], second: Float[np.ndarray, "rows second"]
+) -> list[Float[np.ndarray, "..."]]:
+    """Return A^T A, B^T B and A^T B in float32 of bfloat16 rows A and B."""
+    a, b = _transposed(first), _transposed(second)
+    # All three are asked for before the first is waited for.
+    return [np.asarray(each) for each in (_products(a, a), _products(b, b), _products(a, b))]
+
+
+@jax.jit
+def _products(first: Array, second: Array) -> Array:
+    # Contracted along the last axes of both: any other order is computed at the rate of float32.
+    return jax.lax.dot_general(first, second, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+# By itself: in one program with the products it would be made a part of them, and they take another, slower order.
+@jax.jit
+def _transposed(rows: Array) -> Array:
+    return rows.T
