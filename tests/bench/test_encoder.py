@@ -89,14 +89,12 @@ def test_ours_alone_where_torch_is_not_installed(settings, monkeypatch, capsys):
 def test_all_sides(settings, monkeypatch):
     for name in ("torch", "transformers", "accelerate"):
         pytest.importorskip(name)
-    monkeypatch.setattr(environment, "cores", lambda: 2)
+    monkeypatch.setattr(environment, "cores", lambda: 1)
     encoder.run(settings, Console())
     results = results_of(settings)
-    assert [(row["side"], row["models"]) for row in results["rows"]] == [
-        (side, models) for models in (1, 2) for side in ("ours", "trainer", "loop")
-    ]
+    assert [(row["side"], row["models"]) for row in results["rows"]] == [("ours", 1), ("trainer", 1), ("loop", 1)]
     assert all(row["min"] > 0 for row in results["rows"])
-    assert len(results["ratios"]) == 4
+    assert len(results["ratios"]) == 2
 
 
 @pytest.mark.slow
