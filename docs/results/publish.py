@@ -15,6 +15,7 @@ FOLDER = Path(__file__).parent
 # Study -> the module whose `tables` are those of its report.
 TABLES = {
     "exor": "tiejax.studies.exor.page",
+    "doses": "tiejax.studies.exor.dose_page",
     "untying": "tiejax.reporting.untie_curve",
     "text_mlm": "tiejax.studies.text_mlm.page",
     "layer_tying": "tiejax.studies.layer_tying.tables",
@@ -32,7 +33,8 @@ def main() -> None:
         if not (given.name and given.command):
             parser.error("a run needs NAME.json and --command")
         results, facts = (json.loads((given.run / f"{name}.json").read_text()) for name in ("results", "environment"))
-        tables = importlib.import_module(TABLES[results["experiment"]]).tables(results)
+        study = "doses" if "doses" in results else results["experiment"]
+        tables = importlib.import_module(TABLES[study]).tables(results)
         kept = published.kept(results, facts, tables, given.command)
         (FOLDER / given.name).write_text(json.dumps(kept, indent=1) + "\n")
     for page in FOLDER.glob("*.md"):

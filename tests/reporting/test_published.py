@@ -36,7 +36,8 @@ what stood here
 def kept():
     facts = {"git_commit": "abc", "date": "2026-11-22T10:00:00+00:00", "python": "3.11", "versions": {}, "devices": ["cpu"]}
     results = {"experiment": "exor", "seeds": [0, 1], "excluded_seeds": [], "timing": {"train_s": 1.0}, "claims": [CLAIM]}
-    return published.kept(results, facts, {"Numbers: the shapes": (["shape", "loss"], [["a|b", "1.5"]])}, "python x.py")
+    tables = {"Numbers: the shapes": (["shape", "loss"], [["a|b", "1.5"]]), "Numbers: every seed (loss)": (["seed"], [["0"]])}
+    return published.kept(results, facts, tables, "python x.py")
 
 
 def test_tables_are_written_from_what_is_kept(tmp_path):
@@ -54,6 +55,7 @@ def test_what_is_kept():
     found = kept()
     assert (found["seeds"], found["resumed"], found["date"], found["command"]) == (2, 0, "2026-11-22", "python x.py")
     assert "p" not in found["claims"][0]
+    assert list(found["tables"]) == ["Numbers: the shapes"]
 
 
 def test_a_table_that_is_not_there_is_named(tmp_path):

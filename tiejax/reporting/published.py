@@ -20,6 +20,7 @@ from tiejax.reporting.words import number
 
 Table = tuple[list[str], list[list[str]]]
 BLOCK = re.compile(r"(<!-- table: (\S+) (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+BY_SEED = "Numbers: every seed"  # a table that is as long as the run has seeds, and stays with the run
 OF_CLAIM = ("id", "statement", "statistic", "estimate", "interval", "p_adjusted", "n", "verdict", "margin")
 
 
@@ -42,7 +43,11 @@ def kept(results: Mapping[str, Any], facts: Mapping[str, Any], tables: Mapping[s
         "excluded_seeds": results["excluded_seeds"],
         "timing": results["timing"],
         "claims": [{field: claim[field] for field in OF_CLAIM if field in claim} for claim in results["claims"]],
-        "tables": {title: {"columns": columns, "rows": rows} for title, (columns, rows) in tables.items()},
+        "tables": {
+            title: {"columns": columns, "rows": rows}
+            for title, (columns, rows) in tables.items()
+            if not title.startswith(BY_SEED)
+        },
     }
 
 

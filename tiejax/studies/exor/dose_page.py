@@ -15,6 +15,7 @@ QUESTION = (
     "Two spellings of the bit 0 mean the same and are used with probabilities p and 1 - p. The farther p is from .5, the more "
     "the output role holds them apart. Does the output table answer as the theory says, and what does tying cost?"
 )
+TITLE = "Numbers: medians over seeds, exact cross-entropy (nats) of the training split"
 GROWTH = (
     *(
         Clause(
@@ -49,7 +50,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     return [*([answer] if answer else []), tally(claims)]
 
 
-def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Return the numbers of the report, a row a dose: medians over seeds, and how many of them solved the task."""
 
     def row(entry: Mapping[str, Any]) -> list[str]:
@@ -60,7 +61,7 @@ def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         return [*doses, *losses, *(f"{sum(entry['solved'][arm])} of {len(entry['solved'][arm])}" for arm in ARMS)]
 
     headings = ["p", "Bayes", *(f"cross-entropy, {arm}" for arm in ARMS), *(f"solved, {arm}" for arm in ARMS)]
-    return headings, [row(entry) for entry in results["doses"]]
+    return {TITLE: (headings, [row(entry) for entry in results["doses"]])}
 
 
 def page(run: RunOnPage) -> str:
@@ -83,6 +84,6 @@ def page(run: RunOnPage) -> str:
         notes=[f"Left out because a member became non-finite: seeds {excluded}."] if excluded else [],
         claims={"Claims": results["claims"]},
         figures=run.pictures,
-        numbers={"Numbers: medians over seeds, exact cross-entropy (nats) of the training split": table(results)},
+        numbers=tables(results),
         reproduce=reproduction(run.facts, run.settings_text),
     )

@@ -31,6 +31,7 @@ SOURCE = (
     "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024, "
     "PMLR 235:3584-3610"
 )
+LOSSES = "Numbers: exact cross-entropy of the training split, and who solved the task"
 DIGIT = {"zero": "0", "one": "1"}
 
 
@@ -89,7 +90,7 @@ def _solved(results: Mapping[str, Any]) -> list[str]:
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the numbers of the report: medians and quartiles by arm, then every seed."""
+    """Return the numbers of the report: losses by arm, medians and quartiles, every seed, what each use of a table asks."""
     if not results["seeds"]:
         return {}
     untied, tied = (arrays_in_words(results["final"][arm]) for arm in ARMS)
@@ -105,9 +106,23 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     ]
     headings = ["seed", *(f"{titles[name]}: {arm}" for name in columns for arm in ARMS)]
     return {
+        **_losses(results),
         "Numbers: median [quartiles] over seeds, final values": medians_table(untied, tied),
         "Numbers: every seed (exact risk of the training split; relative distances of the pairs)": (headings, by_seed),
+        **uses_table(results["uses"], ARMS),
     }
+
+
+def _losses(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the table of losses against the best there is, if they are known."""
+    if not results["solved"]:
+        return {}
+    bayes = results["bayes"]["splits"]["train"]["cross_entropy"]
+    rows = []
+    for arm in ARMS:
+        losses, solved = results["final"][arm]["exact_cross_entropy"]["train"], results["solved"][arm]
+        rows.append([arm, f"{np.median(losses):.4f}", f"{bayes:.4f}", f"{sum(solved)} of {len(solved)}"])
+    return {LOSSES: (["models", "cross-entropy (nats), median", "Bayes", "solved"], rows)}
 
 
 def setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
@@ -150,6 +165,6 @@ def page(run: RunOnPage) -> str:
             ],
         },
         figures=run.pictures,
-        numbers=tables(results) | uses_table(results["uses"], ARMS),
+        numbers=tables(results),
         reproduce=reproduction(run.facts, run.settings_text),
     )
