@@ -2,6 +2,7 @@
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 from random_tables import gaussian, sampled, shares_by_loop
@@ -37,6 +38,14 @@ def test_of_equal_rows_the_first_are_neighbours():
     second = gaussian(12, 4)
     for k in (1, 3, 8):
         assert neighbour_overlap(axes, second, k=k).estimate == pytest.approx(shares_by_loop(axes, second, k).mean())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_rows_of_tiny_norm_have_their_neighbours(dtype):
+    first, second = (table.astype(dtype) for table in related(60))
+    first[5:30] = (first[5:30].astype(np.float32) * 2.0**-63).astype(dtype)
+    found = neighbour_overlap(first, second, k=6)
+    assert found.estimate == pytest.approx(shares_by_loop(first, second, 6).mean())
 
 
 def test_independent_tables_overlap_by_chance():

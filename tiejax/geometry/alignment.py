@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from tiejax.geometry.cross_products import CrossProducts, products_of
+from tiejax.geometry.cross_products import cross_products
 from tiejax.geometry.linear_maps import Maps, least_squares_map, orthogonal_map
 from tiejax.geometry.table_rows import (
     Rows,
@@ -39,12 +39,7 @@ class Alignment(NamedTuple):
     left_out: dict[str, int]
 
 
-def alignment(
-    source: Table,
-    target: Table,
-    rows: Int[np.ndarray, "tokens"] | None = None,
-    products: CrossProducts | None = None,
-) -> Alignment:
+def alignment(source: Table, target: Table, rows: Int[np.ndarray, "tokens"] | None = None) -> Alignment:
     """Score how well the rows of the source, mapped, point where the rows of the target do.
 
     score = mean_i cos(f(x_i), y_i). identity: f(x) = x, of the rows as they are, which asks whether the tables are
@@ -53,11 +48,10 @@ def alignment(
     columns; least_squares: W = (X^T X)^+ X^T Y. Fitted to the tokens that it scores, it gives two independent
     Gaussian tables about sqrt(width / (rows - 1)), not 0.
 
-    rows: the ascending rows to fit and to score, all if None. products: `cross_products` of the same tables and rows,
-    where they are known already. ValueError: tables that do not fit.
+    rows: the ascending rows to fit and to score, all if None. ValueError: tables that do not fit.
     """
     chosen = chosen_rows(source, target, rows)
-    fitted = products_of(source, target, rows, products)
+    fitted = cross_products(source, target, rows)
     maps = np.hstack([orthogonal_map(fitted.cross), least_squares_map(fitted)]).astype(np.float32)
     width = target.shape[1]
     scores: dict[str, list[np.ndarray]] = {"identity": [], "procrustes": [], "least_squares": []}

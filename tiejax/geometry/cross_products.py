@@ -5,11 +5,14 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from tiejax.geometry import table_rows
 from tiejax.geometry.products import column_products
 from tiejax.geometry.table_rows import BFLOAT16, Table, chosen_blocks, chosen_rows, held_rows, read_ahead
 
-# Products of rows as they are lose digits where columns are far from 0, by the square of mean over standard deviation.
-FAR = 4.0
+# Products of rows as they are lose digits where columns are far from 0, by the square of mean over standard deviation, and
+# sums in float32 by their length.
+FAR = 1.0
+MOST_ROWS = 1024  # of narrow tables; of wide ones as many as they are wide
 
 
 class CrossProducts(NamedTuple):
@@ -26,41 +29,41 @@ class CrossProducts(NamedTuple):
 def cross_products(source: Table, target: Table, rows: Int[np.ndarray, "tokens"] | None = None) -> CrossProducts:
     """Compute the cross-products of two tables centred on their means.
 
-    X^T Y = sum_b (X_b^T Y_b + n_b m_b k_b^T) - n m k^T, with X_b and Y_b the n_b rows of block b less their own means m_b and
-    k_b, so that tables far from the origin lose no digits, and m and k the means of all n rows. Of blocks of bfloat16 near
-    the origin the brackets are computed as a whole: the rows are then multiplied as they stand, exactly and sooner. Products
-    within a block are float32, everything else float64. rows: the ascending rows to use, all if None. ValueError: tables
-    that do not fit.
+    X^T Y = sum_b X_b^T Y_b + sum_b n_b (m_b - m) (k_b - k)^T (Chan, Golub and LeVeque 1983), with X_b and Y_b the n_b rows of
+    block b less their own means m_b and k_b, so that tables far from the origin lose no digits. Near the origin bfloat16 rows
+    are multiplied as they stand, and n_b m_b k_b^T is taken off. Products within a block are float32, sums over blocks
+    float64. rows: the ascending rows to use, all if None. ValueError: tables that do not fit.
     """
     chosen = chosen_rows(source, target, rows)
     widths = source.shape[1], target.shape[1]
-    totals = source_gram, target_gram, cross = [np.zeros((widths[i], widths[j])) for i, j in ((0, 0), (1, 1), (0, 1))]
-    counts, means, taken_off = [], [], []
-    # Four times as many rows as elsewhere: each block costs a pass over three matrices in float64.
-    blocks = chosen_blocks(chosen, max(widths))
+    totals = [np.zeros((widths[i], widths[j])) for i, j in ((0, 0), (1, 1), (0, 1))]
+    counts, stood, means = [], [], []
+    near = True
+    # Four times as many rows as elsewhere, since each block costs a pass over three matrices in float64; but not more than
+    # sums in float32 can be of.
+    blocks = chosen_blocks(chosen, max(*widths, table_rows.BLOCK_BYTES // max(*widths, MOST_ROWS)))
     for _, (x, y) in read_ahead(lambda block: (held_rows(source, block), held_rows(target, block)), blocks):
-        counts.append(len(x))
         means.append([part.mean(axis=0, dtype=np.float64) for part in (x, y)])
-        products = _as_they_stand(x, y, *means[-1])
-        taken_off.append(products is None)
+        products = _as_they_stand(x, y, *means[-1]) if near else None
+        near = products is not None  # a far column is far in every block
+        counts.append(len(x))
+        stood.append(near)
         for total, part in zip(totals, products or _centred(x, y, *means[-1]), strict=True):
             total += part
-    weights = np.array(counts)
-    source_means, target_means = (np.array(of_table) for of_table in zip(*means, strict=True))
-    source_mean, target_mean = (np.average(of_table, axis=0, weights=weights) for of_table in (source_means, target_means))
-    weights = weights * taken_off
-    for total, ours, theirs, mean, other in (
-        (source_gram, source_means, source_means, source_mean, source_mean),
-        (target_gram, target_means, target_means, target_mean, target_mean),
-        (cross, source_means, target_means, source_mean, target_mean),
-    ):
-        total += (ours * weights[:, None]).T @ theirs
-        total -= sum(counts) * np.outer(mean, other)
-    return CrossProducts(sum(counts), source_mean, target_mean, source_gram, target_gram, cross)
+    return _together(totals, np.array(counts), np.array(stood), [np.array(of_table) for of_table in zip(*means, strict=True)])
+
+
+def _together(totals: list[np.ndarray], counts: np.ndarray, stood: np.ndarray, means: list[np.ndarray]) -> CrossProducts:
+    """Return the products of all rows from the sums over blocks and the blocks' means; stood: those not centred."""
+    of_all = [np.average(of_table, axis=0, weights=counts) for of_table in means]
+    for total, (i, j) in zip(totals, ((0, 0), (1, 1), (0, 1)), strict=True):
+        total += ((means[i] - of_all[i]) * counts[:, None]).T @ (means[j] - of_all[j])
+        total -= (means[i] * (counts * stood)[:, None]).T @ means[j]
+    return CrossProducts(int(counts.sum()), *of_all, *totals)
 
 
 def _as_they_stand(x: np.ndarray, y: np.ndarray, x_mean: np.ndarray, y_mean: np.ndarray) -> list[np.ndarray] | None:
-    """Return X^T X, Y^T Y and X^T Y of blocks of bfloat16; None where another type or the origin's distance forbids that."""
+    """Return X^T X, Y^T Y and X^T Y of blocks of bfloat16; None for another type, or where a column is far from the origin."""
     if x.dtype != BFLOAT16 or y.dtype != BFLOAT16:
         return None
     products = column_products(x, y)
@@ -75,19 +78,3 @@ def _centred(x: np.ndarray, y: np.ndarray, x_mean: np.ndarray, y_mean: np.ndarra
     """Return X^T X, Y^T Y and X^T Y of blocks less their means."""
     x, y = (part - mean.astype(np.float32) for part, mean in ((x, x_mean), (y, y_mean)))
     return [x.T @ x, y.T @ y, x.T @ y]
-
-
-def products_of(
-    source: Table, target: Table, rows: Int[np.ndarray, "tokens"] | None, products: CrossProducts | None
-) -> CrossProducts:
-    """Return the products, computed if they are None. ValueError where they cannot be of these tables and rows."""
-    if products is None:
-        return cross_products(source, target, rows)
-    chosen = chosen_rows(source, target, rows)
-    number = chosen if isinstance(chosen, int) else len(chosen)
-    if (products.rows, *products.cross.shape) != (number, source.shape[1], target.shape[1]):
-        raise ValueError(
-            f"products of {products.rows} rows of widths {products.cross.shape} are not of these tables: "
-            f"{number} rows of widths {(source.shape[1], target.shape[1])}"
-        )
-    return products

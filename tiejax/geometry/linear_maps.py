@@ -94,7 +94,7 @@ def _newton(matrix: np.ndarray) -> np.ndarray:
         scale = math.sqrt(np.linalg.norm(inverse) / np.linalg.norm(q))
         before, q = q, (scale * q + inverse / scale) / 2
         before -= q
-        if np.linalg.norm(before) < NEWTON_CHANGE * np.linalg.norm(q):
+        if np.linalg.norm(before) < NEWTON_CHANGE:
             break
     return q
 

@@ -50,7 +50,7 @@ def neighbour_overlap(first: Table, second: Table, k: int = 10, sample: int = 20
     shares = np.concatenate(
         [
             _common(nearest_neighbours(first, queries[block], k), nearest_neighbours(second, queries[block], k)) / k
-            for block in row_blocks(len(queries), max(bytes_per_query // QUERY_BLOCKS, 1))
+            for block in row_blocks(len(queries), bytes_per_query // QUERY_BLOCKS)
         ]
     )
     estimate = float(shares.mean())
@@ -62,7 +62,9 @@ def nearest_neighbours(table: Table, queries: Int[np.ndarray, "queries"], k: int
 
     The queries are held in memory, the table is read by blocks. Rows of norm 0 have no neighbours and are none.
     """
-    q = prepared(held_rows(table, queries))
+    asked = held_rows(table, queries)
+    asked_norms = _norms(asked)
+    q = prepared(_near_one(asked, asked_norms))
     best = np.full((len(queries), k), NOBODY)
     blocks = row_blocks(int(table.shape[0]), 2 * (table.shape[1] + len(queries)))
     for block, (rows, norms) in read_ahead(lambda block: _with_norms(table, block), blocks):
@@ -72,7 +74,7 @@ def nearest_neighbours(table: Table, queries: Int[np.ndarray, "queries"], k: int
         itself = (queries >= block.start) & (queries < block.stop)
         similarity[itself, queries[itself] - block.start] = -np.inf
         best = _better(best, similarity, block.start)
-    best[_norms(np.asarray(q)) == 0] = NOBODY
+    best[asked_norms == 0] = NOBODY
     return np.where(best == NOBODY, -1, ~best & 0xFFFFFFFF)
 
 
@@ -117,6 +119,11 @@ def _with_norms(table: Table, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
 def _norms(rows: np.ndarray) -> np.ndarray:
     values = rows.astype(np.float32, copy=False)
     return np.sqrt(np.vecdot(values, values))
+
+
+def _near_one(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """Return rows times the powers of two that bring their norms near 1: nothing is rounded, and no product is too small."""
+    return np.ldexp(rows.astype(np.float32, copy=False), -np.frexp(norms)[1][:, None]).astype(rows.dtype)
 
 
 def _common(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ def norms_and_equality(first: Table, second: Table | None = None) -> Norms:
     def read(block: Rows) -> list[np.ndarray]:
         return [read_rows(table, block) for table in tables]
 
-    for block, parts in read_ahead(read, row_blocks(rows, 4 * first.shape[1])):
+    for block, parts in read_ahead(read, row_blocks(rows, 4 * max(table.shape[1] for table in tables))):
         norms[:, block] = [np.sqrt(np.vecdot(part, part)) for part in parts]
         if second is None or first.shape != second.shape:
             continue

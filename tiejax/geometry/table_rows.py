@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 from jaxtyping import Float, Int
 
-# What is held of a table at a time, as float32; of blocks that are read ahead, twice. Arrays of 32 MiB and more would be
-# given back to the system each time, and half the time of reading would go to new pages.
+# A block of a table, as float32. Arrays above 32 MiB are given back to the system each time, and half the time of reading
+# would go to new pages.
 BLOCK_BYTES = 16 * 2**20
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -24,7 +24,7 @@ class Table(Protocol):
     """One embedding per row: a numpy array, or a reader of a file.
 
     shape: (rows, width). `table[rows]`, for a slice or an ascending integer array, gives these rows as a numpy array of any
-    real dtype, bfloat16 included. No more than one block of rows is asked for at a time.
+    real dtype, bfloat16 included. No more than four blocks of rows are asked for at a time, not always from the main thread.
     """
 
     @property

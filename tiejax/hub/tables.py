@@ -47,7 +47,7 @@ class HubTable:
         return table
 
     def __getitem__(self, rows: Rows) -> Float[np.ndarray, "rows width"]:
-        """Return a slice of rows, or the rows of an ascending integer array, as float32. Raises CheckpointError."""
+        """Return a slice of rows, or those of an ascending integer array, in the dtype given. Raises CheckpointError."""
         chosen = np.arange(self.shape[0])[rows] if isinstance(rows, slice) else np.asarray(rows)
         try:
             # Opened anew each time: the pages of a file that stays mapped count as this process's memory.
