@@ -91,6 +91,15 @@ def test_tables_of_the_probes_hold_means_over_seeds(body):
     for name, first, second in rows:
         assert first.startswith(f"{np.mean(body['similarity'][name]['input']):.4f}")
         assert (second == "-") == ("output" not in body["similarity"][name])
+    columns, rows = shown["Numbers: share of sentences that are found by layer, their difference fitted on other pairs"]
+    assert len(rows) == 2 * len(body["retrieval"])
+    for name, *cells in rows:
+        shape, start = name.split(", ")
+        by_layer = np.mean(body["retrieval"][shape]["held_out"][start], axis=0)
+        assert len(cells) == len(columns) - 1
+        assert [cell for cell in cells if cell == "-"] == ["-"] * (len(cells) - len(by_layer))
+        for cell, mean in zip(cells, by_layer, strict=False):
+            assert cell.startswith(f"{mean:.4f}")
     _, rows = shown["Numbers: accuracy on test of a linear probe on a mix of frozen layers"]
     for name, pretrained, _ in rows:
         assert pretrained.startswith(f"{np.mean(body['layer_mix'][name]['pretrained']['test_accuracy']):.4f}")

@@ -130,10 +130,21 @@ def _probes(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[
     if mixes := results["layer_mix"]:
         rows = [[name, *(_spread(of[start]["test_accuracy"]) for start in STARTS)] for name, of in mixes.items()]
         shown["Numbers: accuracy on test of a linear probe on a mix of frozen layers"] = ["shape", *STARTS], rows
+    if any(results["retrieval"].values()):
+        shown["Numbers: share of sentences that are found by layer, their difference fitted on other pairs"] = _retrieval(
+            results["retrieval"]
+        )
     if found := results["similarity"]:
         rows = [[name, *(_spread(of[table]) if table in of else "-" for table in ROLES)] for name, of in found.items()]
         shown["Numbers: word similarity, correlation with human judgement"] = ["shape", *(f"{of} table" for of in ROLES)], rows
     return shown
+
+
+def _retrieval(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    of_shape = {f"{name}, {start}": np.array(of["held_out"][start]).T for name, of in found.items() for start in STARTS if of}
+    layers = max(map(len, of_shape.values()))
+    rows = [[name, *(_spread(list(values)) for values in of), *["-"] * (layers - len(of))] for name, of in of_shape.items()]
+    return ["shape", "before the first", *(f"layer {number}" for number in range(1, layers))], rows
 
 
 def _rates(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
