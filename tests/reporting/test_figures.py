@@ -62,3 +62,17 @@ def test_uses_are_told_beside_the_published_ratios():
         ["10,000 to the end", "1", "0.5", "0", "-"],
     ]
     assert uses_table([], ["untied"]) == {}
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(64, []), (200, ["64 of 200 seeds drawn"])])
+def test_of_many_seeds_some_are_drawn_and_all_are_in_the_median(seeds, said):
+    _, axes = figures.new_figure(1, 1, 3, 3)
+    values = np.arange(seeds)[:, None] * np.array([1.0, 2.0, 3.0])
+    for name in ("untied", "tied"):
+        figures.plot_seeds(axes[0, 0], np.arange(3), values, figures.ARM_COLOURS[name], name)
+    assert len(axes[0, 0].lines) == 2 * (64 + 1)
+    drawn = [line.get_ydata()[0] for line in axes[0, 0].lines[:64]]
+    assert (drawn[0], drawn[-1], len(set(drawn))) == (0, seeds - 1, 64)
+    (median,) = (line for line in axes[0, 0].lines if line.get_label() == "untied")
+    np.testing.assert_array_equal(median.get_ydata(), (seeds - 1) / 2 * np.array([1.0, 2.0, 3.0]))
+    assert [text.get_text() for text in axes[0, 0].texts] == said

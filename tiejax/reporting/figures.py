@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -26,6 +27,7 @@ RC: Any = {
     "savefig.dpi": 150,
 }
 
+MOST_LINES = 64
 Curves = Mapping[str, np.ndarray]  # name -> [seed, record]
 
 
@@ -61,11 +63,22 @@ def save(figure: Figure, folder: Path, name: str) -> Path:
 
 
 def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
-    """Plot every seed as a thin line and their median as a thick one; `values` is `[seed, record]`."""
+    """Plot seeds as thin lines and their median as a thick one; `values` is `[seed, record]`.
+
+    Of more than `MOST_LINES` seeds so many are drawn, evenly chosen, and the panel says so; the median is of all.
+    """
+    drawn = values
+    if len(values) > MOST_LINES:
+        drawn = values[np.linspace(0, len(values) - 1, MOST_LINES).round().astype(int)]
+        if not axes.get_lines():
+            said = f"{MOST_LINES} of {len(values)} seeds drawn"
+            beside_step = {"xytext": (0, -22), "textcoords": "offset points", "ha": "right", "va": "top"}
+            axes.annotate(said, (1, 0), xycoords="axes fraction", fontsize=7, color="grey", **beside_step)
     # Many seeds would otherwise add up to a solid block.
-    alpha = float(np.clip(3 / len(values), 0.12, 0.5))
-    axes.plot(steps, values.T, color=colour, alpha=alpha, linewidth=0.7)
-    axes.plot(steps, np.median(values, axis=0), color=colour, linewidth=2, label=label)
+    alpha = float(np.clip(3 / len(drawn), 0.12, 0.5))
+    axes.plot(steps, drawn.T, color=colour, alpha=alpha, linewidth=0.7)
+    outline = [patheffects.withStroke(linewidth=3.5, foreground="white")]
+    axes.plot(steps, np.median(values, axis=0), color=colour, linewidth=2, label=label, zorder=3, path_effects=outline)
 
 
 def thousands(axes: Axes) -> None:
