@@ -72,8 +72,8 @@ def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str, l
         drawn = values[np.linspace(0, len(values) - 1, MOST_LINES).round().astype(int)]
         if not axes.get_lines():
             said = f"{MOST_LINES} of {len(values)} seeds drawn"
-            beside_step = {"xytext": (0, -22), "textcoords": "offset points", "ha": "right", "va": "top"}
-            axes.annotate(said, (1, 0), xycoords="axes fraction", fontsize=7, color="grey", **beside_step)
+            below = axes.annotate(said, (1, 0), (0, -22), "axes fraction", "offset points", fontsize=7, color="grey")
+            below.set(horizontalalignment="right", verticalalignment="top")
     # Many seeds would otherwise add up to a solid block.
     alpha = float(np.clip(3 / len(drawn), 0.12, 0.5))
     axes.plot(steps, drawn.T, color=colour, alpha=alpha, linewidth=0.7)
