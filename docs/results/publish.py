@@ -37,10 +37,14 @@ def main() -> None:
         tables = importlib.import_module(TABLES[study]).tables(results)
         kept = published.kept(results, facts, tables, given.command)
         (FOLDER / given.name).write_text(json.dumps(kept, indent=1) + "\n")
-    for page in FOLDER.glob("*.md"):
-        before = page.read_text()
-        if (after := published.rendered(before, FOLDER)) != before:
-            page.write_text(after)
+    before = {page: page.read_text() for page in FOLDER.glob("*.md")}
+    try:
+        after = {page: published.rendered(text, FOLDER) for page, text in before.items()}
+    except ValueError as error:
+        parser.error(str(error))
+    for page, text in after.items():
+        if text != before[page]:
+            page.write_text(text)
             print(f"written anew: {page.name}")
 
 

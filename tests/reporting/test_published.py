@@ -43,8 +43,8 @@ def kept():
 def test_tables_are_written_from_what_is_kept(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(kept()))
     page = published.rendered(PAGE, tmp_path)
-    assert "| Tied models end with a higher loss. | 0.123 | 0.1 to 0.15 | 0.0123 | supported |" in page
-    assert "<!-- table: run.json Numbers: the shapes -->\n| shape | loss |\n| --- | --- |\n| a/b | 1.5 |\n<!-- end" in page
+    assert "| Tied models end with a higher loss. | tied - untied | 0.123 | 0.1 to 0.15 | 0.0123 | supported |" in page
+    assert "<!-- table: run.json Numbers: the shapes -->\n| shape | loss |\n| --- | --- |\n| a\\|b | 1.5 |\n<!-- end" in page
     assert "what stood here" not in page
     assert page.startswith("# A page\n\n")
     assert "\nWords.\n" in page
@@ -62,6 +62,8 @@ def test_a_table_that_is_not_there_is_named(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(kept()))
     with pytest.raises(ValueError, match="has no table 'scores'; it has claims, 'Numbers: the shapes'"):
         published.rendered("<!-- table: run.json scores -->\n<!-- end of table -->", tmp_path)
+    with pytest.raises(ValueError, match=r"other\.json is named by a page and is not there"):
+        published.rendered("<!-- table: other.json claims -->\n<!-- end of table -->", tmp_path)
 
 
 @pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.name)

@@ -20,6 +20,7 @@ from tiejax.reporting.words import number
 
 Table = tuple[list[str], list[list[str]]]
 BLOCK = re.compile(r"(<!-- table: (\S+) (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+BAR = r"\|"  # which ends no cell
 BY_SEED = "Numbers: every seed"  # a table that is as long as the run has seeds, and stays with the run
 OF_CLAIM = ("id", "statement", "statistic", "estimate", "interval", "p_adjusted", "n", "verdict", "margin")
 
@@ -54,11 +55,13 @@ def kept(results: Mapping[str, Any], facts: Mapping[str, Any], tables: Mapping[s
 def rendered(page: str, folder: Path) -> str:
     """Return a page in Markdown with all its tables written from the files in its folder.
 
-    Raises ValueError, naming the table, if a file has none of that name.
+    Raises ValueError, naming the table, if a file has none of that name, and naming a file that is not there.
     """
 
     def write(block: re.Match[str]) -> str:
         begin, file, name, end = block.groups()
+        if not (folder / file).is_file():
+            raise ValueError(f"{file} is named by a page and is not there: keep its run first")
         found = json.loads((folder / file).read_text())
         return f"{begin}{markdown(*_table(found, name, file))}\n{end}"
 
@@ -75,10 +78,11 @@ def _table(found: Mapping[str, Any], name: str, file: str) -> Table:
 
 
 def _claims(claims: list[dict[str, Any]]) -> Table:
-    """Write claims as the pages show them: what is claimed, the median difference, its interval, adjusted p, verdict."""
+    """Write claims as the pages show them: what is claimed, what is estimated, its median, interval, adjusted p, verdict."""
     rows = [
         [
             claim["statement"],
+            claim["statistic"],
             number(claim["estimate"]),
             " to ".join(map(number, claim["interval"])) if claim["interval"] else "-",
             number(claim["p_adjusted"]),
@@ -86,10 +90,10 @@ def _claims(claims: list[dict[str, Any]]) -> Table:
         ]
         for claim in claims
     ]
-    return ["claim", "estimate", "95 % interval", "p, adjusted", "verdict"], rows
+    return ["claim", "what is estimated", "estimate", "95 % interval", "p, adjusted", "verdict"], rows
 
 
 def markdown(columns: list[str], rows: list[list[str]]) -> str:
     """Write a table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(cell.replace('|', BAR) for cell in line)} |" for line in lines)
