@@ -10,7 +10,7 @@ from faults.kills import kills
 from faults.limits import without_room
 from faults.runs import commands, uninterrupted
 
-KILLS, DAMAGES, INPUTS = 8, 10, 200
+KILLS, DAMAGES, INPUTS = 6, 8, 200
 
 
 def test_bad_input_is_taken_or_refused_in_a_line(tmp_path):
