@@ -12,7 +12,7 @@ from pathlib import Path
 from tiejax.reporting import published
 
 FOLDER = Path(__file__).parent
-# Study -> the module whose `tables` are those of its report.
+# Study, or doses of EXor -> the module whose `tables` are those of the report.
 TABLES = {
     "exor": "tiejax.studies.exor.page",
     "doses": "tiejax.studies.exor.dose_page",

@@ -1,5 +1,6 @@
 """What may be asked of the benchmarks, and the settings of the studies that they measure."""
 
+import abc
 import dataclasses
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -38,7 +39,7 @@ OnCheckpoints = Literal["check", "factorise", "tie", "diagnose"]
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchSettings(Settings):
+class BenchSettings(Settings, abc.ABC):
     """What every benchmark may be asked.
 
     Args:
@@ -48,9 +49,9 @@ class BenchSettings(Settings):
     out: str = "runs/bench"
 
     @property
+    @abc.abstractmethod
     def largest(self) -> list[Any]:
         """Resolved settings of the study, those among all that are measured that need most memory; raises BadInput."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """How many nearest neighbours of a token two embedding tables agree on."""
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -46,15 +47,19 @@ def neighbour_overlap(first: Table, second: Table, k: int = 10, sample: int = 20
     queries = np.arange(rows)
     if sample < rows:
         queries = np.sort(np.random.default_rng(seed).choice(rows, sample, replace=False))
-    bytes_per_query = 4 * max(first.shape[1], second.shape[1])
     shares = np.concatenate(
         [
             _common(nearest_neighbours(first, queries[block], k), nearest_neighbours(second, queries[block], k)) / k
-            for block in row_blocks(len(queries), bytes_per_query // QUERY_BLOCKS)
+            for block in query_blocks(len(queries), first, second)
         ]
     )
     estimate = float(shares.mean())
     return Overlap(estimate, _interval(shares, rows), len(queries), rows, k, k / (rows - 1))
+
+
+def query_blocks(queries: int, first: Table, second: Table) -> Iterator[slice]:
+    """Cut so many queries into blocks; both tables are read once for each."""
+    return row_blocks(queries, 4 * max(first.shape[1], second.shape[1]) // QUERY_BLOCKS)
 
 
 def nearest_neighbours(table: Table, queries: Int[np.ndarray, "queries"], k: int) -> Int[np.ndarray, "queries k"]:

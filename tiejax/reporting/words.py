@@ -1,6 +1,6 @@
 """Numbers in words, as consoles and pages show them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -12,6 +12,11 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {seconds:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def of_all(found: Sequence[bool]) -> str:
+    """Write how many of all are so, as "12 of 32"."""
+    return f"{sum(found)} of {len(found)}"
 
 
 def counted(number: int, thing: str) -> str:

@@ -8,8 +8,7 @@ from tiejax.geometry import alignment, published
 from tiejax.geometry.canonical_correlations import correlations_of, largest_chance
 from tiejax.geometry.cross_products import cross_products
 from tiejax.geometry.linear_maps import Maps, maps_between, whitening
-from tiejax.geometry.neighbours import QUERY_BLOCKS, Overlap, neighbour_overlap
-from tiejax.geometry.table_rows import row_blocks
+from tiejax.geometry.neighbours import Overlap, neighbour_overlap, query_blocks
 from tiejax.hub.families import Tables
 from tiejax.hub.tables import HubTable
 from tiejax.hub.tokens import Tokens, text_of
@@ -94,9 +93,9 @@ def _fitted(first: HubTable, second: HubTable, tell: Tell) -> tuple[np.ndarray, 
 
 def _overlap(first: HubTable, second: HubTable, settings: Settings, tell: Tell) -> Overlap:
     """Return how many nearest neighbours tokens have in common in the two tables."""
-    rows, width = first.shape[0], max(first.shape[1], second.shape[1])
+    rows = first.shape[0]
     k, queries = min(settings.neighbours, rows - 1), min(settings.sample, rows)
-    reading = 2 * (queries + rows * len(list(row_blocks(queries, 4 * width // QUERY_BLOCKS))))
+    reading = 2 * (queries + rows * len(list(query_blocks(queries, first, second))))
     x, y = watch(tell, "neighbours", reading, first, second)
     return neighbour_overlap(x, y, k, settings.sample, settings.seed)
 

@@ -9,6 +9,7 @@ from tiejax.reporting import page as report
 from tiejax.reporting.finding import Clause, sentence, tally
 from tiejax.reporting.page import RunOnPage
 from tiejax.reporting.sections import model_words, reproduction, timing_words, training_words
+from tiejax.reporting.words import of_all
 from tiejax.statistics.arms import ARMS
 
 QUESTION = (
@@ -58,7 +59,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
         if not entry["seeds"]:
             return [*doses, *["-"] * (2 * len(ARMS))]
         losses = [f"{np.median(entry['final'][arm]['exact_cross_entropy']['train']):.4f}" for arm in ARMS]
-        return [*doses, *losses, *(f"{sum(entry['solved'][arm])} of {len(entry['solved'][arm])}" for arm in ARMS)]
+        return [*doses, *losses, *(of_all(entry["solved"][arm]) for arm in ARMS)]
 
     headings = ["p", "Bayes", *(f"cross-entropy, {arm}" for arm in ARMS), *(f"solved, {arm}" for arm in ARMS)]
     return {TITLE: (headings, [row(entry) for entry in results["doses"]])}

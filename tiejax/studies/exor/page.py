@@ -18,6 +18,7 @@ from tiejax.reporting.sections import (
     training_words,
 )
 from tiejax.reporting.uses import uses_table
+from tiejax.reporting.words import of_all
 from tiejax.statistics.arms import ARMS
 from tiejax.studies.exor.symbols import Symbols
 from tiejax.studies.exor.task import EXor
@@ -85,7 +86,7 @@ def _solved(results: Mapping[str, Any]) -> list[str]:
     """Say how many models solved the task, where that is known."""
     if not results["solved"]:
         return []
-    untied, tied = (f"{sum(results['solved'][name])} of {len(results['solved'][name])} {name}" for name in ARMS)
+    untied, tied = (f"{of_all(results['solved'][name])} {name}" for name in ARMS)
     return [f"{untied} and {tied} models solved the task: they come within .1 nat of the best predictor there is."]
 
 
@@ -120,8 +121,8 @@ def _losses(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[
     bayes = results["bayes"]["splits"]["train"]["cross_entropy"]
     rows = []
     for arm in ARMS:
-        losses, solved = results["final"][arm]["exact_cross_entropy"]["train"], results["solved"][arm]
-        rows.append([arm, f"{np.median(losses):.4f}", f"{bayes:.4f}", f"{sum(solved)} of {len(solved)}"])
+        losses = results["final"][arm]["exact_cross_entropy"]["train"]
+        rows.append([arm, f"{np.median(losses):.4f}", f"{bayes:.4f}", of_all(results["solved"][arm])])
     return {LOSSES: (["models", "cross-entropy (nats), median", "Bayes", "solved"], rows)}
 
 
@@ -140,7 +141,7 @@ def setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapp
         **timing_words(results["timing"], facts),
     }
     if results["solved"]:
-        untied, tied = (f"{sum(results['solved'][name])} of {len(results['solved'][name])}" for name in ARMS)
+        untied, tied = (of_all(results["solved"][name]) for name in ARMS)
         both = len(results["solved_pairs"])
         rows["solved"] = f"untied {untied}, tied {tied}; both of a pair {both} (exact cross-entropy within .1 nat of Bayes)"
     return rows
