@@ -21,7 +21,7 @@ from tiejax.reporting.words import number
 Table = tuple[list[str], list[list[str]]]
 BLOCK = re.compile(r"(<!-- table: (\S+) (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 BAR = r"\|"  # which ends no cell
-BY_SEED = "Numbers: every seed"  # a table that is as long as the run has seeds, and stays with the run
+ONE_BY_ONE = "Numbers: every "  # a table that is as long as the run has seeds, or pairs of words, and stays with the run
 OF_CLAIM = ("id", "statement", "statistic", "estimate", "interval", "p_adjusted", "n", "verdict", "margin")
 
 
@@ -47,7 +47,7 @@ def kept(results: Mapping[str, Any], facts: Mapping[str, Any], tables: Mapping[s
         "tables": {
             title: {"columns": columns, "rows": rows}
             for title, (columns, rows) in tables.items()
-            if not title.startswith(BY_SEED)
+            if not title.startswith(ONE_BY_ONE)
         },
     }
 

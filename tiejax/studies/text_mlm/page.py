@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tiejax.reporting import page as report
 from tiejax.reporting.finding import Clause, sentence, tally
 from tiejax.reporting.page import RunOnPage
@@ -17,7 +19,7 @@ from tiejax.reporting.sections import (
 )
 from tiejax.reporting.uses import uses_table
 from tiejax.statistics.arms import ARMS
-from tiejax.studies.text_mlm.claims import TABLE_NAMES
+from tiejax.studies.text_mlm.claims import RECORDED, TABLE_NAMES
 
 QUESTION = (
     "Every planted twin means the same as its word. Do input, output and tied embeddings draw the two together, also where "
@@ -69,13 +71,16 @@ def finding(results: Mapping[str, Any]) -> list[str]:
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the numbers of the report: medians and quartiles by arm, every seed, every pair of twins."""
+    """Return the numbers of the report: medians and quartiles by arm, what sets and pairs of words came to."""
     if not results["seeds"]:
         return {}
-    untied, tied = (arrays_in_words(results["final"][arm]) for arm in ARMS)
+    final = [results["final"][arm] for arm in ARMS]
+    scored = {name for name in final[0] if "loss" in name or "accuracy" in name}
+    scores = [arrays_in_words({name: part[name] for name in part if name in scored}) for part in final]
+    others = [arrays_in_words({name: part[name] for name in part if name not in scored}) for part in final]
     shown = {"validation loss": "loss", "validation accuracy": "accuracy"}
     by_seed = [
-        [str(seed), *(f"{side[name][row]:.4f}" for name in shown for side in (untied, tied))]
+        [str(seed), *(f"{side[name][row]:.4f}" for name in shown for side in scores)]
         for row, seed in enumerate(results["seeds"])
     ]
     twins = {entry["name"] for entry in results["sets"] if entry["dh"]}
@@ -85,7 +90,12 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
         if row["set"] in twins
     ]
     return {
-        "Numbers: median [quartiles] over seeds, final values": medians_table(untied, tied),
+        "Numbers: losses and accuracies at the end, median [quartiles] over seeds": medians_table(*scores),
+        "Numbers: distance at the end / at the start, median over seeds": (
+            ["pairs", *TABLE_NAMES.values()],
+            [[entry["name"], *_ratios(results["final"], entry["name"])] for entry in results["sets"]],
+        ),
+        "Numbers: norms and distances, median [quartiles] over seeds": medians_table(*others),
         "Numbers: every seed, validation": (
             ["seed", *(f"{title}: {side}" for title in shown.values() for side in ARMS)],
             by_seed,
@@ -95,6 +105,16 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
             by_pair,
         ),
     }
+
+
+def _ratios(final: Mapping[str, Any], pairs: str) -> list[str]:
+    """Return how far apart a set of pairs ends, over where it started: in each table, medians over seeds."""
+    cells = []
+    for table in TABLE_NAMES:
+        recorded, arm = RECORDED[table]
+        values = final[ARMS[arm]]["distance_ratio"][recorded.removeprefix("distance_")][pairs]
+        cells.append(f"{np.median(np.asarray(values, dtype=float)):.3f}")
+    return cells
 
 
 def written(value: Any) -> str:
