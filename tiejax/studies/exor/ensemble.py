@@ -18,11 +18,14 @@ from tiejax.studies.exor.engines import Engine, FastEngine, PlainEngine
 from tiejax.studies.exor.multisets import MultisetSampler
 from tiejax.studies.exor.recorders import Measures, exact_recorder
 from tiejax.studies.exor.settings import Settings
+from tiejax.studies.exor.sizes import bytes_of_layers
 from tiejax.studies.exor.task import SPLITS, split
 from tiejax.training import Ensemble, Recorder, SeedKey
 
-# As many as the cache of a core holds of what a step works on, by engine, found by trying (`bench.py exor`).
-MEMBERS_IN_CACHE = {"fast": 32, "kernel": 32, "plain": 8}
+# So many members a core trains at a time, by engine, as long as its cache holds what their layers keep; found by trying
+# (`bench.py exor`).
+MOST_MEMBERS = {"fast": 32, "kernel": 32, "plain": 8}
+BYTES_IN_CACHE = 2**20
 # Backend -> whose code the kernel becomes there; and the most steps that batches are drawn for at once.
 COMPILERS: dict[str, kernel.Compiler] = {"gpu": "cuda", "tpu": "tpu"}
 MOST_STEPS_AT_ONCE = 500
@@ -137,7 +140,9 @@ def build_ensemble(settings: Settings) -> Ensemble:
 def seeds_at_once(settings: Settings, arms: int) -> int | None:
     """Return how many seeds of so many arms a device trains at a time: on a CPU as many as its cache holds."""
     assert settings.engine != "auto"  # resolved
-    return max(1, MEMBERS_IN_CACHE[settings.engine] // arms) if jax.default_backend() == "cpu" else None
+    if jax.default_backend() != "cpu":
+        return None
+    return max(1, min(MOST_MEMBERS[settings.engine], BYTES_IN_CACHE // bytes_of_layers(settings)) // arms)
 
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:

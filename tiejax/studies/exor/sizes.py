@@ -51,6 +51,18 @@ def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
     return Need(state, members * record_bytes(settings), 0, gradients + activations)
 
 
+def bytes_of_layers(settings: Any) -> int:
+    """Return the bytes of what the layers of one member say of a batch: of each place its state, of an LSTM's its gates."""
+    task = settings.tasks[0]
+    sequences, places = settings.batch_size or train_size(task.bits), task.length
+    if settings.engine != "plain":
+        sequences, places = min(sequences, count_contexts(task, ordered=False)), task.vocabulary
+    width = settings.width
+    if settings.model == "lstm":
+        width = (2 if settings.bidirectional else 1) * 4 * settings.hidden
+    return int(sequences * places * settings.layers * width * FLOAT)
+
+
 def record_bytes(settings: Any) -> int:
     """Return the bytes of all records of one member."""
     often = records_of(settings.steps, settings.record_every) * bytes_of_record(settings)
