@@ -12,3 +12,9 @@ def test_a_lookup_reads_rows(vocabulary):
     rng = np.random.default_rng(0)
     table, tokens = rng.normal(size=(vocabulary, 3)).astype(np.float32), rng.integers(0, vocabulary, (4, 5)).astype(np.int32)
     np.testing.assert_array_equal(features_first.lookup(jnp.asarray(table), jnp.asarray(tokens)), table[tokens])
+
+
+def test_at_reads_a_position_of_each_sequence():
+    x, position = np.arange(24.0).reshape(3, 2, 4), np.array([2, 0, 1, 2])
+    expected = [[x[position[column], row, column] for column in range(4)] for row in range(2)]
+    np.testing.assert_array_equal(features_first.at(jnp.asarray(x), jnp.asarray(position)), expected)

@@ -6,7 +6,7 @@ import pytest
 
 from tiejax.settings.sizes import FLOAT, records_of
 from tiejax.studies.exor import sizes
-from tiejax.studies.exor.ensemble import build_ensemble
+from tiejax.studies.exor.ensemble import build_ensemble, seeds_at_once
 from tiejax.studies.exor.settings import Settings
 from tiejax.studies.untying import ensemble as untying
 from tiejax.studies.untying import settings as untying_settings
@@ -71,3 +71,20 @@ def test_every_arm_of_an_untying_run_is_counted(policies):
     needed = untying_sizes.need(settings)
     assert needed.state == bytes_of_state(untying.build_ensemble(settings), [0, 1])
     assert needed.training == FLOAT * sizes.parameters(settings) * 2 * len(settings.arms.step)
+
+
+@pytest.mark.parametrize(
+    ("fields", "leaf_bytes", "members"),
+    [
+        ({}, 114 * 7 * 4 * 4, 32),  # [multisets, symbols, width] of one layer, in float32: as many as there may be
+        ({"engine": "plain"}, 114 * 8 * 4 * 4, 8),
+        ({"size": "medium"}, 2 * 114 * 7 * 32 * 4, 5),
+        ({"model": "lstm"}, 2 * 114 * 8 * 2 * 4 * 8 * 4, 2),  # two directions, four gates
+        ({"model": "lstm", "bidirectional": False}, 2 * 114 * 8 * 4 * 8 * 4, 4),
+    ],
+    ids=str,
+)
+def test_members_at_a_time_follow_what_their_layers_keep(fields, leaf_bytes, members):
+    settings = Settings(**fields).resolved()
+    assert sizes.bytes_of_layers(settings) == leaf_bytes
+    assert seeds_at_once(settings, arms=1) == members

@@ -26,6 +26,9 @@ from tiejax.training import Ensemble, Recorder, SeedKey
 # (`bench.py exor`).
 MOST_MEMBERS = {"fast": 32, "kernel": 32, "plain": 8}
 BYTES_IN_CACHE = 2**20
+# By architecture, what XLA is told on a CPU: its library takes sums over few rows, as attention's, ten times as slowly as its
+# own loops do. The mixer is slower without it (`bench.py exor --model`).
+CPU_OPTIONS = {"transformer": {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}}
 # Backend -> whose code the kernel becomes there; and the most steps that batches are drawn for at once.
 COMPILERS: dict[str, kernel.Compiler] = {"gpu": "cuda", "tpu": "tpu"}
 MOST_STEPS_AT_ONCE = 500
@@ -133,6 +136,7 @@ def build_ensemble(settings: Settings) -> Ensemble:
         max_norm=settings.max_norm,
         precision=settings.matmul_precision,
         at_once=seeds_at_once(settings, arms=2),
+        cpu_options=CPU_OPTIONS.get(settings.model, {}),
         train_steps=train_steps,
     )
 
