@@ -41,6 +41,7 @@ def run_here(line, monkeypatch, capsys):
         ("exor --repeats 4", ("--repeats", "at least 5")),
         ("exor --engines []", ("--engines", "got none")),
         ("exor --engines [fast,slow]", ("--engines", "slow")),
+        ("exor --model lstm --engines [fast]", ("--engines", "plain alone, since the lstm sees the order")),
         ("exor --size large", ("--size", "small, medium")),
         ("exor --seconds 0", ("--seconds", "above 0")),
         ("exor --torch_seconds 0", ("--torch_seconds", "above 0")),

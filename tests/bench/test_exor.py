@@ -52,6 +52,17 @@ def test_the_plain_engine_is_measured_too():
     assert 0 < row["min"] <= row["median"] <= row["max"]
 
 
+@pytest.mark.slow
+def test_another_architecture_is_measured_alone(tmp_path):
+    settings = ExorBench(seeds=[1], model="mixer", size="medium", seconds=0.01, out=str(tmp_path))
+    exor.run(settings, Console(quiet=True))
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [(row["engine"], row["models"], row["over_torch"], row["of_floor"]) for row in results["rows"]] == [
+        ("plain", 2, None, None)
+    ]
+    assert results["torch"] is results["recording_share"] is None
+
+
 def test_without_torch_its_loop_is_left_out(monkeypatch, capsys):
     monkeypatch.setattr(exor.importlib.util, "find_spec", lambda name: None)
     assert exor.measure_torch(ExorBench(), Console()) is None

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiejax.bench.arithmetic import device_rates, exor_floor, exor_work
 from tiejax.bench.plots import plot_throughput
@@ -21,41 +21,59 @@ SEEDS_RECORDED = 32  # of which the share of recording is told
 
 def run(settings: ExorBench, console: Console) -> None:
     """Measure everything, print one table, write results.json and one figure."""
-    if "kernel" in settings.engines and (reason := why_no_kernel(settings.of_study("kernel", 1))):
+    if "kernel" in settings.measured and (reason := why_no_kernel(settings.of_study("kernel", 1))):
         raise BadInput(f"--engines: kernel cannot be measured here: {reason}")
     torch_rate = measure_torch(settings, console)
-    rates, work = device_rates(), exor_work(settings.of_study("fast", 1))
-    floors = exor_floor(work, rates)
-    floor = min(floors.values())
+    limit = Limit.of(settings) if settings.model == "transformer" else None
     rows = []
-    for engine in settings.engines:
+    for engine in settings.measured:
         for seeds in settings.seeds:
             row = measure_ensemble(settings, engine, seeds)
             row["over_torch"] = row["median"] / torch_rate["median"] if torch_rate else None
-            row["of_floor"] = row["median"] / floor
+            row["of_floor"] = row["median"] / limit.floor if limit else None
             rows.append(row)
             console.say(row_line(row))
-    share = recording_share(settings, settings.engines[0], SEEDS_RECORDED)
-    console.say(
-        f"recording at the default schedule takes {share['median']:.1%} of the time ({share['min']:.1%} to {share['max']:.1%}; "
-        f"{SEEDS_RECORDED} seeds, {settings.engines[0]})"
-    )
-    console.say(floor_line(work, rates, floors))
-    measured = {
-        "torch": torch_rate,
-        "rows": rows,
-        "recording_share": share,
-        "work_per_model_step": work,
-        "device_rates": rates,
-        "floor": floors,
-    }
+    # At the default schedule a record is due every 500 steps, which take minutes at medium size.
+    share = recording_share(settings, settings.measured[0], SEEDS_RECORDED) if settings.size == "small" else None
+    if share is not None:
+        console.say(
+            f"recording at the default schedule takes {share['median']:.1%} of the time ({share['min']:.1%} to {share['max']:.1%}; "
+            f"{SEEDS_RECORDED} seeds, {settings.measured[0]})"
+        )
+    measured: dict[str, Any] = {"torch": torch_rate, "rows": rows, "recording_share": share}
+    if limit is None:
+        console.result(f"results: {write_results('exor', settings, measured)}")
+        return
+    console.say(floor_line(limit.work, limit.rates, limit.floors))
+    measured |= {"work_per_model_step": limit.work, "device_rates": limit.rates, "floor": limit.floors}
     file = write_results("exor", settings, measured)
-    figure = figures.save(plot_throughput(rows, torch_rate, floor), Path(settings.out), "throughput")
+    figure = figures.save(plot_throughput(rows, torch_rate, limit.floor), Path(settings.out), "throughput")
     console.result(f"results: {file}, figure: {figure}")
 
 
+class Limit(NamedTuple):
+    """The work that a model-step cannot do without, this machine's rates, and the model-steps per second they would allow."""
+
+    work: dict[str, float]
+    rates: dict[str, float]
+    floors: dict[str, float]
+
+    @classmethod
+    def of(cls, settings: ExorBench) -> "Limit":
+        """Count and measure for the transformer of these settings."""
+        work, rates = exor_work(settings.of_study("fast", 1)), device_rates()
+        return cls(work, rates, exor_floor(work, rates))
+
+    @property
+    def floor(self) -> float:
+        """The lowest of them."""
+        return min(self.floors.values())
+
+
 def measure_torch(settings: ExorBench, console: Console) -> dict[str, float] | None:
-    """Return the steps per second of one model in torch, None where torch is not installed."""
+    """Return the steps per second of one model in torch, None of other architectures, and where torch is not installed."""
+    if settings.model != "transformer":
+        return None
     if not importlib.util.find_spec("torch"):
         console.say("torch is not installed: its loop is left out")
         return None
@@ -96,10 +114,10 @@ def recording_share(settings: ExorBench, engine: Engine, seeds: int) -> dict[str
 
 def row_line(row: Mapping[str, Any]) -> str:
     """Write what was measured of one ensemble."""
+    beside = "" if row["of_floor"] is None else f"  {number(row['over_torch'])} x torch  {row['of_floor']:.1%} of the floor"
     return (
         f"{row['engine']:>5}  {row['seeds']:4} seeds  {row['models']:4} models  {row['median']:9,.0f} model-steps/s  "
-        f"({row['min']:,.0f} to {row['max']:,.0f})  compiled in {row['compile_s']:.1f} s  "
-        f"{number(row['over_torch'])} x torch  {row['of_floor']:.1%} of the floor"
+        f"({row['min']:,.0f} to {row['max']:,.0f})  compiled in {row['compile_s']:.1f} s{beside}"
     )
 
 

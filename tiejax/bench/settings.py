@@ -80,8 +80,9 @@ class ExorBench(TimedBench):
 
     Args:
         seeds: numbers of seeds, each trained tied and untied, so twice as many models
-        engines: engines to be measured
-        size: published size of the transformer
+        engines: engines to be measured (default: fast and plain of the transformer, plain of others, which see order)
+        model: architecture; beside torch and the limit of the arithmetic the transformer alone
+        size: its published size
         repeats: measurements of each setting, at least 5
         seconds: length of one measurement
         torch_seconds: length of one measurement of the torch loop
@@ -89,7 +90,8 @@ class ExorBench(TimedBench):
     """
 
     seeds: list[int] = dataclasses.field(default_factory=lambda: [1, 8, 32, 128])
-    engines: list[Engine] = dataclasses.field(default_factory=lambda: ["fast", "plain"])
+    engines: list[Engine] | None = None
+    model: Literal["transformer", "lstm", "mixer"] = "transformer"
     size: Literal["small", "medium"] = "small"
     torch_seconds: float = 3.0
     out: str = "runs/bench/exor"
@@ -98,20 +100,30 @@ class ExorBench(TimedBench):
         """Raise BadInput, naming the option, if this cannot be measured."""
         if not self.seeds or min(self.seeds) < 1:
             raise BadInput(f"--seeds: needs numbers of at least 1, got {self.seeds}")
-        if not self.engines:
+        if self.engines == []:
             raise BadInput("--engines: some of fast, plain, kernel, got none")
+        if self.model != "transformer" and self.measured != ["plain"]:
+            raise BadInput(f"--engines: plain alone, since the {self.model} sees the order of its symbols; got {self.measured}")
         super().check()
         checks.check_positive(self, ("torch_seconds",))
 
     @property
     def largest(self) -> list[Any]:
-        return [self.of_study(engine, max(self.seeds), recording=False) for engine in self.engines]
+        return [self.of_study(engine, max(self.seeds), recording=False) for engine in self.measured]
+
+    @property
+    def measured(self) -> list[Engine]:
+        """The engines that are measured."""
+        if self.engines is not None:
+            return self.engines
+        return ["fast", "plain"] if self.model == "transformer" else ["plain"]
 
     def of_study(self, engine: Engine, seeds: int, recording: bool = True) -> exor_settings.Settings:
         """Return the resolved settings of the study that is measured, with its default schedule of records or none."""
         every = RECORD_EVERY if recording else ENDLESS
         return exor_settings.Settings(
             seeds=seeds,
+            model=self.model,
             size=self.size,
             engine=engine,
             steps=ENDLESS,
