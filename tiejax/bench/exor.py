@@ -37,8 +37,8 @@ def run(settings: ExorBench, console: Console) -> None:
     share = recording_share(settings, settings.measured[0], SEEDS_RECORDED) if settings.size == "small" else None
     if share is not None:
         console.say(
-            f"recording at the default schedule takes {share['median']:.1%} of the time ({share['min']:.1%} to {share['max']:.1%}; "
-            f"{SEEDS_RECORDED} seeds, {settings.measured[0]})"
+            f"recording at the default schedule takes {share['median']:.1%} of the time ({share['min']:.1%} to "
+            f"{share['max']:.1%}; {SEEDS_RECORDED} seeds, {settings.measured[0]})"
         )
     measured: dict[str, Any] = {"torch": torch_rate, "rows": rows, "recording_share": share}
     if limit is None:
