@@ -14,7 +14,9 @@ def test_a_lookup_reads_rows(vocabulary):
     np.testing.assert_array_equal(features_first.lookup(jnp.asarray(table), jnp.asarray(tokens)), table[tokens])
 
 
-def test_at_reads_a_position_of_each_sequence():
-    x, position = np.arange(24.0).reshape(3, 2, 4), np.array([2, 0, 1, 2])
+@pytest.mark.parametrize("length", [3, features_first.SMALL_TABLE + 1])
+def test_at_reads_a_position_of_each_sequence(length):
+    rng = np.random.default_rng(1)
+    x, position = rng.normal(size=(length, 2, 4)).astype(np.float32), np.array([2, 0, length - 1, 1])
     expected = [[x[position[column], row, column] for column in range(4)] for row in range(2)]
     np.testing.assert_array_equal(features_first.at(jnp.asarray(x), jnp.asarray(position)), expected)

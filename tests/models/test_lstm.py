@@ -26,19 +26,19 @@ def written_out(x, weights):
     return jnp.stack(all_states, axis=1)
 
 
-def arrays(directions, *members):
+def arrays(directions, *members, length=LENGTH):
     keys = jax.random.split(jax.random.key(3), 3)
     return (
-        jax.random.normal(keys[0], (*members, LENGTH, directions, FEATURES, BATCH)),
+        jax.random.normal(keys[0], (*members, length, directions, FEATURES, BATCH)),
         jax.random.normal(keys[1], (*members, directions, 4 * HIDDEN, FEATURES + HIDDEN + 1)),
-        jax.random.normal(keys[2], (*members, LENGTH, directions, HIDDEN, BATCH)),
+        jax.random.normal(keys[2], (*members, length, directions, HIDDEN, BATCH)),
     )
 
 
-@pytest.mark.parametrize("directions", [1, 2])
-def test_states_and_gradients_are_those_of_the_equations(directions):
+@pytest.mark.parametrize(("directions", "length"), [(1, LENGTH), (2, LENGTH), (2, 1)])
+def test_states_and_gradients_are_those_of_the_equations(directions, length):
     with jax.enable_x64(True):
-        x, weights, seen = arrays(directions)
+        x, weights, seen = arrays(directions, length=length)
         values, back = jax.vjp(recurrence, x, weights)
         expected, expected_back = jax.vjp(written_out, x, weights)
         np.testing.assert_allclose(values, expected, rtol=0, atol=1e-14)

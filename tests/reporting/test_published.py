@@ -36,7 +36,11 @@ what stood here
 def kept():
     facts = {"git_commit": "abc", "date": "2026-11-22T10:00:00+00:00", "python": "3.11", "versions": {}, "devices": ["cpu"]}
     results = {"experiment": "exor", "seeds": [0, 1], "excluded_seeds": [], "timing": {"train_s": 1.0}, "claims": [CLAIM]}
-    tables = {"Numbers: the shapes": (["shape", "loss"], [["a|b", "1.5"]]), "Numbers: every seed (loss)": (["seed"], [["0"]])}
+    tables = {
+        "Numbers: the shapes": (["shape", "loss"], [["a|b", "1.5"]]),
+        "Numbers: every seed (loss)": (["seed"], [["0"]]),
+        "Numbers: every pair of words": (["pair"], [["the"]]),
+    }
     return published.kept(results, facts, tables, "python x.py")
 
 

@@ -71,7 +71,7 @@ class Limit(NamedTuple):
 
 
 def measure_torch(settings: ExorBench, console: Console) -> dict[str, float] | None:
-    """Return the steps per second of one model in torch, None of other architectures, and where torch is not installed."""
+    """Return the steps per second of one model in torch, None for other architectures, and where torch is not installed."""
     if settings.model != "transformer":
         return None
     if not importlib.util.find_spec("torch"):
@@ -98,8 +98,8 @@ def steps_for(ensemble: TimedEnsemble, seconds: float) -> int:
 
 
 def measure_ensemble(settings: ExorBench, engine: Engine, seeds: int) -> dict[str, Any]:
-    """Return model-steps per second of an ensemble, recording included, and the time to compile it."""
-    ensemble, models = timed_ensemble(settings, engine, seeds), 2 * seeds
+    """Return model-steps per second of an ensemble, small ones' recording included, and the time to compile it."""
+    ensemble, models = timed_ensemble(settings, engine, seeds, recording=settings.size == "small"), 2 * seeds
     steps = steps_for(ensemble, settings.seconds)
     rates = [models * steps / ensemble.train(steps).seconds for _ in range(settings.repeats)]
     return {"engine": engine, "seeds": seeds, "models": models, "compile_s": ensemble.compile_s, **spread(rates)}

@@ -81,8 +81,8 @@ class ExorBench(TimedBench):
     Args:
         seeds: numbers of seeds, each trained tied and untied, so twice as many models
         engines: engines to be measured (default: fast and plain of the transformer, plain of others, which see order)
-        model: architecture; beside torch and the limit of the arithmetic the transformer alone
-        size: its published size
+        model: architecture; only the transformer is compared with torch and with the limit of the arithmetic
+        size: its published size; medium is measured without recording
         repeats: measurements of each setting, at least 5
         seconds: length of one measurement
         torch_seconds: length of one measurement of the torch loop

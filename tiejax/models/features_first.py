@@ -49,5 +49,7 @@ def lookup(table: Float[Array, "vocabulary width"], tokens: Int[Array, "batch le
 def at(x: Float[Array, "length *features batch"], position: Int[Array, "batch"]) -> Float[Array, "*features batch"]:
     """Return x at one position of each sequence, which is the last axis."""
     chosen = jax.nn.one_hot(position, len(x), axis=0, dtype=x.dtype)
+    if len(x) > SMALL_TABLE:
+        return jnp.sum(x * chosen.reshape(len(x), *[1] * (x.ndim - 2), -1), axis=0)
     # Written out: on a CPU XLA sums over a first axis ten times as slowly as it adds arrays.
     return functools.reduce(jnp.add, (row * here for row, here in zip(x, chosen, strict=True)))

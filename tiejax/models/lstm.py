@@ -87,7 +87,8 @@ def recurrence(
     c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g),    h_t = sigmoid(o) tanh(c_t)
 
     Its derivative is its own: it keeps each activation once, and forms all gates' gradients in one pass, where autodiff
-    keeps them twice and copies them together.
+    keeps them twice and copies them together. There is none for `jax.jvp`. Biases are part of the product, and so rounded as
+    its factors are where products are made coarser.
     """
     return _forward(x, weights)[0]
 

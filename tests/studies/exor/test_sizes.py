@@ -6,7 +6,7 @@ import pytest
 
 from tiejax.settings.sizes import FLOAT, records_of
 from tiejax.studies.exor import sizes
-from tiejax.studies.exor.ensemble import build_ensemble, seeds_at_once
+from tiejax.studies.exor.ensemble import CPU_OPTIONS, build_ensemble, seeds_at_once
 from tiejax.studies.exor.settings import Settings
 from tiejax.studies.untying import ensemble as untying
 from tiejax.studies.untying import settings as untying_settings
@@ -74,17 +74,24 @@ def test_every_arm_of_an_untying_run_is_counted(policies):
 
 
 @pytest.mark.parametrize(
-    ("fields", "leaf_bytes", "members"),
+    ("fields", "leaf_bytes", "seeds"),
     [
-        ({}, 114 * 7 * 4 * 4, 32),  # [multisets, symbols, width] of one layer, in float32: as many as there may be
-        ({"engine": "plain"}, 114 * 8 * 4 * 4, 8),
-        ({"size": "medium"}, 2 * 114 * 7 * 32 * 4, 5),
-        ({"model": "lstm"}, 2 * 114 * 8 * 2 * 4 * 8 * 4, 2),  # two directions, four gates
-        ({"model": "lstm", "bidirectional": False}, 2 * 114 * 8 * 4 * 8 * 4, 4),
+        ({}, 114 * 7 * 4 * 4, 16),  # [multisets, symbols, width] of one layer, in float32: as many as there may be
+        ({"engine": "plain"}, 114 * 8 * 4 * 4, 4),
+        ({"size": "medium"}, 2 * 114 * 7 * 32 * 4, 2),
+        ({"model": "lstm"}, 2 * 114 * 8 * 2 * 4 * 8 * 4, 1),  # two directions, four gates
+        ({"model": "lstm", "bidirectional": False}, 2 * 114 * 8 * 4 * 8 * 4, 2),
     ],
     ids=str,
 )
-def test_members_at_a_time_follow_what_their_layers_keep(fields, leaf_bytes, members):
+def test_seeds_at_a_time_follow_what_layers_keep(fields, leaf_bytes, seeds):
     settings = Settings(**fields).resolved()
     assert sizes.bytes_of_layers(settings) == leaf_bytes
-    assert seeds_at_once(settings, arms=1) == members
+    assert seeds_at_once(settings, arms=2) == seeds
+    assert seeds_at_once(settings, arms=99) == 1
+
+
+def test_transformers_alone_leave_sums_to_xla():
+    told = {model: build_ensemble(Settings(model=model).resolved()).cpu_options for model in ("transformer", "lstm", "mixer")}
+    assert told == {"transformer": CPU_OPTIONS["transformer"], "lstm": {}, "mixer": {}}
+    assert untying.build_ensemble(untying_settings.Settings().resolved()).cpu_options == told["transformer"]

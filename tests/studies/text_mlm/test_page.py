@@ -1,14 +1,16 @@
 """The page of a run on text: its answer, what was run, what it warns of."""
 
+import copy
 import re
 
 import pytest
 from text_metrics import BOTH, DECAY, metrics_of
 
 from tiejax.reporting.page import RunOnPage
+from tiejax.reporting.sections import arrays_in_words
 from tiejax.runs.run_directory import plain
 from tiejax.studies.text_mlm.claims import analyse
-from tiejax.studies.text_mlm.page import finding, page
+from tiejax.studies.text_mlm.page import finding, page, tables
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +113,23 @@ def test_the_page_warns(body, pictures):
     assert "Up to 3 masked tokens" in html
     assert "tied seed 9 (at step 800)" in html
     assert "tokens per second" not in html
+
+
+def test_tables_have_every_final_value_once(body):
+    found = tables(body)
+    scores, _, others = (found[title] for title in list(found)[:3])
+    names = [row[0] for _, rows in (scores, others) for row in rows]
+    assert sorted(names) == sorted(arrays_in_words(body["final"]["untied"]))
+    assert {row[0].split(",")[0] for row in scores[1]} >= {"validation loss", "validation accuracy"}
+    assert not [row[0] for row in others[1] if "loss" in row[0] or "accuracy" in row[0]]
+
+
+def test_ratios_of_sets_are_those_of_the_table_they_name(body):
+    changed = copy.deepcopy(body)
+    for number, (arm, table) in enumerate([("untied", "input"), ("untied", "output"), ("tied", "input")]):
+        of_sets = changed["final"][arm]["distance_ratio"][table]
+        for name in of_sets:
+            of_sets[name] = [number + 1.0] * len(changed["seeds"])
+    columns, rows = tables(changed)["Numbers: distance at the end / at the start, median over seeds"]
+    assert columns == ["pairs", "untied input", "untied output", "tied"]
+    assert [row[1:] for row in rows] == [["1.000", "2.000", "3.000"]] * len(changed["sets"])

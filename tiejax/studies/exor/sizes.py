@@ -45,14 +45,14 @@ def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
     members = arms * seeds
     state = members * (STATE * parameters(settings) + by_use * MOMENTS * FLOAT * tables(settings))
     gradients = members * FLOAT * parameters(settings)
-    # All members of a device are trained as one computation. The fast engine holds multisets, which are few.
+    # As if all members of a device were one computation, as on accelerators. The fast engine holds multisets, which are few.
     places = seeds * (settings.batch_size or train_size(task.bits)) * task.length if settings.engine == "plain" else 0
     activations = arms * places * settings.layers * settings.width * FLOAT
     return Need(state, members * record_bytes(settings), 0, gradients + activations)
 
 
 def bytes_of_layers(settings: Any) -> int:
-    """Return the bytes of what the layers of one member say of a batch: of each place its state, of an LSTM's its gates."""
+    """Return the bytes of a member's activations that the cache should hold: a state a place and layer, of LSTMs the gates."""
     task = settings.tasks[0]
     sequences, places = settings.batch_size or train_size(task.bits), task.length
     if settings.engine != "plain":
