@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from tiejax.geometry import table_rows
-from tiejax.geometry.products import column_products
+from tiejax.geometry.products import column_products, has_amx
 from tiejax.geometry.table_rows import BFLOAT16, Table, chosen_blocks, chosen_rows, held_rows, read_ahead
 
 # Products of rows as they are lose digits where columns are far from 0, by the square of mean over standard deviation, and
@@ -63,8 +63,8 @@ def _together(totals: list[np.ndarray], counts: np.ndarray, stood: np.ndarray, m
 
 
 def _as_they_stand(x: np.ndarray, y: np.ndarray, x_mean: np.ndarray, y_mean: np.ndarray) -> list[np.ndarray] | None:
-    """Return X^T X, Y^T Y and X^T Y of blocks of bfloat16; None for another type, or where a column is far from the origin."""
-    if x.dtype != BFLOAT16 or y.dtype != BFLOAT16:
+    """Return X^T X, Y^T Y and X^T Y of blocks of bfloat16; None for another type, without AMX, or where a column is far from the origin."""
+    if x.dtype != BFLOAT16 or y.dtype != BFLOAT16 or not has_amx():
         return None
     products = column_products(x, y)
     for gram, mean in zip(products, (x_mean, y_mean), strict=False):

@@ -21,7 +21,7 @@ def row_products(
     first: Float[np.ndarray | Array, "first width"], second: Float[np.ndarray | Array, "second width"]
 ) -> Float[np.ndarray, "first second"]:
     """Return A B^T in float32 of A [first, width] and B [second, width], each of them float32 or bfloat16."""
-    if first.dtype == second.dtype == BFLOAT16 and _has_amx():
+    if first.dtype == second.dtype == BFLOAT16 and has_amx():
         with _on_the_processor():
             return np.asarray(_products(first, second))
     return np.asarray(first, np.float32) @ np.asarray(second, np.float32).T
@@ -30,16 +30,13 @@ def row_products(
 def prepared(rows: Float[np.ndarray, "number width"]) -> Float[np.ndarray | Array, "number width"]:
     """Return rows for many products: bfloat16 ones as an array of jax, made once."""
     with _on_the_processor():
-        return jnp.asarray(rows) if rows.dtype == BFLOAT16 and _has_amx() else rows
+        return jnp.asarray(rows) if rows.dtype == BFLOAT16 and has_amx() else rows
 
 
 def column_products(
     first: Float[np.ndarray, "rows first"], second: Float[np.ndarray, "rows second"]
 ) -> list[Float[np.ndarray, "..."]]:
     """Return A^T A, B^T B and A^T B in float32 of bfloat16 rows A and B."""
-    if not _has_amx():
-        x, y = first.astype(np.float32), second.astype(np.float32)
-        return [x.T @ x, y.T @ y, x.T @ y]
     with _on_the_processor():
         a, b = _transposed(first), _transposed(second)
         # All three are asked for before the first is waited for.
@@ -47,7 +44,7 @@ def column_products(
 
 
 @functools.cache
-def _has_amx() -> bool:
+def has_amx() -> bool:
     """Say whether the processor multiplies bfloat16 matrices itself, as far as Linux tells."""
     told = Path("/proc/cpuinfo")
     return told.is_file() and "amx_bf16" in told.read_text()
