@@ -63,7 +63,7 @@ def _together(totals: list[np.ndarray], counts: np.ndarray, stood: np.ndarray, m
 
 
 def _as_they_stand(x: np.ndarray, y: np.ndarray, x_mean: np.ndarray, y_mean: np.ndarray) -> list[np.ndarray] | None:
-    """Return X^T X, Y^T Y and X^T Y of blocks of bfloat16; None for another type, without AMX, or where a column is far from the origin."""
+    """Return X^T X, Y^T Y and X^T Y of blocks of bfloat16, or None: for other types, without AMX, where a column is far off."""
     if x.dtype != BFLOAT16 or y.dtype != BFLOAT16 or not has_amx():
         return None
     products = column_products(x, y)
