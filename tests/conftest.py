@@ -12,6 +12,9 @@ from collections.abc import Iterator
 os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+# Nor do processes of seconds start twice, to ask for huge pages: this says that memory is allocated as ever.
+os.environ.setdefault("GLIBC_TUNABLES", "")
+
 # Many tests, and the processes that they start, compile the same: the first process of a session makes a cache for all.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

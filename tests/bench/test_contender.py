@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tiejax.bench.contender import HUGE_PAGES, Contender, Work, allocator, changed
+from tiejax.bench.contender import SETTING, Contender, Work, allocator, changed
 
 
 def test_rates_of_processes_side_by_side_add_up():
@@ -47,4 +47,4 @@ def test_the_allocator_is_told_as_the_processes_see_it(monkeypatch):
     monkeypatch.setenv("GLIBC_TUNABLES", "mine")
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     assert allocator({"MALLOC_TOP_PAD_": "5", "OTHER": "6"}) == {"GLIBC_TUNABLES": "mine", "MALLOC_TOP_PAD_": "5"}
-    assert allocator(HUGE_PAGES) == HUGE_PAGES
+    assert allocator(SETTING) == SETTING

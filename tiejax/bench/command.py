@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tiejax.bench.benchmarks import BENCHMARKS, Benchmark
 from tiejax.bench.settings import BenchSettings
-from tiejax.runs import environment
+from tiejax.runs import environment, huge_pages
 from tiejax.runs.console import Console
 from tiejax.runs.run_directory import RunDirectory
 from tiejax.settings import command_line
@@ -31,6 +31,8 @@ def main(argv: Sequence[str]) -> int:
     _check_sizes(benchmark, settings)
     RunDirectory.probe(Path(settings.out))
     # Before jax is imported, as the studies do.
+    if benchmark.huge_pages(settings):
+        huge_pages.start_anew()
     if benchmark.device_a_core(settings):
         environment.one_device_a_core()
     importlib.import_module(benchmark.module).run(settings, Console(switches["quiet"]))

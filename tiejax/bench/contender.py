@@ -9,17 +9,9 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypeVar
 
 from tiejax.runs import environment
+from tiejax.runs.huge_pages import ALLOCATOR, SETTING
 
 K = TypeVar("K")
-
-# How glibc hands out memory: what both sides of a comparison must have in common.
-ALLOCATOR = ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "LD_PRELOAD")
-HUGE_PAGES = {
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-    "MALLOC_MMAP_THRESHOLD_": str(2**32),
-    "MALLOC_TRIM_THRESHOLD_": str(2**32),
-    "MALLOC_TOP_PAD_": str(2**26),
-}
 
 
 class Work(NamedTuple):
@@ -98,7 +90,7 @@ def devices_on_cpu(a_core: bool) -> dict[str, str]:
 
 def environment_of_sides(a_core: bool, huge_pages: bool) -> dict[str, str]:
     """Return what the processes of all sides of a comparison are told: the allocator, and devices, which only ours reads."""
-    allocated = HUGE_PAGES if huge_pages else {}
+    allocated = SETTING if huge_pages else {}
     return {**devices_on_cpu(a_core), "TOKENIZERS_PARALLELISM": "false", **allocated}
 
 

@@ -144,8 +144,7 @@ class TextBench(TimedBench):
         seeds: seeds, each trained tied and untied
         batch_size: sentences a step
         forms: published predicts everywhere and pads; masked predicts at the masked tokens; packed also fills its rows
-        huge_pages: let glibc ask for huge pages where the packed form is measured beside torch, on all sides (default: the
-            allocator is as the environment says)
+        huge_pages: let glibc ask for huge pages, as the study does, beside torch on all sides; false: as the environment says
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -155,7 +154,7 @@ class TextBench(TimedBench):
     seeds: int = 2
     batch_size: int = 128
     forms: list[Form] = dataclasses.field(default_factory=lambda: ["published", "masked", "packed"])
-    huge_pages: bool = False
+    huge_pages: bool = True
     seconds: float = 4.0
     out: str = "runs/bench/text"
 
@@ -245,11 +244,11 @@ class DecoderBench(LayersBench):
     Args:
         architecture: gpt2, or bert with a causal mask
         repeats: measurements of each side, at least 5, in turns
-        huge_pages: let glibc ask for huge pages, on both sides (default: the allocator is as the environment says)
+        huge_pages: let glibc ask for huge pages, as the study does, on both sides; false: as the environment says
     """
 
     architecture: Literal["gpt2", "bert"] = "gpt2"
-    huge_pages: bool = False
+    huge_pages: bool = True
 
     def of_study(self, layers: int, storage: Storage) -> layer_settings.Settings:
         """Return the resolved settings of the study that is measured; raises BadInput."""
@@ -268,7 +267,7 @@ class EncoderBench(TimedBench):
         data_dir: where prepared text is kept (default: as for embedding_coupling.py)
         max_length: tokens of a packed row, and of the longest sentence
         batch_rows: packed rows of a step; the trainer's batches have as many sentences as these hold on average
-        huge_pages: let glibc ask for huge pages, on all sides (default: the allocator is as the environment says)
+        huge_pages: let glibc ask for huge pages, as the study does, on all sides; false: as the environment says
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -277,7 +276,7 @@ class EncoderBench(TimedBench):
     data_dir: str | None = None
     max_length: int = 64
     batch_rows: int = 32
-    huge_pages: bool = False
+    huge_pages: bool = True
     seconds: float = 4.0
     out: str = "runs/bench/encoder"
 

@@ -28,9 +28,13 @@ def row_products(
 
 
 def prepared(rows: Float[np.ndarray, "number width"]) -> Float[np.ndarray | Array, "number width"]:
-    """Return rows for many products: bfloat16 ones as an array of jax, made once."""
+    """Return rows for many products, converted once: bfloat16 ones as an array of jax, or as float32."""
+    if rows.dtype != BFLOAT16:
+        return rows
+    if not has_amx():
+        return np.asarray(rows, np.float32)
     with _on_the_processor():
-        return jnp.asarray(rows) if rows.dtype == BFLOAT16 and has_amx() else rows
+        return jnp.asarray(rows)
 
 
 def column_products(

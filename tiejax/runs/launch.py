@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from tiejax.runs import compiled, environment, resume
+from tiejax.runs import compiled, environment, huge_pages, resume
 from tiejax.runs.console import Console
 from tiejax.runs.resume import Request
 from tiejax.runs.run_directory import RunDirectory
@@ -48,6 +48,8 @@ def main(study: Study, argv: Sequence[str]) -> int:
     several = not study.single_process and ("--distributed" in argv or environment.names_a_cluster())
     # Of several processes the first alone looks at the run directory.
     request = resume.parsed(study, argv) if several else resume.read(study, argv)
+    if study.huge_pages:
+        huge_pages.start_anew()
     if several or study.device_a_core(request.settings):
         environment.one_device_a_core()
     compiled.use(anew=request.switches.get("recompile", False))

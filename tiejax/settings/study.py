@@ -30,7 +30,7 @@ class Study:
     is written to. claims_at_end: it takes hold of the run directory itself, once all is known.
     single_process: it never is one of several processes. answers: switch or setting -> a module with
     `answer(settings, console)`, which prints what is asked for instead of a run. device_a_core: whether a run with these
-    settings wants every core to be a device, where the environment says nothing.
+    settings wants every core to be a device, where the environment says nothing. huge_pages: whether runs ask for them.
     """
 
     name: str
@@ -44,3 +44,4 @@ class Study:
     single_process: bool = False
     answers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     device_a_core: Callable[[Any], bool] = lambda settings: True
+    huge_pages: bool = False

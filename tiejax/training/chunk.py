@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from tiejax.training.apart import apart, each, together
 from tiejax.training.ensemble import Ensemble, EnsembleState, SeedKey
 from tiejax.training.phases import NEVER
-from tiejax.training.step import TrainState
 
 PyTree = Any
 
@@ -46,9 +46,12 @@ def advance(
 ) -> tuple[EnsembleState, dict[str, Buffer]]:
     """Train the members of one device until the cursor is at `until`, recording on the way; return both.
 
-    numbers: seeds and conditions, as `seed_numbers` gives them. fed: the window that serves these steps.
+    numbers: seeds and conditions, as `seed_numbers` gives them. fed: the window that serves these steps. Unrolled members are
+    arrays of their own here, of leaves `[1, ...]`.
     """
     keys = SeedKey(jax.vmap(jax.random.key)(numbers[0]), numbers[1])
+    if ensemble.unrolled:
+        members = members._replace(state=each(_without_axis, members.state))
 
     def fed_at(cursor: jax.Array) -> Any:
         return jax.tree.map(lambda leaf: leaf[:, cursor % leaf.shape[1]], fed)
@@ -58,8 +61,13 @@ def advance(
         shapes = jax.eval_shape(lambda: ensemble.measure(name, keys, members.state, cursor, fed_at(cursor)))
         return Buffer.empty(shapes, ensemble.records_per_chunk)
 
-    def train(number: jax.Array, state: TrainState) -> TrainState:
+    def train(number: jax.Array, state: PyTree) -> PyTree:
         return ensemble.step(keys, state, number, fed_at(number))[0]
+
+    def change_ties(state: PyTree, number: jax.Array) -> PyTree:
+        if ensemble.unrolled:
+            return apart(ensemble.change_ties(together(state), number))
+        return ensemble.change_ties(state, number)
 
     def segment(carry: tuple[EnsembleState, dict[str, Buffer]]) -> tuple[EnsembleState, dict[str, Buffer]]:
         """Record what is due at the cursor, change ties that change there, and train to the next step of either kind."""
@@ -77,7 +85,7 @@ def advance(
             after = jnp.asarray([*ensemble.change_steps, NEVER], jnp.int32)
             stop = jnp.minimum(stop, jnp.min(jnp.where(after > cursor, after, NEVER)))
             # What was recorded of this step came before.
-            state = jax.lax.cond(jnp.any(after == cursor), ensemble.change_ties, lambda state, _: state, state, cursor)
+            state = jax.lax.cond(jnp.any(after == cursor), change_ties, lambda state, _: state, state, cursor)
         stop = jnp.where(cursor < ensemble.steps, stop, ensemble.steps + 1)
         end = jnp.minimum(stop, ensemble.steps)
         if ensemble.train_steps is not None:
@@ -87,4 +95,15 @@ def advance(
         return EnsembleState(state, stop), buffers
 
     start = members, {name: buffer(name) for name in ensemble.recorders}
-    return jax.lax.while_loop(lambda carry: carry[0].cursor < until, segment, start)
+    members, buffers = jax.lax.while_loop(lambda carry: carry[0].cursor < until, segment, start)
+    if ensemble.unrolled:
+        members = members._replace(state=each(_with_axis, members.state))
+    return members, buffers
+
+
+def _without_axis(member: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[0], member)
+
+
+def _with_axis(member: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[None], member)

@@ -27,6 +27,7 @@ import numpy as np
 import optax
 
 from tiejax import tying
+from tiejax.training.apart import Apart, each, together
 from tiejax.training.keys import stream
 from tiejax.training.phases import NEVER, Phase, change_ties, phases_on
 from tiejax.training.precision import Precision, products_in
@@ -149,8 +150,15 @@ class Ensemble:
             raise ValueError("arm_ties: an arm with phases has all ties or none")
         if self.devices > 1 and any(tie.transform == "transpose" for tie in self.ties):
             raise ValueError("devices: members on several devices are not tied by transposes")
+        if self.unrolled and not (self.at_once is self.train_steps is None):
+            raise ValueError("members: unrolled ones have neither at_once nor train_steps")
         if self.train_steps is not None and not (self.phases is self.feed is self.gradient_weights is None):
             raise ValueError("train_steps: not with phases, a feed or gradient_weights")
+
+    @property
+    def unrolled(self) -> bool:
+        """Whether members train one after the other, as arrays of their own."""
+        return self.members == "unrolled"
 
     @property
     def every_phase(self) -> Sequence[Phase]:
@@ -190,9 +198,12 @@ class Ensemble:
                     raise tying.TieError(f"{tie}: the leaves of arm {arm} differ although they are tied")
 
     def step(
-        self, keys: SeedKey, state: TrainState, number: jax.Array, fed: Any = None
-    ) -> tuple[TrainState, dict[str, jax.Array]]:
-        """Train every member `[seed, arm]` for one step: one batch a seed, shared by its arms."""
+        self, keys: SeedKey, state: TrainState | Apart, number: jax.Array, fed: Any = None
+    ) -> tuple[Any, dict[str, jax.Array]]:
+        """Train every member `[seed, arm]` for one step: one batch a seed, shared by its arms.
+
+        Members that are handed in as arrays of their own (`apart`), which unrolled ones may be, come back so.
+        """
 
         def loss(params: PyTree, batch: Any, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
             return self.loss(self._whole(params), batch, key)
@@ -203,24 +214,31 @@ class Ensemble:
             on &= phases_on(self.phases, number)[:, None]
         weights = None if self.gradient_weights is None else self.gradient_weights(number)
 
-        def seed_step(seed_key: SeedKey, arms: TrainState, fed: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+        def seed_step(seed_key: SeedKey, arms: Any, fed: Any) -> Any:
             batch = self.sample(seed_key, number, fed)
             dropout_key = jax.random.fold_in(self.dropout_key(seed_key), number)
             return self._each(lambda state, on, weights: member_step(state, batch, dropout_key, on, weights), arms, on, weights)
 
         with products_in(self.precision):
-            return self._each(seed_step, keys, state, fed)
+            trained = self._each(seed_step, keys, state, fed)
+        if not self.unrolled:
+            return trained
+        states, metrics = each(lambda result: result[0], trained), each(lambda result: result[1], trained)
+        return states if isinstance(state, list) else together(states), together(metrics)
 
-    def measure(self, name: str, keys: SeedKey, state: TrainState, number: jax.Array, fed: Any = None) -> dict[str, jax.Array]:
+    def measure(
+        self, name: str, keys: SeedKey, state: TrainState | Apart, number: jax.Array, fed: Any = None
+    ) -> dict[str, Any]:
         """Apply one recorder to every member; leaves come back `[seed, arm, ...]`."""
         recorder = self.recorders[name]
 
-        def seed_measure(seed_key: SeedKey, arms: TrainState, fed: Any) -> dict[str, jax.Array]:
+        def seed_measure(seed_key: SeedKey, arms: Any, fed: Any) -> Any:
             batch = self.sample(seed_key, number, fed)
-            return self._each(lambda params: recorder.measure(self._whole(params), batch, seed_key, number), arms.params)
+            return self._each(lambda arm: recorder.measure(self._whole(arm.params), batch, seed_key, number), arms)
 
         with products_in("highest"):
-            return self._each(seed_measure, keys, state, fed)
+            measured = self._each(seed_measure, keys, state, fed)
+        return together(measured) if self.unrolled else measured
 
     def change_ties(self, state: TrainState, number: jax.Array) -> TrainState:
         """Return the members with the ties ended and begun that change before this step's update."""
@@ -251,14 +269,17 @@ class Ensemble:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), self.start_from.params)
 
     def _each(self, function: Callable[..., Any], *members: Any) -> Any:
-        """Apply a function to every member of the leading axis."""
+        """Apply a function to every member of the leading axis, or of a list; return a list where members are unrolled."""
         if self.members == "vmapped":
             return jax.vmap(function)(*members)
         if self.members == "scanned":
             return jax.lax.map(lambda member: function(*member), members)
-        number = len(jax.tree.leaves(members)[0])
-        results = [function(*jax.tree.map(lambda leaf, place=place: leaf[place], members)) for place in range(number)]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+
+        def at(part: Any, place: int) -> Any:
+            return part[place] if isinstance(part, list) else jax.tree.map(lambda leaf: leaf[place], part)
+
+        number = len(jax.tree.leaves(members[0])[0]) if not isinstance(members[0], list) else len(members[0])
+        return [function(*(at(part, place) for part in members)) for place in range(number)]
 
 
 def seed_keys(seeds: Sequence[int], conditions: Sequence[int] | None = None) -> SeedKey:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tiejax.training.apart import apart_on_host
 from tiejax.training.ensemble import EnsembleState
 from tiejax.training.sharding import DATA, spec
 
@@ -61,18 +62,25 @@ class Layout:
     def place(self, tree: PyTree, specs: PyTree | None = None) -> PyTree:
         """Deal every leaf out over the devices: its first axis (the seeds), and what `specs` say."""
 
-        def put(leaf: Any, how: PartitionSpec) -> jax.Array:
-            host = np.asarray(leaf)
-            padded = np.concatenate([host, np.repeat(host[-1:], self.padded - self.seeds, axis=0)])
-            return jax.make_array_from_callback(padded.shape, NamedSharding(self.mesh, how), lambda index: padded[index])
+        specs = jax.tree.map(lambda leaf: PartitionSpec(SEEDS), tree) if specs is None else specs
+        return jax.tree.map(self._put, jax.tree.map(self._with_copies, tree), specs)
 
-        return jax.tree.map(put, tree, jax.tree.map(lambda leaf: PartitionSpec(SEEDS), tree) if specs is None else specs)
+    def _with_copies(self, leaf: Any) -> np.ndarray:
+        host = np.asarray(leaf)
+        return np.concatenate([host, np.repeat(host[-1:], self.padded - self.seeds, axis=0)])
+
+    def _put(self, leaf: Any, how: PartitionSpec) -> jax.Array:
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, NamedSharding(self.mesh, how), lambda index: host[index])
 
     def place_members(self, members: EnsembleState) -> EnsembleState:
         """Deal members out over the devices; all have the cursor."""
-        everywhere = NamedSharding(self.mesh, PartitionSpec())
-        cursor = np.asarray(members.cursor, np.int32)
-        return EnsembleState(
-            self.place(members.state, self.specs(members.state)),
-            jax.make_array_from_callback(cursor.shape, everywhere, lambda index: cursor[index]),
-        )
+        state = self.place(members.state, self.specs(members.state))
+        return EnsembleState(state, self._put(np.asarray(members.cursor, np.int32), PartitionSpec()))
+
+    def place_apart(self, members: EnsembleState) -> EnsembleState:
+        """Deal members out as arrays of their own (`apart`): each leaf `[devices, ...]`, a member's part on each."""
+        own = apart_on_host(jax.tree.map(self._with_copies, members.state), self.mesh.shape[SEEDS])
+        specs = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, *spec(leaf.shape[1:], self.mesh.shape[DATA])), own)
+        state = jax.tree.map(self._put, own, specs)
+        return EnsembleState(state, self._put(np.asarray(members.cursor, np.int32), PartitionSpec()))

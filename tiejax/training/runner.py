@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from tiejax.training import cluster
+from tiejax.training.apart import together_from_host
 from tiejax.training.chunk import Buffer, advance
 from tiejax.training.ensemble import Ensemble, EnsembleState, Records, seed_numbers
 from tiejax.training.layout import SEEDS, Layout
@@ -34,11 +35,12 @@ class Runner:
 
     def to_devices(self, members: EnsembleState) -> EnsembleState:
         """Deal members out over the devices."""
-        return self.layout.place_members(members)
+        return _placed_members(self.ensemble, self.layout, members)
 
     def to_host(self, placed: EnsembleState) -> EnsembleState:
         """Collect members from all devices of all processes, as numpy arrays: what a checkpoint holds."""
         state, cursor = cluster.collect(placed)
+        state = together_from_host(state) if self.ensemble.unrolled else state
         return EnsembleState(jax.tree.map(lambda leaf: leaf[: self.layout.seeds], state), cursor)
 
     def advance(self, placed: EnsembleState, until: int) -> tuple[EnsembleState, Records, float]:
@@ -102,12 +104,18 @@ def _place(ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, con
     if ensemble.feed is not None:
         windows = FeedWindows(ensemble.feed, layout, list(zip(*(part.tolist() for part in numbers), strict=True)))
     fed = windows.at(int(members.cursor)) if windows else None
-    return _Placed(layout, windows, (layout.place(numbers), layout.place_members(members), jnp.int32(0), fed))
+    placed = _placed_members(ensemble, layout, members)
+    return _Placed(layout, windows, (layout.place(numbers), placed, jnp.int32(0), fed))
+
+
+def _placed_members(ensemble: Ensemble, layout: Layout, members: EnsembleState) -> EnsembleState:
+    return layout.place_apart(members) if ensemble.unrolled else layout.place_members(members)
 
 
 def _trace(ensemble: Ensemble, placed: _Placed) -> Any:
     by_seed, everywhere = PartitionSpec(SEEDS), PartitionSpec()
-    placed_spec = EnsembleState(placed.layout.specs(placed.arguments[1].state), everywhere)  # type: ignore[arg-type]
+    state_spec = jax.tree.map(lambda leaf: leaf.sharding.spec, placed.arguments[1].state)
+    placed_spec = EnsembleState(state_spec, everywhere)  # type: ignore[arg-type]
     buffer_spec = Buffer(PartitionSpec(None, SEEDS), everywhere, everywhere)  # type: ignore[arg-type]
     chunk = jax.shard_map(
         functools.partial(_advance_blocks, ensemble, placed.layout.blocks),

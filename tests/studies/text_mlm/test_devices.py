@@ -29,7 +29,7 @@ ensemble = build_ensemble(settings, text, plan)
 members, records = training.train(ensemble, settings.seed_list)[:2]
 table = np.asarray(members.state.params["embed"]["embedding"])
 runner = training.compile_ensemble(ensemble, settings.seed_list, members)
-placed = runner.to_devices(members).state.params["embed"]["embedding"]
+placed = runner.to_devices(members).state[0][0].params["embed"]["embedding"]
 part = placed.sharding.shard_shape(placed.shape)
 np.savez(sys.argv[1], mesh=plan.mesh, rows=plan.rows, table=table, part=part, **named_arrays(records, settings, text))
 """

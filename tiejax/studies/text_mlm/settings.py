@@ -177,4 +177,5 @@ STUDY = Study(
     may_change=("checkpoint_every", "data_dir", "mesh"),
     # One device a core is faster where members can be dealt out evenly, one device over all cores where they cannot.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.seed_list) % cores() == 0,
+    huge_pages=True,
 )
