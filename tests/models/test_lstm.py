@@ -1,5 +1,7 @@
 """The LSTM's recurrence and its derivative, against its equations written out."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,11 +37,12 @@ def arrays(directions, *members, length=LENGTH):
     )
 
 
+@pytest.mark.parametrize("unrolled", [False, True])
 @pytest.mark.parametrize(("directions", "length"), [(1, LENGTH), (2, LENGTH), (2, 1)])
-def test_states_and_gradients_are_those_of_the_equations(directions, length):
+def test_states_and_gradients_are_those_of_the_equations(directions, length, unrolled):
     with jax.enable_x64(True):
         x, weights, seen = arrays(directions, length=length)
-        values, back = jax.vjp(recurrence, x, weights)
+        values, back = jax.vjp(functools.partial(recurrence, unrolled=unrolled), x, weights)
         expected, expected_back = jax.vjp(written_out, x, weights)
         np.testing.assert_allclose(values, expected, rtol=0, atol=1e-14)
         for gradient, right in zip(back(seen), expected_back(seen), strict=True):

@@ -56,6 +56,11 @@ def exor(corpus, precision, **how):
     return traced(exor_ensemble.build_ensemble(settings))
 
 
+def few_kernels(corpus, precision):
+    settings = exor_settings.Settings(**SHORT, engine="fast", matmul_precision=precision).resolved()
+    return traced(exor_ensemble.of_few_kernels(exor_ensemble.build_ensemble(settings), settings))
+
+
 def untying(corpus, precision):
     settings = untying_settings.Settings(**SHORT, untie_at=[10], matmul_precision=precision).resolved()
     return traced(untying_ensemble.build_ensemble(settings))
@@ -112,6 +117,7 @@ CASES = {
     "exor, plain": functools.partial(exor, engine="plain"),
     "exor, lstm": functools.partial(exor, model="lstm"),
     "exor, mixer": functools.partial(exor, model="mixer"),
+    "exor, few kernels": few_kernels,
     "untying": untying,
     "text, packed": functools.partial(text, dropout=0.1),
     "coupling": coupling,

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from tiejax import training, tying
-from tiejax.studies.exor.ensemble import build_ensemble
+from tiejax.studies.exor.ensemble import build_ensemble, of_few_kernels
 from tiejax.studies.exor.settings import Settings
 from tiejax.training import SeedKey, TrainState, make_step, stream, train
 from tiejax.training.ensemble import seed_keys
@@ -98,6 +98,58 @@ def test_members_in_blocks_are_the_members_of_one_block(at_once):
         (other_tables, other_found),
     )
     assert int(one.members.cursor) == int(other.members.cursor) == 31
+
+
+class NoFeed:
+    window = 1
+
+    def open(self, seeds, own, parts, first):
+        return iter(())
+
+
+def test_what_is_drawn_ahead_is_what_each_step_is_handed():
+    """A number moves by what is drawn for its steps: by its seed's condition plus the step, and by 1,000 at each measure."""
+
+    def sample(seed_key, step, drawn):
+        return jnp.float32(1000) if drawn is None else drawn
+
+    ensemble = training.Ensemble(
+        init=lambda key: {"number": jnp.zeros(())},
+        sample=sample,
+        loss=lambda params, batch, key: (-params["number"] * batch, {}),
+        optimizer=optax.sgd(1.0),
+        ties=[],
+        arm_ties=np.zeros((2, 0), bool),
+        steps=11,
+        recorders={"record": training.Recorder(5, lambda params, batch, *_: {"sum": params["number"] + batch})},
+        ahead=training.DrawAhead(lambda seed_key, step: (seed_key.condition + step).astype(jnp.float32), 3),
+    )
+    records = train(ensemble, [4, 2], conditions=[0, 7]).records["record"]
+    steps = records["step"]
+    assert steps.tolist() == [0, 5, 10, 11]
+    for seed, condition in enumerate((0, 7)):
+        wanted = 1000 + steps * (steps - 1) / 2 + condition * steps
+        np.testing.assert_array_equal(records["sum"][:, seed], np.stack([wanted, wanted], axis=1))
+    with pytest.raises(ValueError, match="ahead: not with a feed"):
+        dataclasses.replace(ensemble, feed=NoFeed())
+
+
+@pytest.mark.parametrize(
+    "engine", ["fast", pytest.param("plain", marks=pytest.mark.slow), pytest.param("lstm", marks=pytest.mark.slow)]
+)
+def test_members_of_few_kernels_are_those_of_a_cpu(x64, engine):
+    """What an accelerator trains, against what a CPU does: the same numbers in other arrays, from the same batches."""
+    how = {"model": "lstm"} if engine == "lstm" else {"engine": engine}
+    settings = config(seeds=[4, 0], steps=25, record_every=10, exact_every=20, max_norm=0.5, **how)
+    ensemble = light(settings)
+    few = of_few_kernels(ensemble, settings)
+    assert (few.ahead is None) == (engine == "lstm")  # which sees order, and whose strings are drawn each time
+    one, other = (train(each, settings.seed_list) for each in (ensemble, few))
+    jax.tree.map(
+        lambda leaf, same: np.testing.assert_allclose(leaf, same, rtol=1e-9, atol=1e-12),
+        (one.members.state.params["head"], one.records),
+        (other.members.state.params["head"], other.records),
+    )
 
 
 @pytest.mark.parametrize("model", ["transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "mixer"))])

@@ -33,7 +33,7 @@ class Benchmark:
     module: has `run(settings, console)`, and is imported once the settings are found good. sizes: what the study that is
     measured needs of memory, as of `Study`. description, example: as of `CommandLine`. device_a_core: whether every core is to
     be a device, where the environment says nothing (default: no, as where processes that it measures have their own).
-    huge_pages: whether it asks for huge pages, as the studies that it measures do.
+    huge_pages: whether it asks for huge pages, as the study that it measures does.
     """
 
     settings: type[Any]
@@ -80,7 +80,6 @@ BENCHMARKS = {
         "scan without owners, untied under owners, and tied, in compact and in full storage; and the time of a change of "
         "ties.",
         "PROGRAM layers --layers [12] --width 256",
-        huge_pages=lambda settings: True,
     ),
     "decoder": Benchmark(
         DecoderBench,
@@ -96,7 +95,7 @@ BENCHMARKS = {
         coupling_sizes,
         "Measure how many real (unpadded) tokens a second the coupled base encoder is pre-trained on, beside "
         "the transformers library's trainer with its own padding, and a plain torch loop on packed rows, all in turn.",
-        "PROGRAM encoder --corpus novels/ --huge_pages false",
+        "PROGRAM encoder --corpus novels/ --huge_pages true",
     ),
     "transfer": Benchmark(
         TransferBench,
@@ -105,7 +104,6 @@ BENCHMARKS = {
         "Measure how many steps of single members a second fine-tuning makes as an ensemble of seeds, starts "
         "and learning rates, beside the same members one after the other.",
         "PROGRAM transfer --seeds 10",
-        huge_pages=lambda settings: True,
     ),
     "device": Benchmark(
         DeviceBench,

@@ -27,6 +27,7 @@ Program = Literal[
     "exor, kernel",
     "exor, plain",
     "exor, mixer",
+    "exor, lstm",
     "text",
     "text, bfloat16",
     "layers, 12",
@@ -244,11 +245,11 @@ class DecoderBench(LayersBench):
     Args:
         architecture: gpt2, or bert with a causal mask
         repeats: measurements of each side, at least 5, in turns
-        huge_pages: let glibc ask for huge pages, as the study does, on both sides; false: as the environment says
+        huge_pages: let glibc ask for huge pages, on both sides (default: the allocator is as the environment says)
     """
 
     architecture: Literal["gpt2", "bert"] = "gpt2"
-    huge_pages: bool = True
+    huge_pages: bool = False
 
     def of_study(self, layers: int, storage: Storage) -> layer_settings.Settings:
         """Return the resolved settings of the study that is measured; raises BadInput."""
@@ -267,7 +268,7 @@ class EncoderBench(TimedBench):
         data_dir: where prepared text is kept (default: as for embedding_coupling.py)
         max_length: tokens of a packed row, and of the longest sentence
         batch_rows: packed rows of a step; the trainer's batches have as many sentences as these hold on average
-        huge_pages: let glibc ask for huge pages, as the study does, on all sides; false: as the environment says
+        huge_pages: let glibc ask for huge pages, on all sides (default: the allocator is as the environment says)
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -276,7 +277,7 @@ class EncoderBench(TimedBench):
     data_dir: str | None = None
     max_length: int = 64
     batch_rows: int = 32
-    huge_pages: bool = True
+    huge_pages: bool = False
     seconds: float = 4.0
     out: str = "runs/bench/encoder"
 

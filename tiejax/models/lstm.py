@@ -1,5 +1,6 @@
 """LSTM encoder, one- or two-directional, with torch's two bias vectors."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -34,13 +35,17 @@ class LSTMWeights(nn.Module):
 
 
 class BidirectionalLSTM(nn.Module):
-    """Stack of LSTM layers, then Linear(directions * hidden -> width); upper layers read both directions."""
+    """Stack of LSTM layers, then Linear(directions * hidden -> width); upper layers read both directions.
+
+    unrolled: whether the steps along the sequence are written out: fewer kernels on an accelerator, more to compile.
+    """
 
     layers: int
     width: int
     hidden: int
     bidirectional: bool = True
     dropout: float = 0.0
+    unrolled: bool = False
 
     @nn.compact
     def __call__(
@@ -58,7 +63,7 @@ class BidirectionalLSTM(nn.Module):
             weights = [LSTMWeights(self.hidden, name=f"layer_{layer}_{name}")(x.shape[1]) for name in directions]
             # The second direction reads from the end. As one computation both take half as many small products.
             read = jnp.stack([x, x[::-1]][: len(directions)], axis=1)
-            states = recurrence(read, jnp.stack(weights))
+            states = recurrence(read, jnp.stack(weights), self.unrolled)
             x = jnp.concatenate([states[:, 0], *(states[::-1, other] for other in range(1, len(directions)))], axis=1)
         if position is not None:
             return features_first.Linear(self.width, name="projection")(features_first.at(x, position)).T
@@ -77,9 +82,11 @@ class Step(NamedTuple):
     squashed: Float[Array, "directions hidden batch"]
 
 
-@jax.custom_vjp
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def recurrence(
-    x: Float[Array, "length directions features batch"], weights: Float[Array, "directions gates inputs"]
+    x: Float[Array, "length directions features batch"],
+    weights: Float[Array, "directions gates inputs"],
+    unrolled: bool = False,
 ) -> Float[Array, "length directions hidden batch"]:
     """Return the states h of LSTMs, each direction's from its weights (`LSTMWeights`), from a zero state.
 
@@ -90,14 +97,14 @@ def recurrence(
     keeps them twice and copies them together. There is none for `jax.jvp`. Biases are part of the product, and so rounded as
     its factors are where products are made coarser.
     """
-    return _forward(x, weights)[0]
+    return _forward(x, weights, unrolled)[0]
 
 
 def _zeros(x: jax.Array, weights: jax.Array) -> jax.Array:
     return jnp.zeros((x.shape[1], weights.shape[1] // 4, x.shape[-1]), x.dtype)
 
 
-def _forward(x: jax.Array, weights: jax.Array) -> tuple[jax.Array, tuple[Step, jax.Array]]:
+def _forward(x: jax.Array, weights: jax.Array, unrolled: bool) -> tuple[jax.Array, tuple[Step, jax.Array]]:
     def step(before: tuple[jax.Array, jax.Array], x_t: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, Step]]:
         h, c = before
         read = jnp.concatenate([x_t, h, jnp.ones_like(h[:, :1])], axis=1)
@@ -107,11 +114,12 @@ def _forward(x: jax.Array, weights: jax.Array) -> tuple[jax.Array, tuple[Step, j
         squashed = jnp.tanh(cell)
         return (o * squashed, cell), (o * squashed, Step(read, c, (i, f, g, o), squashed))
 
-    _, (states, steps) = jax.lax.scan(step, (_zeros(x, weights), _zeros(x, weights)), x)
+    start = _zeros(x, weights), _zeros(x, weights)
+    _, (states, steps) = jax.lax.scan(step, start, x, unroll=unrolled)
     return states, (steps, weights)
 
 
-def _backward(kept: tuple[Step, jax.Array], of_states: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _backward(unrolled: bool, kept: tuple[Step, jax.Array], of_states: jax.Array) -> tuple[jax.Array, jax.Array]:
     steps, weights = kept
     features, hidden = steps.read.shape[2] - steps.cell.shape[2] - 1, steps.cell.shape[2]
     transposed = jnp.swapaxes(weights, 1, 2)
@@ -129,7 +137,8 @@ def _backward(kept: tuple[Step, jax.Array], of_states: jax.Array) -> tuple[jax.A
         return before, of_read[:, :features]
 
     zeros = jnp.zeros_like(of_states[0])
-    (_, _, of_weights), of_x = jax.lax.scan(step, (zeros, zeros, jnp.zeros_like(weights)), (of_states, steps), reverse=True)
+    start = zeros, zeros, jnp.zeros_like(weights)
+    (_, _, of_weights), of_x = jax.lax.scan(step, start, (of_states, steps), reverse=True, unroll=unrolled)
     return of_x, of_weights
 
 

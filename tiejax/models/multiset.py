@@ -20,7 +20,9 @@ tokens do, and twice as fast as the same arithmetic with features written out an
 Dropout would tell equal symbols apart; the LSTM and the mixer see positions: `check` refuses them.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -32,6 +34,9 @@ from tiejax.models.language_model import LanguageModel
 from tiejax.models.transformer import ACTIVATIONS, Transformer
 
 PyTree = Any
+Product = Callable[[jax.Array, jax.Array], jax.Array]
+
+MOST_TERMS = 8  # more take too long to compile
 
 
 class NotExact(ValueError):
@@ -48,12 +53,24 @@ def check(model: LanguageModel) -> None:
         raise NotExact("dropout treats equal symbols differently")
 
 
+def product_by_sums(matrix: Float[Array, "rows inner"], x: Float[Array, "inner columns"]) -> Float[Array, "rows columns"]:
+    """Return the matrix product, its few terms written out: what an accelerator computes together with what is around it."""
+    if len(x) > MOST_TERMS:
+        return matrix @ x
+    return functools.reduce(jnp.add, [matrix[:, term, None] * x[term] for term in range(len(x))])
+
+
 def encode(
-    model: LanguageModel, params: PyTree, counts: Float[Array, "vocabulary multisets"], mask: int
+    model: LanguageModel,
+    params: PyTree,
+    counts: Float[Array, "vocabulary multisets"],
+    mask: int,
+    product: Product = jnp.matmul,
 ) -> Float[Array, "width multisets"]:
     """Return h, the encoded state of the mask symbol in each multiset: what `LanguageModel.encode` gives for its sequences.
 
-    counts: how often each symbol occurs; symbol `mask` once in every multiset. Raises NotExact as `check` does.
+    counts: how often each symbol occurs; symbol `mask` once in every multiset. product: how matrices are multiplied. Raises
+    NotExact as `check` does.
     """
     check(model)
     encoder, weights = model.encoder, params["encoder"]["layers"]
@@ -62,15 +79,19 @@ def encode(
     for layer in range(encoder.layers):
         queries = slice(mask, mask + 1) if layer == encoder.layers - 1 else slice(None)
         of_layer = jax.tree.map(lambda leaf, layer=layer: leaf[layer], weights)
-        x = _layer(of_layer, x, bias, queries, encoder.heads, encoder.activation)
+        x = _layer(of_layer, x, bias, queries, encoder.heads, encoder.activation, product)
     return x[:, 0]
 
 
 def logits(
-    model: LanguageModel, params: PyTree, counts: Float[Array, "vocabulary multisets"], mask: int
+    model: LanguageModel,
+    params: PyTree,
+    counts: Float[Array, "vocabulary multisets"],
+    mask: int,
+    product: Product = jnp.matmul,
 ) -> Float[Array, "vocabulary multisets"]:
     """Return the logits at the mask of each multiset; arguments as of `encode`."""
-    return params["head"]["embedding"] @ encode(model, params, counts, mask)
+    return product(params["head"]["embedding"], encode(model, params, counts, mask, product))
 
 
 def _layer(
@@ -80,12 +101,13 @@ def _layer(
     queries: slice,
     heads: int,
     activation: str,
+    product: Product,
 ) -> Float[Array, "width queries multisets"]:
     """Apply one post-LN layer (`EncoderLayer`'s equations) for the queried symbols."""
     width, multisets = x.shape[0], bias.shape[1]
 
     def dense(name: str, value: jax.Array) -> jax.Array:
-        return weights[name]["kernel"].T @ value + weights[name]["bias"][:, None]
+        return product(weights[name]["kernel"].T, value) + weights[name]["bias"][:, None]
 
     def norm(name: str, value: jax.Array) -> jax.Array:
         centred = value - jnp.mean(value, axis=0)
@@ -96,11 +118,11 @@ def _layer(
     # where one more axis has size 1.
     asking = x[:, queries]
     kernel, offset = weights["qkv"]["kernel"].T, weights["qkv"]["bias"][:, None]
-    query = kernel[:width] @ asking.reshape(width, -1) + offset[:width]
-    key_value = kernel[width:] @ x.reshape(width, -1) + offset[width:]
+    query = product(kernel[:width], asking.reshape(width, -1)) + offset[:width]
+    key_value = product(kernel[width:], x.reshape(width, -1)) + offset[width:]
     query = query.reshape(heads, width // heads, *asking.shape[1:])
     key, value = key_value.reshape(2, heads, width // heads, *x.shape[1:])
-    attended = [_attend(*head, bias) for head in zip(query, key, value, strict=True)]
+    attended = [_attend(*head, bias, product) for head in zip(query, key, value, strict=True)]
     before = jnp.broadcast_to(asking, (*asking.shape[:2], multisets))
     x = norm("attention_norm", before.reshape(width, -1) + dense("out", jnp.concatenate(attended)))
     hidden = ACTIVATIONS[activation](dense("feed_forward_in", x))
@@ -112,11 +134,12 @@ def _attend(
     key: Float[Array, "size symbols #multisets"],
     value: Float[Array, "size symbols #multisets"],
     bias: Float[Array, "symbols multisets"],
+    product: Product,
 ) -> Float[Array, "size queries*multisets"]:
     """Attend from the queried symbols to all symbols, in one head; `bias` is ln n."""
     scores = jnp.sum(key[:, :, None] * query[:, None], axis=0) / math.sqrt(len(query)) + bias[:, None]
     share = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=0)))  # [symbols, queries, multisets]
     total = jnp.sum(share, axis=0).reshape(-1)
     if value.shape[2] == 1:
-        return value[..., 0] @ share.reshape(len(share), -1) / total
+        return product(value[..., 0], share.reshape(len(share), -1)) / total
     return jnp.sum(value[:, :, None] * share, axis=1).reshape(len(value), -1) / total

@@ -1,6 +1,7 @@
 from . import cluster as cluster
 from .checkpoint import CheckpointMismatch as CheckpointMismatch
 from .checkpoint import Checkpoints as Checkpoints
+from .ensemble import DrawAhead as DrawAhead
 from .ensemble import Ensemble as Ensemble
 from .ensemble import EnsembleState as EnsembleState
 from .ensemble import Feed as Feed

@@ -61,9 +61,6 @@ def advance(
         shapes = jax.eval_shape(lambda: ensemble.measure(name, keys, members.state, cursor, fed_at(cursor)))
         return Buffer.empty(shapes, ensemble.records_per_chunk)
 
-    def train(number: jax.Array, state: PyTree) -> PyTree:
-        return ensemble.step(keys, state, number, fed_at(number))[0]
-
     def change_ties(state: PyTree, number: jax.Array) -> PyTree:
         if ensemble.unrolled:
             return apart(ensemble.change_ties(together(state), number))
@@ -87,11 +84,7 @@ def advance(
             # What was recorded of this step came before.
             state = jax.lax.cond(jnp.any(after == cursor), change_ties, lambda state, _: state, state, cursor)
         stop = jnp.where(cursor < ensemble.steps, stop, ensemble.steps + 1)
-        end = jnp.minimum(stop, ensemble.steps)
-        if ensemble.train_steps is not None:
-            state = ensemble.train_steps(keys, state, cursor, end)
-        else:
-            state = jax.lax.fori_loop(cursor, end, train, state)
+        state = ensemble.train(keys, state, cursor, jnp.minimum(stop, ensemble.steps), fed_at)
         return EnsembleState(state, stop), buffers
 
     start = members, {name: buffer(name) for name in ensemble.recorders}

@@ -90,12 +90,23 @@ class Feed(Protocol):
         """
 
 
+class DrawAhead(NamedTuple):
+    """What is drawn of the batches of many steps at once, where one computation is quicker than many.
+
+    draw: (seed_key, step) -> a tree of arrays, which `sample` is handed for that step. steps: so many are drawn for at once.
+    """
+
+    draw: Callable[[SeedKey, jax.Array], PyTree]
+    steps: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
     """How members are made, trained and measured.
 
     init: key -> parameters stored in full.
-    sample: (seed_key, step, fed) -> batch. fed: what the feed has for this seed and step, None without a feed.
+    sample: (seed_key, step, fed) -> batch. fed: what the feed has for this seed and step, or what was drawn `ahead`; None where
+        nothing is or, as for measures, nothing was.
     loss: (params, batch, key) -> (loss, metrics).
     arm_ties: [arms, resolved ties], which ties each arm has. A tie that is on starts from its source's values.
     phases: when each arm's ties are on (default: from the start to the end); all arms are one executable.
@@ -116,6 +127,7 @@ class Ensemble:
         takes, instead of what the ties say (`tying.symmetrise`).
     train_steps: (keys, members, first, stop) -> the members after the steps from `first` on up to `stop`, where a computation
         does for many steps what `step` does for one. Not with phases, a feed or gradient_weights.
+    ahead: what is drawn of batches for many steps at once (default: `sample` makes each by itself). Not with a feed.
 
     Where seeds are compiled for, `conditions` may number the condition of each (default: 0); a seed may then occur once a
     condition.
@@ -142,6 +154,7 @@ class Ensemble:
     precision: Precision = "highest"
     gradient_weights: Callable[[jax.Array], jax.Array] | None = None
     train_steps: Callable[[SeedKey, TrainState, jax.Array, jax.Array], TrainState] | None = None
+    ahead: DrawAhead | None = None
 
     def __post_init__(self) -> None:
         if self.phases is not None and len(self.phases) != len(self.arm_ties):
@@ -154,6 +167,8 @@ class Ensemble:
             raise ValueError("members: unrolled ones have neither at_once nor train_steps")
         if self.train_steps is not None and not (self.phases is self.feed is self.gradient_weights is None):
             raise ValueError("train_steps: not with phases, a feed or gradient_weights")
+        if self.ahead is not None and self.feed is not None:
+            raise ValueError("ahead: not with a feed")
 
     @property
     def unrolled(self) -> bool:
@@ -196,6 +211,30 @@ class Ensemble:
             for tie, is_on in zip(tying.resolve(self.ties, params), on, strict=True):
                 if is_on and not equal[tie.target]:
                     raise tying.TieError(f"{tie}: the leaves of arm {arm} differ although they are tied")
+
+    def train(self, keys: SeedKey, state: Any, first: jax.Array, stop: jax.Array, fed_at: Callable[[jax.Array], Any]) -> Any:
+        """Train every member for the steps from `first` on up to `stop`, as `step` does; fed_at: step -> what is fed."""
+        if self.train_steps is not None:
+            return self.train_steps(keys, state, first, stop)
+        if self.ahead is not None:
+            return self._train_drawn(self.ahead, keys, state, first, stop)
+        return jax.lax.fori_loop(first, stop, lambda number, now: self.step(keys, now, number, fed_at(number))[0], state)
+
+    def _train_drawn(self, ahead: DrawAhead, keys: SeedKey, state: Any, first: jax.Array, stop: jax.Array) -> Any:
+        """Train as `train` does, what is drawn ahead for the next steps being drawn before them."""
+
+        def next_steps(carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+            state, cursor = carry
+            steps, until = cursor + jnp.arange(ahead.steps, dtype=jnp.int32), jnp.minimum(stop, cursor + ahead.steps)
+            drawn = jax.vmap(lambda step: jax.vmap(lambda key: ahead.draw(key, step))(keys))(steps)
+
+            def train_one(number: jax.Array, state: Any) -> Any:
+                fed = jax.tree.map(lambda leaf: leaf[number - cursor], drawn)
+                return self.step(keys, state, number, fed)[0]
+
+            return jax.lax.fori_loop(cursor, until, train_one, state), until
+
+        return jax.lax.while_loop(lambda carry: carry[1] < stop, next_steps, (state, first))[0]
 
     def step(
         self, keys: SeedKey, state: TrainState | Apart, number: jax.Array, fed: Any = None

@@ -243,7 +243,6 @@ STUDY = Study(
     preparation="tiejax.studies.embedding_coupling.preparation",
     may_change=("checkpoint_every", "data_dir", "mesh"),
     single_process=True,
-    huge_pages=True,
     answers={
         "count": "tiejax.studies.embedding_coupling.count",
         "plan": "tiejax.studies.embedding_coupling.memory",

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -56,6 +57,10 @@ class PlainEngine:
         sampler = SequenceSampler(self.tasks[0], rows, batch_size)
         return lambda data_key, order_key, step, task: sampler.batch(data_key, order_key, step)
 
+    def of_outcomes(self, sampler: MultisetSampler, outcomes: Int[Array, "batch"]) -> MaskedSequences:
+        """Return a batch that was drawn before, by `sampler.outcomes`, in this engine's form."""
+        return sampler.sequences_of(outcomes)
+
     def take(self, sequences: MaskedSequences) -> MaskedSequences:
         """Return a batch of sequences in this engine's form."""
         return sequences
@@ -81,21 +86,28 @@ class PlainEngine:
 
 @dataclasses.dataclass(frozen=True)
 class FastEngine:
-    """Multisets of symbols through the multiset form of the model; fields as of `PlainEngine`."""
+    """Multisets of symbols through the multiset form of the model; fields as of `PlainEngine`.
+
+    product: how the loss multiplies matrices (`models.multiset`).
+    """
 
     model: LanguageModel
     tasks: Sequence[EXor]
+    product: multiset.Product = jnp.matmul
 
     contexts_at_once: ClassVar[int] = 1024
 
     def sampler(self, rows: Int[np.ndarray, "strings bits"], batch_size: int | None) -> Sample:
         return MultisetSampler(self.tasks, rows, batch_size).multisets
 
+    def of_outcomes(self, sampler: MultisetSampler, outcomes: Int[Array, "batch"]) -> MaskedMultisets:
+        return sampler.multisets_of(outcomes)
+
     def take(self, sequences: MaskedSequences) -> MaskedMultisets:
         return multisets.count(sequences, self.tasks[0].vocabulary)
 
     def loss(self, params: PyTree, batch: MaskedMultisets, key: jax.Array | None) -> tuple[Float[Array, ""], Metrics]:
-        logits = multiset.logits(self.model, params, batch.counts, self.tasks[0].mask)
+        logits = multiset.logits(self.model, params, batch.counts, self.tasks[0].mask, self.product)
         return training.asked_loss(logits, batch.asked)
 
     def inputs(self, contexts: Contexts) -> PyTree:

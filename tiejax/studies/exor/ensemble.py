@@ -1,5 +1,6 @@
 """The members of an EXor run: tied and untied models of every seed, and what is recorded of them."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import optax
 from tiejax import models, training, tying
 from tiejax.geometry.distances import symbol_pairs
 from tiejax.models import LanguageModel
+from tiejax.models.multiset import product_by_sums
 from tiejax.statistics.arms import ARMS
 from tiejax.studies.exor import kernel
 from tiejax.studies.exor.contexts import MAX_CONTEXTS, count_contexts
@@ -20,7 +22,7 @@ from tiejax.studies.exor.recorders import Measures, exact_recorder
 from tiejax.studies.exor.settings import Settings
 from tiejax.studies.exor.sizes import bytes_of_layers
 from tiejax.studies.exor.task import SPLITS, split
-from tiejax.training import Ensemble, Recorder, SeedKey
+from tiejax.training import DrawAhead, Ensemble, Recorder, SeedKey
 
 # So many members a core trains at a time, by engine, as long as its cache holds what their layers keep; found by trying
 # (`bench.py exor`).
@@ -67,14 +69,19 @@ def make_schedule(settings: Settings) -> optax.Schedule:
 
 def build_kernel(settings: Settings, arm_ties: Sequence[bool], compiler: kernel.Compiler) -> kernel.Kernel:
     """Return the kernel of resolved settings, compiled by this compiler."""
-    optimizer = settings.optimizer, make_schedule(settings), settings.weight_decay, settings.eps, settings.max_norm
+    recipe = kernel.Recipe(settings.optimizer, make_schedule(settings), settings.weight_decay, settings.eps, settings.max_norm)
+    sampler, ahead = train_sampler(settings), draw_ahead(settings)
+    return kernel.Kernel(build_model(settings), sampler, ahead.draw, recipe, arm_ties, ahead.steps, compiler)
+
+
+def draw_ahead(settings: Settings) -> DrawAhead:
+    """Return what draws the outcomes of many batches at once, of tasks that are tabled."""
     sampler = train_sampler(settings)
 
-    def draw(seed_key: SeedKey, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def draw(seed_key: SeedKey, step: jax.Array) -> jax.Array:
         return sampler.outcomes(*data_keys(seed_key), step, seed_key.condition)
 
-    at_once = min(settings.record_every, MOST_STEPS_AT_ONCE)
-    return kernel.Kernel(build_model(settings), sampler, draw, kernel.Recipe(*optimizer), arm_ties, at_once, compiler)
+    return DrawAhead(draw, min(settings.record_every, MOST_STEPS_AT_ONCE))
 
 
 def train_sampler(settings: Settings) -> MultisetSampler:
@@ -114,8 +121,10 @@ def build_ensemble(settings: Settings) -> Ensemble:
         tokens, position = jnp.zeros((1, task.length), jnp.int32), jnp.zeros(1, jnp.int32)
         return engine.model.init(key, tokens, position)["params"]
 
-    def sample(seed_key: SeedKey, step: jax.Array, fed: None) -> Any:
-        return sample_train(*data_keys(seed_key), step, seed_key.condition)
+    def sample(seed_key: SeedKey, step: jax.Array, drawn: jax.Array | None) -> Any:
+        if drawn is None:
+            return sample_train(*data_keys(seed_key), step, seed_key.condition)
+        return engine.of_outcomes(train_sampler(settings), drawn)
 
     measures = Measures(engine, engine.sampler(strings["train"], None), strings["validation"])
     recorders = {"record": Recorder(settings.record_every, measures)}
@@ -124,7 +133,7 @@ def build_ensemble(settings: Settings) -> Ensemble:
     arm_ties, train_steps = np.array([[False], [True]]), None
     if settings.engine == "kernel" and why_no_kernel(settings) is None:
         train_steps = build_kernel(settings, arm_ties[:, 0].tolist(), COMPILERS[jax.default_backend()]).train
-    return Ensemble(
+    ensemble = Ensemble(
         init=init,
         sample=sample,
         loss=engine.loss,
@@ -139,6 +148,18 @@ def build_ensemble(settings: Settings) -> Ensemble:
         cpu_options=CPU_OPTIONS.get(settings.model, {}),
         train_steps=train_steps,
     )
+    return ensemble if jax.default_backend() == "cpu" else of_few_kernels(ensemble, settings)
+
+
+def of_few_kernels(ensemble: Ensemble, settings: Settings) -> Ensemble:
+    """Return the same members for an accelerator, where starting a kernel takes longer than what it computes."""
+    engine, tabled = build_engine(settings), not settings.ordered and train_sampler(settings).tabled
+    if isinstance(engine, FastEngine):
+        engine = dataclasses.replace(engine, product=product_by_sums)
+    elif isinstance(engine.model.encoder, models.BidirectionalLSTM):
+        engine = dataclasses.replace(engine, model=engine.model.clone(encoder=engine.model.encoder.clone(unrolled=True)))
+    ahead = draw_ahead(settings) if tabled else None
+    return dataclasses.replace(ensemble, at_once=None, loss=engine.loss, ahead=ahead)
 
 
 def seeds_at_once(settings: Settings, arms: int) -> int | None:

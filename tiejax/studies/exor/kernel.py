@@ -1,9 +1,9 @@
 r"""EXor in one kernel: an accelerator trains each member by a program of its own, for many steps without leaving it.
 
-A step of EXor is so little arithmetic that an accelerator spends its time on starting some sixty kernels. Here one Pallas
-kernel is started for hundreds of steps. Its grid runs over the members; a program holds parameters and moments of one member,
-reads a batch a step, and updates them: gradient by `jax.vjp` of the loss below, the tie's sum of gradients, AdamW. Between two
-calls the members are the ensemble's own states, so records, checkpoints and resumption know nothing of it.
+A step of EXor is so little arithmetic that an accelerator spends its time on starting kernels, thirty or more a step. Here one
+Pallas kernel is started for hundreds of steps. Its grid runs over the members; a program holds parameters and moments of one
+member, reads a batch a step, and updates them: gradient by `jax.vjp` of the loss below, the tie's sum of gradients, AdamW.
+Between two calls the members are the ensemble's own states, so records, checkpoints and resumption know nothing of it.
 
 It computes what the fast engine does (`models.multiset`), equal to rounding. What it is for, and all that it takes, is a
 transformer of one layer, the published small size: `why_not` says what else it cannot run. Arrays keep the kernels as they are
@@ -86,14 +86,14 @@ def visits_of(sampler: MultisetSampler) -> int:
 class Kernel:
     """Members `[seed, arm]` of a transformer of one layer, trained by one program each.
 
-    draw: (seed_key, step) -> number of the context and target of each visit of a batch, as `sampler.outcomes` gives them.
+    draw: (seed_key, step) -> the outcomes of a batch, as `sampler.outcomes` gives them.
     on: `[arms]`, whether the two tables of an arm are tied. steps_at_once: the most that one call of the kernel trains for.
     compiler: whose code is made: `cuda` (Triton), `tpu` (Mosaic), or `interpret`, the kernel's operations one by one.
     """
 
     model: LanguageModel
     sampler: MultisetSampler
-    draw: Callable[[SeedKey, jax.Array], tuple[jax.Array, jax.Array]]
+    draw: Callable[[SeedKey, jax.Array], jax.Array]
     recipe: Recipe
     on: Sequence[bool]
     steps_at_once: int
@@ -112,7 +112,7 @@ class Kernel:
     def _train_some(self, keys: SeedKey, state: TrainState, first: jax.Array, number: jax.Array) -> TrainState:
         adam = next(part for part in jax.tree.leaves(state.opt_state, is_leaf=_is_adam) if _is_adam(part))
         steps = first + jnp.arange(self.steps_at_once, dtype=jnp.int32)
-        words = jax.vmap(lambda key: jax.vmap(lambda step: self._words(*self.draw(key, step)))(steps))(keys)
+        words = jax.vmap(lambda key: jax.vmap(lambda step: self._words(self.draw(key, step)))(steps))(keys)
         # Steps so far, the same for all members.
         counts = adam.count.ravel()[0] + jnp.arange(self.steps_at_once, dtype=jnp.int32)
         rates = jnp.broadcast_to(self.recipe.schedule(counts), counts.shape)
@@ -131,8 +131,9 @@ class Kernel:
         opt_state = jax.tree.map(advanced, state.opt_state, is_leaf=lambda part: isinstance(part, stateful))
         return TrainState(params, opt_state, state.use_states)
 
-    def _words(self, context: jax.Array, target: jax.Array) -> jax.Array:
+    def _words(self, outcomes: jax.Array) -> jax.Array:
         """Write a batch as words `[visits]`, filled up with words that are no visit."""
+        context, target = self.sampler.context_and_target(outcomes)
         counts = self.sampler.context_counts.astype(np.int32)  # [vocabulary, contexts]
         shifts = COUNT_BITS * np.arange(len(counts))
         packed = jnp.asarray((counts << shifts[:, None]).sum(0, dtype=np.int32))[context]

@@ -79,17 +79,24 @@ class MultisetSampler:
         if not self.tabled:
             strings = jnp.asarray(self.rows)[visited(len(self.rows), self.batch_size, order_key, step)]
             return visit(self.tasks[0], strings, jax.random.fold_in(data_key, step))
-        context, target = self.outcomes(data_key, order_key, step, task)
+        return self.sequences_of(self.outcomes(data_key, order_key, step, task))
+
+    def sequences_of(self, outcomes: Int[Array, "batch"]) -> MaskedSequences:
+        """Return what `outcomes` gave as sequences."""
+        context, target = self.context_and_target(outcomes)
         return MaskedSequences(jnp.asarray(self._tables.tokens)[context], jnp.zeros_like(context), target)
 
     def multisets(
         self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]
     ) -> MaskedMultisets:
         """Return the same batch as multisets."""
-        vocabulary = self.tasks[0].vocabulary
         if not self.tabled:
-            return count(self.sequences(data_key, order_key, step, task), vocabulary)
-        context, target = self.outcomes(data_key, order_key, step, task)
+            return count(self.sequences(data_key, order_key, step, task), self.tasks[0].vocabulary)
+        return self.multisets_of(self.outcomes(data_key, order_key, step, task))
+
+    def multisets_of(self, outcomes: Int[Array, "batch"]) -> MaskedMultisets:
+        """Return what `outcomes` gave as multisets."""
+        (context, target), vocabulary = self.context_and_target(outcomes), self.tasks[0].vocabulary
         counts, size = jnp.asarray(self._tables.counts), len(context)
         if counts.shape[1] > size:
             return MaskedMultisets(counts[:, context], jax.nn.one_hot(target, vocabulary, axis=0) / size)
@@ -98,7 +105,7 @@ class MultisetSampler:
 
     @property
     def context_counts(self) -> Float[np.ndarray, "vocabulary contexts"]:
-        """Occurrences of each symbol in each context that `outcomes` numbers, the mask included."""
+        """Occurrences of each symbol in each context that outcomes number, the mask included."""
         return self._tables.counts
 
     @functools.cached_property
@@ -107,8 +114,8 @@ class MultisetSampler:
 
     def outcomes(
         self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]
-    ) -> tuple[Int[Array, "batch"], Int[Array, "batch"]]:
-        """Return context number and target of each visit of a step's batch, of tasks that are tabled."""
+    ) -> Int[Array, "batch"]:
+        """Return one number for what each visit of a step's batch gives, of tasks that are tabled."""
         tables = self._tables
         zeros_of_string = self.rows.shape[1] - self.rows.sum(1)
         zeros = jnp.asarray(zeros_of_string)[visited(len(self.rows), self.batch_size, order_key, step)]
@@ -117,8 +124,11 @@ class MultisetSampler:
         low_bits = WORD_BITS - (cells.bit_length() - 1)
         cell = (task * by_zeros + zeros) * cells + (word >> low_bits).astype(jnp.int32)
         is_alias = (word & np.uint32(2**low_bits - 1)) >= jnp.asarray(tables.threshold).ravel()[cell]
-        outcome = jnp.asarray(tables.outcome).ravel()[2 * cell + is_alias]
-        return outcome // self.tasks[0].vocabulary, outcome % self.tasks[0].vocabulary
+        return jnp.asarray(tables.outcome).ravel()[2 * cell + is_alias]
+
+    def context_and_target(self, outcomes: Int[Array, "batch"]) -> tuple[Int[Array, "batch"], Int[Array, "batch"]]:
+        """Return the number of the context and the target of each outcome."""
+        return outcomes // self.tasks[0].vocabulary, outcomes % self.tasks[0].vocabulary
 
 
 class _Tables(NamedTuple):

@@ -205,5 +205,4 @@ STUDY = Study(
     preparation="tiejax.studies.layer_tying.text",
     may_change=("checkpoint_every", "data_dir"),
     single_process=True,
-    huge_pages=True,
 )
