@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from tiejax.bench.contender import SETTING, Contender, Work, allocator, changed
+from tiejax.bench.contender import Contender, Work, allocator, changed, take_turns
+from tiejax.runs.huge_pages import ALLOCATOR
 
 
 def test_rates_of_processes_side_by_side_add_up():
@@ -44,7 +45,33 @@ def test_environment_is_changed_for_a_while(monkeypatch):
 
 
 def test_the_allocator_is_told_as_the_processes_see_it(monkeypatch):
+    for name in ALLOCATOR:
+        monkeypatch.delenv(name, raising=False)
+    assert allocator() == {}
     monkeypatch.setenv("GLIBC_TUNABLES", "mine")
-    monkeypatch.delenv("LD_PRELOAD", raising=False)
-    assert allocator({"MALLOC_TOP_PAD_": "5", "OTHER": "6"}) == {"GLIBC_TUNABLES": "mine", "MALLOC_TOP_PAD_": "5"}
-    assert allocator(SETTING) == SETTING
+    monkeypatch.setenv("OTHER", "6")
+    assert allocator() == {"GLIBC_TUNABLES": "mine"}
+
+
+class Told:
+    """Trains at a rate of its own a second, and tells what it was asked for."""
+
+    def __init__(self, name, asked):
+        self.name, self.asked = name, asked
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def train(self, seconds):
+        self.asked.append((self.name, seconds))
+        return 10.0 * len(self.asked)
+
+
+def test_a_turn_begins_with_half_as_long_that_is_not_counted():
+    asked = []
+    rates = take_turns({name: Told(name, asked) for name in ("ours", "theirs")}, 2, 4.0)
+    assert asked == [("ours", 2.0), ("ours", 4.0), ("theirs", 2.0), ("theirs", 4.0)] * 2
+    assert rates == {"ours": [20.0, 60.0], "theirs": [40.0, 80.0]}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tiejax.bench import encoder
-from tiejax.bench.contender import SETTING
+from tiejax.bench.contender import environment_of_sides
 from tiejax.bench.encoder import Entry, OurJob
 from tiejax.bench.settings import EncoderBench
 from tiejax.runs import environment
@@ -112,14 +112,12 @@ def test_the_study_shares_a_model_among_devices_or_deals_models_out(settings):
     assert [encoder.plan(settings.of_study(seeds), text, 2).mesh for seeds in (1, 2)] == [2, 1]
 
 
-def test_every_process_has_the_same_allocator(settings, monkeypatch):
+def test_our_processes_have_a_device_a_core(monkeypatch):
     monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr(environment, "cores", lambda: 3)
-    plain = encoder.environment_of(settings)
-    assert plain["JAX_NUM_CPU_DEVICES"] == "3"
-    assert not plain.keys() & SETTING.keys()
-    assert encoder.environment_of(dataclasses.replace(settings, huge_pages=True)) == plain | SETTING
+    assert environment_of_sides(a_core=True)["JAX_NUM_CPU_DEVICES"] == "3"
+    assert environment_of_sides(a_core=False)["JAX_NUM_CPU_DEVICES"] == "1"
 
 
 def test_ratios_are_taken_measurement_by_measurement():

@@ -114,3 +114,14 @@ def test_absent_symbols_with_huge_scores_take_nothing_away(x64):
 def test_what_is_no_function_of_the_multiset_is_refused(encoder, reason):
     with pytest.raises(multiset.NotExact, match=reason):
         multiset.encode(models.LanguageModel(7, 4, encoder), {}, jnp.ones((7, 1)), 6)
+
+
+@pytest.mark.parametrize("terms", [1, 8, 9])
+def test_a_product_by_sums_is_the_product(x64, terms):
+    keys = jax.random.split(jax.random.key(terms), 3)
+    matrix, x, seen = (jax.random.normal(key, shape) for key, shape in zip(keys, ((5, terms), (terms, 6), (5, 6)), strict=True))
+    value, back = jax.vjp(multiset.product_by_sums, matrix, x)
+    np.testing.assert_allclose(value, np.asarray(matrix) @ np.asarray(x), rtol=0, atol=1e-13)
+    of_matrix, of_x = back(seen)
+    np.testing.assert_allclose(of_matrix, np.asarray(seen) @ np.asarray(x).T, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(of_x, np.asarray(matrix).T @ np.asarray(seen), rtol=0, atol=1e-13)

@@ -56,9 +56,9 @@ def exor(corpus, precision, **how):
     return traced(exor_ensemble.build_ensemble(settings))
 
 
-def few_kernels(corpus, precision):
-    settings = exor_settings.Settings(**SHORT, engine="fast", matmul_precision=precision).resolved()
-    return traced(exor_ensemble.of_few_kernels(exor_ensemble.build_ensemble(settings), settings))
+def for_gpu(corpus, precision, **how):
+    settings = exor_settings.Settings(**SHORT, **how, matmul_precision=precision).resolved()
+    return traced(exor_ensemble.build_ensemble(settings, "gpu"))
 
 
 def untying(corpus, precision):
@@ -117,7 +117,9 @@ CASES = {
     "exor, plain": functools.partial(exor, engine="plain"),
     "exor, lstm": functools.partial(exor, model="lstm"),
     "exor, mixer": functools.partial(exor, model="mixer"),
-    "exor, few kernels": few_kernels,
+    "exor, fast, for a GPU": functools.partial(for_gpu, engine="fast"),
+    "exor, plain, for a GPU": functools.partial(for_gpu, engine="plain"),
+    "exor, lstm, for a GPU": functools.partial(for_gpu, model="lstm"),
     "untying": untying,
     "text, packed": functools.partial(text, dropout=0.1),
     "coupling": coupling,

@@ -10,8 +10,10 @@ import optax
 import pytest
 
 from tiejax import training, tying
-from tiejax.studies.exor.ensemble import build_ensemble, of_few_kernels
+from tiejax.studies.exor.ensemble import build_ensemble, steps_ahead
 from tiejax.studies.exor.settings import Settings
+from tiejax.studies.untying.ensemble import build_ensemble as build_untying
+from tiejax.studies.untying.settings import Settings as UntyingSettings
 from tiejax.training import SeedKey, TrainState, make_step, stream, train
 from tiejax.training.ensemble import seed_keys
 
@@ -122,7 +124,7 @@ def test_what_is_drawn_ahead_is_what_each_step_is_handed():
         arm_ties=np.zeros((2, 0), bool),
         steps=11,
         recorders={"record": training.Recorder(5, lambda params, batch, *_: {"sum": params["number"] + batch})},
-        ahead=training.DrawAhead(lambda seed_key, step: (seed_key.condition + step).astype(jnp.float32), 3),
+        draw_ahead=training.DrawAhead(lambda seed_key, step: (seed_key.condition + step).astype(jnp.float32), 3),
     )
     records = train(ensemble, [4, 2], conditions=[0, 7]).records["record"]
     steps = records["step"]
@@ -130,26 +132,100 @@ def test_what_is_drawn_ahead_is_what_each_step_is_handed():
     for seed, condition in enumerate((0, 7)):
         wanted = 1000 + steps * (steps - 1) / 2 + condition * steps
         np.testing.assert_array_equal(records["sum"][:, seed], np.stack([wanted, wanted], axis=1))
-    with pytest.raises(ValueError, match="ahead: not with a feed"):
-        dataclasses.replace(ensemble, feed=NoFeed())
+    for other in ({"feed": NoFeed()}, {"train_steps": lambda *given: given[1]}):
+        with pytest.raises(ValueError, match="draw_ahead: not with a feed or train_steps"):
+            dataclasses.replace(ensemble, **other)
+
+
+@pytest.mark.parametrize("how", [{"engine": "fast"}, {"engine": "plain"}, {"batch_size": 20}, {"doses": [0.1, 0.3]}])
+def test_what_is_drawn_ahead_is_the_batch_of_its_step(how):
+    """The measures of a step draw for themselves, and see the batch that its update saw."""
+    settings = config(**how)
+    ensemble = build_ensemble(settings, "gpu")
+    condition = len(settings.tasks) - 1
+    for seed, step in ((0, 0), (3, 41)):
+        seed_key = jax.tree.map(lambda leaf: leaf[0], seed_keys([seed], [condition]))
+        drawn = ensemble.draw_ahead.draw(seed_key, jnp.int32(step))
+        batches = (ensemble.sample(seed_key, jnp.int32(step), fed) for fed in (drawn, None))
+        jax.tree.map(np.testing.assert_array_equal, *batches)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "how", "steps"),
+    [
+        (32, {}, 500),
+        (1024, {}, 500),
+        (32, {"record_every": 20}, 20),
+        (8, {"bits": 16}, 2**28 // (4 * 8 * 58981)),
+        (8, {"bits": 16, "batch_size": 100}, 2**28 // (4 * 8 * 2 * 58981)),
+        (10**5, {"bits": 16}, 1),
+    ],
+)
+def test_batches_are_drawn_for_as_many_steps_as_there_is_room_for(seeds, how, steps):
+    settings = Settings(**{"seeds": seeds, "record_every": 500, "exact_every": 500, **how}).resolved()
+    assert steps_ahead(settings) == steps
 
 
 @pytest.mark.parametrize(
     "engine", ["fast", pytest.param("plain", marks=pytest.mark.slow), pytest.param("lstm", marks=pytest.mark.slow)]
 )
 def test_members_of_few_kernels_are_those_of_a_cpu(x64, engine):
-    """What an accelerator trains, against what a CPU does: the same numbers in other arrays, from the same batches."""
+    """What an accelerator trains, against what a CPU does. Biases of keys have no gradient, and so no value of their own."""
     how = {"model": "lstm"} if engine == "lstm" else {"engine": engine}
     settings = config(seeds=[4, 0], steps=25, record_every=10, exact_every=20, max_norm=0.5, **how)
-    ensemble = light(settings)
-    few = of_few_kernels(ensemble, settings)
-    assert (few.ahead is None) == (engine == "lstm")  # which sees order, and whose strings are drawn each time
-    one, other = (train(each, settings.seed_list) for each in (ensemble, few))
+    one, other = (
+        train(dataclasses.replace(light(settings), **trained_by(settings, platform)), settings.seed_list)
+        for platform in ("cpu", "gpu")
+    )
     jax.tree.map(
         lambda leaf, same: np.testing.assert_allclose(leaf, same, rtol=1e-9, atol=1e-12),
-        (one.members.state.params["head"], one.records),
-        (other.members.state.params["head"], other.records),
+        ([one.members.state.params[part] for part in ("embed", "head")], one.records),
+        ([other.members.state.params[part] for part in ("embed", "head")], other.records),
     )
+
+
+def trained_by(settings, platform):
+    """What decides how many kernels a step has."""
+    ensemble = build_ensemble(settings, platform)
+    assert (ensemble.draw_ahead is not None) == (platform == "gpu" and settings.model != "lstm")  # which sees order
+    return {name: getattr(ensemble, name) for name in ("sample", "loss", "draw_ahead", "at_once")}
+
+
+def test_a_gpu_is_noticed(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    ensemble = build_ensemble(config())
+    assert ensemble.draw_ahead is not None
+    assert ensemble.at_once is None
+
+
+def test_ties_that_change_between_draws_change_as_ever(x64):
+    """Tie, then untie, whose phases end at step 7, within the five steps that are drawn for from step 5 on."""
+    settings = UntyingSettings(seeds=2, steps=12, record_every=5, exact_every=10, half_period=5, untie_at=[7]).resolved()
+    made = build_untying(settings)
+    ahead = build_ensemble(settings, "gpu").draw_ahead
+    assert ahead.steps == 5
+    one, other = (
+        train(dataclasses.replace(made, recorders={}, draw_ahead=drawn), settings.seed_list) for drawn in (None, ahead)
+    )
+    jax.tree.map(np.testing.assert_array_equal, one.members.state.params, other.members.state.params)
+
+
+@pytest.mark.parametrize(
+    ("how", "word", "platforms"),
+    [({"engine": "fast"}, "dot_general", ["cpu", "tpu"]), ({"model": "lstm"}, "while", ["cpu"])],
+)
+def test_gradients_for_a_gpu_have_no_small_products_and_no_loops(how, word, platforms):
+    settings = config(**how)
+
+    def count(platform):
+        ensemble = build_ensemble(settings, platform)
+        seed_key = jax.tree.map(lambda leaf: leaf[0], seed_keys([0]))
+        batch = ensemble.sample(seed_key, jnp.int32(0), None)
+        gradient = jax.grad(lambda params: ensemble.loss(params, batch, None)[0])
+        return jax.jit(gradient).lower(ensemble.init(seed_key.key)).as_text().count(f"stablehlo.{word}")
+
+    assert all(count(platform) > 0 for platform in platforms)
+    assert count("gpu") == 0
 
 
 @pytest.mark.parametrize("model", ["transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "mixer"))])

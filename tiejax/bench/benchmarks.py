@@ -33,7 +33,7 @@ class Benchmark:
     module: has `run(settings, console)`, and is imported once the settings are found good. sizes: what the study that is
     measured needs of memory, as of `Study`. description, example: as of `CommandLine`. device_a_core: whether every core is to
     be a device, where the environment says nothing (default: no, as where processes that it measures have their own).
-    huge_pages: whether it asks for huge pages, as the study that it measures does.
+    huge_pages: whether it asks for huge pages, which processes that it measures inherit.
     """
 
     settings: type[Any]
@@ -88,6 +88,7 @@ BENCHMARKS = {
         "Measure a training step of a causal language model, GPT-2 or BERT's block, untied and with tied "
         "layers, on all cores, beside the transformers library's model in a plain torch loop, in turns.",
         "PROGRAM decoder --layers [12] --architecture bert",
+        huge_pages=lambda settings: settings.huge_pages,
     ),
     "encoder": Benchmark(
         EncoderBench,
@@ -95,7 +96,8 @@ BENCHMARKS = {
         coupling_sizes,
         "Measure how many real (unpadded) tokens a second the coupled base encoder is pre-trained on, beside "
         "the transformers library's trainer with its own padding, and a plain torch loop on packed rows, all in turn.",
-        "PROGRAM encoder --corpus novels/ --huge_pages true",
+        "PROGRAM encoder --corpus novels/ --seconds 2",
+        huge_pages=lambda settings: settings.huge_pages,
     ),
     "transfer": Benchmark(
         TransferBench,

@@ -27,12 +27,12 @@ def main(argv: Sequence[str]) -> int:
     benchmark = BENCHMARKS[name]
     settings, switches = command_line.parse(benchmark.settings, dataclasses.replace(benchmark.command, name=name), rest)
     settings.check()
+    if benchmark.huge_pages(settings):
+        huge_pages.start_anew()  # which every process of a comparison inherits
     environment.check_flags()
     _check_sizes(benchmark, settings)
     RunDirectory.probe(Path(settings.out))
     # Before jax is imported, as the studies do.
-    if benchmark.huge_pages(settings):
-        huge_pages.start_anew()
     if benchmark.device_a_core(settings):
         environment.one_device_a_core()
     importlib.import_module(benchmark.module).run(settings, Console(switches["quiet"]))

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypeVar
 
 from tiejax.runs import environment
-from tiejax.runs.huge_pages import ALLOCATOR, SETTING
+from tiejax.runs.huge_pages import ALLOCATOR
 
 K = TypeVar("K")
 
@@ -93,10 +93,9 @@ def devices_on_cpu(a_core: bool) -> dict[str, str]:
         return {name: os.environ[name] for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS") if name in os.environ}
 
 
-def environment_of_sides(a_core: bool, huge_pages: bool) -> dict[str, str]:
-    """Return what the processes of all sides of a comparison are told: the allocator, and devices, which only ours reads."""
-    allocated = SETTING if huge_pages else {}
-    return {**devices_on_cpu(a_core), "TOKENIZERS_PARALLELISM": "false", **allocated}
+def environment_of_sides(a_core: bool) -> dict[str, str]:
+    """Return what the processes of all sides of a comparison are told: devices, which only ours reads. All inherit the rest."""
+    return {**devices_on_cpu(a_core), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def serve(make: str, job: Any, pipe: Connection) -> None:
@@ -121,7 +120,6 @@ def changed(environment: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def allocator(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what the environment of a contender says of memory."""
-    whole = {**os.environ, **environment}
-    return {name: whole[name] for name in ALLOCATOR if name in whole}
+def allocator() -> dict[str, str]:
+    """Return what the environment, which all contenders inherit, says of memory."""
+    return {name: os.environ[name] for name in ALLOCATOR if name in os.environ}

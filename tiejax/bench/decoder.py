@@ -52,20 +52,15 @@ def run(settings: DecoderBench, console: Console) -> None:
         for entry in entries:
             rows.append(row_of(settings, entry, rates))
             console.say(row_line(rows[-1]))
-    measured = {"rows": rows, "allocator": allocator(environment_of(settings))}
+    measured = {"rows": rows, "allocator": allocator()}
     console.result(f"results: {write_results('decoder', settings, measured)}")
 
 
 def measure(settings: DecoderBench, entries: Sequence[Entry]) -> dict[Entry, list[float]]:
     """Return tokens per second of each entry, measured one after the other, entry after entry."""
     jobs = {entry: job_of(settings, entry) for entry in entries}
-    contenders = {entry: Contender(MAKES[entry.side], [job], environment_of(settings)) for entry, job in jobs.items()}
+    contenders = {entry: Contender(MAKES[entry.side], [job], environment_of_sides(a_core=True)) for entry, job in jobs.items()}
     return take_turns(contenders, settings.repeats, settings.seconds)
-
-
-def environment_of(settings: DecoderBench) -> dict[str, str]:
-    """Return what the processes of both sides are told: the allocator, and, which only ours reads, a device a core."""
-    return environment_of_sides(a_core=True, huge_pages=settings.huge_pages)
 
 
 def job_of(settings: DecoderBench, entry: Entry) -> Any:

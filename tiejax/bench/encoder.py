@@ -68,7 +68,7 @@ def run(settings: EncoderBench, console: Console) -> None:
         "ratios": ratios,
         "tokens_per_step": planned.tokens,
         "sentences_per_step": sentences_of(text, planned),
-        "allocator": allocator(environment_of(settings)),
+        "allocator": allocator(),
     }
     console.result(f"results: {write_results('encoder', settings, measured)}")
 
@@ -87,13 +87,8 @@ def sides(all_sides: Mapping[str, tuple[Sequence[str], str]], console: Console) 
 
 def measure(settings: EncoderBench, entries: Sequence[Entry], jobs: Mapping[Entry, Sequence[Any]]) -> dict[Entry, list[float]]:
     """Return tokens per second of each entry, measured one after the other, entry after entry."""
-    contenders = {entry: Contender(SIDES[entry.side][1], jobs[entry], environment_of(settings)) for entry in entries}
+    contenders = {entry: Contender(SIDES[entry.side][1], jobs[entry], environment_of_sides(a_core=True)) for entry in entries}
     return take_turns(contenders, settings.repeats, settings.seconds)
-
-
-def environment_of(settings: EncoderBench) -> dict[str, str]:
-    """Return what the processes of all sides are told: the allocator, and, which only ours reads, a device a core."""
-    return environment_of_sides(a_core=True, huge_pages=settings.huge_pages)
 
 
 def jobs_of(settings: EncoderBench, entry: Entry, text: Text, planned: StepPlan, tokenizer: Path) -> Sequence[Any]:

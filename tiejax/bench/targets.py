@@ -35,7 +35,7 @@ from tiejax.studies.embedding_coupling.pretraining_ensemble import build_ensembl
 from tiejax.studies.embedding_coupling.text import prepare_text
 from tiejax.studies.exor import settings as exor_settings
 from tiejax.studies.exor.ensemble import build_ensemble as build_exor
-from tiejax.studies.exor.ensemble import build_kernel, of_few_kernels
+from tiejax.studies.exor.ensemble import build_kernel
 from tiejax.studies.exor.kernel import Compiler
 from tiejax.studies.layer_tying.model import build as build_layered
 from tiejax.studies.text_mlm import text as text_of_study
@@ -191,16 +191,16 @@ def fed_by(ensemble: training.Ensemble) -> PyTree:
 
 def drawn_by(ensemble: training.Ensemble) -> PyTree:
     """Return the shapes of what is drawn ahead for one seed and step."""
-    if ensemble.ahead is None:
+    if ensemble.draw_ahead is None:
         return None
     seed_key = jax.tree.map(lambda leaf: leaf[0], training.seed_keys([0]))
-    return jax.eval_shape(ensemble.ahead.draw, seed_key, jnp.int32(0))
+    return jax.eval_shape(ensemble.draw_ahead.draw, seed_key, jnp.int32(0))
 
 
 def exor(devices: Sequence[Any], engine: Any, **how: Any) -> Any:
     """Return EXor with 32 seeds on one device."""
     study = exor_settings.Settings(seeds=32, engine=engine, **how).resolved()
-    ensemble = of_few_kernels(build_exor(study), study)
+    ensemble = build_exor(study, "tpu" if devices[0].platform == "tpu" else "gpu")
     return traced_step(ensemble, devices[:1], 32, drawn_by(ensemble))
 
 

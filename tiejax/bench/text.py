@@ -52,7 +52,7 @@ def run(settings: TextBench, console: Console) -> None:
         f"{rows[0]['row_length']}"
     )
     beside = measure_beside_torch(settings, console)
-    measured = {"rows": rows, "device_rates": rates, "beside_torch": beside, "allocator": allocator(environment_of(settings))}
+    measured = {"rows": rows, "device_rates": rates, "beside_torch": beside, "allocator": allocator()}
     console.result(f"results: {write_results('text', settings, measured)}")
 
 
@@ -84,8 +84,8 @@ def measure_beside_torch(settings: TextBench, console: Console) -> list[dict[str
 
 
 def environment_of(settings: TextBench) -> dict[str, str]:
-    """Return what the processes of all sides are told: the allocator, and, which only ours reads, the devices."""
-    return environment_of_sides(settings.seeds % environment.cores() == 0, settings.huge_pages)
+    """Return what the processes of all sides are told: the devices, which only ours reads."""
+    return environment_of_sides(a_core=settings.seeds % environment.cores() == 0)
 
 
 def job_of(settings: TextBench, side: str, text: Text, planned: StepPlan, tokenizer: Path) -> Any:

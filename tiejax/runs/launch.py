@@ -40,16 +40,16 @@ def open_study(study: Study) -> NoReturn:
 
 def main(study: Study, argv: Sequence[str]) -> int:
     """Check what is asked, take hold of the run directory, then run the study; return its exit status. Raises BadInput."""
-    if "--deterministic" in argv:
-        environment.add_flags("--xla_gpu_deterministic_ops=true")
     if study.answers and (status := _answered(study, argv)) is not None:
         return status
+    if study.huge_pages:
+        huge_pages.start_anew()
+    if "--deterministic" in argv:
+        environment.add_flags("--xla_gpu_deterministic_ops=true")
     environment.check_flags()
     several = not study.single_process and ("--distributed" in argv or environment.names_a_cluster())
     # Of several processes the first alone looks at the run directory.
     request = resume.parsed(study, argv) if several else resume.read(study, argv)
-    if study.huge_pages:
-        huge_pages.start_anew()
     if several or study.device_a_core(request.settings):
         environment.one_device_a_core()
     compiled.use(anew=request.switches.get("recompile", False))

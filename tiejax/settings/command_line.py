@@ -5,6 +5,7 @@ is one line that names the option or the file, with exit status 2.
 """
 
 import argparse
+import contextvars
 import dataclasses
 import difflib
 import errno
@@ -52,6 +53,8 @@ ADVICE = {
 
 
 MOST_SHOWN = 60  # characters of a name that is too long
+# Whether this process is a command's own, and nobody else's who calls what it runs.
+AS_COMMAND = contextvars.ContextVar("AS_COMMAND", default=False)
 
 
 class BadInput(Exception):
@@ -363,6 +366,7 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
 
     So is what the system refuses, with exit status 4: only our own faults show a traceback.
     """
+    AS_COMMAND.set(True)
     try:
         status = main(sys.argv[1:])
     except (BadInput, Refused, OSError) as error:

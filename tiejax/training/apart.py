@@ -15,7 +15,7 @@ Apart = list[list[PyTree]]  # [seed of a device][arm]
 
 
 def each(function: Callable[[PyTree], PyTree], members: Any) -> Any:
-    """Return a function of every member."""
+    """Return what a function gives for each member."""
     return [[function(member) for member in arms] for arms in members]
 
 

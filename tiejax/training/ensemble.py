@@ -93,7 +93,8 @@ class Feed(Protocol):
 class DrawAhead(NamedTuple):
     """What is drawn of the batches of many steps at once, where one computation is quicker than many.
 
-    draw: (seed_key, step) -> a tree of arrays, which `sample` is handed for that step. steps: so many are drawn for at once.
+    draw: (seed_key, step) -> a tree of arrays, which `sample` is handed for that step. steps: how many are drawn for at a
+        time, even where fewer remain.
     """
 
     draw: Callable[[SeedKey, jax.Array], PyTree]
@@ -105,14 +106,14 @@ class Ensemble:
     """How members are made, trained and measured.
 
     init: key -> parameters stored in full.
-    sample: (seed_key, step, fed) -> batch. fed: what the feed has for this seed and step, or what was drawn `ahead`; None where
-        nothing is or, as for measures, nothing was.
+    sample: (seed_key, step, fed) -> batch. fed: what the feed has for this seed and step, or what `draw_ahead` drew for it;
+        without either None. Measures are handed None where it was drawn: the batch must be the same.
     loss: (params, batch, key) -> (loss, metrics).
     arm_ties: [arms, resolved ties], which ties each arm has. A tie that is on starts from its source's values.
     phases: when each arm's ties are on (default: from the start to the end); all arms are one executable.
     recorders: by name; their records are kept by that name.
     members: how those of a device are trained: `vmapped` as one computation, as suits the smallest models; `unrolled`, one
-        after the other; or `scanned`, the same compiled once for all of them, and somewhat slower.
+        after the other, without at_once or train_steps; or `scanned`, the same compiled once for all, and somewhat slower.
     start_from: the members `[seed, arm]` before their first step, instead of those that `init` makes: already trained ones, or
         arms with different parameters. Ties that are on must hold in it.
     dropout_key: seed_key -> the key of what is dropped (default: the same under every condition, which are so compared in
@@ -127,7 +128,8 @@ class Ensemble:
         takes, instead of what the ties say (`tying.symmetrise`).
     train_steps: (keys, members, first, stop) -> the members after the steps from `first` on up to `stop`, where a computation
         does for many steps what `step` does for one. Not with phases, a feed or gradient_weights.
-    ahead: what is drawn of batches for many steps at once (default: `sample` makes each by itself). Not with a feed.
+    draw_ahead: what is drawn of batches for many steps at once (default: `sample` makes each by itself). Not with a feed or
+        train_steps.
 
     Where seeds are compiled for, `conditions` may number the condition of each (default: 0); a seed may then occur once a
     condition.
@@ -154,7 +156,7 @@ class Ensemble:
     precision: Precision = "highest"
     gradient_weights: Callable[[jax.Array], jax.Array] | None = None
     train_steps: Callable[[SeedKey, TrainState, jax.Array, jax.Array], TrainState] | None = None
-    ahead: DrawAhead | None = None
+    draw_ahead: DrawAhead | None = None
 
     def __post_init__(self) -> None:
         if self.phases is not None and len(self.phases) != len(self.arm_ties):
@@ -167,8 +169,8 @@ class Ensemble:
             raise ValueError("members: unrolled ones have neither at_once nor train_steps")
         if self.train_steps is not None and not (self.phases is self.feed is self.gradient_weights is None):
             raise ValueError("train_steps: not with phases, a feed or gradient_weights")
-        if self.ahead is not None and self.feed is not None:
-            raise ValueError("ahead: not with a feed")
+        if self.draw_ahead is not None and not (self.feed is self.train_steps is None):
+            raise ValueError("draw_ahead: not with a feed or train_steps")
 
     @property
     def unrolled(self) -> bool:
@@ -216,8 +218,8 @@ class Ensemble:
         """Train every member for the steps from `first` on up to `stop`, as `step` does; fed_at: step -> what is fed."""
         if self.train_steps is not None:
             return self.train_steps(keys, state, first, stop)
-        if self.ahead is not None:
-            return self._train_drawn(self.ahead, keys, state, first, stop)
+        if self.draw_ahead is not None:
+            return self._train_drawn(self.draw_ahead, keys, state, first, stop)
         return jax.lax.fori_loop(first, stop, lambda number, now: self.step(keys, now, number, fed_at(number))[0], state)
 
     def _train_drawn(self, ahead: DrawAhead, keys: SeedKey, state: Any, first: jax.Array, stop: jax.Array) -> Any:

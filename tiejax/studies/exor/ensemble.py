@@ -1,8 +1,7 @@
 """The members of an EXor run: tied and untied models of every seed, and what is recorded of them."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -31,26 +30,31 @@ BYTES_IN_CACHE = 2**20
 # By architecture, what XLA is told on a CPU: its library takes sums over few rows, as attention's, ten times as slowly as its
 # own loops do. The mixer is slower without it (`bench.py exor --model`).
 CPU_OPTIONS = {"transformer": {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}}
-# Backend -> whose code the kernel becomes there; and the most steps that batches are drawn for at once.
+Platform = Literal["cpu", "gpu", "tpu"]
+# Whose code the kernel becomes there.
 COMPILERS: dict[str, kernel.Compiler] = {"gpu": "cuda", "tpu": "tpu"}
-MOST_STEPS_AT_ONCE = 500
+# The most steps that batches are drawn for at a time, and the most bytes of what is drawn.
+MOST_STEPS_AHEAD = 500
+MOST_BYTES_AHEAD = 2**28
 ENCODERS = {"transformer": models.Transformer, "lstm": models.BidirectionalLSTM, "mixer": models.Mixer}
 
 
-def build_model(settings: Settings) -> LanguageModel:
-    """Return the masked LM of resolved settings."""
+def build_model(settings: Settings, platform: Platform = "cpu") -> LanguageModel:
+    """Return the masked LM of resolved settings; platform: as of `build_ensemble`."""
     assert settings.width is not None
     fields = {name: value for name, value in settings.model_settings.items() if name not in ("architecture", "size")}
     if settings.model == "mixer":
         del fields["width"]  # the mixer takes it from its input
+    if settings.model == "lstm":
+        fields["unrolled"] = platform != "cpu"
     return LanguageModel(settings.tasks[0].vocabulary, settings.width, ENCODERS[settings.model](**fields))
 
 
-def build_engine(settings: Settings) -> Engine:
-    """Return what computes the model of resolved settings."""
-    model = build_model(settings)
+def build_engine(settings: Settings, platform: Platform = "cpu") -> Engine:
+    """Return what computes the model of resolved settings; platform: as of `build_ensemble`."""
+    model = build_model(settings, platform)
     if settings.engine in ("fast", "kernel"):  # which trains alone, and measures nothing
-        return FastEngine(model, settings.tasks)
+        return FastEngine(model, settings.tasks, product_by_sums if platform == "gpu" else jnp.matmul)
     return PlainEngine(model, settings.tasks, settings.ordered, settings.dropout)
 
 
@@ -70,18 +74,30 @@ def make_schedule(settings: Settings) -> optax.Schedule:
 def build_kernel(settings: Settings, arm_ties: Sequence[bool], compiler: kernel.Compiler) -> kernel.Kernel:
     """Return the kernel of resolved settings, compiled by this compiler."""
     recipe = kernel.Recipe(settings.optimizer, make_schedule(settings), settings.weight_decay, settings.eps, settings.max_norm)
-    sampler, ahead = train_sampler(settings), draw_ahead(settings)
+    sampler = train_sampler(settings)
+    ahead = outcomes_ahead(settings, sampler)
     return kernel.Kernel(build_model(settings), sampler, ahead.draw, recipe, arm_ties, ahead.steps, compiler)
 
 
-def draw_ahead(settings: Settings) -> DrawAhead:
+def outcomes_ahead(settings: Settings, sampler: MultisetSampler) -> DrawAhead:
     """Return what draws the outcomes of many batches at once, of tasks that are tabled."""
-    sampler = train_sampler(settings)
 
     def draw(seed_key: SeedKey, step: jax.Array) -> jax.Array:
         return sampler.outcomes(*data_keys(seed_key), step, seed_key.condition)
 
-    return DrawAhead(draw, min(settings.record_every, MOST_STEPS_AT_ONCE))
+    return DrawAhead(draw, steps_ahead(settings))
+
+
+def steps_ahead(settings: Settings) -> int:
+    """Return for how many steps batches are drawn at a time.
+
+    A step takes an int32 a visit, as many as the kernel engine pads them to; with a batch size, two shuffled epochs. Seeds are
+    those of all devices.
+    """
+    strings = len(split(settings.bits)["train"])
+    of_seed = max(strings, kernel.LANES) if settings.batch_size is None else 2 * strings
+    of_step = 4 * of_seed * settings.number_of_seeds * len(settings.tasks)
+    return max(1, min(settings.record_every, MOST_STEPS_AHEAD, MOST_BYTES_AHEAD // of_step))
 
 
 def train_sampler(settings: Settings) -> MultisetSampler:
@@ -110,12 +126,17 @@ def data_keys(seed_key: SeedKey) -> tuple[jax.Array, jax.Array]:
     return training.stream(seed_key.key, "data"), training.stream(seed_key.key, "order")
 
 
-def build_ensemble(settings: Settings) -> Ensemble:
-    """Return untied and tied members of resolved settings, with what is recorded of them."""
+def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ensemble:
+    """Return untied and tied members of resolved settings, with what is recorded of them.
+
+    platform: what they are computed by (default: what is here). On an accelerator a step has as few kernels as it can, since it
+    takes longer to start one than to compute it: `bench.py targets` counts them.
+    """
     assert settings.steps is not None
     assert settings.exact_every is not None
+    platform = platform or cast(Platform, jax.default_backend())
     engine, task, strings = build_engine(settings), settings.tasks[0], split(settings.bits)
-    sample_train = engine.sampler(strings["train"], settings.batch_size)
+    sample_train, sampler = engine.sampler(strings["train"], settings.batch_size), train_sampler(settings)
 
     def init(key: jax.Array) -> Any:
         tokens, position = jnp.zeros((1, task.length), jnp.int32), jnp.zeros(1, jnp.int32)
@@ -124,19 +145,21 @@ def build_ensemble(settings: Settings) -> Ensemble:
     def sample(seed_key: SeedKey, step: jax.Array, drawn: jax.Array | None) -> Any:
         if drawn is None:
             return sample_train(*data_keys(seed_key), step, seed_key.condition)
-        return engine.of_outcomes(train_sampler(settings), drawn)
+        return engine.of_outcomes(sampler, drawn)
 
     measures = Measures(engine, engine.sampler(strings["train"], None), strings["validation"])
     recorders = {"record": Recorder(settings.record_every, measures)}
     if count_contexts(task, settings.ordered) <= MAX_CONTEXTS:
         recorders["exact"] = Recorder(settings.exact_every, exact_recorder(engine, settings.ordered))
-    arm_ties, train_steps = np.array([[False], [True]]), None
+    arm_ties, train_steps, ahead = np.array([[False], [True]]), None, None
     if settings.engine == "kernel" and why_no_kernel(settings) is None:
         train_steps = build_kernel(settings, arm_ties[:, 0].tolist(), COMPILERS[jax.default_backend()]).train
-    ensemble = Ensemble(
+    elif platform != "cpu" and not settings.ordered and sampler.tabled:
+        ahead = outcomes_ahead(settings, sampler)
+    return Ensemble(
         init=init,
         sample=sample,
-        loss=engine.loss,
+        loss=build_engine(settings, platform).loss,
         optimizer=make_optimizer(settings),
         ties=[tying.Tie(*models.TABLE_PATHS, gradient=settings.tie_gradient)],
         arm_ties=arm_ties,
@@ -144,22 +167,11 @@ def build_ensemble(settings: Settings) -> Ensemble:
         recorders=recorders,
         max_norm=settings.max_norm,
         precision=settings.matmul_precision,
-        at_once=seeds_at_once(settings, arms=2),
+        at_once=seeds_at_once(settings, arms=2) if platform == "cpu" else None,
         cpu_options=CPU_OPTIONS.get(settings.model, {}),
         train_steps=train_steps,
+        draw_ahead=ahead,
     )
-    return ensemble if jax.default_backend() == "cpu" else of_few_kernels(ensemble, settings)
-
-
-def of_few_kernels(ensemble: Ensemble, settings: Settings) -> Ensemble:
-    """Return the same members for an accelerator, where starting a kernel takes longer than what it computes."""
-    engine, tabled = build_engine(settings), not settings.ordered and train_sampler(settings).tabled
-    if isinstance(engine, FastEngine):
-        engine = dataclasses.replace(engine, product=product_by_sums)
-    elif isinstance(engine.model.encoder, models.BidirectionalLSTM):
-        engine = dataclasses.replace(engine, model=engine.model.clone(encoder=engine.model.encoder.clone(unrolled=True)))
-    ahead = draw_ahead(settings) if tabled else None
-    return dataclasses.replace(ensemble, at_once=None, loss=engine.loss, ahead=ahead)
 
 
 def seeds_at_once(settings: Settings, arms: int) -> int | None:
