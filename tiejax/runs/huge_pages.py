@@ -1,4 +1,4 @@
-"""Huge pages for the command that trains on text: what such a process spends up to a fifth of its time on is asking for memory.
+"""Huge pages for the command that trains on text: up to a tenth of its time goes to asking for memory.
 
 XLA allocates what it computes with anew in every computation, and the kernel then hands it out page by page, 4 KiB at a time,
 or 2 MiB where the process has asked. glibc asks if it is told to before the process starts.
