@@ -14,6 +14,7 @@ from tiejax.geometry.neighbours import neighbour_overlap
 from tiejax.geometry.norms import norms_and_equality
 
 
+@pytest.mark.slow
 def test_the_size_of_blocks_changes_nothing(monkeypatch):
     source = gaussian(300, 6, 1)
     target = source @ gaussian(6, 6, 2) + gaussian(300, 6, 3)

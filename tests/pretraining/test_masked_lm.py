@@ -45,6 +45,7 @@ def test_the_loss_is_that_of_the_models_own_logits(x64):
     ]
 
 
+@pytest.mark.slow
 def test_a_head_of_the_full_width_with_copied_weights_is_the_coupled_model(x64):
     """Their losses are equal, and the gradient of the one table is the sum of those of the two."""
     coupled, decoupled = build(FULL, True), build(FULL, False)

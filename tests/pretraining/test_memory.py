@@ -55,6 +55,7 @@ def test_how_the_output_table_lies(vocabulary, devices, words):
     assert plan_memory(dataclasses.replace(SMALL, vocabulary=vocabulary, devices=devices), 8).output_table == words
 
 
+@pytest.mark.slow
 def test_more_devices_take_less_of_each():
     totals = [plan_memory(dataclasses.replace(SMALL, devices=devices), 64) for devices in (1, 2, 4)]
     for fewer, more in itertools.pairwise(totals):
@@ -62,6 +63,7 @@ def test_more_devices_take_less_of_each():
         assert more.activations < 0.6 * fewer.activations
 
 
+@pytest.mark.slow
 def test_a_deep_stack_that_is_rematerialised_keeps_one_state_a_layer():
     """Of every further layer its input stays, where without it all that its derivative reads stays."""
     shapes = [dataclasses.replace(SHAPE, layers=layers) for layers in (8, 16)]
@@ -89,6 +91,7 @@ def test_members_of_a_device_share_what_is_alive_within_a_step():
     assert four.activations < 4 * one.activations
 
 
+@pytest.mark.slow
 def test_another_optimizer_is_counted():
     plain = dataclasses.replace(SMALL, optimizer=optax.sgd(0.1))
     assert plan_memory(plain, 8).optimizer < 10
@@ -96,6 +99,7 @@ def test_another_optimizer_is_counted():
     assert 2 * plan_memory(momentum, 8).optimizer == plan_memory(SMALL, 8).optimizer - 2 * 4
 
 
+@pytest.mark.slow
 def test_half_precision_takes_less_for_activations_and_as_much_for_parameters():
     half = plan_memory(dataclasses.replace(SMALL, dtype=jnp.bfloat16), 256)
     full = plan_memory(SMALL, 256)

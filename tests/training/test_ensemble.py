@@ -61,6 +61,7 @@ def test_members_differ_in_every_random_quantity():
         assert (np.asarray(getattr(first, field)) != np.asarray(getattr(second, field))).mean() > 0.1
 
 
+@pytest.mark.slow
 def test_seed_7_alone_is_seed_7_among_32():
     settings = config(seeds=list(range(32)), steps=100, record_every=10, exact_every=100)
     alone = config(seeds=[7], steps=100, record_every=10, exact_every=100)
@@ -81,6 +82,7 @@ def test_seed_7_alone_is_seed_7_among_32():
     assert np.ptp(losses[1]) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [3, pytest.param(2, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)])
 def test_members_in_blocks_are_the_members_of_one_block(at_once):
     """Five seeds, so that two blocks of three have a copy that nobody reads; through more than one chunk, with all records."""
@@ -198,6 +200,7 @@ def test_a_gpu_is_noticed(monkeypatch):
     assert ensemble.at_once is None
 
 
+@pytest.mark.slow
 def test_ties_that_change_between_draws_change_as_ever(x64):
     """Tie, then untie, whose phases end at step 7, within the five steps that are drawn for from step 5 on."""
     settings = UntyingSettings(seeds=2, steps=12, record_every=5, exact_every=10, half_period=5, untie_at=[7]).resolved()
@@ -259,6 +262,7 @@ def test_the_ensemble_is_a_loop_over_single_members(x64, model):
             np.testing.assert_allclose(ours, tying.view(before, ties)["embed"]["embedding"], rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_one_run_is_one_compilation_whatever_the_chunks():
     settings = config(seeds=2, steps=53, record_every=10, exact_every=30)
     ensemble = build_ensemble(settings)
@@ -429,6 +433,7 @@ def test_dropout_acts_in_training_alone():
     assert (dropped["record"]["train_loss"][0] != plain["record"]["train_loss"][0]).all()
 
 
+@pytest.mark.slow
 def test_a_short_training_learns():
     """A golden range: 3,000 steps at ten times the rate take every member below the loss of guessing by frequency."""
     settings = config(seeds=2, steps=3000, record_every=1000, exact_every=3000, learning_rate=5e-3)

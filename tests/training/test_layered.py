@@ -102,6 +102,7 @@ def test_compact_storage_is_full_storage_over_50_steps_of_random_ties(compact, f
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 * max(1, np.abs(other).max()))
 
 
+@pytest.mark.slow
 def test_steps_in_a_scan_are_steps_one_by_one():
     settings = settings_of(dropout=0.1)
     model = layer_model.build_model(settings, VOCABULARY)
@@ -119,6 +120,7 @@ def test_steps_in_a_scan_are_steps_one_by_one():
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_compilation_for_a_stack_size_and_none_for_another_pattern(compact, full):
     choices = random_choices(12)
     _, _, stack_sizes = trained(compact, "compact", [(2, 2), *choices], steps_between=1)
@@ -150,6 +152,7 @@ def test_bytes_are_those_of_the_distinct_layers(compact):
     assert sizes[2].move_bytes == 12 * (rest + (2 + 3) * layer) + 4 * (1 + 2 + 3)
 
 
+@pytest.mark.slow
 def test_bytes_of_published_ties_are_those_of_the_moments_and_gradients_of_all_layers(published):
     layered, _ = published
     owner = tying.check_owner([0, 0, 0])
@@ -165,6 +168,7 @@ def test_bytes_of_published_ties_are_those_of_the_moments_and_gradients_of_all_l
     assert size.move_bytes == size.parameter_bytes + size.optimizer_bytes + 4 * 2 * layer
 
 
+@pytest.mark.slow
 def test_a_gradient_of_48_uses_of_8_layers_is_not_held_use_by_use():
     settings = settings_of(layers=48, width=32, heads=2, context=4, batch_size=1)
     layered = layer_model.build(settings, VOCABULARY, 0, jax.devices()[:1])

@@ -95,6 +95,7 @@ def test_equal_shapes_decide_nothing_but_equivalence():
     assert "contradicted" not in found.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("left_out", "gone"),
     [

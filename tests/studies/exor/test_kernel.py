@@ -24,6 +24,7 @@ def with_kernel(settings, compiler):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

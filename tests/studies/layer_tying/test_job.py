@@ -14,6 +14,7 @@ from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.training import Checkpoints
 
 
+@pytest.mark.slow
 def test_a_stopped_model_goes_on_to_the_same_bits_with_every_odd_option(tmp_path):
     """BERT's block, masked, half precision, ties as the published code has them, frozen layers, full storage."""
     settings = Settings(

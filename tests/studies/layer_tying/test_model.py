@@ -149,6 +149,7 @@ def test_presets_have_the_published_numbers_of_parameters(file, parameters):
     assert found["parameters_untied"] == parameters
 
 
+@pytest.mark.slow
 def test_products_in_half_precision_leave_weights_and_moments_in_float32():
     """One step by the study: parameters and moments stay float32; the loss is that of float32 to bfloat16's digits."""
     losses = {}

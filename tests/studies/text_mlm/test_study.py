@@ -144,6 +144,7 @@ def test_every_option_of_the_encoder_trains(data, launched, no_pictures, tmp_pat
     assert (recorded["validation_loss"][..., -1] < recorded["validation_loss"][..., 0] - 0.3).all()
 
 
+@pytest.mark.slow
 def test_epochs_apart_on_rows(apart):
     """Records count anew in every epoch, and every epoch ends with the whole validation split."""
     recorded, found = metrics(apart), json.loads((apart / "results.json").read_text())

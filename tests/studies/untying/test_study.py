@@ -51,6 +51,7 @@ def test_members_are_tied_before_their_step_and_apart_after_it(run):
     assert (metrics["train_loss"][3, :, 3:] != metrics["train_loss"][4, :, 3:]).any()
 
 
+@pytest.mark.slow
 def test_ends_are_the_members_of_the_experiment_that_never_unties(run):
     """Always tied and never tied from independent tables: EXor's own tied and untied members, in another ensemble."""
     _, _, metrics = run
@@ -60,6 +61,7 @@ def test_ends_are_the_members_of_the_experiment_that_never_unties(run):
         np.testing.assert_allclose(records["train_loss"][:, :, arm].T, metrics["train_loss"][number], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_across_the_split(tmp_path, monkeypatch, run, blank_figures):
     """Stopped by a request after the first chunk, before the split, and gone on with: the same bits."""
     _, _, wanted = run
