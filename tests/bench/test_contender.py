@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from tiejax.bench.contender import Contender, Work, allocator, changed, take_turns
+from tiejax.bench.contender import Contender, Work, allocator, changed, environment_of_sides, take_turns
+from tiejax.runs import environment
 from tiejax.runs.huge_pages import ALLOCATOR
 
 
@@ -42,6 +43,14 @@ def test_environment_is_changed_for_a_while(monkeypatch):
         assert (os.environ["KEPT"], os.environ["ADDED"]) == ("2", "3")
     assert os.environ["KEPT"] == "1"
     assert "ADDED" not in os.environ
+
+
+def test_our_processes_have_a_device_a_core(monkeypatch):
+    monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(environment, "cores", lambda: 3)
+    assert environment_of_sides(a_core=True)["JAX_NUM_CPU_DEVICES"] == "3"
+    assert environment_of_sides(a_core=False)["JAX_NUM_CPU_DEVICES"] == "1"
 
 
 def test_the_allocator_is_told_as_the_processes_see_it(monkeypatch):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tiejax.bench import encoder
-from tiejax.bench.contender import environment_of_sides
 from tiejax.bench.encoder import Entry, OurJob
 from tiejax.bench.settings import EncoderBench
 from tiejax.runs import environment
@@ -110,14 +109,6 @@ def test_tokens_of_ours_are_counted_for_every_model(settings):
 def test_the_study_shares_a_model_among_devices_or_deals_models_out(settings):
     text = encoder.prepare_text(settings.of_study(1), Console(quiet=True), False)
     assert [encoder.plan(settings.of_study(seeds), text, 2).mesh for seeds in (1, 2)] == [2, 1]
-
-
-def test_our_processes_have_a_device_a_core(monkeypatch):
-    monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
-    monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr(environment, "cores", lambda: 3)
-    assert environment_of_sides(a_core=True)["JAX_NUM_CPU_DEVICES"] == "3"
-    assert environment_of_sides(a_core=False)["JAX_NUM_CPU_DEVICES"] == "1"
 
 
 def test_ratios_are_taken_measurement_by_measurement():

@@ -83,7 +83,7 @@ def test_seed_7_alone_is_seed_7_among_32():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at_once", [3, pytest.param(2, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("at_once", [3, 2, 7])
 def test_members_in_blocks_are_the_members_of_one_block(at_once):
     """Five seeds, so that two blocks of three have a copy that nobody reads; through more than one chunk, with all records."""
     settings = config(seeds=[4, 0, 2, 9, 1], steps=30, record_every=10, exact_every=30)

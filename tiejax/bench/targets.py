@@ -34,9 +34,8 @@ from tiejax.settings.command_line import BadInput
 from tiejax.studies.embedding_coupling.pretraining_ensemble import build_ensemble as build_coupling
 from tiejax.studies.embedding_coupling.text import prepare_text
 from tiejax.studies.exor import settings as exor_settings
+from tiejax.studies.exor.ensemble import COMPILERS, Platform, build_kernel
 from tiejax.studies.exor.ensemble import build_ensemble as build_exor
-from tiejax.studies.exor.ensemble import build_kernel
-from tiejax.studies.exor.kernel import Compiler
 from tiejax.studies.layer_tying.model import build as build_layered
 from tiejax.studies.text_mlm import text as text_of_study
 from tiejax.studies.text_mlm.ensemble import build_ensemble as build_text
@@ -197,10 +196,15 @@ def drawn_by(ensemble: training.Ensemble) -> PyTree:
     return jax.eval_shape(ensemble.draw_ahead.draw, seed_key, jnp.int32(0))
 
 
+def platform_of(devices: Sequence[Any]) -> Platform:
+    """Return what the devices of a target are."""
+    return "tpu" if devices[0].platform == "tpu" else "gpu"
+
+
 def exor(devices: Sequence[Any], engine: Any, **how: Any) -> Any:
     """Return EXor with 32 seeds on one device."""
     study = exor_settings.Settings(seeds=32, engine=engine, **how).resolved()
-    ensemble = build_exor(study, "tpu" if devices[0].platform == "tpu" else "gpu")
+    ensemble = build_exor(study, platform_of(devices))
     return traced_step(ensemble, devices[:1], 32, drawn_by(ensemble))
 
 
@@ -208,8 +212,7 @@ def exor_kernel(devices: Sequence[Any]) -> Any:
     """Return EXor's kernel with 32 seeds on one device, and what draws its batches."""
     study = exor_settings.Settings(seeds=32, engine="kernel").resolved()
     ensemble = dataclasses.replace(build_exor(study), at_once=None)
-    compiler: Compiler = "tpu" if devices[0].platform == "tpu" else "cuda"
-    kernel = build_kernel(study, ensemble.arm_ties[:, 0].tolist(), compiler)
+    kernel = build_kernel(study, ensemble.arm_ties[:, 0].tolist(), COMPILERS[platform_of(devices)])
     return traced_step(dataclasses.replace(ensemble, train_steps=kernel.train), devices[:1], 32, None)
 
 

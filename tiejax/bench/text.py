@@ -70,7 +70,8 @@ def measure_beside_torch(settings: TextBench, console: Console) -> list[dict[str
         tokenizer = Path(folder, "tokenizer.json")
         tokenizer.write_bytes(text.tokenizer)
         jobs = {side: job_of(settings, side, text, planned, tokenizer) for side in sides(SIDES, console)}
-        contenders = {side: Contender(SIDES[side][1], [job], environment_of(settings)) for side, job in jobs.items()}
+        told = environment_of_sides(a_core=settings.seeds % environment.cores() == 0)
+        contenders = {side: Contender(SIDES[side][1], [job], told) for side, job in jobs.items()}
         rates = take_turns(contenders, settings.repeats, settings.seconds)
     rows = []
     for side, found in rates.items():
@@ -81,11 +82,6 @@ def measure_beside_torch(settings: TextBench, console: Console) -> list[dict[str
             + ("" if side == OURS else f"  ours is {over['median']:.2f} x ({over['min']:.2f} to {over['max']:.2f})")
         )
     return rows
-
-
-def environment_of(settings: TextBench) -> dict[str, str]:
-    """Return what the processes of all sides are told: the devices, which only ours reads."""
-    return environment_of_sides(a_core=settings.seeds % environment.cores() == 0)
 
 
 def job_of(settings: TextBench, side: str, text: Text, planned: StepPlan, tokenizer: Path) -> Any:

@@ -11,7 +11,7 @@ from tiejax.studies.exor.settings import Settings
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["main", pytest.param("dh", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("variant", ["main", "dh"])
 def test_1000_steps_of_both_engines_from_the_same_batches(x64, variant):
     """`main` has more multisets than strings, one column a visit; `dh` has fewer, one column a multiset."""
     fields = {"seeds": 2, "steps": 1000, "record_every": 250, "exact_every": 250, "variant": variant}

@@ -29,14 +29,8 @@ def with_kernel(settings, compiler):
     "how",
     [
         {"schedule": "constant"},
-        pytest.param(
-            {"variant": "dh", "batch_size": 20, "max_norm": 0.2, "optimizer": "adam", "weight_decay": 0.01},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            {"heads": 2, "width": 8, "feed_forward": 16, "activation": "tanh", "bits": 4, "doses": [0.5, 0.9]},
-            marks=pytest.mark.slow,
-        ),
+        {"variant": "dh", "batch_size": 20, "max_norm": 0.2, "optimizer": "adam", "weight_decay": 0.01},
+        {"heads": 2, "width": 8, "feed_forward": 16, "activation": "tanh", "bits": 4, "doses": [0.5, 0.9]},
     ],
     ids=str,
 )
