@@ -95,6 +95,26 @@ def test_ctrl_c(stopped, copy, env, uninterrupted):
     assert_same_result(copy, uninterrupted)
 
 
+def test_records_on_disk_end_the_same_however_a_run_goes_on(tmp_path, env, uninterrupted):
+    """Begun on disk and killed; gone on with in memory and killed; gone on with on disk to the end."""
+    out, newest = tmp_path / "run", 0
+    for kept in ("disk", "memory"):
+        process = start(*SETTINGS, "--records_on", kept, "--out", out, *["--resume"] * (newest > 0), env=env)
+        assert wait_until(lambda newest=newest: max(steps(out), default=0) > newest, process)
+        process.kill()
+        end(process)
+        newest = max(steps(out))
+        size = sum(path.stat().st_size for path in (out / "records").iterdir())
+        assert size > 0
+    said = resume(out, env, "--records_on", "disk")
+    assert f"resuming at step {newest} of 1200" in said
+    assert [line for line in said if "damaged" in line] == []
+    assert_same_result(out, uninterrupted)
+    assert sum(path.stat().st_size for path in (out / "records").iterdir()) > size
+    with np.load(out / "metrics.npz") as metrics:
+        assert (out / "records" / "record.step").read_bytes() == metrics["step"].tobytes()
+
+
 def test_killed_while_it_writes_its_report(tmp_path, env, uninterrupted):
     out = shutil.copytree(uninterrupted, tmp_path / "run")
     (out / "results.json").unlink()

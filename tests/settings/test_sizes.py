@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import shlex
+import shutil
 import typing
 
 import numpy as np
@@ -13,7 +14,7 @@ from processes import EXPERIMENTS, assert_refused, command_here, end, start, sta
 from tiejax.bench.benchmarks import BENCHMARKS
 from tiejax.settings import command_line, sizes
 from tiejax.settings.command_line import BadInput
-from tiejax.settings.sizes import MOST, MOST_STEPS, Need, check_memory, in_units, most_of
+from tiejax.settings.sizes import MOST, MOST_STEPS, Need, check_disk, check_memory, in_units, most_of
 
 NAMES = ("exor", "untying", "text_mlm", "layer_tying", "embedding_coupling")
 STUDIES = {name: importlib.import_module(f"tiejax.studies.{name}.settings").STUDY for name in NAMES}
@@ -232,6 +233,26 @@ def test_what_fits_and_what_lies_elsewhere_is_not_refused(monkeypatch):
     check_memory(Sized(), need, ("wide",), exactly - 2048)
     with pytest.raises(BadInput):
         check_memory(Sized(), need, ("wide",), exactly - 2049)
+
+
+def test_a_disk_without_the_room_for_records_is_refused(tmp_path):
+    """What the run directory holds of them already is room as well."""
+    out, free = tmp_path / "not" / "yet", shutil.disk_usage(tmp_path).free
+    check_disk(out, Need(disk=free // 2), [])
+    with pytest.raises(BadInput, match=rf"^--out {out}: the records of the run need .* of its disk, which has .* left$"):
+        check_disk(out, Need(disk=4 * free), [])
+    there = tmp_path / "records"
+    with there.open("wb") as file:
+        file.truncate(5 * free)  # takes no room on the disk
+    check_disk(out, Need(disk=4 * free), [there])
+    assert not out.parent.exists()
+
+
+def test_a_run_whose_disk_is_too_small_is_refused(here, monkeypatch, capsys):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 60, 40))
+    ended = command_here(["--records_on", "disk", "--out", "run"], monkeypatch, capsys, STUDIES["exor"])
+    assert_refused(ended, "--out run: the records of the run need", "which has 40 bytes left", script=EXPERIMENTS / "exor.py")
+    assert tree(here) == {}
 
 
 @pytest.mark.parametrize(("asked", "expected"), [("cpu", False), ("cpu,cuda", False), ("cuda", True), ("tpu,cpu", True)])

@@ -187,9 +187,10 @@ def stopped(tmp_path_factory):
     return folder
 
 
-def test_two_processes_go_on_from_what_the_first_reads(tmp_path, stopped, longer):
+@pytest.mark.parametrize("kept", ["memory", "disk"])
+def test_two_processes_go_on_from_what_the_first_reads(tmp_path, stopped, longer, kept):
     out = shutil.copytree(stopped / "4", tmp_path / "run")
-    first, second = (end(process) for process in cluster(2, out, *LONGER, "--width", 4, "--resume"))
+    first, second = (end(process) for process in cluster(2, out, *LONGER, "--width", 4, "--resume", "--records_on", kept))
     assert (first.status, second.status) == (0, 0), first.err + second.err
     assert "resuming at step" in first.out
     assert_close(load(out / "metrics.npz"), longer, tolerance=1e-3)

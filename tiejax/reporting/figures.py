@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -62,23 +62,36 @@ def save(figure: Figure, folder: Path, name: str) -> Path:
     return folder / f"{name}.png"
 
 
-def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
-    """Plot seeds as thin lines and their median as a thick one; `values` is `[seed, record]`.
+class Seeds(NamedTuple):
+    """What is plotted of many seeds. drawn: `[some seeds, record, ...]`. median: of all, `[record, ...]`. number: of all."""
 
-    Of more than `MOST_LINES` seeds so many are drawn, evenly chosen, and the panel says so; the median is of all.
+    drawn: np.ndarray
+    median: np.ndarray
+    number: int
+
+
+def lines_of(number: int) -> np.ndarray:
+    """Return which of so many seeds are drawn: at most `MOST_LINES`, evenly chosen."""
+    return np.arange(number) if number <= MOST_LINES else np.linspace(0, number - 1, MOST_LINES).round().astype(int)
+
+
+def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray | Seeds, colour: str, label: str) -> None:
+    """Plot seeds as thin lines and their median as a thick one; `values` is `[seed, record]`, or what is plotted of it.
+
+    Of more than `MOST_LINES` seeds so many are drawn, and the panel says so; the median is of all.
     """
-    drawn = values
-    if len(values) > MOST_LINES:
-        drawn = values[np.linspace(0, len(values) - 1, MOST_LINES).round().astype(int)]
-        if not axes.get_lines():
-            said = f"{MOST_LINES} of {len(values)} seeds drawn"
-            below = axes.annotate(said, (1, 0), (0, -22), "axes fraction", "offset points", fontsize=7, color="grey")
-            below.set(horizontalalignment="right", verticalalignment="top")
+    if isinstance(values, np.ndarray):
+        values = Seeds(values[lines_of(len(values))], np.median(values, axis=0), len(values))
+    drawn = values.drawn
+    if values.number > len(drawn) and not axes.get_lines():
+        said = f"{len(drawn)} of {values.number} seeds drawn"
+        below = axes.annotate(said, (1, 0), (0, -22), "axes fraction", "offset points", fontsize=7, color="grey")
+        below.set(horizontalalignment="right", verticalalignment="top")
     # Many seeds would otherwise add up to a solid block.
     alpha = float(np.clip(3 / len(drawn), 0.12, 0.5))
     axes.plot(steps, drawn.T, color=colour, alpha=alpha, linewidth=0.7)
     outline = [patheffects.withStroke(linewidth=3.5, foreground="white")]
-    axes.plot(steps, np.median(values, axis=0), color=colour, linewidth=2, label=label, zorder=3, path_effects=outline)
+    axes.plot(steps, values.median, color=colour, linewidth=2, label=label, zorder=3, path_effects=outline)
 
 
 def thousands(axes: Axes) -> None:

@@ -13,15 +13,20 @@ from tiejax.reporting.figures import Curves
 from tiejax.reporting.plot import Plot
 
 
-def plot_uses(metrics: Mapping[str, np.ndarray], names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Plot:
+def plot_uses(
+    metrics: Mapping[str, np.ndarray], names: Sequence[str], rows: Sequence[Mapping[str, Any]], chosen: np.ndarray | None = None
+) -> Plot:
     """Plot what each use of a table asks of it: gradients of the input and of the output use over training and by bucket.
 
     metrics: `use_*` as recorded, `[arm, seed, record, ...]`. names: of the buckets. rows: `uses` of results.json.
+    chosen: which places of the seed axis (default: all).
     """
+    places = slice(None) if chosen is None else np.flatnonzero(chosen)
     arms = [str(name) for name in metrics["arms"]]
     late = max(1, metrics["use_ratio"].shape[2] // 10)
     with np.errstate(divide="ignore", invalid="ignore"):  # a symbol that does not occur is not asked for as an input
-        ratio = metrics["use_bucket_output"][:, :, -late:] / metrics["use_bucket_input"][:, :, -late:]
+        asked = (metrics[f"use_bucket_{use}"][:, :, -late:][:, places] for use in ("output", "input"))
+        ratio = np.divide(*asked)
 
     def median(values: np.ndarray) -> float:
         finite = values[np.isfinite(values)]
@@ -37,8 +42,8 @@ def plot_uses(metrics: Mapping[str, np.ndarray], names: Sequence[str], rows: Seq
         "weights. Right: median over seeds and the last tenth of the records.",
         _plot(
             metrics["step"],
-            dict(zip(arms, metrics["use_ratio"], strict=True)),
-            dict(zip(arms, metrics["use_cosine"], strict=True)),
+            dict(zip(arms, metrics["use_ratio"][:, places], strict=True)),
+            dict(zip(arms, metrics["use_cosine"][:, places], strict=True)),
             published,
             by_bucket,
             names,

@@ -12,7 +12,7 @@ from tiejax.runs.resume import Request
 from tiejax.runs.run_directory import RunDirectory
 from tiejax.settings import command_line
 from tiejax.settings.command_line import BadInput, refused
-from tiejax.settings.sizes import check_memory
+from tiejax.settings.sizes import check_disk, check_memory
 from tiejax.settings.study import Study
 
 # What imports jax is imported by name: a bad command line is refused at once, and jax hears of its devices before it loads.
@@ -97,6 +97,8 @@ def prepared(study: Study, request: Request, first: bool, alone: bool = True) ->
     if study.sizes is not None:
         sizes = importlib.import_module(study.sizes)
         check_memory(settings, sizes.need, sizes.OPTIONS, alone=alone)
+        if first:
+            check_disk(request.out, sizes.need(settings), RunDirectory.of_records(request.out))
     made = None
     if first:
         RunDirectory.probe(request.out)

@@ -15,20 +15,22 @@ import numpy as np
 import yaml
 
 from tiejax.runs import facts, manifest
-from tiejax.runs.arrays import npz
+from tiejax.runs.arrays import write_npz
 from tiejax.runs.manifest import KIND, Manifest, NoManifest, is_as_written
-from tiejax.runs.writing import replace
+from tiejax.runs.writing import replace, replace_with
 from tiejax.settings.command_line import BadInput
 from tiejax.settings.study import Study
+from tiejax.training.kept_records import FOLDER as RECORDS
 
 CONFIG, RESULTS, ENVIRONMENT, CHECKPOINTS = "config.yaml", "results.json", "environment.json", "checkpoints"
+METRICS = "metrics.npz"
 # What the system says of a path that cannot be made whatever the room and the permissions.
 NO_SUCH_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
 # In the order in which an overwritten run is removed: killed on the way, what is left is still known as an unfinished run.
 CONTENTS = (
     RESULTS,
     ENVIRONMENT,
-    "metrics.npz",
+    METRICS,
     "data.json",
     "tokenizer.json",
     "report.html",
@@ -37,6 +39,7 @@ CONTENTS = (
     "finished",
     "models",
     CHECKPOINTS,
+    RECORDS,
     "damaged",
     CONFIG,
     KIND,
@@ -142,6 +145,11 @@ class RunDirectory:
         if not isinstance(found, dict):
             raise BadInput(f"{path / RESULTS}: holds no results")
         return found
+
+    @classmethod
+    def of_records(cls, path: Path) -> list[Path]:
+        """Return the files in `path`, if any, that hold all records of a run."""
+        return [file for file in (path / METRICS, *(path / RECORDS).glob("*")) if file.is_file()]
 
     @classmethod
     def probe(cls, path: Path) -> None:
@@ -265,9 +273,11 @@ class RunDirectory:
         """Remove a folder below this one."""
         shutil.rmtree(self.path / name, ignore_errors=True)
 
-    def write_metrics(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def write_metrics(self, arrays: Mapping[str, np.ndarray], compressed: bool = True) -> None:
         """Write named arrays, no pickles, as metrics.npz."""
-        self.write("metrics.npz", npz(arrays, compressed=True))
+        path = self.path / METRICS
+        replace_with(path, lambda file: write_npz(file, arrays, compressed))
+        self.add([path])
 
     def write_report(self, html: str) -> Path:
         """Write report.html and return its path."""

@@ -37,18 +37,19 @@ def train(
     models: int,
     conditions: Sequence[int] | None = None,
     on_records: Callable[[Any], None] = lambda records: None,
+    records_on_disk: bool = False,
 ) -> Trained:
     """Train to the end, or until `stop` says so; raise BadInput if a checkpoint does not fit.
 
     models: how many there are, for the rate that is shown. on_records: is given the records of every chunk, those of the
-    checkpoint first. conditions: as of `training.train`.
+    checkpoint first. conditions, records_on_disk: as of `training.train`.
     """
     checkpoints: Checkpoints | None = None
     if launched.run is not None:
         checkpoints = open_checkpoints(launched.run, launched.run.checkpoints, ensemble.ties, console.warn)
 
     def work() -> Trained:
-        training = Training(ensemble, seeds, checkpoints, launched.switches["resume"], conditions)
+        training = Training(ensemble, seeds, checkpoints, launched.switches["resume"], conditions, records_on_disk)
         if training.resumed:
             console.say(f"resuming at step {min(training.first, ensemble.steps)} of {ensemble.steps}")
             on_records(training.records)

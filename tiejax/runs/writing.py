@@ -2,8 +2,9 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 
 @contextlib.contextmanager
@@ -19,10 +20,16 @@ def naming(path: Path) -> Iterator[None]:
 
 def replace(path: Path, content: bytes) -> None:
     """Replace a file as one act, so that a killed process leaves the old one or the new one; raises OSError with its path."""
+    replace_with(path, lambda file: file.write(content))
+
+
+def replace_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Replace a file as `replace` does, by what `write` writes."""
     beside = path.with_name(f".{path.name}.part")
     with naming(path):
         try:
-            beside.write_bytes(content)
+            with beside.open("wb") as file:
+                write(file)
             os.replace(beside, path)
         except OSError:
             with contextlib.suppress(OSError):

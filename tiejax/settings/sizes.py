@@ -6,6 +6,7 @@ same time is counted, so that a run that is refused could not have been; one tha
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,32 +77,49 @@ def check_places(option: str, rows: int, length: int) -> None:
 class Need(NamedTuple):
     """Bytes that a configuration needs.
 
-    state: parameters and Adam's moments, which the devices hold, and for checkpoints the host. records: what is measured.
-    batches: what the host has read ahead. training: gradients and activations, and copies that the devices alone hold.
+    state: parameters and Adam's moments, which the devices hold, and for checkpoints the host. records: what is measured, or,
+    of records on the disk, what is read of them at a time. batches: what the host has read ahead. training: gradients and
+    activations, and copies that the devices alone hold. disk: what records take on the disk, and what is made from
+    them there: no memory.
     """
 
     state: int = 0
     records: int = 0
     batches: int = 0
     training: int = 0
+    disk: int = 0
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """The parts that are memory."""
+        return {name: size for name, size in self._asdict().items() if name != "disk"}
 
     @property
     def total(self) -> int:
-        """The sum of all parts."""
-        return sum(self)
+        """The sum of the parts that are memory."""
+        return sum(self.memory.values())
 
     def in_words(self) -> str:
         """Write the parts that are at least a hundredth of all, the largest first."""
         names = dict(
-            zip(self._fields, ("models and optimizers", "records", "batches", "gradients and activations"), strict=True)
+            zip(self.memory, ("models and optimizers", "records", "batches", "gradients and activations"), strict=True)
         )
-        parts = sorted(self._asdict().items(), key=lambda part: -part[1])
+        parts = sorted(self.memory.items(), key=lambda part: -part[1])
         return ", ".join(f"{names[name]} {in_units(size)}" for name, size in parts if size * 100 >= self.total)
 
 
 def records_of(steps: int, every: int) -> int:
     """Return how many records there are of so many steps: of the first, of every `every`-th, and after the last."""
     return steps // every + 1 + bool(steps % every)
+
+
+def outgrow(records: int) -> bool:
+    """Say whether so many bytes of records are more than a tenth of this machine's memory.
+
+    The end of a run holds several copies of them, in numpy's float64 among others.
+    """
+    memory = machine_memory()
+    return memory is not None and records > memory // 10
 
 
 def bytes_of_value(dtype: str) -> int:
@@ -144,6 +162,18 @@ def check_memory(
     raise BadInput(
         f"{named}: the run needs at least {in_units(need.total)} ({need.in_words()}), this machine has {in_units(memory)}"
     )
+
+
+def check_disk(out: Path, need: Need, there: Sequence[Path]) -> None:
+    """Raise BadInput if the disk of a run directory has not the room for its records; there: its own, which count as room."""
+    if not need.disk:
+        return
+    folder = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in there)
+    if need.disk > free:
+        raise BadInput(
+            f"--out {out}: the records of the run need {in_units(need.disk)} of its disk, which has {in_units(free)} left"
+        )
 
 
 def _that_weigh_most(settings: Any, total_of: Callable[[Any], int], options: Sequence[str]) -> str:

@@ -8,10 +8,10 @@ import numpy as np
 ARMS = ("untied", "tied")
 
 
-def select_seeds(metrics: Mapping[str, np.ndarray], chosen: np.ndarray, least_axes: int = 3) -> dict[str, np.ndarray]:
+def select_seeds(metrics: Mapping[str, np.ndarray], chosen: np.ndarray | slice, least_axes: int = 3) -> dict[str, np.ndarray]:
     """Return the arrays of metrics.npz for the chosen places of the seed axis, the second axis of `[arm, seed, ...]`.
 
-    least_axes: arrays of fewer axes have none for the seed, but for `seeds` itself.
+    Those chosen by a slice are not copied. least_axes: arrays of fewer axes have none for the seed, but for `seeds` itself.
     """
     kept = {name: values[:, chosen] if values.ndim >= least_axes else values for name, values in metrics.items()}
     return kept | {"seeds": metrics["seeds"][chosen]}

@@ -20,6 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from tiejax import tying
+from tiejax.training.kept_records import FOLDER, RecordFiles, Records
 
 PyTree = Any
 
@@ -55,8 +56,9 @@ def _refusal(error: Exception) -> tuple[int | None, str]:
 class Checkpoints:
     """The checkpoints of one run, newest last.
 
-    directory: where they are kept. ties: saved beside the arrays. say: receives one line for each damaged step. run: the digest
-    of what the run is. read_only: of a run that may go on meanwhile; nothing is changed.
+    directory: where they are kept; records in files are in the folder `records` beside it. ties: saved beside the arrays. say:
+    receives one line for each damaged step. run: the digest of what the run is. read_only: of a run that may go on meanwhile;
+    nothing is changed.
     """
 
     directory: Path
@@ -83,15 +85,23 @@ class Checkpoints:
         )
         self._manager = ocp.CheckpointManager(self.directory.absolute(), options=options)
 
-    def save(self, step: int, state: PyTree, records: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    @property
+    def record_folder(self) -> Path:
+        """Where records in files are."""
+        return self.directory.parent / FOLDER
+
+    def save(self, step: int, state: PyTree, records: Records) -> None:
         """Write state, the records so far, the ties and all digests as the checkpoint of `step`.
 
+        Of records in files, which must be in `record_folder`, what says whether they are there as they were.
         Raises OSError that names the directory where the system refuses; the checkpoints before it are left as they are.
         """
-        arrays = {"state": _flat(state), **{f"record.{name}": dict(fields) for name, fields in records.items()}}
+        files, in_arrays = (records.content(), {}) if isinstance(records, RecordFiles) else (None, records)
+        arrays = {"state": _flat(state), **{f"record.{name}": dict(fields) for name, fields in in_arrays.items()}}
         content = {
             "step": step,
             "run": self.run,
+            "files": files,
             "ties": [dataclasses.asdict(tie) for tie in self.ties],
             "digests": {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()},
         }
@@ -108,7 +118,7 @@ class Checkpoints:
         if not saved:  # what orbax answers, in silence, for a step that is not above the latest
             raise RuntimeError(f"checkpoint {step} was not saved in {self.directory}")
 
-    def restore(self, like: PyTree) -> tuple[int, PyTree, dict[str, dict[str, np.ndarray]]] | None:
+    def restore(self, like: PyTree) -> tuple[int, PyTree, Records] | None:
         """Return step, state and records of the newest undamaged checkpoint, or None if there is none.
 
         like: arrays or shapes and dtypes of the state, whose structure the restored one takes. A damaged step is reported
@@ -146,7 +156,7 @@ class Checkpoints:
         shutil.rmtree(aside / str(step), ignore_errors=True)
         (self.directory / str(step)).rename(aside / str(step))
 
-    def _read(self, step: int, like: PyTree) -> tuple[int, PyTree, dict[str, dict[str, np.ndarray]]]:
+    def _read(self, step: int, like: PyTree) -> tuple[int, PyTree, Records]:
         for path in (self.directory / str(step)).rglob("*"):
             if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
                 raise ValueError(f"{path.relative_to(self.directory / str(step))} is no file")
@@ -188,6 +198,8 @@ class Checkpoints:
                     f"this run's is {leaf.dtype} {leaf.shape}"
                 )
         restored_state = jax.tree.unflatten(treedef, [state[f"{n:04d}"] for n in range(len(leaves))])
+        if (files := content.get("files")) is not None:
+            return step, restored_state, RecordFiles.opened(self.record_folder, files)
         return step, restored_state, {group.removeprefix("record."): fields for group, fields in arrays.items()}
 
     def close(self) -> None:

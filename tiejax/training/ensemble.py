@@ -35,7 +35,6 @@ from tiejax.training.sharding import gather, leaf_squares
 from tiejax.training.step import Loss, TrainState, make_step
 
 PyTree = Any
-Records = dict[str, dict[str, np.ndarray]]
 SeedName = tuple[int, int]  # a seed, and the number of the condition under which it trains
 
 

@@ -10,10 +10,10 @@ import jax
 import numpy as np
 
 from tiejax.training.checkpoint import CheckpointMismatch
+from tiejax.training.kept_records import Records
 from tiejax.tying.errors import TieError
 
 PyTree = Any
-Records = dict[str, dict[str, np.ndarray]]
 LENGTH = 8
 # Errors that a command tells in one line; of others the others' processes say no more than that they ended the first.
 KINDS = {kind.__name__: kind for kind in (CheckpointMismatch, TieError, PermissionError, MemoryError)}

@@ -9,8 +9,9 @@ import numpy as np
 
 from tiejax.training import cluster
 from tiejax.training.checkpoint import Checkpoints
-from tiejax.training.ensemble import Ensemble, EnsembleState, Records
+from tiejax.training.ensemble import Ensemble, EnsembleState
 from tiejax.training.hand_over import packed, unpacked
+from tiejax.training.kept_records import RecordFiles, Records, RecordsInMemory
 from tiejax.training.runner import Runner, compile_ensemble
 
 
@@ -46,9 +47,10 @@ def train(
     conditions: Sequence[int] | None = None,
     chunk_s: float = 2.0,
     checkpoint_s: float = 20.0,
+    records_on_disk: bool = False,
 ) -> Trained:
     """Train the ensemble to its last step, from its last checkpoint if `resume`; arguments as of `Training`."""
-    training = Training(ensemble, seeds, checkpoints, resume, conditions)
+    training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk)
     training.compile()
     for _ in training.chunks(chunk_s=chunk_s, checkpoint_s=checkpoint_s):
         pass
@@ -61,6 +63,8 @@ class Training:
     checkpoints: where they are kept; of several processes, the first gives them, and all have the same result.
     resume: begin from the last checkpoint, if there is one. conditions: of the seeds, as `Ensemble` says.
     A checkpoint holds the state and every record so far, whatever the number of devices.
+    records_on_disk: keep records in files beside the checkpoints, for those that outgrow memory, and return arrays that are
+    read from there. Of several processes the first alone has them then, and says for all whether it is so.
     """
 
     def __init__(
@@ -70,14 +74,17 @@ class Training:
         checkpoints: Checkpoints | None = None,
         resume: bool = False,
         conditions: Sequence[int] | None = None,
+        records_on_disk: bool = False,
     ) -> None:
         self.ensemble, self._seeds, self._conditions, self._checkpoints = ensemble, seeds, conditions, checkpoints
-        self._members, self._parts = ensemble.start(seeds), list[Records]()
-        restored = _restored(self._members, checkpoints) if resume else None
+        self._on_disk = bool(cluster.agree([records_on_disk])[0][0])
+        self._members = ensemble.start(seeds)
+        found: Records = {}
+        restored = _restored(self._members, checkpoints, self._on_disk) if resume else None
         if restored is not None:
-            self._members, records = restored
+            self._members, found = restored
             ensemble.check(self._members)
-            self._parts = [records]
+        self._kept = _kept(found, checkpoints, self._on_disk)
         self.resumed = restored is not None
         self.first = self._cursor = self._saved = int(self._members.cursor)
         self.compile_s = self._train_s = self._worked_s = self._whole_s = 0.0
@@ -85,8 +92,8 @@ class Training:
 
     @property
     def records(self) -> Records:
-        """All records so far, those of the checkpoint first."""
-        return _joined(self._parts)
+        """All records so far, those of the checkpoint first; none where another process keeps them on disk."""
+        return {} if self._kept is None else self._kept.all()
 
     @property
     def finished(self) -> bool:
@@ -131,7 +138,8 @@ class Training:
             # Aim at chunk_s, but grow no faster than tenfold: the first chunks are too short to measure by.
             length = max(1, min(10 * length, int((until - self._cursor) * chunk_s / max(seconds, 1e-9))))
             self._cursor = until
-            self._parts.append(records)
+            if self._kept is not None:
+                self._kept.append(records)
             yield Chunk(min(until, self.ensemble.steps), self._steps_here, self._train_s, records)
         self._whole_s = time.perf_counter() - began_at
         self._save(placed)
@@ -143,9 +151,9 @@ class Training:
     def _save(self, placed: EnsembleState) -> None:
         """Collect the members, and write a checkpoint unless it is there already."""
         assert self._runner is not None
-        self._members, self._parts = self._runner.to_host(placed), [self.records]
-        if self._checkpoints is not None and self._cursor != self._saved:
-            self._checkpoints.save(self._cursor, self._members, self._parts[0])
+        self._members = self._runner.to_host(placed)
+        if self._checkpoints is not None and self._kept is not None and self._cursor != self._saved:
+            self._checkpoints.save(self._cursor, self._members, self._kept.all())
         self._saved = self._cursor
 
     def result(self) -> Trained:
@@ -154,17 +162,26 @@ class Training:
         return Trained(self._members, self.records, self.finished, self.compile_s, self._train_s, self._steps_here, idle)
 
 
-def _joined(parts: list[Records]) -> Records:
-    if not parts:
-        return Records()
-    return {
-        name: {field: np.concatenate([part[name][field] for part in parts]) for field in fields}
-        for name, fields in parts[0].items()
-    }
+def _kept(found: Records, checkpoints: Checkpoints | None, on_disk: bool) -> RecordsInMemory | RecordFiles | None:
+    """Return where records are kept from now on, with those that were found; None where another process keeps them."""
+    if not on_disk:
+        return RecordsInMemory({name: {field: np.array(rows) for field, rows in found[name].items()} for name in found})
+    if jax.process_index() > 0:
+        return None
+    if checkpoints is None:
+        raise ValueError("records_on_disk: needs checkpoints, beside which records are kept")
+    if isinstance(found, RecordFiles):
+        return found
+    files = RecordFiles(checkpoints.record_folder)
+    files.append(found)
+    return files
 
 
-def _restored(members: EnsembleState, checkpoints: Checkpoints | None) -> tuple[EnsembleState, Records] | None:
-    """Return members and records of the last checkpoint, which the first process reads and gives to the others."""
+def _restored(members: EnsembleState, checkpoints: Checkpoints | None, on_disk: bool) -> tuple[EnsembleState, Records] | None:
+    """Return members and records of the last checkpoint, which the first process reads and gives to the others.
+
+    on_disk: the others are given no records.
+    """
     try:
         last = checkpoints.restore(members) if checkpoints is not None else None
         answer = None if last is None else last[1:]
@@ -174,5 +191,6 @@ def _restored(members: EnsembleState, checkpoints: Checkpoints | None) -> tuple[
         raise
     if jax.process_count() == 1:
         return answer
-    content = cluster.from_first(packed(answer) if jax.process_index() == 0 else None)
+    given = (answer[0], {}) if answer is not None and on_disk else answer
+    content = cluster.from_first(packed(given) if jax.process_index() == 0 else None)
     return answer if jax.process_index() == 0 else unpacked(content, members)

@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec
 from tiejax.training import cluster
 from tiejax.training.apart import together_from_host
 from tiejax.training.chunk import Buffer, advance
-from tiejax.training.ensemble import Ensemble, EnsembleState, Records, seed_numbers
+from tiejax.training.ensemble import Ensemble, EnsembleState, seed_numbers
+from tiejax.training.kept_records import Records
 from tiejax.training.layout import SEEDS, Layout
 from tiejax.training.windows import FeedWindows
 
@@ -65,7 +66,7 @@ class Runner:
         return placed, self._records(cluster.collect(buffers)), worked
 
     def _records(self, buffers: dict[str, Buffer]) -> Records:
-        records = Records()
+        records: dict[str, dict[str, np.ndarray]] = {}
         for name, buffer in buffers.items():
             fields = {field: rows[: buffer.number, : self.layout.seeds] for field, rows in buffer.rows.items()}
             # In the order in which a checkpoint gives them back.

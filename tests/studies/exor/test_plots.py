@@ -28,7 +28,7 @@ def plotted():
         plots.plot_learning(steps, {}, steps, risk, best),
         plots.plot_final_values(final, relative, labels),
         plots.plot_final_values({}, relative, {}),
-        plots.plot_all_distances(steps, tables, pairs, plots.symbol_names(2, 2)),
+        plots.plot_all_distances(steps, tables, np.ones(both.shape[1], bool), pairs, plots.symbol_names(2, 2)),
     ]
 
 

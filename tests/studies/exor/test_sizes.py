@@ -1,13 +1,19 @@
 """What a run needs, in closed form, beside the shapes of the ensemble itself."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
 
+from tiejax import training
+from tiejax.settings import sizes as shared
 from tiejax.settings.sizes import FLOAT, records_of
 from tiejax.studies.exor import sizes
-from tiejax.studies.exor.ensemble import CPU_OPTIONS, build_ensemble, seeds_at_once
+from tiejax.studies.exor.ensemble import CPU_OPTIONS, build_ensemble, named_arrays, seeds_at_once
 from tiejax.studies.exor.settings import Settings
+from tiejax.studies.exor.symbols import Symbols
+from tiejax.studies.exor.trajectories import trajectories
 from tiejax.studies.untying import ensemble as untying
 from tiejax.studies.untying import settings as untying_settings
 from tiejax.studies.untying import sizes as untying_sizes
@@ -62,6 +68,53 @@ def test_records(fields):
     # After 0, 500, 1,000 and 1,200 steps; after 0, 1,000 and 1,200.
     assert sizes.record_bytes(settings) == 4 * of("record") + 3 * of("exact")
     assert (records_of(1200, 500), records_of(1000, 500)) == (4, 3)
+
+
+@pytest.mark.parametrize("variant", ["main", "dh"])
+def test_what_records_on_disk_need(variant):
+    """Against the bytes of the records of four members and of what is made of them, which in `dh` is one pair fewer."""
+    small = {"seeds": 2, "bits": 3, "variant": variant, "steps": 5, "record_every": 2, "exact_every": 4}
+    settings = Settings(**small, records_on="disk").resolved()
+    records = training.train(build_ensemble(settings), [0, 1]).records
+    metrics = named_arrays(records, settings)
+    runs = trajectories(metrics, Symbols.of(settings.tasks[0]), 2)
+    made = number_of_bytes([runs.distance, runs.relative, runs.exact])
+    in_memory = sizes.need(dataclasses.replace(settings, records_on="memory"))
+    on_disk = sizes.need(settings)
+    assert sizes.bytes_at_the_end(settings) * 4 == made
+    assert on_disk.disk == 2 * (in_memory.records + made)
+    assert on_disk.records == 2 * number_of_bytes(runs.distance["input"]["even_odd"])
+    assert in_memory.disk == 0
+    assert in_memory.records == number_of_bytes(list(metrics.values())) - number_of_bytes(outside(metrics))
+    assert on_disk._replace(records=0, disk=0) == in_memory._replace(records=0)
+
+
+def number_of_bytes(tree):
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def outside(metrics):
+    """Arrays that are not a member's: names, numbers and steps."""
+    return [metrics[name] for name in ("arms", "seeds", "splits", "pairs", "step", "exact_step")]
+
+
+def test_records_that_are_much_of_the_memory_are_kept_on_disk(monkeypatch):
+    settings = Settings(seeds=10).resolved()
+    records = sizes.need(settings).records
+    for memory, on_disk in ((10 * records, False), (10 * records - 1, True), (None, False)):
+        monkeypatch.setattr(shared, "machine_memory", lambda memory=memory: memory)
+        assert (sizes.need(settings).disk > 0) is on_disk
+        assert sizes.need(dataclasses.replace(settings, records_on="memory")).disk == 0
+        assert sizes.need(dataclasses.replace(settings, records_on="disk")).disk > 2 * records
+
+
+@pytest.mark.parametrize(("seeds", "expected"), [(1, 64), (32, 64), (10**4, 36), (10**6, 2)])
+def test_a_chunk_has_room_for_records_that_do_not_outgrow_the_memory(seeds, expected):
+    settings = Settings(seeds=seeds).resolved()
+    assert build_ensemble(settings).records_per_chunk == expected
+    of_member = sizes.bytes_of_record(settings) + sizes.bytes_of_exact_record(settings)
+    assert expected == 2 or expected * 2 * seeds * of_member <= sizes.BUFFER
+    assert build_ensemble(settings).longest_chunk(1) > 1
 
 
 @pytest.mark.parametrize("policies", [["copy"], ["copy", "split", "zero"]])

@@ -1,12 +1,13 @@
 """What a run of EXor shows: its final values, who solved the task, and the claims, as results.json has them."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tiejax.geometry.uses import over_training
-from tiejax.statistics.arms import ARMS, finite_seeds, select_seeds
+from tiejax.statistics.arms import ARMS, finite_seeds
 from tiejax.statistics.claims import assess
 from tiejax.studies.exor.claims import claims
 from tiejax.studies.exor.symbols import Symbols
@@ -14,18 +15,19 @@ from tiejax.studies.exor.trajectories import Trajectories, solved, trajectories
 
 
 def analyse(
-    metrics: Mapping[str, np.ndarray], symbols: Symbols, bayes_cross_entropy: float, cycle: int
+    metrics: Mapping[str, np.ndarray], symbols: Symbols, bayes_cross_entropy: float, cycle: int, scratch: Path | None = None
 ) -> tuple[dict[str, Any], Trajectories]:
     """Return what results.json says of a run, and the trajectories of the seeds whose members all stayed finite.
 
     metrics: the arrays of metrics.npz. bayes_cross_entropy: of the training split. cycle: steps of a learning-rate cycle.
+    scratch: as of `trajectories`.
     The claims are tested twice, over all seeds and over those whose tied and untied members both solved the task.
     """
     splits, seeds = [str(name) for name in metrics["splits"]], metrics["seeds"]
     finite, who_lasted = finite_seeds(metrics)
 
     def runs_of(chosen: np.ndarray) -> Trajectories:
-        return trajectories(select_seeds(metrics, chosen), symbols, cycle)
+        return trajectories(metrics, symbols, cycle, chosen, scratch)
 
     runs = runs_of(finite)
     body: dict[str, Any] = {
@@ -40,8 +42,8 @@ def analyse(
     }
     if not finite.any():
         return body, runs
-    lasting = select_seeds(metrics, finite)
-    body["uses"] = over_training(metrics["step"], lasting["use_ratio"], lasting["use_cosine"], ARMS)
+    ratio, cosine = metrics["use_ratio"][:, finite], metrics["use_cosine"][:, finite]
+    body["uses"] = over_training(metrics["step"], ratio, cosine, ARMS)
     body["claims"] = assess(claims(runs, symbols, bayes_cross_entropy, cycle))
     is_solved = solved(runs, bayes_cross_entropy)
     if is_solved is not None:

@@ -8,6 +8,7 @@ Source of the theory: Bertolotti and Cazzola, ICML 2024, which has the single po
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,18 +50,20 @@ def analyse_doses(
     symbols: Sequence[Symbols],
     bayes_cross_entropy: Sequence[float],
     cycle: int,
+    scratch: Path | None = None,
 ) -> tuple[dict[str, Any], Responses]:
     """Return what results.json says of a dose-and-response run, and the responses of seeds finite at every dose.
 
     metrics: the arrays of metrics.npz, whose seed axis holds every seed of the first dose, then of the next; member_dose: the
-    number of each one's dose. symbols, bayes_cross_entropy (of the training split): by dose.
+    number of each one's dose. symbols, bayes_cross_entropy (of the training split): by dose. scratch: as of `trajectories`.
     """
     entries, gaps, excesses = [], [], []
     finite_by_dose = np.reshape(metrics["finite"].all(axis=(0, 2)), (len(doses), -1))
     lasting = np.asarray(finite_by_dose.all(axis=0))
     for number, dose in enumerate(doses):
-        of_dose = select_seeds(metrics, member_dose == number)
-        body, runs = analyse(of_dose, symbols[number], bayes_cross_entropy[number], cycle)
+        first, last = np.flatnonzero(member_dose == number)[[0, -1]]
+        of_dose = select_seeds(metrics, slice(first, last + 1))
+        body, runs = analyse(of_dose, symbols[number], bayes_cross_entropy[number], cycle, scratch)
         entries.append({"p": dose, "bayes_cross_entropy": bayes_cross_entropy[number], **body})
         kept = lasting[finite_by_dose[number]]
         loss = runs.final(runs.exact["cross_entropy"], exact=True)[:, kept, 0]

@@ -13,13 +13,12 @@ from tiejax.geometry.distances import symbol_pairs
 from tiejax.models import LanguageModel
 from tiejax.models.multiset import product_by_sums
 from tiejax.statistics.arms import ARMS
-from tiejax.studies.exor import kernel
+from tiejax.studies.exor import kernel, sizes
 from tiejax.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.studies.exor.engines import Engine, FastEngine, PlainEngine
 from tiejax.studies.exor.multisets import MultisetSampler
 from tiejax.studies.exor.recorders import Measures, exact_recorder
 from tiejax.studies.exor.settings import Settings
-from tiejax.studies.exor.sizes import bytes_of_layers
 from tiejax.studies.exor.task import SPLITS, split
 from tiejax.training import DrawAhead, Ensemble, Recorder, SeedKey
 
@@ -171,6 +170,7 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
         cpu_options=CPU_OPTIONS.get(settings.model, {}),
         train_steps=train_steps,
         draw_ahead=ahead,
+        records_per_chunk=sizes.records_per_chunk(settings, arms=2),
     )
 
 
@@ -179,7 +179,7 @@ def seeds_at_once(settings: Settings, arms: int) -> int | None:
     assert settings.engine != "auto"  # resolved
     if jax.default_backend() != "cpu":
         return None
-    return max(1, min(MOST_MEMBERS[settings.engine], BYTES_IN_CACHE // bytes_of_layers(settings)) // arms)
+    return max(1, min(MOST_MEMBERS[settings.engine], BYTES_IN_CACHE // sizes.bytes_of_layers(settings)) // arms)
 
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:

@@ -1,21 +1,22 @@
 """Figures that EXor alone has: every pair of symbols, and doses. Arrays in, figures out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tiejax.reporting import figures
-from tiejax.reporting.figures import Curves
+from tiejax.reporting.figures import Curves, Seeds
 
 
-def plot_distance_grid(steps: np.ndarray, tables: Curves, pairs: Sequence[str]) -> Figure:
-    """Plot every pair's distance, one panel a pair, one colour a table; tables hold `[seed, record, pair]`."""
+def plot_distance_grid(steps: np.ndarray, tables: Mapping[str, Seeds], pairs: Sequence[str]) -> Figure:
+    """Plot every pair's distance, one panel a pair, one colour a table; tables hold `[..., pair]`."""
     figure, axes = figures.grid(len(pairs), 7, 1.9, 1.8, below=0.4)
     for place, panel in enumerate(axes):
-        for colour, (name, values) in zip((figures.BLUE, figures.GREEN, figures.ORANGE), tables.items(), strict=True):
-            figures.plot_seeds(panel, steps, values[..., place], colour, name)
+        for colour, (name, seeds) in zip((figures.BLUE, figures.GREEN, figures.ORANGE), tables.items(), strict=True):
+            of_pair = seeds._replace(drawn=seeds.drawn[..., place], median=seeds.median[..., place])
+            figures.plot_seeds(panel, steps, of_pair, colour, name)
         panel.set_title(pairs[place], fontsize=8)
         panel.set_ylim(bottom=0)
         figures.thousands(panel)

@@ -9,10 +9,10 @@ from tiejax.reporting import figures
 from tiejax.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
 from tiejax.reporting.plot import Plot
 from tiejax.reporting.uses import plot_uses
-from tiejax.statistics.arms import ARMS, select_seeds
+from tiejax.statistics.arms import ARMS
 from tiejax.studies.exor.figures import plot_distance_grid
 from tiejax.studies.exor.symbols import Symbols
-from tiejax.studies.exor.trajectories import TABLES, Trajectories
+from tiejax.studies.exor.trajectories import BLOCK, TABLES, Trajectories
 
 PAIR_COLOURS = {"zero": figures.BLUE, "one": figures.ORANGE, "even_odd": figures.GREEN}
 MOST_PAIRS = 105  # panels of one picture: 15 rows of 7
@@ -60,15 +60,27 @@ def plot_relative_distances(steps: np.ndarray, relative: ByTable, labels: Mappin
     )
 
 
-def plot_all_distances(steps: np.ndarray, tables: Mapping[str, np.ndarray], pairs: np.ndarray, names: Sequence[str]) -> Plot:
-    """Plot every pair of symbols. tables: `[arm, seed, record, pair]` by table; names: by symbol."""
+def plot_all_distances(
+    steps: np.ndarray, tables: Mapping[str, np.ndarray], finite: np.ndarray, pairs: np.ndarray, names: Sequence[str]
+) -> Plot:
+    """Plot every pair of symbols. tables: `[arm, seed, record, pair]` by table; finite: which seeds; names: by symbol."""
+    places = np.flatnonzero(finite)
+
+    def seeds(values: np.ndarray) -> figures.Seeds:
+        """Return what is plotted of `[seed, record, pair]`, read some records at a time: it may be in files."""
+        blocks = np.array_split(np.arange(len(steps)), max(1, -(-values.nbytes // BLOCK)))
+        median = np.concatenate(
+            [np.median(values[:, block[0] : block[-1] + 1][places], axis=0) for block in blocks if block.size]
+        )
+        return figures.Seeds(values[places[figures.lines_of(len(places))]], median, len(places))
+
     number = f"all {len(pairs)}" if len(pairs) <= MOST_PAIRS else f"the first {MOST_PAIRS} of {len(pairs)}"
     return Plot(
         "all_distances",
         f"Distances of {number} pairs of symbols over training. 0a, 0b, ...: spellings of 0; 1a, 1b, ...: of 1.",
         plot_distance_grid(
             steps,
-            {title: tables[table][arm] for title, (table, arm) in PANELS.items()},
+            {title: seeds(tables[table][arm]) for title, (table, arm) in PANELS.items()},
             [f"{names[first]} - {names[second]}" for first, second in pairs[:MOST_PAIRS]],
         ),
     )
@@ -156,12 +168,12 @@ def plot_all(
     exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
     sampled = {name: metrics[f"validation_redrawn_{field}"][:, finite] for name, field in SAMPLED.items()}
     relative = {table: {pair: runs.final(values) for pair, values in pairs.items()} for table, pairs in runs.relative.items()}
-    tables = {table: metrics[f"distance_{table}"][:, finite] for table in TABLES}
+    tables = {table: metrics[f"distance_{table}"][..., :MOST_PAIRS] for table in TABLES}
     return [
         *(plot_distances(runs.steps, runs.distance, labels, published_first) if labels else []),
         plot_relative_distances(runs.steps, runs.relative, labels),
         plot_learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
         plot_final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
-        plot_all_distances(runs.steps, tables, metrics["pairs"], names),
-        plot_uses(select_seeds(metrics, finite), names, use_rows),
+        plot_all_distances(runs.steps, tables, finite, metrics["pairs"], names),
+        plot_uses(metrics, names, use_rows, finite),
     ]

@@ -3,15 +3,16 @@
 from typing import Any
 
 from tiejax.models import counts
-from tiejax.settings.sizes import FLOAT, MOMENTS, STATE, Need, records_of
+from tiejax.settings.sizes import FLOAT, MOMENTS, STATE, Need, outgrow, records_of
 from tiejax.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.studies.exor.task import SPLITS, train_size
 
 ARMS = 2  # of every seed: untied and tied
+MOST_PER_CHUNK, BUFFER = 64, 2**28  # records of a chunk, and bytes that those of all members may have
 # Settings, resolved, that decide what is needed.
 OPTIONS = (
     "seeds", "layers", "width", "feed_forward", "hidden", "token_hidden", "channel_hidden", "steps", "record_every",
-    "exact_every",
+    "exact_every", "records_on",
 )  # fmt: skip
 
 
@@ -48,7 +49,13 @@ def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
     # As if all members of a device were one computation, as on accelerators. The fast engine holds multisets, which are few.
     places = seeds * (settings.batch_size or train_size(task.bits)) * task.length if settings.engine == "plain" else 0
     activations = arms * places * settings.layers * settings.width * FLOAT
-    return Need(state, members * record_bytes(settings), 0, gradients + activations)
+    records, disk = members * record_bytes(settings), 0
+    if settings.records_on == "disk" or (settings.records_on == "auto" and outgrow(records)):
+        # The records, the same as metrics.npz, and what is made of them: of all seeds, and of those that solved the task.
+        disk = 2 * records + 2 * members * bytes_at_the_end(settings)
+        # The logarithm of a distance, and what it is taken of.
+        records = members * 2 * 2 * FLOAT * records_of(settings.steps, settings.record_every)
+    return Need(state, records, 0, gradients + activations, disk)
 
 
 def bytes_of_layers(settings: Any) -> int:
@@ -63,13 +70,32 @@ def bytes_of_layers(settings: Any) -> int:
     return int(sequences * places * settings.layers * width * FLOAT)
 
 
+def bytes_at_the_end(settings: Any) -> int:
+    """Return the bytes of what the end of a run makes of one member's records: all in float64.
+
+    Of each record distances and relative distances of up to three groups of pairs in both tables, and exact risks.
+    """
+    groups = 1 + sum(len(symbols) > 1 for symbols in settings.tasks[0].used.values())
+    often = records_of(settings.steps, settings.record_every) * 2 * 2 * groups * 2 * FLOAT
+    return often + 2 * _exact_bytes(settings)
+
+
 def record_bytes(settings: Any) -> int:
     """Return the bytes of all records of one member."""
-    often = records_of(settings.steps, settings.record_every) * bytes_of_record(settings)
-    task = settings.tasks[0]
-    if count_contexts(task, settings.ordered) > MAX_CONTEXTS:
-        return often
-    return often + records_of(settings.steps, settings.exact_every) * bytes_of_exact_record(settings)
+    return records_of(settings.steps, settings.record_every) * bytes_of_record(settings) + _exact_bytes(settings)
+
+
+def _exact_bytes(settings: Any) -> int:
+    if count_contexts(settings.tasks[0], settings.ordered) > MAX_CONTEXTS:
+        return 0
+    return records_of(settings.steps, settings.exact_every) * bytes_of_exact_record(settings)
+
+
+def records_per_chunk(settings: Any, arms: int) -> int:
+    """Return how many records of all members a chunk has room for: `BUFFER` bytes, at least the two without which it stops."""
+    of_member = bytes_of_record(settings) + bytes_of_exact_record(settings)
+    members = arms * settings.number_of_seeds * len(settings.tasks)
+    return int(max(2, min(MOST_PER_CHUNK, BUFFER // (members * of_member))))
 
 
 def bytes_of_record(settings: Any) -> int:

@@ -1,6 +1,7 @@
 """EXor: tied against untied masked language models, many seeds at once (Bertolotti and Cazzola, ICML 2024)."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from tiejax.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.studies.exor.dose_response import analyse_doses
 from tiejax.studies.exor.ensemble import build_ensemble, named_arrays, trained_by, why_no_kernel
 from tiejax.studies.exor.settings import Settings
+from tiejax.studies.exor.sizes import need
 from tiejax.studies.exor.symbols import Symbols
 from tiejax.studies.exor.task import split, strings
 
@@ -32,15 +34,17 @@ def run(launched: Launched, console: Console) -> int:
     ensemble = build_ensemble(settings)
     conditions, seeds = zip(*settings.seeds_by_condition, strict=True)
     models = 2 * len(seeds)
-    trained = train(ensemble, seeds, launched, console, stop, models, conditions)
+    on_disk = need(settings).disk > 0
+    trained = train(ensemble, seeds, launched, console, stop, models, conditions, records_on_disk=on_disk)
     if not trained.finished:
         return 130
     if directory is None:
         return 0
 
     metrics = named_arrays(trained.records, settings)
-    directory.write_metrics(metrics)
-    body, figures = (conclude if settings.doses is None else conclude_doses)(settings, metrics)
+    directory.write_metrics(metrics, compressed=not on_disk)
+    scratch = directory.path if on_disk else None
+    body, figures = (conclude if settings.doses is None else conclude_doses)(settings, metrics, scratch)
     results = plain(
         {
             "experiment": "exor",
@@ -73,15 +77,15 @@ def announce(settings: Settings, console: Console) -> None:
         console.warn(f"exact risk is left out: {number:,} contexts are more than {MAX_CONTEXTS:,}")
 
 
-def conclude(settings: Settings, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
-    """Return what results.json says of a run of one task, and its figures."""
+def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None) -> tuple[dict[str, Any], list[Plot]]:
+    """Return what results.json says of a run of one task, and its figures; scratch: as of `trajectories`."""
     task = settings.tasks[0]
     symbols, rows = Symbols.of(task), {"all": strings(task.bits), **split(task.bits)}
     bayes = {
         name: dict(zip(("accuracy", "cross_entropy"), bayes_risk(task, of_split), strict=True))
         for name, of_split in rows.items()
     }
-    body, runs = analyse(metrics, symbols, bayes["train"]["cross_entropy"], 2 * settings.half_period)
+    body, runs = analyse(metrics, symbols, bayes["train"]["cross_entropy"], 2 * settings.half_period, scratch)
     figures = []
     if body["seeds"]:
         names = plots.symbol_names(len(task.zero), len(task.one))
@@ -90,8 +94,10 @@ def conclude(settings: Settings, metrics: Mapping[str, np.ndarray]) -> tuple[dic
     return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body}, figures
 
 
-def conclude_doses(settings: Settings, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
-    """Return what results.json says of a dose-and-response run, and its figures."""
+def conclude_doses(
+    settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None
+) -> tuple[dict[str, Any], list[Plot]]:
+    """Return what results.json says of a dose-and-response run, and its figures; scratch: as of `trajectories`."""
     assert settings.doses is not None
     train_strings = split(settings.bits)["train"]
     body, responses = analyse_doses(
@@ -101,5 +107,6 @@ def conclude_doses(settings: Settings, metrics: Mapping[str, np.ndarray]) -> tup
         [Symbols.of(task) for task in settings.tasks],
         [bayes_risk(task, train_strings)[1] for task in settings.tasks],
         2 * settings.half_period,
+        scratch,
     )
     return body, dose_plots.plot_doses(responses) if body["seeds"] else []

@@ -2,13 +2,16 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
 from tiejax.geometry.distances import group_pairs, mean_distance
+from tiejax.outside.scratch import scratch_array
 from tiejax.studies.exor.symbols import Symbols
 
 TABLES = ("input", "output")
+BLOCK = 2**27  # bytes of distances that are read at a time
 SOLVED_WITHIN = 0.1  # nats of the Bayes cross-entropy
 
 
@@ -37,8 +40,26 @@ class Trajectories:
         return values[:, :, inside if inside.any() else [-1]].mean(2)
 
 
-def trajectories(metrics: Mapping[str, np.ndarray], symbols: Symbols, cycle: int) -> Trajectories:
-    """Read the trajectories of a run; `cycle` is the length of a learning-rate cycle in steps."""
+def trajectories(
+    metrics: Mapping[str, np.ndarray],
+    symbols: Symbols,
+    cycle: int,
+    chosen: np.ndarray | None = None,
+    scratch: Path | None = None,
+) -> Trajectories:
+    """Read the trajectories of a run; `cycle` is the length of a learning-rate cycle in steps.
+
+    chosen: which places of the seed axis (default: all). scratch: a folder for what is made of them (default: memory). They are
+    read some seeds at a time, since they may be in files.
+    """
+    places = np.arange(len(metrics["seeds"])) if chosen is None else np.flatnonzero(chosen)
+    parts = np.array_split(np.arange(len(places)), max(1, -(-metrics["distance_input"].nbytes // BLOCK)))
+    blocks = [slice(part[0], part[-1] + 1) for part in parts if part.size]
+
+    def room(values: np.ndarray) -> np.ndarray:
+        """Return room for so much of each of the chosen seeds as there is of others in `[arm, seed, ...]`."""
+        return scratch_array((len(values), len(places), *values.shape[2:]), scratch)
+
     between = group_pairs(symbols.used["zero"], symbols.used["one"])
     groups = {
         "zero": group_pairs(symbols.used["zero"]),
@@ -48,13 +69,22 @@ def trajectories(metrics: Mapping[str, np.ndarray], symbols: Symbols, cycle: int
     distance: dict[str, dict[str, np.ndarray]] = {}
     relative: dict[str, dict[str, np.ndarray]] = {}
     for table in TABLES:
-        recorded = metrics[f"distance_{table}"].astype(float)
-        scale = mean_distance(recorded, symbols.vocabulary, between)
-        distance[table] = {name: mean_distance(recorded, symbols.vocabulary, pairs) for name, pairs in groups.items() if pairs}
-        relative[table] = {name: values / scale for name, values in distance[table].items()}
+        recorded = metrics[f"distance_{table}"]
+        distance[table] = {name: room(recorded[..., 0]) for name, pairs in groups.items() if pairs}
+        relative[table] = {name: room(recorded[..., 0]) for name in distance[table]}
+        for block in blocks:
+            of_block = recorded[:, places[block]].astype(float)
+            scale = mean_distance(of_block, symbols.vocabulary, between)
+            for name, values in distance[table].items():
+                values[:, block] = mean_distance(of_block, symbols.vocabulary, groups[name])
+                relative[table][name][:, block] = values[:, block] / scale
     steps = metrics["step"]
-    exact = {name.removeprefix("exact_"): metrics[name].astype(float) for name in metrics if name.startswith("exact_")}
-    exact_steps = exact.pop("step", np.zeros(0))
+    recorded_risks = {name.removeprefix("exact_"): metrics[name] for name in metrics if name.startswith("exact_")}
+    exact_steps = recorded_risks.pop("step", np.zeros(0)).astype(float)
+    exact = {name: room(values) for name, values in recorded_risks.items()}
+    for name, values in recorded_risks.items():
+        for block in blocks:
+            exact[name][:, block] = values[:, places[block]]
     return Trajectories(steps, max(int(steps[-1]) - cycle, 0), distance, relative, exact_steps, exact)
 
 

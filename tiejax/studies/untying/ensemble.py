@@ -7,6 +7,7 @@ import numpy as np
 
 from tiejax import training
 from tiejax.studies.exor import ensemble as exor
+from tiejax.studies.exor import sizes
 from tiejax.studies.untying.settings import Settings
 from tiejax.training import Ensemble
 
@@ -23,6 +24,7 @@ def build_ensemble(settings: Settings) -> Ensemble:
         arm_ties=arm_ties,
         phases=phases,
         at_once=exor.seeds_at_once(settings, len(arms.step)),
+        records_per_chunk=sizes.records_per_chunk(settings, len(arms.step)),
     )
 
 

@@ -1,6 +1,7 @@
 """Tie, then untie: EXor's final loss over the step at which tied models untie, by what the optimizer then remembers."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from tiejax.runs.finish import finish
 from tiejax.runs.launch import Launched
 from tiejax.runs.run_directory import plain
 from tiejax.runs.train import begin, timing, train
-from tiejax.statistics.arms import finite_seeds, select_seeds
+from tiejax.statistics.arms import finite_seeds
 from tiejax.statistics.untie_curve import analyse
 from tiejax.studies.exor.bayes_risk import bayes_risk
 from tiejax.studies.exor.symbols import Symbols
@@ -22,6 +23,7 @@ from tiejax.studies.exor.trajectories import SOLVED_WITHIN, TABLES, trajectories
 from tiejax.studies.untying.ensemble import build_ensemble, named_arrays
 from tiejax.studies.untying.page import page
 from tiejax.studies.untying.settings import Settings
+from tiejax.studies.untying.sizes import need
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -35,15 +37,16 @@ def run(launched: Launched, console: Console) -> int:
         f"in {settings.out}"
     )
     models = arms * len(seeds)
-    trained = train(build_ensemble(settings), seeds, launched, console, stop, models)
+    on_disk = need(settings).disk > 0
+    trained = train(build_ensemble(settings), seeds, launched, console, stop, models, records_on_disk=on_disk)
     if not trained.finished:
         return 130
     if directory is None:
         return 0
 
     metrics = named_arrays(trained.records, settings)
-    directory.write_metrics(metrics)
-    body, figures = conclude(settings, metrics)
+    directory.write_metrics(metrics, compressed=not on_disk)
+    body, figures = conclude(settings, metrics, directory.path if on_disk else None)
     results = plain(
         {
             "experiment": "untying",
@@ -62,15 +65,18 @@ def run(launched: Launched, console: Console) -> int:
     return 0
 
 
-def conclude(settings: Settings, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
-    """Return what results.json says of a run, and its figures; final values are those after the last step."""
+def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None) -> tuple[dict[str, Any], list[Plot]]:
+    """Return what results.json says of a run, and its figures; final values are those after the last step.
+
+    scratch: as of `trajectories`.
+    """
     task, arms = settings.tasks[0], settings.arms
     accuracy, bayes = bayes_risk(task, split(task.bits)["train"])
     finite, who_lasted = finite_seeds(metrics)
     body = {**who_lasted, "bayes": {"accuracy": accuracy, "cross_entropy": bayes}, "claims": [], "curves": []}
     if not finite.any():
         return body, []
-    runs = trajectories(select_seeds(metrics, finite), Symbols.of(task), 2 * settings.half_period)
+    runs = trajectories(metrics, Symbols.of(task), 2 * settings.half_period, finite, scratch)
     loss = runs.exact["cross_entropy"][..., 0]  # of the training split: [arm, seed, record]
     solved = loss[..., -1] < bayes + SOLVED_WITHIN
     final = {(table, pair): values[:, :, -1] for table, pairs in runs.relative.items() for pair, values in pairs.items()}
