@@ -21,9 +21,9 @@ def test_bad_input_is_taken_or_refused_in_a_line(tmp_path):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run of one ensemble, and one of many models on a text; the other studies' own tests kill them too."""
+    """A run of one ensemble, its records on the disk, and one of many models on a text; the others' own tests kill them too."""
     folder = tmp_path_factory.mktemp("faults")
-    wanted = ("exor", "layer_tying")
+    wanted = ("untying", "layer_tying")
     return [uninterrupted(folder, study, argv) for study, argv in commands(folder).items() if study in wanted]
 
 
