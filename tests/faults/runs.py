@@ -17,7 +17,9 @@ from processes import EXPERIMENTS, Ended, end, start, wait_until
 from safetensors import safe_open
 
 EXOR = shlex.split("--bits 4 --seeds 2 --steps 400 --record_every 20 --exact_every 100 --half_period 100")
-UNTYING = shlex.split("--bits 4 --seeds 2 --steps 200 --record_every 20 --exact_every 100 --half_period 50 --policies [copy] --records_on disk")
+UNTYING = shlex.split(
+    "--bits 4 --seeds 2 --steps 200 --record_every 20 --exact_every 100 --half_period 50 --policies [copy] --records_on disk"
+)
 TEXT = shlex.split(
     "--seeds 2 --steps 60 --vocab_size 400 --layers 1 --width 16 --heads 2 --feed_forward 32 --max_length 32 --batch_size 12 "
     "--validation_batches 2 --record_every 10 --validate_every 25 --learning_rate .003"

@@ -23,6 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tiejax import training, tying
 from tiejax.bench.encoder import plan as encoder_plan
+from tiejax.bench.graphs import host_loops
 from tiejax.bench.h100 import TARGET_CONFIG
 from tiejax.bench.layers import random_blocks
 from tiejax.bench.settings import EncoderBench, LayersBench, TargetsBench, TextBench
@@ -59,7 +60,11 @@ def run(settings: TargetsBench, console: Console) -> None:
         lowered = PROGRAMS[name](devices).lower(lowering_platforms=(platform,))
         programs[name] = facts_of(lowered) | {"compile_s": time.perf_counter() - began}
         console.say(program_line(name, programs[name], before.get(name)))
-    console.result(f"results: {write_results('targets', settings, {'programs': programs})}")
+    found: dict[str, Any] = {"programs": programs}
+    if platform == "cuda" and "exor, fast" in settings.programs:
+        found["host_loops"] = host_loops()
+        console.say(f"loops of a chunk of EXor that the host drives: {found['host_loops']}")
+    console.result(f"results: {write_results('targets', settings, found)}")
 
 
 def read_before(settings: TargetsBench) -> dict[str, Any]:

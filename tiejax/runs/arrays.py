@@ -29,7 +29,7 @@ def write_npz(file: BinaryIO, arrays: Mapping[str, np.ndarray], compressed: bool
                     member.write(piece.tobytes())
 
 
-def pieces(array: np.ndarray, most: int = 2**26) -> Iterator[np.ndarray]:
+def pieces(array: np.ndarray, most: int = 2**28) -> Iterator[np.ndarray]:
     """Yield an array in C order, in pieces of at most so many bytes, or of one number."""
     if array.nbytes <= most or not array.ndim:
         yield array

@@ -121,7 +121,7 @@ class Ensemble:
         what a step works on should stay in the cache.
     devices: how many devices train a member together. Batches then hold a device's part of the rows, and losses and
         measures use `sharding.total`.
-    cpu_options: what XLA is told besides, where it compiles for a CPU.
+    xla_options: what XLA is told besides, by the platform that it compiles for (cpu, gpu, tpu).
     precision: of the products of float32 in training; those of measures are always in float32.
     gradient_weights: step -> `[arm, tie, 2]`, how much of the gradient of a tie's source and of its target the shared array
         takes, instead of what the ties say (`tying.symmetrise`).
@@ -147,7 +147,7 @@ class Ensemble:
     feed: Feed | None = None
     members: Literal["vmapped", "unrolled", "scanned"] = "vmapped"
     at_once: int | None = None
-    cpu_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    xla_options: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     devices: int = 1
     phases: Sequence[Phase] | None = None
     start_from: TrainState | None = None

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from tiejax.training.windows import FeedWindows
 PyTree = Any
 
 # Wider vectors than XLA prefers for CPUs: a quarter faster for these short loops.
-CPU_OPTIONS: dict[str, str] = {"xla_cpu_prefer_vector_width": "512"}
+XLA_OPTIONS: Mapping[str, Mapping[str, str]] = {"cpu": {"xla_cpu_prefer_vector_width": "512"}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +87,9 @@ def compile_ensemble(
 ) -> Runner:
     """Compile the chunk for all devices: train up to a cursor given at run time, recording on the way."""
     placed = _place(ensemble, seeds, members, conditions)
-    options = CPU_OPTIONS | dict(ensemble.cpu_options) if jax.default_backend() == "cpu" else None
-    executable = _trace(ensemble, placed).lower().compile(options)
+    platform = jax.default_backend()
+    options = {**XLA_OPTIONS.get(platform, {}), **ensemble.xla_options.get(platform, {})}
+    executable = _trace(ensemble, placed).lower().compile(options or None)
     return Runner(ensemble, placed.layout, placed.arguments[0], executable, placed.windows)
 
 

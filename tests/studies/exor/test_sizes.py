@@ -145,6 +145,8 @@ def test_seeds_at_a_time_follow_what_layers_keep(fields, leaf_bytes, seeds):
 
 
 def test_transformers_alone_leave_sums_to_xla():
-    told = {model: build_ensemble(Settings(model=model).resolved()).cpu_options for model in ("transformer", "lstm", "mixer")}
+    told = {
+        model: build_ensemble(Settings(model=model).resolved()).xla_options["cpu"] for model in ("transformer", "lstm", "mixer")
+    }
     assert told == {"transformer": CPU_OPTIONS["transformer"], "lstm": {}, "mixer": {}}
-    assert untying.build_ensemble(untying_settings.Settings().resolved()).cpu_options == told["transformer"]
+    assert untying.build_ensemble(untying_settings.Settings().resolved()).xla_options["cpu"] == told["transformer"]

@@ -29,6 +29,10 @@ BYTES_IN_CACHE = 2**20
 # By architecture, what XLA is told on a CPU: its library takes sums over few rows, as attention's, ten times as slowly as its
 # own loops do. The mixer is slower without it (`bench.py exor --model`).
 CPU_OPTIONS = {"transformer": {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}}
+# The loops as well, not only what is in them: one start a chunk, instead of one a step. As an option, the whole list is given.
+GRAPH_LOOPS = {
+    "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
+}
 Platform = Literal["cpu", "gpu", "tpu"]
 # Whose code the kernel becomes there.
 COMPILERS: dict[str, kernel.Compiler] = {"gpu": "cuda", "tpu": "tpu"}
@@ -167,7 +171,7 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
         max_norm=settings.max_norm,
         precision=settings.matmul_precision,
         at_once=seeds_at_once(settings, arms=2) if platform == "cpu" else None,
-        cpu_options=CPU_OPTIONS.get(settings.model, {}),
+        xla_options={"cpu": CPU_OPTIONS.get(settings.model, {}), "gpu": GRAPH_LOOPS if settings.graph_loops else {}},
         train_steps=train_steps,
         draw_ahead=ahead,
         records_per_chunk=sizes.records_per_chunk(settings, arms=2),

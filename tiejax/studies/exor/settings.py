@@ -45,6 +45,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         engine: fast computes a sequence as the multiset of its symbols, exact for a transformer without dropout, and sees the
             same batches as plain; auto is fast where that is exact; kernel is the fast engine's training as one kernel of a
             GPU or TPU, for one layer, and was not run on either yet
+        graph_loops: on an NVIDIA GPU, let it run the loops over steps by itself, as one CUDA graph a chunk, instead of being
+            told of every step by the host; was not run on one yet
         records_on: where records are kept: memory; disk (files of the run directory, without a copy in memory); auto is disk
             where they would take more than a tenth of this machine's memory
         figure_style: three-panel figure with every seed (seeds) or as the paper prints it (published); both are written, this
@@ -77,6 +79,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     record_every: int = 500
     exact_every: int | None = None
     engine: Literal["auto", "fast", "plain", "kernel"] = "auto"
+    graph_loops: bool = False
     records_on: Literal["auto", "memory", "disk"] = "auto"
     figure_style: Literal["seeds", "published"] = "seeds"
 
@@ -209,5 +212,5 @@ STUDY = Study(
     ),
     module="tiejax.studies.exor.study",
     sizes="tiejax.studies.exor.sizes",
-    may_change=("figure_style", "checkpoint_every", "records_on"),
+    may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops"),
 )

@@ -94,5 +94,5 @@ STUDY = Study(
     ),
     module="tiejax.studies.untying.study",
     sizes="tiejax.studies.untying.sizes",
-    may_change=("figure_style", "checkpoint_every", "records_on"),
+    may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops"),
 )
