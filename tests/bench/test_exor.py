@@ -8,8 +8,9 @@ import pytest
 
 from tiejax.bench import exor
 from tiejax.bench.settings import ENDLESS, ExorBench
-from tiejax.bench.timing import Timed
+from tiejax.bench.timing import Timed, TimedEnsemble
 from tiejax.runs.console import Console
+from tiejax.studies.exor.ensemble import build_ensemble
 
 RATE = {"median", "min", "max"}
 
@@ -77,8 +78,11 @@ def test_only_the_schedule_of_records_differs_where_recording_is_left_out():
 
 
 def test_whole_periods_of_records_are_timed():
-    class Steady:
+    class Steady(TimedEnsemble):
         """An ensemble that takes a millisecond a step."""
+
+        def __init__(self):
+            self._ensemble = build_ensemble(ExorBench().of_study("fast", 1), "cpu")
 
         def train(self, steps):
             return Timed(steps / 1000, 0.0)

@@ -4,14 +4,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from tiejax import training, tying
-from tiejax.bench.timing import TimedEnsemble, spread
+from tiejax.bench.timing import Timed, TimedEnsemble, spread
+from tiejax.studies.exor.ensemble import build_ensemble
+from tiejax.studies.exor.settings import Settings
 
 
 def test_spread_is_median_and_range():
     assert spread([4.0, 1.0, 2.0]) == {"median": 2.0, "min": 1.0, "max": 4.0}
     assert spread([1, 2]) == {"median": 1.5, "min": 1.0, "max": 2.0}
+
+
+def test_steps_are_counted_by_as_many_as_batches_are_drawn_for_at_a_time(monkeypatch):
+    """A step takes a millisecond, and 500 of them a second more for their batches: all or nothing of it."""
+    settings, trained = Settings(seeds=1).resolved(), []
+
+    def train(timed, steps):
+        trained.append(steps)
+        return Timed(steps / 1000 + timed.drawing * -(-steps // 500), 0.0)
+
+    monkeypatch.setattr(TimedEnsemble, "train", train)
+    for platform, drawing, expected in (("cpu", 0.0, 3000), ("gpu", 1.0, 1000)):
+        timed = TimedEnsemble.__new__(TimedEnsemble)
+        timed._ensemble, timed.drawing = build_ensemble(settings, platform), drawing
+        assert timed.steps_in(3.0, 100) == pytest.approx(expected)
+    assert trained == [100, 500]
 
 
 def test_every_call_trains_on_where_the_last_one_ended():

@@ -150,7 +150,6 @@ def timed(settings: DeviceBench, ensemble: Ensemble, seeds: Any, of_step: float)
     """Return median and range of what is done a second, and the seconds of compilation; of_step: what one step does."""
     whole = TimedEnsemble(ensemble, list(seeds))
     whole.train(1)
-    few = 5 if ensemble.draw_ahead is None else ensemble.draw_ahead.steps  # for which batches are drawn in any case
-    steps = max(1, round(settings.seconds / whole.train(few).seconds * few))
+    steps = max(1, round(whole.steps_in(settings.seconds, 5)))
     rates = [steps * of_step / whole.train(steps).seconds for _ in range(settings.repeats)]
     return {**spread(rates), "compile_s": whole.compile_s}

@@ -93,7 +93,7 @@ def timed_ensemble(settings: ExorBench, engine: Engine, seeds: int, recording: b
 
 def steps_for(ensemble: TimedEnsemble, seconds: float) -> int:
     """Return about how many steps take so long; whole periods of records where that is more than one."""
-    steps = max(20, round(seconds / (ensemble.train(100).seconds / 100)))
+    steps = max(20, round(ensemble.steps_in(seconds, 100)))
     return steps if steps <= RECORD_EVERY else round(steps / RECORD_EVERY) * RECORD_EVERY
 
 

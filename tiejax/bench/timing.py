@@ -49,6 +49,12 @@ class TimedEnsemble:
         jax.block_until_ready(self._placed)
         return Timed(time.perf_counter() - began, worked_s)
 
+    def steps_in(self, seconds: float, few: int) -> float:
+        """Return about how many steps take so long, by training a few: at least those for which batches are drawn at a time."""
+        ahead = self._ensemble.draw_ahead
+        few = few if ahead is None else max(few, ahead.steps)
+        return seconds / self.train(few).seconds * few
+
 
 def recording_nothing(ensemble: Ensemble) -> Ensemble:
     """Return an ensemble that records next to nothing, and once: only its training is measured, and only its memory."""
