@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from tiejax.runs.arrays import pieces, write_npz
+from tiejax.runs.arrays import pieces, seed_by_seed, write_npz
 
 
 def arrays(folder):
@@ -23,10 +23,11 @@ def arrays(folder):
     }
 
 
+@pytest.mark.parametrize("in_files", [False, True])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_numpy_reads_what_is_written(tmp_path, compressed):
+def test_numpy_reads_what_is_written(tmp_path, compressed, in_files):
     written, expected = io.BytesIO(), arrays(tmp_path)
-    write_npz(written, expected, compressed)
+    write_npz(written, expected, compressed, tmp_path if in_files else None)
     with np.load(io.BytesIO(written.getvalue()), allow_pickle=False) as found:
         assert found.files == list(expected)
         for name, values in expected.items():
@@ -40,6 +41,22 @@ def test_pieces_are_the_array_in_its_order_and_none_is_too_large(tmp_path, most)
         parts = list(pieces(values, most))
         assert b"".join(part.tobytes() for part in parts) == values.tobytes(), name
         assert all(part.nbytes <= max(most, values.itemsize) for part in parts), name
+
+
+@pytest.mark.parametrize("most", [1, 40, 500, 10**6])
+def test_records_in_files_are_written_seed_by_seed(tmp_path, most):
+    """Blocks of one seed, of some, of all, and the array itself; every other array in its pieces."""
+    for name, values in arrays(tmp_path).items():
+        parts = list(seed_by_seed(values, tmp_path, most))
+        assert b"".join(part.tobytes() for part in parts) == values.tobytes(), name
+    moved = list(seed_by_seed(arrays(tmp_path)["moved"], tmp_path, most))
+    assert [part.shape for part in moved] == {
+        1: [(1, 7, 3)] * 10,
+        40: [(1, 7, 3)] * 10,
+        500: [(2, 7, 3), (2, 7, 3), (1, 7, 3)] * 2,
+        10**6: [(2, 5, 7, 3)],
+    }[most]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
 
 
 def test_objects_are_refused():

@@ -1,11 +1,16 @@
 """Named arrays as the content of an .npz file, and back."""
 
+import contextlib
 import io
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+
+MOST_FILES = 500  # that are open at a time
 
 
 def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -15,8 +20,11 @@ def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     return buffer.getvalue()
 
 
-def write_npz(file: BinaryIO, arrays: Mapping[str, np.ndarray], compressed: bool) -> None:
-    """Write named arrays, no pickles, as an .npz file, with no copy of a whole array in memory."""
+def write_npz(file: BinaryIO, arrays: Mapping[str, np.ndarray], compressed: bool, scratch: Path | None = None) -> None:
+    """Write named arrays, no pickles, as an .npz file, with no copy of a whole array in memory.
+
+    scratch: a folder, where large arrays `[arm, seed, record, ...]` are in files record by record (`seed_by_seed`).
+    """
     method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
     with zipfile.ZipFile(file, "w", method) as archive:
         for name, array in arrays.items():
@@ -25,7 +33,7 @@ def write_npz(file: BinaryIO, arrays: Mapping[str, np.ndarray], compressed: bool
             header = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array_header_1_0(member, header)
-                for piece in pieces(array):
+                for piece in pieces(array) if scratch is None else seed_by_seed(array, scratch):
                     member.write(piece.tobytes())
 
 
@@ -39,6 +47,32 @@ def pieces(array: np.ndarray, most: int = 2**28) -> Iterator[np.ndarray]:
     else:
         for row in array:
             yield from pieces(row, most)
+
+
+def seed_by_seed(array: np.ndarray, scratch: Path, most: int = 2**28) -> Iterator[np.ndarray]:
+    """Yield an array `[arm, seed, record, ...]` in C order, in pieces of about so many bytes, any other as `pieces` does.
+
+    Where it lies in a file record by record, a seed's numbers are all over the file. So it is first dealt out, from front to
+    back, to a file for each of some blocks of seeds, whose numbers fit into memory together.
+    """
+    if array.ndim < 3 or array.nbytes <= most:
+        yield from pieces(array, most)
+        return
+    arms, seeds, records, *rest = array.shape
+    block = max(1, most * seeds // array.nbytes, -(-seeds // MOST_FILES))
+    blocks = [slice(start, min(start + block, seeds)) for start in range(0, seeds, block)]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile(dir=scratch)) for _ in blocks]
+        rows = max(1, most * records // array.nbytes)
+        for start in range(0, records, rows):
+            for file, of_block in zip(files, blocks, strict=True):
+                part = np.moveaxis(array[:, of_block, start : start + rows], 2, 0)
+                file.write(part.tobytes())
+        for arm in range(arms):
+            for file, of_block in zip(files, blocks, strict=True):
+                file.seek(0)
+                shape = (records, arms, of_block.stop - of_block.start, *rest)
+                yield np.moveaxis(np.fromfile(file, array.dtype).reshape(shape)[:, arm], 0, 1)
 
 
 def arrays_of(content: bytes) -> dict[str, np.ndarray]:

@@ -273,10 +273,10 @@ class RunDirectory:
         """Remove a folder below this one."""
         shutil.rmtree(self.path / name, ignore_errors=True)
 
-    def write_metrics(self, arrays: Mapping[str, np.ndarray], compressed: bool = True) -> None:
-        """Write named arrays, no pickles, as metrics.npz."""
-        path = self.path / METRICS
-        replace_with(path, lambda file: write_npz(file, arrays, compressed))
+    def write_metrics(self, arrays: Mapping[str, np.ndarray], in_files: bool = False) -> None:
+        """Write named arrays, no pickles, as metrics.npz: compressed, unless they are large ones that are read from files."""
+        path, scratch = self.path / METRICS, self.path if in_files else None
+        replace_with(path, lambda file: write_npz(file, arrays, compressed=not in_files, scratch=scratch))
         self.add([path])
 
     def write_report(self, html: str) -> Path:

@@ -12,7 +12,7 @@ from tiejax.reporting.uses import plot_uses
 from tiejax.statistics.arms import ARMS
 from tiejax.studies.exor.figures import plot_distance_grid
 from tiejax.studies.exor.symbols import Symbols
-from tiejax.studies.exor.trajectories import BLOCK, TABLES, Trajectories
+from tiejax.studies.exor.trajectories import TABLES, Trajectories, blocks_of_records
 
 PAIR_COLOURS = {"zero": figures.BLUE, "one": figures.ORANGE, "even_odd": figures.GREEN}
 MOST_PAIRS = 105  # panels of one picture: 15 rows of 7
@@ -68,11 +68,12 @@ def plot_all_distances(
 
     def seeds(values: np.ndarray) -> figures.Seeds:
         """Return what is plotted of `[seed, record, pair]`, read some records at a time: it may be in files."""
-        blocks = np.array_split(np.arange(len(steps)), max(1, -(-values.nbytes // BLOCK)))
-        median = np.concatenate(
-            [np.median(values[:, block[0] : block[-1] + 1][places], axis=0) for block in blocks if block.size]
-        )
-        return figures.Seeds(values[places[figures.lines_of(len(places))]], median, len(places))
+        drawn, median = list[np.ndarray](), list[np.ndarray]()
+        for block in blocks_of_records(values[None]):
+            of_block = values[:, block][places]
+            drawn.append(of_block[figures.lines_of(len(places))])
+            median.append(np.median(of_block, axis=0))
+        return figures.Seeds(np.concatenate(drawn, axis=1), np.concatenate(median), len(places))
 
     number = f"all {len(pairs)}" if len(pairs) <= MOST_PAIRS else f"the first {MOST_PAIRS} of {len(pairs)}"
     return Plot(

@@ -42,7 +42,7 @@ def run(launched: Launched, console: Console) -> int:
         return 0
 
     metrics = named_arrays(trained.records, settings)
-    directory.write_metrics(metrics, compressed=not on_disk)
+    directory.write_metrics(metrics, in_files=on_disk)
     scratch = directory.path if on_disk else None
     body, figures = (conclude if settings.doses is None else conclude_doses)(settings, metrics, scratch)
     results = plain(

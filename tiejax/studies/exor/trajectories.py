@@ -49,17 +49,10 @@ def trajectories(
 ) -> Trajectories:
     """Read the trajectories of a run; `cycle` is the length of a learning-rate cycle in steps.
 
-    chosen: which places of the seed axis (default: all). scratch: a folder for what is made of them (default: memory). They are
-    read some seeds at a time, since they may be in files.
+    chosen: which places of the seed axis (default: all). scratch: a folder for what is made of them (default: memory). Both are
+    gone through some records at a time, in whose order they lie in files.
     """
     places = np.arange(len(metrics["seeds"])) if chosen is None else np.flatnonzero(chosen)
-    parts = np.array_split(np.arange(len(places)), max(1, -(-metrics["distance_input"].nbytes // BLOCK)))
-    blocks = [slice(part[0], part[-1] + 1) for part in parts if part.size]
-
-    def room(values: np.ndarray) -> np.ndarray:
-        """Return room for so much of each of the chosen seeds as there is of others in `[arm, seed, ...]`."""
-        return scratch_array((len(values), len(places), *values.shape[2:]), scratch)
-
     between = group_pairs(symbols.used["zero"], symbols.used["one"])
     groups = {
         "zero": group_pairs(symbols.used["zero"]),
@@ -70,22 +63,35 @@ def trajectories(
     relative: dict[str, dict[str, np.ndarray]] = {}
     for table in TABLES:
         recorded = metrics[f"distance_{table}"]
-        distance[table] = {name: room(recorded[..., 0]) for name, pairs in groups.items() if pairs}
-        relative[table] = {name: room(recorded[..., 0]) for name in distance[table]}
-        for block in blocks:
-            of_block = recorded[:, places[block]].astype(float)
+        distance[table] = {name: _room(recorded[..., 0], len(places), scratch) for name, pairs in groups.items() if pairs}
+        relative[table] = {name: _room(recorded[..., 0], len(places), scratch) for name in distance[table]}
+        for block in blocks_of_records(recorded):
+            of_block = recorded[:, :, block][:, places].astype(float)
             scale = mean_distance(of_block, symbols.vocabulary, between)
             for name, values in distance[table].items():
-                values[:, block] = mean_distance(of_block, symbols.vocabulary, groups[name])
-                relative[table][name][:, block] = values[:, block] / scale
+                values[:, :, block] = mean_distance(of_block, symbols.vocabulary, groups[name])
+                relative[table][name][:, :, block] = values[:, :, block] / scale
     steps = metrics["step"]
     recorded_risks = {name.removeprefix("exact_"): metrics[name] for name in metrics if name.startswith("exact_")}
     exact_steps = recorded_risks.pop("step", np.zeros(0)).astype(float)
-    exact = {name: room(values) for name, values in recorded_risks.items()}
+    exact = {name: _room(values, len(places), scratch) for name, values in recorded_risks.items()}
     for name, values in recorded_risks.items():
-        for block in blocks:
-            exact[name][:, block] = values[:, places[block]]
+        for block in blocks_of_records(values):
+            exact[name][:, :, block] = values[:, :, block][:, places]
     return Trajectories(steps, max(int(steps[-1]) - cycle, 0), distance, relative, exact_steps, exact)
+
+
+def blocks_of_records(values: np.ndarray) -> list[slice]:
+    """Return the records of `[arm, seed, record, ...]` in blocks of at most `BLOCK` bytes, or of one record."""
+    records = values.shape[2]
+    rows = max(1, BLOCK * records // max(1, values.nbytes))
+    return [slice(start, start + rows) for start in range(0, records, rows)]
+
+
+def _room(values: np.ndarray, seeds: int, scratch: Path | None) -> np.ndarray:
+    """Return room for as much of so many seeds as there is in `[arm, seed, record, ...]`, record by record in memory."""
+    arms, _, records, *rest = values.shape
+    return np.moveaxis(scratch_array((records, seeds, arms, *rest), scratch), (2, 1, 0), (0, 1, 2))
 
 
 def solved(runs: Trajectories, bayes_cross_entropy: float) -> np.ndarray | None:

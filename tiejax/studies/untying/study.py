@@ -45,7 +45,7 @@ def run(launched: Launched, console: Console) -> int:
         return 0
 
     metrics = named_arrays(trained.records, settings)
-    directory.write_metrics(metrics, compressed=not on_disk)
+    directory.write_metrics(metrics, in_files=on_disk)
     body, figures = conclude(settings, metrics, directory.path if on_disk else None)
     results = plain(
         {
