@@ -5,6 +5,7 @@ import importlib
 import shlex
 import shutil
 import typing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +27,9 @@ SHAPE = (
 # A line for each study, and words of what is said of it.
 REFUSED = [
     *((name, "--seeds 100000000", ("--seeds", "1,000,000")) for name in NAMES),
-    *((name, "--seeds 1000000", ("--seeds 1000000: the run needs at least", "this machine has")) for name in NAMES),
+    *((name, "--seeds 1000000", ("--seeds 1000000: the run needs at least", "this machine has")) for name in NAMES[1:]),
+    ("exor", "--seeds 1000000 --size medium", ("--seeds 1000000", "the run needs at least", "this machine has")),
+    ("exor", "--seeds 1000000", ("--seeds 1000000: the records of the run need", "of the disk of --out", "100.00 GiB left")),
     *((name, "--steps 99999999999", ("--steps", "1,000,000,000", "99999999999")) for name in NAMES),
     *(
         (name, "--steps 999999999 --record_every 1", ("--steps 999999999", "records", "this machine has"))
@@ -65,11 +68,12 @@ REFUSED = [
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
-    """An empty directory on a machine of 16 GiB without an accelerator."""
+    """An empty directory on a machine of 16 GiB without an accelerator, and 100 GiB left of its disk."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
     monkeypatch.setattr(sizes, "machine_memory", lambda: 16 * 2**30)
     monkeypatch.setattr(sizes, "accelerated", lambda: False)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100 * 2**30))
     return tmp_path
 
 
@@ -86,7 +90,9 @@ def test_sizes_that_cannot_be_are_refused_by_a_process(tmp_path, name):
     """On this machine as it is, whose memory no such run fits."""
     env = {"JAX_PLATFORMS": "cpu"}
     script = EXPERIMENTS / f"{name}.py"
-    assert_refused(end(start("--seeds", 10**6, cwd=tmp_path, script=script, env=env), 60), "--seeds 1000000", script=script)
+    size = ["--size", "medium"] if name == "exor" else []
+    process = start("--seeds", 10**6, *size, cwd=tmp_path, script=script, env=env)
+    assert_refused(end(process, 60), "--seeds 1000000", script=script)
     assert tree(tmp_path) == {}
 
 
@@ -238,20 +244,26 @@ def test_what_fits_and_what_lies_elsewhere_is_not_refused(monkeypatch):
 def test_a_disk_without_the_room_for_records_is_refused(tmp_path):
     """What the run directory holds of them already is room as well."""
     out, free = tmp_path / "not" / "yet", shutil.disk_usage(tmp_path).free
-    check_disk(out, Need(disk=free // 2), [])
-    with pytest.raises(BadInput, match=rf"^--out {out}: the records of the run need .* of its disk, which has .* left$"):
-        check_disk(out, Need(disk=4 * free), [])
+
+    def on_disk(of):
+        return Need(disk=of.long)
+
+    check_disk(Sized(long=free // 2), on_disk, ("wide", "long"), out)
+    said = rf"^--long {4 * free}: the records of the run need .* of the disk of --out {out}, which has .* left$"
+    with pytest.raises(BadInput, match=said):
+        check_disk(Sized(long=4 * free), on_disk, ("wide", "long"), out)
     there = tmp_path / "records"
     with there.open("wb") as file:
         file.truncate(5 * free)  # takes no room on the disk
-    check_disk(out, Need(disk=4 * free), [there])
+    check_disk(Sized(long=4 * free), on_disk, ("wide", "long"), out, [there])
     assert not out.parent.exists()
 
 
 def test_a_run_whose_disk_is_too_small_is_refused(here, monkeypatch, capsys):
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 60, 40))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=40))
     ended = command_here(["--records_on", "disk", "--out", "run"], monkeypatch, capsys, STUDIES["exor"])
-    assert_refused(ended, "--out run: the records of the run need", "which has 40 bytes left", script=EXPERIMENTS / "exor.py")
+    words = (": the records of the run need", "of the disk of --out run", "which has 40 bytes left")
+    assert_refused(ended, *words, script=EXPERIMENTS / "exor.py")
     assert tree(here) == {}
 
 

@@ -84,13 +84,16 @@ def test_records_that_are_not_as_they_were_are_told(files, tmp_path, name, how):
         RecordFiles.opened(tmp_path / "records", known)
 
 
-def test_a_full_disk_names_the_file(files):
-    """A device that is always full in place of a file."""
-    files._columns["record"]["step"].path.unlink()
-    files._columns["record"]["step"].path.symlink_to("/dev/full")
-    with pytest.raises(OSError, match=r"record\.step") as error:
+def test_a_link_in_place_of_a_file_is_named_and_what_it_leads_to_is_left(files, tmp_path):
+    """As every error of the system; the fault suite takes the room away."""
+    (tmp_path / "precious").write_text("as it was")
+    path = tmp_path / "records" / "record.step"
+    path.unlink()
+    path.symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match=f"{path}") as error:
         files.append(rows(12, 13))
     assert error.value.errno is not None
+    assert (tmp_path / "precious").read_text() == "as it was"
 
 
 @pytest.fixture

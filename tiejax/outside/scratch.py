@@ -18,7 +18,10 @@ def scratch_array(shape: tuple[int, ...], folder: Path | None) -> np.ndarray:
         return np.empty(shape)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # or else a full disk would end the process where the array is filled
+            if hasattr(os, "posix_fallocate"):  # not everywhere; without it a full disk ends the process while this is filled
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
             return np.asarray(np.memmap(file, float, "r+", shape=shape))
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(folder)) from error

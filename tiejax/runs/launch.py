@@ -98,7 +98,7 @@ def prepared(study: Study, request: Request, first: bool, alone: bool = True) ->
         sizes = importlib.import_module(study.sizes)
         check_memory(settings, sizes.need, sizes.OPTIONS, alone=alone)
         if first:
-            check_disk(request.out, sizes.need(settings), RunDirectory.of_records(request.out))
+            check_disk(settings, sizes.need, sizes.OPTIONS, request.out, RunDirectory.of_records(request.out))
     made = None
     if first:
         RunDirectory.probe(request.out)

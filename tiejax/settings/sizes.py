@@ -164,15 +164,23 @@ def check_memory(
     )
 
 
-def check_disk(out: Path, need: Need, there: Sequence[Path]) -> None:
-    """Raise BadInput if the disk of a run directory has not the room for its records; there: its own, which count as room."""
-    if not need.disk:
+def check_disk(
+    settings: Any, need_of: Callable[[Any], Need], options: Sequence[str], out: Path, there: Sequence[Path] = ()
+) -> None:
+    """Raise BadInput if the disk of a run directory has not the room for the records of resolved settings.
+
+    need_of, options: as of `check_memory`. there: files that the run has of them already, which count as room.
+    """
+    needed = need_of(settings).disk
+    if not needed:
         return
     folder = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in there)
-    if need.disk > free:
+    if needed > free:
+        named = _that_weigh_most(settings, lambda settings: need_of(settings).disk, options)
         raise BadInput(
-            f"--out {out}: the records of the run need {in_units(need.disk)} of its disk, which has {in_units(free)} left"
+            f"{named}: the records of the run need {in_units(needed)} of the disk of --out {out}, which has "
+            f"{in_units(free)} left"
         )
 
 

@@ -62,7 +62,7 @@ class _Column:
     def append(self, values: np.ndarray) -> None:
         """Write rows behind the others, over whatever a killed process has left there."""
         content = np.ascontiguousarray(values, self.dtype).tobytes()
-        with self.path.open("r+b" if self.path.exists() else "x+b") as file:
+        with open(self.path, "r+b", opener=_created) as file:
             file.seek(self.size)
             file.truncate()
             file.write(content)
@@ -84,6 +84,11 @@ class _Column:
         if not self.size:
             return np.empty((self.rows, *self.shape), self.dtype)
         return np.asarray(np.memmap(self.path, self.dtype, "r", shape=(self.rows, *self.shape)))
+
+
+def _created(path: str, flags: int) -> int:
+    """Open a file that may have to be created; a link is refused, since what it leads to would be written over."""
+    return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
