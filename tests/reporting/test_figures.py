@@ -64,6 +64,24 @@ def test_uses_are_told_beside_the_published_ratios():
     assert uses_table([], ["untied"]) == {}
 
 
+def test_of_many_records_some_are_drawn_and_those_of_every_scale():
+    """A million records of each line would fill the memory; both kinds of axis keep theirs, and values stay at their steps."""
+    steps = 10 * np.arange(10**5)
+    _, axes = figures.new_figure(1, 1, 3, 3)
+    figures.plot_seeds(axes[0, 0], steps, np.stack([steps, 3 * steps]), figures.BLUE, "untied")
+    first, second, median = axes[0, 0].lines
+    drawn = first.get_xdata()
+    assert len(drawn) <= 2001
+    np.testing.assert_array_equal(first.get_ydata(), drawn)
+    np.testing.assert_array_equal(second.get_ydata(), 3 * drawn)
+    np.testing.assert_array_equal(median.get_ydata(), 2 * drawn)
+    assert drawn[[0, 1, 2, -1]].tolist() == [0, 10, 20, 999_990]
+    assert np.diff(drawn).max() <= 10**6 / 900
+    later = drawn[drawn >= 10_000]
+    assert (later[1:] / later[:-1]).max() < 1.02
+    assert [text.get_text() for text in axes[0, 0].texts] == [f"{len(drawn)} of 100000 records drawn"]
+
+
 @pytest.mark.parametrize(("seeds", "said"), [(64, []), (200, ["64 of 200 seeds drawn"])])
 def test_of_many_seeds_some_are_drawn_and_all_are_in_the_median(seeds, said):
     _, axes = figures.new_figure(1, 1, 3, 3)

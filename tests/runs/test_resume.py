@@ -104,15 +104,15 @@ def test_records_on_disk_end_the_same_however_a_run_goes_on(tmp_path, env, unint
         process.kill()
         end(process)
         newest = max(steps(out))
-        size = sum(path.stat().st_size for path in (out / "records").iterdir())
+        size = sum(path.stat().st_size for path in (out / "checkpoints" / "records").iterdir())
         assert size > 0
     said = resume(out, env, "--records_on", "disk")
     assert f"resuming at step {newest} of 1200" in said
     assert [line for line in said if "damaged" in line] == []
     assert_same_result(out, uninterrupted)
-    assert sum(path.stat().st_size for path in (out / "records").iterdir()) > size
+    assert sum(path.stat().st_size for path in (out / "checkpoints" / "records").iterdir()) > size
     with np.load(out / "metrics.npz") as metrics:
-        assert (out / "records" / "record.step").read_bytes() == metrics["step"].tobytes()
+        assert (out / "checkpoints" / "records" / "record.step").read_bytes() == metrics["step"].tobytes()
 
 
 def test_killed_while_it_writes_its_report(tmp_path, env, uninterrupted):

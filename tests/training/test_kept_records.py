@@ -9,7 +9,7 @@ from damage import flip
 from processes import tree
 
 from tiejax.training import Checkpoints
-from tiejax.training.kept_records import RecordFiles
+from tiejax.training.kept_records import RecordFiles, RecordsInMemory
 
 
 def rows(first, last):
@@ -96,6 +96,49 @@ def test_a_link_in_place_of_a_file_is_named_and_what_it_leads_to_is_left(files, 
     assert (tmp_path / "precious").read_text() == "as it was"
 
 
+@pytest.mark.parametrize("how", ["short", "gone"])
+def test_rows_that_are_lost_while_a_run_trains_end_it_by_name(files, tmp_path, how):
+    """And are not written over with nothing, of which a checkpoint would say that it is whole."""
+    path = tmp_path / "records" / "record.distance"
+    broken(path, how)
+    left = tree(tmp_path)
+    with pytest.raises(OSError, match=f"{path}"):
+        files.append(rows(12, 14))
+    assert tree(tmp_path).get("records/record.distance") == left.get("records/record.distance")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda new: new.pop("a/b"), r"records of .*those before of .*a/b/../risk"),
+        (lambda new: new["record"].update(step=new["record"]["step"].astype(np.int64)), r"record\.step: rows of int64"),
+        (lambda new: new["record"].update(finite=new["record"]["finite"][:, :1]), r"record\.finite: rows of bool \(1,\)"),
+    ],
+)
+def test_rows_of_other_fields_types_and_shapes_are_refused(files, change, said):
+    new = rows(12, 14)
+    change(new)
+    with pytest.raises(ValueError, match=said):
+        files.append(new)
+
+
+@pytest.mark.parametrize("said", [{"dtype": "object"}, {"rows": -1}, {"rows": 2.0}, {"shape": [-2, -3]}])
+def test_what_no_file_can_hold_is_told(files, tmp_path, said):
+    content = files.content()
+    content["record"]["distance"] |= said
+    with pytest.raises(ValueError, match=r"record\.distance cannot hold"):
+        RecordFiles.opened(tmp_path / "records", content)
+
+
+def test_records_in_memory_are_their_own():
+    """A chunk's are parts of a larger buffer, which must not stay for them."""
+    chunk = rows(0, 4)
+    kept = RecordsInMemory(chunk)
+    kept.append(rows(4, 6))
+    chunk["record"]["step"][:] = 99
+    assert_same(kept.all(), rows(0, 6))
+
+
 @pytest.fixture
 def run(tmp_path):
     """The checkpoints of steps 10 and 20 of a run with its records in files, and what is said of them."""
@@ -118,7 +161,7 @@ def test_a_checkpoint_gives_its_own_records_back(run, tmp_path):
 
 def test_a_reader_takes_the_checkpoint_before_where_the_newest_records_are_damaged(run, tmp_path):
     _, said = run
-    flip(tmp_path / "records" / "record.distance", 8 * (15 * 48))  # a row of the second checkpoint alone
+    flip(tmp_path / "checkpoints/records/record.distance", 8 * (15 * 48))  # a row of the second checkpoint alone
     before = tree(tmp_path)
     reader = Checkpoints(tmp_path / "checkpoints", [], said.append, read_only=True)
     step, _, records = reader.restore({"w": jnp.zeros(3, jnp.int32)})
@@ -133,7 +176,7 @@ def test_a_reader_takes_the_checkpoint_before_where_the_newest_records_are_damag
 
 def test_without_its_first_records_a_run_starts_anew(run, tmp_path):
     checkpoints, said = run
-    flip(tmp_path / "records" / "record.distance", 0)
+    flip(tmp_path / "checkpoints/records/record.distance", 0)
     assert checkpoints.restore({"w": jnp.zeros(3, jnp.int32)}) is None
     assert len(said) == 2
     assert said[1].endswith("there is none before it")

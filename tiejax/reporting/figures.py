@@ -27,7 +27,7 @@ RC: Any = {
     "savefig.dpi": 150,
 }
 
-MOST_LINES = 64
+MOST_LINES, MOST_POINTS = 64, 2000  # seeds that a panel draws, and records of each
 Curves = Mapping[str, np.ndarray]  # name -> [seed, record]
 
 
@@ -63,7 +63,10 @@ def save(figure: Figure, folder: Path, name: str) -> Path:
 
 
 class Seeds(NamedTuple):
-    """What is plotted of many seeds. drawn: `[some seeds, record, ...]`. median: of all, `[record, ...]`. number: of all."""
+    """What is plotted of many seeds, at `points_of` their records.
+
+    drawn: `[some seeds, point, ...]`. median: of all, `[point, ...]`. number: of all.
+    """
 
     drawn: np.ndarray
     median: np.ndarray
@@ -75,23 +78,43 @@ def lines_of(number: int) -> np.ndarray:
     return np.arange(number) if number <= MOST_LINES else np.linspace(0, number - 1, MOST_LINES).round().astype(int)
 
 
+def points_of(number: int) -> np.ndarray:
+    """Return which of so many records are drawn: all, or at most `MOST_POINTS` and the first.
+
+    Half of them are evenly spaced for linear axes, half by a constant factor for logarithmic ones.
+    """
+    if number <= MOST_POINTS:
+        return np.arange(number)
+    half = MOST_POINTS // 2
+    places = np.concatenate([[0], np.linspace(0, number - 1, half), np.geomspace(1, number - 1, half)])
+    return np.unique(places.round().astype(int))
+
+
 def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray | Seeds, colour: str, label: str) -> None:
     """Plot seeds as thin lines and their median as a thick one; `values` is `[seed, record]`, or what is plotted of it.
 
-    Of more than `MOST_LINES` seeds so many are drawn, and the panel says so; the median is of all.
+    Of more than `MOST_LINES` seeds so many are drawn, of more than `MOST_POINTS` records at most about so many, and the panel
+    says so; the median is of all seeds.
     """
+    points = points_of(len(steps))
     if isinstance(values, np.ndarray):
-        values = Seeds(values[lines_of(len(values))], np.median(values, axis=0), len(values))
+        shown = values if len(points) == len(steps) else values[:, points]
+        values = Seeds(shown[lines_of(len(shown))], np.median(shown, axis=0), len(shown))
     drawn = values.drawn
-    if values.number > len(drawn) and not axes.get_lines():
-        said = f"{len(drawn)} of {values.number} seeds drawn"
+    left_out = [
+        f"{number:d} of {whole} {name}"
+        for number, whole, name in ((len(drawn), values.number, "seeds"), (len(points), len(steps), "records"))
+        if whole > number
+    ]
+    if left_out and not axes.get_lines():
+        said = f"{', '.join(left_out)} drawn"
         below = axes.annotate(said, (1, 0), (0, -22), "axes fraction", "offset points", fontsize=7, color="grey")
         below.set(horizontalalignment="right", verticalalignment="top")
     # Many seeds would otherwise add up to a solid block.
     alpha = float(np.clip(3 / len(drawn), 0.12, 0.5))
-    axes.plot(steps, drawn.T, color=colour, alpha=alpha, linewidth=0.7)
+    axes.plot(steps[points], drawn.T, color=colour, alpha=alpha, linewidth=0.7)
     outline = [patheffects.withStroke(linewidth=3.5, foreground="white")]
-    axes.plot(steps, values.median, color=colour, linewidth=2, label=label, zorder=3, path_effects=outline)
+    axes.plot(steps[points], values.median, color=colour, linewidth=2, label=label, zorder=3, path_effects=outline)
 
 
 def thousands(axes: Axes) -> None:
@@ -112,7 +135,7 @@ def plot_learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]])
     for panel, (title, (steps, curves, best)) in zip(axes, panels.items(), strict=True):
         for name, values in curves.items():
             plot_seeds(panel, steps, values, ARM_COLOURS[name], name)
-        later = np.concatenate([values[:, 1:] for values in curves.values()])
+        later = np.concatenate([values[:, points_of(len(steps))[1:]] for values in curves.values()])
         below = False
         if later.size:
             # The first record, of untrained models, would flatten all that follows.

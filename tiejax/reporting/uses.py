@@ -24,15 +24,16 @@ def plot_uses(
     places = slice(None) if chosen is None else np.flatnonzero(chosen)
     arms = [str(name) for name in metrics["arms"]]
     late = max(1, metrics["use_ratio"].shape[2] // 10)
-    with np.errstate(divide="ignore", invalid="ignore"):  # a symbol that does not occur is not asked for as an input
-        asked = (metrics[f"use_bucket_{use}"][:, :, -late:][:, places] for use in ("output", "input"))
-        ratio = np.divide(*asked)
 
-    def median(values: np.ndarray) -> float:
+    def median(arm: int, bucket: int) -> float:
+        """Return that of one bucket of one arm: all together may be too many for memory."""
+        asked = (metrics[f"use_bucket_{use}"][arm, :, -late:, bucket][places] for use in ("output", "input"))
+        with np.errstate(divide="ignore", invalid="ignore"):  # a symbol that does not occur is not asked for as an input
+            values = np.divide(*asked)
         finite = values[np.isfinite(values)]
         return float(np.median(finite)) if finite.size else math.nan
 
-    by_bucket = {name: [median(ratio[arm, ..., bucket]) for bucket in range(len(names))] for arm, name in enumerate(arms)}
+    by_bucket = {name: [median(arm, bucket) for bucket in range(len(names))] for arm, name in enumerate(arms)}
     published = [(row["from"], row["to"], row["published"]) for row in rows if row["published"]]
     return Plot(
         "uses",

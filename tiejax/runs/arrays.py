@@ -52,27 +52,32 @@ def pieces(array: np.ndarray, most: int = 2**28) -> Iterator[np.ndarray]:
 def seed_by_seed(array: np.ndarray, scratch: Path, most: int = 2**28) -> Iterator[np.ndarray]:
     """Yield an array `[arm, seed, record, ...]` in C order, in pieces of about so many bytes, any other as `pieces` does.
 
-    Where it lies in a file record by record, a seed's numbers are all over the file. So it is first dealt out, from front to
-    back, to a file for each of some blocks of seeds, whose numbers fit into memory together.
+    Where it lies in a file record by record, a member's numbers are all over the file. So it is first dealt out, from front to
+    back, to a file for each of some blocks of members, whose numbers fit into memory together or are those of one member.
     """
     if array.ndim < 3 or array.nbytes <= most:
         yield from pieces(array, most)
         return
     arms, seeds, records, *rest = array.shape
-    block = max(1, most * seeds // array.nbytes, -(-seeds // MOST_FILES))
-    blocks = [slice(start, min(start + block, seeds)) for start in range(0, seeds, block)]
+    members, of_record = arms * seeds, array.nbytes // records
+    block = max(1, most * members // array.nbytes, -(-members // MOST_FILES))
+    blocks = [slice(start, min(start + block, members)) for start in range(0, members, block)]
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile(dir=scratch)) for _ in blocks]
-        rows = max(1, most * records // array.nbytes)
+        rows = max(1, most // of_record)
         for start in range(0, records, rows):
+            dealt = np.moveaxis(array[:, :, start : start + rows], 2, 0).reshape(-1, members, *rest)
             for file, of_block in zip(files, blocks, strict=True):
-                part = np.moveaxis(array[:, of_block, start : start + rows], 2, 0)
-                file.write(part.tobytes())
-        for arm in range(arms):
-            for file, of_block in zip(files, blocks, strict=True):
-                file.seek(0)
-                shape = (records, arms, of_block.stop - of_block.start, *rest)
-                yield np.moveaxis(np.fromfile(file, array.dtype).reshape(shape)[:, arm], 0, 1)
+                file.write(dealt[:, of_block].tobytes())
+        for file in files:
+            file.seek(0)
+            if block > 1:
+                dealt = np.fromfile(file, array.dtype).reshape(records, -1, *rest)
+                yield np.moveaxis(dealt, 1, 0)
+            else:
+                count = max(1, most // array.itemsize)
+                while len(part := np.fromfile(file, array.dtype, count)):
+                    yield part
 
 
 def arrays_of(content: bytes) -> dict[str, np.ndarray]:

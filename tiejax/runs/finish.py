@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tiejax.outside.naming import naming
 from tiejax.reporting import figures
 from tiejax.reporting.page import RunOnPage
 from tiejax.reporting.plot import Plot
 from tiejax.runs.console import Console
 from tiejax.runs.run_directory import CONFIG, RunDirectory
-from tiejax.runs.writing import naming
 
 
 def finish(

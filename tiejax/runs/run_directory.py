@@ -39,7 +39,6 @@ CONTENTS = (
     "finished",
     "models",
     CHECKPOINTS,
-    RECORDS,
     "damaged",
     CONFIG,
     KIND,
@@ -149,7 +148,8 @@ class RunDirectory:
     @classmethod
     def of_records(cls, path: Path) -> list[Path]:
         """Return the files in `path`, if any, that hold all records of a run."""
-        return [file for file in (path / METRICS, *(path / RECORDS).glob("*")) if file.is_file()]
+        kept = (path / METRICS, path / f".{METRICS}.part", *(path / CHECKPOINTS / RECORDS).glob("*"))
+        return [file for file in kept if file.is_file()]
 
     @classmethod
     def probe(cls, path: Path) -> None:
@@ -311,7 +311,7 @@ def _empty(path: Path) -> None:
     """Remove a run; killed on the way, it leaves an unfinished one."""
     with contextlib.suppress(NoManifest):
         dataclasses.replace(manifest.read(path), files={}).write(path)
-    for name in CONTENTS:
+    for name in (f".{METRICS}.part", *CONTENTS):
         target = path / name
         if target.is_dir():
             shutil.rmtree(target)

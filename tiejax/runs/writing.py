@@ -1,21 +1,12 @@
-"""Files that are there whole or not at all, and errors of the system that name their file."""
+"""Files that are there whole or not at all."""
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Let errors of the system inside say which path they are of: those of writing do not by themselves."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None:
-            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-        raise
+from tiejax.outside.naming import naming
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -31,7 +22,7 @@ def replace_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
             with beside.open("wb") as file:
                 write(file)
             os.replace(beside, path)
-        except OSError:
+        except BaseException:
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)
             raise

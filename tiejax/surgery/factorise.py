@@ -14,6 +14,7 @@ from tiejax.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.hub.errors import CheckpointError, Field
 from tiejax.hub.tables import DTYPES, HubTable
 from tiejax.outside.memory import machine_memory
+from tiejax.outside.naming import naming
 from tiejax.runs import writing
 from tiejax.runs.console import Console
 from tiejax.settings import command_line
@@ -199,7 +200,7 @@ def write_report(
 ) -> Path:
     """Write budget.json and the figure, budget.png and .pdf; return the path of the first. Raises OSError."""
     content = {"checkpoint": str(checkpoint.folder), **budgets.facts(budget, weights, rank)}
-    with writing.naming(folder):
+    with naming(folder):
         budgets.save_figure(budgets.plot(budget, rank), folder)
     writing.replace(folder / BUDGET, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
     return folder / BUDGET

@@ -56,7 +56,7 @@ def _refusal(error: Exception) -> tuple[int | None, str]:
 class Checkpoints:
     """The checkpoints of one run, newest last.
 
-    directory: where they are kept; records in files are in the folder `records` beside it. ties: saved beside the arrays. say:
+    directory: where they are kept; records in files are in its folder `records`. ties: saved beside the arrays. say:
     receives one line for each damaged step. run: the digest of what the run is. read_only: of a run that may go on meanwhile;
     nothing is changed.
     """
@@ -88,7 +88,7 @@ class Checkpoints:
     @property
     def record_folder(self) -> Path:
         """Where records in files are."""
-        return self.directory.parent / FOLDER
+        return self.directory / FOLDER
 
     def save(self, step: int, state: PyTree, records: Records) -> None:
         """Write state, the records so far, the ties and all digests as the checkpoint of `step`.
@@ -138,7 +138,8 @@ class Checkpoints:
                     continue  # the run goes on, and has newer ones
                 number, refusal = _refusal(error)
                 if number not in (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
-                    raise OSError(number, refusal, str(self.directory / str(step))) from error
+                    at = getattr(error, "filename", None) or self.directory / str(step)
+                    raise OSError(number, refusal, str(at)) from error
                 reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
                 then = "taking the one before it" if steps[:-1] else "there is none before it"
                 self.say(f"checkpoint {self.directory / str(step)} is damaged ({reason}); {then}")

@@ -19,6 +19,8 @@ Result = TypeVar("Result")
 
 # A process that says nothing for so long is taken for dead.
 HEARTBEAT_S = 10
+# How long the others wait at their end for the first, which writes what all have made: its death they notice before.
+FINISH_S = 24 * 3600
 # How often processes meet while one of them works.
 MEET_S = 2
 
@@ -41,7 +43,11 @@ def join() -> bool:
     given = {name: os.environ.get(f"JAX_{name.upper()}") for name in ("num_processes", "process_id")}
     try:
         numbers = {name: None if value is None else int(value) for name, value in given.items()}
-        jax.distributed.initialize(**numbers, heartbeat_timeout_seconds=HEARTBEAT_S)  # type: ignore[arg-type]
+        jax.distributed.initialize(
+            **numbers,  # type: ignore[arg-type]
+            heartbeat_timeout_seconds=HEARTBEAT_S,
+            shutdown_timeout_seconds=FINISH_S,
+        )
     except (ValueError, RuntimeError) as error:
         raise NoCluster(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
     try:

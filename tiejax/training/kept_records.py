@@ -6,6 +6,7 @@ that was killed, are written over where the run goes on.
 """
 
 import dataclasses
+import errno
 import hashlib
 import math
 import os
@@ -16,6 +17,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from tiejax.outside.naming import naming
+
 Records = Mapping[str, Mapping[str, np.ndarray]]
 FOLDER = "records"
 BLOCK = 2**24  # bytes that are read at a time
@@ -25,11 +28,13 @@ class RecordsInMemory:
     """The records so far, by recorder and field, `[record, ...]`, in memory."""
 
     def __init__(self, records: Records) -> None:
-        self._parts = [records] if records else []
+        self._parts = list[Records]()
+        if records:
+            self.append(records)
 
     def append(self, records: Records) -> None:
-        """Take in the records of a chunk."""
-        self._parts.append(records)
+        """Take in the records of a chunk: copies, since a chunk's own are parts of a larger buffer, which would stay."""
+        self._parts.append({name: {field: np.array(rows) for field, rows in records[name].items()} for name in records})
 
     def all(self) -> Records:
         """Return all of them."""
@@ -60,9 +65,17 @@ class _Column:
         return self.rows * math.prod(self.shape) * self.dtype.itemsize
 
     def append(self, values: np.ndarray) -> None:
-        """Write rows behind the others, over whatever a killed process has left there."""
-        content = np.ascontiguousarray(values, self.dtype).tobytes()
-        with open(self.path, "r+b", opener=_created) as file:
+        """Write rows behind the others, over whatever a killed process has left there.
+
+        Raises ValueError if the rows are of another type or shape, OSError if the others are no longer there.
+        """
+        if (values.dtype, values.shape[1:]) != (self.dtype, self.shape):
+            rows = f"{values.dtype} {values.shape[1:]}"
+            raise ValueError(f"{self.path.name}: rows of {rows}, those before of {self.dtype} {self.shape}")
+        content = np.ascontiguousarray(values).tobytes()
+        with naming(self.path), open(self.path, "r+b", opener=_created if not self.rows else _unlinked) as file:
+            if (there := os.fstat(file.fileno()).st_size) < self.size:
+                raise OSError(errno.EIO, f"has {there} bytes, {self.size} were written")
             file.seek(self.size)
             file.truncate()
             file.write(content)
@@ -72,7 +85,7 @@ class _Column:
     def check(self, digest: str) -> None:
         """Take in the rows that are there; raises ValueError if they are not those of this digest, OSError if they are gone."""
         left = self.size
-        with self.path.open("rb") as file:
+        with naming(self.path), self.path.open("rb") as file:
             while left and (block := file.read(min(left, BLOCK))):
                 self.digest.update(block)
                 left -= len(block)
@@ -80,15 +93,25 @@ class _Column:
             raise ValueError(f"the digest of {self.path.parent.name}/{self.path.name} differs")
 
     def array(self) -> np.ndarray:
-        """Return all rows as an array that is read from the file where it is looked at."""
+        """Return all rows as an array that is read from the file where it is looked at; raises OSError with the path."""
         if not self.size:
             return np.empty((self.rows, *self.shape), self.dtype)
-        return np.asarray(np.memmap(self.path, self.dtype, "r", shape=(self.rows, *self.shape)))
+        with naming(self.path):
+            return np.asarray(np.memmap(self.path, self.dtype, "r", shape=(self.rows, *self.shape)))
+
+
+def _unlinked(path: str, flags: int) -> int:
+    """Open a file; a link is refused, since what it leads to would be written over."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _created(path: str, flags: int) -> int:
-    """Open a file that may have to be created; a link is refused, since what it leads to would be written over."""
-    return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    """Open a file as `_unlinked` does, or create it."""
+    return _unlinked(path, flags | os.O_CREAT)
+
+
+def _fields(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return sorted(f"{name}/{field}" for name, fields in records.items() for field in fields)
 
 
 class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
@@ -110,8 +133,11 @@ class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
             for field, said in fields.items():
                 if not (path := files._path(name, field)).is_file():  # a pipe would be waited for
                     raise ValueError(f"{folder.name}/{path.name} is no file")
-                column = files._new(name, field, np.dtype(said["dtype"]), tuple(said["shape"]))
-                column.rows = said["rows"]
+                dtype, shape, rows = np.dtype(said["dtype"]), tuple(said["shape"]), said["rows"]
+                if dtype.hasobject or not all(type(number) is int and number >= 0 for number in (rows, *shape)):
+                    raise ValueError(f"{folder.name}/{path.name} cannot hold {rows} rows of {dtype} {shape}")
+                column = files._new(name, field, dtype, shape)
+                column.rows = rows
                 column.check(said["digest"])
         return files
 
@@ -123,21 +149,20 @@ class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
         return self._columns.setdefault(name, {}).setdefault(field, column)
 
     def append(self, records: Records) -> None:
-        """Write the records of a chunk behind the others."""
+        """Write the records of a chunk behind the others; raises ValueError if they are of other fields."""
+        if self._columns and (asked := _fields(records)) != (known := _fields(self._columns)):
+            raise ValueError(f"records of {asked}, those before of {known}")
         self._folder.mkdir(parents=True, exist_ok=True)
         for name, fields in records.items():
             for field, values in fields.items():
-                column = self._columns.get(name, {}).get(field) or self._new(name, field, values.dtype, values.shape[1:])
-                try:
-                    column.append(values)
-                except OSError as error:
-                    raise OSError(error.errno, error.strerror or str(error), str(column.path)) from error
+                known_column = self._columns.get(name, {}).get(field)
+                (known_column or self._new(name, field, values.dtype, values.shape[1:])).append(values)
 
     def content(self) -> dict[str, Any]:
-        """Return what a checkpoint says of them, once they are on the disk."""
+        """Return what a checkpoint says of them, once they are on the disk; raises OSError with the path."""
         for fields in self._columns.values():
             for column in fields.values():
-                with column.path.open("rb") as file:
+                with naming(column.path), column.path.open("rb") as file:
                     os.fsync(file.fileno())
         return {
             name: {

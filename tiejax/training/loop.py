@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from tiejax.training import cluster
 from tiejax.training.checkpoint import Checkpoints
@@ -77,14 +76,16 @@ class Training:
         records_on_disk: bool = False,
     ) -> None:
         self.ensemble, self._seeds, self._conditions, self._checkpoints = ensemble, seeds, conditions, checkpoints
-        self._on_disk = bool(cluster.agree([records_on_disk])[0][0])
+        on_disk, somewhere = cluster.agree([records_on_disk, checkpoints is not None])[0]
+        if on_disk and not somewhere:
+            raise ValueError("records_on_disk: needs checkpoints, beside which records are kept")
         self._members = ensemble.start(seeds)
         found: Records = {}
-        restored = _restored(self._members, checkpoints, self._on_disk) if resume else None
+        restored = _restored(self._members, checkpoints, bool(on_disk)) if resume else None
         if restored is not None:
             self._members, found = restored
             ensemble.check(self._members)
-        self._kept = _kept(found, checkpoints, self._on_disk)
+        self._kept = _kept(found, checkpoints) if on_disk else RecordsInMemory(found)
         self.resumed = restored is not None
         self.first = self._cursor = self._saved = int(self._members.cursor)
         self.compile_s = self._train_s = self._worked_s = self._whole_s = 0.0
@@ -162,14 +163,10 @@ class Training:
         return Trained(self._members, self.records, self.finished, self.compile_s, self._train_s, self._steps_here, idle)
 
 
-def _kept(found: Records, checkpoints: Checkpoints | None, on_disk: bool) -> RecordsInMemory | RecordFiles | None:
-    """Return where records are kept from now on, with those that were found; None where another process keeps them."""
-    if not on_disk:
-        return RecordsInMemory({name: {field: np.array(rows) for field, rows in found[name].items()} for name in found})
-    if jax.process_index() > 0:
+def _kept(found: Records, checkpoints: Checkpoints | None) -> RecordFiles | None:
+    """Return the files of the records from now on, with those that were found; None where another process has them."""
+    if checkpoints is None or jax.process_index() > 0:
         return None
-    if checkpoints is None:
-        raise ValueError("records_on_disk: needs checkpoints, beside which records are kept")
     if isinstance(found, RecordFiles):
         return found
     files = RecordFiles(checkpoints.record_folder)
@@ -182,15 +179,18 @@ def _restored(members: EnsembleState, checkpoints: Checkpoints | None, on_disk: 
 
     on_disk: the others are given no records.
     """
-    try:
+
+    def read() -> tuple[EnsembleState, Records] | None:
         last = checkpoints.restore(members) if checkpoints is not None else None
-        answer = None if last is None else last[1:]
-    except Exception as error:
-        if jax.process_count() > 1:  # the others must not wait for what never comes
-            cluster.from_first(packed(error))
-        raise
+        return None if last is None else last[1:]
+
     if jax.process_count() == 1:
-        return answer
+        return read()
+    try:
+        answer, _ = cluster.wait_for_all(read if jax.process_index() == 0 else None)  # digests of large files take long
+    except Exception as error:
+        cluster.from_first(packed(error))  # the others must not wait for what never comes
+        raise
     given = (answer[0], {}) if answer is not None and on_disk else answer
     content = cluster.from_first(packed(given) if jax.process_index() == 0 else None)
     return answer if jax.process_index() == 0 else unpacked(content, members)

@@ -88,3 +88,11 @@ def test_members_that_go_non_finite_leave_every_dose(tmp_path, capsys):
     assert results["excluded_seeds"] == list(range(6))
     assert results["claims"] == []
     assert "left out of the statistics: seeds 0, 1, 2, 3, 4, 5" in capsys.readouterr().out
+
+
+def test_records_on_disk_end_as_records_in_memory(doses, tmp_path, blank_figures):
+    _, expected = doses
+    found = run(tmp_path / "disk", "--doses", "[.5,.8,.3]", "--records_on", "disk")
+    assert list((tmp_path / "disk" / "checkpoints" / "records").iterdir())
+    for name in ("doses", "claims", "seeds", "non_finite"):
+        assert found[name] == expected[name], name

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from exor_runs import DH, MAIN, run_metrics
 
+from tiejax.studies.exor import trajectories as module
 from tiejax.studies.exor.symbols import Symbols
 from tiejax.studies.exor.trajectories import trajectories
 
@@ -41,3 +42,30 @@ def test_final_values_are_means_over_the_last_whole_cycle():
     # Records 30,500, 31,000, ..., 50,000.
     assert runs.final(runs.distance["input"]["zero"])[0, 0] == pytest.approx(np.arange(30_500, 50_001, 500).mean())
     assert runs.final(runs.distance["input"]["zero"], last=True)[0, 0] == 50_000
+
+
+@pytest.mark.parametrize("places", [[], [2], [0, 1, 3]])
+@pytest.mark.parametrize("block", [1, 4000, 10**9])
+def test_what_is_made_on_disk_is_what_is_made_in_memory(monkeypatch, tmp_path, block, places):
+    """Read a record at a time, some, or all, of no seed, one or some, against all seeds at once in memory."""
+    values = np.random.default_rng(0).uniform(1, 2, (4, 101, 7, 7))
+
+    def distance(table, arm, seed, steps, pair):
+        return values[seed, : len(steps), pair[0], pair[1]] + arm + (table == "output")
+
+    metrics = run_metrics(distance=distance, seeds=4)
+    chosen = np.isin(np.arange(4), places)
+    whole = trajectories(metrics, MAIN, 20_000)
+    monkeypatch.setattr(module, "BLOCK", block)
+    found = trajectories(metrics, MAIN, 20_000, chosen, tmp_path)
+    assert (found.window, found.steps.tolist()) == (whole.window, whole.steps.tolist())
+    for made, expected in (
+        (found.distance, whole.distance),
+        (found.relative, whole.relative),
+        ({"": found.exact}, {"": whole.exact}),
+    ):
+        for table, arrays in expected.items():
+            assert made[table].keys() == arrays.keys()
+            for name, array in arrays.items():
+                np.testing.assert_allclose(made[table][name], array[:, places], rtol=1e-13)
+    assert list(tmp_path.iterdir()) == []

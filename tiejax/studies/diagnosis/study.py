@@ -7,13 +7,13 @@ import jax
 import numpy as np
 
 from tiejax.hub.errors import CheckpointError
+from tiejax.outside.naming import naming
 from tiejax.reporting import figures
 from tiejax.reporting.plot import Plot
 from tiejax.runs.checkpoints import quiet_libraries
 from tiejax.runs.console import Console
 from tiejax.runs.launch import Launched
 from tiejax.runs.run_directory import CONFIG, RunDirectory
-from tiejax.runs.writing import naming
 from tiejax.settings.command_line import BadInput
 from tiejax.studies.diagnosis import checkpoint_figures, checkpoint_page, run_figures, run_page, verdict
 from tiejax.studies.diagnosis.checkpoint import diagnose_checkpoint

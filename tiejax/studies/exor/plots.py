@@ -12,7 +12,7 @@ from tiejax.reporting.uses import plot_uses
 from tiejax.statistics.arms import ARMS
 from tiejax.studies.exor.figures import plot_distance_grid
 from tiejax.studies.exor.symbols import Symbols
-from tiejax.studies.exor.trajectories import TABLES, Trajectories, blocks_of_records
+from tiejax.studies.exor.trajectories import BLOCK, TABLES, Trajectories
 
 PAIR_COLOURS = {"zero": figures.BLUE, "one": figures.ORANGE, "even_odd": figures.GREEN}
 MOST_PAIRS = 105  # panels of one picture: 15 rows of 7
@@ -69,7 +69,8 @@ def plot_all_distances(
     def seeds(values: np.ndarray) -> figures.Seeds:
         """Return what is plotted of `[seed, record, pair]`, read some records at a time: it may be in files."""
         drawn, median = list[np.ndarray](), list[np.ndarray]()
-        for block in blocks_of_records(values[None]):
+        points = figures.points_of(len(steps))
+        for block in np.array_split(points, -(-values.nbytes * len(points) // (len(steps) * BLOCK)) or 1):
             of_block = values[:, block][places]
             drawn.append(of_block[figures.lines_of(len(places))])
             median.append(np.median(of_block, axis=0))

@@ -1,4 +1,4 @@
-"""What an EXor run needs of memory, in closed form: before jax is imported."""
+"""What an EXor run needs of memory and of the disk, in closed form: before jax is imported."""
 
 from typing import Any
 
@@ -51,10 +51,13 @@ def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
     activations = arms * places * settings.layers * settings.width * FLOAT
     records, disk = members * record_bytes(settings), 0
     if settings.records_on == "disk" or (settings.records_on == "auto" and outgrow(records)):
-        # The records, the same as metrics.npz, and what is made of them: of all seeds, and of those that solved the task.
-        disk = 2 * records + 2 * members * bytes_at_the_end(settings)
-        # The logarithm of a distance, and what it is taken of.
-        records = members * 2 * 2 * FLOAT * records_of(settings.steps, settings.record_every)
+        numbers = members * records_of(settings.steps, settings.record_every)
+        # The records, the same as metrics.npz, and for a while its largest array once more, then what is made of them: of all
+        # seeds, and of those that solved the task.
+        largest = numbers * FLOAT * _pairs(settings)
+        disk = 2 * records + max(largest, 2 * members * bytes_at_the_end(settings))
+        # The logarithm of a distance, and what it is taken of, in float64.
+        records = numbers * 2 * 2 * FLOAT
     return Need(state, records, 0, gradients + activations, disk)
 
 
@@ -100,11 +103,14 @@ def records_per_chunk(settings: Any, arms: int) -> int:
 
 def bytes_of_record(settings: Any) -> int:
     """Return the bytes of one record: distances of all pairs in both tables, losses and accuracies, what each use asks."""
-    task = settings.tasks[0]
-    pairs = task.vocabulary * (task.vocabulary - 1) // 2
+    task, pairs = settings.tasks[0], _pairs(settings)
     visits = 2 + bool((2**task.bits - 1) // 10)  # the batch, strings visited anew, and those held out, if there are any
     uses = 4 * (1 + task.vocabulary)
     return FLOAT * (2 * pairs + 2 * visits + uses) + 1  # and whether all of it is finite
+
+
+def _pairs(settings: Any) -> int:
+    return int(settings.tasks[0].vocabulary * (settings.tasks[0].vocabulary - 1) // 2)
 
 
 def bytes_of_exact_record(settings: Any) -> int:

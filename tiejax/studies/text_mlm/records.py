@@ -8,8 +8,8 @@ import lazy_loader
 import numpy as np
 
 from tiejax import training
+from tiejax.outside.naming import naming
 from tiejax.runs.run_directory import RunDirectory
-from tiejax.runs.writing import naming
 from tiejax.statistics.arms import ARMS
 from tiejax.statistics.untie_arms import Arms
 from tiejax.studies.text_mlm.settings import Settings

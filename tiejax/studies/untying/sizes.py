@@ -1,4 +1,4 @@
-"""What an untying run needs of memory, in closed form: before jax is imported."""
+"""What an untying run needs of memory and of the disk, in closed form: before jax is imported."""
 
 from typing import Any
 
