@@ -107,8 +107,8 @@ def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray | Seeds, colour
         if whole > number
     ]
     if left_out and not axes.get_lines():
-        said = f"{', '.join(left_out)} drawn"
-        below = axes.annotate(said, (1, 0), (0, -22), "axes fraction", "offset points", fontsize=7, color="grey")
+        said = ",\n".join(left_out) + " drawn"
+        below = axes.annotate(said, (1, 0), (0, -33), "axes fraction", "offset points", fontsize=7, color="grey")
         below.set(horizontalalignment="right", verticalalignment="top")
     # Many seeds would otherwise add up to a solid block.
     alpha = float(np.clip(3 / len(drawn), 0.12, 0.5))

@@ -90,6 +90,12 @@ def test_what_records_on_disk_need(variant):
     assert on_disk._replace(records=0, disk=0) == in_memory._replace(records=0)
 
 
+def test_records_on_disk_need_checkpoints_beside_which_they_lie():
+    ensemble = build_ensemble(Settings(seeds=1, bits=3, steps=5).resolved())
+    with pytest.raises(ValueError, match=r"^records_on_disk: needs checkpoints"):
+        training.train(ensemble, [0], records_on_disk=True)
+
+
 def number_of_bytes(tree):
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
