@@ -15,8 +15,9 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Nor do processes of seconds start twice, to ask for huge pages: this says that memory is allocated as ever.
 os.environ.setdefault("GLIBC_TUNABLES", "")
 
-# Many tests, and the processes that they start, compile the same: the first process of a session makes a cache for all.
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+# Many tests, and the processes that they start, compile the same: the first process of a session makes a cache for all. Of all
+# programs, since hundreds of small ones take as long as a few large ones.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
