@@ -1,7 +1,7 @@
 """Should these embeddings be tied? Where the input and output tables of a checkpoint, or of a run of ours, stand."""
 
-from tiejax.runs.launch import open_study
-from tiejax.studies.diagnosis.settings import STUDY
+from tiejax.lab.runs.launch import open_study
+from tiejax.lab.studies.diagnosis.settings import STUDY
 
 if __name__ == "__main__":
     open_study(STUDY)

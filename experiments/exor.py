@@ -1,7 +1,7 @@
 """EXor: tied against untied masked language models, many seeds at once (Bertolotti and Cazzola, ICML 2024)."""
 
-from tiejax.runs.launch import open_study
-from tiejax.studies.exor.settings import STUDY
+from tiejax.lab.runs.launch import open_study
+from tiejax.lab.studies.exor.settings import STUDY
 
 if __name__ == "__main__":
     open_study(STUDY)

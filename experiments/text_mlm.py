@@ -1,7 +1,7 @@
 """Masked-LM pre-training on text with planted twins, tied against untied (Bertolotti and Cazzola, ICML 2024)."""
 
-from tiejax.runs.launch import open_study
-from tiejax.studies.text_mlm.settings import STUDY
+from tiejax.lab.runs.launch import open_study
+from tiejax.lab.studies.text_mlm.settings import STUDY
 
 if __name__ == "__main__":
     open_study(STUDY)

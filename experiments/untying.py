@@ -1,7 +1,7 @@
 """Tie, then untie: EXor's final loss over the step at which tied models untie."""
 
-from tiejax.runs.launch import open_study
-from tiejax.studies.untying.settings import STUDY
+from tiejax.lab.runs.launch import open_study
+from tiejax.lab.studies.untying.settings import STUDY
 
 if __name__ == "__main__":
     open_study(STUDY)

@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib.figure
 import pytest
 
-from tiejax.reporting import figures
+from tiejax.lab.reporting import figures
 
 
 def _save(figure: matplotlib.figure.Figure, folder: Path, name: str) -> Path:

@@ -28,8 +28,19 @@ import jaxtyping
 import pytest
 
 # Before any test imports them: every annotated signature of these packages is then checked at each call.
-ROOMS = ("outside", "tying", "models", "text", "training", "pretraining", "hub", "geometry", "statistics", "studies")
-jaxtyping.install_import_hook([f"tiejax.{room}" for room in ROOMS], "typechecks.check")
+PACKAGES = (
+    "system",
+    "tying",
+    "models",
+    "text",
+    "training",
+    "pretraining",
+    "checkpoints",
+    "geometry",
+    "statistics",
+    "lab.studies",
+)
+jaxtyping.install_import_hook([f"tiejax.{package}" for package in PACKAGES], "typechecks.check")
 
 # The same values each time: a change lands or not by what it does. `--hypothesis-profile=default` draws new ones.
 hypothesis.settings.register_profile("same", derandomize=True)

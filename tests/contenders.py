@@ -3,7 +3,7 @@
 import os
 import time
 
-from tiejax.bench.contender import Work
+from experiments.bench.contender import Work
 
 
 def at_rate(job):

@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 
-from tiejax.studies.embedding_coupling.settings import DEFAULT_SHAPES
+from tiejax.lab.studies.embedding_coupling.settings import DEFAULT_SHAPES
 
 SEEDS = 10
 STARTS = ("pretrained", "control")

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tiejax.runs.checkpoints import quiet_libraries
+from tiejax.lab.runs.checkpoints import quiet_libraries
 from tiejax.training.checkpoint import CheckpointMismatch, Checkpoints
 
 

@@ -6,9 +6,9 @@ import os
 import pytest
 from processes import assert_refused, command_here, tree
 
-from tiejax.runs import resume
-from tiejax.runs.run_directory import RunDirectory
-from tiejax.studies.exor.settings import STUDY, Settings
+from tiejax.lab.runs import resume
+from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.studies.exor.settings import STUDY, Settings
 
 FIELDS = [field.name for field in dataclasses.fields(Settings)]
 FILES = {

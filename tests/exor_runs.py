@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from tiejax.geometry.distances import group_pairs, symbol_pairs
-from tiejax.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.symbols import Symbols
 
 MAIN = Symbols(7, 4, 5, {"zero": (0, 1), "one": (2, 3)}, (0.1, 0.9, 0.5, 0.5))
 DH = Symbols(7, 4, 5, {"zero": (0,), "one": (2, 3)}, (1.0, 0.0, 0.5, 0.5))

@@ -3,7 +3,7 @@
 import itertools
 import math
 
-from tiejax.studies.exor.task import VARIANTS, EXor
+from tiejax.lab.studies.exor.task import VARIANTS, EXor
 
 
 def variant(name, bits=7):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tiejax.hub.errors import CheckpointError
+from tiejax.checkpoints.hub.errors import CheckpointError
 
 ROWS, WIDTH = 23, 4
 

@@ -11,7 +11,7 @@ def kill_while_it_writes(folder, out, command, *more, expected=()):
     expected: names beside OUT that other parts of the command make.
     """
     before = tree(folder)
-    process = start_python("-c", "from tiejax.command import main; main()", command, folder, out, *more)
+    process = start_python("-c", "from tiejax.lab.command import main; main()", command, folder, out, *more)
     known = {folder.name, out.name, *expected}
     reached = wait_until(lambda: [path for path in out.parent.iterdir() if path.name not in known], process)
     process.kill()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tiejax.studies.layer_tying.analysis import analyse
+from tiejax.lab.studies.layer_tying.analysis import analyse
 
 LAYERS, STEPS = 4, 4
 METHODS = ("untied", "agent", "all-one")

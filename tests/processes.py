@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tiejax.runs.launch import open_study
-from tiejax.settings.study import Study
-from tiejax.studies.exor.settings import STUDY
+from tiejax.lab.runs.launch import open_study
+from tiejax.lab.settings.study import Study
+from tiejax.lab.studies.exor.settings import STUDY
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 SCRIPT, TEXT_SCRIPT = EXPERIMENTS / "exor.py", EXPERIMENTS / "text_mlm.py"
@@ -38,7 +38,7 @@ def command_here(
     """Run a study's command in this process, up to where it would begin to train: getting there fails the test."""
     script = "diagnose.py" if study.name == "diagnosis" else f"{study.name}.py"
     monkeypatch.setattr(sys, "argv", [script, *argv])
-    monkeypatch.setattr("tiejax.runs.train.stop_flag", lambda: pytest.fail(f"{argv} was taken for good input"))
+    monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail(f"{argv} was taken for good input"))
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         open_study(study)

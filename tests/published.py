@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax import training, tying
+from tiejax.lab.studies.exor.batches import MaskedSequences
+from tiejax.lab.studies.exor.task import split
 from tiejax.models import BidirectionalLSTM, LanguageModel, Mixer, Transformer
-from tiejax.studies.exor.batches import MaskedSequences
-from tiejax.studies.exor.task import split
 
 LENGTH, VOCABULARY = 8, 7
 DRAWS = 300  # of initial values, where their distribution is tested

@@ -6,7 +6,7 @@ import sys
 import pytest
 from processes import EXPERIMENTS
 
-from tiejax.command import COMMANDS, overview
+from tiejax.lab.command import COMMANDS, overview
 
 
 def tiejax(*argv, module="tiejax"):

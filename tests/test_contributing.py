@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TABLE = re.findall(r"^\| [^|]+ \| `([^`]+)` \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
-STUDIES = sorted(path.parent.name for path in (ROOT / "tiejax" / "studies").glob("*/settings.py"))
+STUDIES = sorted(path.parent.name for path in (ROOT / "tiejax" / "lab" / "studies").glob("*/settings.py"))
 HEAVY = ("jax", "jaxlib", "flax", "optax", "orbax", "matplotlib", "tensorflow_datasets")
 
 
@@ -29,16 +29,16 @@ def test_every_file_of_the_table_exists():
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_settings_of_a_study_load_no_jax(study):
-    assert loaded_by(f"import tiejax.studies.{study}.settings") == set()
+    assert loaded_by(f"import tiejax.lab.studies.{study}.settings") == set()
 
 
 def test_lists_of_all_studies_name_all():
-    from tiejax.command import COMMANDS
-    from tiejax.studies.listing import STUDIES as LISTED
+    from tiejax.lab.command import COMMANDS
+    from tiejax.lab.commands.runs import STUDIES as LISTED
 
     assert sorted(LISTED) == STUDIES
     modules = {command.module for command in COMMANDS.values()}
-    assert {f"tiejax.studies.{study}.settings" for study in STUDIES} <= modules
+    assert {f"tiejax.lab.studies.{study}.settings" for study in STUDIES} <= modules
 
 
 def test_the_version_stands_once_and_is_cited():
@@ -48,7 +48,7 @@ def test_the_version_stands_once_and_is_cited():
 
 
 def test_the_face_of_the_library_loads_no_jax_until_it_is_used():
-    assert loaded_by("import tiejax; from tiejax import studies, tying, training, models") == set()
+    assert loaded_by("import tiejax; from tiejax import lab, tying, training, models") == set()
     assert "jax" in loaded_by("from tiejax import Tie, store, view, untie, retie, Ensemble, train, diagnose")
 
 

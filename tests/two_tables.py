@@ -5,8 +5,8 @@ import json
 import numpy as np
 from safetensors.numpy import save_file
 
-from tiejax.studies.diagnosis.checkpoint import diagnose_checkpoint
-from tiejax.studies.diagnosis.settings import Settings
+from tiejax.lab.studies.diagnosis.checkpoint import diagnose_checkpoint
+from tiejax.lab.studies.diagnosis.settings import Settings
 
 NAMES = "model.embed_tokens.weight", "lm_head.weight"
 

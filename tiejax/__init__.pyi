@@ -1,4 +1,4 @@
-from .studies.diagnosis.library import diagnose as diagnose
+from .lab.studies.diagnosis.library import diagnose as diagnose
 from .training.ensemble import Ensemble as Ensemble
 from .training.ensemble import EnsembleState as EnsembleState
 from .training.ensemble import Recorder as Recorder

@@ -1,6 +1,6 @@
 """`python -m tiejax`: the command, where it is not on the path."""
 
-from tiejax.command import main
+from tiejax.lab.command import main
 
 if __name__ == "__main__":
     main()

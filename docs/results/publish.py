@@ -9,17 +9,17 @@ import importlib
 import json
 from pathlib import Path
 
-from tiejax.reporting import published
+from tiejax.lab.reporting import published
 
 FOLDER = Path(__file__).parent
 # Study, or doses of EXor -> the module whose `tables` are those of the report.
 TABLES = {
-    "exor": "tiejax.studies.exor.page",
-    "doses": "tiejax.studies.exor.dose_page",
-    "untying": "tiejax.reporting.untie_curve",
-    "text_mlm": "tiejax.studies.text_mlm.page",
-    "layer_tying": "tiejax.studies.layer_tying.tables",
-    "embedding_coupling": "tiejax.studies.embedding_coupling.page",
+    "exor": "tiejax.lab.studies.exor.page",
+    "doses": "tiejax.lab.studies.exor.dose_page",
+    "untying": "tiejax.lab.reporting.untie_curve",
+    "text_mlm": "tiejax.lab.studies.text_mlm.page",
+    "layer_tying": "tiejax.lab.studies.layer_tying.tables",
+    "embedding_coupling": "tiejax.lab.studies.embedding_coupling.page",
 }
 
 

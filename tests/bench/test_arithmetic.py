@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.bench.arithmetic import device_rates, exor_floor, exor_work, text_flops
+from experiments.bench.settings import ExorBench, TextBench
+from experiments.bench.text import everywhere
 from tiejax import training
-from tiejax.bench.arithmetic import device_rates, exor_floor, exor_work, text_flops
-from tiejax.bench.settings import ExorBench, TextBench
-from tiejax.bench.text import everywhere
-from tiejax.studies.exor.ensemble import build_ensemble
-from tiejax.studies.text_mlm.ensemble import build_model
-from tiejax.studies.text_mlm.text import Text
+from tiejax.lab.studies.exor.ensemble import build_ensemble
+from tiejax.lab.studies.text_mlm.ensemble import build_model
+from tiejax.lab.studies.text_mlm.text import Text
 from tiejax.text.tokenizer import Vocabulary
 from tiejax.text.twins import Twins
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tiejax.bench.checkpoints import INPUT, OUTPUT, of_command, of_process, run, write_tables
-from tiejax.bench.settings import CheckpointsBench
-from tiejax.runs.console import Console
-from tiejax.surgery.check import checked
+from experiments.bench.checkpoints import INPUT, OUTPUT, of_command, of_process, run, write_tables
+from experiments.bench.settings import CheckpointsBench
+from tiejax.lab.commands.check import checked
+from tiejax.lab.runs.console import Console
 
 
 def test_tables_are_related_as_they_are_said_to_be(tmp_path):

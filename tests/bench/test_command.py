@@ -7,9 +7,9 @@ import sys
 import pytest
 from processes import EXPERIMENTS, Ended, assert_refused, end, start_python, tree
 
-from tiejax.bench import command
-from tiejax.bench.benchmarks import BENCHMARKS
-from tiejax.settings.command_line import run_main
+from experiments.bench import command
+from experiments.bench.benchmarks import BENCHMARKS
+from tiejax.lab.settings.command_line import run_main
 
 SCRIPT = EXPERIMENTS / "bench.py"
 
@@ -99,7 +99,7 @@ def test_good_settings_are_handed_to_the_module_that_measures(here, monkeypatch)
 
     monkeypatch.setattr(command.importlib, "import_module", import_module)
     assert command.main(["layers", "--layers", "[2]", "--quiet"]) == 0
-    assert called == ["tiejax.bench.layers", (BENCHMARKS["layers"].settings(layers=[2]), True)]
+    assert called == ["experiments.bench.layers", (BENCHMARKS["layers"].settings(layers=[2]), True)]
 
 
 @pytest.mark.slow
@@ -121,5 +121,5 @@ def test_a_benchmark_as_a_process(here):
 
 
 def test_settings_and_command_load_no_jax():
-    check = "import tiejax.bench.settings, tiejax.bench.command, sys; assert 'jax' not in sys.modules"
+    check = "import experiments.bench.settings, experiments.bench.command, sys; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, timeout=120)

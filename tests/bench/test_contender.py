@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from tiejax.bench.contender import Contender, Work, allocator, changed, environment_of_sides, take_turns
-from tiejax.runs import environment
-from tiejax.runs.huge_pages import ALLOCATOR
+from experiments.bench.contender import Contender, Work, allocator, changed, environment_of_sides, take_turns
+from tiejax.lab.runs import environment
+from tiejax.lab.runs.huge_pages import ALLOCATOR
 
 
 def test_rates_of_processes_side_by_side_add_up():

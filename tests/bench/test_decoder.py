@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from tiejax.bench import decoder
-from tiejax.bench.settings import DecoderBench
-from tiejax.runs.console import Console
-from tiejax.studies.layer_tying.model import build_model, initial
+from experiments.bench import decoder
+from experiments.bench.settings import DecoderBench
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.layer_tying.model import build_model, initial
 
 SETTINGS = DecoderBench(layers=[4], share=2, width=32, vocab_size=40, context=8, batch_size=2, seconds=0.001)
 
@@ -18,7 +18,7 @@ SETTINGS = DecoderBench(layers=[4], share=2, width=32, vocab_size=40, context=8,
 @pytest.mark.parametrize("architecture", ["gpt2", "bert"])
 @pytest.mark.parametrize("distinct", [4, 2])
 def test_both_sides_have_as_many_parameters(architecture, distinct):
-    torch_decoder = pytest.importorskip("tiejax.bench.torch_decoder")
+    torch_decoder = pytest.importorskip("experiments.bench.torch_decoder")
     settings = DecoderBench(layers=[4], share=2, width=32, vocab_size=40, context=8, batch_size=2, architecture=architecture)
     study = settings.of_study(4, "compact")
     owner = np.unique(decoder.owner_of(4, distinct))

@@ -5,10 +5,10 @@ from typing import get_args
 
 import pytest
 
-from tiejax.bench import device
-from tiejax.bench.device_parts import PARTS
-from tiejax.bench.settings import DeviceBench, Part
-from tiejax.runs.console import Console
+from experiments.bench import device
+from experiments.bench.device_parts import PARTS
+from experiments.bench.settings import DeviceBench, Part
+from tiejax.lab.runs.console import Console
 
 
 def test_losses_are_compared_relative_to_the_larger():

@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from tiejax.bench import encoder
-from tiejax.bench.encoder import Entry, OurJob
-from tiejax.bench.settings import EncoderBench
-from tiejax.runs import environment
-from tiejax.runs.console import Console
+from experiments.bench import encoder
+from experiments.bench.encoder import Entry, OurJob
+from experiments.bench.settings import EncoderBench
+from tiejax.lab.runs import environment
+from tiejax.lab.runs.console import Console
 
 WORDS = ("the", "day", "was", "long", "and", "night", "cold", "but", "nobody", "in", "old", "house", "river", "could", "sleep")
 

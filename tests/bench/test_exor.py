@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from tiejax.bench import exor
-from tiejax.bench.settings import ENDLESS, ExorBench
-from tiejax.bench.timing import Timed, TimedEnsemble
-from tiejax.runs.console import Console
-from tiejax.studies.exor.ensemble import build_ensemble
+from experiments.bench import exor
+from experiments.bench.settings import ENDLESS, ExorBench
+from experiments.bench.timing import Timed, TimedEnsemble
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.exor.ensemble import build_ensemble
 
 RATE = {"median", "min", "max"}
 

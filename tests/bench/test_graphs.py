@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tiejax.bench.graphs import driven_by_host
-from tiejax.bench.h100 import DRIVER, TARGET_CONFIG, WITH_DRIVER
-from tiejax.studies.exor.ensemble import GRAPH_LOOPS, build_ensemble
-from tiejax.studies.exor.settings import Settings
+from experiments.bench.graphs import driven_by_host
+from experiments.bench.h100 import DRIVER, TARGET_CONFIG, WITH_DRIVER
+from tiejax.lab.studies.exor.ensemble import GRAPH_LOOPS, build_ensemble
+from tiejax.lab.studies.exor.settings import Settings
 
 BY_STEP = """\
 001: kCopy  [source] kCopy

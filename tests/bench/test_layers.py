@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.bench import layers
+from experiments.bench.settings import LayersBench
 from tiejax import tying
-from tiejax.bench import layers
-from tiejax.bench.settings import LayersBench
-from tiejax.runs.console import Console
-from tiejax.studies.layer_tying import model
-from tiejax.studies.layer_tying.text import BlockBatch
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.layer_tying import model
+from tiejax.lab.studies.layer_tying.text import BlockBatch
 
 SETTINGS = LayersBench(layers=[3], share=3, width=32, vocab_size=40, context=8, batch_size=2, repeats=5, seconds=0.001)
 

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tiejax.bench import targets
-from tiejax.bench.settings import TargetsBench
-from tiejax.runs.console import Console
-from tiejax.settings.command_line import BadInput
+from experiments.bench import targets
+from experiments.bench.settings import TargetsBench
+from tiejax.lab.runs.console import Console
+from tiejax.lab.settings.command_line import BadInput
 
 DOCS = Path(__file__).parents[2] / "docs"
 # Two fusions and a copy, one of the fusions in the body of a loop; what fusions and the reduction are made of is no kernel.

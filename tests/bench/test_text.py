@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from tiejax.bench import text
-from tiejax.bench.settings import TextBench
-from tiejax.runs.console import Console
+from experiments.bench import text
+from experiments.bench.settings import TextBench
+from tiejax.lab.runs.console import Console
 
 WORDS = ("the", "day", "was", "long", "and", "night", "cold", "but", "nobody", "in", "old", "house", "river", "could", "sleep")
 

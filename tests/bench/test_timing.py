@@ -6,10 +6,10 @@ import numpy as np
 import optax
 import pytest
 
+from experiments.bench.timing import Timed, TimedEnsemble, spread
 from tiejax import training, tying
-from tiejax.bench.timing import Timed, TimedEnsemble, spread
-from tiejax.studies.exor.ensemble import build_ensemble
-from tiejax.studies.exor.settings import Settings
+from tiejax.lab.studies.exor.ensemble import build_ensemble
+from tiejax.lab.studies.exor.settings import Settings
 
 
 def test_spread_is_median_and_range():

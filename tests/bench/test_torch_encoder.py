@@ -13,8 +13,8 @@ import tokenizers
 import torch
 from torch.nn import functional
 
+from experiments.bench.torch_encoder import Counting, Job, MaskedLM, Packed, bert, masked, read, train_by_library, train_by_loop
 from tiejax import models, tying
-from tiejax.bench.torch_encoder import Counting, Job, MaskedLM, Packed, bert, masked, read, train_by_library, train_by_loop
 from tiejax.models import bert as ours
 from tiejax.models.shapes import Shape
 from tiejax.pretraining.loss import Head

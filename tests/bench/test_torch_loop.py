@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tiejax.bench.settings import ExorBench
-from tiejax.bench.torch_loop import Model, Visits, torch_loop
-from tiejax.studies.exor import task
+from experiments.bench.settings import ExorBench
+from experiments.bench.torch_loop import Model, Visits, torch_loop
+from tiejax.lab.studies.exor import task
 
 pytestmark = pytest.mark.parity
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from tiejax.bench import transfer
-from tiejax.bench.settings import TransferBench
-from tiejax.bench.transfer import Job
-from tiejax.runs import environment
-from tiejax.runs.console import Console
+from experiments.bench import transfer
+from experiments.bench.settings import TransferBench
+from experiments.bench.transfer import Job
+from tiejax.lab.runs import environment
+from tiejax.lab.runs.console import Console
 
 
 def test_rates_are_compared_turn_by_turn(tmp_path, monkeypatch, capsys):

@@ -12,15 +12,15 @@ from typing import Any
 
 import yaml
 
-from tiejax.outside.visible import shown
-from tiejax.runs import resume
-from tiejax.settings.command_line import BadInput
-from tiejax.settings.study import Study
-from tiejax.studies.embedding_coupling import settings as embedding_coupling
-from tiejax.studies.exor import settings as exor
-from tiejax.studies.layer_tying import settings as layer_tying
-from tiejax.studies.text_mlm import settings as text_mlm
-from tiejax.studies.untying import settings as untying
+from tiejax.lab.runs import resume
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.settings.study import Study
+from tiejax.lab.studies.embedding_coupling import settings as embedding_coupling
+from tiejax.lab.studies.exor import settings as exor
+from tiejax.lab.studies.layer_tying import settings as layer_tying
+from tiejax.lab.studies.text_mlm import settings as text_mlm
+from tiejax.lab.studies.untying import settings as untying
+from tiejax.system.visible import shown
 
 STUDIES: tuple[Study, ...] = (exor.STUDY, untying.STUDY, text_mlm.STUDY, layer_tying.STUDY, embedding_coupling.STUDY)
 SECONDS, MOST_KIB = 30.0, 2**20

@@ -14,10 +14,10 @@ from tiejax.geometry import equivalence as measures
 from tiejax.geometry import optimality
 from tiejax.geometry.equivalence import conditional_distance, jensen_shannon, semantic_distance, violation
 from tiejax.geometry.optimality import conditioning, optimality_residual
-from tiejax.studies.exor import contexts as exor_contexts
-from tiejax.studies.exor import ensemble as exor_ensemble
-from tiejax.studies.exor.settings import Settings
-from tiejax.studies.exor.task import VARIANTS, EXor
+from tiejax.lab.studies.exor import contexts as exor_contexts
+from tiejax.lab.studies.exor import ensemble as exor_ensemble
+from tiejax.lab.studies.exor.settings import Settings
+from tiejax.lab.studies.exor.task import VARIANTS, EXor
 from tiejax.training import Recorder, train
 
 LN2 = math.log(2)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiejax import models, training
+from tiejax.lab.studies.exor.batches import MaskedSequences
+from tiejax.lab.studies.exor.multisets import count
 from tiejax.models import multiset
 from tiejax.models.transformer import ACTIVATIONS
-from tiejax.studies.exor.batches import MaskedSequences
-from tiejax.studies.exor.multisets import count
 
 BATCH = 9
 

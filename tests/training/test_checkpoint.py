@@ -13,7 +13,7 @@ import pytest
 from damage import flip, largest, steps
 from processes import end, start_python, tree
 
-from tiejax.runs.checkpoints import quiet_libraries
+from tiejax.lab.runs.checkpoints import quiet_libraries
 from tiejax.training import Checkpoints, checkpoint
 from tiejax.training.checkpoint import CheckpointMismatch
 from tiejax.tying import Tie

@@ -19,8 +19,8 @@ SETTINGS = ["--seeds", 3, "--steps", 500, "--record_every", 50, "--exact_every",
 RUN = """
 import dataclasses, sys
 import numpy as np
-from tiejax.studies.exor.ensemble import build_ensemble, named_arrays
-from tiejax.studies.exor.settings import Settings
+from tiejax.lab.studies.exor.ensemble import build_ensemble, named_arrays
+from tiejax.lab.studies.exor.settings import Settings
 from tiejax.training import Recorder, train
 settings = Settings(seeds=3, steps=500, record_every=50, exact_every=100, half_period=200).resolved()
 ensemble = build_ensemble(settings)

@@ -10,10 +10,10 @@ import optax
 import pytest
 
 from tiejax import training, tying
-from tiejax.studies.exor.ensemble import build_ensemble, steps_ahead
-from tiejax.studies.exor.settings import Settings
-from tiejax.studies.untying.ensemble import build_ensemble as build_untying
-from tiejax.studies.untying.settings import Settings as UntyingSettings
+from tiejax.lab.studies.exor.ensemble import build_ensemble, steps_ahead
+from tiejax.lab.studies.exor.settings import Settings
+from tiejax.lab.studies.untying.ensemble import build_ensemble as build_untying
+from tiejax.lab.studies.untying.settings import Settings as UntyingSettings
 from tiejax.training import SeedKey, TrainState, make_step, stream, train
 from tiejax.training.ensemble import seed_keys
 

@@ -8,11 +8,11 @@ import pytest
 from processes import end, start_python
 
 from tiejax import tying
+from tiejax.lab.studies.layer_tying import model as layer_model
+from tiejax.lab.studies.layer_tying.model import STACK
+from tiejax.lab.studies.layer_tying.settings import Settings
+from tiejax.lab.studies.layer_tying.text import BlockBatch
 from tiejax.models import TABLE_PATHS
-from tiejax.studies.layer_tying import model as layer_model
-from tiejax.studies.layer_tying.model import STACK
-from tiejax.studies.layer_tying.settings import Settings
-from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.training.layered import Layered
 from tiejax.training.layered_adamw import LayeredAdamW
 from tiejax.training.stack import LayeredState, moved, rest_of, stack_of, stack_size_of, with_stack
@@ -292,9 +292,9 @@ ON_DEVICES = """
 import sys
 import jax, numpy as np
 from tiejax import tying
-from tiejax.studies.layer_tying import model
-from tiejax.studies.layer_tying.settings import Settings
-from tiejax.studies.layer_tying.text import BlockBatch
+from tiejax.lab.studies.layer_tying import model
+from tiejax.lab.studies.layer_tying.settings import Settings
+from tiejax.lab.studies.layer_tying.text import BlockBatch
 settings = Settings(layers=3, width=8, heads=2, context=6, batch_size=4, steps=8, **eval(sys.argv[2])).resolved()
 layered = model.build(settings, 11, 0, jax.devices())
 owner = tying.check_owner([0, 0, 2])

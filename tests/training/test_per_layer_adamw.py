@@ -7,11 +7,11 @@ import optax
 import pytest
 
 from tiejax import tying
+from tiejax.lab.studies.layer_tying import model as layer_model
+from tiejax.lab.studies.layer_tying.model import STACK
+from tiejax.lab.studies.layer_tying.settings import Settings
+from tiejax.lab.studies.layer_tying.text import BlockBatch
 from tiejax.models import TABLE_PATHS
-from tiejax.studies.layer_tying import model as layer_model
-from tiejax.studies.layer_tying.model import STACK
-from tiejax.studies.layer_tying.settings import Settings
-from tiejax.studies.layer_tying.text import BlockBatch
 from tiejax.training.optimizer import clip_as_torch
 from tiejax.training.per_layer_adamw import PerLayerAdamW
 from tiejax.training.stack import stack_of

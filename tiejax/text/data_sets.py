@@ -18,7 +18,7 @@ from huggingface_hub import constants
 from tensorflow_datasets.core import read_only_builder, registered
 from tensorflow_datasets.core.utils import dtype_utils, flatten_nest_dict
 
-from tiejax.outside.files import check_file
+from tiejax.system.files import check_file
 from tiejax.text.array_records import byte_values, without_progress_bar
 from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.network import reachable

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tiejax.outside.files import check_file, read_bytes, unpacked
+from tiejax.system.files import check_file, read_bytes, unpacked
 from tiejax.text.errors import CorpusError
 from tiejax.text.sources import Document, Source, file_size
 

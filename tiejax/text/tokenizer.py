@@ -13,7 +13,7 @@ import tokenizers
 from huggingface_hub import constants, errors, hf_hub_download
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from tiejax.outside.files import check_file, read_bytes
+from tiejax.system.files import check_file, read_bytes
 from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.network import reachable
 

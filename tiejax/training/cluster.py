@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tiejax.outside.visible import shown
+from tiejax.system.visible import shown
 
 PyTree = Any
 Result = TypeVar("Result")

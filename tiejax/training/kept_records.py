@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from tiejax.outside.naming import naming
+from tiejax.system.naming import naming
 
 Records = Mapping[str, Mapping[str, np.ndarray]]
 FOLDER = "records"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tiejax.outside.files import read_bytes
+from tiejax.system.files import read_bytes
 from tiejax.text.files import text_of
 from tiejax.transfer.errors import TaskError
 

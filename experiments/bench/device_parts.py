@@ -1,0 +1,155 @@
+"""What `bench.py device` measures of each study: losses of the first steps, rates, and EXor's seeds that solve their task."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from experiments.bench.encoder import ensemble_of as encoder_ensemble
+from experiments.bench.encoder import plan as encoder_plan
+from experiments.bench.layers import TimedForm, random_blocks
+from experiments.bench.settings import DeviceBench, EncoderBench, ExorBench, LayersBench, TextBench, TransferBench
+from experiments.bench.text import ensemble_of as text_ensemble
+from experiments.bench.timing import TimedEnsemble, spread
+from experiments.bench.transfer import Job
+from experiments.bench.transfer import ensemble_of as transfer_ensemble
+from tiejax import training, tying
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.embedding_coupling.text import prepare_text
+from tiejax.lab.studies.exor.bayes_risk import bayes_risk
+from tiejax.lab.studies.exor.ensemble import build_ensemble, why_no_kernel
+from tiejax.lab.studies.exor.task import split
+from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN
+from tiejax.lab.studies.layer_tying.jobs import groups_of
+from tiejax.lab.studies.layer_tying.model import build
+from tiejax.lab.studies.text_mlm import text as text_of_study
+from tiejax.statistics.arms import ARMS
+from tiejax.training import Ensemble, Recorder
+
+Measured = dict[str, Any]
+
+
+def exor(settings: DeviceBench, rates: bool) -> Measured:
+    """Return losses and rates of EXor's fast engine, and how many seeds solve the published task, tied and untied.
+
+    Where EXor's kernel runs, its losses and rates as well; on a GPU, those of loops that it runs by itself.
+    """
+    bench = ExorBench()
+    study = bench.of_study("fast", settings.seeds)
+    measured: Measured = {"losses": first_losses(build_ensemble(study), study.seed_list[:4], settings.first_steps)}
+    if rates:
+        ways: dict[str, Any] = {"fast": {}}
+        if jax.default_backend() == "gpu":
+            ways["fast, loops in graphs"] = {"graph_loops": True}
+        if not why_no_kernel(bench.of_study("kernel", 1)):
+            ways["kernel"] = {"engine": "kernel"}
+
+        def of_way(way: str, seeds: int) -> Ensemble:
+            return build_ensemble(dataclasses.replace(bench.of_study("fast", seeds), **ways[way]))
+
+        measured["model_steps_per_s"] = {
+            f"{way}, {2 * seeds} models": timed(settings, of_way(way, seeds), range(seeds), 2 * seeds)
+            for way in ways
+            for seeds in (settings.seeds, 1024)
+        }
+        if "fast, loops in graphs" in ways:
+            looped = of_way("fast, loops in graphs", settings.seeds)
+            measured["losses_of_graph_loops"] = first_losses(looped, study.seed_list[:4], settings.first_steps)
+        if "kernel" in ways:
+            kernel = build_ensemble(bench.of_study("kernel", settings.seeds))
+            measured["losses_of_kernel"] = first_losses(kernel, study.seed_list[:4], settings.first_steps)
+    whole = dataclasses.replace(study, steps=settings.exor_steps, exact_every=1000).resolved()
+    records = training.train(build_ensemble(whole), whole.seed_list).records["exact"]["cross_entropy"]
+    _, bayes = bayes_risk(whole.tasks[0], split(whole.bits)["train"])
+    solved = records[-1, :, :, 0] < bayes + SOLVED_WITHIN  # of [record, seed, arm, split]
+    return measured | {"seeds": settings.seeds, "solved": dict(zip(ARMS, solved.sum(0).tolist(), strict=True))}
+
+
+def text(settings: DeviceBench, rates: bool) -> Measured:
+    """Return losses and rates of the text study at its published size, packed."""
+    study = TextBench(seeds=2, vocab_size=8192).of_study("packed")
+    prepared, planned = text_of_study.prepare(study, Console(quiet=True))
+    ensemble = text_ensemble(study, prepared, planned, "packed")
+    measured: Measured = {"losses": first_losses(ensemble, [0], settings.first_steps)}
+    if rates:
+        half = dataclasses.replace(study, compute_dtype="bfloat16").resolved()
+        forms = {"float32": ensemble, "bfloat16": text_ensemble(half, prepared, planned, "packed")}
+        measured["tokens_per_s"] = {
+            name: timed(settings, form, study.seed_list, 4 * planned.tokens) for name, form in forms.items()
+        }
+    return measured
+
+
+def layers(settings: DeviceBench, rates: bool) -> Measured:
+    """Return losses and times of a step of a GPT-2 of 12 layers."""
+    bench, measured = LayersBench(), Measured()
+    batch = random_blocks(bench)
+    devices, owner = groups_of(jax.devices(), 1, bench.batch_size)[0], tying.independent(12)
+
+    def form(dtype: Any) -> TimedForm:
+        study = dataclasses.replace(bench.of_study(12, "compact"), compute_dtype=dtype)
+        return TimedForm(build(study, bench.vocab_size, 0, devices), owner, "compact", batch)
+
+    measured["losses"] = form("float32").losses(settings.first_steps)
+    if rates:
+        measured["ms_a_step"] = {}
+        for dtype in ("float32", "bfloat16"):
+            model = form(dtype)
+            steps = max(1, round(settings.seconds / model.seconds_per_step(3)))
+            times = [1000 * model.seconds_per_step(steps) for _ in range(settings.repeats)]
+            measured["ms_a_step"][dtype] = spread(times)
+    return measured
+
+
+def encoder(settings: DeviceBench, rates: bool) -> Measured:
+    """Return losses and rates of pre-training the coupled base encoder."""
+    bench = EncoderBench()
+    study = bench.of_study(1)
+    prepared = prepare_text(study, Console(quiet=True), False)
+    ensemble = encoder_ensemble(study, bench, prepared, encoder_plan(study, prepared, jax.device_count()))
+    measured: Measured = {"losses": first_losses(ensemble, [0], settings.first_steps)}
+    if rates:
+        tokens = encoder_plan(study, prepared, 1).tokens
+        measured["tokens_per_s"] = timed(settings, ensemble, [0], tokens)
+    return measured
+
+
+def fine_tuning(settings: DeviceBench, rates: bool) -> Measured:
+    """Return losses and rates of fine-tuning the small encoder as an ensemble."""
+    bench = TransferBench()
+    arms = 2 * len(bench.of_study().fine_tuning_rates)
+    ensemble, seeds = transfer_ensemble(bench.of_study(), Job(bench, bench.seeds, arms))
+    measured: Measured = {"losses": first_losses(ensemble, seeds, settings.first_steps)}
+    if rates:
+        measured["member_steps_per_s"] = timed(settings, ensemble, seeds, len(seeds) * arms)
+    return measured
+
+
+PARTS: dict[str, Callable[[DeviceBench, bool], Measured]] = {
+    "exor": exor,
+    "text": text,
+    "layers": layers,
+    "encoder": encoder,
+    "fine_tuning": fine_tuning,
+}
+
+
+def first_losses(ensemble: Ensemble, seeds: Any, steps: int) -> list[float]:
+    """Return the training losses of the first member, every fifth step."""
+
+    def measure(params: Any, batch: Any, seed_key: Any, step: Any) -> dict[str, jax.Array]:
+        return {"loss": ensemble.loss(params, batch, seed_key.key)[0]}
+
+    short = dataclasses.replace(ensemble, recorders={"first": Recorder(5, measure)}, steps=steps)
+    losses = training.train(short, list(seeds)).records["first"]["loss"]
+    return [float(loss) for loss in losses[:, 0, 0]]
+
+
+def timed(settings: DeviceBench, ensemble: Ensemble, seeds: Any, of_step: float) -> dict[str, float]:
+    """Return median and range of what is done a second, and the seconds of compilation; of_step: what one step does."""
+    whole = TimedEnsemble(ensemble, list(seeds))
+    whole.train(1)
+    steps = max(1, round(whole.steps_in(settings.seconds, 5)))
+    rates = [steps * of_step / whole.train(steps).seconds for _ in range(settings.repeats)]
+    return {**spread(rates), "compile_s": whole.compile_s}

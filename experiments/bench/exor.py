@@ -1,0 +1,131 @@
+"""Training throughput of EXor, recording included: the ensemble on its engines, against a torch loop and against the floor."""
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.bench.arithmetic import device_rates, exor_floor, exor_work
+from experiments.bench.plots import plot_throughput
+from experiments.bench.settings import RECORD_EVERY, Engine, ExorBench
+from experiments.bench.timing import TimedEnsemble, spread, write_results
+from tiejax.lab.reporting import figures
+from tiejax.lab.reporting.words import number
+from tiejax.lab.runs.console import Console
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.exor.ensemble import build_ensemble, why_no_kernel
+
+SEEDS_RECORDED = 32  # of which the share of recording is told
+
+
+def run(settings: ExorBench, console: Console) -> None:
+    """Measure everything, print one table, write results.json and one figure."""
+    if "kernel" in settings.measured and (reason := why_no_kernel(settings.of_study("kernel", 1))):
+        raise BadInput(f"--engines: kernel cannot be measured here: {reason}")
+    torch_rate = measure_torch(settings, console)
+    limit = Limit.of(settings) if settings.model == "transformer" else None
+    rows = []
+    for engine in settings.measured:
+        for seeds in settings.seeds:
+            row = measure_ensemble(settings, engine, seeds)
+            row["over_torch"] = row["median"] / torch_rate["median"] if torch_rate else None
+            row["of_floor"] = row["median"] / limit.floor if limit else None
+            rows.append(row)
+            console.say(row_line(row))
+    # At the default schedule a record is due every 500 steps, which take minutes at medium size.
+    share = recording_share(settings, settings.measured[0], SEEDS_RECORDED) if settings.size == "small" else None
+    if share is not None:
+        console.say(
+            f"recording at the default schedule takes {share['median']:.1%} of the time ({share['min']:.1%} to "
+            f"{share['max']:.1%}; {SEEDS_RECORDED} seeds, {settings.measured[0]})"
+        )
+    measured: dict[str, Any] = {"torch": torch_rate, "rows": rows, "recording_share": share}
+    if limit is None:
+        console.result(f"results: {write_results('exor', settings, measured)}")
+        return
+    console.say(floor_line(limit.work, limit.rates, limit.floors))
+    measured |= {"work_per_model_step": limit.work, "device_rates": limit.rates, "floor": limit.floors}
+    file = write_results("exor", settings, measured)
+    figure = figures.save(plot_throughput(rows, torch_rate, limit.floor), Path(settings.out), "throughput")
+    console.result(f"results: {file}, figure: {figure}")
+
+
+class Limit(NamedTuple):
+    """The work that a model-step cannot do without, this machine's rates, and the model-steps per second they would allow."""
+
+    work: dict[str, float]
+    rates: dict[str, float]
+    floors: dict[str, float]
+
+    @classmethod
+    def of(cls, settings: ExorBench) -> "Limit":
+        """Count and measure for the transformer of these settings."""
+        work, rates = exor_work(settings.of_study("fast", 1)), device_rates()
+        return cls(work, rates, exor_floor(work, rates))
+
+    @property
+    def floor(self) -> float:
+        """The lowest of them."""
+        return min(self.floors.values())
+
+
+def measure_torch(settings: ExorBench, console: Console) -> dict[str, float] | None:
+    """Return the steps per second of one model in torch, None for other architectures, and where torch is not installed."""
+    if settings.model != "transformer":
+        return None
+    if not importlib.util.find_spec("torch"):
+        console.say("torch is not installed: its loop is left out")
+        return None
+    loop = importlib.import_module("experiments.bench.torch_loop").torch_loop(settings.of_study("plain", 1))
+    rate = spread([loop(settings.torch_seconds) for _ in range(settings.repeats)])
+    console.say(f"torch, one model: {rate['median']:,.0f} steps per second")
+    return rate
+
+
+def timed_ensemble(settings: ExorBench, engine: Engine, seeds: int, recording: bool = True) -> TimedEnsemble:
+    """Return the ensemble of so many seeds, compiled and warm, with its default schedule of records or none."""
+    study = settings.of_study(engine, seeds, recording)
+    ensemble = TimedEnsemble(build_ensemble(study), study.seed_list)
+    ensemble.train(20)
+    return ensemble
+
+
+def steps_for(ensemble: TimedEnsemble, seconds: float) -> int:
+    """Return about how many steps take so long; whole periods of records where that is more than one."""
+    steps = max(20, round(ensemble.steps_in(seconds, 100)))
+    return steps if steps <= RECORD_EVERY else round(steps / RECORD_EVERY) * RECORD_EVERY
+
+
+def measure_ensemble(settings: ExorBench, engine: Engine, seeds: int) -> dict[str, Any]:
+    """Return model-steps per second of an ensemble, small ones' recording included, and the time to compile it."""
+    ensemble, models = timed_ensemble(settings, engine, seeds, recording=settings.size == "small"), 2 * seeds
+    steps = steps_for(ensemble, settings.seconds)
+    rates = [models * steps / ensemble.train(steps).seconds for _ in range(settings.repeats)]
+    return {"engine": engine, "seeds": seeds, "models": models, "compile_s": ensemble.compile_s, **spread(rates)}
+
+
+def recording_share(settings: ExorBench, engine: Engine, seeds: int) -> dict[str, float]:
+    """Return the share of time that recording takes, from measurements with and without it in turn."""
+    recorded, bare = (timed_ensemble(settings, engine, seeds, recording) for recording in (True, False))
+    steps = max(RECORD_EVERY, steps_for(recorded, settings.seconds))
+    return spread([1 - bare.train(steps).seconds / recorded.train(steps).seconds for _ in range(2 * settings.repeats)])
+
+
+def row_line(row: Mapping[str, Any]) -> str:
+    """Write what was measured of one ensemble."""
+    beside = "" if row["of_floor"] is None else f"  {number(row['over_torch'])} x torch  {row['of_floor']:.1%} of the floor"
+    return (
+        f"{row['engine']:>5}  {row['seeds']:4} seeds  {row['models']:4} models  {row['median']:9,.0f} model-steps/s  "
+        f"({row['min']:,.0f} to {row['max']:,.0f})  compiled in {row['compile_s']:.1f} s{beside}"
+    )
+
+
+def floor_line(work: Mapping[str, float], rates: Mapping[str, float], floors: Mapping[str, float]) -> str:
+    """Write what a model-step cannot do without, and how fast the machine could be if it did nothing else."""
+    return (
+        f"floor: {work['flops']:,.0f} flops, {work['exponentials']:,.0f} exponentials and {work['bytes']:,.0f} bytes "
+        f"a model-step, against {rates['flops']:.3g} flops, {rates['exponentials']:.3g} exponentials and "
+        f"{rates['bytes']:.3g} bytes a second: {floors['arithmetic']:,.0f} model-steps/s by arithmetic, "
+        f"{floors['memory']:,.0f} by memory"
+    )

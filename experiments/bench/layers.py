@@ -1,0 +1,206 @@
+"""Time and bytes of a training step with tied layers against untied ones, and the time of a change of ties."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.bench.settings import LayersBench, Storage
+from experiments.bench.timing import spread, write_results
+from tiejax import tying
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.layer_tying.model import build
+from tiejax.lab.studies.layer_tying.settings import Settings
+from tiejax.lab.studies.layer_tying.text import BlockBatch
+from tiejax.models.initializers import layer_norm
+from tiejax.models.transformer import EncoderLayer
+from tiejax.pretraining.loss import predict_slots
+from tiejax.training.layered import Layered
+
+
+def run(settings: LayersBench, console: Console) -> None:
+    """Measure every number of layers, print one table, write results.json."""
+    rows: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
+    for layers in settings.layers:
+        forms = make_forms(settings, layers)
+        measured = measure_forms(settings, layers, forms)
+        for row in measured:
+            console.say(row_line(row))
+        change = measure_changes(settings, layers, forms[tied_name(settings, layers)])
+        console.say(change_line(change))
+        rows += measured
+        changes.append(change)
+    console.say(
+        "bytes: parameters + gradients + optimizer state; peak: a step's arguments, results and temporaries as compiled"
+    )
+    console.result(f"results: {write_results('layers', settings, {'rows': rows, 'changes': changes})}")
+
+
+class TimedForm:
+    """A model in training, under ties that stay or change, whose steps are timed.
+
+    owner: the layer whose weights each layer has at the start. layered: what is compiled, which forms may share.
+    """
+
+    def __init__(self, layered: Layered, owner: tying.Owner, storage: Storage, batch: BlockBatch) -> None:
+        self.layered, self.owner, self.storage, self._batch = layered, owner, storage, batch
+        self._state = layered.start(jax.random.key(0), owner)
+
+    def seconds_per_step(self, steps: int) -> float:
+        """Train on for so many steps; return the seconds of one."""
+        wiring = self._wiring()
+        began = time.perf_counter()
+        for step in range(steps):
+            self._state, _ = self.layered.step(self._state, self._batch, jax.random.key(step), wiring)
+        jax.block_until_ready(self._state)
+        return (time.perf_counter() - began) / steps
+
+    def losses(self, steps: int) -> list[float]:
+        """Train on for so many steps; return the loss before each."""
+        wiring, losses = self._wiring(), []
+        for step in range(steps):
+            self._state, loss = self.layered.step(self._state, self._batch, jax.random.key(step), wiring)
+            losses.append(loss)
+        return [float(loss) for loss in losses]
+
+    def change(self, owner: tying.Owner) -> float:
+        """Change the ties; return the seconds that this took. One step is then trained."""
+        began = time.perf_counter()
+        self._state = self.layered.move(self._state, tying.move(self.owner, owner, self.storage))
+        jax.block_until_ready(self._state)
+        seconds = time.perf_counter() - began
+        self.owner = owner
+        self.seconds_per_step(1)
+        return seconds
+
+    def _wiring(self) -> tying.Wiring:
+        all_train = np.ones(len(self.owner), bool)
+        return tying.wiring(tying.LayerTies(self.owner, all_train, self.owner), self.storage, "all", "resolved")
+
+
+def random_blocks(settings: LayersBench) -> BlockBatch:
+    """Return a batch of random tokens, the same every time."""
+    tokens = (
+        np.random.default_rng(0).integers(0, settings.vocab_size, (settings.batch_size, settings.context)).astype(np.uint16)
+    )
+    return BlockBatch(tokens, np.ones(settings.batch_size, np.float32), jax.random.key(0))
+
+
+def distinct_layers(share: int, layers: int) -> int:
+    """Return how many of so many layers are distinct in the tied models."""
+    return max(1, layers // share)
+
+
+def tied_name(settings: LayersBench, layers: int, storage: Storage = "compact") -> str:
+    """Return what the tied model is called in this storage."""
+    return f"{distinct_layers(settings.share, layers)} distinct, {storage}"
+
+
+def make_forms(settings: LayersBench, layers: int) -> dict[str, TimedForm]:
+    """Return the models of so many layers that are compared, by name, before their first step."""
+    devices, batch = jax.devices()[:1], random_blocks(settings)
+    untied, tied = tying.independent(layers), tying.static_map("sequence", layers, distinct_layers(settings.share, layers))
+
+    def layered(storage: Storage, loss: Callable[..., Any] | None = None) -> Layered:
+        return build(settings.of_study(layers, storage), settings.vocab_size, 0, devices, loss)
+
+    compact, full = layered("compact"), layered("full")
+    by_hand = layered("compact", without_owners(settings.of_study(layers, "compact")))
+    return {
+        "untied, no owners": TimedForm(by_hand, untied, "compact", batch),
+        "untied": TimedForm(compact, untied, "compact", batch),
+        tied_name(settings, layers): TimedForm(compact, tied, "compact", batch),
+        tied_name(settings, layers, "full"): TimedForm(full, tied, "full", batch),
+    }
+
+
+def without_owners(settings: Settings) -> Callable[..., Any]:
+    """Return the study's loss as it is written by hand without ties: a scan over the stack itself."""
+    assert settings.feed_forward is not None
+    layer = EncoderLayer(
+        settings.width,
+        settings.heads,
+        settings.feed_forward,
+        settings.activation,
+        0.0,
+        norm_first=True,
+        causal=True,
+        hidden_dropout=False,
+    )
+
+    def loss(params: Any, batch: BlockBatch, key: Any, reads: Any, sends: Any) -> Any:
+        tokens = batch.tokens.astype(jnp.int32)
+        x = params["embed"]["embedding"][tokens] + params["positions"]["embedding"]
+        body = jax.checkpoint(lambda x, weights: (layer.apply({"params": weights}, x), None))
+        x, _ = jax.lax.scan(body, x, params["encoder"]["layers"])
+        norm: nn.Module = layer_norm("final_norm")
+        states = jnp.asarray(norm.apply({"params": params["encoder"]["final_norm"]}, x))[:, :-1].reshape(-1, settings.width)
+        target = tokens[:, 1:].reshape(-1)
+        total, _ = predict_slots(states, params["head"]["embedding"], target, jnp.ones(len(target)))
+        return total / len(target)
+
+    return loss
+
+
+def measure_forms(settings: LayersBench, layers: int, forms: Mapping[str, TimedForm]) -> list[dict[str, Any]]:
+    """Return time and bytes of a step for each form, measured one after the other, form after form."""
+    for form in forms.values():
+        form.seconds_per_step(1)
+    steps = {name: max(1, round(settings.seconds / form.seconds_per_step(1))) for name, form in forms.items()}
+    measured: dict[str, list[float]] = {name: [] for name in forms}
+    for _ in range(settings.repeats):
+        for name, form in forms.items():
+            measured[name].append(form.seconds_per_step(steps[name]))
+    rows = []
+    for name, form in forms.items():
+        size = form.layered.sizes[layers if form.storage == "full" else len(np.unique(form.owner))]
+        ratios = [seconds / base for seconds, base in zip(measured[name], measured["untied"], strict=True)]
+        over = float(np.median(ratios))
+        rows.append({"layers": layers, "form": name, **spread(measured[name]), "over_untied": over, **size._asdict()})
+    return rows
+
+
+def measure_changes(settings: LayersBench, layers: int, form: TimedForm) -> dict[str, Any]:
+    """Return the times of changes of ties in seconds, between two patterns whose executables are there.
+
+    The other pattern has one distinct layer more, so that the stack changes its size. Leaves the form as it was.
+    """
+    layered, tied, one_more = form.layered, form.owner, form.owner.copy()
+    separated = layers - 1 if tied[-1] != layers - 1 else layers - 2
+    one_more[separated] = separated
+    before = layered.compile_s
+    form.change(one_more)
+    first_visit = layered.compile_s - before
+    form.change(tied)
+    visited = layered.compilations
+    times = [form.change(owner) for _ in range(settings.repeats) for owner in (one_more, tied)]
+    return {
+        "layers": layers,
+        "first_visit_compile_s": first_visit,
+        "compilations_later": layered.compilations - visited,
+        **spread(times),
+    }
+
+
+def row_line(row: Mapping[str, Any]) -> str:
+    """Write what was measured of one form."""
+    return (
+        f"{row['layers']:>3} layers, {row['form']:<22} {1000 * row['median']:8.1f} ms a step ({1000 * row['min']:.1f} to "
+        f"{1000 * row['max']:.1f})  {row['over_untied']:.3f} x untied  {row['parameter_bytes'] / 2**20:.1f} + "
+        f"{row['gradient_bytes'] / 2**20:.1f} + {row['optimizer_bytes'] / 2**20:.1f} MiB, peak "
+        f"{row['peak_bytes'] / 2**20:.0f} MiB"
+    )
+
+
+def change_line(change: Mapping[str, Any]) -> str:
+    """Write what was measured of changes of ties."""
+    return (
+        f"{change['layers']:>3} layers, a change of ties     {1000 * change['median']:8.1f} ms ({1000 * change['min']:.1f} to "
+        f"{1000 * change['max']:.1f}), {change['compilations_later']} compilations; the first visit of a number of distinct "
+        f"layers compiles for {change['first_visit_compile_s']:.1f} s"
+    )

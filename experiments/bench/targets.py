@@ -1,0 +1,274 @@
+"""What a training step of every study compiles to for GPUs and TPUs that are not here: kernels, bytes, precision.
+
+The compiler of the target is all that is needed, and runs on a CPU. Nothing is run, so no time is known. For a GPU nothing is
+tuned and no cuDNN kernel is planned, which takes one.
+"""
+
+import collections
+import dataclasses
+import importlib.util
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from experiments.bench.encoder import plan as encoder_plan
+from experiments.bench.graphs import host_loops
+from experiments.bench.h100 import TARGET_CONFIG
+from experiments.bench.layers import random_blocks
+from experiments.bench.settings import EncoderBench, LayersBench, TargetsBench, TextBench
+from experiments.bench.timing import write_results
+from tiejax import training, tying
+from tiejax.lab.runs.console import Console
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.embedding_coupling.pretraining_ensemble import build_ensemble as build_coupling
+from tiejax.lab.studies.embedding_coupling.text import prepare_text
+from tiejax.lab.studies.exor import settings as exor_settings
+from tiejax.lab.studies.exor.ensemble import COMPILERS, Platform, build_kernel
+from tiejax.lab.studies.exor.ensemble import build_ensemble as build_exor
+from tiejax.lab.studies.layer_tying.model import build as build_layered
+from tiejax.lab.studies.text_mlm import text as text_of_study
+from tiejax.lab.studies.text_mlm.ensemble import build_ensemble as build_text
+from tiejax.models.shapes import PUBLISHED
+from tiejax.pretraining.memory import Pretraining, shapes_of_step
+from tiejax.training.layout import SEEDS
+from tiejax.training.sharding import DATA
+from tiejax.training.step_on_mesh import step_on_mesh
+
+PyTree = Any
+# What a scheduled program has beside its kernels.
+NO_KERNELS = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all"}
+NO_KERNELS |= {"partition-id", "replica-id", "iota"}
+
+
+def run(settings: TargetsBench, console: Console) -> None:
+    """Compile every program for the target, print one table, compare with numbers of before, write results.json."""
+    platform, devices = devices_of(settings.target)
+    before = read_before(settings)
+    programs: dict[str, Any] = {}
+    for name in settings.programs:
+        began = time.perf_counter()
+        lowered = PROGRAMS[name](devices).lower(lowering_platforms=(platform,))
+        programs[name] = facts_of(lowered) | {"compile_s": time.perf_counter() - began}
+        console.say(program_line(name, programs[name], before.get(name)))
+    found: dict[str, Any] = {"programs": programs}
+    if platform == "cuda" and "exor, fast" in settings.programs:
+        found["host_loops"] = host_loops()
+        console.say(f"loops of a chunk of EXor that the host drives: {found['host_loops']}")
+    console.result(f"results: {write_results('targets', settings, found)}")
+
+
+def read_before(settings: TargetsBench) -> dict[str, Any]:
+    """Return what the file to compare with has of the target, program by program; raises BadInput."""
+    if settings.compare is None:
+        return {}
+    try:
+        before = json.loads(Path(settings.compare).read_text())[settings.target]["programs"]
+    except (ValueError, KeyError, TypeError):
+        raise BadInput(
+            f"--compare: {settings.compare} has no programs of {settings.target}, as docs/targets.json has"
+        ) from None
+    return dict(before)
+
+
+def devices_of(target: str) -> tuple[str, list[Any]]:
+    """Return the platform and the devices of a target, h100:2 or v5e:2x2; raises BadInput."""
+    return _gpus(target) if target.startswith("h100:") else _tpus(target)
+
+
+def _gpus(target: str) -> tuple[str, list[Any]]:
+    if importlib.util.find_spec("jax_cuda13_plugin") is None:
+        raise BadInput("--target: the compiler for NVIDIA GPUs is not installed (pip install -e '.[cuda]')")
+    number = target.removeprefix("h100:")
+    if not number.isdecimal() or int(number) < 1:
+        raise BadInput(f"--target: {target} is no number of GPUs, as h100:2 is")
+    shape = f"1x1x{number}"  # slices, hosts, devices of a host
+    topology = topologies.get_topology_desc("h100", platform="cuda", topology=shape, target_config=TARGET_CONFIG)
+    return "cuda", list(topology.devices)
+
+
+def _tpus(target: str) -> tuple[str, list[Any]]:
+    found = importlib.util.find_spec("libtpu")
+    if found is None or found.origin is None:
+        raise BadInput("--target: the compiler for TPUs is not installed (pip install -e '.[tpu]')")
+    os.environ.setdefault("TPU_LIBRARY_PATH", str(Path(found.origin).with_name("libtpu.so")))
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # which would ask the network what machine this is
+    try:
+        bounds = [*(int(size) for size in target.split(":")[1].split("x")), 1]
+        topology = topologies.get_topology_desc(f"{target}x1", platform="tpu", chips_per_host_bounds=bounds)
+    except (ValueError, IndexError, RuntimeError) as error:
+        raise BadInput(f"--target: {target} is no topology, as v5e:2x2 or h100:2 are ({str(error).splitlines()[0]})") from None
+    return "tpu", list(topology.devices)
+
+
+def facts_of(lowered: Any) -> dict[str, Any]:
+    """Return kernels, bytes on a device and precisions of a program."""
+    compiled = lowered.compile()
+    memory = compiled.memory_analysis()
+    return {
+        "kernels": kernels(compiled.as_text()),
+        "argument_bytes": int(memory.argument_size_in_bytes),
+        "temporary_bytes": int(memory.temp_size_in_bytes),
+        "products": products(lowered.as_text()),
+    }
+
+
+def kernels(text: str) -> int:
+    """Return how many kernels a compiled program has, those of a loop's body counted once.
+
+    Computations that a fusion or a reduction names are parts of a kernel; what is called is not.
+    """
+    named = re.findall(r"%[\w.\-]+ = [^\n]*? ([a-z][\w\-]*)\([^\n]*?(?:calls|to_apply)=%([\w.\-]+)", text)
+    parts = {name for opcode, name in named if opcode != "call"}
+    number, counted = 0, False
+    for line in text.splitlines():
+        if line and not line[0].isspace():
+            head = re.match(r"(?:ENTRY )?%([\w.\-]+) ", line)
+            counted = head is not None and head.group(1) not in parts
+        elif counted and (found := re.match(r"\s+(?:ROOT )?%[\w.\-]+ = .*? ([a-z][\w\-]*)\(", line)):
+            number += found.group(1) not in NO_KERNELS
+    return number
+
+
+def products(text: str) -> dict[str, int]:
+    """Return how many products a lowered program has of each type of factors and precision."""
+    found = re.findall(r"stablehlo\.dot_general[^\n]*?precision = \[(\w+), \w+\][^\n]*?\(tensor<(?:\w+x)*(\w+)>", text)
+    return dict(collections.Counter(f"{kind} {precision.lower()}" for precision, kind in found))
+
+
+def program_line(name: str, found: dict[str, Any], before: dict[str, Any] | None) -> str:
+    """Write what a program compiles to, and what it was before where that is otherwise."""
+    words = f"{name:>22}: {found['kernels']:>5} kernels, {found['argument_bytes'] / 2**20:,.1f} + "
+    words += f"{found['temporary_bytes'] / 2**20:,.1f} MiB, products {found['products']}, {found['compile_s']:.0f} s"
+    if before is None:
+        return words
+    changed = {field: before[field] for field in ("kernels", "argument_bytes", "temporary_bytes", "products")}
+    changed = {field: value for field, value in changed.items() if value != found[field]}
+    return f"{words}; {'as before' if not changed else f'before: {changed}'}"
+
+
+def table_rows(targets: dict[str, Any]) -> list[str]:
+    """Write all programs, each for every target, as rows of a table in Markdown."""
+    rows = []
+    for name in PROGRAMS:
+        for target, compiled in targets.items():
+            found = compiled["programs"][name]
+            kinds = ", ".join(f"{number} {kind}" for kind, number in found["products"].items()) or "-"
+            sizes = " | ".join(f"{found[field] / 2**20:,.1f}" for field in ("argument_bytes", "temporary_bytes"))
+            rows.append(f"| {name} | {target.split(':')[0]} | {found['kernels']:,} | {sizes} | {kinds} |")
+    return rows
+
+
+# The programs: each from the devices of the target to its step, traced from shapes alone.
+
+
+def traced_step(ensemble: training.Ensemble, devices: Sequence[Any], seeds: int, fed: PyTree) -> Any:
+    """Return one step of so many seeds, as traced for these devices; fed: shapes of what one seed and step is fed."""
+    mesh = Mesh(np.asarray(devices).reshape(-1, ensemble.devices), (SEEDS, DATA))
+    by_seed = PartitionSpec(SEEDS)
+    of_feed = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, DATA) if leaf.shape else by_seed, fed)
+    local, state, lies = step_on_mesh(ensemble, mesh, seeds, of_feed)
+
+    def shaped(leaf: Any, how: PartitionSpec) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, how))
+
+    names = shaped(jax.ShapeDtypeStruct((seeds,), jnp.uint32), by_seed)
+    of_all = jax.tree.map(lambda leaf, how: shaped(jax.ShapeDtypeStruct((seeds, *leaf.shape), leaf.dtype), how), fed, of_feed)
+    return jax.jit(local, donate_argnums=1).trace(names, jax.tree.map(shaped, state, lies), of_all)
+
+
+def fed_by(ensemble: training.Ensemble) -> PyTree:
+    """Return the shapes of what one seed and step is fed, by reading the first window."""
+    assert ensemble.feed is not None
+    window = next(ensemble.feed.open([(0, 0)], range(ensemble.devices), ensemble.devices, 0))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), window)
+
+
+def drawn_by(ensemble: training.Ensemble) -> PyTree:
+    """Return the shapes of what is drawn ahead for one seed and step."""
+    if ensemble.draw_ahead is None:
+        return None
+    seed_key = jax.tree.map(lambda leaf: leaf[0], training.seed_keys([0]))
+    return jax.eval_shape(ensemble.draw_ahead.draw, seed_key, jnp.int32(0))
+
+
+def platform_of(devices: Sequence[Any]) -> Platform:
+    """Return what the devices of a target are."""
+    return "tpu" if devices[0].platform == "tpu" else "gpu"
+
+
+def exor(devices: Sequence[Any], engine: Any, **how: Any) -> Any:
+    """Return EXor with 32 seeds on one device."""
+    study = exor_settings.Settings(seeds=32, engine=engine, **how).resolved()
+    ensemble = build_exor(study, platform_of(devices))
+    return traced_step(ensemble, devices[:1], 32, drawn_by(ensemble))
+
+
+def exor_kernel(devices: Sequence[Any]) -> Any:
+    """Return EXor's kernel with 32 seeds on one device, and what draws its batches."""
+    study = exor_settings.Settings(seeds=32, engine="kernel").resolved()
+    ensemble = dataclasses.replace(build_exor(study), at_once=None)
+    kernel = build_kernel(study, ensemble.arm_ties[:, 0].tolist(), COMPILERS[platform_of(devices)])
+    return traced_step(dataclasses.replace(ensemble, train_steps=kernel.train), devices[:1], 32, None)
+
+
+def text(devices: Sequence[Any], dtype: Any = "float32") -> Any:
+    """Return the text study at its published size, two seeds tied and untied as one computation."""
+    study = dataclasses.replace(TextBench(vocab_size=8192).of_study("packed"), compute_dtype=dtype)
+    ensemble = build_text(study, *text_of_study.prepare(study, Console(quiet=True)))
+    ensemble = dataclasses.replace(ensemble, members="vmapped")  # as on an accelerator
+    return traced_step(ensemble, devices[:1], 2, fed_by(ensemble))
+
+
+def layers(devices: Sequence[Any], number: int, dtype: Any = "float32") -> Any:
+    """Return a GPT-2 of so many layers, whose rows two devices share."""
+    bench = LayersBench()
+    study = dataclasses.replace(bench.of_study(number, "compact"), compute_dtype=dtype)
+    owner = tying.independent(number)
+    wiring = tying.wiring(tying.LayerTies(owner, np.ones(number, bool), owner), "compact", "all", "resolved")
+    return build_layered(study, bench.vocab_size, 0, devices[:2]).trace_shapes(owner, random_blocks(bench), wiring)
+
+
+def encoder(devices: Sequence[Any]) -> Any:
+    """Return the coupled base encoder of the study of shapes, 10 seeds on one device."""
+    bench = EncoderBench()
+    study = bench.of_study(10)
+    prepared = prepare_text(study, Console(quiet=True), False)
+    ensemble = build_coupling(study, bench.shape, prepared, encoder_plan(study, prepared, 10))
+    return traced_step(ensemble, devices[:1], 10, fed_by(ensemble))
+
+
+def rembert(devices: Sequence[Any]) -> Any:
+    """Return RemBERT at its published size in bfloat16, one row a device, over all devices."""
+    published = PUBLISHED[-1]
+    of = Pretraining(published.shape, published.vocabulary, 512, devices=len(devices), rematerialise=True, dtype=jnp.bfloat16)
+    ensemble, here = shapes_of_step(of, len(devices))
+    of_all = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((len(devices) * leaf.shape[0], *leaf.shape[1:]) if leaf.shape else (), leaf.dtype),
+        here,
+    )
+    return traced_step(ensemble, devices, 1, of_all)
+
+
+PROGRAMS: dict[str, Callable[[Sequence[Any]], Any]] = {
+    "exor, fast": lambda devices: exor(devices, "fast"),
+    "exor, kernel": exor_kernel,
+    "exor, plain": lambda devices: exor(devices, "plain"),
+    "exor, mixer": lambda devices: exor(devices, "plain", model="mixer"),
+    "exor, lstm": lambda devices: exor(devices, "plain", model="lstm"),
+    "text": text,
+    "text, bfloat16": lambda devices: text(devices, "bfloat16"),
+    "layers, 12": lambda devices: layers(devices, 12),
+    "layers, 12, bfloat16": lambda devices: layers(devices, 12, "bfloat16"),
+    "encoder": encoder,
+    "rembert": rembert,
+}

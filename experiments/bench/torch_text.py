@@ -1,0 +1,31 @@
+"""The text study's published model in torch: what a user would otherwise train in a plain loop on packed rows. Needs torch."""
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from experiments.bench.contender import Train
+from experiments.bench.torch_encoder import Job, Layer, loop, without_other_sentences
+from tiejax.models.shapes import Shape
+
+
+class PublishedMaskedLM(torch.nn.Module):
+    """The published masked LM: a table, post-LN layers, and the same table again; nothing between them."""
+
+    def __init__(self, shape: Shape, vocabulary: int) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(vocabulary, shape.width)
+        self.layers = torch.nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+
+    def forward(self, tokens: Any, segments: Any, positions: Any, slots: Any) -> Any:
+        """Return logits `[slots, vocabulary]`; sentences of a row, `segments`, do not see each other."""
+        x, bias = self.embed(tokens), without_other_sentences(segments, self.embed.weight.dtype)
+        for layer in self.layers:
+            x = layer(x, bias)
+        return functional.linear(x.flatten(0, 1)[slots], self.embed.weight)
+
+
+def train_by_loop(job: Job) -> Train:
+    """Return a plain loop that trains the published model."""
+    return loop(job, lambda: PublishedMaskedLM(job.shape, job.vocabulary.size))

@@ -1,0 +1,94 @@
+"""Member-steps per second of fine-tuning: an ensemble, beside the same members one after the other on all cores.
+
+Both are compiled once and for all; a user's own loop would compile every member anew. They take turns, in processes of their
+own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.bench.contender import Contender, Train, Work, devices_on_cpu, take_turns
+from experiments.bench.settings import ENDLESS, TransferBench
+from experiments.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
+from tiejax import training
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.embedding_coupling.pretraining_ensemble import build_model
+from tiejax.lab.studies.embedding_coupling.settings import Settings
+from tiejax.lab.studies.embedding_coupling.task_data import read_files, task_data
+from tiejax.lab.studies.embedding_coupling.text import prepare_text
+from tiejax.models import bert
+from tiejax.transfer import fine_tuning
+
+TOLD = {"ensemble": "an ensemble, a device a core", "one": "one after the other, one device over all cores"}
+
+
+class Job(NamedTuple):
+    """What a process trains: so many pre-training seeds at once, each with all its arms."""
+
+    settings: TransferBench
+    seeds: int
+    arms: int
+
+
+def run(settings: TransferBench, console: Console) -> None:
+    """Measure both forms in turn, print rates and their ratio, write results.json."""
+    prepare_text(settings.of_study(), console, False)  # once, before processes ask for it at the same time
+    arms = 2 * len(settings.of_study().fine_tuning_rates)
+    jobs = {"ensemble": Job(settings, settings.seeds, arms), "one": Job(settings, 1, 1)}
+    rates = measure(settings, jobs)
+    for form, measured in rates.items():
+        found = spread(measured)
+        console.say(f"{TOLD[form]:>47}: {found['median']:7,.1f} member-steps/s ({found['min']:,.1f} to {found['max']:,.1f})")
+    ratio = spread([ours / theirs for ours, theirs in zip(rates["ensemble"], rates["one"], strict=True)])
+    members = settings.seeds * arms
+    console.say(f"{members} members as an ensemble: {ratio['median']:.2f} x ({ratio['min']:.2f} to {ratio['max']:.2f})")
+    results = {"members": members, "rates": {form: spread(measured) for form, measured in rates.items()}, "ratio": ratio}
+    console.result(f"results: {write_results('transfer', settings, results)}")
+
+
+def measure(settings: TransferBench, jobs: Mapping[str, Job]) -> dict[str, list[float]]:
+    """Return member-steps per second of each form, measured one after the other, form after form."""
+    contenders = {
+        form: Contender("experiments.bench.transfer:train_members", [job], environment_of(form)) for form, job in jobs.items()
+    }
+    return take_turns(contenders, settings.repeats, settings.seconds)
+
+
+def environment_of(form: str) -> dict[str, str]:
+    """Return what a process is told: a device a core, or one device, which has all cores."""
+    return devices_on_cpu(a_core=form == "ensemble")
+
+
+def train_members(job: Job) -> Train:
+    """Return what fine-tunes a job's members, compiled and warm; rates count steps of single members."""
+    study = job.settings.of_study()
+    ensemble, seeds = ensemble_of(study, job)
+    timed = TimedEnsemble(ensemble, seeds)
+    timed.train(1)
+    of_step = timed.train(4).seconds / 4
+
+    def train(seconds: float) -> Work:
+        steps = max(1, round(seconds / of_step))
+        return Work(steps * job.seeds * job.arms, timed.train(steps).seconds)
+
+    return train
+
+
+def ensemble_of(study: Settings, job: Job) -> tuple[training.Ensemble, Sequence[int]]:
+    """Return the study's fine-tuning ensemble from fresh encoders, which records nothing, and its seeds."""
+    text = prepare_text(study, Console(quiet=True), False)
+    task = task_data(study, text, read_files(study).tasks[0], 1, False)
+    shape = study.every_shape[study.baseline or ""]
+    model = build_model(study, shape, text)
+    objective = fine_tuning.Objective(model, task.kind, len(task.labels), study.fine_tuning_dropout, study.pooling)
+    recipe = fine_tuning.Recipe(ENDLESS / task.feed.steps_of_epoch, study.weight_decay, 0.1, study.eps, study.clip)
+    seeds = list(range(job.seeds))
+    encoder = bert.discard_head(model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
+    repeated = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (job.seeds, job.arms, *leaf.shape)), encoder)
+    rates = np.full((job.seeds, job.arms), 1e-3)
+    ensemble = fine_tuning.build_ensemble(objective, recipe, task.feed, seeds, seeds, repeated, rates)
+    return recording_nothing(ensemble), seeds

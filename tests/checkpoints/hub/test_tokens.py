@@ -1,0 +1,55 @@
+"""Texts and counts of tokens of byte-level, sentence-piece and WordPiece vocabularies."""
+
+import json
+import os
+
+import pytest
+from tokenizers import Tokenizer, decoders, models
+
+from tiejax.checkpoints.hub import tokens as hub_tokens
+from tiejax.checkpoints.hub.tokens import count_tokens, find_tokens, text_of
+
+
+def test_texts_of_byte_level_tokens(tmp_path):
+    tokens = ["Ġthe", "Ċ", "Ã©", "ĠÃ", "a"]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: place for place, token in enumerate(tokens)}))
+    tokens = find_tokens(tmp_path)
+    assert [text_of(tokens, place) for place in range(6)] == ["␣the", "\\n", "é", "ĠÃ", "a", ""]
+    with pytest.raises(ValueError, match="merges"):
+        count_tokens(tokens, ["a"], 5)
+
+
+def test_texts_of_sentence_tokens(tmp_path):
+    tokenizer = Tokenizer(models.BPE({"▁the": 0, "cat": 1}, []))
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokens = find_tokens(tmp_path)
+    assert [text_of(tokens, place) for place in range(2)] == ["␣the", "cat"]
+
+
+def test_merges_and_long_documents_are_counted_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(hub_tokens, "CHARACTERS", 5)
+    monkeypatch.setattr(hub_tokens, "TOGETHER", 3)
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2, "Ċ": 3}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    tokens = find_tokens(tmp_path)
+    seen = []
+    counts = count_tokens(tokens, ["ab\nb\nabab\naab\n" * 10, "", "b"], 6, seen.append)
+    assert counts.tolist() == [10, 11, 40, 40, 0, 0]
+    assert seen[-1] == 101
+
+
+def test_cased_vocabulary(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in ["[UNK]", "The", "the"]))
+    for lower, expected in ((True, [0, 0, 2]), (False, [0, 1, 1])):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower}))
+        assert count_tokens(find_tokens(tmp_path), ["The the"], 3).tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"])
+def test_pipes_are_refused_and_not_waited_for(tmp_path, name):
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0}))
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name}: cannot be read: it is a named pipe, not a file"):
+        find_tokens(tmp_path)

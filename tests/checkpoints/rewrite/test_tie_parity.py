@@ -1,0 +1,135 @@
+"""What the library makes of a checkpoint that was tied: nothing missing, and the logits and losses of the report."""
+
+import json
+import string
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from library_models import TIED_BY_FLAG, saved  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from tiejax.checkpoints.hub.tokens import find_tokens  # noqa: E402
+from tiejax.checkpoints.rewrite.text_states import masked_task  # noqa: E402
+from tiejax.lab.commands import tie as command  # noqa: E402
+
+pytestmark = pytest.mark.parity
+
+LETTERS = [*string.ascii_lowercase, *string.digits[:9]]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
+
+
+def loaded(folder):
+    (kind,) = transformers.AutoConfig.from_pretrained(folder).architectures
+    model, info = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+    assert not any(info.values()), info
+    return model.eval()
+
+
+def logits(model, rows=None):
+    with torch.no_grad():
+        return model(torch.arange(3, 11).reshape(2, 4) if rows is None else torch.tensor(rows)).logits
+
+
+@pytest.mark.parametrize("keep", ["input", "aligned"])
+@pytest.mark.parametrize("name", TIED_BY_FLAG)
+def test_a_tied_checkpoint_computes_with_the_one_table(tmp_path, name, keep):
+    """The untied model, with the one table, times its scale, put into both places by hand."""
+    folder = filled(saved(name, False, tmp_path / "untied"))
+    assert command.main([str(folder), str(tmp_path / "tied"), "--keep", keep, "--force", "--json"]) == 0
+    tied, untied = loaded(tmp_path / "tied"), loaded(folder)
+    table, output = tied.get_input_embeddings().weight, untied.get_output_embeddings().weight
+    assert table.data_ptr() == tied.get_output_embeddings().weight.data_ptr()
+    found, expected = (dict(model.named_parameters()) for model in (tied, untied))
+    scale = torch.ones(table.shape[1])
+    for key, value in found.items():
+        if value.ndim == 1 and any(part in key.lower() for part in ("norm", "ln_f")) and not torch.equal(value, expected[key]):
+            offset = float(name.startswith("gemma"))
+            scale = (value + offset) / (expected[key] + offset) if key.endswith("weight") else scale
+    with torch.no_grad():
+        untied.get_input_embeddings().weight.copy_(table)
+        output.copy_(table * scale)
+    assert (scale != 1).any() == (keep == "aligned")
+    torch.testing.assert_close(logits(tied), logits(untied), rtol=1e-4, atol=1e-5)
+
+
+def filled(folder):
+    """Give every bias random numbers; the library makes zeros, of which one is as good as another."""
+    tensors, generator = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(5)
+    for name, tensor in tensors.items():
+        if name.endswith("bias"):
+            tensors[name] = torch.randn(tensor.shape, generator=generator)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def with_words(name, tmp_path):
+    """A random untied model, its biases too, whose tokens are letters, and a text of letters."""
+    folder = filled(saved(name, False, tmp_path / "untied"))
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCABULARY))
+    words = np.random.default_rng(0).choice(LETTERS, 900)
+    (tmp_path / "text.txt").write_text(" ".join(words))
+    return folder, [VOCABULARY.index(word) for word in words]
+
+
+def losses(folder, tmp_path, *argv):
+    """What the report says, and the checkpoint that it speaks of."""
+    text = ("--text", str(tmp_path / "text.txt"), "--states", "200")
+    assert command.main([str(folder), str(tmp_path / "tied"), "--keep", "mean", *text, "--force", "--json", *argv]) == 0
+    return loaded(folder), loaded(tmp_path / "tied")
+
+
+def test_the_losses_of_a_causal_model_on_a_text(tmp_path, capsys):
+    folder, ids = with_words("gpt2", tmp_path)
+    models = losses(folder, tmp_path)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["states"], report["whole"]) == (254, True)
+    rows = np.array(ids[:256]).reshape(2, 128)
+    log_p = [torch.log_softmax(logits(model, rows)[:, :-1], dim=-1) for model in models]
+    for name, log in zip(("loss_before", "loss_after"), log_p, strict=True):
+        of_targets = log.gather(2, torch.tensor(rows)[:, 1:, None])
+        np.testing.assert_allclose(report["moved"][name], -of_targets.mean(), rtol=1e-5)
+    before, after = log_p
+    np.testing.assert_allclose(report["moved"]["kl"], (before.exp() * (before - after)).sum(-1).mean(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["bert", "albert"])
+def test_the_losses_of_a_masked_model_on_a_text(tmp_path, capsys, name):
+    folder, ids = with_words(name, tmp_path)
+    models = losses(folder, tmp_path, "--seed", "3")
+    report = json.loads(capsys.readouterr().out)
+    task = masked_task(iter(ids), find_tokens(folder), 128, 200, seed=3)
+    for role, model in zip(("loss_before", "loss_after"), models, strict=True):
+        log = torch.log_softmax(logits(model, task.inputs), dim=-1)
+        at = torch.tensor(task.places)[:, :, None]
+        of_targets = log.gather(1, at.expand(-1, -1, log.shape[-1])).gather(2, torch.tensor(task.targets)[:, :, None].long())
+        np.testing.assert_allclose(report["moved"][role], -of_targets.mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "bart", "mbart", "phi", "cohere2", "gemma2", "gpt2", "llama"])
+def test_given_states_are_read_as_the_librarys_head_reads_them(tmp_path, capsys, name):
+    """Logits of the states that its output table reads, with every bias, factor and cap that it has."""
+    folder = filled(saved(name, False, tmp_path / "untied"))
+    model, seen = loaded(folder), []
+    model.get_output_embeddings().register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    before = logits(model).flatten(0, -2).double()
+    states = seen[0].flatten(0, -2)
+    np.save(tmp_path / "h.npy", states.numpy())
+    with torch.no_grad():
+        model.get_output_embeddings().weight.copy_(model.get_input_embeddings().weight)
+    after = logits_of_untouched_states(model, states)
+    p, q = (torch.log_softmax(part, dim=-1) for part in (before, after))
+    assert command.main([str(folder), "--hidden", str(tmp_path / "h.npy"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["moved"]
+    np.testing.assert_allclose(found["kl"], (p.exp() * (p - q)).sum(-1).mean(), rtol=1e-3)
+    assert found["top1"] == float((p.argmax(-1) == q.argmax(-1)).double().mean())
+    assert found["kl"] > 1e-6
+
+
+def logits_of_untouched_states(model, states):
+    """Return logits with the head that is there now, of the states that it read before."""
+    model.get_output_embeddings().register_forward_pre_hook(lambda module, inputs: (states.reshape(inputs[0].shape),))
+    return logits(model).flatten(0, -2).double()

@@ -1,0 +1,96 @@
+"""Figures that several studies plot: pictures that are not blank, and what they show."""
+
+import numpy as np
+import pytest
+from pictures import curves, is_a_picture
+
+from tiejax.lab.reporting import figures, untie_figures
+from tiejax.lab.reporting.uses import plot_uses, uses_table
+
+STEPS, VALUES = curves()
+ARMS = {"untied": VALUES, "tied": VALUES * 1.1}
+LINES = {"copy": (np.array([0, 50, 100]), [1.0, 0.5, 1.2], [(0.9, 1.1), (0.4, 0.6), (np.nan, np.nan)])}
+NORMS = np.stack([VALUES, VALUES * 2])
+USES = {
+    "arms": np.array(["untied", "tied"]),
+    "step": STEPS,
+    "use_ratio": NORMS,
+    "use_cosine": NORMS,
+    "use_bucket_input": NORMS[..., None] * [3.0, 0.0],
+    "use_bucket_output": NORMS[..., None] * [6.0, 1.0],
+}
+ROWS = [
+    {"from": 0, "to": 1, "published": None, "untied": {"ratio": 2.0, "share": 0.667, "cosine": 0.5}},
+    {"from": 10, "to": 100, "published": 10.0, "untied": {"ratio": 4.0, "share": 0.8, "cosine": -0.5}},
+    {"from": 10_000, "to": None, "published": None, "untied": {"ratio": 1.0, "share": 0.5, "cosine": 0.0}},
+]
+PLOTTED = {
+    "learning": lambda: figures.plot_learning_curves({"loss": (STEPS, ARMS, 0.5), "accuracy": (STEPS, ARMS, np.nan)}),
+    "pairs": lambda: figures.plot_paired_values({"loss": (VALUES[:, -1], VALUES[:, -2])}, ("untied", "tied")),
+    "untie curve": lambda: untie_figures.plot_untie_curve("loss", LINES, (1.0, (0.9, 1.1)), 0.4, LINES, 0.5),
+    "untie curve of one seed": lambda: untie_figures.plot_untie_curve("loss", LINES, (1.0, (np.nan, np.nan)), None, None, None),
+    "distances over the untie step": lambda: untie_figures.plot_over_untie_step(
+        {"one pair": {"copy": (np.array([0, 50, 100]), np.array([1.0, 0.5, 2.0]))}}, "distance"
+    ),
+    "trajectories": lambda: untie_figures.plot_trajectories(STEPS, {"copy": {"0": VALUES[0], "50": VALUES[1]}}, "loss", 0.5),
+    "uses": lambda: plot_uses(USES, ["zero", "one"], ROWS).figure,
+}
+
+
+@pytest.mark.parametrize("name", list(PLOTTED))
+def test_every_figure_becomes_a_picture_and_a_pdf(tmp_path, name):
+    assert is_a_picture(figures.save(PLOTTED[name](), tmp_path, "figure"))
+
+
+def test_uses_are_told_beside_the_published_ratios():
+    """A bucket whose rows are no input has no ratio, and step 0 no place on a logarithmic axis."""
+    ratio, _, buckets = plot_uses(USES, ["zero", "one"], ROWS).figure.axes
+    assert np.isnan(ratio.lines[0].get_xdata()[0])
+    heights = [bar.get_height() for bar in buckets.patches]
+    np.testing.assert_allclose(heights, [2, np.nan, 2, np.nan])
+    ((columns, rows),) = uses_table(ROWS, ["untied"]).values()
+    assert columns == [
+        "steps",
+        "output / input, untied",
+        "share of the output use, untied",
+        "cosine, untied",
+        "OLMo-1B, published",
+    ]
+    assert rows == [
+        ["0", "2", "0.667", "0.5", "-"],
+        ["10 to 99", "4", "0.8", "-0.5", "10"],
+        ["10,000 to the end", "1", "0.5", "0", "-"],
+    ]
+    assert uses_table([], ["untied"]) == {}
+
+
+def test_of_many_records_some_are_drawn_and_those_of_every_scale():
+    """A million records of each line would fill the memory; both kinds of axis keep theirs, and values stay at their steps."""
+    steps = 10 * np.arange(10**5)
+    _, axes = figures.new_figure(1, 1, 3, 3)
+    figures.plot_seeds(axes[0, 0], steps, np.stack([steps, 3 * steps]), figures.BLUE, "untied")
+    first, second, median = axes[0, 0].lines
+    drawn = first.get_xdata()
+    assert len(drawn) <= 2001
+    np.testing.assert_array_equal(first.get_ydata(), drawn)
+    np.testing.assert_array_equal(second.get_ydata(), 3 * drawn)
+    np.testing.assert_array_equal(median.get_ydata(), 2 * drawn)
+    assert drawn[[0, 1, 2, -1]].tolist() == [0, 10, 20, 999_990]
+    assert np.diff(drawn).max() <= 10**6 / 900
+    later = drawn[drawn >= 10_000]
+    assert (later[1:] / later[:-1]).max() < 1.02
+    assert [text.get_text() for text in axes[0, 0].texts] == [f"{len(drawn)} of 100000 records drawn"]
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(64, []), (200, ["64 of 200 seeds drawn"])])
+def test_of_many_seeds_some_are_drawn_and_all_are_in_the_median(seeds, said):
+    _, axes = figures.new_figure(1, 1, 3, 3)
+    values = np.arange(seeds)[:, None] * np.array([1.0, 2.0, 3.0])
+    for name in ("untied", "tied"):
+        figures.plot_seeds(axes[0, 0], np.arange(3), values, figures.ARM_COLOURS[name], name)
+    assert len(axes[0, 0].lines) == 2 * (64 + 1)
+    drawn = [line.get_ydata()[0] for line in axes[0, 0].lines[:64]]
+    assert (drawn[0], drawn[-1], len(set(drawn))) == (0, seeds - 1, 64)
+    (median,) = (line for line in axes[0, 0].lines if line.get_label() == "untied")
+    np.testing.assert_array_equal(median.get_ydata(), (seeds - 1) / 2 * np.array([1.0, 2.0, 3.0]))
+    assert [text.get_text() for text in axes[0, 0].texts] == said

@@ -1,0 +1,76 @@
+"""What is kept of a run, the tables that are written from it, and that no page of ours is out of date."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tiejax.lab.reporting import published
+
+PAGES = Path(__file__).parents[3] / "docs" / "results"
+CLAIM = {
+    "id": "tying/loss",
+    "statement": "Tied models end with a higher loss.",
+    "statistic": "tied - untied",
+    "estimate": 0.12345,
+    "interval": [0.1, 0.15],
+    "p": 0.001,
+    "p_adjusted": 0.0123,
+    "effect_size": 0.9,
+    "n": 8,
+    "verdict": "supported",
+}
+PAGE = """# A page
+
+<!-- table: run.json claims -->
+<!-- end of table -->
+
+Words.
+
+<!-- table: run.json Numbers: the shapes -->
+what stood here
+<!-- end of table -->
+"""
+
+
+def kept():
+    facts = {"git_commit": "abc", "date": "2026-11-22T10:00:00+00:00", "python": "3.11", "versions": {}, "devices": ["cpu"]}
+    results = {"experiment": "exor", "seeds": [0, 1], "excluded_seeds": [], "timing": {"train_s": 1.0}, "claims": [CLAIM]}
+    tables = {
+        "Numbers: the shapes": (["shape", "loss"], [["a|b", "1.5"]]),
+        "Numbers: every seed (loss)": (["seed"], [["0"]]),
+        "Numbers: every pair of words": (["pair"], [["the"]]),
+    }
+    return published.kept(results, facts, tables, "python x.py")
+
+
+def test_tables_are_written_from_what_is_kept(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(kept()))
+    page = published.rendered(PAGE, tmp_path)
+    assert "| Tied models end with a higher loss. | tied - untied | 0.123 | 0.1 to 0.15 | 0.0123 | supported |" in page
+    assert "<!-- table: run.json Numbers: the shapes -->\n| shape | loss |\n| --- | --- |\n| a\\|b | 1.5 |\n<!-- end" in page
+    assert "what stood here" not in page
+    assert page.startswith("# A page\n\n")
+    assert "\nWords.\n" in page
+    assert published.rendered(page, tmp_path) == page
+
+
+def test_what_is_kept():
+    found = kept()
+    assert (found["seeds"], found["resumed"], found["date"], found["command"]) == (2, 0, "2026-11-22", "python x.py")
+    assert "p" not in found["claims"][0]
+    assert list(found["tables"]) == ["Numbers: the shapes"]
+
+
+def test_a_table_that_is_not_there_is_named(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(kept()))
+    with pytest.raises(ValueError, match="has no table 'scores'; it has claims, 'Numbers: the shapes'"):
+        published.rendered("<!-- table: run.json scores -->\n<!-- end of table -->", tmp_path)
+    with pytest.raises(ValueError, match=r"other\.json is named by a page and is not there"):
+        published.rendered("<!-- table: other.json claims -->\n<!-- end of table -->", tmp_path)
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.name)
+def test_no_page_is_out_of_date(page):
+    """Write them anew by `python docs/results/publish.py`."""
+    assert published.rendered(page.read_text(), PAGES) == page.read_text()

@@ -1,0 +1,64 @@
+"""Arrays as .npz files: numpy reads what is written, of any order and size."""
+
+import io
+
+import numpy as np
+import pytest
+
+from tiejax.lab.runs.arrays import pieces, seed_by_seed, write_npz
+
+
+def arrays(folder):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(7, 5, 2, 3)).astype(np.float32)
+    file = np.memmap(folder / "rows", np.float32, "w+", shape=rows.shape)
+    file[:] = rows
+    return {
+        "moved": np.moveaxis(file, (2, 1, 0), (0, 1, 2)),
+        "fortran": np.asfortranarray(rows[..., 0]),
+        "names": np.array(["untied", "tied"]),
+        "flags": rows[:, :, 0, 0] > 0,
+        "number": np.float64(3.5) + np.zeros(()),
+        "none": np.zeros((3, 0)),
+    }
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_numpy_reads_what_is_written(tmp_path, compressed, in_files):
+    written, expected = io.BytesIO(), arrays(tmp_path)
+    write_npz(written, expected, compressed, tmp_path if in_files else None)
+    with np.load(io.BytesIO(written.getvalue()), allow_pickle=False) as found:
+        assert found.files == list(expected)
+        for name, values in expected.items():
+            assert found[name].dtype == values.dtype
+            np.testing.assert_array_equal(found[name], values)
+
+
+@pytest.mark.parametrize("most", [1, 12, 100, 10**6])
+def test_pieces_are_the_array_in_its_order_and_none_is_too_large(tmp_path, most):
+    for name, values in arrays(tmp_path).items():
+        parts = list(pieces(values, most))
+        assert b"".join(part.tobytes() for part in parts) == values.tobytes(), name
+        assert all(part.nbytes <= max(most, values.itemsize) for part in parts), name
+
+
+@pytest.mark.parametrize("most", [1, 40, 500, 10**6])
+def test_records_in_files_are_written_seed_by_seed(tmp_path, most):
+    """A member in pieces, blocks of some members, and the array itself; every other array in its pieces."""
+    for name, values in arrays(tmp_path).items():
+        parts = list(seed_by_seed(values, tmp_path, most))
+        assert b"".join(part.tobytes() for part in parts) == values.tobytes(), name
+    moved = list(seed_by_seed(arrays(tmp_path)["moved"], tmp_path, most))
+    assert [part.shape for part in moved] == {
+        1: [(1,)] * 210,
+        40: [(10,), (10,), (1,)] * 10,
+        500: [(5, 7, 3), (5, 7, 3)],
+        10**6: [(2, 5, 7, 3)],
+    }[most]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+
+
+def test_objects_are_refused():
+    with pytest.raises(ValueError, match=r"^bad: object would need a pickle$"):
+        write_npz(io.BytesIO(), {"bad": np.array([None])}, compressed=True)

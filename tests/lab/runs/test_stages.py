@@ -1,0 +1,53 @@
+"""Stages of a run: what is kept of them, and the share that is done, also in the middle of one."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from directories import make_run
+
+from tiejax import training
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.runs.stages import Stages, Stopped
+from tiejax.lab.studies.exor.settings import STUDY, Settings
+
+
+def stages_of(out, stop, **costs):
+    settings = Settings(out=str(make_run(out))).resolved()
+    run = RunDirectory.claim(STUDY, settings, resume=True, overwrite=False)
+    launched = Launched(settings, {"resume": True}, "", run, True, False, None)
+    return Stages(launched, Console(quiet=True), stop, costs), run
+
+
+def small_ensemble():
+    return training.Ensemble(
+        init=lambda key: {"w": jnp.zeros(1)},
+        sample=lambda seed_key, step, fed: jnp.zeros(1),
+        loss=lambda params, batch, key: (jnp.sum((params["w"] - 1) ** 2), {}),
+        optimizer=optax.sgd(0.1),
+        ties=[],
+        arm_ties=np.zeros((1, 0), bool),
+        recorders={"every": training.Recorder(10, lambda params, batch, seed_key, step: {"w": params["w"][0]})},
+        steps=100,
+        records_per_chunk=2,
+    )
+
+
+def test_a_run_that_is_stopped_says_how_much_of_it_is_done(tmp_path):
+    """One stage of three quarters is done, and a part of the other."""
+    calls = []
+
+    def stop():
+        calls.append(1)
+        return len(calls) > 3
+
+    stages, run = stages_of(tmp_path / "run", stop, first=3, second=1)
+    assert stages.once("first", lambda: {"a": np.arange(3)})["a"].tolist() == [0, 1, 2]
+    assert stages.share == 0.75
+    with pytest.raises(Stopped):
+        stages.once("second", lambda: {"b": stages.train("second", small_ensemble(), [0]).records["every"]["w"]})
+    assert 0.75 < stages.share < 1
+    assert not stages.done("second")
+    run.release()

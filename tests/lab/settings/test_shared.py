@@ -1,0 +1,102 @@
+"""Settings of all studies: fields and defaults as they were, each with its documentation, shared ones checked alike."""
+
+import dataclasses
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+from processes import assert_refused, command_here
+
+from tiejax.lab.settings.command_line import BadInput, field_docs
+from tiejax.lab.settings.shared import RunSettings, ScheduleSettings, Settings, with_defaults
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "settings.json").read_text())
+STUDIES = {name: importlib.import_module(f"tiejax.lab.studies.{name}.settings").STUDY for name in GOLDEN}
+SCRIPTS = {name: Path("diagnose.py" if name == "diagnosis" else f"{name}.py") for name in GOLDEN}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_no_field_and_no_default_has_changed_by_accident(name):
+    """A field that is meant to be new, or to have another default, is changed in tests/golden/settings.json as well."""
+    settings = STUDIES[name].settings()
+    now = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    assert now == GOLDEN[name]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_help_explains_every_field_and_switch(name, monkeypatch, capsys):
+    """Of every part that a study's settings are made of: jsonargparse by itself reads the class and its first base."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    study = STUDIES[name]
+    ended = command_here(["--help"], monkeypatch, capsys, study)
+    assert (ended.status, ended.err) == (0, "")
+    docs = field_docs(study.settings)
+    assert sorted(docs) == sorted(GOLDEN[name])
+    options = {part.split(maxsplit=1)[0].rstrip(","): " ".join(part.split()) for part in ended.out.split("\n  --")[1:]}
+    for option, text in (docs | study.command.switches).items():
+        assert text.strip(), option
+        if option not in study.command.positional:
+            assert " ".join(text.split()) in options[option]
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if name != "diagnosis"])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--seeds 0", ("--seeds", "at least one")),
+        ("--seeds [1,1]", ("--seeds", "1 is repeated")),
+        ("--checkpoint_every 0", ("--checkpoint_every", "above 0")),
+        ("--learning_rate -1", ("--learning_rate", "not negative")),
+        ("--weight_decay -1", ("--weight_decay", "not negative")),
+        ("--layers 0", ("--layers", "at least 1")),
+        ("--dropout 1", ("--dropout", "[0, 1)")),
+        ("--heads 3", ("--heads", "do not divide")),
+        ("--out=", ("--out", "must name a directory")),
+        ("--seed 3", ("--seed", "--seeds")),
+    ],
+)
+def test_bad_input_of_shared_settings(tmp_path, monkeypatch, capsys, name, line, words):
+    monkeypatch.chdir(tmp_path)
+    option = line.split("=")[0].split()[0].removeprefix("--")
+    if option in ("layers", "dropout", "heads") and option not in GOLDEN[name]:
+        return  # its shapes are settings of their own
+    assert_refused(command_here(line.split(), monkeypatch, capsys, STUDIES[name]), *words, script=SCRIPTS[name])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_defaults_keep_type_place_and_documentation():
+    @with_defaults(seeds=5, eps=1e-3)
+    class Own(ScheduleSettings, RunSettings):
+        """A study's own.
+
+        Args:
+            extra: more
+        """
+
+        extra: int = 1
+
+    names = [field.name for field in dataclasses.fields(Own)]
+    assert (Own().seeds, Own().eps, Own(seeds=[4]).seed_list) == (5, 1e-3, [4])
+    assert names[-1] == "extra"
+    assert RunSettings().seeds == 1
+    docs = field_docs(Own)
+    assert docs["seeds"] == field_docs(RunSettings)["seeds"]
+    assert docs["extra"] == "more"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Own().seeds = 3
+
+
+def test_every_part_checks_itself():
+    @with_defaults(out="here")
+    class Own(ScheduleSettings, RunSettings):
+        pass
+
+    Own().check()
+    with pytest.raises(BadInput, match="--minimum_learning_rate"):
+        Own(learning_rate=1e-6).check()
+    with pytest.raises(BadInput, match="--seeds"):
+        Own(seeds=0).check()
+    with pytest.raises(BadInput, match="--eps"):
+        Own(eps=-1.0).check()
+    Settings().check()

@@ -1,0 +1,297 @@
+"""Sizes that cannot be: one line with exit status 2 and nothing written, for every study; and the memory of a machine."""
+
+import dataclasses
+import importlib
+import shlex
+import shutil
+import typing
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies
+from processes import EXPERIMENTS, assert_refused, command_here, end, start, start_python, tree
+
+from experiments.bench.benchmarks import BENCHMARKS
+from tiejax.lab.settings import command_line, sizes
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.settings.sizes import MOST, MOST_STEPS, Need, check_disk, check_memory, in_units, most_of
+
+NAMES = ("exor", "untying", "text_mlm", "layer_tying", "embedding_coupling")
+STUDIES = {name: importlib.import_module(f"tiejax.lab.studies.{name}.settings").STUDY for name in NAMES}
+SHAPE = (
+    "{a: {embed_in: 8, embed_out: 8, width: 8, layers: 2, heads: 2}, "
+    "big: {embed_in: %s, embed_out: 8, width: %s, layers: %s, heads: 1}}"
+)
+
+# A line for each study, and words of what is said of it.
+REFUSED = [
+    *((name, "--seeds 100000000", ("--seeds", "1,000,000")) for name in NAMES),
+    *((name, "--seeds 1000000", ("--seeds 1000000: the run needs at least", "this machine has")) for name in NAMES[1:]),
+    ("exor", "--seeds 1000000 --size medium", ("--seeds 1000000", "the run needs at least", "this machine has")),
+    ("exor", "--seeds 1000000", ("--seeds 1000000: the records of the run need", "of the disk of --out", "100.00 GiB left")),
+    *((name, "--steps 99999999999", ("--steps", "1,000,000,000", "99999999999")) for name in NAMES),
+    *(
+        (name, "--steps 999999999 --record_every 1", ("--steps 999999999", "records", "this machine has"))
+        for name in NAMES[2::2]
+    ),
+    *((name, "--width 1000000000", ("--width", "65,536")) for name in NAMES[:4]),
+    *((name, "--width 65536", ("--width 65536", "the run needs at least")) for name in NAMES[:4]),
+    *((name, "--layers 100000", ("--layers", "256")) for name in NAMES[:4]),
+    *((name, "--batch_size 1000000000", ("--batch_size", "16,777,216")) for name in NAMES[:4]),
+    *((name, "--vocab_size 999999999999", ("--vocab_size", "4,194,304")) for name in NAMES[2:]),
+    ("exor", "--steps 999999999 --record_every 1", ("--steps 999999999, --record_every 1", "records")),
+    ("exor", "--model lstm --hidden 99999999", ("--hidden", "262,144")),
+    ("exor", "--model lstm --hidden 262144", ("--hidden 262144", "the run needs at least")),
+    ("exor", "--model mixer --token_hidden 262145", ("--token_hidden", "262,144")),
+    ("exor", "--model mixer --channel_hidden 999999999999", ("--channel_hidden", "262,144")),
+    ("exor", "--half_period 9999999999", ("--half_period", "1,000,000,000")),
+    ("exor", "--record_every 9999999999", ("--record_every", "1,000,000,000")),
+    ("untying", "--steps 1000000000 --half_period 1", ("--untie_at", "1,024", "--half_period 1")),
+    ("text_mlm", "--vocab_size 4000000", ("--vocab_size 4000000", "the run needs at least")),
+    ("text_mlm", "--batch_size 16777216", ("--batch_size 16777216", "the run needs at least")),
+    ("text_mlm", "--validation_batches 1000000000", ("--validation_batches 1000000000", "batches")),
+    ("text_mlm", "--epochs 1e300", ("--epochs", "1,000,000,000")),
+    ("layer_tying", "--vocab_size 4000000 --width 1024", ("--vocab_size 4000000", "--width 1024", "the run needs at least")),
+    ("layer_tying", "--batch_size 1000000", ("--batch_size", "rows of 128 tokens", "16,777,216")),
+    ("layer_tying", "--episodes 999999999", ("--episodes: 999999999 make", "steps", "1,000,000,000")),
+    ("layer_tying", "--k 1000000000", ("--k 1000000000", "batches")),
+    ("embedding_coupling", "--vocab_size 4000000", ("--vocab_size 4000000", "the run needs at least")),
+    ("embedding_coupling", "--batch_rows 1000000000", ("--batch_rows", "16,777,216")),
+    ("embedding_coupling", "--batch_rows 1000000", ("--batch_rows", "rows of 64 tokens")),
+    ("embedding_coupling", "--fine_tuning_seeds 1000000", ("--fine_tuning_seeds 1000000", "the run needs at least")),
+    ("embedding_coupling", f"--shapes '{SHAPE % (10**9, 8, 1)}'", ("--shapes", "big", "embed_in", "65,536")),
+    ("embedding_coupling", f"--shapes '{SHAPE % (8, 65536, 1)}'", ("--shapes", "the run needs at least")),
+    ("embedding_coupling", f"--shapes '{SHAPE % (8, 8, 100000)}'", ("--shapes", "big", "layers", "256")),
+]
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """An empty directory on a machine of 16 GiB without an accelerator, and 100 GiB left of its disk."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
+    monkeypatch.setattr(sizes, "machine_memory", lambda: 16 * 2**30)
+    monkeypatch.setattr(sizes, "accelerated", lambda: False)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100 * 2**30))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "line", "words"), REFUSED, ids=[f"{name} {line}"[:60] for name, line, _ in REFUSED])
+def test_sizes_that_cannot_be_are_refused(here, monkeypatch, capsys, name, line, words):
+    study = dataclasses.replace(STUDIES[name], preparation="no.such.module")  # text is not prepared before
+    ended = command_here(shlex.split(line), monkeypatch, capsys, study)
+    assert_refused(ended, *words, script=EXPERIMENTS / f"{name}.py")
+    assert tree(here) == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sizes_that_cannot_be_are_refused_by_a_process(tmp_path, name):
+    """On this machine as it is, whose memory no such run fits."""
+    env = {"JAX_PLATFORMS": "cpu"}
+    script = EXPERIMENTS / f"{name}.py"
+    size = ["--size", "medium"] if name == "exor" else []
+    process = start("--seeds", 10**6, *size, cwd=tmp_path, script=script, env=env)
+    assert_refused(end(process, 60), "--seeds 1000000", script=script)
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("exor --seeds [1,100000000]", ("--seeds", "1,000,000")),
+        ("text --batch_size 1000000000", ("--batch_size", "16,777,216")),
+        ("text --vocab_size 999999999999", ("--vocab_size", "4,194,304")),
+        ("text --seeds 1000000", ("--seeds 1000000", "the run needs at least")),
+        ("layers --layers [2,100000]", ("--layers", "256")),
+        ("layers --width 65536", ("--width 65536", "the run needs at least")),
+        ("layers --vocab_size 999999999999", ("--vocab_size", "4,194,304")),
+        ("encoder --batch_rows 1000000000", ("--batch_rows", "16,777,216")),
+        ("transfer --seeds 1000000", ("--seeds 1000000", "the run needs at least")),
+        ("exor --repeats 9999999999", ("--repeats", "1,000,000,000")),
+    ],
+)
+def test_benchmarks_that_cannot_be_are_refused(here, line, words):
+    from experiments.bench import command
+
+    with pytest.raises(BadInput) as refused:
+        command.main(line.split())
+    for word in words:
+        assert word in str(refused.value)
+    assert "--feed_forward" not in str(refused.value)  # no option of this command
+    assert tree(here) == {}
+
+
+def test_benchmarks_fit_as_they_are(here):
+    for benchmark in BENCHMARKS.values():
+        for study in benchmark.settings().largest:
+            assert benchmark.sizes.need(dataclasses.replace(study, steps=1)).total < 2**30
+
+
+def whole_numbers(kind):
+    """The names of the settings that take whole numbers."""
+    hints = typing.get_type_hints(kind)
+    return [name for name, hint in hints.items() if int in (hint, *typing.get_args(hint))]
+
+
+NUMBERS = strategies.one_of(
+    strategies.integers(1, 10**30), strategies.sampled_from([2**power + more for power in range(4, 70) for more in (-1, 0, 1)])
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=40, deadline=None)
+@given(data=strategies.data())
+def test_whatever_is_asked_for_is_refused_or_fits(name, data):
+    """Nothing but bad input is raised, nothing is made as large as it is asked for, and what passes fits int32 counters."""
+    kind = STUDIES[name].settings
+    chosen = data.draw(strategies.dictionaries(strategies.sampled_from(whole_numbers(kind)), NUMBERS, min_size=1, max_size=3))
+    module = importlib.import_module(STUDIES[name].sizes)
+    refused, resolved = None, None
+    try:
+        resolved = kind(**chosen).resolved()
+        check_memory(resolved, module.need, module.OPTIONS, memory=2**40)
+    except BadInput as error:
+        refused = str(error)
+    if refused is not None:
+        assert refused.startswith("--")
+        assert len(refused.splitlines()) == 1
+        return
+    assert module.need(resolved).total <= 2**40
+    assert all(getattr(resolved, field) <= MOST_STEPS for field in chosen if isinstance(getattr(resolved, field), int))
+
+
+@pytest.mark.parametrize("file", sorted((EXPERIMENTS.parent / "configs").glob("*/*.yaml")), ids=lambda file: file.stem)
+def test_what_configurations_need_is_counted_without_being_refused(file):
+    """Published sizes among them, whose largest fine-tunes eight members of 576 million parameters at once."""
+    study = STUDIES[file.parent.name]
+    resolved = command_line.parse(study.settings, study.command, ["--config", str(file)])[0].resolved()
+    needed = importlib.import_module(study.sizes).need(resolved)
+    assert needed.state > 0
+    assert 0 < needed.total < 96 * 2**30
+
+
+def test_a_preset_that_does_not_fit_can_still_be_printed_and_planned(here, monkeypatch, capsys):
+    monkeypatch.setattr(sizes, "machine_memory", lambda: 2**20)
+    config = EXPERIMENTS.parent / "configs" / "embedding_coupling" / "smoke.yaml"
+    study = dataclasses.replace(STUDIES["embedding_coupling"], preparation="no.such.module")
+    for more in (["--print_config"], ["--help"], ["--count"]):
+        assert command_here(["--config", str(config), *more], monkeypatch, capsys, study).status == 0
+    assert_refused(
+        command_here(["--config", str(config)], monkeypatch, capsys, study),
+        "the run needs at least", "this machine has 1.00 MiB",
+        script=EXPERIMENTS / "embedding_coupling.py",
+    )  # fmt: skip
+
+
+def test_counters_are_int32():
+    """A run counts to the step after its last, and looks for the next record beyond it."""
+    largest = np.iinfo(np.int32).max
+    assert largest > 2 * MOST_STEPS + 1
+    assert all(most <= MOST_STEPS for most in MOST.values())
+    assert most_of("any other") == MOST_STEPS
+
+
+@dataclasses.dataclass(frozen=True)
+class Sized:
+    """Settings of two sizes, of which one weighs a kibibyte each and the other a byte."""
+
+    wide: int = 4
+    long: int = 100
+
+    def resolved(self):
+        return self
+
+
+def need(of):
+    return Need(state=1024 * of.wide, records=of.long, training=2048)
+
+
+@pytest.mark.parametrize(
+    ("of", "memory", "said"),
+    [
+        (Sized(wide=100), 2**15, "--wide 100: the run needs at least 102.10 KiB (models and optimizers 100.00 KiB, gradients "
+         "and activations 2.00 KiB), this machine has 32.00 KiB"),
+        (Sized(long=2**20), 2**15, "--long 1048576: the run needs at least 1.01 MiB (records 1.00 MiB), this machine has "
+         "32.00 KiB"),
+        (Sized(wide=1024, long=2**20), 2**15, "--long 1048576, --wide 1024: the run needs at least 2.00 MiB (models and "
+         "optimizers 1.00 MiB, records 1.00 MiB), this machine has 32.00 KiB"),
+        # As usual, on a machine that is too small for it: what saves most if it is halved.
+        (Sized(), 4096, "--wide 4: the run needs at least 6.10 KiB (models and optimizers 4.00 KiB, gradients and activations "
+         "2.00 KiB, records 100 bytes), this machine has 4.00 KiB"),
+    ],
+)  # fmt: skip
+def test_one_line_says_what_is_needed_and_what_weighs_most(monkeypatch, of, memory, said):
+    monkeypatch.setattr(sizes, "accelerated", lambda: False)
+    with pytest.raises(BadInput) as refused:
+        check_memory(of, need, ("wide", "long"), memory)
+    assert str(refused.value) == said
+
+
+def test_what_fits_and_what_lies_elsewhere_is_not_refused(monkeypatch):
+    exactly = need(Sized()).total
+    monkeypatch.setattr(sizes, "accelerated", lambda: False)
+    check_memory(Sized(), need, ("wide",), exactly)
+    with pytest.raises(BadInput):
+        check_memory(Sized(), need, ("wide",), exactly - 1)
+    check_memory(Sized(), need, ("wide",), exactly - 2048, alone=False)
+    monkeypatch.setattr(sizes, "accelerated", lambda: True)
+    check_memory(Sized(), need, ("wide",), exactly - 2048)
+    with pytest.raises(BadInput):
+        check_memory(Sized(), need, ("wide",), exactly - 2049)
+
+
+def test_a_disk_without_the_room_for_records_is_refused(tmp_path):
+    """What the run directory holds of them already is room as well."""
+    out, free = tmp_path / "not" / "yet", shutil.disk_usage(tmp_path).free
+
+    def on_disk(of):
+        return Need(disk=of.long)
+
+    check_disk(Sized(long=free // 2), on_disk, ("wide", "long"), out)
+    said = rf"^--long {4 * free}: the records of the run need .* of the disk of --out {out}, which has .* left$"
+    with pytest.raises(BadInput, match=said):
+        check_disk(Sized(long=4 * free), on_disk, ("wide", "long"), out)
+    there = tmp_path / "records"
+    with there.open("wb") as file:
+        file.truncate(5 * free)  # takes no room on the disk
+    check_disk(Sized(long=4 * free), on_disk, ("wide", "long"), out, [there])
+    assert not out.parent.exists()
+
+
+def test_a_run_whose_disk_is_too_small_is_refused(here, monkeypatch, capsys):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=40))
+    ended = command_here(["--records_on", "disk", "--out", "run"], monkeypatch, capsys, STUDIES["exor"])
+    words = (": the records of the run need", "of the disk of --out run", "which has 40 bytes left")
+    assert_refused(ended, *words, script=EXPERIMENTS / "exor.py")
+    assert tree(here) == {}
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("cpu", False), ("cpu,cuda", False), ("cuda", True), ("tpu,cpu", True)])
+def test_an_accelerator_that_is_asked_for(monkeypatch, asked, expected):
+    monkeypatch.setenv("JAX_PLATFORMS", asked)
+    assert sizes.accelerated() is expected
+
+
+def test_units():
+    assert [in_units(size) for size in (0, 1, 1024, 1536, 2**50, 2**71)] == [
+        "0 bytes",
+        "1 bytes",
+        "1.00 KiB",
+        "1.50 KiB",
+        "1.00 PiB",
+        "2,048.00 EiB",
+    ]
+
+
+def test_settings_are_resolved_and_counted_without_jax(tmp_path):
+    code = """
+import importlib, sys
+from tiejax.lab.runs import resume
+for name in ("exor", "untying", "text_mlm", "layer_tying", "embedding_coupling"):
+    study = importlib.import_module(f"tiejax.lab.studies.{name}.settings").STUDY
+    importlib.import_module(study.sizes).need(resume.parsed(study, []).settings)
+print(sorted({"jax", "jaxlib", "flax", "optax", "orbax", "scipy"} & set(sys.modules)))
+"""
+    ended = end(start_python("-c", code, cwd=tmp_path, env={"PYTHONPATH": str(EXPERIMENTS.parent)}))
+    assert (ended.status, ended.out, ended.err) == (0, "[]\n", "")

@@ -1,0 +1,117 @@
+"""The claims about shapes: which shape plays which part, and verdicts where the truth was put in."""
+
+import dataclasses
+
+import pytest
+from coupling_bodies import body_of
+
+from tiejax.lab.studies.embedding_coupling.claims import claims, roles_of
+from tiejax.lab.studies.embedding_coupling.settings import DEFAULT_SHAPES
+from tiejax.models.shapes import PUBLISHED, Shape
+from tiejax.statistics.claims import assess
+
+AS_PUBLISHED = {
+    "coupled": 0.600,
+    "decoupled": 0.602,
+    "big-in": 0.580,
+    "out-16": 0.560,
+    "out-64": 0.581,
+    "out-256": 0.620,
+    "dropped-3": 0.570,
+    "wide-88": 0.640,
+    "deep-6": 0.660,
+}
+SIMILARITY = {
+    "coupled": {"input": 0.39},
+    "out-16": {"input": 0.40, "output": 0.36},
+    "out-64": {"input": 0.395, "output": 0.28},
+    "out-256": {"input": 0.41, "output": 0.11},
+}
+
+
+def verdicts(body, shapes=DEFAULT_SHAPES):
+    return {row["id"]: row["verdict"] for row in assess(claims(body, shapes))}
+
+
+def test_parts_of_the_default_shapes():
+    assert roles_of(DEFAULT_SHAPES)._asdict() == {
+        "coupled": "coupled",
+        "decoupled": "decoupled",
+        "big_in": "big-in",
+        "narrow": "out-16",
+        "middle": "out-64",
+        "wide": "out-256",
+        "dropped": "dropped-3",
+        "wider": "wide-88",
+        "deeper": "deep-6",
+    }
+
+
+def test_parts_of_the_published_shapes():
+    """The multilingual ones, found by their widths."""
+    roles = roles_of({published.name: published.shape for published in PUBLISHED[:10]})
+    assert (roles.narrow, roles.middle, roles.wide) == ("E_in 128, E_out 128", "E_in 128, E_out 768", "E_in 128, E_out 3072")
+    assert (roles.coupled, roles.big_in) == ("coupled 768", "E_in 768, E_out 128")
+    assert (roles.wider, roles.deeper) == ("E_in 128, E_out 768, H 1024", "E_in 128, E_out 768, L 23")
+
+
+def test_a_world_as_the_paper_found_it_supports_every_finding():
+    found = verdicts(
+        body_of(
+            AS_PUBLISHED,
+            masked={name: 0.2 + 0.1 * (name == "out-256") for name in DEFAULT_SHAPES},
+            similarity=SIMILARITY,
+            retrieval={name: [0.1, 0.2, 0.3, 0.25 + 0.2 * (name == "out-256")] for name in DEFAULT_SHAPES},
+            cost={name: 0.03 if name == "out-256" else 0.005 for name in DEFAULT_SHAPES},
+        )
+    )
+    assert len(found) == 15 <= 25
+    assert set(found.values()) == {"supported"}, found
+
+
+def test_the_other_way_round_contradicts_them():
+    values = {name: 1.2 - value for name, value in AS_PUBLISHED.items()} | {"decoupled": 0.63, "big-in": 0.70}
+    found = verdicts(
+        body_of(
+            values,
+            control=0.9,
+            masked={name: 0.2 - 0.1 * (name == "out-256") for name in DEFAULT_SHAPES},
+            similarity={
+                "coupled": {"input": 0.3},
+                "out-16": {"input": 0.4, "output": 0.1},
+                "out-64": {"input": 0.38, "output": 0.5},
+                "out-256": {"input": 0.4, "output": 0.5},
+            },
+            cost={name: 0.001 if name == "out-256" else 0.02 for name in DEFAULT_SHAPES},
+        )
+    )
+    assert set(found.values()) == {"contradicted"}, found
+
+
+def test_equal_shapes_decide_nothing_but_equivalence():
+    found = verdicts(body_of(dict.fromkeys(DEFAULT_SHAPES, 0.6)))
+    supported = {name for name, verdict in found.items() if verdict == "supported"}
+    assert supported == {"pretraining/score", "decoupling/score", "large-output/score"}
+    assert "contradicted" not in found.values()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("left_out", "gone"),
+    [
+        ("dropped-3", {"extra-layers/score"}),
+        ("decoupled", {"decoupling/score"}),
+        ("big-in", {"large-output/score"}),
+        ("deep-6", {"reinvest/deeper-wider", "reinvest/deeper-coupled"}),
+    ],
+)
+def test_a_claim_needs_its_shapes(left_out, gone):
+    body = body_of(AS_PUBLISHED)
+    shapes = {name: shape for name, shape in DEFAULT_SHAPES.items() if name != left_out}
+    assert set(verdicts(body)) - set(verdicts(body, shapes)) == gone
+
+
+def test_one_shape_has_its_control_alone():
+    shapes = {"coupled": dataclasses.replace(DEFAULT_SHAPES["coupled"])}
+    assert set(verdicts(body_of(AS_PUBLISHED), shapes)) == {"pretraining/score"}
+    assert roles_of({"a": Shape(4, 4, 8, 2, 2)}).coupled is None

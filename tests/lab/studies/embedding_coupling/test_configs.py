@@ -1,0 +1,68 @@
+"""The configurations of the study: good input, the published shapes as they are counted, lowered for accelerators."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tiejax.lab.settings import command_line
+from tiejax.lab.studies.embedding_coupling.settings import STUDY
+from tiejax.models import bert
+from tiejax.models.shapes import PUBLISHED
+from tiejax.pretraining.masked_lm import MaskedLM
+from tiejax.text.masking import MaskedRows
+
+CONFIGS = Path(__file__).parents[4] / "configs" / "embedding_coupling"
+HEADINGS = ("Source", "Command", "Time", "Run here", "Expected")
+PRESETS = {"multilingual": PUBLISHED[:10], "english": PUBLISHED[10:16], "rembert": PUBLISHED[16:]}
+
+
+def settings_of(name):
+    settings, _ = command_line.parse(STUDY.settings, STUDY.command, ["--config", str(CONFIGS / f"{name}.yaml")])
+    return settings.resolved()
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_configuration_is_good_input_and_says_what_it_is(file):
+    settings = settings_of(file.stem)
+    assert settings.out == f"runs/embedding_coupling/{file.stem}"
+    header = [line for line in file.read_text().splitlines() if line.startswith("# ")]
+    assert [heading for heading in HEADINGS if any(line.startswith(f"# {heading}: ") for line in header)] == list(HEADINGS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_the_shapes_that_are_counted(name):
+    settings = settings_of(name)
+    assert list(settings.every_shape.values()) == [published.shape for published in PRESETS[name]]
+    assert {published.vocabulary for published in PRESETS[name]} == {settings.vocab_size}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("published", [PUBLISHED[5], PUBLISHED[6], PUBLISHED[16]], ids=lambda published: published.name)
+def test_a_step_of_the_published_size_lowers_for_accelerators(published, platform):
+    """The gradient of the loss, in bfloat16 and rematerialised, from shapes alone; E_out 3,072, factorised, RemBERT."""
+    rows, slots = 2, 164
+    model = bert.build(published.shape, published.vocabulary, rematerialise=True, dtype=jnp.bfloat16)
+    objective = MaskedLM(model, published.shape.coupled)
+    number = {
+        "tokens": (rows, 512),
+        "segments": (rows, 512),
+        "row": (rows,),
+        "slot": (slots,),
+        "target": (slots,),
+        "overflow": (),
+    }
+    leaves = {name: jax.ShapeDtypeStruct((1, *shape), jnp.int32) for name, shape in number.items()}
+    masked = MaskedRows(**leaves, weight=jax.ShapeDtypeStruct((1, slots), jnp.float32))
+
+    def gradient(stored, masked):
+        def loss(stored):
+            return jnp.sum(jax.vmap(lambda one: objective.loss(stored, one, None)[0], axis_name="data")(masked))
+
+        return jax.grad(loss)(stored)
+
+    stored = jax.eval_shape(objective.init, jax.random.key(0))
+    lowered = jax.jit(gradient).trace(stored, masked).lower(lowering_platforms=(platform,))
+    assert f"{published.vocabulary}x{published.shape.embed_out}" in lowered.as_text()

@@ -1,0 +1,173 @@
+"""The page and the plots of a run of the study of shapes, from bodies that were made by hand."""
+
+import numpy as np
+import pytest
+from coupling_bodies import body_of
+from pictures import is_a_picture
+
+from tiejax.lab.reporting import figures
+from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.studies.embedding_coupling import page, plots
+from tiejax.lab.studies.embedding_coupling.claims import claims
+from tiejax.lab.studies.embedding_coupling.settings import DEFAULT_SHAPES, Settings
+from tiejax.statistics.claims import assess
+
+VALUES = {name: 0.55 + 0.01 * place for place, name in enumerate(DEFAULT_SHAPES)}
+FACTS = {
+    "command": "python experiments/embedding_coupling.py",
+    "versions": {"jax": "0"},
+    "python": "3",
+    "devices": ["cpu"],
+    "git_commit": "abc",
+}
+EVERY = {"score_parameters", "output_width", "dropped_layers", "retrieval", "word_similarity", "pretraining"}
+
+
+@pytest.fixture(scope="module")
+def body():
+    found = body_of(
+        VALUES,
+        similarity={name: {"input": 0.3} | ({} if name == "coupled" else {"output": 0.2}) for name in DEFAULT_SHAPES},
+        retrieval={name: np.linspace(0.1, 0.4, 1 + shape.layers - shape.drop) for name, shape in DEFAULT_SHAPES.items()},
+    )
+    task = {"kind": "tagging", "labels": ["A", "B"], "sentences": dict.fromkeys(("train", "development", "test"), 1000)}
+    more = {
+        "tasks": {"tags": task | {"cut_off": {"test": 17}, "most_frequent_label": 0.51}},
+        "data": {"vocabulary": 3072},
+        "steps": 300,
+        "gate": {"baseline": "coupled", "nats_below_unigram": 0.95, "development_gain": 0.25, "passed": True},
+        "claims": assess(claims(found, DEFAULT_SHAPES)),
+        "timing": {"compile_s": 3.0, "train_s": 60.0, "model_steps_per_s": 20.0},
+    }
+    return found | more
+
+
+@pytest.fixture(scope="module")
+def metrics():
+    rng = np.random.default_rng(0)
+    step = np.arange(0, 301, 50)
+    losses = 8 - 2.5 * (step / 300) ** 0.5 + 0.05 * rng.standard_normal((len(DEFAULT_SHAPES), 10, len(step)))
+    return {"shapes": np.array(list(DEFAULT_SHAPES)), "validation_step": step, "validation_loss": losses}
+
+
+def test_every_plot_is_a_picture_with_a_caption(body, metrics, tmp_path):
+    drawn = plots.plot_all(body, DEFAULT_SHAPES, metrics)
+    assert {plot.name for plot in drawn} == EVERY
+    for plot in drawn:
+        assert is_a_picture(figures.save(plot.figure, tmp_path, plot.name)), plot.name
+        assert plot.caption.endswith(".")
+
+
+def test_scores_show_every_shape_its_seeds_and_its_control(body, metrics):
+    figure = plots.plot_parameters(body).figure
+    (axes,) = figure.axes
+    labels = [text.get_text().split(", ") for text in axes.get_yticklabels()]
+    assert {name for name, _ in labels} == set(DEFAULT_SHAPES)
+    kept = [body["shapes"][name]["fine_tuning_parameters"] for name, _ in labels]
+    assert kept == sorted(kept)
+    assert [number for _, number in labels] == [f"{parameters / 1e3:.0f}k" for parameters in kept]
+    control, seeds, mean = (np.concatenate([line.get_xdata() for line in axes.lines[kind::3]]) for kind in range(3))
+    scores = {
+        start: [np.mean([task[name][start]["test_accuracy"] for task in body["scores"].values()], axis=0) for name, _ in labels]
+        for start in ("pretrained", "control")
+    }
+    np.testing.assert_allclose(seeds, np.concatenate(scores["pretrained"]))
+    np.testing.assert_allclose(mean, np.mean(scores["pretrained"], axis=1))
+    np.testing.assert_allclose(control, np.mean(scores["control"], axis=1))
+
+
+def test_tables_of_the_probes_hold_means_over_seeds(body):
+    results = {**body, "seeds": list(range(10)), "claims": []}
+    shown = page.tables(results)
+    columns, rows = shown[f"Numbers: accuracy of {body['drop_task']} on test with top layers dropped"]
+    deepest = max(body["dropped"], key=lambda name: len(body["dropped"][name]))
+    assert columns == ["shape", "none", *sorted(body["dropped"][deepest], key=int)]
+    cells = dict(zip(columns, next(row for row in rows if row[0] == deepest), strict=True))
+    whole = body["scores"][body["drop_task"]][deepest]["pretrained"]["test_accuracy"]
+    assert cells["none"].startswith(f"{np.mean(whole):.4f} ± ")
+    without_one = body["dropped"][deepest]["1"]["pretrained"]["test_accuracy"]
+    assert cells["1"].startswith(f"{np.mean(without_one):.4f} ± ")
+    _, rows = shown["Numbers: word similarity, correlation with human judgement"]
+    for name, first, second in rows:
+        assert first.startswith(f"{np.mean(body['similarity'][name]['input']):.4f}")
+        assert (second == "-") == ("output" not in body["similarity"][name])
+    columns, rows = shown["Numbers: share of sentences that are found by layer, their difference fitted on other pairs"]
+    assert len(rows) == 2 * len(body["retrieval"])
+    for name, *cells in rows:
+        shape, start = name.split(", ")
+        by_layer = np.mean(body["retrieval"][shape]["held_out"][start], axis=0)
+        assert len(cells) == len(columns) - 1
+        assert [cell for cell in cells if cell == "-"] == ["-"] * (len(cells) - len(by_layer))
+        for cell, mean in zip(cells, by_layer, strict=False):
+            assert cell.startswith(f"{mean:.4f}")
+    _, rows = shown["Numbers: accuracy on test of a linear probe on a mix of frozen layers"]
+    for name, pretrained, _ in rows:
+        assert pretrained.startswith(f"{np.mean(body['layer_mix'][name]['pretrained']['test_accuracy']):.4f}")
+
+
+def test_only_shapes_that_differ_in_the_output_stand_over_its_width(body):
+    figure = plots.plot_output_width(body, DEFAULT_SHAPES).figure
+    score, masked, probe = figure.axes
+    for panel in (score, masked, probe):
+        assert [text.get_text() for text in panel.get_xticklabels()] == ["16", "64", "256"]
+    medians = [
+        np.median(body["scores"]["tags"][name]["pretrained"]["test_accuracy"]) for name in ("out-16", "out-64", "out-256")
+    ]
+    thick = next(line for line in score.lines if line.get_label() == "pre-trained")
+    np.testing.assert_allclose(thick.get_ydata(), medians)
+
+
+def test_what_was_not_measured_is_not_plotted(body, metrics):
+    bare = body | {"retrieval": {}, "similarity": {}, "dropped": {}, "layer_mix": {}}
+    names = {plot.name for plot in plots.plot_all(bare, DEFAULT_SHAPES, metrics)}
+    assert names == {"score_parameters", "output_width", "pretraining"}
+    assert plots.plot_all(body | {"seeds": []}, DEFAULT_SHAPES, metrics) == []
+
+
+def rendered(body, **changes):
+    settings = Settings().resolved()
+    return page.page(RunOnPage(body | changes, vars(settings), "steps: 300", FACTS, []))
+
+
+def test_the_page_answers_shows_claims_and_the_gate(body):
+    html = rendered(body)
+    assert "wider output embedding fine-tunes better although it is discarded" in html
+    assert "re-training is worth" in html
+    assert "passed: coupled ends 0.95 nats below" in html
+    for row in body["claims"]:
+        assert row["id"] in html
+    for name, fields in body["shapes"].items():
+        assert name in html
+        assert f"{fields['fine_tuning_parameters']:,}" in html
+    assert "17 labels cut off in test" in html
+
+
+def test_a_gate_that_was_not_passed_is_said(body):
+    assert "pre-training was too short" in rendered(body, gate=body["gate"] | {"passed": False})
+
+
+def test_without_a_seed_there_are_no_numbers(body):
+    html = rendered(body, seeds=[], excluded_seeds=[0], non_finite=[{"arm": "x", "seed": 0, "step": 3}], claims=[])
+    assert "x seed 0 (at step 3)" in html
+    assert "Numbers" not in html
+
+
+def test_the_page_of_a_checkpoint_says_which(body):
+    """It has no shape, no text and no gate."""
+    scores = {"tags": {"checkpoint": body["scores"]["tags"]["coupled"]}}
+    rates = {"tags": {"checkpoint": body["rates"]["tags"]["coupled"]}}
+    of_checkpoint = {
+        "pretraining": {},
+        "shapes": {"checkpoint": {"layers": 12, "fine_tuning_parameters": 85_000_000}},
+        "scores": scores,
+        "rates": rates,
+        **{key: {} for key in ("dropped", "layer_mix", "retrieval", "similarity")},
+    }
+    of_checkpoint["claims"] = assess(claims(body | of_checkpoint, {}))
+    made = {name: value for name, value in (body | of_checkpoint).items() if name not in ("gate", "unigram_entropy")}
+    settings = vars(Settings(start="my-bert").resolved())
+    html = page.page(RunOnPage(made, settings, "start: my-bert", FACTS, []))
+    assert "my-bert" in html
+    assert "85,000,000" in html
+    assert "unigram" not in html
+    assert [row["id"] for row in made["claims"]] == ["pretraining/score"]

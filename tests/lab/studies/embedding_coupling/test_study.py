@@ -1,0 +1,145 @@
+"""The study of shapes as users run it: what a run leaves, checkpoints in and out, and resumption after kills."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+from coupling_runs import arguments, metrics, probes, write_files
+from processes import EXPERIMENTS, end, start, wait_until
+
+from tiejax.checkpoints.hub.weights import load
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.embedding_coupling.costs import costs_of
+from tiejax.lab.studies.embedding_coupling.preparation import prepare
+from tiejax.lab.studies.embedding_coupling.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = EXPERIMENTS / "embedding_coupling.py"
+FIGURES = {"score_parameters", "output_width", "dropped_layers", "retrieval", "word_similarity", "pretraining"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("coupling"))
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    """A whole run of two seeds, with every probe."""
+    out = folder / "run"
+    ended = end(start(*arguments(folder, "--out", out, *probes(folder)), script=SCRIPT), timeout=900)
+    assert (ended.status, ended.err) == (0, "")
+    return out
+
+
+def results_of(out):
+    results = json.loads((out / "results.json").read_text())
+    del results["timing"]
+    return results
+
+
+def test_a_run_leaves_what_it_says(run):
+    assert {path.stem for path in (run / "figures").glob("*.png")} == FIGURES
+    assert not list((run / "checkpoints").iterdir())
+    found, results = metrics(run), results_of(run)
+    assert found["shapes"].tolist() == ["coupled", "out-4", "out-16", "dropped"]
+    assert found["validation_step"].tolist() == [0, 6, 12]
+    assert found["validation_loss"].shape == (4, 2, 3)
+    assert found["record_loss"].shape == (4, 2, 4)
+    assert results["seeds"] == [0, 1]
+    assert set(results["scores"]) == {"tags", "verbs"}
+    assert results["tasks"]["tags"]["labels"] == ["DET", "NOUN", "VERB"]
+    assert list(results["dropped"]["coupled"]) == ["1"]
+    scores = results["scores"]["tags"]["out-16"]
+    assert set(scores) == {"pretrained", "control"}
+    assert all(0 <= value <= 1 for values in scores["pretrained"].values() for value in values)
+    assert results["shapes"]["dropped"]["drop"] == 1
+    assert list(results["dropped"]["dropped"]) == ["1"]
+    assert np.shape(results["retrieval"]["out-16"]["held_out"]["pretrained"]) == (2, 3)
+    assert set(results["similarity"]["coupled"]) == {"input", "input_interval"}
+    assert "output" in results["similarity"]["out-4"]
+    assert {row["id"] for row in results["claims"]} >= {"pretraining/score", "dropping/output-width", "similarity/output-width"}
+    page = (run / "report.html").read_text()
+    assert "Shapes of input and output embeddings" in page
+    assert "With fewer than 6 seeds no claim is decided" in page
+
+
+def test_all_shapes_see_the_same_batches_and_start_alike_where_they_can(run):
+    """Before the first step every model predicts almost evenly, so that losses differ by little more than the heads do."""
+    first = metrics(run)["validation_loss"][:, :, 0]
+    assert np.ptp(first) < 0.1
+    np.testing.assert_allclose(first, np.log(300), atol=0.15)
+
+
+def test_pretrained_models_are_kept_in_the_hubs_format(run):
+    for name, family, tied in (("coupled", "BERT", True), ("out-4", "RemBERT", False)):
+        loaded = load(run / "models" / name / "seed-1")
+        assert (loaded.family, loaded.tied) == (family, tied)
+        with np.load(run / "finished" / f"pretrain.{name}.npz") as arrays:
+            table = arrays["params/embed/embedding"][1]
+        np.testing.assert_array_equal(loaded.params["embed"]["embedding"], table)
+        assert (run / "models" / name / "seed-1" / "tokenizer.json").is_file()
+
+
+def test_costs_name_every_stage(run):
+    settings = Settings(**yaml.safe_load((run / "config.yaml").read_text()))
+    costs = costs_of(settings, prepare(settings, Console(quiet=True)))
+    assert sorted(costs) == sorted(path.stem for path in (run / "finished").glob("*.npz"))
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(run, folder):
+    """Killed twice while a stage is trained, its checkpoint written: in fine-tuning, and resumed, in pre-training."""
+    out = folder / "killed"
+    line = arguments(folder, "--out", out, *probes(folder), "--checkpoint_every", ".001")
+    for stage, resume in (("scores.coupled.verbs", []), ("pretrain.out-4", ["--resume"])):
+        process = start(*line, *resume, script=SCRIPT)
+        assert wait_until(lambda stage=stage: any((out / "checkpoints" / stage).glob("[0-9]*")), process, timeout=900)
+        process.kill()
+        process.communicate()
+        assert not (out / "results.json").exists()
+    ended = end(start(*line, "--resume", script=SCRIPT), timeout=900)
+    assert (ended.status, ended.err) == (0, "")
+    whole, resumed = metrics(run), metrics(out)
+    assert whole.keys() == resumed.keys()
+    for name, values in whole.items():
+        np.testing.assert_array_equal(resumed[name], values, err_msg=name)
+    assert results_of(out) == results_of(run)
+    shutil.rmtree(out)
+
+
+def test_a_checkpoint_is_fine_tuned_and_probed(run, folder):
+    """What was pre-trained here is such a checkpoint: its tagging scores are those of any other start."""
+    out = folder / "started"
+    line = arguments(folder, "--out", out, *probes(folder), "--start", run / "models" / "out-4" / "seed-1")
+    at = line.index("--shapes")
+    ended = end(start(*line[2:at], *line[at + 2 :], script=SCRIPT), timeout=900)
+    assert (ended.status, ended.err) == (0, "")
+    results = results_of(out)
+    assert list(results["shapes"]) == ["checkpoint"]
+    assert set(results["scores"]["tags"]["checkpoint"]) == {"pretrained", "control"}
+    before = results_of(run)["similarity"]["out-4"]
+    # The words are filtered by their occurrences there, and not here, where no text is known.
+    assert results["similarity"]["checkpoint"]["input"][0] == pytest.approx(results["similarity"]["checkpoint"]["input"][1])
+    assert len(before["input"]) == 2
+    assert not (out / "models").exists()
+    assert {row["id"] for row in results["claims"]} == {"pretraining/score"}
+    assert "report.html" in os.listdir(out)
+
+
+def test_a_cipher_is_retrieved_and_tagged_without_labels(folder):
+    out = folder / "cipher"
+    shapes = "{coupled: {embed_in: 8, embed_out: 8, width: 8, layers: 2, heads: 2, coupled: true}}"
+    line = arguments(folder, "--out", out, "--cipher", "true", "--parallel", f"[{folder}/first.txt]", "--layer_mix", "false")
+    line[line.index("--shapes") + 1] = shapes
+    ended = end(start(*line, "--drop_task", "none", script=SCRIPT), timeout=900)
+    assert (ended.status, ended.err) == (0, "")
+    results = results_of(out)
+    scores = results["scores"]["tags"]["coupled"]["pretrained"]
+    assert {"test_accuracy", "test_cipher_accuracy", "development_cipher_macro_f1"} <= set(scores)
+    assert {row["id"] for row in results["claims"]} == {"pretraining/score", "zero-shot/pretraining"}
+    assert results["retrieval"]["coupled"]["all"]["pretrained"]
+    assert not results["dropped"]["coupled"]

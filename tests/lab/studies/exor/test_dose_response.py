@@ -1,0 +1,98 @@
+"""Dose and response: slopes against numpy, entries against the analysis of one task, a run from its command to its page."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from blank_figures import blank_figures
+
+from tiejax.lab.runs import launch
+from tiejax.lab.studies.exor.dose_response import slopes
+from tiejax.lab.studies.exor.settings import STUDY
+
+__all__ = ["blank_figures"]  # a fixture
+
+
+def test_slopes_against_polyfit():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=5), rng.normal(size=(5, 3))
+    np.testing.assert_allclose(slopes(x, y), [np.polyfit(x, column, 1)[0] for column in y.T], rtol=1e-12)
+
+
+def run(out, *argv):
+    small = ["--steps", "40", "--record_every", "10", "--half_period", "10", "--bits", "4", "--seeds", "6", "--quiet"]
+    assert launch.main(STUDY, [*small, "--out", str(out), *argv]) == 0
+    return json.loads((out / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def doses(tmp_path_factory):
+    out = tmp_path_factory.mktemp("doses") / "run"
+    return out, run(out, "--doses", "[.5,.8,.3]")
+
+
+def test_each_dose_is_analysed_as_its_own_task(doses, tmp_path, blank_figures):
+    """Claims and finals of the second dose are those of a run with that distribution alone."""
+    _, results = doses
+    alone = run(tmp_path / "alone", "--zero", "[.8,.2]")
+    entry = results["doses"][1]
+    assert entry["p"] == 0.8
+    assert entry["bayes_cross_entropy"] == pytest.approx(alone["bayes"]["splits"]["train"]["cross_entropy"], rel=1e-12)
+    for name in ("untied", "tied"):
+        for measure in ("exact_cross_entropy", "relative_distance"):
+            ours, expected = entry["final"][name][measure], alone["final"][name][measure]
+            for part, values in expected.items():
+                values, found = (values.values(), ours[part].values()) if isinstance(values, dict) else ([values], [ours[part]])
+                for one, other in zip(found, values, strict=True):
+                    np.testing.assert_allclose(one, other, rtol=1e-4)
+    assert [row["id"] for row in entry["claims"]] == [row["id"] for row in alone["claims"]]
+    costs = {row["id"]: row["estimate"] for row in results["claims"]}
+    expected = next(row["estimate"] for row in alone["claims"] if row["id"] == "tying-costs")
+    np.testing.assert_allclose(costs["tying-costs/0.8"], expected, rtol=1e-3)
+
+
+def test_the_claims_ask_the_theory_at_every_dose_with_a_conflict(doses):
+    _, results = doses
+    rows = {row["id"]: row for row in results["claims"]}
+    gaps = {f"output-gap/{name}/{dose}" for name in ("untied", "tied") for dose in ("0.8", "0.3")}
+    assert set(rows) == {"dose-gap/untied", "dose-gap/tied", "dose-cost", *(f"tying-costs/{p}" for p in (0.5, 0.8, 0.3)), *gaps}
+    assert f"{math.log(4):.3f}" in rows["output-gap/tied/0.8"]["statement"]
+    assert f"{math.log(7 / 3):.3f}" in rows["output-gap/tied/0.3"]["statement"]
+    # The slope over doses, by numpy, from the seeds' own values.
+    bound = [0.0, math.log(4), math.log(7 / 3)]
+    cost = [
+        np.subtract(*(entry["final"][name]["exact_cross_entropy"]["train"] for name in ("tied", "untied")))
+        for entry in results["doses"]
+    ]
+    expected = np.median([np.polyfit(bound, column, 1)[0] for column in np.array(cost).T])
+    np.testing.assert_allclose(rows["dose-cost"]["estimate"], expected, rtol=1e-6)
+
+
+def test_metrics_and_page_know_their_doses(doses):
+    out, results = doses
+    with np.load(out / "metrics.npz") as metrics:
+        np.testing.assert_array_equal(metrics["dose"], np.repeat([0.5, 0.8, 0.3], 6))
+        np.testing.assert_array_equal(metrics["seeds"], np.tile(np.arange(6), 3))
+        assert metrics["train_loss"].shape == (2, 18, 5)
+    page = (out / "report.html").read_text()
+    assert "dose and response" in page
+    assert page.count("data:image/png") == 2
+    assert {path.stem for path in (out / "figures").iterdir()} == {"dose_gap", "dose_cost"}
+    assert results["variant"] == "doses"
+
+
+def test_members_that_go_non_finite_leave_every_dose(tmp_path, capsys):
+    results = run(tmp_path / "run", "--doses", "[.5,.8]", "--learning_rate", "1e30")
+    assert results["seeds"] == []
+    assert results["excluded_seeds"] == list(range(6))
+    assert results["claims"] == []
+    assert "left out of the statistics: seeds 0, 1, 2, 3, 4, 5" in capsys.readouterr().out
+
+
+def test_records_on_disk_end_as_records_in_memory(doses, tmp_path, blank_figures):
+    _, expected = doses
+    found = run(tmp_path / "disk", "--doses", "[.5,.8,.3]", "--records_on", "disk")
+    assert list((tmp_path / "disk" / "checkpoints" / "records").iterdir())
+    for name in ("doses", "claims", "seeds", "non_finite"):
+        assert found[name] == expected[name], name

@@ -1,0 +1,62 @@
+"""Exact risk against a slow loop over every visit."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from exor_visits import every_visit
+
+from tiejax.lab.studies.exor.contexts import all_contexts, asking_pairs
+from tiejax.lab.studies.exor.risk import ExactRisk, Expectations
+from tiejax.lab.studies.exor.task import EXor, split, strings
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_exact_risk_against_a_slow_loop(x64, ordered):
+    """A model that reads the multiset of its context: expectations by loop over every visit, blocks that do not divide."""
+    task = EXor(4, (0.25, 0.75), (0.4, 0.6))
+    contexts = all_contexts(task, ordered)
+    generator = np.random.default_rng(0)
+    embedding, output = generator.normal(size=(2, task.vocabulary, 3))
+
+    def encode(params, tokens):
+        return jnp.tanh(params["embed"][tokens].sum(1))
+
+    asking = asking_pairs(task, contexts)
+    pairs = {name: symbols for name, (symbols, _) in asking.items()}
+    expected = Expectations.of(contexts.target, contexts.weight, {name: share for name, (_, share) in asking.items()})
+    params = {"embed": jnp.asarray(embedding), "head": jnp.asarray(output)}
+    found, whole = (
+        jax.jit(ExactRisk(encode, lambda params: params["head"], contexts.tokens, pairs, block))(params, expected)
+        for block in (7, 10**6)
+    )
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-13), found, whole)
+
+    def state(context):
+        return np.tanh(embedding[list(context)].sum(0))
+
+    for member, rows in enumerate(split(task.bits).values()):
+        loss = accuracy = 0.0
+        for context, _, target, weight in every_visit(task, rows):
+            logits = output @ state(context)
+            loss -= weight * (logits[target] - np.log(np.exp(logits).sum()))
+            accuracy += weight * (logits.argmax() == target)
+        np.testing.assert_allclose(found["cross_entropy"][member], loss, rtol=1e-12)
+        np.testing.assert_allclose(found["accuracy"][member], accuracy, rtol=1e-12)
+
+    # The zero pair: 1 (p = .75) is likelier than 0 (p = .25), wherever a 0 is masked.
+    asked = [
+        (state(context), weight)
+        for context, position, target, weight in every_visit(task, strings(task.bits))
+        if target in task.used["zero"]
+    ]
+    difference = output[1] - output[0]
+    total = sum(weight for _, weight in asked)
+    mean = sum(weight * (h @ difference) for h, weight in asked) / total
+    residual = math.sqrt(sum(weight * (h @ difference - math.log(3)) ** 2 for h, weight in asked) / total)
+    gap = min(np.linalg.norm(h) for h, _ in asked) * np.linalg.norm(difference)
+    np.testing.assert_allclose(found["log_ratio_zero"], mean, rtol=1e-12)
+    np.testing.assert_allclose(found["log_ratio_residual_zero"], residual, rtol=1e-12)
+    np.testing.assert_allclose(found["gap_zero"], gap, rtol=1e-12)

@@ -1,0 +1,44 @@
+"""Which seeds are analysed: tiny arrays, with and without one that broke down."""
+
+import numpy as np
+from layer_runs import SIZES, TOKENS_PER_WORD, findings_of, run
+
+from tiejax.lab.runs.run_directory import plain
+from tiejax.lab.studies.layer_tying import plots
+from tiejax.lab.studies.layer_tying.analysis import analyse
+from tiejax.lab.studies.layer_tying.tables import tables
+
+
+def test_a_seed_of_which_one_method_diverged_is_left_out_everywhere():
+    """A seed 9 before the others: untied breaks down at step 1, all-one at its last validation."""
+    whole = run()
+    shared = ("methods", "validation_step", "agents", "action_episode", "action_layer", "epsilon")
+    metrics = {
+        name: values if name in shared else np.concatenate([values[:, :1], values], axis=1)
+        for name, values in whole.items()
+        if name != "seeds"
+    }
+    metrics["seeds"] = np.array([9, 3, 5])
+    metrics["train_loss"][0, 0, 1:] = np.nan
+    metrics["validation_loss"][0, 0, 1:] = np.nan
+    metrics["validation_loss"][2, 0, 2] = np.inf
+    metrics["test_loss"][0, 0] = np.nan
+    findings, runs, _ = findings_of(metrics)
+    assert findings["non_finite"] == [
+        {"arm": "untied", "seed": 9, "step": 1}, {"arm": "all-one", "seed": 9, "step": 4},
+    ]  # fmt: skip
+    assert (findings["seeds"], findings["excluded_seeds"]) == ([3, 5], [9])
+    expected, kept, _ = findings_of(whole)
+    for name in ("methods", "claims", "agents", "equal_time_s"):
+        assert plain(findings[name]) == plain(expected[name])
+    for name, values in kept.items():
+        np.testing.assert_array_equal(runs[name], values)
+
+
+def test_no_finite_seed_leaves_nothing_to_tell():
+    metrics = run()
+    metrics["train_loss"][0] = np.nan
+    findings, runs = analyse(metrics, SIZES, TOKENS_PER_WORD)
+    assert (findings["seeds"], findings["methods"], findings["claims"], findings["excluded_seeds"]) == ([], [], [], [3, 5])
+    assert plots.plot_all(runs, findings) == []
+    assert tables(findings) == {}

@@ -1,0 +1,51 @@
+"""The claims: which there are, and the differences that they take."""
+
+import json
+
+import numpy as np
+import pytest
+from layer_runs import findings_of, run
+
+from tiejax.lab.runs.run_directory import plain
+from tiejax.lab.studies.layer_tying import claims
+
+
+def test_claims_take_the_differences_that_they_name():
+    findings, _, _ = findings_of(run())
+    rows = {row["id"]: row for row in findings["claims"]}
+    halves = {  # medians of two seeds
+        "perplexity/agent": (np.log(4 / 8) + np.log(4 / 2)) / 2,
+        "perplexity-equal-time/agent": ((2.55 - 2.0) + (1.9 - 2.2)) / 2,
+        "replicated/agent": ((0.25 - 0.75) + (0.75 - 0.75)) / 2,
+        "memory/mean": (np.log(1920 / 2240) + np.log(1760 / 2240)) / 2,
+        "memory/most": (np.log(2080 / 2240) + np.log(1760 / 2240)) / 2,
+        "static/all-one": (np.log(4 / 16) + np.log(4 / 4)) / 2,
+    }
+    assert set(rows) == set(halves)
+    for name, value in halves.items():
+        assert rows[name]["estimate"] == pytest.approx(value, abs=1e-12)
+        assert (rows[name]["n"], rows[name]["verdict"]) == (2, "undecided")
+    reported = {"perplexity/agent", "replicated/agent", "memory/mean", "memory/most"}
+    assert {name for name in rows if rows[name]["reported"]} == reported
+    assert "82.1%" in rows["memory/mean"]["statistic"]  # (1920 + 1760) / 2 / 2240
+    json.dumps(plain(findings), allow_nan=False)
+
+
+def test_every_method_has_its_claim():
+    """One seed; the loss of each method is its place in the list, 0, 1, ..."""
+    names = ("untied", "all-one", "my-map", "random-map", "random-agent", "agent", "found-map")
+    rows = [
+        {"method": name, "test_loss": [float(place)], "equal_time_loss": [2.0 * place], "replicated": [1.0],
+         "distinct_in_training": [3.0],
+         "bytes": {"stored_bytes": {kind: [4.0 if name == "untied" else 1.0] for kind in ("seeds", "largest")}}}
+        for place, name in enumerate(names)
+    ]  # fmt: skip
+    listed = {claim.id: (claim.differences.tolist(), claim.sign) for claim in claims.claims(rows)}
+    assert listed == {
+        "perplexity/agent": ([5], -1), "perplexity-equal-time/agent": ([10], -1), "replicated/agent": ([0.25], 1),
+        "memory/mean": ([np.log(0.25)], -1), "memory/most": ([np.log(0.25)], -1), "learns/found-map": ([3], -1),
+        "learns/random-map": ([2], -1), "learns/random-agent": ([1], -1),
+        "retrained/found-map": ([1], -1), "static/all-one": ([4], -1), "static/my-map": ([3], -1),
+    }  # fmt: skip
+    assert claims.claims([row for row in rows if row["method"] not in ("agent", "found-map")]) == []
+    assert {claim.id for claim in claims.claims(rows[5:])} == {"replicated/agent", "retrained/found-map"}

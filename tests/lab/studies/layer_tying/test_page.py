@@ -1,0 +1,156 @@
+"""The page of a run made by hand."""
+
+import re
+
+import numpy as np
+import pytest
+from layer_runs import LAYERS, SIZES, STEPS, TOKENS_PER_WORD, findings_of, of_methods, run
+
+from tiejax.lab.reporting.finding import tally
+from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.runs.run_directory import plain
+from tiejax.lab.studies.layer_tying import page, plots
+from tiejax.lab.studies.layer_tying.analysis import analyse
+from tiejax.statistics.arms import select_seeds
+
+
+@pytest.fixture(scope="module")
+def analysed():
+    findings, runs = analyse(run(), SIZES, TOKENS_PER_WORD)
+    return findings, runs, plots.plot_all(runs, findings)
+
+
+@pytest.fixture(scope="module")
+def pictures(analysed, tmp_path_factory):
+    folder, kept = tmp_path_factory.mktemp("figures"), []
+    for plot in analysed[2]:
+        plot.figure.savefig(folder / f"{plot.name}.png", dpi=30)
+        kept.append((plot.caption, folder / f"{plot.name}.png"))
+    return kept
+
+
+def page_of(findings, pictures, **changed):
+    results = {
+        **findings,
+        "experiment": "layer_tying",
+        "model": {"layers": LAYERS, "feed_forward": 512},
+        "data": {
+            "fingerprint": "ab12cd",
+            "vocabulary": 4096,
+            "splits": {"train": {"tokens": 1234567, "words": 987654}, "test": {"tokens": 4321, "words": 3210}},
+        },
+        "steps": STEPS,
+        "sizes": SIZES,
+        "timing": {"compile_s": 3.0, "train_s": 90.0, "model_steps_per_s": 42.0},
+        **changed,
+    }
+    settings = {
+        "layers": LAYERS, "width": 128, "heads": 2, "context": 64, "batch_size": 8, "learning_rate": 1e-3, "weight_decay": 0.01,
+        "dropout": 0.2, "k": 1, "gradient": "all", "start": "tied", "reward": "negative-loss", "details": "own",
+        "moments": "copy",
+        "epsilon_floor": 0.05, "architecture": "gpt2", "objective": "causal", "storage": "compact", "corpus": ["wikitext-2"],
+        "tokenizer": None, "ties": "resolved",
+    }  # fmt: skip
+    facts = {"command": "python x", "versions": {"jax": "1"}, "python": "3.11", "devices": ["cpu"], "git_commit": "abc"}
+    html = page.page(RunOnPage(plain(results), settings, "steps: 4\n", facts, pictures))
+    return re.sub(r"data:image/png;base64,[^\"]+", "picture", html)
+
+
+def test_the_page_says_what_was_run_and_found(analysed, pictures):
+    findings = analysed[0]
+    html = page_of(findings, pictures)
+    assert html.count('src="picture"') == 5
+    for text in (
+        "Dynamic layer tying: gpt2, 4 layers of width 128", "wikitext-2", "1,234,567 (987,654 words) for train", "ab12cd",
+        "byte-level BPE trained on the corpus, vocabulary 4,096", "2 heads, context 64, dropout 0.2, causal; feed forward 512",
+        "3 actions an episode, k = 1 batches an action, reward negative-loss, epsilon at least 0.05",
+        "resolved, gradient all, moments copy, start tied, details own", "storage compact",
+        "all its steps (4 s, 4 s)", "arXiv:2401.12819", "steps: 4",
+        "2 seeds: below 6 no claim is decided", "as many models train at once as there are devices",
+        "<td>untied</td><td>54.60 [54.60, 54.60]</td><td>4.00 [0.00, 26,",
+        "<td>agent</td><td>2.0</td><td>1.5</td><td>50%</td><td>120</td><td>1.5</td>",
+        "<td>agent</td><td>3</td><td>54.60</td><td>4.00</td><td>8.00</td><td>6.69</td><td>12.81</td><td>2</td><td>4</td>",
+        "<td>agent, seed 3</td><td>0</td><td>1</td><td>2</td><td>0</td>",
+        "<td>all-one</td><td>0</td><td>0</td><td>0</td><td>0</td>",
+    ):  # fmt: skip
+        assert text in html, text
+    for row in findings["claims"]:
+        assert f"<b>{row['id']}</b>" in html
+    assert html.count("Reported by the paper.") == 4
+    assert "random map" not in html
+    assert "nan" not in html
+
+
+def test_the_page_warns(analysed, pictures):
+    findings = analysed[0]
+    rows = [*findings["methods"], {**findings["methods"][0], "method": "random-map"}]
+    broken = {"excluded_seeds": [9], "non_finite": [{"arm": "agent", "seed": 9, "step": 2}]}
+    html = page_of(findings, pictures, methods=rows, **broken)
+    assert "agent seed 9 (at step 2)" in html
+    assert "A random map has as many distinct layers as the agent" in html
+
+
+def test_one_seed_without_agents(pictures):
+    metrics = select_seeds(of_methods(run(), "untied", "all-one"), np.array([True, False]), least_axes=2)
+    findings, runs, rows = findings_of(metrics)
+    assert findings["claims"] == []
+    assert findings["agents"] == {}
+    assert rows["untied"]["test_perplexity"] == {"seeds": pytest.approx([8]), "mean": pytest.approx(8), "interval": None}
+    assert [plot.name for plot in plots.plot_all(runs, findings)] == ["methods", "learning", "maps"]
+    html = page_of(findings, [])
+    assert "<td>untied</td><td>54.60</td><td>8.00</td><td>22.63</td><td>8.17</td>" in html
+    assert "nan" not in html
+    assert page.finding(findings)[0].startswith("No claim")
+
+
+def results_with(verdicts, seeds, **perplexities):
+    """Results in which claims came out so; perplexities by method, and the agent takes half the untied model's bytes."""
+    methods = [
+        {
+            "method": name.replace("_", "-"),
+            "test_perplexity": {"mean": value},
+            "bytes": {"stored_bytes": {"seeds": [100.0 if name == "untied" else 50.0] * seeds}},
+        }
+        for name, value in perplexities.items()
+    ]
+    claims = [{"id": name, "verdict": verdict} for name, verdict in verdicts.items()]
+    return {"seeds": list(range(seeds)), "methods": methods, "claims": claims}
+
+
+def test_the_page_opens_with_the_answer():
+    worse = results_with(
+        {"perplexity/agent": "contradicted", "learns/random-agent": "supported", "static/cycle": "contradicted"},
+        seeds=6, agent=109.4, random_agent=120.0, untied=84.44, cycle=92.0, sandwich=86.2,
+    )  # fmt: skip
+    assert page.finding(worse) == [
+        "The model whose layers the agent tied ends worse than the untied one: its test perplexity is 109.4 against 84.44 "
+        "(lower is better, mean of 6 seeds). Parameters, gradients and optimizer take 50% of the untied model's bytes, "
+        "averaged over training.",
+        "The agent does better than one that ties at random (perplexity 120.0). The best fixed map, sandwich, has 86.20, the "
+        "agent 109.4.",
+        tally(worse["claims"]),
+    ]
+    open_yet = results_with(
+        {"perplexity/agent": "undecided", "learns/random-agent": "undecided"}, 1, agent=3.0, random_agent=3.0, untied=2.0
+    )
+    assert page.finding(open_yet) == [
+        "It stays open whether the model whose layers the agent tied ends as well as the untied one: its test perplexity is "
+        "3.00 against 2.00 (lower is better, one seed). Parameters, gradients and optimizer take 50% of the untied model's "
+        "bytes, averaged over training.",
+        "It stays open whether the agent does better than one that ties at random (perplexity 3.00).",
+        tally(open_yet["claims"]),
+    ]
+    better = page.finding(results_with({"perplexity/agent": "supported"}, 6, agent=2.0, untied=3.0))
+    assert better[0].startswith("The model whose layers the agent tied ends better than the untied one: ")
+    assert len(better) == 2
+
+
+def test_the_answer_is_on_the_page(analysed, pictures):
+    answer = page.finding(analysed[0])
+    assert len(answer) == 3
+    assert "its test perplexity is 4.00 against 4.00" in answer[0]
+    assert "82% of the untied model" in answer[0]  # (1920 + 1760) / 2 / 2240
+    assert answer[1] == "The best fixed map, all-one, has 8.00, the agent 4.00."
+    html = page_of(analysed[0], pictures).replace("&#39;", "'")
+    assert all(f"<p>{sentence}</p>" in html for sentence in answer)
+    assert html.index(answer[0]) < html.index("<h2>")

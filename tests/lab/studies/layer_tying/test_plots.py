@@ -1,0 +1,63 @@
+"""Figures of runs: what they show, read off the artists."""
+
+import numpy as np
+import pytest
+from layer_runs import LAYERS, METHODS, SIZES, TOKENS_PER_WORD, run
+
+from tiejax.lab.studies.layer_tying import figures, plots, settings
+from tiejax.lab.studies.layer_tying.analysis import analyse
+
+
+def test_figures_show_the_maps_and_every_seed():
+    findings, runs = analyse(run(), SIZES, TOKENS_PER_WORD)
+    shown = {plot.name: plot.figure for plot in plots.plot_all(runs, findings)}
+    assert list(shown) == ["methods", "map", "learning", "agent", "maps"]
+    panels = shown["map"].axes
+    assert [panel.get_title() for panel in panels[:2]] == ["seed 3", "seed 5"]
+    # Layers upwards, episodes to the right.
+    np.testing.assert_array_equal(panels[0].collections[0].get_array(), [[0, 0], [0, 1], [2, 2], [0, 0]])
+    assert panels[0].get_xlim() == (0.5, 2.5)
+    assert panels[0].collections[0].get_cmap().N == LAYERS
+    over_steps, over_time = shown["learning"].axes
+    assert len(over_steps.lines) == len(over_time.lines) == 3 * (2 + 1)
+    np.testing.assert_allclose(over_time.lines[0].get_xdata(), [2, 4])
+    np.testing.assert_allclose(over_steps.lines[5].get_ydata(), np.exp([2.85, 1.85]))  # the agent, the mean of nats
+    np.testing.assert_allclose(over_time.lines[5].get_xdata(), [2.5, 5.5])  # 3 and 2 s, 7 and 4 s
+    perplexity, memory, seconds = shown["methods"].axes
+    np.testing.assert_allclose(perplexity.lines[0].get_xdata(), [8, 2])
+    np.testing.assert_allclose(memory.lines[1].get_xdata(), np.array([1920, 1760]) / 2**20)
+    np.testing.assert_allclose(seconds.lines[2].get_xdata(), [0.75, 2])
+    assert [len(panel.lines) for panel in shown["agent"].axes] == [3, 3, 3, 2]
+    cells = shown["maps"].axes[0]
+    labels = [label.get_text() for label in cells.get_yticklabels()]
+    assert labels == ["untied", "agent, seed 3", "agent, seed 5", "all-one"]
+    written = np.array([text.get_text() for text in cells.texts]).reshape(4, LAYERS)
+    assert written.tolist() == [list("0123"), list("0120"), list("0000"), list("0000")]
+
+
+@pytest.mark.parametrize("layers", [1, 4, 12, 48])
+def test_every_layer_has_a_colour_of_its_own(layers):
+    colours = figures.owner_colours(layers).colors
+    apart = np.abs(colours[:, None] - colours[None]).max(-1) + np.eye(layers)
+    assert apart.min() > 0.01
+    # Neighbours must be told apart in a small cell.
+    assert (np.diag(apart, 1) > 0.1).all()
+
+
+def test_methods_keep_their_colours_and_differ():
+    names = [*METHODS, *(name for name in settings.METHODS if name not in METHODS), "mine"]
+    styles = figures.styles(names)
+    assert len({(style.colour, style.line) for style in styles.values()}) == len(names)
+    assert styles["agent"] == figures.styles(["agent"])["agent"]
+
+
+def test_methods_that_are_no_fixed_maps_have_colours_of_their_own():
+    assert set(figures.METHOD_COLOURS) == set(settings.NOT_STATIC)
+
+
+def test_at_most_six_seeds_are_panels_of_the_map():
+    owner = np.zeros((1, 7, 2, 3), int)
+    runs = {"seeds": np.arange(7), "agents": np.array(["agent"]), "episode": np.array([1, 2]), "episode_owner": owner}
+    plot = plots.plot_tie_maps(runs)
+    assert [panel.get_title() for panel in plot.figure.axes if panel.get_title()] == [f"seed {seed}" for seed in range(6)]
+    assert "The first 6 of 7 seeds" in plot.caption

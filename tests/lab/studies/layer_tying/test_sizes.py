@@ -1,0 +1,90 @@
+"""What a run needs, in closed form, beside the shapes of its models and agents; and what a text decides of it."""
+
+import pydoc_data.topics
+
+import jax
+import numpy as np
+import pytest
+import tokenizers
+
+from tiejax import models, tying
+from tiejax.lab.runs import environment, launch
+from tiejax.lab.settings import sizes as shared
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.layer_tying import q_learning, sizes
+from tiejax.lab.studies.layer_tying.model import build_model, initial
+from tiejax.lab.studies.layer_tying.settings import STUDY, Settings
+
+VOCABULARY = 13
+
+
+def settings_of(**changed):
+    fields = {"layers": 3, "width": 8, "heads": 2, "context": 7, "batch_size": 2, "vocab_size": VOCABULARY}
+    return Settings(**fields | changed).resolved()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"architecture": "bert", "layers": 2, "feed_forward": 10},
+        {"objective": "masked", "architecture": "bert"},
+        {"details": "published", "ties": "published", "gradient": "owner"},
+        {"width": 16, "dtype": "bfloat16", "layers": 5},
+    ],
+    ids=str,
+)
+def test_parameters_and_state(changed):
+    """Of an untied stack and of a tied one, the shared table stored once, with two moments of each parameter."""
+    settings = settings_of(**changed)
+    init, ties = initial(settings, build_model(settings, VOCABULARY)), [tying.Tie(*models.TABLE_PATHS)]
+    for distinct in (settings.layers, 1):
+        owners = np.arange(distinct, dtype=np.int32)
+        stored = jax.eval_shape(lambda owners: tying.store(init(jax.random.key(0), owners), ties), owners)
+        assert sizes.parameters(settings, VOCABULARY, distinct) == sum(leaf.size for leaf in jax.tree.leaves(stored))
+    of_value = 2 if settings.dtype == "bfloat16" else 4
+    agent = 3 * 4 * sizes.agent_parameters(settings.layers)
+    whole = sizes.parameters(settings, VOCABULARY, settings.layers)
+    # The state that was saved last and the parameters of the best step, a place for every layer; and the agent.
+    assert sizes.need(settings).state == 4 * of_value * whole + agent
+    assert sizes.need(settings).batches == (settings.k + 1) * 2 * 7 * 2
+
+
+@pytest.mark.parametrize("layers", [2, 3, 12])
+def test_agents(layers):
+    network = jax.eval_shape(lambda: q_learning.init(jax.random.key(0), layers))
+    assert sizes.agent_parameters(layers) == sum(leaf.size for leaf in jax.tree.leaves(network))
+
+
+def test_records_grow_with_steps_and_methods():
+    few, many = settings_of(methods=["untied"], steps=10), settings_of(methods=["untied", "all-one"], steps=1000, seeds=3)
+    assert sizes.need(few).records == 10 * 20
+    assert sizes.need(many).records == 2 * 3 * 1000 * 20
+
+
+def test_a_vocabulary_that_is_named_is_counted_before_the_run_directory(tmp_path, monkeypatch):
+    topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
+    (tmp_path / "corpus.txt").write_text("\n\n".join(topics[:6]))
+    files = ["--corpus", f"{tmp_path}/corpus.txt", "--data_dir", f"{tmp_path}/prepared", "--out", f"{tmp_path}/run", "--quiet"]
+    small = "--layers 2 --width 64 --heads 2 --context 12 --batch_size 1 --methods [untied] --steps 2"
+    monkeypatch.setattr(environment, "one_device_a_core", lambda: None)  # jax is there already
+    needed = sizes.need(Settings(layers=2, width=64, context=12, batch_size=1, methods=["untied"], steps=2).resolved(), 400)
+    monkeypatch.setattr(shared, "machine_memory", lambda: 2 * needed.total)
+    monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail("was taken for good input"))
+    words = tmp_path / "tokenizer.json"
+    words.write_text(tokenizer_of(tmp_path, 4000))
+    with pytest.raises(BadInput, match=r"^--.*the run needs at least .*this machine has"):
+        launch.main(STUDY, [*files, *small.split(), "--tokenizer", str(words)])
+    assert not (tmp_path / "run").exists()
+
+
+def tokenizer_of(folder, size):
+    """A byte-level tokenizer with so many tokens."""
+    vocabulary = {
+        token: number for number, token in enumerate(["<|endoftext|>", *tokenizers.pre_tokenizers.ByteLevel.alphabet()])
+    }
+    vocabulary |= {f"unused {number}": number for number in range(len(vocabulary), size)}
+    model = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.add_special_tokens(["<|endoftext|>"])
+    return model.to_str()

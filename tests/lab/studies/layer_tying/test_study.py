@@ -1,0 +1,206 @@
+"""The layer-tying study as users run it: what a run leaves, and resumption after a kill."""
+
+import dataclasses
+import json
+import os
+import pydoc_data.topics
+import re
+import shlex
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import safetensors
+import yaml
+from processes import EXPERIMENTS, end, start, wait_until
+
+from tiejax.lab.runs import environment, launch
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.layer_tying import text
+from tiejax.lab.studies.layer_tying.model import build_model
+from tiejax.lab.studies.layer_tying.settings import STUDY, Settings
+
+SCRIPT = EXPERIMENTS / "layer_tying.py"
+SMALL = shlex.split("""
+  --vocab_size 300 --layers 3 --width 8 --heads 2 --context 12 --batch_size 4 --steps 22 --k 2 --validate_every 8
+  --validation_blocks 8 --test_blocks 10 --epsilon_floor .5
+  --methods [untied,found-map,agent,random-agent,random-map] --maps '{mine: [0,0,2], copy: [0,1,2]}'
+""")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """English text, and where runs prepare it."""
+    folder = tmp_path_factory.mktemp("text")
+    topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
+    (folder / "corpus.txt").write_text("\n\n".join(topics[:12]))
+    return folder
+
+
+def arguments(data, *more):
+    return ["--corpus", str(data / "corpus.txt"), "--data_dir", str(data / "prepared"), *SMALL, *map(str, more)]
+
+
+def metrics(out):
+    with np.load(out / "metrics.npz") as arrays:
+        return dict(arrays)
+
+
+def settings_of(run):
+    return Settings(**yaml.safe_load((run / "config.yaml").read_text()))
+
+
+@pytest.fixture(scope="module")
+def run(data):
+    """A run of one seed in this process."""
+    out = data / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
+        patch.setattr(environment, "one_device_a_core", lambda: None)  # jax is there already
+        assert launch.main(STUDY, arguments(data, "--out", out, "--quiet")) == 0
+    return out
+
+
+def test_a_run_leaves_what_it_says(run):
+    there = set(os.listdir(run))
+    assert {"config.yaml", "data.json", "environment.json", "metrics.npz", "results.json", "report.html"} <= there
+    assert {path.stem for path in (run / "figures").glob("*.png")} == {"map", "learning", "methods", "agent", "maps"}
+    assert not list((run / "checkpoints").iterdir())
+    found, results = metrics(run), json.loads((run / "results.json").read_text())
+    assert found["methods"].tolist() == ["agent", "random-agent", "untied", "mine", "copy", "found-map", "random-map"]
+    assert found["train_loss"].shape == (7, 1, 22)
+    assert found["validation_step"].tolist() == [0, 8, 16, 22]
+    assert found["action_layer"].tolist() == [1, 2] * 5 + [1]
+    assert found["action_episode"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
+    for part in results["methods"]:
+        assert part["method"] in found["methods"]
+    assert "Dynamic layer tying" in (run / "report.html").read_text()
+
+
+def test_what_the_agents_did_is_what_the_maps_say(run):
+    found = metrics(run)
+    for agent in range(2):
+        owner = np.zeros(3, int)
+        for number, (layer, action) in enumerate(zip(found["action_layer"], found["action"][agent, 0], strict=True)):
+            owner = owner.copy()
+            if action == layer:
+                owner[layer] = layer
+            else:
+                owner[(owner == layer) | (np.arange(3) == layer)] = owner[action]
+            np.testing.assert_array_equal(found["action_owner"][agent, 0, number], owner)
+            steps = found["distinct"][agent, 0, 2 * number : 2 * number + 2]
+            assert (steps == len(np.unique(owner))).all()
+    np.testing.assert_array_equal(found["final_owner"][:2], found["action_owner"][:, :, -1])
+    by_name = dict(zip(found["methods"].tolist(), found["final_owner"][:, 0], strict=True))
+    best = found["best_owner"][0, 0]
+    np.testing.assert_array_equal(by_name["found-map"], best)
+    assert len(np.unique(by_name["random-map"])) == len(np.unique(best))
+    assert by_name["mine"].tolist() == [0, 0, 2]
+    assert by_name["untied"].tolist() == [0, 1, 2]
+
+
+def test_all_methods_see_the_same_batches(run):
+    """And all of a held-out split is judged, once."""
+    found = metrics(run)
+    losses = dict(zip(found["methods"].tolist(), found["train_loss"][:, 0], strict=True))
+    # The untied map by another name; and one that is another.
+    np.testing.assert_array_equal(losses["copy"], losses["untied"])
+    assert not np.array_equal(losses["mine"], losses["untied"])
+    settings = settings_of(run)
+    prepared = text.prepare(settings, Console(quiet=True))
+    batches = text.build_data(settings, prepared)
+    group, again, other = batches.group(0, 3), batches.group(0, 3), batches.group(1, 3)
+    assert len(group) == 3  # k and one for the reward
+    for batch, same in zip(group, again, strict=True):
+        np.testing.assert_array_equal(batch.tokens, same.tokens)
+    assert any(not np.array_equal(batch.tokens, different.tokens) for batch, different in zip(group, other, strict=True))
+    whole = text.build_data(dataclasses.replace(settings, test_blocks=None), prepared).held_out["test"]
+    rows = np.concatenate([batch.tokens[batch.weight > 0] for batch, _ in whole])
+    np.testing.assert_array_equal(rows, prepared.blocks["test"])
+    assert sum(weight for _, weight in whole) == len(rows)
+
+
+def test_saved_weights_hold_distinct_layers_once_and_give_the_test_loss(run):
+    found = metrics(run)
+    place = found["methods"].tolist().index("mine")
+    with safetensors.safe_open(run / "models" / "mine-seed0.safetensors", "numpy") as file:
+        facts = {name: json.loads(value) for name, value in file.metadata().items()}
+        saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert facts == {"owner": [0, 0, 2], "places": [0, 0, 1], "tied": ["embed/embedding", "head/embedding"]}
+    assert saved["encoder/layers/qkv/kernel"].shape == (2, 8, 24)
+    assert "head/embedding" not in saved
+
+    params: dict = {}
+    for name, leaf in saved.items():
+        *folders, last = name.split("/")
+        at = params
+        for folder in folders:
+            at = at.setdefault(folder, {})
+        at[last] = leaf
+    params["head"] = {"embedding": params["embed"]["embedding"]}
+    settings = settings_of(run)
+    prepared = text.prepare(settings, Console(quiet=True))
+    model = build_model(settings, prepared.streams.vocabulary)
+    blocks = prepared.blocks["test"]
+    chosen = blocks[np.arange(10) * len(blocks) // 10].astype(np.int32)
+    logits = np.asarray(jax.jit(model.apply)({"params": params}, chosen, owner=np.array(facts["places"], np.int32)), np.float64)
+    logits = logits[:, :-1] - np.log(np.exp(logits[:, :-1]).sum(-1, keepdims=True))
+    expected = -np.take_along_axis(logits, chosen[:, 1:, None], -1).mean()
+    assert found["test_loss"][place, 0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_bits_on_fewer_devices_and_without_what_was_prepared(run, data, tmp_path):
+    out = tmp_path / "killed"
+    argv = arguments(data, "--out", out, "--checkpoint_every", ".01")
+    process = start(*argv, script=SCRIPT, env={"JAX_NUM_CPU_DEVICES": "2"})
+
+    def far_enough():
+        return any(
+            int(step.name) >= 4 for step in (out / "checkpoints").glob("agent-seed0/steps/[0-9]*") if step.name.isdigit()
+        )
+
+    assert wait_until(far_enough, process), process.communicate()
+    process.kill()
+    process.communicate()
+    assert not (out / "results.json").exists()
+    elsewhere = "--data_dir", tmp_path / "elsewhere"
+    ended = end(start(*argv, *elsewhere, "--resume", script=SCRIPT, env={"JAX_NUM_CPU_DEVICES": "1"}))
+    assert ended.status == 0, ended.err
+    first, again = metrics(run), metrics(out)
+    assert set(first) == set(again)
+    for name in set(first) - {"time_step"}:
+        np.testing.assert_array_equal(first[name], again[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_the_models_that_are_finished(run, data, tmp_path):
+    """Six of seven are, of 22 steps each: one is trained, and the others count as done from the first line on."""
+    out = tmp_path / "partly"
+    shutil.copytree(run, out)
+    (out / "results.json").unlink()
+    file = out / "finished" / "mine-seed0.npz"
+    file.write_bytes(file.read_bytes()[:100])
+    argv = arguments(data, "--out", out, "--resume")
+    damaged = end(start(*argv, script=SCRIPT))
+    assert damaged.status == 2
+    told = f"layer_tying.py: error: --resume: {file} is damaged; remove it, and that model is trained again"
+    assert damaged.err.splitlines() == [told]
+    file.unlink()
+    other = out / "finished" / "agent-seed0.npz"
+    weights = out / "models" / "agent-seed0.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    damaged = end(start(*argv, script=SCRIPT))
+    told = f"--resume: {weights} is damaged or gone; remove {other}, and that model is trained again"
+    assert (damaged.status, damaged.err.splitlines()) == (2, [f"layer_tying.py: error: {told}"])
+    weights.write_bytes(content)
+    others = {path: path.stat().st_mtime_ns for path in (out / "finished").iterdir()}
+    ended = end(start(*argv, script=SCRIPT))
+    assert ended.status == 0, ended.err
+    assert re.findall(r"step ([\d,]+) of 154", ended.out)[0] == "132"
+    assert {path: path.stat().st_mtime_ns for path in others} == others
+    first, again = metrics(run), metrics(out)
+    for name in set(first) - {"time_step"}:
+        np.testing.assert_array_equal(first[name], again[name], err_msg=name)

@@ -1,0 +1,59 @@
+"""Figures of a run on text: every pair, seed and bucket is shown."""
+
+import numpy as np
+import pytest
+from text_metrics import DECAY, metrics_of
+
+from tiejax.lab.reporting import figures
+from tiejax.lab.studies.text_mlm.claims import analyse
+from tiejax.lab.studies.text_mlm.figures import shades
+from tiejax.lab.studies.text_mlm.plots import plot_all, plot_learning
+
+
+def test_figures_show_every_pair_seed_and_bucket(tmp_path):
+    metrics = metrics_of(seeds=4)
+    body, runs = analyse(metrics, DECAY)
+    shown = {plot.name: plot.figure for plot in plot_all(runs, body)}
+    assert list(shown) == [
+        "distance", "distance_published", "distance_ratio", "learning", "paired_final", "buckets", "norms", "uses",
+    ]  # fmt: skip
+    panels = shown["distance"].axes
+    assert [panel.get_title() for panel in panels] == ["untied, input", "untied, output", "tied"]
+    assert [len(panel.lines) for panel in panels] == [82 + 3] * 3
+    np.testing.assert_allclose(panels[1].lines[0].get_ydata(), np.median(metrics["distance_output"][0, :, :, 0], axis=0))
+    np.testing.assert_allclose(panels[2].lines[0].get_ydata(), np.median(metrics["distance_input"][1, :, :, 0], axis=0))
+    assert panels[0].get_ylim()[0] == 0
+    labels = [text.get_text() for text in shown["distance"].legends[0].get_texts()]
+    assert labels == ["twins .5 (DH holds)", "twins .1 (DH fails)", "unrelated"]
+
+    twins = shown["distance_published"].axes[0].lines[0]
+    np.testing.assert_allclose(twins.get_ydata(), metrics["distance_input"][0, 0, :, :30].mean(1))
+    top = 1.1 * metrics["distance_input"][0, 0, :, 42:].mean(1).max()
+    assert shown["distance_published"].axes[0].get_ylim() == (0, pytest.approx(max(5, top)))
+
+    assert [len(panel.lines) for panel in shown["learning"].axes] == [2 * (4 + 1)] * 4
+    assert len(shown["paired_final"].axes) == 2 + 2 * 3
+    assert len(shown["buckets"].axes) == 4
+    cost = shown["buckets"].axes[2].lines[0].get_ydata().reshape(4, 3)
+    np.testing.assert_allclose(cost[:, 0], np.subtract(*metrics["validation_loss"][::-1, :, -1]))
+    assert np.isnan(cost[:, 1]).all()
+    assert len(shown["norms"].axes[0].lines) == 3 * (4 + 1)
+    strips = shown["distance_ratio"].axes[0].lines
+    assert [len(line.get_ydata()) for line in strips[:3]] == [30, 12, 40]
+    for name, figure in shown.items():
+        assert figures.save(figure, tmp_path, name).stat().st_size > 10_000
+
+
+def test_sets_of_a_kind_differ_in_shade():
+    of_blue = shades(figures.BLUE, 3)
+    assert of_blue[0].upper() == figures.BLUE
+    assert len(set(of_blue)) == 3
+
+
+def test_curves_that_never_move_are_drawn():
+    """A tiny run may predict nothing right at any record."""
+    metrics = metrics_of(seeds=1)
+    metrics["validation_accuracy"][:] = 0
+    found, runs = analyse(metrics, DECAY)
+    assert not plot_learning(runs).figure.axes[1].lines[0].get_ydata().any()
+    assert found["final"]["tied"]["validation_accuracy"] == [0]

@@ -1,0 +1,226 @@
+"""The text experiment as users run it: what a run leaves, resumption, untying, the options of the encoder."""
+
+import dataclasses
+import json
+import os
+import shlex
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+from processes import TEXT_SCRIPT, assert_refused, command_here, end, start, wait_until
+from text_runs import arguments, metrics
+
+from tiejax.lab.runs import manifest, resume
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.text_mlm import text
+from tiejax.lab.studies.text_mlm.claims import analyse
+from tiejax.lab.studies.text_mlm.ensemble import TextObjective, build_ensemble
+from tiejax.lab.studies.text_mlm.settings import STUDY
+from tiejax.text import masking
+from tiejax.training.ensemble import seed_keys
+from tiejax.training.sharding import DATA
+
+
+def test_a_run_leaves_what_it_says(run):
+    out, said = run
+    assert {"config.yaml", "data.json", "environment.json", "metrics.npz", "results.json", "report.html"} <= set(
+        os.listdir(out)
+    )
+    pictures = {path.stem for path in (out / "figures").glob("*.png")}
+    assert {"distance", "distance_published", "learning", "buckets", "norms"} <= pictures
+    assert "reach: learning rates sum to" in said
+    assert f"report: {out / 'report.html'}" in said
+    found, recorded = json.loads((out / "results.json").read_text()), metrics(out)
+    assert found["seeds"] == [3, 0]
+    assert found["overflow"] == {"untied": 0, "tied": 0}
+    assert found["timing"]["padding"] < 0.05
+    assert recorded["step"].tolist() == [0, 10, 20, 30, 40, 50]
+    assert recorded["validation_step"].tolist() == [0, 25, 50]
+    pairs = len(recorded["pair_words"])
+    assert recorded["distance_input"].shape == recorded["distance_output"].shape == (2, 2, 6, pairs)
+    # Two tables are one where they are tied, to the bit; untied ones are not.
+    np.testing.assert_array_equal(recorded["distance_input"][1], recorded["distance_output"][1])
+    assert (recorded["distance_input"][0] != recorded["distance_output"][0]).any()
+    assert (recorded["validation_loss"][..., -1] < recorded["validation_loss"][..., 0]).all()
+    analysed = analyse(recorded, 0.01 * found["reach"]["per_coordinate"])[0]["claims"]
+    assert [(row["id"], row["n"]) for row in found["claims"]] == [(row["id"], row["n"]) for row in analysed]
+
+
+def test_validation_is_the_mean_over_its_buckets(run):
+    recorded = metrics(run[0])
+    count = recorded["validation_bucket_count"]
+    for measure in ("loss", "accuracy"):
+        by_bucket = np.nan_to_num(recorded[f"validation_bucket_{measure}"])
+        np.testing.assert_allclose((by_bucket * count).sum(-1) / count.sum(-1), recorded[f"validation_{measure}"], rtol=1e-5)
+    # Masks are drawn afresh at every validation, and are the same for tied and untied.
+    assert len(np.unique(count.sum(-1)[0, 0])) > 1
+    np.testing.assert_array_equal(count[0], count[1])
+
+
+def test_distances_are_those_of_the_pairs(run, data):
+    """At step 0, from the initial tables: each word to its twin, by name, and unrelated words to each other."""
+    settings = resume.read(STUDY, ["--resume", "--out", str(run[0])]).settings
+    prepared, plan = text.prepare(settings, Console(quiet=True))
+    ensemble = build_ensemble(settings, prepared, plan)
+    recorded = metrics(run[0])
+    names = recorded["pair_words"].tolist()
+    table = np.asarray(ensemble.start([0]).state.params["embed"]["embedding"])[0, 0]
+    place = prepared.twins.words.index("the")
+    apart = np.linalg.norm(table[prepared.vocabulary.id_of("the")] - table[prepared.vocabulary.size + place])
+    np.testing.assert_allclose(recorded["distance_input"][0, 1, 0, names.index("the")], apart, rtol=1e-6)
+    unrelated = names[-1].split("/")
+    first, second = (table[prepared.vocabulary.id_of(word)] for word in unrelated)
+    np.testing.assert_allclose(recorded["distance_input"][0, 1, 0, -1], np.linalg.norm(first - second), rtol=1e-6)
+    assert recorded["set_names"].tolist() == ["twins .5", "twins .1", "unrelated"]
+    assert dict(zip(names, recorded["pair_set"].tolist(), strict=True))["be"] == 1
+
+
+def test_event_files_show_the_same_numbers(run):
+    out, _ = run
+    assert sorted(os.listdir(out / "events")) == sorted(f"{arm}-seed-{seed}" for arm in ("untied", "tied") for seed in (3, 0))
+    written = b"".join(path.read_bytes() for path in (out / "events" / "tied-seed-0").iterdir())
+    for tag in (b"train_loss", b"validation_loss", b"norm_input", b"distance_output/twins .1"):
+        assert tag in written
+    wanted = np.float32(metrics(out)["train_loss"][1, 1, -1]).tobytes()
+    assert wanted in written
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_result(run, data):
+    """Killed in training, after a checkpoint; the run of these seeds above was never interrupted, on one device as well."""
+    out, one_device = data / "killed", {"JAX_NUM_CPU_DEVICES": "1"}
+    argv = arguments(
+        data, "--seeds", "[3,0]", "--steps", 50, "--out", out, "--checkpoint_every", "0.01", "--tensorboard", "true"
+    )
+    process = start(*argv, script=TEXT_SCRIPT, env=one_device)
+    assert wait_until(
+        lambda: any(path.name.isdigit() and int(path.name) > 3 for path in (out / "checkpoints").glob("*")), process
+    )
+    process.kill()
+    process.communicate()
+    assert not (out / "results.json").exists()
+    # The prepared text and its vocabulary, which training would not give again, may be gone as well.
+    elsewhere = ("--data_dir", data / "prepared_anew")
+    again = end(start("--resume", "--out", out, *elsewhere, script=TEXT_SCRIPT, env=one_device))
+    assert again.status == 0, again.err
+    assert "preparing the text in" in again.out
+    assert "resuming at step" in again.out
+    ours, wanted = metrics(out), metrics(run[0])
+    assert ours.keys() == wanted.keys()
+    for name, values in wanted.items():
+        assert ours[name].tobytes() == values.tobytes(), name
+    found, expected = (json.loads((folder / "results.json").read_text()) for folder in (out, run[0]))
+    assert found["data"] == expected["data"]  # the tokenizer among it, which was trained anew elsewhere
+    done = end(start("--resume", "--out", out, script=TEXT_SCRIPT))
+    assert (done.status, "the run is finished" in done.out) == (0, True)
+
+
+def test_a_run_is_not_resumed_on_another_text(run, data, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    out.mkdir()
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text((data / "corpus" / "first.txt").read_text() + "\nOne more sentence that was not there before.\n")
+    config = yaml.safe_load((run[0] / "config.yaml").read_text()) | {"out": str(out), "corpus": [str(corpus)]}
+    (out / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    before = manifest.read(run[0])
+    dataclasses.replace(before, settings=before.settings | {"corpus": [str(corpus)]}, files={}).write(out)
+    ended = command_here(["--resume", "--out", str(out)], monkeypatch, capsys, STUDY)
+    assert_refused(ended._replace(out=""), "--resume", "another text", script=TEXT_SCRIPT)
+
+
+@pytest.mark.slow
+def test_every_option_of_the_encoder_trains(data, launched, no_pictures, tmp_path):
+    """Learned positions, pre-LN, dropout, bfloat16, recomputed layers, constant rate, Adam, padded rows."""
+    out = tmp_path / "run"
+    encoder = "--positions learned --layer_norm pre --dropout .1 --compute_dtype bfloat16 --rematerialise true"
+    training = "--schedule constant --optimizer adam --packing padded --identical_layers false --activation silu"
+    options = shlex.split(f"{encoder} {training}")
+    assert launched(arguments(data, *options, "--seeds", 1, "--steps", 60, "--out", out)) == 0
+    recorded = metrics(out)
+    assert recorded["finite"].all()
+    assert (recorded["validation_loss"][..., -1] < recorded["validation_loss"][..., 0] - 0.3).all()
+
+
+@pytest.mark.slow
+def test_epochs_apart_on_rows(apart):
+    """Records count anew in every epoch, and every epoch ends with the whole validation split."""
+    recorded, found = metrics(apart), json.loads((apart / "results.json").read_text())
+    counts = {name: split["sentences"] for name, split in found["data"]["splits"].items()}
+    assert counts == {"train": 28, "validation": 4, "test": 8}
+    assert found["steps"] == 6
+    assert recorded["step"].tolist() == [0, 2, 3, 5, 6]
+    assert recorded["validation_step"].tolist() == [0, 3, 6]
+
+
+@pytest.fixture
+def rebuilt(apart):
+    """The run again: settings, text, plan, ensemble, initial parameters of its seed untied, and what its seed draws from."""
+    settings = resume.read(STUDY, ["--resume", "--out", str(apart)]).settings
+    prepared, plan = text.prepare(settings, Console(quiet=True))
+    ensemble = build_ensemble(settings, prepared, plan)
+    params = jax.tree.map(lambda leaf: leaf[0, 0], ensemble.start([0]).state.params)
+    return settings, prepared, plan, ensemble, params, jax.tree.map(lambda leaf: leaf[0], seed_keys([0]))
+
+
+def on_one_device(function):
+    """Call a function that sums over the devices of a member, of which there is one."""
+    return jax.tree.map(lambda leaf: leaf[0], jax.jit(jax.vmap(lambda _: function(), axis_name=DATA))(jnp.arange(1)))
+
+
+def test_the_last_batch_of_an_epoch_is_the_mean_over_its_own_sentences(rebuilt):
+    """Four of twelve rows hold a sentence: the loss is theirs, as they give it alone, and as logits give it by hand."""
+    settings, prepared, plan, ensemble, params, seed_key = rebuilt
+    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, 2]), next(ensemble.feed.open([(0, 0)], range(1), 1, 0)))
+    assert rows.segments.any(axis=1).tolist() == [True] * 4 + [False] * 8
+    sample = jax.jit(lambda rows: ensemble.sample(seed_key, jnp.int32(2), rows))
+    whole, alone = sample(rows), sample(jax.tree.map(lambda leaf: leaf[:4], rows))
+    loss = jax.value_and_grad(lambda params, masked: ensemble.loss(params, masked, None)[0])
+    of_batch, of_sentences = (on_one_device(lambda masked=masked: loss(params, masked)) for masked in (whole, alone))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), of_batch, of_sentences)
+    used = np.asarray(alone.weight) > 0
+    assert used.sum() > 1
+    encode = TextObjective.of(settings, prepared, plan).encode
+    states = jax.jit(lambda: encode(params, alone, None).reshape(-1, settings.width))()
+    logits = np.asarray(states, np.float64)[alone.slot[used]] @ np.asarray(params["head"]["embedding"], np.float64).T
+    nats = np.log(np.exp(logits).sum(-1)) - logits[np.arange(used.sum()), alone.target[used]]
+    np.testing.assert_allclose(of_batch[0], nats.mean(), rtol=1e-5)
+
+
+def test_the_whole_validation_split_is_asked(monkeypatch, request):
+    """With every token masked, a validation counts every token of the split's rows but the special ones."""
+    monkeypatch.setattr(masking, "MASKED", 1.0)
+    _, prepared, _, ensemble, params, seed_key = request.getfixturevalue("rebuilt")
+    validate, step = ensemble.recorders["validation"].measure, jnp.int32(0)
+    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, 0]), next(ensemble.feed.open([(0, 0)], range(1), 1, 0)))
+    batch = ensemble.sample(seed_key, step, rows)  # a validation does not look at it
+    measured = on_one_device(lambda: validate(params, batch, seed_key, step))
+    ordinary = ~np.isin(prepared.validation.ids, prepared.vocabulary.special)
+    assert measured["bucket_count"].sum() == ordinary.sum() > 0
+
+
+@pytest.mark.slow
+def test_members_untie_on_text(data, launched, no_pictures, tmp_path):
+    """Tied up to step 20 of 40: one table before, two after, and the curve over the untie step in results and page."""
+    out = tmp_path / "run"
+    untying = ["--untie_at", "[0., 20, 1.]", "--untie_policy", "split", "--record_every", 10, "--tensorboard", "true"]
+    assert launched(arguments(data, *untying, "--seeds", 1, "--steps", 40, "--out", out)) == 0
+    recorded, found = metrics(out), json.loads((out / "results.json").read_text())
+    assert recorded["untie_step"].tolist() == [-1, 0, 40, 20]
+    apart = np.abs(recorded["distance_input"] - recorded["distance_output"]).max(axis=(1, 3)) > 0
+    assert recorded["step"].tolist() == [0, 10, 20, 30, 40]
+    np.testing.assert_array_equal(
+        apart, [[True] * 5, [False, True, True, True, True], [False] * 5, [False, False, False, True, True]]
+    )
+    (curve,) = found["curves"]
+    assert (curve["curve"], curve["steps"]) == ("split", [0, 20, 40])
+    np.testing.assert_allclose(curve["points"][1]["loss"], recorded["validation_loss"][3, :, -1], rtol=1e-6)
+    assert {row["id"] for row in found["claims"]} == {
+        f"untying-helps/{base}/split" for base in ("tied", "equal", "independent")
+    }
+    assert len(os.listdir(out / "events")) == 4
+    page = (out / "report.html").read_text()
+    assert "tied, then untied" in page
+    assert page.count("data:image/png") == 3

@@ -1,0 +1,77 @@
+"""Untying from its command to its page: who is tied when, and a run that is interrupted."""
+
+import json
+
+import numpy as np
+import pytest
+from blank_figures import blank_figures
+
+from tiejax import training
+from tiejax.lab.runs import launch
+from tiejax.lab.studies.exor.ensemble import build_ensemble
+from tiejax.lab.studies.exor.settings import Settings
+from tiejax.lab.studies.untying.settings import STUDY
+
+__all__ = ["blank_figures"]  # a fixture
+
+TINY = ["--steps", "40", "--bits", "4", "--record_every", "10", "--exact_every", "10", "--half_period", "10", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("untying") / "run"
+    argv = [*TINY, "--seeds", "6", "--policies", "[copy,zero]", "--new", "[input]", "--out", str(out)]
+    assert launch.main(STUDY, argv) == 0
+    with np.load(out / "metrics.npz") as metrics:
+        return out, json.loads((out / "results.json").read_text()), dict(metrics)
+
+
+def test_a_run_leaves_a_curve_for_each_policy(run):
+    out, results, metrics = run
+    assert metrics["untie_step"].tolist() == [-1, 0, 40, 20, 20]
+    assert metrics["train_loss"].shape == (5, 6, 5)
+    assert [curve["curve"] for curve in results["curves"]] == ["copy", "zero, new input"]
+    assert results["curves"][0]["steps"] == [0, 20, 40]
+    assert len(results["claims"]) == 6
+    assert {path.stem for path in (out / "figures").glob("*.png")} == {"untie_curve", "untie_distances", "untie_trajectories"}
+    page = (out / "report.html").read_text()
+    for words in ("tied, then untied", "copy: best untie step", "never tied, from equal tables", "How to reproduce"):
+        assert words.lower() in page.lower()
+
+
+def test_members_are_tied_before_their_step_and_apart_after_it(run):
+    _, _, metrics = run
+    apart = np.abs(metrics["distance_input"] - metrics["distance_output"]).max(axis=(1, 3))
+    assert metrics["step"].tolist() == [0, 10, 20, 30, 40]
+    # Independent, equal at the start, tied throughout, tied up to step 20 twice.
+    expected = [[True] * 5, [False, *[True] * 4], [False] * 5, [False] * 3 + [True] * 2, [False] * 3 + [True] * 2]
+    np.testing.assert_array_equal(apart > 0, expected)
+    # All but the independent ones share their past, whatever is to come.
+    np.testing.assert_array_equal(metrics["train_loss"][2, :, :3], metrics["train_loss"][3, :, :3])
+    assert (metrics["train_loss"][3, :, 3:] != metrics["train_loss"][4, :, 3:]).any()
+
+
+@pytest.mark.slow
+def test_ends_are_the_members_of_the_experiment_that_never_unties(run):
+    """Always tied and never tied from independent tables: EXor's own tied and untied members, in another ensemble."""
+    _, _, metrics = run
+    settings = Settings(seeds=6, steps=40, bits=4, record_every=10, exact_every=10, half_period=10).resolved()
+    records = training.train(build_ensemble(settings), settings.seed_list).records["record"]
+    for arm, number in ((0, 0), (1, 2)):
+        np.testing.assert_allclose(records["train_loss"][:, :, arm].T, metrics["train_loss"][number], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_is_resumed_across_the_split(tmp_path, monkeypatch, run, blank_figures):
+    """Stopped by a request after the first chunk, before the split, and gone on with: the same bits."""
+    _, _, wanted = run
+    out = tmp_path / "run"
+    argv = [*TINY, "--seeds", "6", "--policies", "[copy,zero]", "--new", "[input]", "--out", str(out)]
+    asked = iter([False, False, True])
+    with monkeypatch.context() as stopping:
+        stopping.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: next(asked))
+        assert launch.main(STUDY, argv) == 130
+    assert launch.main(STUDY, [*argv, "--resume"]) == 0
+    with np.load(out / "metrics.npz") as metrics:
+        for name, values in wanted.items():
+            assert metrics[name].tobytes() == values.tobytes(), name

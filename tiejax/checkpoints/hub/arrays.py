@@ -1,0 +1,112 @@
+"""Arrays of a checkpoint: read from its files, and written as a folder that is there whole or not at all."""
+
+import errno
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes as ml_dtypes  # teaches numpy, and so safetensors, bfloat16
+import numpy as np
+import tokenizers
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, WEIGHTS, Tensor, one_line
+from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.text.stored import built
+from tiejax.text.tokenizer import SPECIAL, SPECIAL_OF_ROBERTA
+
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+
+
+class Written(NamedTuple):
+    """A tensor to be written: an array, or a view of one, and the dtype that it gets in the file."""
+
+    name: str
+    array: np.ndarray
+    dtype: np.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes in the file."""
+        return int(self.array.size) * self.dtype.itemsize
+
+
+def read(tensors: Iterable[Tensor]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the names and arrays of some tensors, file after file; raises CheckpointError."""
+    by_file = sorted(tensors, key=lambda tensor: str(tensor.file))
+    for file, group in itertools.groupby(by_file, key=lambda tensor: tensor.file):
+        try:
+            with safe_open(file, framework="np") as opened:
+                for tensor in group:
+                    yield tensor.name, opened.get_tensor(tensor.name)
+        except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: a dtype that numpy has not
+            raise CheckpointError(f"{file}: cannot be read: {one_line(error)}") from None
+
+
+def write(
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Sequence[Written],
+    tokenizer: tokenizers.Tokenizer | None,
+    max_shard_bytes: int,
+) -> None:
+    """Write a checkpoint's folder, its weights in several files where they are larger than `max_shard_bytes`.
+
+    A larger tensor has a file of its own. Raises CheckpointError where the folder is there already, OSError where it cannot be
+    written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CheckpointError(f"{folder}: is there already; name a folder that is new")
+    try:
+        with built(folder) as incomplete:
+            _write_weights(incomplete, tensors, max_shard_bytes)
+            _write_json(incomplete / CONFIG, config)
+            if tokenizer is not None:
+                (incomplete / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+                _write_json(incomplete / TOKENIZER_CONFIG, _tokenizer_config(tokenizer))
+    except (OSError, SafetensorError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        raise OSError(number or errno.EIO, one_line(error), str(folder)) from None
+
+
+def _write_weights(folder: Path, tensors: Sequence[Written], max_shard_bytes: int) -> None:
+    shards: list[list[Written]] = []
+    size = 0
+    for tensor in tensors:
+        if not shards or size + tensor.nbytes > max_shard_bytes:
+            shards, size = [*shards, []], 0
+        shards[-1].append(tensor)
+        size += tensor.nbytes
+    files = [WEIGHTS] if len(shards) == 1 else [_shard_name(number, len(shards)) for number in range(1, len(shards) + 1)]
+    for file, shard in zip(files, shards, strict=True):
+        # Shard by shard, since the arrays of one stand in memory twice while it is written. The library wants `format`.
+        arrays = {tensor.name: np.ascontiguousarray(tensor.array, tensor.dtype) for tensor in shard}
+        save_file(arrays, folder / file, metadata={"format": "pt"})
+    if len(shards) > 1:
+        places = {tensor.name: file for file, shard in zip(files, shards, strict=True) for tensor in shard}
+        total = sum(tensor.nbytes for tensor in tensors)
+        _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))})
+
+
+def _shard_name(number: int, shards: int) -> str:
+    stem, ending = WEIGHTS.split(".")
+    return f"{stem}-{number:05d}-of-{shards:05d}.{ending}"
+
+
+def _write_json(file: Path, content: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _tokenizer_config(tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
+    """Return what makes the library use tokenizer.json as it is, instead of building what its family usually has."""
+    special = {
+        role: token
+        for names in (SPECIAL_OF_ROBERTA, SPECIAL)
+        for role, token in zip(ROLES, names, strict=True)
+        if tokenizer.token_to_id(token) is not None
+    }
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **special}

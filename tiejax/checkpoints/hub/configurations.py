@@ -1,0 +1,337 @@
+"""Between a checkpoint's config.json and our models: what it says of sizes, and the model that is built to them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import tokenizers
+
+from tiejax.checkpoints.hub import parameter_names
+from tiejax.checkpoints.hub.checkpoint import CONFIG, Checkpoint
+from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.hub.parameter_names import Names
+from tiejax.models import bert
+from tiejax.models.language_model import LanguageModel
+from tiejax.models.shapes import Shape
+from tiejax.models.transformer import Transformer
+from tiejax.text.tokenizer import SPECIAL, SPECIAL_OF_ROBERTA
+
+# The library's activations that we have, by our names; the first of each is written.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+# Settings that change what a model computes, with the only value that ours computes with.
+ONLY: dict[str, Any] = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "inner_group_num": 1,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+}
+
+
+class Sizes(NamedTuple):
+    """What a model is built from. embed_in, embed_out: E_in and E_out. groups: of layers that share their weights."""
+
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    feed_forward: int
+    positions: int
+    types: int | None
+    embed_in: int
+    embed_out: int
+    activation: str
+    epsilon: float
+    groups: int
+
+
+class Family(NamedTuple):
+    """A family whose weights are read and written: its keys of sizes in config.json, with the library's defaults.
+
+    keys: field of `Sizes` -> (key, what its absence means, the key's other name or ""). classes: the library's, without a head
+    and with that of a language model.
+    """
+
+    title: str
+    type: str
+    names: Names
+    keys: Mapping[str, tuple[str, Any, str]]
+    classes: tuple[str, str]
+    causal: bool = False
+
+
+_KEYS: dict[str, tuple[str, Any, str]] = {
+    "vocabulary": ("vocab_size", 30_522, ""),
+    "width": ("hidden_size", 768, ""),
+    "layers": ("num_hidden_layers", 12, ""),
+    "heads": ("num_attention_heads", 12, ""),
+    "feed_forward": ("intermediate_size", 3072, ""),
+    "positions": ("max_position_embeddings", 512, ""),
+    "types": ("type_vocab_size", 2, ""),
+    "activation": ("hidden_act", "gelu", ""),
+    "epsilon": ("layer_norm_eps", 1e-12, ""),
+}
+BERT = Family("BERT", "bert", parameter_names.BERT, _KEYS, ("BertModel", "BertForMaskedLM"))
+REMBERT = Family(
+    "RemBERT",
+    "rembert",
+    parameter_names.REMBERT,
+    {
+        **_KEYS,
+        "vocabulary": ("vocab_size", 250_300, ""),
+        "width": ("hidden_size", 1152, ""),
+        "layers": ("num_hidden_layers", 32, ""),
+        "heads": ("num_attention_heads", 18, ""),
+        "feed_forward": ("intermediate_size", 4608, ""),
+        "embed_in": ("input_embedding_size", 256, ""),
+        "embed_out": ("output_embedding_size", 1664, ""),
+    },
+    ("RemBertModel", "RemBertForMaskedLM"),
+)
+ALBERT = Family(
+    "ALBERT",
+    "albert",
+    parameter_names.ALBERT,
+    {
+        **_KEYS,
+        "vocabulary": ("vocab_size", 30_000, ""),
+        "width": ("hidden_size", 4096, ""),
+        "heads": ("num_attention_heads", 64, ""),
+        "feed_forward": ("intermediate_size", 16_384, ""),
+        "embed_in": ("embedding_size", 128, ""),
+        "activation": ("hidden_act", "gelu_new", ""),
+        "groups": ("num_hidden_groups", 1, ""),
+    },
+    ("AlbertModel", "AlbertForMaskedLM"),
+)
+GPT2 = Family(
+    "GPT-2",
+    "gpt2",
+    parameter_names.GPT2,
+    {
+        "vocabulary": ("vocab_size", 50_257, ""),
+        "width": ("n_embd", 768, "hidden_size"),
+        "layers": ("n_layer", 12, "num_hidden_layers"),
+        "heads": ("n_head", 12, "num_attention_heads"),
+        "feed_forward": ("n_inner", None, ""),
+        "positions": ("n_positions", 1024, "max_position_embeddings"),
+        "activation": ("activation_function", "gelu_new", ""),
+        "epsilon": ("layer_norm_epsilon", 1e-5, ""),
+    },
+    ("GPT2Model", "GPT2LMHeadModel"),
+    causal=True,
+)
+FAMILIES = (BERT, REMBERT, ALBERT, GPT2)
+
+
+def family_of(checkpoint: Checkpoint) -> Family:
+    """Return the family of a checkpoint; raises CheckpointError where it is another than those of `FAMILIES`."""
+    kind = checkpoint.config.get("model_type")
+    for family in FAMILIES:
+        if kind == family.type:
+            return family
+    readable = ", ".join(f"{family.title} ({family.type})" for family in FAMILIES)
+    raise CheckpointError(f"{checkpoint.folder / CONFIG}: model_type is {kind}; weights are read of {readable}")
+
+
+def sizes_of(config: Mapping[str, Any], family: Family, file: Path) -> Sizes:
+    """Return the sizes in a configuration; raises CheckpointError for what we cannot build. file: to blame."""
+    for key, only in ONLY.items():
+        if config.get(key) is not None and config[key] != only:
+            raise CheckpointError(f"{file}: {key} is {config[key]}; only {only} can be read")
+    values = {field: _value(config, key, other, default) for field, (key, default, other) in family.keys.items()}
+    width = values["width"]
+    if "feed_forward" in values and values["feed_forward"] is None and isinstance(width, int):
+        values["feed_forward"] = 4 * width
+    values.setdefault("embed_in", width)
+    values.setdefault("embed_out", values["embed_in"])
+    values.setdefault("groups", values["layers"])
+    values = {field: _checked(field, value, family.keys.get(field, ("",))[0], file) for field, value in values.items()}
+    sizes = Sizes(**{"types": None, **values})
+    problem = _shape(sizes).problem()
+    if problem is None and sizes.groups > sizes.layers:
+        problem = f"{sizes.groups} groups are more than {sizes.layers} layers"
+    if problem:
+        raise CheckpointError(f"{file}: {problem}")
+    return sizes
+
+
+def _value(config: Mapping[str, Any], key: str, other: str, default: Any) -> Any:
+    return config[key] if key in config else config.get(other, default)
+
+
+def _checked(field: str, value: Any, key: str, file: Path) -> Any:
+    """Return what a key says of a field, as we say it; raises CheckpointError."""
+    if field == "activation":
+        if not isinstance(value, str) or value not in ACTIVATIONS:
+            raise CheckpointError(f"{file}: {key} is {value!r}; it can be one of {', '.join(ACTIVATIONS)}")
+        return ACTIVATIONS[value]
+    if field == "epsilon":
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise CheckpointError(f"{file}: {key} is {value!r}; it must be a number above 0")
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CheckpointError(f"{file}: {key} is {value!r}; it must be a whole number, at least 1")
+    return value
+
+
+def _shape(sizes: Sizes) -> Shape:
+    return Shape(sizes.embed_in, sizes.embed_out, sizes.width, sizes.layers, sizes.heads)
+
+
+def build(sizes: Sizes, family: Family, dropout: float) -> LanguageModel:
+    """Return our model of these sizes. dropout: in training; a configuration's own is not asked."""
+    if family.causal:
+        return _gpt2(sizes, dropout)
+    assert sizes.types is not None
+    model = bert.build(_shape(sizes), sizes.vocabulary, sizes.positions, sizes.types, dropout)
+    encoder = model.encoder.clone(
+        feed_forward=sizes.feed_forward, activation=sizes.activation, norm_epsilon=sizes.epsilon, parent=None
+    )
+    return model.clone(
+        encoder=encoder,
+        head_activation=sizes.activation,
+        norm_epsilon=sizes.epsilon,
+        projected=parameter_names.PROJECTION in family.names.modules,
+    )
+
+
+def _gpt2(sizes: Sizes, dropout: float) -> LanguageModel:
+    encoder = Transformer(
+        layers=sizes.layers,
+        width=sizes.width,
+        heads=sizes.heads,
+        feed_forward=sizes.feed_forward,
+        activation=sizes.activation,
+        dropout=dropout,
+        identical_layers=False,
+        norm_first=True,
+        causal=True,
+        kernel_std=bert.STD,
+        residual_std=bert.STD / (2 * sizes.layers) ** 0.5,
+        hidden_dropout=False,
+        norm_epsilon=sizes.epsilon,
+    )
+    return LanguageModel(
+        sizes.vocabulary,
+        sizes.width,
+        encoder,
+        embedding_std=bert.STD,
+        max_positions=sizes.positions,
+        embedding_dropout=dropout,
+    )
+
+
+def parameter_shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:
+    """Return path -> shape of a model's parameters; nothing is computed."""
+    params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
+    return {path: leaf.shape for path, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
+
+
+def counterpart(model: LanguageModel, tied: bool, head: bool) -> Family:
+    """Return the family that a model of ours is saved as.
+
+    A causal model is a GPT-2. A coupled one is a BERT, or with a table narrower than H an ALBERT; others are RemBERTs.
+    Without a head there is nothing to couple: with a table as wide as H it is a BERT.
+    """
+    wide = (model.embed_width or model.width) == model.width and not model.projected
+    if getattr(model.encoder, "causal", False):
+        return GPT2
+    if tied:
+        return BERT if wide else ALBERT
+    return BERT if wide and not head else REMBERT
+
+
+def sizes_of_model(model: LanguageModel, family: Family, target: Path) -> Sizes:
+    """Return the sizes of a model that is saved to `target`; raises CheckpointError where the family has no such model."""
+    encoder = model.encoder
+    if not isinstance(encoder, Transformer):
+        raise CheckpointError(
+            f"{target}: an encoder that is a {type(encoder).__name__} has no counterpart; only a Transformer has"
+        )
+    embed_in, embed_out = model.embed_width or model.width, model.head_width or model.width
+    causal, maps = family.causal, parameter_names.PROJECTION in family.names.modules
+    # field -> (what it is, what the family has)
+    fields: dict[str, tuple[Any, Any]] = {
+        "causal": (encoder.causal, causal),
+        "norm_first": (encoder.norm_first, causal),
+        "embedding_norm": (model.embedding_norm, not causal),
+        "head_bias": (model.head_bias, not causal),
+        "head_activation": (model.head_activation, None if causal else encoder.activation),
+        "norm_epsilon": (encoder.norm_epsilon if causal else model.norm_epsilon, encoder.norm_epsilon),
+        "token_types": (model.token_types is not None, not causal),
+        "max_positions": (model.max_positions is not None, True),
+        "embed_width": (embed_in, embed_in if maps else model.width),
+        "head_width": (embed_out, embed_out if "embed_out" in family.keys else embed_in),
+        "projected": (model.projected, model.projected if maps else False),
+    }
+    for field, (value, needed) in fields.items():
+        if value != needed:
+            raise CheckpointError(f"{target}: a model is saved as {family.title} with {field} {needed}, but has {value}")
+    assert model.max_positions is not None
+    return Sizes(
+        vocabulary=model.vocabulary,
+        width=model.width,
+        layers=encoder.layers,
+        heads=encoder.heads,
+        feed_forward=encoder.feed_forward,
+        positions=model.max_positions,
+        types=model.token_types,
+        embed_in=embed_in,
+        embed_out=embed_out,
+        activation=encoder.activation,
+        epsilon=encoder.norm_epsilon,
+        groups=encoder.layers,
+    )
+
+
+def new(model: LanguageModel, family: Family, tokenizer: tokenizers.Tokenizer | None) -> dict[str, Any]:
+    """Return what a configuration says of a model of ours beside its sizes.
+
+    tokenizer: has the token that pads, where the model does not say.
+    """
+    dropout = getattr(model.encoder, "dropout", 0.0)
+    kinds = (
+        ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+        if family.causal
+        else ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    )
+    pads = [] if tokenizer is None else [tokenizer.token_to_id(names[0]) for names in (SPECIAL, SPECIAL_OF_ROBERTA)]
+    pads = [pad for pad in (model.padding, *pads) if pad is not None]
+    return {
+        **dict.fromkeys(kinds, dropout),
+        "initializer_range": bert.STD,
+        "pad_token_id": pads[0] if pads else None,
+        # The library's defaults are tokens of its own vocabularies.
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def configuration(sizes: Sizes, family: Family, old: Sizes | None, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `config` with the sizes of a model; those that are as in `old`, which it says already, stay as they are spelt."""
+    changed = {}
+    for field, (key, _, other) in family.keys.items():
+        value = getattr(sizes, field)
+        if old is None or getattr(old, field) != value:
+            name = other if other in config and key not in config else key
+            changed[name] = _spelt(value) if field == "activation" else value
+    return {**config, "model_type": family.type, **changed}
+
+
+def _spelt(activation: str) -> str:
+    return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == activation)

@@ -1,0 +1,101 @@
+"""The tables of a checkpoint, read by rows from its file: one may be larger than the memory."""
+
+import difflib
+from collections.abc import Iterator
+
+import ml_dtypes  # teaches numpy, and so safetensors, bfloat16
+import numpy as np
+from jaxtyping import Float, Int
+from safetensors import SafetensorError, safe_open
+
+from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, one_line
+from tiejax.checkpoints.hub.errors import CheckpointError, Field
+
+BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+# What is read of a transposed table at a time, since its rows lie across the whole file.
+BLOCK_BYTES = 64 * 2**20
+
+Rows = slice | Int[np.ndarray, "rows"]
+
+
+class HubTable:
+    """A table of a checkpoint, [rows, width], whose rows are read from the file when they are asked for.
+
+    transposed: the file holds [width, rows]. Nothing stays in memory, nor mapped: a table larger than the memory can be read.
+    """
+
+    def __init__(self, tensor: Tensor, transposed: bool = False) -> None:
+        self.tensor, self.transposed = tensor, transposed
+        self.name, self.file, self.dtype = tensor.name, tensor.file, DTYPES[tensor.dtype]
+        rows, width = tensor.shape[::-1] if transposed else tensor.shape
+        self.shape = (rows, width)
+        self.nbytes = tensor.number * BYTES[tensor.dtype]
+        self.given = np.dtype(np.float32)
+
+    def cut(self, rows: int) -> "HubTable":
+        """Return the first rows as a table of their own."""
+        table = HubTable(self.tensor, self.transposed)
+        table.shape, table.given = (rows, self.shape[1]), self.given
+        return table
+
+    def as_stored(self) -> "HubTable":
+        """Return the table whose rows come in bfloat16 if they are stored so, unchecked, and else in float32."""
+        table = self.cut(self.shape[0])
+        table.given = BFLOAT16 if self.tensor.dtype == "BF16" else np.dtype(np.float32)
+        return table
+
+    def __getitem__(self, rows: Rows) -> Float[np.ndarray, "rows width"]:
+        """Return a slice of rows, or those of an ascending integer array, in the dtype given. Raises CheckpointError."""
+        chosen = np.arange(self.shape[0])[rows] if isinstance(rows, slice) else np.asarray(rows)
+        try:
+            # Opened anew each time: the pages of a file that stays mapped count as this process's memory.
+            with safe_open(self.file, framework="np") as file, np.errstate(over="ignore"):
+                stored = file.get_slice(self.name)
+                parts = []
+                for first, last, start, stop in self._runs(chosen):
+                    part = stored[:, start:stop].T if self.transposed else stored[start:stop]
+                    part = part if len(part) == last - first else part[chosen[first:last] - start]
+                    parts.append(np.ascontiguousarray(part, self.given))
+                none = np.empty((0, self.shape[1]), self.given)
+                values = parts[0] if len(parts) == 1 else np.concatenate([none, *parts])
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{self.file}: cannot be read any more: {one_line(error)}") from None
+        finite = self.given == BFLOAT16 or np.isfinite(values).all(axis=1)
+        if not np.all(finite):
+            row = chosen[np.argmin(finite)]
+            raise CheckpointError(f"{self.file}: row {row} of {self.name} holds a value that is not finite in float32")
+        return values
+
+    def _runs(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the places [first, last) of rows that are read together, and the rows [start, stop) that are read for them."""
+        if not self.transposed:
+            ends = np.flatnonzero(np.diff(rows) != 1) + 1
+            for first, last in zip([0, *ends], [*ends, len(rows)], strict=True):
+                if first < last:
+                    yield first, last, int(rows[first]), int(rows[last - 1]) + 1
+            return
+        step = max(BLOCK_BYTES // (4 * self.shape[1]), 1)
+        for start in range(0, self.shape[0], step):
+            first, last = np.searchsorted(rows, [start, start + step])
+            if first < last:
+                yield int(first), int(last), int(rows[first]), int(rows[last - 1]) + 1
+
+
+def table(checkpoint: Checkpoint, name: str, field: Field, rows: int | None = None) -> HubTable:
+    """Return a tensor as a table of one row per token; raises CheckpointError that begins with the field that named it.
+
+    rows: the tokens, where they are known: a tensor [width, rows] is then read transposed.
+    """
+    if name not in checkpoint.tensors:
+        near = difflib.get_close_matches(name, checkpoint.tensors, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise CheckpointError(field, f" {name}: {checkpoint.folder} has no such tensor{hint}")
+    tensor = checkpoint.tensors[name]
+    if len(tensor.shape) != 2 or 0 in tensor.shape:
+        raise CheckpointError(field, f" {name}: has the shape {list(tensor.shape)}; a table is [tokens, width]")
+    if tensor.dtype not in DTYPES:
+        kinds = ", ".join(DTYPES.values())
+        raise CheckpointError(field, f" {name}: is stored as {tensor.dtype}; a table must be one of {kinds}, not quantised")
+    return HubTable(tensor, transposed=rows is not None and tensor.shape[0] != rows and tensor.shape[1] == rows)

@@ -1,0 +1,271 @@
+"""Weights in and out: checkpoints in the hub's format as parameters and models of ours, and ours as such checkpoints."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax.traverse_util
+import numpy as np
+import tokenizers
+from jaxtyping import Int32
+
+from tiejax.checkpoints.hub import configurations
+from tiejax.checkpoints.hub.arrays import Written, read, write
+from tiejax.checkpoints.hub.checkpoint import CONFIG, Checkpoint, open_checkpoint
+from tiejax.checkpoints.hub.configurations import Family, Sizes
+from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.hub.families import FLAG, flag_of, predicts
+from tiejax.checkpoints.hub.parameter_names import (
+    HEAD,
+    OUTPUT_BIAS,
+    OUTPUT_TABLE,
+    POOLER,
+    PROJECTION,
+    STACK,
+    TABLE,
+    Slot,
+    slots,
+    view,
+)
+from tiejax.checkpoints.hub.places import Places, find_places
+from tiejax.checkpoints.hub.tables import DTYPES
+from tiejax.models.language_model import LanguageModel
+
+# Of one file; the arrays of a file stand in memory twice while it is written.
+MAX_SHARD_BYTES = 5 * 10**9
+
+Flat = dict[str, np.ndarray]
+
+
+class Origin(NamedTuple):
+    """What a checkpoint holds beside our parameters, so that it can be written again.
+
+    sizes: those that its configuration says. prefix: of its encoder's names. dtypes: of the tensors that our parameters are,
+    by name. others: tensors that have no place in ours, as those of a head for another task.
+    """
+
+    family: Family
+    config: dict[str, Any]
+    sizes: Sizes
+    prefix: str
+    dtypes: dict[str, np.dtype]
+    others: Flat
+
+
+class Loaded(NamedTuple):
+    """A checkpoint as a model of ours.
+
+    family: its title. params: the tree of `model`, numpy arrays in float32 (float64 where the file has any); without `head`
+    where the file has none, and with `pooler`, kernel and bias, where it has one: tanh(W h + b) of the first token's state,
+    which `model` does not compute.
+    tied: whether the output table is the input table; both leaves are then one array. vocabulary: rows of the input table.
+    owner: for each layer, the first one that has its weights: in an ALBERT that shares them, each layer of ours has a copy.
+    """
+
+    family: str
+    model: LanguageModel
+    params: dict[str, Any]
+    tied: bool
+    vocabulary: int
+    owner: Int32[np.ndarray, "layers"]
+    origin: Origin
+
+
+def load(folder: Path, dropout: float = 0.0) -> Loaded:
+    """Return the weights in a folder of BERT, RemBERT, ALBERT or GPT-2, with or without a head, and the model that they fit.
+
+    There is a tie where the tensor of the output table is absent or equal to the input table, whatever the flag says; RemBERT
+    has none. A map E_in -> H that is the identity, to the bit, is left out of our model; `save` writes it again.
+    The library's attention mask is our `segments`: padding is another segment, after the tokens.
+    dropout: of the model, in training; that of the configuration is not asked. Raises CheckpointError.
+    """
+    checkpoint = open_checkpoint(folder)
+    family = configurations.family_of(checkpoint)
+    sizes = configurations.sizes_of(checkpoint.config, family, folder / CONFIG)
+    model = configurations.build(sizes, family, dropout)
+    numbers = _numbers(sizes.layers, sizes.groups)
+    places = find_places(checkpoint, family, configurations.parameter_shapes(model), sizes.width, numbers)
+
+    flat = _filled(checkpoint, places)
+    tied = family.names.ties and _tie(flat, OUTPUT_TABLE in places.shapes)
+    dtypes = {name: np.dtype(DTYPES[checkpoint.tensors[name].dtype]) for name in places.placed}
+    others = {}
+    for name, array in read(checkpoint.tensors[name] for name in (*places.copies, *places.others)):
+        if name in places.copies and _same(array, view(flat[places.copies[name].path], places.copies[name])):
+            dtypes[name] = array.dtype
+        else:
+            others[name] = array
+    if _drop_identity(flat):
+        model = model.clone(projected=False)
+    params = flax.traverse_util.unflatten_dict(flat, sep="/")
+    owner = np.array([numbers.index(number) for number in numbers], np.int32)
+    origin = Origin(family, checkpoint.config, sizes, places.prefix, dtypes, others)
+    return Loaded(family.title, model, params, tied, sizes.vocabulary, owner, origin)
+
+
+def save(
+    folder: Path,
+    model: LanguageModel,
+    params: Mapping[str, Any],
+    tied: bool,
+    origin: Origin | None = None,
+    tokenizer: tokenizers.Tokenizer | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """Write a model of ours as a new folder that the library loads: whole or not at all.
+
+    Coupled, it becomes a BERT, or with a table narrower than H an ALBERT whose layers share nothing; decoupled, a RemBERT,
+    whose map E_in -> H is the identity where ours has none; causal, a GPT-2. With `origin`, of a loaded checkpoint, it becomes
+    what that was, but for what has changed since.
+    params: as of `Loaded`, of numpy or jax, both tables even if tied. Without `head`, the library's class is that of the
+    encoder alone, which misses a pooler unless it is told to have none. Layers are those of the stack.
+    Raises CheckpointError for a model that has no counterpart, and where the folder is there already; OSError where it
+    cannot be written.
+    """
+    flat = {path: np.asarray(leaf) for path, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
+    head = any(path.startswith(HEAD) for path in flat)
+    family = origin.family if origin else configurations.counterpart(model, tied, head)
+    sizes = configurations.sizes_of_model(model, family, folder)
+    _check(folder, flat, model, tied)
+    layers = _layers(flat)
+    groups = origin.sizes.groups if origin and layers == origin.sizes.layers and _shares(flat, origin.sizes) else layers
+    sizes = sizes._replace(layers=layers, groups=groups)
+    if PROJECTION in family.names.modules:
+        flat = _identity(sizes.width, flat[TABLE].dtype) | flat
+    tensors = _written(flat, family, _numbers(layers, groups), tied, head, origin)
+    config = _configuration(model, sizes, family, tied, head, tokenizer, origin)
+    kept = origin is not None and all(one.dtype == origin.dtypes.get(one.name, one.dtype) for one in tensors)
+    if not kept:
+        config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": tensors[0].dtype.name}
+    write(folder, config, tensors, tokenizer, max_shard_bytes)
+
+
+def _numbers(layers: int, groups: int) -> list[int]:
+    """Return the number of each layer's weights in a file, where so many groups of layers share theirs, as ALBERT counts."""
+    return [int(layer / (layers / groups)) for layer in range(layers)]
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays hold the same bits, once they are of one dtype: equal numbers are not enough, for 0 and -0."""
+    bits = f"u{other.dtype.itemsize}"
+    one = np.ascontiguousarray(one, other.dtype)
+    return one.shape == other.shape and np.array_equal(one.view(bits), np.ascontiguousarray(other).view(bits))
+
+
+def _filled(checkpoint: Checkpoint, places: Places) -> Flat:
+    """Return our parameters by path, read from the tensors that they lie in."""
+    tensors = [checkpoint.tensors[name] for name in places.placed]
+    dtype = np.float64 if any(tensor.dtype == "F64" for tensor in tensors) else np.float32
+    paths = {slot.path for filled in places.placed.values() for slot in filled}
+    flat = {path: np.empty(shape, dtype) for path, shape in places.shapes.items() if path in paths}
+    for name, array in read(tensors):
+        for slot in places.placed[name]:
+            view(flat[slot.path], slot)[...] = array
+    return flat
+
+
+def _tie(flat: Flat, head: bool) -> bool:
+    """Say whether the tables are tied, and make one array of them where they are."""
+    tied = head and (OUTPUT_TABLE not in flat or _same(flat[OUTPUT_TABLE], flat[TABLE]))
+    if tied:
+        flat[OUTPUT_TABLE] = flat[TABLE]
+    return tied
+
+
+def _identity(width: int, dtype: np.dtype) -> Flat:
+    return {f"{PROJECTION}/kernel": np.eye(width, dtype=dtype), f"{PROJECTION}/bias": np.zeros(width, dtype)}
+
+
+def _drop_identity(flat: Flat) -> bool:
+    """Remove the map E_in -> H if it changes nothing, and say whether it did."""
+    kernel = flat.get(f"{PROJECTION}/kernel")
+    if kernel is None or kernel.shape[0] != kernel.shape[1]:
+        return False
+    identity = _identity(len(kernel), kernel.dtype)
+    if not all(_same(flat[path], array) for path, array in identity.items()):
+        return False
+    for path in identity:
+        del flat[path]
+    return True
+
+
+def _layers(flat: Flat) -> int:
+    return next(len(leaf) for path, leaf in flat.items() if path.startswith(STACK))
+
+
+def _shares(flat: Flat, sizes: Sizes) -> bool:
+    """Whether layers that shared their weights in the file still do."""
+    if sizes.groups == sizes.layers:  # nothing is shared
+        return True
+    numbers = _numbers(sizes.layers, sizes.groups)
+    owner = [numbers.index(number) for number in numbers]
+    return all(_same(leaf[owner], leaf) for path, leaf in flat.items() if path.startswith(STACK))
+
+
+def _check(folder: Path, flat: Flat, model: LanguageModel, tied: bool) -> None:
+    """Raise CheckpointError unless the parameters are those of the model, with any number of layers, and tied if so said."""
+    head = any(path.startswith(HEAD) for path in flat)
+    shapes = {
+        path: shape for path, shape in configurations.parameter_shapes(model).items() if head or not path.startswith(HEAD)
+    }
+    if any(path.startswith(f"{POOLER}/") for path in flat):
+        shapes |= {f"{POOLER}/kernel": (model.width, model.width), f"{POOLER}/bias": (model.width,)}
+    if unlike := sorted(shapes.keys() ^ flat.keys()):
+        what = "lack" if unlike[0] in shapes else "have"
+        raise CheckpointError(f"{folder}: the parameters to be saved {what} {unlike[0]}, unlike the model")
+    layers = _layers(flat)
+    for path, leaf in flat.items():
+        shape = (layers, *shapes[path][1:]) if path.startswith(STACK) else shapes[path]
+        if leaf.shape != shape:
+            raise CheckpointError(f"{folder}: {path} to be saved is {list(leaf.shape)}, the model's is {list(shape)}")
+    if tied and head and not np.array_equal(flat[TABLE], flat[OUTPUT_TABLE], equal_nan=True):
+        raise CheckpointError(f"{folder}: {TABLE} and {OUTPUT_TABLE} to be saved are said to be tied, but differ")
+
+
+def _written(
+    flat: Flat, family: Family, numbers: Sequence[int], tied: bool, head: bool, origin: Origin | None
+) -> list[Written]:
+    """Return the tensors of a file: in the dtypes of its origin if that loses nothing, and with what only the origin has."""
+    prefix = origin.prefix if origin else family.names.prefix if head else ""
+    known, others = (origin.dtypes, origin.others) if origin else ({}, {})
+    arrays = {}
+    for slot in slots(family.names, list(flat), prefix, numbers):
+        for name in _names(slot, family, tied, known):
+            if name not in others:
+                arrays[name] = view(flat[slot.path], slot)
+    dtypes = {name: known.get(name, array.dtype) for name, array in arrays.items()}
+    with np.errstate(over="ignore"):
+        exact = all(dtypes[name] == array.dtype or _same(array.astype(dtypes[name]), array) for name, array in arrays.items())
+    written = [Written(name, array, dtypes[name] if exact else array.dtype) for name, array in arrays.items()]
+    return written + [Written(name, array, array.dtype) for name, array in others.items()]
+
+
+def _names(slot: Slot, family: Family, tied: bool, known: Mapping[str, np.dtype]) -> list[str]:
+    """Return the names under which a slot's tensor is written: those it was read under, or those that the library has."""
+    names = [name for name in slot.names if name in known]
+    if slot.path == OUTPUT_TABLE and tied and family.names.ties:
+        return names
+    if slot.path == OUTPUT_BIAS and not (tied and names):
+        return list(slot.names)  # untied, the library has two biases, of which it adds the first
+    return names or list(slot.names[:1])
+
+
+def _configuration(
+    model: LanguageModel,
+    sizes: Sizes,
+    family: Family,
+    tied: bool,
+    head: bool,
+    tokenizer: tokenizers.Tokenizer | None,
+    origin: Origin | None,
+) -> dict[str, Any]:
+    """Return the configuration to write: that of the origin with what has changed, or a new one."""
+    if origin is None:
+        old, config = None, configurations.new(model, family, tokenizer)
+    else:
+        old, config = origin.sizes, dict(origin.config)
+    if origin is None or (predicts(config) and not head):
+        config["architectures"] = [family.classes[head]]
+    if origin is None or (head and family.names.ties and flag_of(config).tied != tied):
+        config[FLAG] = tied
+    return configurations.configuration(sizes, family, old, config)

@@ -1,0 +1,60 @@
+"""The layer normalisation whose result the output table of a checkpoint reads."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
+from tiejax.checkpoints.hub.families import called, levels
+from tiejax.checkpoints.rewrite.vectors import rounded, vector
+
+# What the weight of that layer is called: of decoders, and of the heads of encoders.
+NAMES = (
+    *("ln_f.weight", "norm_f.weight", "model.norm.weight", "model.final_layernorm.weight"),
+    *("gpt_neox.final_layer_norm.weight", "model.decoder.final_layer_norm.weight", "model.decoder.layer_norm.weight"),
+    *("predictions.transform.LayerNorm.weight", "predictions.LayerNorm.weight", "lm_head.layer_norm.weight"),
+    *("generator_predictions.LayerNorm.weight", "vocab_layer_norm.weight", "head.norm.weight"),
+)
+PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text")  # `model_type` of the models that multiply by weight + 1
+
+
+class LastNorm(NamedTuple):
+    """Its parameters: the result is normalised x (weight + offset) + bias. bias: None where it has none."""
+
+    weight: Tensor
+    bias: Tensor | None
+    offset: float
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return weight, with the offset, and bias in float32; raises CheckpointError unless they are vectors of one width."""
+        width = self.weight.number
+        weight = vector(self.weight, width) + np.float32(self.offset)
+        return weight, None if self.bias is None else vector(self.bias, width)
+
+    def storable(self, scale: np.ndarray) -> np.ndarray:
+        """Return the scale that the weight will have, once it is rounded to the dtype of the file; raises CheckpointError."""
+        weight, _ = self.arrays()
+        held = rounded(weight * scale - self.offset, self.weight.dtype, self.weight.name).astype(np.float64) + self.offset
+        return np.divide(held, weight, out=scale.copy(), where=weight != 0)
+
+    def scaled(self, scale: np.ndarray) -> Iterator[tuple[Tensor, np.ndarray]]:
+        """Yield each of its tensors with what it must hold for a result that is `scale` times as large."""
+        weight, bias = self.arrays()
+        yield self.weight, weight * scale - self.offset
+        if self.bias is not None and bias is not None:
+            yield self.bias, bias * scale
+
+
+def last_norm(checkpoint: Checkpoint, width: int) -> LastNorm | None:
+    """Return the layer normalisation before an output table of that width, None where none is found by its usual names."""
+    found = [
+        tensor
+        for name, tensor in checkpoint.tensors.items()
+        if tensor.shape == (width,) and any(called(name, wanted) for wanted in NAMES)
+    ]
+    if len(found) != 1:
+        return None
+    plus_one = any(part.get("model_type") in PLUS_ONE for part in levels(checkpoint.config).values())
+    bias = checkpoint.tensors.get(found[0].name.removesuffix("weight") + "bias")
+    return LastNorm(found[0], bias, float(plus_one))

@@ -1,0 +1,130 @@
+"""The states of a model on a text, before and after one table takes the place of two: for families that we can run."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from tiejax.checkpoints.hub.checkpoint import Checkpoint
+from tiejax.checkpoints.hub.errors import CheckpointError, Field
+from tiejax.checkpoints.hub.tokens import Tokens, find_tokens
+from tiejax.checkpoints.hub.weights import Loaded, load
+from tiejax.checkpoints.rewrite.one_table import OneTable, blocks
+from tiejax.checkpoints.rewrite.states import States
+from tiejax.text import corpus
+from tiejax.text.tokenizer import in_batches, in_parts, vocabulary
+
+LENGTH = 128  # tokens of a row, or as many as the model has positions
+MASKED = 0.15  # of the tokens of a row; BERT, Devlin et al. 2019
+LEAST_CAUSAL, LEAST_MASKED = 2, 3  # tokens of a row: one and the next, or [CLS], one, and [SEP]
+TOGETHER = 8  # rows that are encoded at a time
+NAME = Field("text")
+
+
+class Task(NamedTuple):
+    """What a model is asked. places: where in each row a state is read. targets: the tokens to be predicted from these."""
+
+    inputs: Int[np.ndarray, "rows length"]
+    places: Int[np.ndarray, "rows predicted"]
+    targets: Int[np.ndarray, "rows predicted"]
+
+
+def of_text(checkpoint: Checkpoint, table: OneTable, text: str, number: int, seed: int) -> States:
+    """Return the states at the first places of a text that a model predicts, with its own input table and with T.
+
+    number: at least so many places, in whole rows. A causal model predicts every token but the first of a row from those
+    before it; a masked one 15 % of the tokens of a row, drawn from `seed`, each replaced by the mask. Raises CheckpointError
+    or CorpusError.
+    """
+    loaded = load(checkpoint.folder)
+    tokens = find_tokens(checkpoint.folder)
+    if tokens is None or not tokens.whole:
+        raise CheckpointError(NAME, f": {checkpoint.folder} has no tokenizer that splits a text; put its tokenizer.json there")
+    causal, length = loaded.model.encoder.causal, min(LENGTH, loaded.origin.sizes.positions)
+    if length < (least := LEAST_CAUSAL if causal else LEAST_MASKED):
+        raise CheckpointError(NAME, f": {checkpoint.folder} has {length} positions; for one place to predict it needs {least}")
+    if not causal:
+        _check_special(tokens, loaded.vocabulary)
+    ids = _ids(tokens, text, loaded.vocabulary)
+    task = causal_task(ids, length, number) if causal else masked_task(ids, tokens, length, number, seed)
+    before = _states(loaded, loaded.params["embed"]["embedding"], task)
+    after = _states(loaded, np.concatenate([table.rows(block) for block in blocks(table.input)]), task)
+    for states in (before, after):
+        if not np.isfinite(states).all():
+            raise CheckpointError(NAME, f" {text}: {checkpoint.folder} makes states of it that are not finite")
+    by = f"of {len(task.inputs):,} rows of {length} tokens of {Path(text).name}"
+    return States(before, after, task.targets.reshape(-1), by, whole=True)
+
+
+def causal_task(ids: Iterator[int], length: int, number: int) -> Task:
+    """Return rows of which every token but the first is predicted, at least `number` of them; raises CheckpointError."""
+    rows = _rows(ids, length, -(-number // (length - 1)))
+    places = np.broadcast_to(np.arange(length - 1), (len(rows), length - 1))
+    return Task(rows, places, rows[:, 1:])
+
+
+def masked_task(ids: Iterator[int], tokens: Tokens, length: int, number: int, seed: int) -> Task:
+    """Return rows `[CLS] ... [SEP]` of which 15 % are masked and predicted, at least `number`; raises CheckpointError."""
+    special = vocabulary(tokens.tokenizer)
+    of_text = length - 2  # between [CLS] and [SEP]
+    of_row = max(round(MASKED * of_text), 1)
+    rows = _rows(ids, of_text, -(-number // of_row))
+    rows = np.pad(rows, ((0, 0), (1, 1)), constant_values=((0, 0), (special.cls, special.sep)))
+    generator = np.random.default_rng(seed)
+    places = np.stack([np.sort(generator.choice(of_text, of_row, replace=False)) + 1 for _ in rows])
+    targets = np.take_along_axis(rows, places, axis=1)
+    inputs = rows.copy()
+    np.put_along_axis(inputs, places, special.mask, axis=1)
+    return Task(inputs, places, targets)
+
+
+def _rows(ids: Iterator[int], length: int, number: int) -> Int[np.ndarray, "rows length"]:
+    """Return the first so many rows of a stream of tokens, or as many whole ones as there are."""
+    taken = np.fromiter(itertools.islice(ids, number * length), np.int64)
+    rows = len(taken) // length
+    if rows == 0:
+        raise CheckpointError(NAME, f": holds {len(taken)} tokens; at least {length} are needed, for one row")
+    return taken[: rows * length].reshape(rows, length).astype(np.int32)
+
+
+def _check_special(tokens: Tokens, rows: int) -> None:
+    """Raise CheckpointError for a special token that the table has not, CorpusError for one that the tokenizer has not."""
+    special = vocabulary(tokens.tokenizer)
+    if (highest := max(special.cls, special.sep, special.mask)) >= rows:
+        raise CheckpointError(
+            f"{tokens.file}: gives {special.tokens[highest]} the id {highest}; the input table has {rows} rows"
+        )
+
+
+def _ids(tokens: Tokens, text: str, rows: int) -> Iterator[int]:
+    """Yield the tokens of a text; raises CheckpointError for one that the table has not."""
+    parts = (part for document in corpus.read(corpus.sources([text])) for part in in_parts(tokens.tokenizer, document))
+    for batch in in_batches(parts):
+        for encoding in tokens.tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+            if encoding.ids and max(encoding.ids) >= rows:
+                raise CheckpointError(f"{tokens.file}: gives the id {max(encoding.ids)}; the input table has {rows} rows")
+            yield from encoding.ids
+
+
+def _states(loaded: Loaded, embedding: np.ndarray, task: Task) -> Float[np.ndarray, "places width"]:
+    """Return what the output table reads at the places of a task, with this input table."""
+    params: dict[str, Any] = {**loaded.params, "embed": {**loaded.params["embed"], "embedding": embedding}}
+
+    @jax.jit
+    def encoded(params: dict[str, Any], rows: Int[Array, "rows length"]) -> Float[Array, "rows length width"]:
+        def transformed(model: Any, tokens: Any) -> Any:
+            return model.transform(model.encode(tokens))
+
+        return jnp.asarray(loaded.model.apply({"params": params}, rows, method=transformed))
+
+    found = []
+    for start in range(0, len(task.inputs), TOGETHER):
+        part = slice(start, start + TOGETHER)
+        states = np.asarray(encoded(params, task.inputs[part]), np.float32)
+        found.append(np.take_along_axis(states, task.places[part, :, None], axis=1).reshape(-1, states.shape[-1]))
+    return np.concatenate(found)

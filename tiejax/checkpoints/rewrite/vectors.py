@@ -1,0 +1,36 @@
+"""Vectors of a checkpoint, such as biases: read as finite numbers, and written in the dtype of the file."""
+
+import numpy as np
+from jaxtyping import Float
+
+from tiejax.checkpoints.hub.arrays import read
+from tiejax.checkpoints.hub.checkpoint import Tensor
+from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.hub.tables import DTYPES
+
+
+def vector(tensor: Tensor, length: int) -> Float[np.ndarray, "length"]:
+    """Return a tensor [length] or [1, length] in float32; raises CheckpointError where it is none, or is not finite."""
+    if tensor.shape not in ((length,), (1, length)) or tensor.dtype not in DTYPES:
+        kinds = ", ".join(DTYPES.values())
+        raise CheckpointError(
+            f"{tensor.file}: {tensor.name} is {list(tensor.shape)} {tensor.dtype}; it must be [{length}], one of {kinds}"
+        )
+    ((_, stored),) = read([tensor])
+    with np.errstate(over="ignore"):
+        values: np.ndarray = stored.reshape(length).astype(np.float32)
+    if not np.isfinite(values).all():
+        raise CheckpointError(f"{tensor.file}: {tensor.name} holds a value that is not finite in float32")
+    return values
+
+
+def rounded(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
+    """Return values in the dtype, by safetensors' names, of a tensor that is to hold them.
+
+    Raises CheckpointError, with the tensor's name, where one is too large for it.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        held = values.astype(DTYPES[dtype])
+    if not np.isfinite(held).all():
+        raise CheckpointError(f"{name}: would hold a value that is too large for {DTYPES[dtype]}")
+    return held

@@ -1,0 +1,125 @@
+"""What each use of a table asks of it, as a figure and as a table."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tiejax.lab.reporting import figures
+from tiejax.lab.reporting.figures import Curves
+from tiejax.lab.reporting.plot import Plot
+
+
+def plot_uses(
+    metrics: Mapping[str, np.ndarray], names: Sequence[str], rows: Sequence[Mapping[str, Any]], chosen: np.ndarray | None = None
+) -> Plot:
+    """Plot what each use of a table asks of it: gradients of the input and of the output use over training and by bucket.
+
+    metrics: `use_*` as recorded, `[arm, seed, record, ...]`. names: of the buckets. rows: `uses` of results.json.
+    chosen: which places of the seed axis (default: all).
+    """
+    places = slice(None) if chosen is None else np.flatnonzero(chosen)
+    arms = [str(name) for name in metrics["arms"]]
+    late = max(1, metrics["use_ratio"].shape[2] // 10)
+
+    def median(arm: int, bucket: int) -> float:
+        """Return that of one bucket of one arm: all together may be too many for memory."""
+        asked = (metrics[f"use_bucket_{use}"][arm, :, -late:, bucket][places] for use in ("output", "input"))
+        with np.errstate(divide="ignore", invalid="ignore"):  # a symbol that does not occur is not asked for as an input
+            values = np.divide(*asked)
+        finite = values[np.isfinite(values)]
+        return float(np.median(finite)) if finite.size else math.nan
+
+    by_bucket = {name: [median(arm, bucket) for bucket in range(len(names))] for arm, name in enumerate(arms)}
+    published = [(row["from"], row["to"], row["published"]) for row in rows if row["published"]]
+    return Plot(
+        "uses",
+        "What each use of a table asks of it: the norm of the gradient of the output use over that of the input use (dotted: "
+        "1), and the cosine of both, on the batch of the step. Untied: gradients of two tables. Thin: one seed each; thick: "
+        "median. Dashed: a published log of OLMo-1B (arXiv:2603.26663), which compares a gradient of activations with one of "
+        "weights. Right: median over seeds and the last tenth of the records.",
+        _plot(
+            metrics["step"],
+            dict(zip(arms, metrics["use_ratio"][:, places], strict=True)),
+            dict(zip(arms, metrics["use_cosine"][:, places], strict=True)),
+            published,
+            by_bucket,
+            names,
+        ),
+    )
+
+
+def _plot(
+    steps: np.ndarray,
+    ratios: Curves,
+    cosines: Curves,
+    published: Sequence[tuple[int, int, float]],
+    by_bucket: Mapping[str, Sequence[float]],
+    buckets: Sequence[str],
+) -> Figure:
+    """Plot the ratio of the gradients of both uses and their cosine over training, and the last ratio by bucket of rows.
+
+    published: steps from, steps to, ratio. by_bucket: arm -> the median ratio of each bucket, called `buckets`.
+    """
+    figure, axes = figures.new_figure(1, 3, 11.5, 3.3)
+    ratio_panel, cosine_panel, bucket_panel = axes[0]
+    _plot_ratios(ratio_panel, steps, ratios, published)
+    _plot_cosines(cosine_panel, steps, cosines)
+    _plot_buckets(bucket_panel, by_bucket, buckets)
+    figures.legend_below(figure, ratio_panel)
+    return figure
+
+
+def _plot_over_steps(axes: Axes, steps: np.ndarray, curves: Curves) -> None:
+    """Plot every seed of every arm over steps on a logarithmic axis, which has no step 0."""
+    shown = np.where(steps > 0, steps, np.nan)
+    for name, values in curves.items():
+        figures.plot_seeds(axes, shown, values, figures.ARM_COLOURS[name], name)
+    axes.set_xscale("log")
+    axes.set_xlabel("step")
+
+
+def _plot_ratios(axes: Axes, steps: np.ndarray, ratios: Curves, published: Sequence[tuple[int, int, float]]) -> None:
+    _plot_over_steps(axes, steps, ratios)
+    for number, (low, high, ratio) in enumerate(published):
+        label = "" if number else "OLMo-1B, published"
+        axes.hlines(ratio, low, high, color="black", linewidth=1.5, linestyle="--", label=label)
+    axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    axes.set_title("gradient of output use / input use")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+
+
+def _plot_cosines(axes: Axes, steps: np.ndarray, cosines: Curves) -> None:
+    _plot_over_steps(axes, steps, cosines)
+    axes.axhline(0, color="black", linewidth=0.8, linestyle=":")
+    axes.set_title("cosine of both")
+
+
+def _plot_buckets(axes: Axes, by_bucket: Mapping[str, Sequence[float]], buckets: Sequence[str]) -> None:
+    places, width = np.arange(len(buckets)), 0.8 / len(by_bucket)
+    for number, (name, heights) in enumerate(by_bucket.items()):
+        axes.bar(places + (number - (len(by_bucket) - 1) / 2) * width, heights, width, color=figures.ARM_COLOURS[name])
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xticks(places, buckets, rotation=30 if len("".join(buckets)) > 30 else 0)
+    axes.grid(visible=False, axis="x")
+    axes.set_title("ratio at the end, by rows of the table")
+
+
+def uses_table(rows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the report's table of both uses over training, beside the published ratios; rows: `uses` of results.json."""
+    lines = []
+    for row in rows:
+        until = "the end" if row["to"] is None else f"{row['to'] - 1:,}"
+        steps = "0" if row["to"] == 1 else f"{row['from']:,} to {until}"
+        values = [f"{row[name][measure]:.3g}" for measure in ("ratio", "share", "cosine") for name in arms]
+        lines.append([steps, *values, f"{row['published']:g}" if row["published"] else "-"])
+    measures = ("output / input", "share of the output use", "cosine")
+    headings = ["steps", *(f"{measure}, {name}" for measure in measures for name in arms), "OLMo-1B, published"]
+    title = "What each use of a table asks of it: norms of gradients, medians over records and seeds"
+    return {title: (headings, lines)} if rows else {}

@@ -1,0 +1,65 @@
+"""environment.json: what a run was made with, and each of its resumptions."""
+
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tiejax.lab.runs.manifest import MOST_BYTES, digest_of_json
+from tiejax.lab.runs.writing import replace
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.system.files import content_of
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "matplotlib")
+
+
+def write(path: Path, devices: Mapping[str, Any], command: str) -> dict[str, Any]:
+    """Write and return versions, machine, devices, git commit, command, date; those of a resumption under `resumed`.
+
+    Raises BadInput if what is there is damaged.
+    """
+    now = {
+        "command": command,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        **devices,
+        "git_commit": _git_commit(),
+    }
+    facts = _before(path)
+    facts = {**facts, "resumed": [*facts.get("resumed", []), now]} if facts else now
+    replace(path, json.dumps({**facts, "digest": digest_of_json(facts)}, indent=2).encode())
+    return facts
+
+
+def _before(path: Path) -> dict[str, Any] | None:
+    """Return what environment.json says, None if it is not there; raises BadInput if it is damaged."""
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
+        try:
+            facts: dict[str, Any] = dict(json.loads(content_of(path, MOST_BYTES)))
+        except FileNotFoundError:
+            return None
+        if facts.pop("digest", None) == digest_of_json(facts) and isinstance(facts.get("resumed", []), list):
+            return facts
+    raise BadInput(f"--resume: {path} is damaged; remove it, and it is written anew")
+
+
+def _git_commit() -> str | None:
+    """The commit of the code that runs, with `+` if its tree has changes; None outside a checkout."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

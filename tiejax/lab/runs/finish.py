@@ -1,0 +1,54 @@
+"""What a run leaves once it has trained: figures, report, and the results, which end it."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tiejax.lab.reporting import figures
+from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
+from tiejax.system.naming import naming
+
+
+def finish(
+    run: RunDirectory,
+    settings: Any,
+    results: dict[str, Any],
+    facts: Mapping[str, Any],
+    plots: Sequence[Plot],
+    page: Callable[[RunOnPage], str],
+    console: Console,
+) -> None:
+    """Write figures, report and results, which end the run, and say what was found; arguments as of `leave`."""
+    if results["excluded_seeds"]:
+        for row in results["non_finite"]:
+            console.warn(f"{row['arm']} seed {row['seed']} became non-finite (seen at step {row['step']})")
+        console.warn(f"left out of the statistics: seeds {', '.join(map(str, results['excluded_seeds']))}")
+    report = leave(run, settings, results, facts, plots, page)
+    console.claims(results["claims"])
+    console.result(f"report: {report}")
+
+
+def leave(
+    run: RunDirectory,
+    settings: Any,
+    results: dict[str, Any],
+    facts: Mapping[str, Any],
+    plots: Sequence[Plot],
+    page: Callable[[RunOnPage], str],
+) -> Path:
+    """Write figures, report and results, which end the run; return where the report is.
+
+    facts: environment.json. page: what the page says of the run -> HTML.
+    """
+    with naming(run.figures):
+        pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
+    run.add([picture.with_suffix(suffix) for _, picture in pictures for suffix in (".png", ".pdf")])
+    yaml = (run.path / CONFIG).read_text()
+    report = run.write_report(page(RunOnPage(results, dataclasses.asdict(settings), yaml, facts, pictures)))
+    run.write_results(results)
+    run.release()
+    return report

@@ -1,0 +1,108 @@
+"""A run of several stages, one after the other: each is trained with checkpoints of its own, and kept when it is done."""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from tiejax.lab.runs.arrays import arrays_of, npz
+from tiejax.lab.runs.checkpoints import open_checkpoints
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.train import timing_of
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.training.checkpoint import CheckpointMismatch
+from tiejax.training.ensemble import Ensemble
+from tiejax.training.loop import Trained, Training
+
+Arrays = Mapping[str, np.ndarray]
+FINISHED = "finished"  # folder of what stages leave
+
+
+def _file(stage: str) -> str:
+    """Return where a run keeps what a stage leaves."""
+    return f"{FINISHED}/{stage}.npz"
+
+
+class Stopped(Exception):
+    """The run was asked to stop, and what is done of it is kept."""
+
+
+class Stages:
+    """The stages of a run by name, with what each costs, in any one unit: what is done, and how long the rest will take.
+
+    A stage that is done has left its arrays in `finished/NAME.npz`. compile_s, train_s: seconds of this process.
+    """
+
+    def __init__(self, launched: Launched, console: Console, stop: Callable[[], bool], costs: Mapping[str, float]) -> None:
+        assert launched.run is not None
+        self._run, self._console, self._stop, self._costs = launched.run, console, stop, dict(costs)
+        self._resume, self._every = launched.switches["resume"], launched.settings.checkpoint_every
+        self._here, self._shown, self._began = 0.0, 0.0, time.perf_counter()
+        self.compile_s = self.train_s = 0.0
+        self.model_steps = 0
+
+    def done(self, name: str) -> bool:
+        """Say whether a stage is done."""
+        return self._run.holds(_file(name))
+
+    def read(self, name: str) -> dict[str, np.ndarray]:
+        """Return the arrays that a stage has left; raises BadInput if they are damaged."""
+        return arrays_of(self._run.read(_file(name), "that stage is done again"))
+
+    def once(self, name: str, work: Callable[[], Arrays]) -> dict[str, np.ndarray]:
+        """Return what a stage leaves: what it has left before, or else what `work` returns, which is kept from now on.
+
+        Raises Stopped where the run is asked to stop before.
+        """
+        if not self.done(name):
+            if self._stop():
+                raise Stopped
+            self._show(name, name)
+            self._run.write(_file(name), npz(work()))
+            shutil.rmtree(self._run.checkpoints / name, ignore_errors=True)
+            self._here += self._costs[name]
+        return self.read(name)
+
+    def train(self, name: str, ensemble: Ensemble, seeds: Sequence[int], conditions: Sequence[int] | None = None) -> Trained:
+        """Train an ensemble within a stage, from its own last checkpoint where the run is resumed.
+
+        Raises Stopped where the run is asked to stop, with a checkpoint written; BadInput if a checkpoint does not fit.
+        """
+        checkpoints = open_checkpoints(self._run, self._run.checkpoints / name, ensemble.ties, self._console.warn)
+        try:
+            training = Training(ensemble, seeds, checkpoints, self._resume, conditions)
+            self.compile_s += training.compile()
+            for chunk in training.chunks(self._stop, checkpoint_s=self._every):
+                label = f"{name}: step {chunk.step:,} of {ensemble.steps:,}"
+                self._show(label, name, chunk.step / ensemble.steps, chunk.steps_here / ensemble.steps)
+        except CheckpointMismatch as error:
+            raise BadInput(f"--resume: {error}") from None
+        finally:
+            checkpoints.close()
+        trained = training.result()
+        self.train_s += trained.train_s
+        self.model_steps += trained.steps_here * len(seeds) * len(ensemble.arm_ties)
+        if not trained.finished:
+            raise Stopped
+        return trained
+
+    def _show(self, label: str, name: str, of_stage: float = 0.0, of_stage_here: float = 0.0) -> None:
+        total, cost = sum(self._costs.values()), self._costs[name]
+        here = (self._here + of_stage_here * cost) / total
+        self._shown = min(1.0, self._done() + of_stage * cost / total)
+        self._console.part(label, self._shown, time.perf_counter() - self._began, here)
+
+    def _done(self) -> float:
+        return sum(cost for stage, cost in self._costs.items() if self.done(stage)) / sum(self._costs.values())
+
+    @property
+    def share(self) -> float:
+        """The share of the run that is done, the begun stage counted by its steps."""
+        return max(self._shown, self._done())
+
+    @property
+    def timing(self) -> dict[str, float | None]:
+        """What results.json says of the time."""
+        return timing_of(self.compile_s, self.train_s, self.model_steps)

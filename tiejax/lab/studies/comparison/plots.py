@@ -1,0 +1,55 @@
+"""The figure of a comparison: the effects of all runs, claim by claim."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tiejax.lab.reporting import figures
+from tiejax.lab.reporting.plot import Plot
+
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def plot_effects(results: Mapping[str, Any]) -> Plot | None:
+    """Plot the effect size of every claim in every run; None if no run has one."""
+    claims = [claim for claim in results["claims"] if any(_effect(row) is not None for row in claim["rows"])]
+    if not claims:
+        return None
+    figure, axes = figures.new_figure(1, 1, 7.0, 1.2 + 0.32 * len(claims))
+    panel = axes[0, 0]
+    labels = list(results["runs"])
+    for place, label in enumerate(labels):
+        colour, marker = figures.SERIES[place % len(figures.SERIES)], MARKERS[place // len(figures.SERIES) % len(MARKERS)]
+        offset = (place - (len(labels) - 1) / 2) * 0.6 / len(labels)
+        for decided in (True, False):
+            points = [
+                (effect, number + offset)
+                for number, claim in enumerate(claims)
+                if (effect := _effect(claim["rows"][place])) is not None
+                and (claim["rows"][place]["verdict"] != "undecided") == decided
+            ]
+            x, y = zip(*points, strict=True) if points else ((), ())
+            face = colour if decided else "white"
+            panel.plot(x, y, marker, color=colour, markerfacecolor=face, label=label if decided else None, markersize=5)
+    panel.axvline(0, color="black", linewidth=0.8)
+    panel.set_yticks(range(len(claims)), [claim["id"] for claim in claims])
+    panel.set_ylim(len(claims) - 0.5, -0.5)
+    panel.set_xlim(-1.08, 1.08)
+    panel.set_xlabel("effect size of the paired differences")
+    figures.legend_below(figure, panel)
+    return Plot("effects", CAPTION, figure)
+
+
+CAPTION = (
+    "Effect size (matched-pairs rank-biserial correlation) of every claim in every run. 1 and -1: all seeds differ in one "
+    "direction. Filled: the run decides the claim, after its own adjustment; open: undecided."
+)
+
+
+def _effect(row: Mapping[str, Any] | None) -> float | None:
+    return None if row is None else row["effect_size"]
+
+
+def plot_all(results: Mapping[str, Any]) -> Sequence[Plot]:
+    """Return the figures of a comparison."""
+    plot = plot_effects(results)
+    return [] if plot is None else [plot]

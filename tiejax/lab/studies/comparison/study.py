@@ -1,0 +1,25 @@
+"""Runs of one study beside each other: settings that differ, claims, one figure."""
+
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.finish import leave
+from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.run_directory import RunDirectory, plain
+from tiejax.lab.studies.comparison import page, plots
+from tiejax.lab.studies.comparison.beside import compare
+from tiejax.lab.studies.comparison.finished_run import read
+from tiejax.lab.studies.comparison.settings import STUDY, labels
+
+
+def run(launched: Launched, console: Console) -> int:
+    """Compare runs; return the exit status."""
+    settings = launched.settings
+    results = plain(compare(read(settings.folders, labels(settings.folders))))
+
+    # All is known now, so that a comparison that fails leaves nothing behind.
+    directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
+    facts = directory.write_environment({"devices": []}, launched.command)
+    report = leave(directory, settings, results, facts, plots.plot_all(results), page.page)
+    for line in page.finding(results):
+        console.say(line)
+    console.result(f"report: {report}")
+    return 0

@@ -1,0 +1,121 @@
+"""The figures about a checkpoint's input and output tables, from the body of results.json and the arrays of metrics.npz."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tiejax.geometry.ranks import Bands, bands_by_rank
+from tiejax.lab.reporting import figures
+from tiejax.lab.reporting.plot import Plot
+
+COLOURS = {"input": figures.BLUE, "output": figures.GREEN, "both": figures.ORANGE}
+MAPPED = {
+    "cosine_from_input": ("input mapped to output", figures.BLUE),
+    "cosine_from_output": ("output mapped to input", figures.GREEN),
+    "cosine_as_is": ("as they are", "#888888"),
+}
+
+
+def curves_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Bands]:
+    """Return the bands over token rank that the figures show; arrays: as in metrics.npz."""
+    ranks, counted = arrays["rank"], arrays["counted"]
+    curves = {"norm_input": bands_by_rank(arrays["norm_input"], ranks, counted)}
+    if "norm_output" in arrays:
+        scored = arrays["scored"]
+        curves["norm_output"] = bands_by_rank(arrays["norm_output"], ranks, counted)
+        for name in ("cosine_from_input", "cosine_from_output"):
+            curves[name] = bands_by_rank(arrays[name], ranks[scored], counted[scored])
+        if "cosine_as_is" in arrays:
+            curves["cosine_as_is"] = bands_by_rank(arrays["cosine_as_is"], ranks, counted)
+    return curves
+
+
+def plot_all(results: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Plot]:
+    """Plot all figures of a diagnosis, the one that shows the answer first; arrays: as in metrics.npz."""
+    curves = curves_of(arrays)
+    rank = (
+        "Ranks: by frequency in the corpus; tokens that it lacks are left out."
+        if results["rank"]["by"] == "corpus"
+        else "Ranks: token ids, which in vocabularies of BPE and WordPiece roughly follow frequency."
+    )
+    bands = "Line: median by rank; band: the middle 80 % of the tokens."
+    norms = Plot("norms", f"Norms of the rows against token rank. {bands} {rank}", plot_norms(results, curves))
+    if results["fact"] != "untied":
+        return [norms]
+    return [
+        Plot(
+            "cosines",
+            "How near the two rows of a token are: mapped by least squares in either direction (tables centred), and as "
+            f"they are. Left: all scored tokens; right: against token rank. {bands} {rank}",
+            plot_cosines(results, curves, arrays),
+        ),
+        norms,
+        Plot(
+            "canonical",
+            "Canonical correlations of the two tables: how much of each, direction by direction, can be read off the "
+            "other. Dotted: about the largest of unrelated tables of this size.",
+            plot_canonical_correlations(results, arrays["canonical"]),
+        ),
+    ]
+
+
+def plot_norms(results: Mapping[str, Any], curves: Mapping[str, Bands]) -> Figure:
+    """Plot the norms of both tables' rows over token rank, or of the one table of a tied model."""
+    tied = "norm_output" not in curves
+    figure, axes = figures.new_figure(1, 1 if tied else 2, 6 if tied else 8.4, 3.2)
+    for panel, role in zip(axes[0], ("input", "output"), strict=False):
+        _plot_band(panel, curves[f"norm_{role}"], COLOURS["both" if tied else role], role)
+        panel.set_title("the table" if tied else f"{role} table")
+        panel.set_ylim(bottom=0)
+        _label_ranks(panel, results)
+    axes[0, 0].set_ylabel("Euclidean norm of a row")
+    return figure
+
+
+def plot_cosines(results: Mapping[str, Any], curves: Mapping[str, Bands], arrays: Mapping[str, np.ndarray]) -> Figure:
+    """Plot how the cosines of tokens' two rows are distributed, and their course over token rank."""
+    figure, axes = figures.new_figure(1, 2, 8.4, 3.2)
+    shares, by_rank = axes[0]
+    shown = {name: look for name, look in MAPPED.items() if name in arrays and not np.isnan(arrays[name]).all()}
+    low = min((float(np.nanmin(arrays[name])) for name in shown), default=0.0)
+    edges = np.linspace(min(low, 0), 1, 81)
+    for name, (label, colour) in shown.items():
+        values = arrays[name][~np.isnan(arrays[name])]
+        heights, _ = np.histogram(values, edges)
+        shares.stairs(heights / max(len(values), 1), edges, color=colour, linewidth=1.5, label=label)
+        _plot_band(by_rank, curves[name], colour, label)
+    shares.set_xlabel("cosine of a token's two rows")
+    shares.set_ylabel("share of the tokens")
+    if shown:  # a table of zeros has no cosines
+        shares.legend(frameon=False, fontsize=8)
+    by_rank.set_ylabel("cosine of a token's two rows")
+    _label_ranks(by_rank, results)
+    return figure
+
+
+def plot_canonical_correlations(results: Mapping[str, Any], correlations: np.ndarray) -> Figure:
+    """Plot the canonical correlations in descending order, and the largest that unrelated tables would have."""
+    figure, axes = figures.new_figure(1, 1, 6, 3.0)
+    panel = axes[0, 0]
+    panel.plot(np.arange(1, len(correlations) + 1), correlations, color=figures.BLUE, linewidth=2)
+    panel.axhline(results["canonical"]["largest_by_chance"], color="black", linewidth=0.9, linestyle=":")
+    panel.set_xlim(1, max(len(correlations), 2))
+    panel.set_ylim(0, 1.02)
+    panel.set_xlabel("pair of directions")
+    panel.set_ylabel("canonical correlation")
+    return figure
+
+
+def _plot_band(axes: Axes, bands: Bands, colour: str, label: str) -> None:
+    if not len(bands.rank):
+        return
+    axes.fill_between(bands.rank, bands.low, bands.high, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(bands.rank, bands.median, color=colour, linewidth=2, label=label)
+
+
+def _label_ranks(axes: Axes, results: Mapping[str, Any]) -> None:
+    axes.set_xscale("log")
+    axes.set_xlabel("rank by frequency in the corpus" if results["rank"]["by"] == "corpus" else "rank by token id")

@@ -1,0 +1,117 @@
+"""A run of ours opened again: its settings, the members of its last checkpoint, and what they can be asked."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiejax import training
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.manifest import KIND, Manifest, damaged
+from tiejax.lab.runs.run_directory import CHECKPOINTS, CONFIG
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.diagnosis.probes import LONGEST, Probes, exor_probes, text_probes
+from tiejax.lab.studies.diagnosis.settings import Settings, settings_of_run
+from tiejax.lab.studies.exor import ensemble as exor_ensemble
+from tiejax.lab.studies.text_mlm import ensemble as text_ensemble
+from tiejax.lab.studies.text_mlm import text as text_mlm
+from tiejax.lab.studies.untying import ensemble as untying_ensemble
+from tiejax.statistics.arms import ARMS
+from tiejax.training import Ensemble
+
+TEXT_SEEDS = 3  # of a run on text, where a member costs seconds
+
+
+class OpenRun(NamedTuple):
+    """A run of ours, opened again. study: its name. params: every member's, `[seed, arm, ...]`, of seeds and arms.
+
+    records: by recorder. encode: (params of a member, tokens, position) -> states h `[contexts, width]`.
+    """
+
+    study: str
+    settings: Any
+    seeds: list[int]
+    arms: list[str]
+    step: int
+    params: Any
+    records: Mapping[str, Mapping[str, np.ndarray]]
+    encode: Callable[[Any, Any, Any], Any]
+    probes: Probes
+
+
+def is_run(folder: Path) -> bool:
+    """Say whether a folder is a run directory of ours."""
+    return (folder / KIND).is_file() or ((folder / CONFIG).is_file() and (folder / CHECKPOINTS).is_dir())
+
+
+def open_run(settings: Settings, console: Console) -> OpenRun:
+    """Return the run that is to be diagnosed, with the members of its last checkpoint; raises BadInput."""
+    for name in ("corpus", "input_table", "output_table", "tokenizer"):
+        if getattr(settings, name) is not None:
+            raise BadInput(f"--{name}: is for checkpoints of the hub; a run of ours has its own")
+    # Read once: another process may start a run there meanwhile, whose checkpoints are then of another run.
+    made, of_run = settings_of_run(settings.folder)
+    if damage := damaged(settings.folder, made):
+        console.warn(f"{settings.folder}: {', '.join(damage)}: not as the run wrote them; its checkpoint is looked at")
+    if made.study == "text_mlm":
+        return _on_text(made, of_run, settings.folder, console)
+    return _on_exor(made, of_run, settings.folder, console)
+
+
+def _on_exor(made: Manifest, settings: Any, folder: Path, console: Console) -> OpenRun:
+    if settings.doses is not None:
+        raise BadInput(f"{folder}: a run of many doses has many tasks; diagnose one of a single distribution")
+    if made.study == "untying":
+        ensemble, arms = untying_ensemble.build_ensemble(settings), settings.arms.names
+    else:
+        ensemble, arms = exor_ensemble.build_ensemble(settings), list(ARMS)
+    model, seeds = exor_ensemble.build_model(settings), settings.seed_list
+    step, params, records = _restored(made, ensemble, seeds, folder, console)
+
+    def encode(params: Any, tokens: Any, position: Any) -> Any:
+        return model.apply({"params": params}, tokens, position, method="encode")
+
+    probes = exor_probes(settings.tasks[0], settings.ordered)
+    return OpenRun(made.study, settings, seeds, arms, step, params, records, encode, probes)
+
+
+def _on_text(made: Manifest, settings: Any, folder: Path, console: Console) -> OpenRun:
+    text, planned = text_mlm.prepare(dataclasses.replace(settings, out=str(folder)), console, resume=True)
+    if text.facts["fingerprint"] != made.text:
+        raise BadInput(f"{folder}: its corpus is another text now than the one that it was trained on")
+    arms = text_ensemble.arms_of(settings, planned)
+    ensemble = text_ensemble.build_ensemble(settings, text, planned)
+    step, params, records = _restored(made, ensemble, settings.seed_list, folder, console)
+    model = text_ensemble.build_model(settings, text)
+
+    def encode(params: Any, tokens: Any, position: Any) -> Any:
+        segments = (tokens != text.vocabulary.pad).astype(jnp.int32)
+        states = model.apply({"params": params}, tokens, None, segments, method="encode")
+        return states[jnp.arange(len(tokens)), position].astype(jnp.float32)
+
+    names = list(ARMS) if arms is None else arms.names
+    probes = text_probes(text, min(settings.max_length, LONGEST))
+    return OpenRun("text_mlm", settings, settings.seed_list[:TEXT_SEEDS], names, step, params, records, encode, probes)
+
+
+def _restored(made: Manifest, ensemble: Ensemble, seeds: Sequence[int], folder: Path, console: Console) -> tuple[int, Any, Any]:
+    """Return step, parameters and records of a run's last checkpoint; raises BadInput."""
+    like = jax.eval_shape(lambda: ensemble.start(seeds))
+    if not (folder / CHECKPOINTS).is_dir():
+        raise BadInput(f"{folder}: has no checkpoint; let the run train first")
+    run = made.identity_in(CHECKPOINTS)
+    checkpoints = training.Checkpoints(folder / CHECKPOINTS, ensemble.ties, console.warn, run, read_only=True)
+    try:
+        last = checkpoints.restore(like)
+    except training.CheckpointMismatch as error:
+        raise BadInput(f"{folder}: {error}") from None
+    finally:
+        checkpoints.close()
+    if last is None:
+        raise BadInput(f"{folder}: has no checkpoint; let the run train first")
+    step, members, records = last
+    return min(step, ensemble.steps), members.state.params, records

@@ -1,0 +1,114 @@
+"""The page of the diagnosis of a run of ours, from the body of results.json."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.sections import reproduction
+from tiejax.lab.reporting.words import number, of_all
+from tiejax.lab.studies.diagnosis import verdict
+
+# What is measured, and what a column of it is called.
+EQUIVALENCE = {
+    "semantic_distance": "semantic",
+    "conditional_distance": "conditional",
+    "log_ratio_mean": "log ratio",
+    "score": "score",
+    "residual_rms": "residual",
+    "condition_number": "condition",
+}
+ALIGNMENT = {
+    "identity": "identity",
+    "procrustes": "Procrustes",
+    "least_squares": "least squares",
+    "neighbours": "shared neighbours",
+    "canonical": "mean canonical correlation",
+}
+
+Table = tuple[list[str], list[list[str]]]  # columns, rows
+
+
+def numbers(results: Mapping[str, Any]) -> dict[str, Table]:
+    """Return the tables of the page by their headings: equivalence, alignment, uses."""
+    tables = {
+        "Equivalence of symbols, medians over pairs and seeds (nats)": _equivalence_table(results["equivalence"]),
+        "Alignment of tables, medians over seeds": _alignment_table(results["alignment"]),
+    }
+    if results["uses"]:
+        title = "Gradient of the output use over that of the input use, medians over records and seeds"
+        tables[title] = _uses_table(results["uses"], results["arms"])
+    return tables
+
+
+def _equivalence_table(by_arm: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    rows = [
+        [
+            name,
+            row["set"],
+            *(number(row[measure]) for measure in EQUIVALENCE),
+            "; ".join(f"{case} {count}" for case, count in row["cases"].items()),
+        ]
+        for name, sets in by_arm.items()
+        for row in sets
+    ]
+    return ["arm", "pairs", *EQUIVALENCE.values(), "cases"], rows
+
+
+def _alignment_table(by_arm: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    rows = []
+    for name, members in by_arm.items():
+        tied = of_all([member["tied"] for member in members])
+        maps = sorted({key for member in members for key in member if key != "tied"})
+        for key in maps:
+            scores = [member[key] for member in members if key in member]
+            rows.append([name, tied, key, *(_median([score[measure] for score in scores]) for measure in ALIGNMENT)])
+        if not maps:
+            rows.append([name, tied, "-", *("-" for _ in ALIGNMENT)])
+    return ["arm", "tied in fact", "map", *ALIGNMENT.values()], rows
+
+
+def _median(values: Sequence[float | None]) -> str:
+    there = [value for value in values if value is not None]
+    return number(float(np.median(there)) if there else None)
+
+
+def _uses_table(windows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> Table:
+    rows = [
+        [
+            f"from {row['from']:,}" + ("" if row["to"] is None else f" to {row['to'] - 1:,}"),
+            *(number(row[name]["ratio"]) for name in arms),
+            number(row["published"]),
+        ]
+        for row in windows
+    ]
+    return ["steps", *arms, "OLMo-1B, published"], rows
+
+
+def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: str, pictures: Sequence[tuple[str, Path]]) -> str:
+    """Return the HTML page. facts: environment.json; settings_text: the diagnosis's own; pictures: captions and PNG files."""
+    arms, seeds = len(results["arms"]), ", ".join(map(str, results["seeds"]))
+    setting = {
+        "run": results["checkpoint"],
+        "experiment": f"{results['kind']}, {arms} arms, seeds {seeds}, after {results['step']:,} steps",
+        "contexts": f"{results['contexts']:,}; a swap changes one occurrence of a symbol at a time",
+        "measures": "score: ln[(conditional + t) / (semantic + t)], t = .02 nats: above 0 where symbols mean the same and are "
+        "not used alike. residual: root mean square of h . (e1 - e2) less the true log ratio. condition: of the states that "
+        "ask for the pair. Maps are fitted to the tokens that they are scored on",
+        "source": "Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610), for the equivalences; A. Lopardo et al. 2026 "
+        "(arXiv:2603.26663) for the maps and the published ratios",
+    }
+    return report.render(
+        title=f"Diagnosis of {Path(results['checkpoint']).name}: should these embeddings be tied?",
+        question="Which symbols mean the same for the model, which are used alike, and where do the two part? How do its "
+        "tables stand to each other, and what does each use ask of them?",
+        finding=verdict.of_run(results),
+        setting=setting,
+        notes=[],
+        claims={},
+        figures=pictures,
+        numbers=numbers(results),
+        reproduce=reproduction(facts, settings_text),
+    )

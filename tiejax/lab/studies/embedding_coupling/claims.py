@@ -1,0 +1,279 @@
+"""The paper's findings as claims about a run, one primary row each; they were stated before the run of record.
+
+A score is a seed's accuracy on test, averaged over the tasks. A claim is made where the shapes that it needs are there: they
+are found by their widths, not by their names.
+Source: Chung et al., ICLR 2021; the numbers of the findings are those of the specification of the study.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tiejax.lab.studies.embedding_coupling.summary import score
+from tiejax.models.shapes import Shape
+from tiejax.statistics.claims import Claim
+
+POINT = 0.01  # one point of accuracy
+CORRELATION = 0.03
+
+
+class Roles(NamedTuple):
+    """Which shape plays which part, by name; None where there is none.
+
+    coupled: E_in = E_out = H, one table. decoupled: the same with two. big_in: large input, small output. narrow, middle, wide:
+    small input, with the smallest output, one of H, and the largest. dropped: narrow with layers that are dropped.
+    wider, deeper: middle, with a larger H, with more layers.
+    """
+
+    coupled: str | None
+    decoupled: str | None
+    big_in: str | None
+    narrow: str | None
+    middle: str | None
+    wide: str | None
+    dropped: str | None
+    wider: str | None
+    deeper: str | None
+
+
+def roles_of(shapes: Mapping[str, Shape]) -> Roles:
+    """Return the parts that shapes play, relative to the first coupled one of full width, or else to the first of all.
+
+    A checkpoint, which has no shapes, plays none.
+    """
+    if not shapes:
+        return Roles(*[None] * len(Roles._fields))
+    full = [name for name, shape in shapes.items() if shape.coupled and shape.embed_in == shape.width]
+    base = shapes[full[0]] if full else next(iter(shapes.values()))
+    same = {name: shape for name, shape in shapes.items() if not shape.coupled and not shape.drop}
+    small = {name: shape for name, shape in same.items() if shape.embed_in < base.width}
+
+    def first(found: list[str]) -> str | None:
+        return found[0] if found else None
+
+    def like_base(shape: Shape) -> bool:
+        return (shape.width, shape.layers) == (base.width, base.layers)
+
+    by_output = sorted((name for name, shape in small.items() if like_base(shape)), key=lambda name: small[name].embed_out)
+    middle = first([name for name in by_output if small[name].embed_out == base.width])
+    tables = (small[middle].embed_in, small[middle].embed_out) if middle else None
+    reinvested = [name for name, shape in small.items() if (shape.embed_in, shape.embed_out) == tables]
+    return Roles(
+        first(full),
+        first([name for name, s in same.items() if like_base(s) and s.embed_in == s.embed_out == base.width]),
+        first([name for name, s in same.items() if like_base(s) and s.embed_in >= base.width > s.embed_out]),
+        by_output[0] if len(by_output) > 1 else None,
+        middle,
+        by_output[-1] if len(by_output) > 1 else None,
+        first([name for name, s in shapes.items() if s.drop and s.width == base.width and s.layers - s.drop == base.layers]),
+        first([name for name in reinvested if small[name].width > base.width and small[name].layers == base.layers]),
+        first([name for name in reinvested if small[name].layers > base.layers and small[name].width == base.width]),
+    )
+
+
+def base_of(body: Mapping[str, Any], roles: Roles) -> str:
+    """Return the encoder whose pre-training is compared with none: the coupled one, or else the first."""
+    first_task = next(iter(body["scores"].values()))
+    return roles.coupled or str(next(iter(first_task)))
+
+
+# What is measured of an encoder: (body, its name) -> one number a seed, None where it was not measured.
+Measure = Callable[[Mapping[str, Any], str], np.ndarray | None]
+
+
+def score_in_cipher(body: Mapping[str, Any], name: str, start: str) -> np.ndarray | None:
+    """Return the score in the second language."""
+    measured = all("test_cipher_accuracy" in of_shape[name][start] for of_shape in body["scores"].values())
+    return score(body, name, start, "test_cipher_accuracy") if measured else None
+
+
+def masked_accuracy(body: Mapping[str, Any], name: str) -> np.ndarray | None:
+    """Return the accuracy at masked tokens of validation."""
+    return np.asarray(body["pretraining"][name]["accuracy"]) if name in body["pretraining"] else None
+
+
+def probe_accuracy(body: Mapping[str, Any], name: str) -> np.ndarray | None:
+    """Return the accuracy on test of the probe on a mix of layers."""
+    return np.asarray(body["layer_mix"][name]["pretrained"]["test_accuracy"]) if name in body["layer_mix"] else None
+
+
+def cost_of_dropping(body: Mapping[str, Any], name: str) -> np.ndarray | None:
+    """Return what dropping top layers loses, averaged over all numbers of layers."""
+    dropped = body["dropped"].get(name)
+    if not dropped:
+        return None
+    whole = np.asarray(body["scores"][body["drop_task"]][name]["pretrained"]["test_accuracy"])
+    kept = [np.asarray(scores["pretrained"]["test_accuracy"]) for scores in dropped.values()]
+    return np.asarray(whole - np.mean(kept, axis=0))
+
+
+def last_retrieval(body: Mapping[str, Any], name: str) -> np.ndarray | None:
+    """Return the accuracy of retrieval after the last layer, its difference fitted on other pairs."""
+    found = body["retrieval"].get(name)
+    return None if found is None else np.asarray(found["held_out"]["pretrained"])[:, -1]
+
+
+def similarity_of(body: Mapping[str, Any], name: str, table: str) -> np.ndarray | None:
+    """Return the correlation of a table with human judgements."""
+    found = body["similarity"].get(name, {})
+    return np.asarray(found[table]) if table in found else None
+
+
+SCORE, CONTROL = "score", "score of the control"
+CIPHER, CONTROL_IN_CIPHER = "score in the cipher", "score in the cipher of the control"
+MASKED, PROBE = "validation accuracy", "accuracy of the probe"
+COST, RETRIEVAL = "cost of dropping, averaged over the numbers of layers,", "accuracy of retrieval after the last layer"
+INPUT, OUTPUT = "correlation of the input embedding", "correlation of the output embedding"
+MEASURES: dict[str, Measure] = {
+    SCORE: score,
+    CONTROL: functools.partial(score, start="control"),
+    CIPHER: functools.partial(score_in_cipher, start="pretrained"),
+    CONTROL_IN_CIPHER: functools.partial(score_in_cipher, start="control"),
+    MASKED: masked_accuracy,
+    PROBE: probe_accuracy,
+    COST: cost_of_dropping,
+    RETRIEVAL: last_retrieval,
+    INPUT: functools.partial(similarity_of, table="input"),
+    OUTPUT: functools.partial(similarity_of, table="output"),
+}
+
+
+class Comparison(NamedTuple):
+    """A claim that one measure of one part is larger than another, or within a margin of it.
+
+    first, second: part (a field of `Roles`, or `base`, the one of `base_of`) and measure.
+    """
+
+    id: str
+    statement: str
+    first: tuple[str, str]
+    second: tuple[str, str]
+    margin: float | None = None
+
+
+COMPARISONS = (
+    Comparison(
+        "pretraining/score",
+        "Pre-training helps: without this nothing below could show (control).",
+        ("base", SCORE),
+        ("base", CONTROL),
+    ),
+    Comparison(
+        "decoupling/score",
+        "Decoupling tables of equal width changes the score by less than one point (finding 1).",
+        ("decoupled", SCORE),
+        ("coupled", SCORE),
+        POINT,
+    ),
+    Comparison(
+        "large-output/score",
+        "A small input with a large output embedding is within one point of a large input with a small output embedding, "
+        "which has more fine-tuning parameters (finding 2).",
+        ("middle", SCORE),
+        ("big_in", SCORE),
+        POINT,
+    ),
+    Comparison(
+        "output-width/score",
+        "The score rises with the width of the output embedding, although it is discarded (finding 3).",
+        ("wide", SCORE),
+        ("narrow", SCORE),
+    ),
+    Comparison(
+        "output-width/masked-accuracy",
+        "Masked tokens are predicted better with a larger output embedding (finding 3).",
+        ("wide", MASKED),
+        ("narrow", MASKED),
+    ),
+    Comparison(
+        "extra-layers/score",
+        "A larger output embedding is a better use of pre-training parameters than layers that are dropped (finding 4).",
+        ("wide", SCORE),
+        ("dropped", SCORE),
+    ),
+    Comparison(
+        "reinvest/deeper-wider",
+        "Saved parameters are better spent on layers than on width (finding 5).",
+        ("deeper", SCORE),
+        ("wider", SCORE),
+    ),
+    Comparison(
+        "reinvest/wider-none",
+        "Saved parameters spent on width are better than unspent (finding 5).",
+        ("wider", SCORE),
+        ("middle", SCORE),
+    ),
+    Comparison(
+        "reinvest/deeper-coupled",
+        "With as many fine-tuning parameters, more layers are better than a coupled table (finding 5).",
+        ("deeper", SCORE),
+        ("coupled", SCORE),
+    ),
+    Comparison(
+        "layer-mix/output-width",
+        "A probe on a mix of the frozen layers is better with a larger output embedding (finding 9).",
+        ("wide", PROBE),
+        ("narrow", PROBE),
+    ),
+    Comparison(
+        "dropping/output-width",
+        "Dropping top layers before fine-tuning costs more with a large output embedding (finding 6).",
+        ("wide", COST),
+        ("narrow", COST),
+    ),
+    Comparison(
+        "retrieval/last-layer",
+        "After the last layer, a sentence finds its translation more often with a large output embedding (finding 7).",
+        ("wide", RETRIEVAL),
+        ("narrow", RETRIEVAL),
+    ),
+    Comparison(
+        "zero-shot/pretraining",
+        "What is fine-tuned in one language is known in its cipher, of which no label was seen (ours).",
+        ("base", CIPHER),
+        ("base", CONTROL_IN_CIPHER),
+    ),
+    Comparison(
+        "similarity/input-as-coupled",
+        "Word similarity of the input embedding is within .03 of the coupled one's (finding 8).",
+        ("middle", INPUT),
+        ("coupled", INPUT),
+        CORRELATION,
+    ),
+    Comparison(
+        "similarity/input-output",
+        "Word similarity is higher in the input than in the output embedding (finding 8).",
+        ("middle", INPUT),
+        ("middle", OUTPUT),
+    ),
+    Comparison(
+        "similarity/output-width",
+        "Word similarity of the output embedding falls as it widens (finding 8).",
+        ("narrow", OUTPUT),
+        ("wide", OUTPUT),
+    ),
+)
+
+
+def claims(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[Claim]:
+    """Return the claims that a run of these shapes can be asked; body: as `summary.collect` gives it."""
+    roles = roles_of(shapes)
+    parts = {**roles._asdict(), "base": base_of(body, roles)}
+    rows = [_claim(comparison, body, parts) for comparison in COMPARISONS]
+    return [row for row in rows if row is not None]
+
+
+def _claim(comparison: Comparison, body: Mapping[str, Any], parts: Mapping[str, str | None]) -> Claim | None:
+    """Return a comparison as a claim, None where a shape or a measure of it is not there."""
+    sides, words = [], []
+    for part, measure in (comparison.first, comparison.second):
+        name = parts[part]
+        values = None if name is None else MEASURES[measure](body, name)
+        if values is None:
+            return None
+        sides.append(values)
+        words.append(f"{measure} of {name}")
+    sign = 0 if comparison.margin else 1
+    return Claim(comparison.id, comparison.statement, " - ".join(words), sides[0] - sides[1], sign, margin=comparison.margin)

@@ -1,0 +1,46 @@
+"""The parameters of the paper's models, counted from their shapes, beside the printed numbers."""
+
+from typing import NamedTuple
+
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.embedding_coupling.settings import Settings
+from tiejax.models.bert import count_parameters
+from tiejax.models.shapes import PUBLISHED, Published
+
+MILLION = 1e6
+
+
+class Counted(NamedTuple):
+    """Parameters in millions, and those that the paper prints."""
+
+    millions: float
+    printed: int
+
+    @property
+    def residual(self) -> float:
+        """By which share the count differs from the printed number."""
+        return self.millions / self.printed - 1
+
+
+def counted(published: Published) -> tuple[Counted, Counted]:
+    """Return the parameters of a published model in pre-training and in fine-tuning."""
+    before, after = count_parameters(published.shape, published.vocabulary)
+    return Counted(before / MILLION, published.pretraining), Counted(after / MILLION, published.fine_tuning)
+
+
+def table() -> list[str]:
+    """Return the table as lines."""
+    width = max(len(published.name) for published in PUBLISHED)
+    heads = f"{'millions of parameters':{width}}  {'pre-training':>12} {'printed':>8} {'residual':>9}"
+    lines = [f"{heads}  {'fine-tuning':>12} {'printed':>8} {'residual':>9}"]
+    for published in PUBLISHED:
+        cells = [f"{count.millions:12.1f} {count.printed:8} {count.residual:+9.2%}" for count in counted(published)]
+        lines.append("  ".join([f"{published.name:{width}}", *cells]))
+    return lines
+
+
+def answer(settings: Settings, console: Console) -> int:
+    """Print the table; return the exit status."""
+    for line in table():
+        console.result(line)
+    return 0

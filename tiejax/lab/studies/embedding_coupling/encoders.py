@@ -1,0 +1,138 @@
+"""The encoders of a run: pre-trained here, or from a checkpoint, without their head and the layers that are dropped."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiejax import models, training, tying
+from tiejax.checkpoints.hub import weights
+from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.runs.stages import Stages
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.embedding_coupling.pretraining_ensemble import build_ensemble, build_model
+from tiejax.lab.studies.embedding_coupling.settings import Settings
+from tiejax.lab.studies.embedding_coupling.text import Text
+from tiejax.lab.studies.embedding_coupling.trees import named, unnamed
+from tiejax.models import bert
+from tiejax.models.shapes import Shape
+from tiejax.pretraining.masked_lm import TIE
+from tiejax.pretraining.step_plan import StepPlan
+
+MODELS = "models"  # folder of the pre-trained models, in the hub's format
+
+PyTree = Any
+Arrays = dict[str, np.ndarray]
+CHECKPOINT = "checkpoint"  # what a run that does not pre-train calls its encoder
+PRETRAINED, CONTROL = STARTS = ("pretrained", "control")
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoders:
+    """Encoders of one model: parameters `[seed, ...]` by start, pre-trained and not; and word tables `[seed, ...]` by name."""
+
+    model: models.LanguageModel
+    by_start: Mapping[str, PyTree]
+    tables: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def without(self, layers: int) -> "Encoders":
+        """Return them without their top `layers`."""
+        if not layers:
+            return self
+        fewer = self.model.encoder.clone(layers=self.model.encoder.layers - layers)
+        drop = jax.vmap(lambda params: bert.drop_layers(params, layers))
+        cut = {start: drop(params) for start, params in self.by_start.items()}
+        return dataclasses.replace(self, model=self.model.clone(encoder=fewer), by_start=cut)
+
+    def only(self, start: str) -> "Encoders":
+        """Return those of one start."""
+        return dataclasses.replace(self, by_start={start: self.by_start[start]})
+
+    def stacked(self, places: Sequence[int]) -> PyTree:
+        """Return `[seed, start, ...]` for these places of the seed axis."""
+        chosen = np.asarray(places)
+        of_starts = list(self.by_start.values())
+        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf)[chosen] for leaf in leaves], axis=1), *of_starts)
+
+
+def pretrain(settings: Settings, name: str, text: Text, plan: StepPlan, stages: Stages) -> Arrays:
+    """Pre-train a shape with every seed; return records `[seed, record]`, and parameters at the end and at the start.
+
+    Those of the start are without their head.
+    """
+    ensemble = build_ensemble(settings, settings.every_shape[name], text, plan)
+    start = ensemble.start(settings.seed_list)
+    ensemble = dataclasses.replace(ensemble, start_from=start.state)
+    trained = stages.train(f"pretrain.{name}", ensemble, settings.seed_list)
+    records = training.by_arm(trained.records, {"record": "record_", "validation": "validation_"})
+    arrays = {field: values if field.endswith("step") else values[0] for field, values in records.items()}
+    for prefix, params in (("params", trained.members.state.params), ("start", bert.discard_head(start.state.params))):
+        arrays |= named(jax.tree.map(lambda leaf: leaf[:, 0], params), prefix)
+    return arrays
+
+
+def encoders_of_shape(settings: Settings, shape: Shape, text: Text, pretrained: Arrays) -> Encoders:
+    """Return the encoders that a pre-training has left, and the same before their first step."""
+    params = unnamed(pretrained, "params")
+    by_start = {PRETRAINED: bert.discard_head(params), CONTROL: unnamed(pretrained, "start")}
+    tables = {"input": params["embed"]["embedding"]}
+    if not shape.coupled:
+        tables["output"] = params[bert.HEAD]["embedding"]
+    return Encoders(build_model(settings, shape, text), by_start, tables).without(shape.drop)
+
+
+def load_start(settings: Settings) -> weights.Loaded:
+    """Return the checkpoint that a run starts from; raises BadInput."""
+    assert settings.start is not None
+    try:
+        loaded = weights.load(Path(settings.start))
+    except CheckpointError as error:
+        raise BadInput(f"--start {error.as_options()}") from None
+    positions = loaded.model.max_positions
+    if positions is not None and positions < settings.max_length:
+        raise BadInput(f"--max_length: {settings.start} has {positions} positions, got {settings.max_length}")
+    return loaded
+
+
+def encoders_of_checkpoint(settings: Settings, loaded: weights.Loaded) -> Encoders:
+    """Return a checkpoint's encoder for every seed, and fresh ones of its shape, whose initial values are the seeds' own."""
+
+    def init(key: jax.Array) -> PyTree:
+        return bert.discard_head(loaded.model.init(training.stream(key, "init"), jnp.zeros((1, 1), jnp.int32))["params"])
+
+    seeds = settings.seed_list
+    params = {name: part for name, part in loaded.params.items() if name not in (bert.HEAD, "pooler")}
+    repeated = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(seeds), *leaf.shape)), params)
+    control = jax.tree.map(np.asarray, jax.jit(jax.vmap(init))(training.seed_keys(seeds).key))
+    tables = {"input": repeated["embed"]["embedding"]}
+    if bert.HEAD in loaded.params and not loaded.tied:
+        output = loaded.params[bert.HEAD]["embedding"]
+        tables["output"] = np.broadcast_to(output, (len(seeds), *output.shape))
+    return Encoders(loaded.model, {PRETRAINED: repeated, CONTROL: control}, tables)
+
+
+def export(settings: Settings, name: str, text: Text, pretrained: Arrays, run: RunDirectory) -> None:
+    """Write every seed's pre-trained model as a checkpoint in the hub's format, `models/SHAPE/seed-S`, unless it is there."""
+    shape = settings.every_shape[name]
+    model, stored = build_model(settings, shape, text), unnamed(pretrained, "params")
+    for place, seed in enumerate(settings.seed_list):
+        below = f"{MODELS}/{name}/seed-{seed}"
+        if not run.whole(below):
+            run.remove(below)
+            member = jax.tree.map(lambda leaf, place=place: leaf[place], stored)
+            params = tying.view(with_target(member), (TIE,)) if shape.coupled else member
+            try:
+                weights.save(run.path / below, model, params, tied=shape.coupled, tokenizer=text.tokenizer)
+            except CheckpointError as error:
+                raise BadInput(f"--out {error.as_options()}") from None
+            run.add([run.path / below])
+
+
+def with_target(stored: PyTree) -> PyTree:
+    """Return stored parameters with a place, None, for the table that is tied: files hold no such places."""
+    return stored | {bert.HEAD: stored[bert.HEAD] | {"embedding": None}}

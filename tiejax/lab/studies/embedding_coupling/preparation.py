@@ -1,0 +1,71 @@
+"""All that is read before a run begins: its text, its tasks, what its probes read, and the plan of its steps."""
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from tiejax.checkpoints.hub.weights import Loaded
+from tiejax.lab.runs.console import Console
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.settings.sizes import check_memory, check_steps
+from tiejax.lab.studies.embedding_coupling import sizes
+from tiejax.lab.studies.embedding_coupling.encoders import load_start
+from tiejax.lab.studies.embedding_coupling.settings import Settings
+from tiejax.lab.studies.embedding_coupling.task_data import ProbeData, TaskData, probe_data, read_files, task_data
+from tiejax.lab.studies.embedding_coupling.text import Text, plan, prepare_text, text_of_checkpoint
+from tiejax.models.bert import discard_head
+from tiejax.pretraining.step_plan import StepPlan, devices_of_member
+from tiejax.text.stored import digest
+
+
+class Prepared(NamedTuple):
+    """What a run reads. start: the checkpoint that it starts from, if it does not pre-train; its plan then has no steps."""
+
+    text: Text
+    plan: StepPlan
+    tasks: list[TaskData]
+    probes: ProbeData
+    start: Loaded | None
+
+
+def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepared:
+    """Return what a configuration reads; raises BadInput. resume: with the vocabulary that the run was started with."""
+    try:
+        mesh = devices_of_member(len(settings.seed_list), jax.device_count(), jax.local_device_count(), settings.mesh)
+    except ValueError as error:
+        raise BadInput(f"--{error}") from None
+    # Files come first: what is wrong with them is told before a text is prepared.
+    files = read_files(settings)
+    if settings.start is not None:
+        start = load_start(settings)
+        text = text_of_checkpoint(settings, Path(settings.start), start.vocabulary)
+        planned = StepPlan(0, 0, 0, mesh, 0.0, 0.0)
+    else:
+        start, text = None, prepare_text(settings, console, resume)
+        planned = plan(settings, text, mesh)
+    causal = start is not None and start.model.encoder.causal
+    tasks = [task_data(settings, text, task, mesh, causal) for task in files.tasks]
+    check_sizes(settings, text, mesh, tasks, start)
+    # A run is not resumed with another text, nor with other tasks or probes.
+    whole = {"text": text.facts["fingerprint"], "files": digest([list(part) if part else part for part in files])}
+    if start is not None:
+        whole["weights"] = digest(
+            [hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for leaf in jax.tree.leaves(start.params)]
+        )
+    text = text._replace(facts=text.facts | {"fingerprint": digest(whole)})
+    return Prepared(text, planned, tasks, probe_data(settings, text, files), start)
+
+
+def check_sizes(settings: Settings, text: Text, mesh: int, tasks: list[TaskData], start: Loaded | None) -> None:
+    """Raise BadInput if, with what the text and the tasks decide, a run is too long or needs more memory than there is."""
+    for task in tasks:
+        check_steps("fine_tuning_epochs", settings.fine_tuning_epochs, settings.fine_tuning_epochs * task.feed.steps_of_epoch)
+    of_checkpoint = 0
+    if start is not None:
+        params = discard_head({name: part for name, part in start.params.items() if name != "pooler"})
+        of_checkpoint = sum(leaf.size for leaf in jax.tree.leaves(params))
+    decided = sizes.Decided(text.twins.vocabulary, mesh, of_checkpoint)
+    check_memory(settings, lambda settings: sizes.need(settings, decided), sizes.OPTIONS)

@@ -1,0 +1,77 @@
+"""What encoders are probed with beside tasks: retrieval of parallel sentences by layer, and word similarity of their tables."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from tiejax.geometry.retrieval import Fitted, translation_accuracy
+from tiejax.geometry.word_similarity import WordPairs, bootstrap_interval, similarity_correlation
+from tiejax.lab.studies.embedding_coupling.encoders import Arrays, Encoders
+from tiejax.lab.studies.embedding_coupling.task_data import ParallelRows, ProbeData
+from tiejax.models import LanguageModel
+from tiejax.training.map_members import map_members
+from tiejax.transfer.batches import TaskRows
+
+PyTree = Any
+FITTED: tuple[Fitted, ...] = ("all", "held_out")
+
+
+def probe(encoders: Encoders, data: ProbeData, mesh: int) -> Arrays:
+    """Return retrieval by layer, `retrieval_FITTED[start, seed, layer]`, and similarity, `similarity_TABLE[seed]`."""
+    arrays: Arrays = {}
+    if data.parallel is not None:
+        arrays |= retrieval(encoders, data.parallel, mesh)
+    if data.pairs is not None:
+        arrays |= similarity(encoders.tables, data.pairs)
+    return arrays
+
+
+def similarity(tables: Mapping[str, np.ndarray], pairs: WordPairs) -> Arrays:
+    """Return the correlation of every seed's table, `[seed]`, and its interval, `[seed, 2]`."""
+    arrays: Arrays = {}
+    for name, table in tables.items():
+        arrays[f"similarity_{name}"] = np.array([similarity_correlation(of_seed, pairs) for of_seed in table])
+        arrays[f"similarity_{name}_interval"] = np.array([bootstrap_interval(of_seed, pairs) for of_seed in table])
+    return arrays
+
+
+def mean_states(model: LanguageModel, params: PyTree, rows: TaskRows) -> Float[Array, "batches layers_and_one rows width"]:
+    """Return the mean state of each row's sentence, without [CLS] and [SEP], before the first layer and after each."""
+
+    def of_batch(rows: TaskRows) -> jax.Array:
+        segments = jnp.asarray(rows.segments)
+        states = model.apply({"params": params}, rows.tokens, segments=segments, every_layer=True, method="encode")
+        place, last = jnp.arange(segments.shape[1]), jnp.sum(segments, axis=1, keepdims=True) - 1
+        inside = (place > 0) & (place < last)
+        number = jnp.maximum(jnp.sum(inside, axis=1), 1)[:, None]
+        return jnp.sum(jnp.asarray(states) * inside[..., None], axis=2) / number
+
+    return jax.lax.map(of_batch, rows)
+
+
+def retrieval(encoders: Encoders, parallel: ParallelRows, mesh: int) -> Arrays:
+    """Return the accuracy of retrieval by layer, `[start, seed, layer]`, with the mean difference fitted both ways."""
+    seeds = len(jax.tree.leaves(next(iter(encoders.by_start.values())))[0])
+    both = jax.tree.map(lambda *leaves: np.concatenate(leaves), parallel.source, parallel.target)
+    members = encoders.stacked(range(seeds))
+    means = map_members(lambda params, rows: mean_states(encoders.model, params, rows), members, both, mesh)
+    by_layer = np.moveaxis(means, 3, 2)  # [seed, start, layers + 1, batches, rows, width]
+    halves = np.split(by_layer, 2, axis=3)
+    sides = [half.reshape(*half.shape[:3], -1, half.shape[-1])[..., : parallel.number, :] for half in halves]
+    arrays = {}
+    for fitted in FITTED:
+        found = [by_start_and_layer(source, target, fitted) for source, target in zip(*sides, strict=True)]
+        arrays[f"retrieval_{fitted}"] = np.moveaxis(np.array(found), 1, 0)
+    return arrays
+
+
+def by_start_and_layer(source: np.ndarray, target: np.ndarray, fitted: Fitted) -> list[list[float]]:
+    """Return the accuracies of one seed, of vectors `[start, layer, sentence, width]`."""
+    return [
+        [translation_accuracy(*vectors, fitted) for vectors in zip(*of_start, strict=True)]
+        for of_start in zip(source, target, strict=True)
+    ]

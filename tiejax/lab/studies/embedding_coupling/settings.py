@@ -1,0 +1,250 @@
+"""What may be asked of a run on the shapes of embeddings."""
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+from tiejax.lab.settings import checks
+from tiejax.lab.settings.command_line import BadInput, CommandLine
+from tiejax.lab.settings.shared import AdamSettings, PrecisionSettings, RunSettings, TextSettings, with_defaults
+from tiejax.lab.settings.sizes import check_most, check_places, most_of
+from tiejax.lab.settings.study import SWITCHES, Study
+from tiejax.models.shapes import POSITIONS, Shape
+
+# Small enough for two cores: the table that a small E_in saves is worth all layers, as in the paper.
+DEFAULT_SHAPES = {
+    "coupled": Shape(64, 64, 64, 3, 4, coupled=True),
+    "decoupled": Shape(64, 64, 64, 3, 4),
+    "big-in": Shape(64, 16, 64, 3, 4),
+    "out-16": Shape(16, 16, 64, 3, 4),
+    "out-64": Shape(16, 64, 64, 3, 4),
+    "out-256": Shape(16, 256, 64, 3, 4),
+    "dropped-3": Shape(16, 16, 64, 6, 4, drop=3),
+    "wide-88": Shape(16, 64, 88, 3, 4),
+    "deep-6": Shape(16, 64, 64, 6, 4),
+}
+SHAPE_FIELDS = tuple(field.name for field in dataclasses.fields(Shape))
+TASK_FIELDS = ("train", "development", "test", "text", "label", "examples")
+
+
+@with_defaults(seeds=2, vocab_size=3072, learning_rate=3e-3, out="runs/embedding_coupling")
+class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
+    """Encoders whose input and output embeddings have different shapes: pre-trained, fine-tuned and probed.
+
+    Args:
+        tokenizer: vocab.txt of a BERT WordPiece, a tokenizer.json, or a name on the hub (default: a unigram vocabulary trained
+            on the corpus)
+        languages: instead of a corpus, one for each language, as {en: [novels/], de: [romane/]}; their sentences are sampled
+            by language_exponent, and the vocabulary is trained on all of them
+        language_exponent: a language with n sentences is sampled in proportion to n to this power
+        cipher: add a second language without data: every ordinary token has a twin, in which half of the sentences are written
+        shapes: what is compared, name -> {embed_in, embed_out, width, layers, heads, coupled, drop}; feed-forward layers are
+            four times as wide as the encoder, and `drop` top layers are dropped after pre-training (default: nine small shapes)
+        baseline: the shape that others are compared with (default: the first)
+        max_length: tokens of a row; longer sentences are cut
+        min_length: sentences of fewer tokens are left out
+        batch_rows: rows of one step of pre-training, filled with whole sentences
+        steps: of pre-training
+        warm_up: steps over which the learning rate rises; it then falls to 0
+        eps: of AdamW
+        clip: largest norm of a gradient
+        compute_dtype: of the encoder and the logits' product; parameters and losses stay in float32
+        rematerialise: recompute each layer in the backward pass, for deep encoders
+        record_every: steps between records of the training loss
+        validate_every: steps between validations
+        validation_batches: batches of one validation
+        tasks: name -> {train, development, test, text, label, examples}: CoNLL-U files are tagged (UPOS); CSV, TSV and JSON
+            lines with columns text and label, several files of one class each, and tfds:NAME are classified; without
+            development and test, train is split by hashes (default: which part of Python's documentation a sentence is from)
+        examples: training sentences of a task that does not say how many
+        fine_tuning_epochs: how often each of them is visited
+        fine_tuning_batch: sentences a step
+        fine_tuning_rates: learning rates, of which each shape and task takes the best on development
+        rate_seeds: pre-training seeds on which rates are tried, with fine-tuning seeds that are not reported
+        fine_tuning_seeds: runs of each pre-trained encoder that are reported
+        fine_tuning_dropout: of what the classifier is given; there is none elsewhere
+        pooling: what a sentence is classified from, the mean of its states, or the first, that of [CLS], as BERT's, which no
+            objective of pre-training shapes here
+        drop_task: the task on which encoders without their top layers are fine-tuned (default: the first); none for not at all
+        layer_mix: train a linear probe on a learnt mix of the frozen layers, on the same task
+        parallel: two files of as many sentences, for retrieval by layer; with --cipher one, whose other side is its cipher
+        similarity: a file of word pairs and human judgements, as MEN's
+        start: fine-tune and probe a checkpoint folder of BERT, RemBERT, ALBERT or GPT-2, instead of pre-training shapes
+        mesh: devices that train one member together
+        plan: bytes a device for each shape on a mesh of so many devices a member, then stop
+        memory: with --plan, bytes of a device, for the largest batch that fits
+    """
+
+    languages: dict[str, list[str]] | None = None
+    language_exponent: float = 0.5
+    cipher: bool = False
+    shapes: dict[str, dict[str, Any]] | None = None
+    baseline: str | None = None
+    max_length: int = 64
+    min_length: int = 4
+    batch_rows: int = 32
+    steps: int = 300
+    warm_up: int = 50
+    eps: float = 1e-6
+    clip: float = 1.0
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    rematerialise: bool = False
+    record_every: int = 25
+    validate_every: int = 100
+    validation_batches: int = 8
+    tasks: dict[str, dict[str, Any]] | None = None
+    examples: int = 1000
+    fine_tuning_epochs: float = 5
+    fine_tuning_batch: int = 32
+    fine_tuning_rates: list[float] = dataclasses.field(default_factory=lambda: [1e-3, 3e-3, 1e-2])
+    rate_seeds: int = 2
+    fine_tuning_seeds: int = 1
+    fine_tuning_dropout: float = 0.1
+    pooling: Literal["mean", "first"] = "mean"
+    drop_task: str | None = None
+    layer_mix: bool = True
+    parallel: list[str] = dataclasses.field(default_factory=list)
+    similarity: str | None = None
+    start: str | None = None
+    mesh: int | None = None
+    plan: int | None = None
+    memory: float | None = None
+
+    def resolved(self) -> "Settings":
+        """Return the configuration with every default written out; raises BadInput if it makes no sense."""
+        fields = dataclasses.asdict(self)
+        if self.data_dir is None:
+            fields["data_dir"] = checks.default_data_dir()
+        if self.start is not None:
+            self._check_start()
+            fields["shapes"] = {}
+        elif self.shapes is None:
+            fields["shapes"] = {name: dataclasses.asdict(shape) for name, shape in DEFAULT_SHAPES.items()}
+        if self.tasks is None:
+            fields["tasks"] = {"library": {}}
+        if self.baseline is None:
+            fields["baseline"] = next(iter(fields["shapes"]), None)
+        if self.drop_task is None:
+            fields["drop_task"] = next(iter(fields["tasks"]), None)
+        settings = Settings(**fields)
+        settings.check()
+        return settings
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
+        super().check()
+        checks.check_counts(
+            self,
+            ("batch_rows", "steps", "record_every", "validate_every", "validation_batches", "examples", "fine_tuning_batch",
+             "rate_seeds", "fine_tuning_seeds", "mesh", "plan"),
+        )  # fmt: skip
+        checks.check_positive(self, ("fine_tuning_epochs", "clip", "eps", "memory"))
+        check_most("fine_tuning_epochs", self.fine_tuning_epochs)
+        checks.check_lengths(self, POSITIONS)
+        for name in ("batch_rows", "fine_tuning_batch"):
+            check_places(name, getattr(self, name), self.max_length)
+        if not 0 <= self.warm_up < self.steps:
+            raise BadInput(f"--warm_up: must be 0 at least and below --steps {self.steps}, got {self.warm_up}")
+        if not 0 <= self.language_exponent <= 1:
+            raise BadInput(f"--language_exponent: must lie between 0 and 1, got {self.language_exponent}")
+        checks.check_shares(self, ("fine_tuning_dropout",))
+        if not self.fine_tuning_rates or not all(0 < rate < math.inf for rate in self.fine_tuning_rates):
+            raise BadInput(f"--fine_tuning_rates: needs rates above 0, got {self.fine_tuning_rates}")
+        if self.memory is not None and self.plan is None:
+            raise BadInput("--memory: says how much a device of --plan has; give --plan as well")
+        self._check_corpus()
+        self._check_shapes()
+        self._check_tasks()
+
+    def _check_start(self) -> None:
+        """A checkpoint has a shape and a text of its own."""
+        for name in ("shapes", "languages", "corpus", "cipher", "plan"):
+            if getattr(self, name):
+                raise BadInput(f"--start and --{name}: give one of them")
+
+    def _check_corpus(self) -> None:
+        if self.languages is not None and self.corpus:
+            raise BadInput("--corpus and --languages: give one of them")
+        if self.languages is not None and (not self.languages or not all(self.languages.values())):
+            raise BadInput("--languages: needs a corpus for each language, as {en: [novels/], de: [romane/]}")
+        if len(self.parallel) not in ((0, 1) if self.cipher else (0, 2)):
+            wanted = "one file, whose other side is its cipher" if self.cipher else "two files"
+            raise BadInput(f"--parallel: needs {wanted}, got {len(self.parallel)}")
+
+    def _check_shapes(self) -> None:
+        if not self.shapes and self.start is None:
+            raise BadInput("--shapes: needs at least one shape")
+        for name, fields in (self.shapes or {}).items():
+            if unknown := [field for field in fields if field not in SHAPE_FIELDS]:
+                raise BadInput(f"--shapes: {name} has a field {unknown[0]}; a shape has {', '.join(SHAPE_FIELDS)}")
+            if missing := [field for field in SHAPE_FIELDS[:5] if field not in fields]:
+                raise BadInput(f"--shapes: {name} needs {missing[0]}; a shape has {', '.join(SHAPE_FIELDS)}")
+            if wrong := [field for field, value in fields.items() if type(value) is not (bool if field == "coupled" else int)]:
+                kind = "true or false" if wrong[0] == "coupled" else "a whole number"
+                raise BadInput(f"--shapes: {name}: {wrong[0]} must be {kind}")
+            if huge := [field for field in SHAPE_FIELDS[:5] if fields[field] > most_of(field)]:
+                raise BadInput(f"--shapes: {name}: {huge[0]} must be at most {most_of(huge[0]):,}, got {fields[huge[0]]}")
+            if problem := Shape(**fields).problem():
+                raise BadInput(f"--shapes: {name}: {problem}")
+            _check_name("shapes", name)
+        if self.shapes and self.baseline not in self.shapes:
+            raise BadInput(f"--baseline: must be one of {', '.join(self.shapes)}, got {self.baseline}")
+
+    def _check_tasks(self) -> None:
+        for name, fields in (self.tasks or {}).items():
+            if unknown := [field for field in fields if field not in TASK_FIELDS]:
+                raise BadInput(f"--tasks: {name} has a field {unknown[0]}; a task has {', '.join(TASK_FIELDS)}")
+            if type(fields.get("examples", 1)) is not int or fields.get("examples", 1) < 1:
+                raise BadInput(f"--tasks: {name}: examples must be a whole number of at least 1, got {fields['examples']}")
+            if wrong := [split for split in TASK_FIELDS[:3] if split in fields and not _names_files(fields[split])]:
+                raise BadInput(f"--tasks: {name}: {wrong[0]} must be a file or a list of files, got {fields[wrong[0]]}")
+            if "train" not in fields and set(fields) - {"examples"}:
+                raise BadInput(f"--tasks: {name} needs train, a file, several of one class each, or tfds:NAME")
+            _check_name("tasks", name)
+        if not self.tasks:
+            raise BadInput("--tasks: needs at least one task")
+        if self.drop_task not in (*self.tasks, "none"):
+            raise BadInput(f"--drop_task: must be one of {', '.join(self.tasks)}, or none, got {self.drop_task}")
+
+    @property
+    def every_shape(self) -> dict[str, Shape]:
+        """The shapes, by name."""
+        return {name: Shape(**fields) for name, fields in (self.shapes or {}).items()}
+
+
+def _check_name(option: str, name: str) -> None:
+    """The name of a shape or a task is part of the names of files."""
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise BadInput(f"--{option}: {name!r} names files, so it must be of letters, digits, - and _")
+
+
+def _names_files(value: Any) -> bool:
+    """Say whether a field of a task is a file, or a list of them."""
+    names = [value] if isinstance(value, str) else value
+    return isinstance(names, list) and bool(names) and all(isinstance(name, str) and name for name in names)
+
+
+STUDY = Study(
+    "embedding_coupling",
+    Settings,
+    CommandLine(
+        description="Pre-train encoders whose input and output embeddings have different shapes, throw the output away, "
+        "fine-tune and probe them, and report what the shapes were worth, with paired statistics, figures and a report in a "
+        "run directory (Chung et al., ICLR 2021).",
+        example="Example: PROGRAM --corpus novels/ --seeds 10. Settings, the published ones among "
+        "them, come by name, as --config embedding_coupling/novels. A run that was interrupted goes on with the same "
+        "command and --resume.",
+        switches=SWITCHES | {"count": "print the parameters of the paper's models beside the printed numbers, and stop"},
+        first=("corpus", "shapes", "tasks", "seeds", "steps", "start", "count", "resume", "overwrite", "out"),
+        configurations="embedding_coupling",
+    ),
+    module="tiejax.lab.studies.embedding_coupling.study",
+    sizes="tiejax.lab.studies.embedding_coupling.sizes",
+    preparation="tiejax.lab.studies.embedding_coupling.preparation",
+    may_change=("checkpoint_every", "data_dir", "mesh"),
+    single_process=True,
+    answers={
+        "count": "tiejax.lab.studies.embedding_coupling.count",
+        "plan": "tiejax.lab.studies.embedding_coupling.memory",
+    },
+)

@@ -1,0 +1,80 @@
+"""What a run on the shapes of embeddings needs of memory, in closed form: before jax is imported, and once the text is known.
+
+Shapes are trained one after the other, and each is pre-trained before it is fine-tuned: the largest stage is counted.
+"""
+
+from typing import Any, NamedTuple
+
+from tiejax.lab.settings.sizes import FLOAT, INDEX, STATE, Need, bytes_of_rows, bytes_of_value, records_of
+from tiejax.models import counts
+from tiejax.models.shapes import Shape
+
+SPECIAL = 5  # tokens that have no twin in a cipher
+STARTS = 2  # of every fine-tuning: pre-trained, and not
+# Settings, resolved, that decide what is needed.
+OPTIONS = (
+    "vocab_size", "shapes", "seeds", "fine_tuning_seeds", "rate_seeds", "batch_rows", "max_length", "steps", "record_every",
+    "validate_every", "validation_batches",
+)  # fmt: skip
+RECORD = 2 * FLOAT + INDEX + 1  # loss and accuracy, overflow, whether all is finite
+VALIDATION = 2 * FLOAT
+
+
+class Decided(NamedTuple):
+    """What text and devices decide: tokens, their cipher's among them, and how many devices train one member together.
+
+    checkpoint: the parameters that are fine-tuned of one that is loaded, where none are pre-trained.
+    """
+
+    vocabulary: int
+    mesh: int = 1
+    checkpoint: int = 0
+
+
+def before_text(settings: Any) -> Decided:
+    """Return the least that the text can decide; a vocabulary that is trained is taken to be as large as is asked for."""
+    return Decided(max(1, settings.vocab_size - SPECIAL) * (1 + settings.cipher) if settings.tokenizer is None else 1)
+
+
+def parameters(settings: Any, shape: Shape, vocabulary: int) -> tuple[int, int]:
+    """Return the parameters of a shape in pre-training, a coupled table once, and in fine-tuning without the task's head."""
+    before = counts.bert_encoder(shape, vocabulary, settings.max_length) + counts.bert_head(shape, vocabulary)
+    return before, counts.bert_fine_tuned(shape, vocabulary, settings.max_length)
+
+
+def need(settings: Any, decided: Decided | None = None) -> Need:
+    """Return what a run of resolved settings needs; without what the text decides, the least that it can be."""
+    text = decided or before_text(settings)
+    if settings.start is not None:
+        return Need(_transfer(settings, 0, text.checkpoint))
+    stages = [_of_shape(settings, shape, text) for shape in settings.every_shape.values()]
+    return max(stages, key=lambda stage: stage.total)
+
+
+def _of_shape(settings: Any, shape: Shape, text: Decided) -> Need:
+    before, after = parameters(settings, shape, text.vocabulary)
+    seeds, of_value = settings.number_of_seeds, bytes_of_value(settings.compute_dtype)
+    # One member at a time is trained on a device: its gradients, and what enters each layer.
+    places = -(-settings.batch_rows // text.mesh) * settings.max_length
+    pretraining = Need(
+        STATE * before * seeds,
+        seeds * _record_bytes(settings),
+        bytes_of_rows(settings.batch_rows, settings.max_length, text.vocabulary, seeds, settings.validation_batches),
+        FLOAT * before // text.mesh + places * shape.width * shape.layers * of_value,
+    )
+    transfer = Need(_transfer(settings, before, after), pretraining.records)
+    return max(pretraining, transfer, key=lambda stage: stage.total)
+
+
+def _transfer(settings: Any, before: int, after: int) -> int:
+    """Return the bytes of fine-tuned members with their moments, beside what pre-training has left and both starts."""
+    seeds = settings.number_of_seeds
+    scored = seeds * settings.fine_tuning_seeds
+    tried = min(settings.rate_seeds, seeds) * len(settings.fine_tuning_rates)
+    return STATE * after * STARTS * max(scored, tried) + FLOAT * (before + after) * seeds
+
+
+def _record_bytes(settings: Any) -> int:
+    """Return the bytes of all records of one member's pre-training."""
+    often = records_of(settings.steps, settings.record_every) * RECORD
+    return often + records_of(settings.steps, settings.validate_every) * VALIDATION

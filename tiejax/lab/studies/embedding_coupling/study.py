@@ -1,0 +1,181 @@
+"""Encoders with input and output embeddings of different shapes: pre-trained, their head discarded, fine-tuned, probed."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.finish import finish
+from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.resume import keep_text
+from tiejax.lab.runs.run_directory import RunDirectory, plain
+from tiejax.lab.runs.stages import Stages, Stopped
+from tiejax.lab.runs.train import begin
+from tiejax.lab.studies.embedding_coupling import page, plots
+from tiejax.lab.studies.embedding_coupling.claims import claims
+from tiejax.lab.studies.embedding_coupling.costs import costs_of
+from tiejax.lab.studies.embedding_coupling.encoders import (
+    CHECKPOINT,
+    Arrays,
+    Encoders,
+    encoders_of_checkpoint,
+    encoders_of_shape,
+    export,
+    pretrain,
+)
+from tiejax.lab.studies.embedding_coupling.preparation import Prepared
+from tiejax.lab.studies.embedding_coupling.probes import probe
+from tiejax.lab.studies.embedding_coupling.settings import Settings
+from tiejax.lab.studies.embedding_coupling.summary import collect, score
+from tiejax.lab.studies.embedding_coupling.text import unigram_entropy
+from tiejax.lab.studies.embedding_coupling.tuning import Tuning
+from tiejax.models import bert
+from tiejax.statistics.claims import assess
+
+
+def run(launched: Launched, console: Console) -> int:
+    """Run the study; return its exit status."""
+    settings, directory = launched.settings, launched.run
+    assert directory is not None
+    prepared: Prepared = launched.prepared
+    data = keep_text(directory, prepared.text.facts, prepared.text.tokenizer_file)
+    stop, facts = begin(launched)
+    announce(settings, prepared, console)
+
+    stages = Stages(launched, console, stop, costs_of(settings, prepared))
+    left: dict[str, Arrays] = {}
+    try:
+        with console:
+            for name in settings.every_shape:
+                left |= run_shape(settings, name, prepared, directory, stages)
+            if prepared.start is not None:
+                encoders = encoders_of_checkpoint(settings, prepared.start)
+                left |= transfer(settings, CHECKPOINT, encoders, prepared, stages)
+    except Stopped:
+        console.result(f"stopped with {stages.share:.0%} of the run done; go on with the same command and --resume")
+        return 130
+
+    metrics = metrics_of(settings, left)
+    directory.write_metrics(metrics)
+    body = conclude(settings, prepared, left)
+    results = plain(
+        {"experiment": "embedding_coupling", "data": data, "steps": settings.steps, **body, "timing": stages.timing}
+    )
+    drawn = plots.plot_all(body, settings.every_shape, metrics)
+    finish(directory, settings, results, facts, drawn, page.page, console)
+    return 0
+
+
+def announce(settings: Settings, prepared: Prepared, console: Console) -> None:
+    """Say what is about to be trained on what."""
+    text, plan = prepared.text, prepared.plan
+    if prepared.start is None:
+        sentences = {name: split["sentences"] for name, split in text.facts["splits"].items()}
+        console.say(
+            f"text: {sentences['train']:,} sentences for training, {sentences['validation']:,} for validation; "
+            f"{text.vocabulary.size:,} tokens{' and a twin of each' if text.twins.ids else ''}; "
+            f"fingerprint {text.facts['fingerprint'][:16]}"
+        )
+    for task in prepared.tasks:
+        number = task.facts["sentences"]
+        console.say(
+            f"task {task.name}: {task.kind}, {len(task.labels)} labels, {number['train']:,} sentences for training, "
+            f"{number['development']:,} for development, {number['test']:,} for test"
+        )
+    what = f"{len(settings.every_shape)} shapes x {len(settings.seed_list)} seeds, {plan.steps:,} steps of {plan.rows} rows "
+    what += f"({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding)"
+    if prepared.start is not None:
+        what = f"the {prepared.start.family} in {settings.start} x {len(settings.seed_list)} seeds"
+    console.say(f"{what} on {jax.device_count()} x {jax.devices()[0].device_kind}, {plan.mesh} a member, in {settings.out}")
+
+
+def run_shape(settings: Settings, name: str, prepared: Prepared, directory: RunDirectory, stages: Stages) -> dict[str, Arrays]:
+    """Pre-train, fine-tune and probe one shape; return what its stages leave, parameters left out."""
+    text, stage = prepared.text, f"pretrain.{name}"
+    pretrained = stages.once(stage, lambda: pretrain(settings, name, text, prepared.plan, stages))
+    export(settings, name, text, pretrained, directory)
+    encoders = encoders_of_shape(settings, settings.every_shape[name], text, pretrained)
+    records = {field: values for field, values in pretrained.items() if "/" not in field}
+    return {stage: records, **transfer(settings, name, encoders, prepared, stages)}
+
+
+def transfer(settings: Settings, name: str, encoders: Encoders, prepared: Prepared, stages: Stages) -> dict[str, Arrays]:
+    """Fine-tune and probe encoders; return what each stage leaves."""
+    left: dict[str, Arrays] = {}
+    tuning = Tuning(settings, name, encoders, prepared.plan.mesh, stages)
+    for task in prepared.tasks:
+        stage = f"rates.{name}.{task.name}"
+        left[stage] = rates = stages.once(stage, functools.partial(tuning.rates, task))
+        stage = f"scores.{name}.{task.name}"
+        left[stage] = stages.once(stage, functools.partial(tuning.scores, task, rates["rate"], stage))
+        if task.name == settings.drop_task:
+            left |= tuning.dropped(task, rates["rate"])
+            left |= tuning.mixed(task) if settings.layer_mix else {}
+    stage = f"probes.{name}"
+    left[stage] = stages.once(stage, lambda: probe(encoders, prepared.probes, prepared.plan.mesh))
+    return left
+
+
+def metrics_of(settings: Settings, left: Mapping[str, Arrays]) -> dict[str, np.ndarray]:
+    """Return the records of pre-training as the arrays of metrics.npz: `[shape, seed, record]`."""
+    shapes = list(settings.every_shape)
+    arrays = {"shapes": np.array(shapes, dtype=str), "seeds": np.array(settings.seed_list)}
+    each = [left[f"pretrain.{name}"] for name in shapes]
+    for field in each[0] if each else ():
+        arrays[field] = each[0][field] if field.endswith("step") else np.stack([of_shape[field] for of_shape in each])
+    return arrays
+
+
+def conclude(settings: Settings, prepared: Prepared, left: Mapping[str, Arrays]) -> dict[str, Any]:
+    """Return what results.json says of a run."""
+    shapes = settings.every_shape
+    names = [CHECKPOINT] if prepared.start is not None else list(shapes)
+    body = collect(names, [task.name for task in prepared.tasks], left, settings.seed_list)
+    body |= {
+        "shapes": facts_of_shapes(settings, prepared),
+        "tasks": {task.name: task.facts for task in prepared.tasks},
+        "probes": prepared.probes.facts,
+        "drop_task": settings.drop_task,
+        "claims": [],
+    }
+    if prepared.start is None:
+        body["unigram_entropy"] = unigram_entropy(prepared.text)
+    if body["seeds"]:
+        if prepared.start is None:
+            body["gate"] = gate(settings, body)
+        body["claims"] = assess(claims(body, shapes))
+    return body
+
+
+def facts_of_shapes(settings: Settings, prepared: Prepared) -> dict[str, dict[str, Any]]:
+    """Return what results say of every shape, with its parameters; of a checkpoint, those that are fine-tuned."""
+    if prepared.start is not None:
+        params = bert.discard_head({name: part for name, part in prepared.start.params.items() if name != "pooler"})
+        number = sum(leaf.size for leaf in jax.tree.leaves(params))
+        return {CHECKPOINT: {"layers": prepared.start.model.encoder.layers, "fine_tuning_parameters": number}}
+    facts = {}
+    for name, shape in settings.every_shape.items():
+        before, after = bert.count_parameters(shape, prepared.text.twins.vocabulary, settings.max_length)
+        facts[name] = dataclasses.asdict(shape) | {"pretraining_parameters": before, "fine_tuning_parameters": after}
+    return facts
+
+
+def gate(settings: Settings, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether pre-training was long enough for shapes to be compared, as the protocol asks before the run of record.
+
+    The baseline's validation loss at least .3 nat below the unigram entropy, and its score on development above its control's.
+    """
+    base = settings.baseline
+    assert base is not None
+    below = body["unigram_entropy"] - float(np.median(body["pretraining"][base]["loss"]))
+    gain = score(body, base, measure="development_accuracy") - score(body, base, "control", "development_accuracy")
+    return {
+        "baseline": base,
+        "nats_below_unigram": below,
+        "development_gain": float(np.median(gain)),
+        "passed": bool(below >= 0.3 and np.median(gain) > 0),
+    }

@@ -1,0 +1,221 @@
+"""The tasks of a run as rows of tokens, and the files that its probes read."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Integer
+
+from tiejax.geometry.word_similarity import WordPairs
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.embedding_coupling.settings import Settings
+from tiejax.lab.studies.embedding_coupling.text import Text
+from tiejax.system.files import read_bytes
+from tiejax.text import cipher
+from tiejax.text.tokenizer import Vocabulary
+from tiejax.transfer.batches import TaskFeed, TaskRows, all_rows, rows_of_batch
+from tiejax.transfer.encoding import NOTHING, Encoded, encode, encode_texts
+from tiejax.transfer.errors import TaskError
+from tiejax.transfer.read import read_sentences
+from tiejax.transfer.tasks import SPLITS, Kind, Task, TaskFiles, load_task
+
+ROWS_AT_ONCE = 16
+FEWEST_PAIRS = 4  # of parallel sentences: two to fit the difference on, two to find
+LEAST_OCCURRENCES = 50  # of a word, in the text of training, for its vector to mean something
+
+
+class TaskData(NamedTuple):
+    """A task as rows. splits: "development" and "test", [batches, rows, length], and with a cipher both in the second language.
+
+    facts: sentences and labels, for results.json.
+    """
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    feed: TaskFeed
+    splits: dict[str, TaskRows]
+    facts: dict[str, Any]
+
+
+class ParallelRows(NamedTuple):
+    """Sentences of both sides, one a row: tokens and segments [batches, rows, length]; `number` of them, the rest empty."""
+
+    source: TaskRows
+    target: TaskRows
+    number: int
+
+
+class ProbeData(NamedTuple):
+    """What encoders are probed with: parallel sentences, word pairs; None where none are given."""
+
+    parallel: ParallelRows | None
+    pairs: WordPairs | None
+    facts: dict[str, Any]
+
+
+class Files(NamedTuple):
+    """What the files of a configuration hold, before anything is known of tokens.
+
+    parallel: the sentences of each side. pairs: word, word, judgement.
+    """
+
+    tasks: list[Task]
+    parallel: list[list[str]]
+    pairs: list[tuple[str, str, float]] | None
+
+
+def read_files(settings: Settings) -> Files:
+    """Return what the files of a configuration hold; raises BadInput."""
+    try:
+        tasks = [_read_task(settings, name, fields) for name, fields in (settings.tasks or {}).items()]
+        parallel = _read_parallel(settings.parallel)
+        pairs = None if settings.similarity is None else _read_pairs(settings.similarity)
+    except TaskError as error:
+        raise BadInput(f"--{error}") from None
+    return Files(tasks, parallel, pairs)
+
+
+def _read_task(settings: Settings, name: str, fields: Mapping[str, Any]) -> Task:
+    files = task_files(fields) if "train" in fields else None
+    return load_task(name, files, fields.get("examples", settings.examples), settings.tfds_dir)
+
+
+def _read_parallel(files: Sequence[str]) -> list[list[str]]:
+    sides = []
+    for file in files:
+        try:
+            sides.append(read_sentences(file))
+        except TaskError as error:
+            raise TaskError(f"parallel {error}") from None
+    if sides and len(sides[0]) < FEWEST_PAIRS:
+        raise TaskError(f"parallel {files[0]}: needs {FEWEST_PAIRS} sentences at least, got {len(sides[0])}")
+    if len(sides) == 2 and len(sides[0]) != len(sides[1]):
+        numbers = " and ".join(f"{file} has {len(side)}" for file, side in zip(files, sides, strict=True))
+        raise TaskError(f"parallel: needs as many sentences on both sides, but {numbers}")
+    return sides
+
+
+def _read_pairs(file: str) -> list[tuple[str, str, float]]:
+    """Return the pairs of a file: word, word, judgement a line."""
+    try:
+        lines = read_bytes(Path(file)).decode("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise TaskError(f"similarity {file}: cannot be read: {reason}") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        parts = line.split()
+        try:
+            rows.append((parts[0], parts[1], float(parts[2])))
+            if not math.isfinite(rows[-1][2]):
+                raise ValueError
+        except (IndexError, ValueError):
+            raise TaskError(f"similarity {file}: line {number} must be two words and a number") from None
+    return rows
+
+
+def task_data(settings: Settings, text: Text, task: Task, devices: int, causal: bool) -> TaskData:
+    """Return a task as rows, for encoders on so many devices each. causal: they see what came before."""
+    vocabulary, length = text.vocabulary, settings.max_length
+    data = {
+        split: encode(text.tokenizer, vocabulary, sentences, task.labels, task.kind, length, causal)
+        for split, sentences in task.splits.items()
+    }
+    train = data["train"]
+    rows = devices * rows_of_batch(train.lengths, -(-settings.fine_tuning_batch // devices), length)
+    splits = {split: all_rows(data[split], length, vocabulary.pad, ROWS_AT_ONCE) for split in SPLITS[1:]}
+    if settings.cipher:
+        splits |= {f"{split}_cipher": in_cipher(text, of_split) for split, of_split in splits.items()}
+    facts = {
+        "kind": task.kind,
+        "labels": list(task.labels),
+        "sentences": {split: len(sentences) for split, sentences in task.splits.items()},
+        "asked": {split: int((encoded.label != NOTHING).sum()) for split, encoded in data.items()},
+        "cut_off": {split: encoded.unasked for split, encoded in data.items()},
+        "most_frequent_label": most_frequent(data["test"]),
+    }
+    feed = TaskFeed(train, length, vocabulary.pad, settings.fine_tuning_batch, rows)
+    return TaskData(task.name, task.kind, task.labels, feed, splits, facts)
+
+
+def task_files(fields: Mapping[str, Any]) -> TaskFiles:
+    """Return where a task's data is, as its settings say: a file, or a list of them."""
+    train, development, test = ([value] if isinstance(value := fields.get(split), str) else value for split in SPLITS)
+    return TaskFiles(train or [], development, test, fields.get("text", "text"), fields.get("label", "label"))
+
+
+def most_frequent(data: Encoded) -> float:
+    """Return the accuracy of always answering the label that is asked for most."""
+    count = np.bincount(data.label[data.label != NOTHING])
+    return float(count.max() / count.sum())
+
+
+def in_cipher(text: Text, rows: TaskRows) -> TaskRows:
+    """Return rows with every ordinary token written as its twin."""
+    return rows._replace(tokens=cipher.write(text.twins, rows.tokens))
+
+
+def probe_data(settings: Settings, text: Text, files: Files) -> ProbeData:
+    """Return what encoders are probed with; raises BadInput."""
+    facts: dict[str, Any] = {}
+    parallel = pairs = None
+    if files.parallel:
+        rows = [_one_a_row(settings, text, side) for side in files.parallel]
+        target = in_cipher(text, rows[0]) if settings.cipher else rows[1]
+        parallel = ParallelRows(rows[0], target, len(files.parallel[0]))
+        facts["parallel_sentences"] = parallel.number
+    if files.pairs is not None:
+        pairs = _word_pairs(settings, text, files.pairs)
+        facts["word_pairs"] = len(pairs.judgement)
+    return ProbeData(parallel, pairs, facts)
+
+
+def _one_a_row(settings: Settings, text: Text, sentences: list[str]) -> TaskRows:
+    tokens, _ = encode_texts(text.tokenizer, text.vocabulary, sentences, settings.max_length)
+    data = Encoded(tokens.ids, tokens.offsets, np.full(len(tokens.ids), NOTHING, np.int32), 0)
+    return all_rows(data, settings.max_length, text.vocabulary.pad, ROWS_AT_ONCE, packed=False)
+
+
+def _word_pairs(settings: Settings, text: Text, rows: Sequence[tuple[str, str, float]]) -> WordPairs:
+    """Return the pairs whose words both occur often enough in training."""
+    words = sorted({word for first, second, _ in rows for word in (first, second)})
+    pieces = {word: text.tokenizer.encode(word, add_special_tokens=False).ids for word in words}
+    # A checkpoint's own text is not known: all words are taken that it can spell.
+    known = not len(text.train.ids)
+    within = within_words(text.vocabulary)
+
+    def counts(pieces: list[int]) -> bool:
+        return bool(pieces) and (known or occurrences(text.train.ids, pieces, within) >= LEAST_OCCURRENCES)
+
+    often = {word for word in words if counts(pieces[word])}
+    kept = [row for row in rows if row[0] in often and row[1] in often]
+    if len(kept) < 3:
+        raise BadInput(
+            f"--similarity {settings.similarity}: of {len(rows)} pairs only {len(kept)} have words that occur "
+            f"{LEAST_OCCURRENCES} times in training"
+        )
+    return WordPairs(
+        [pieces[first] for first, *_ in kept], [pieces[second] for _, second, _ in kept], np.array([row[2] for row in kept])
+    )
+
+
+def within_words(vocabulary: Vocabulary) -> Bool[np.ndarray, "vocabulary"]:
+    """Say of every token whether it goes on with the word before it."""
+
+    def goes_on(token: str) -> bool:
+        begins = token.startswith(vocabulary.space) if vocabulary.space else not token.startswith("##")
+        return not begins and token.removeprefix("##")[:1].isalnum()
+
+    return np.array([goes_on(token) for token in vocabulary.tokens])
+
+
+def occurrences(ids: Integer[np.ndarray, "tokens"], pieces: list[int], within: Bool[np.ndarray, "vocabulary"]) -> int:
+    """Return how often these tokens come one after the other, and no token that goes on with their word behind them."""
+    places = len(ids) - len(pieces)  # there is [SEP] behind every word
+    found = np.ones(max(places, 0), bool)
+    for place, piece in enumerate(pieces):
+        found &= ids[place : places + place] == piece
+    return int((found & ~within[ids[len(pieces) :]]).sum()) if pieces and places > 0 else 0

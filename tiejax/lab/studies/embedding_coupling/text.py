@@ -1,0 +1,145 @@
+"""The text of a run: sentences of one corpus or of several languages, their vocabulary, and its cipher."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tokenizers
+
+from tiejax.checkpoints.hub.checkpoint import CONFIG
+from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.hub.tokens import find_tokens
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.resume import trained_tokenizer
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.embedding_coupling.settings import Settings
+from tiejax.pretraining.step_plan import StepPlan, plan_rows
+from tiejax.text import cipher, sentences
+from tiejax.text import tokenizer as tokenization
+from tiejax.text.array_records import Progress, Sequences
+from tiejax.text.errors import CorpusError
+from tiejax.text.languages import Languages
+from tiejax.text.stored import digest
+from tiejax.text.tokenizer import Vocabulary, load
+from tiejax.text.twins import Twins
+
+
+class Text(NamedTuple):
+    """What encoders are pre-trained on. twins: of every ordinary token where there is a cipher, else none."""
+
+    tokenizer: tokenizers.Tokenizer
+    vocabulary: Vocabulary
+    twins: Twins
+    train: Sequences
+    validation: Sequences
+    languages: Languages | None
+    facts: dict[str, Any]
+    tokenizer_file: bytes
+
+
+def prepare_text(settings: Settings, console: Console, resume: bool) -> Text:
+    """Return the text of a configuration; raises BadInput. resume: with the vocabulary that the run was started with."""
+    try:
+        with console.preparing() as progress:
+            return _prepared(settings, trained_tokenizer(settings, resume), console.say, progress)
+    except CorpusError as error:
+        raise BadInput(f"--{error}") from None
+
+
+def _prepared(settings: Settings, trained: str | None, say: Callable[[str], None], progress: Progress) -> Text:
+    def sentences_of(corpus: Sequence[str], tokenizer: str | None, trained: str | None = None) -> sentences.Prepared:
+        assert settings.data_dir is not None
+        return sentences.prepare(
+            corpus,
+            tokenizer,
+            settings.vocab_size,
+            settings.max_length,
+            settings.min_length,
+            Path(settings.data_dir).expanduser(),
+            text_feature=settings.text_feature,
+            tfds_dir=settings.tfds_dir,
+            kind="unigram",
+            trained=trained,
+            say=say,
+            progress=progress,
+        )
+
+    if settings.languages is None:
+        whole = sentences_of(settings.corpus, settings.tokenizer, trained)
+        splits = [whole.split(name) for name in ("train", "validation")]
+        languages, facts, fingerprint = None, whole.facts, whole.fingerprint
+    else:
+        # One vocabulary for all, then every language by itself, so that each is split as it would be alone.
+        every = [name for corpus in settings.languages.values() for name in corpus]
+        whole = sentences_of(every, settings.tokenizer, trained)
+        each = {name: sentences_of(corpus, str(whole.tokenizer_file)) for name, corpus in settings.languages.items()}
+        splits = [joined([prepared.split(name) for prepared in each.values()]) for name in ("train", "validation")]
+        numbers = [len(prepared.split("train").offsets) - 1 for prepared in each.values()]
+        of_sentence = np.repeat(np.arange(len(each)), numbers)
+        languages = Languages(tuple(each), of_sentence, settings.language_exponent)
+        facts = whole.facts | {"languages": {name: prepared.facts["splits"] for name, prepared in each.items()}}
+        fingerprint = digest([prepared.fingerprint for prepared in each.values()])
+    vocabulary = whole.vocabulary
+    special = vocabulary.special
+    twins = cipher.cipher(vocabulary.tokens, special) if settings.cipher else Twins(vocabulary.size, (), (), ())
+    file = whole.tokenizer_file
+    train, validation = splits
+    facts = facts | {"fingerprint": fingerprint}
+    return Text(load(str(file)), vocabulary, twins, train, validation, languages, facts, file.read_bytes())
+
+
+def text_of_checkpoint(settings: Settings, folder: Path, vocabulary_size: int) -> Text:
+    """Return the tokens of a checkpoint, without a text; raises BadInput. vocabulary_size: rows of its input table."""
+    try:
+        found = find_tokens(folder, settings.tokenizer)
+        if found is None or not found.whole:
+            raise BadInput(f"--tokenizer: needed, since {folder} holds none that can encode a text")
+        vocabulary = sentence_vocabulary(found.tokenizer)
+    except (CorpusError, CheckpointError) as error:
+        raise BadInput(f"--start: {error}") from None
+    if vocabulary.size > vocabulary_size:
+        raise BadInput(
+            f"--tokenizer {found.file}: has {vocabulary.size:,} tokens, the checkpoint in {folder} knows {vocabulary_size:,}"
+        )
+    model = found.tokenizer.to_str().encode()
+    nothing = Sequences(np.zeros(0, np.int32), np.zeros(1, np.int64))
+    fingerprint = hashlib.sha256(model + (folder / CONFIG).read_bytes()).hexdigest()
+    facts = {"checkpoint": str(folder), "vocabulary": vocabulary.size, "splits": {}, "fingerprint": fingerprint}
+    return Text(found.tokenizer, vocabulary, Twins(vocabulary.size, (), (), ()), nothing, nothing, None, facts, model)
+
+
+def sentence_vocabulary(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
+    """Return the vocabulary of a tokenizer; one without BERT's special tokens has its end of text in their place."""
+    try:
+        return tokenization.vocabulary(tokenizer)
+    except CorpusError:
+        end = tokenization.end_of_text(tokenizer)
+        size = tokenization.number_of_ids(tokenizer)
+        return Vocabulary(size, end, end, end, end, end, ("",) * size)
+
+
+def joined(parts: Sequence[Sequences]) -> Sequences:
+    """Return several lists of sequences as one."""
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    return Sequences(np.concatenate([part.ids for part in parts]), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+
+
+def plan(settings: Settings, text: Text, mesh: int) -> StepPlan:
+    """Return the plan of the steps of pre-training with so many devices a member."""
+    lengths = np.diff(text.train.offsets)
+    if text.languages is not None:
+        lengths = lengths[text.languages.sample(np.arange(len(lengths)), np.random.default_rng(0))]
+    return plan_rows(lengths, settings.batch_rows, settings.max_length, True, mesh, settings.steps)
+
+
+def unigram_entropy(text: Text) -> float:
+    """Return the entropy (nats) of the ordinary tokens of training: what a model that knows frequencies alone would reach.
+
+    -sum_t p_t ln p_t. A cipher adds nothing: which language a sentence is in is seen from its tokens.
+    """
+    count = np.bincount(text.train.ids, minlength=text.vocabulary.size).astype(float)
+    count[list(text.vocabulary.special)] = 0
+    p = count[count > 0] / count.sum()
+    return float(-np.sum(p * np.log(p)))

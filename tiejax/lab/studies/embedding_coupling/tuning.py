@@ -1,0 +1,133 @@
+"""Fine-tuning as stages of a run: learning rates tried and chosen, every seed scored, top layers dropped, layers mixed.
+
+Members are `[seed, arm]`: a seed is a pre-training seed with a fine-tuning seed, and its arms are its starts, pre-trained and
+not (the control), or each of these at every learning rate.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tiejax import training
+from tiejax.lab.runs.stages import Stages
+from tiejax.lab.studies.embedding_coupling.encoders import PRETRAINED, Arrays, Encoders
+from tiejax.lab.studies.embedding_coupling.settings import Settings
+from tiejax.lab.studies.embedding_coupling.task_data import TaskData
+from tiejax.training.map_members import map_members
+from tiejax.transfer import fine_tuning
+from tiejax.transfer.batches import TaskRows
+from tiejax.transfer.scores import accuracy, macro_f1
+from tiejax.transfer.task_head import HeadKind
+
+PyTree = Any
+UNREPORTED = 2**20  # the first fine-tuning seed of those on which rates are chosen
+WARM_UP = 0.1  # share of the steps, as BERT's
+
+
+class Tuned(NamedTuple):
+    """Fine-tuned members `[seed, arm]`: parameters, whether all of them are finite, and by split the confusion matrix."""
+
+    params: PyTree
+    finite: np.ndarray
+    confusions: dict[str, np.ndarray]
+
+
+class Members(NamedTuple):
+    """Which members are fine-tuned: places of their pre-training seeds, their fine-tuning seeds, rates `[seed, arm]`."""
+
+    places: Sequence[int]
+    runs: Sequence[int]
+    rates: np.ndarray
+
+
+class Tuning(NamedTuple):
+    """How the encoders of one shape are fine-tuned. mesh: devices a member."""
+
+    settings: Settings
+    name: str
+    encoders: Encoders
+    mesh: int
+    stages: Stages
+
+    def rates(self, task: TaskData) -> Arrays:
+        """Try every learning rate on a few seeds; return accuracies `development[rate, start, seed]`, and the `rate[start]`."""
+        seeds, tried = self.settings.seed_list, np.asarray(self.settings.fine_tuning_rates)
+        places = range(min(self.settings.rate_seeds, len(seeds)))
+        starts = len(self.encoders.by_start)
+        rates = np.tile(np.repeat(tried, starts), (len(places), 1))
+        members = Members(places, [UNREPORTED + place for place in places], rates)
+        tuned = self._tune(f"rates.{self.name}.{task.name}", self.encoders, task, task.kind, members, ["development"])
+        by_arm = accuracy(tuned.confusions["development"]).T
+        development = by_arm.reshape(len(tried), starts, len(places))
+        best = np.argmax(development.mean(-1), axis=0)
+        return {"development": development, "rate": tried[best], "tried": tried}
+
+    def scores(
+        self, task: TaskData, rates: np.ndarray, stage: str, encoders: Encoders | None = None, kind: HeadKind | None = None
+    ) -> Arrays:
+        """Fine-tune every seed at the rate of its start; return `SPLIT_accuracy` and `SPLIT_macro_f1` `[start, seed, run]`.
+
+        SPLIT: development, and test, which is read here and nowhere else. encoders, kind: others than all, and than the task's.
+        """
+        encoders, kind = encoders or self.encoders, kind or task.kind
+        seeds, runs = self.settings.seed_list, self.settings.fine_tuning_seeds
+        places = [place for place in range(len(seeds)) for _ in range(runs)]
+        members = Members(places, [*range(runs)] * len(seeds), np.tile(rates, (len(places), 1)))
+        tuned = self._tune(stage, encoders, task, kind, members, list(task.splits))
+
+        def by_start(values: np.ndarray) -> np.ndarray:
+            return np.moveaxis(values.reshape(len(seeds), runs, -1), 2, 0)
+
+        arrays = {"finite": by_start(tuned.finite)}
+        for split, confusion in tuned.confusions.items():
+            arrays |= {f"{split}_accuracy": by_start(accuracy(confusion)), f"{split}_macro_f1": by_start(macro_f1(confusion))}
+        if kind == "layer_mix":
+            arrays["mix"] = np.moveaxis(np.asarray(tuned.params["head"]["mix"]["weights"]), 1, 0)
+        return arrays
+
+    def dropped(self, task: TaskData, rates: np.ndarray) -> dict[str, Arrays]:
+        """Fine-tune pre-trained encoders without 1, 2, ... top layers; return what each stage leaves. rates: by start."""
+        left, pretrained = {}, self.encoders.only(PRETRAINED)
+        for number in range(1, self.encoders.model.encoder.layers):
+            stage = f"dropped.{self.name}.{number}"
+            work = functools.partial(self.scores, task, rates[:1], stage, pretrained.without(number))
+            left[stage] = self.stages.once(stage, work)
+        return left
+
+    def mixed(self, task: TaskData) -> dict[str, Arrays]:
+        """Train a linear probe on a learnt mix of the frozen layers, at the largest rate; return what its stage leaves."""
+        stage, largest = f"mix.{self.name}", np.full(len(self.encoders.by_start), max(self.settings.fine_tuning_rates))
+        return {stage: self.stages.once(stage, lambda: self.scores(task, largest, stage, kind="layer_mix"))}
+
+    def _tune(
+        self, stage: str, encoders: Encoders, task: TaskData, kind: HeadKind, members: Members, splits: Sequence[str]
+    ) -> Tuned:
+        """Fine-tune members and read these splits, together."""
+        settings = self.settings
+        pooling = settings.pooling if task.kind == "classification" else "first"
+        objective = fine_tuning.Objective(encoders.model, kind, len(task.labels), settings.fine_tuning_dropout, pooling)
+        recipe = fine_tuning.Recipe(
+            settings.fine_tuning_epochs,
+            settings.weight_decay,
+            WARM_UP,
+            settings.eps,
+            settings.clip,
+            settings.matmul_precision,
+        )
+        seeds = [settings.seed_list[place] for place in members.places]
+        # The arms are all starts at the first rate, then all at the second.
+        repeats = members.rates.shape[1] // len(encoders.by_start)
+        start = jax.tree.map(lambda leaf: np.concatenate([leaf] * repeats, axis=1), encoders.stacked(members.places))
+        ensemble = fine_tuning.build_ensemble(
+            objective, recipe, task.feed, seeds, members.runs, start, members.rates, self.mesh
+        )
+        params = self.stages.train(stage, ensemble, seeds, members.runs).members.state.params
+
+        def measure(params: PyTree, rows: Mapping[str, TaskRows]) -> tuple[jax.Array, dict[str, jax.Array]]:
+            confusions = {split: objective.confusion(params, of_split) for split, of_split in rows.items()}
+            return training.all_finite(params), confusions
+
+        return Tuned(params, *map_members(measure, params, {split: task.splits[split] for split in splits}, self.mesh))

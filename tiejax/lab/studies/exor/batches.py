@@ -1,0 +1,85 @@
+"""Spelling and masking of EXor strings on the device: batches as pure functions of keys and the step."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Key
+
+from tiejax.lab.studies.exor.task import SPLIT_SEED, EXor
+
+
+class MaskedSequences(NamedTuple):
+    """Masked sequences, where each mask stands, and the symbol that stood there."""
+
+    tokens: Int[Array, "batch length"]
+    position: Int[Array, "batch"]
+    target: Int[Array, "batch"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceSampler:
+    """Visits to a set of strings: every visit spells each bit anew and masks one, by a key.
+
+    batch_size: strings per batch, all of them by default. A smaller batch walks through an endless row of shuffled
+    epochs, so that every string is visited equally often; the last batch of an epoch may reach into the next.
+    """
+
+    task: EXor
+    rows: Int[np.ndarray, "strings bits"]
+    batch_size: int | None = None
+
+    def batch(self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""]) -> MaskedSequences:
+        """Return the batch of a step, a function of the two keys and the step alone."""
+        chosen = visited(len(self.rows), self.batch_size, order_key, step)
+        return visit(self.task, jnp.asarray(self.rows)[chosen], jax.random.fold_in(data_key, step))
+
+
+def visited(number: int, batch_size: int | None, order_key: jax.Array, step: jax.Array) -> jax.Array | np.ndarray:
+    """Return which of `number` strings the batch of a step visits: all, or the next `batch_size` of the shuffled epochs."""
+    size = batch_size or number
+    if size == number:
+        return np.arange(number)
+    # start = step * size could pass int32 in a long run: divide it by the epoch's length in two parts.
+    epoch, start = _multiply_divmod(step, size, number)
+    two_epochs = jnp.concatenate([jax.random.permutation(jax.random.fold_in(order_key, epoch + k), number) for k in (0, 1)])
+    return jax.lax.dynamic_slice(two_epochs, (start,), (size,))
+
+
+def _multiply_divmod(step: jax.Array, size: int, number: int) -> tuple[jax.Array, jax.Array]:
+    """Return divmod(step * size, number) without forming the product, for size < number < 2^16."""
+    rest = (step % number).astype(jnp.uint32) * size  # below 2^32
+    epoch = step // number * size + (rest // number).astype(jnp.int32)
+    return epoch, (rest % number).astype(jnp.int32)
+
+
+def visit(task: EXor, strings: Int[Array, "batch bits"], key: Key[Array, ""]) -> MaskedSequences:
+    """Spell every bit anew, append the parity, and mask one bit, uniform over the bits."""
+    spelling_key, mask_key = jax.random.split(key)
+    batch, bits = strings.shape
+    uniform = jax.random.uniform(spelling_key, (batch, bits), jnp.float32)
+    zero = _spell(task.zero, uniform)
+    one = len(task.zero) + _spell(task.one, uniform)
+    spelled = jnp.where(strings == 0, zero, one)
+    parity = jnp.where(strings.sum(1) % 2 == 0, task.even, task.odd)
+
+    position = jax.random.randint(mask_key, (batch,), 0, bits, jnp.int32)
+    masked = jnp.arange(bits) == position[:, None]
+    target = jnp.sum(jnp.where(masked, spelled, 0), axis=1)
+    tokens = jnp.concatenate([jnp.where(masked, task.mask, spelled), parity[:, None]], axis=1)
+    return MaskedSequences(tokens.astype(jnp.int32), position, target.astype(jnp.int32))
+
+
+def _spell(probabilities: tuple[float, ...], uniform: jax.Array) -> jax.Array:
+    """Invert the cumulative distribution: spelling k where uniform lies in [c_{k-1}, c_k)."""
+    # The last used spelling takes whatever rounding leaves of the unit interval, so that an unused one never occurs.
+    last = max(k for k, p in enumerate(probabilities) if p > 0)
+    cumulative = np.cumsum(probabilities)[:last].astype(np.float32)
+    return jnp.sum(uniform[..., None] >= cumulative, axis=-1, dtype=jnp.int32)
+
+
+def frozen(task: EXor, rows: Int[np.ndarray, "strings bits"]) -> MaskedSequences:
+    """Return one visit to every string, with spellings and masks sampled once, by the published data seed, 14."""
+    return visit(task, jnp.asarray(rows), jax.random.key(SPLIT_SEED))

@@ -1,0 +1,98 @@
+"""What the claims about EXor compare: distances of pairs by table, and exact risks, each one value a seed."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from tiejax.geometry.distances import area_under_log, log_roughness
+from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.trajectories import TABLES, Trajectories, output_gap, solved
+from tiejax.statistics.arms import ARMS
+
+ByPair = Mapping[str, np.ndarray]
+UNTIED, TIED = (ARMS.index(name) for name in ("untied", "tied"))
+
+
+@dataclasses.dataclass(frozen=True)
+class TableValues:
+    """What a table did with each pair, `[seed]` by pair.
+
+    Pairs are `zero`, `one` and `even_odd`; where there are such, `holding` names again the pair for which DH holds, and
+    `violating` the one for which it fails.
+    distance: final, relative. log_area: mean ln(relative distance) over training, lower where the pair converges sooner.
+    roughness: mean |change of ln(distance)| from record to record of the last two cycles.
+    """
+
+    distance: ByPair
+    log_area: ByPair
+    roughness: ByPair
+
+
+@dataclasses.dataclass(frozen=True)
+class RiskValues:
+    """Exact, final risks on the training split, `[arm, seed]`.
+
+    gap: how far the violating pair is apart as outputs, over its bound; None where no pair violates DH.
+    """
+
+    cross_entropy: np.ndarray
+    solved: np.ndarray
+    gap: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """What the claims compare. risk: None where no exact risk was computed."""
+
+    untied_input: TableValues
+    untied_output: TableValues
+    tied: TableValues
+    risk: RiskValues | None
+
+    def costs(self) -> np.ndarray:
+        """Return what tying costs: cross-entropy, tied - untied."""
+        assert self.risk is not None
+        return self.risk.cross_entropy[TIED] - self.risk.cross_entropy[UNTIED]
+
+    def solves(self) -> np.ndarray:
+        """Return who solved the task, tied - untied: -1, 0 or 1."""
+        assert self.risk is not None
+        return self.risk.solved[TIED].astype(float) - self.risk.solved[UNTIED].astype(float)
+
+    def gap_of_solved(self, arm: int) -> np.ndarray:
+        """Return the gap of an arm's seeds that solved the task."""
+        assert self.risk is not None
+        assert self.risk.gap is not None
+        return np.asarray(self.risk.gap[arm][self.risk.solved[arm]])
+
+
+def values_of(runs: Trajectories, symbols: Symbols, bayes_cross_entropy: float, cycle: int) -> Values:
+    """Return what the claims compare."""
+    late = runs.steps >= max(int(runs.steps[-1]) - 2 * cycle, 0)
+    # name -> pair: every pair by its own name and, where DH says something of it, by that too.
+    names = {pair: pair for pair in runs.relative["input"]}
+    names |= {name: pair for name in ("holding", "violating") if (pair := getattr(symbols, name)) is not None}
+
+    def values(table: str, arm: int) -> TableValues:
+        relative, distance = runs.relative[table], runs.distance[table]
+        return TableValues(
+            distance={name: runs.final(relative[pair])[arm] for name, pair in names.items()},
+            log_area={name: area_under_log(relative[pair], runs.steps)[arm] for name, pair in names.items()},
+            roughness={name: log_roughness(distance[pair][..., late])[arm] for name, pair in names.items()},
+        )
+
+    untied = {table: values(table, UNTIED) for table in TABLES}
+    return Values(untied["input"], untied["output"], values("input", TIED), _risk_values(runs, symbols, bayes_cross_entropy))
+
+
+def _risk_values(runs: Trajectories, symbols: Symbols, bayes_cross_entropy: float) -> RiskValues | None:
+    is_solved = solved(runs, bayes_cross_entropy)
+    if is_solved is None:
+        return None
+    cross_entropy = runs.final(runs.exact["cross_entropy"], exact=True)[..., 0]
+    over_bound = None
+    if symbols.violating:
+        bound, gap = output_gap(runs, symbols)
+        over_bound = gap - bound
+    return RiskValues(cross_entropy, is_solved, over_bound)

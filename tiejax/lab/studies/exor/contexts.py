@@ -1,0 +1,153 @@
+"""Every context that a model of EXor can be asked in, with its exact probability.
+
+Numpy alone: a configuration is checked by the number of its contexts before jax is imported.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from tiejax.lab.studies.exor.task import EXor, split
+
+MAX_CONTEXTS = 2**20  # that are evaluated exactly
+MAX_OUTCOMES = 1024  # of a string that can be tabled
+
+
+@dataclasses.dataclass(frozen=True)
+class Contexts:
+    """Every context a split can show, with its probability: expected risks are sums over these rows.
+
+    tokens, position: a masked sequence and where its mask stands. bit: the bit that was masked, which the context fixes.
+    weight: probability of each context in each split (rows sum to 1; NaN where a split is empty).
+    target: probability of each symbol at the mask.
+    """
+
+    tokens: Int[np.ndarray, "contexts length"]
+    position: Int[np.ndarray, "contexts"]
+    bit: Int[np.ndarray, "contexts"]
+    weight: Float[np.ndarray, "splits contexts"]
+    target: Float[np.ndarray, "contexts vocabulary"]
+
+
+def count_contexts(task: EXor, ordered: bool) -> int:
+    """Return how many rows `all_contexts` would have, without building them."""
+    zeros, ones = len(task.used["zero"]), len(task.used["one"])
+    total = 0
+    for k in range(1, task.bits + 1):  # k zero bits; k = 0 is the missing string of all ones
+        if ordered:
+            masked_zero = k * zeros ** (k - 1) * ones ** (task.bits - k)
+            masked_one = (task.bits - k) * zeros**k * ones ** max(task.bits - k - 1, 0)
+            total += math.comb(task.bits, k) * (masked_zero + masked_one)
+        else:
+            total += _count_multisets(k - 1, zeros) * _count_multisets(task.bits - k, ones)
+            total += _count_multisets(k, zeros) * _count_multisets(task.bits - k - 1, ones)
+    return total
+
+
+def most_outcomes(task: EXor) -> int:
+    """Return the largest number of different (multiset, target) pairs that visits to one string can give."""
+    zeros, ones = len(task.used["zero"]), len(task.used["one"])
+    return max(
+        zeros * _count_multisets(k - 1, zeros) * _count_multisets(task.bits - k, ones)
+        + ones * _count_multisets(k, zeros) * _count_multisets(task.bits - k - 1, ones)
+        for k in range(1, task.bits + 1)
+    )
+
+
+def _count_multisets(size: int, kinds: int) -> int:
+    """Count the multisets of `size` things of so many kinds."""
+    return math.comb(size + kinds - 1, kinds - 1) if size >= 0 else 0
+
+
+def all_contexts(task: EXor, ordered: bool) -> Contexts:
+    """Enumerate every context of the three splits.
+
+    ordered: tell sequences apart by the order of their symbols. A model without positional information cannot, so one
+    sequence then stands for its multiset of symbols: 161 contexts instead of 56,896 for 7 bits and two spellings.
+    Raises ValueError above 2^20 contexts.
+    """
+    number = count_contexts(task, ordered)
+    if number > MAX_CONTEXTS:
+        raise ValueError(f"{number} contexts are more than the {MAX_CONTEXTS} that are evaluated exactly")
+    splits = split(task.bits)
+    rows = list(_ordered_contexts(task, splits) if ordered else _multiset_contexts(task, splits))
+    tokens, position, bit, weight = (np.array(column) for column in zip(*rows, strict=True))
+    probability = np.zeros((2, task.vocabulary))
+    for row, name in enumerate(("zero", "one")):
+        symbols = list(task.spellings[name])
+        probability[row, symbols] = np.array(task.probability)[symbols]
+    return Contexts(tokens.astype(np.int32), position.astype(np.int32), bit.astype(np.int32), weight.T, probability[bit])
+
+
+# tokens, position, bit, and the weight in each split: a row of `Contexts`.
+_Row = tuple[Sequence[int], int, int, Sequence[float]]
+
+
+def _ordered_contexts(task: EXor, splits: dict[str, np.ndarray]) -> Iterator[_Row]:
+    sizes = [len(rows) for rows in splits.values()]
+    used, probability = (task.used["zero"], task.used["one"]), task.probability
+    for member, rows in enumerate(splits.values()):
+        for string in rows.tolist():
+            parity = task.odd if sum(string) % 2 else task.even
+            for position in range(task.bits):
+                others = [used[bit] for place, bit in enumerate(string) if place != position]
+                for spelled in itertools.product(*others):
+                    weight = [math.nan if size == 0 else 0.0 for size in sizes]
+                    weight[member] = math.prod(probability[s] for s in spelled) / (sizes[member] * task.bits)
+                    tokens = (*spelled[:position], task.mask, *spelled[position:], parity)
+                    yield tokens, position, string[position], weight
+
+
+def _multiset_contexts(task: EXor, splits: dict[str, np.ndarray]) -> Iterator[_Row]:
+    # A multiset is fixed by the spelled zeros, the spelled ones and the parity; the mask stands first in its sequence.
+    by_zeros = [np.bincount(task.bits - rows.sum(1), minlength=task.bits + 1) for rows in splits.values()]
+    sizes = [len(rows) for rows in splits.values()]
+    for zeros in range(1, task.bits + 1):
+        ones = task.bits - zeros
+        parity = task.odd if ones % 2 else task.even
+        for bit, masked in enumerate((zeros, ones)):
+            if masked == 0:
+                continue
+            share = [
+                math.nan if size == 0 else counts[zeros] / size * masked / task.bits
+                for counts, size in zip(by_zeros, sizes, strict=True)
+            ]
+            left_zeros, left_ones = zeros - (bit == 0), ones - (bit == 1)
+            for spelled_zeros, p_zeros in _spelled(task, "zero", left_zeros):
+                for spelled_ones, p_ones in _spelled(task, "one", left_ones):
+                    tokens = (task.mask, *spelled_zeros, *spelled_ones, parity)
+                    yield tokens, 0, bit, [s * p_zeros * p_ones for s in share]
+
+
+def _spelled(task: EXor, bit: str, size: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Every multiset of `size` spellings of a bit, with its multinomial probability."""
+    for symbols in itertools.combinations_with_replacement(task.used[bit], size):
+        ways = math.factorial(size)
+        for symbol in set(symbols):
+            ways //= math.factorial(symbols.count(symbol))
+        yield symbols, ways * math.prod(task.probability[s] for s in symbols)
+
+
+def over_all_strings(task: EXor, contexts: Contexts) -> Float[np.ndarray, "contexts"]:
+    """Return the expected number of times that one visit to every string of every split shows each context."""
+    strings = np.array([len(rows) for rows in split(task.bits).values()])
+    return np.asarray(strings @ np.nan_to_num(contexts.weight))
+
+
+def asking_pairs(task: EXor, contexts: Contexts) -> dict[str, tuple[tuple[int, int], Float[np.ndarray, "contexts"]]]:
+    """Return, for each bit with two used spellings or more, its likeliest and least likely symbol and who asks for them.
+
+    The second entry is the probability of each context given that its mask hides this bit, over all strings of all splits.
+    """
+    visits = over_all_strings(task, contexts)
+    pairs = {}
+    for bit, name in enumerate(("zero", "one")):
+        ranked = sorted(task.used[name], key=lambda symbol: task.probability[symbol])
+        if len(ranked) > 1:
+            asking = visits * (contexts.bit == bit)
+            pairs[name] = (ranked[-1], ranked[0]), asking / asking.sum()
+    return pairs

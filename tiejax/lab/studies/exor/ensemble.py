@@ -1,0 +1,199 @@
+"""The members of an EXor run: tied and untied models of every seed, and what is recorded of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from tiejax import models, training, tying
+from tiejax.geometry.distances import symbol_pairs
+from tiejax.lab.studies.exor import kernel, sizes
+from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
+from tiejax.lab.studies.exor.engines import Engine, FastEngine, PlainEngine
+from tiejax.lab.studies.exor.multisets import MultisetSampler
+from tiejax.lab.studies.exor.recorders import Measures, exact_recorder
+from tiejax.lab.studies.exor.settings import Settings
+from tiejax.lab.studies.exor.task import SPLITS, split
+from tiejax.models import LanguageModel
+from tiejax.models.multiset import product_by_sums
+from tiejax.statistics.arms import ARMS
+from tiejax.training import DrawAhead, Ensemble, Recorder, SeedKey
+
+# So many members a core trains at a time, by engine, as long as its cache holds what their layers keep; found by trying
+# (`bench.py exor`).
+MOST_MEMBERS = {"fast": 32, "kernel": 32, "plain": 8}
+BYTES_IN_CACHE = 2**20
+# By architecture, what XLA is told on a CPU: its library takes sums over few rows, as attention's, ten times as slowly as its
+# own loops do. The mixer is slower without it (`bench.py exor --model`).
+CPU_OPTIONS = {"transformer": {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}}
+# The loops as well, not only what is in them: one start a chunk, instead of one a step. As an option, the whole list is given.
+GRAPH_LOOPS = {
+    "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
+}
+Platform = Literal["cpu", "gpu", "tpu"]
+# Whose code the kernel becomes there.
+COMPILERS: dict[str, kernel.Compiler] = {"gpu": "cuda", "tpu": "tpu"}
+# The most steps that batches are drawn for at a time, and the most bytes of what is drawn.
+MOST_STEPS_AHEAD = 500
+MOST_BYTES_AHEAD = 2**28
+ENCODERS = {"transformer": models.Transformer, "lstm": models.BidirectionalLSTM, "mixer": models.Mixer}
+
+
+def build_model(settings: Settings, platform: Platform = "cpu") -> LanguageModel:
+    """Return the masked LM of resolved settings; platform: as of `build_ensemble`."""
+    assert settings.width is not None
+    fields = {name: value for name, value in settings.model_settings.items() if name not in ("architecture", "size")}
+    if settings.model == "mixer":
+        del fields["width"]  # the mixer takes it from its input
+    if settings.model == "lstm":
+        fields["unrolled"] = platform != "cpu"
+    return LanguageModel(settings.tasks[0].vocabulary, settings.width, ENCODERS[settings.model](**fields))
+
+
+def build_engine(settings: Settings, platform: Platform = "cpu") -> Engine:
+    """Return what computes the model of resolved settings; platform: as of `build_ensemble`."""
+    model = build_model(settings, platform)
+    if settings.engine in ("fast", "kernel"):  # which trains alone, and measures nothing
+        return FastEngine(model, settings.tasks, product_by_sums if platform == "gpu" else jnp.matmul)
+    return PlainEngine(model, settings.tasks, settings.ordered, settings.dropout)
+
+
+def make_optimizer(settings: Settings, counts: Literal["all", "leaf"] = "all") -> Any:
+    """Return the optimizer of resolved settings; counts: as `training.make_optimizer` says."""
+    schedule = make_schedule(settings)
+    return training.make_optimizer(settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts)
+
+
+def make_schedule(settings: Settings) -> optax.Schedule:
+    """Return the learning rates of resolved settings."""
+    assert settings.learning_rate is not None
+    rates = settings.learning_rate, settings.minimum_learning_rate
+    return training.make_schedule(settings.schedule, *rates, settings.half_period)
+
+
+def build_kernel(settings: Settings, arm_ties: Sequence[bool], compiler: kernel.Compiler) -> kernel.Kernel:
+    """Return the kernel of resolved settings, compiled by this compiler."""
+    recipe = kernel.Recipe(settings.optimizer, make_schedule(settings), settings.weight_decay, settings.eps, settings.max_norm)
+    sampler = train_sampler(settings)
+    ahead = outcomes_ahead(settings, sampler)
+    return kernel.Kernel(build_model(settings), sampler, ahead.draw, recipe, arm_ties, ahead.steps, compiler)
+
+
+def outcomes_ahead(settings: Settings, sampler: MultisetSampler) -> DrawAhead:
+    """Return what draws the outcomes of many batches at once, of tasks that are tabled."""
+
+    def draw(seed_key: SeedKey, step: jax.Array) -> jax.Array:
+        return sampler.outcomes(*data_keys(seed_key), step, seed_key.condition)
+
+    return DrawAhead(draw, steps_ahead(settings))
+
+
+def steps_ahead(settings: Settings) -> int:
+    """Return for how many steps batches are drawn at a time.
+
+    A step takes an int32 a visit, as many as the kernel engine pads them to; with a batch size, two shuffled epochs. Seeds are
+    those of all devices.
+    """
+    strings = len(split(settings.bits)["train"])
+    of_seed = max(strings, kernel.LANES) if settings.batch_size is None else 2 * strings
+    of_step = 4 * of_seed * settings.number_of_seeds * len(settings.tasks)
+    return max(1, min(settings.record_every, MOST_STEPS_AHEAD, MOST_BYTES_AHEAD // of_step))
+
+
+def train_sampler(settings: Settings) -> MultisetSampler:
+    """Return what the multisets of a training batch are drawn by."""
+    return MultisetSampler(settings.tasks, split(settings.bits)["train"], settings.batch_size)
+
+
+def why_no_kernel(settings: Settings) -> str | None:
+    """Say why the kernel cannot train resolved settings here, or None if it can."""
+    if jax.default_backend() not in COMPILERS:
+        return f"it is for a GPU or TPU, and this is a {jax.default_backend().upper()}"
+    if settings.gradient_weights is not None:
+        return "it sums the gradients of both uses, without --gradient_weights"
+    if settings.matmul_precision != "highest":
+        return "it computes in float32, whatever --matmul_precision says"
+    return kernel.why_not(build_model(settings), train_sampler(settings))
+
+
+def trained_by(settings: Settings) -> str:
+    """Return the engine that trains resolved settings here: the fast one where the kernel cannot."""
+    return "fast" if settings.engine == "kernel" and why_no_kernel(settings) else settings.engine
+
+
+def data_keys(seed_key: SeedKey) -> tuple[jax.Array, jax.Array]:
+    """Return the keys of a seed's visits and of the order of its strings."""
+    return training.stream(seed_key.key, "data"), training.stream(seed_key.key, "order")
+
+
+def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ensemble:
+    """Return untied and tied members of resolved settings, with what is recorded of them.
+
+    platform: what they are computed by (default: what is here). On an accelerator a step has as few kernels as it can, since it
+    takes longer to start one than to compute it: `bench.py targets` counts them.
+    """
+    assert settings.steps is not None
+    assert settings.exact_every is not None
+    platform = platform or cast(Platform, jax.default_backend())
+    engine, task, strings = build_engine(settings), settings.tasks[0], split(settings.bits)
+    sample_train, sampler = engine.sampler(strings["train"], settings.batch_size), train_sampler(settings)
+
+    def init(key: jax.Array) -> Any:
+        tokens, position = jnp.zeros((1, task.length), jnp.int32), jnp.zeros(1, jnp.int32)
+        return engine.model.init(key, tokens, position)["params"]
+
+    def sample(seed_key: SeedKey, step: jax.Array, drawn: jax.Array | None) -> Any:
+        if drawn is None:
+            return sample_train(*data_keys(seed_key), step, seed_key.condition)
+        return engine.of_outcomes(sampler, drawn)
+
+    measures = Measures(engine, engine.sampler(strings["train"], None), strings["validation"])
+    recorders = {"record": Recorder(settings.record_every, measures)}
+    if count_contexts(task, settings.ordered) <= MAX_CONTEXTS:
+        recorders["exact"] = Recorder(settings.exact_every, exact_recorder(engine, settings.ordered))
+    arm_ties, train_steps, ahead = np.array([[False], [True]]), None, None
+    if settings.engine == "kernel" and why_no_kernel(settings) is None:
+        train_steps = build_kernel(settings, arm_ties[:, 0].tolist(), COMPILERS[jax.default_backend()]).train
+    elif platform != "cpu" and not settings.ordered and sampler.tabled:
+        ahead = outcomes_ahead(settings, sampler)
+    return Ensemble(
+        init=init,
+        sample=sample,
+        loss=build_engine(settings, platform).loss,
+        optimizer=make_optimizer(settings),
+        ties=[tying.Tie(*models.TABLE_PATHS, gradient=settings.tie_gradient)],
+        arm_ties=arm_ties,
+        steps=settings.steps,
+        recorders=recorders,
+        max_norm=settings.max_norm,
+        precision=settings.matmul_precision,
+        at_once=seeds_at_once(settings, arms=2) if platform == "cpu" else None,
+        xla_options={"cpu": CPU_OPTIONS.get(settings.model, {}), "gpu": GRAPH_LOOPS if settings.graph_loops else {}},
+        train_steps=train_steps,
+        draw_ahead=ahead,
+        records_per_chunk=sizes.records_per_chunk(settings, arms=2),
+    )
+
+
+def seeds_at_once(settings: Settings, arms: int) -> int | None:
+    """Return how many seeds of so many arms a device trains at a time: on a CPU as many as its cache holds."""
+    assert settings.engine != "auto"  # resolved
+    if jax.default_backend() != "cpu":
+        return None
+    return max(1, min(MOST_MEMBERS[settings.engine], BYTES_IN_CACHE // sizes.bytes_of_layers(settings)) // arms)
+
+
+def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:
+    """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, exact ones under `exact_`."""
+    arrays = {
+        "arms": np.array(ARMS),
+        "seeds": np.array([seed for _, seed in settings.seeds_by_condition]),
+        "splits": np.array(SPLITS),
+        "pairs": np.array(symbol_pairs(settings.tasks[0].vocabulary)),
+    }
+    if settings.doses is not None:
+        arrays["dose"] = np.array([settings.doses[condition] for condition, _ in settings.seeds_by_condition])
+    return arrays | training.by_arm(records, {"record": "", "exact": "exact_"})

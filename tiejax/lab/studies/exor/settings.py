@@ -1,0 +1,223 @@
+"""What may be asked of an EXor run."""
+
+import collections
+import dataclasses
+from typing import Any, Literal
+
+from tiejax.lab.settings import checks
+from tiejax.lab.settings.command_line import BadInput, CommandLine
+from tiejax.lab.settings.shared import (
+    EncoderSettings,
+    PrecisionSettings,
+    RunSettings,
+    ScheduleSettings,
+    TieSettings,
+    with_defaults,
+)
+from tiejax.lab.settings.study import SWITCHES, Study
+from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, MAX_OUTCOMES, count_contexts, most_outcomes
+from tiejax.lab.studies.exor.task import VARIANTS, EXor, train_size
+from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED, STEPS
+
+
+@with_defaults(seeds=32, checkpoint_every=20.0, weight_decay=0.1)
+class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings, RunSettings):
+    """EXor, tied against untied.
+
+    Args:
+        variant: published distributions of the spellings: main (0 as .1/.9, 1 as .5/.5), dh (1/0, .5/.5), no-dh (1/0, .1/.9);
+            main if neither this nor explicit distributions are given
+        zero: probabilities of the spellings of the bit 0, as [.1,.9]; any number of them
+        one: probabilities of the spellings of the bit 1
+        doses: for each p in this list, members for whom the bit 0 is spelled with probabilities p and 1 - p: the response of
+            tied and untied models to the strength of the conflict, all in one ensemble (transformer; 1 as --one or .5/.5)
+        bits: bits per string, 2 to 16
+        model: the encoder
+        size: published size, which sets the defaults of layers, width, heads, feed_forward, hidden, token_hidden,
+            channel_hidden, learning_rate and steps
+        heads: attention heads (transformer)
+        feed_forward: width of the feed-forward layer (transformer)
+        hidden: width of the state (lstm)
+        token_hidden: width of token mixing (mixer)
+        channel_hidden: width of channel mixing (mixer)
+        activation: of the feed-forward layer; gelu for the transformer, relu for the mixer
+        bidirectional: read sequences in both directions (lstm)
+        identical_layers: start all layers as copies of one, as torch does (transformer)
+        steps: training steps (default: 150000 small, 500000 medium)
+        batch_size: strings per step, at most the training split (default: all of it)
+        max_norm: clip gradients to this global norm, a tied pair counted once (default: no clipping)
+        record_every: steps between records of distances and sampled accuracy
+        exact_every: steps between exact risks, a multiple of record_every (default: record_every on the fast engine, a 15th
+            of the steps on the plain one)
+        engine: fast computes a sequence as the multiset of its symbols, exact for a transformer without dropout, and sees the
+            same batches as plain; auto is fast where that is exact; kernel is the fast engine's training as one kernel of a
+            GPU or TPU, for one layer, and was not run on either yet
+        graph_loops: on an NVIDIA GPU, let it run the loops over steps by itself, as one CUDA graph a chunk, instead of being
+            told of every step by the host; was not run on one yet
+        records_on: where records are kept: memory; disk (files of the run directory, without a copy in memory); auto is disk
+            where they would take more than a tenth of this machine's memory
+        figure_style: three-panel figure with every seed (seeds) or as the paper prints it (published); both are written, this
+            one stands first in the report
+        out: the run directory (default: runs/exor/VARIANT-MODEL-SIZE)
+    """
+
+    variant: Literal["main", "dh", "no-dh"] | None = None
+    zero: list[float] | None = None
+    one: list[float] | None = None
+    doses: list[float] | None = None
+    bits: int = 7
+    model: Literal["transformer", "lstm", "mixer"] = "transformer"
+    size: Literal["small", "medium"] = "small"
+    # By published size, where nothing else is said.
+    layers: int | None = None  # type: ignore[assignment]
+    width: int | None = None  # type: ignore[assignment]
+    heads: int | None = None  # type: ignore[assignment]
+    half_period: int = 10_000
+    learning_rate: float | None = None  # type: ignore[assignment]
+    hidden: int | None = None
+    token_hidden: int | None = None
+    channel_hidden: int | None = None
+    activation: Literal["gelu", "relu", "silu", "tanh"] | None = None  # type: ignore[assignment]
+    bidirectional: bool | None = None
+    identical_layers: bool | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    max_norm: float | None = None
+    record_every: int = 500
+    exact_every: int | None = None
+    engine: Literal["auto", "fast", "plain", "kernel"] = "auto"
+    graph_loops: bool = False
+    records_on: Literal["auto", "memory", "disk"] = "auto"
+    figure_style: Literal["seeds", "published"] = "seeds"
+
+    def resolved(self) -> "Settings":
+        """Return the settings with every default written out; raises BadInput if they make no sense."""
+        if self.variant and (self.zero is not None or self.one is not None):
+            raise BadInput("--variant: give a variant or explicit distributions (--zero, --one), not both")
+        if self.doses is not None and (self.variant or self.zero is not None):
+            raise BadInput("--doses: sets the probabilities of the bit 0; leave --variant and --zero out")
+        values = dataclasses.asdict(self) | self._distributions()
+        defaults = ARCHITECTURE_SETTINGS[self.model] | PUBLISHED[self.model, self.size] | {"steps": STEPS[self.size]}
+        for name in sorted({name for fields in ARCHITECTURE_SETTINGS.values() for name in fields} - set(defaults)):
+            if values[name] is not None:
+                has = ", ".join(ARCHITECTURE_SETTINGS[self.model])
+                raise BadInput(f"--{name}: the {self.model} has no such setting; it has {has}")
+        values |= {name: value for name, value in defaults.items() if values[name] is None}
+        if values["engine"] == "auto":
+            values["engine"] = "plain" if _why_not_fast(self.model, self.dropout) else "fast"
+        if values["exact_every"] is None:
+            records = max(1, round(values["steps"] / 15 / max(1, values["record_every"])))
+            values["exact_every"] = values["record_every"] * (records if values["engine"] == "plain" else 1)
+        settings = type(self)(**values)
+        if settings.out is None:
+            settings = dataclasses.replace(settings, out=f"runs/exor/{settings.variant_name}-{self.model}-{self.size}")
+        settings.check()
+        return settings
+
+    def _distributions(self) -> dict[str, Any]:
+        """Return variant, zero and one with their defaults: the variant main, or its distribution for the bit left unsaid."""
+        main_zero, main_one = map(list, VARIANTS["main"])
+        if self.variant or (self.zero is None and self.one is None and self.doses is None):
+            return {"variant": self.variant or "main"}
+        one = main_one if self.one is None else list(self.one)
+        if self.doses is not None:
+            return {"one": one}
+        return {"zero": main_zero if self.zero is None else self.zero, "one": one}
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if resolved settings cannot be run."""
+        if self.doses is not None:
+            self._check_doses(self.doses)
+        try:
+            task = self.tasks[0]
+        except ValueError as error:
+            raise BadInput(f"--{error}") from None
+        if self.doses is not None:
+            self._check_contexts(task)
+        super().check()
+        sizes = ("hidden", "token_hidden", "channel_hidden")
+        checks.check_counts(self, (*sizes, "steps", "record_every", "exact_every", "batch_size"))
+        if self.max_norm is not None and not self.max_norm > 0:
+            raise BadInput(f"--max_norm: must be above 0, got {self.max_norm}")
+        if self.engine in ("fast", "kernel") and (reason := _why_not_fast(self.model, self.dropout)):
+            raise BadInput(f"--engine: {self.engine} would not be exact, since {reason}; use plain, or auto")
+        assert self.exact_every is not None
+        if self.exact_every % self.record_every:
+            raise BadInput(f"--exact_every: must be a multiple of --record_every {self.record_every}, got {self.exact_every}")
+        strings = train_size(task.bits)
+        if self.batch_size is not None and self.batch_size > strings:
+            raise BadInput(f"--batch_size: at most the {strings} strings of the training split, got {self.batch_size}")
+
+    def _check_contexts(self, task: EXor) -> None:
+        """Several doses need a table of the outcomes of a visit, and exact risk."""
+        if len(self.tasks) > 1 and most_outcomes(task) > MAX_OUTCOMES:
+            raise BadInput(
+                f"--doses: strings of {self.bits} bits with these spellings have {most_outcomes(task)} outcomes, at most "
+                f"{MAX_OUTCOMES} are drawn for several doses at once; take fewer --bits"
+            )
+        if count_contexts(task, ordered=False) > MAX_CONTEXTS:
+            raise BadInput(f"--doses: more than {MAX_CONTEXTS} contexts have no exact risk to respond with; take fewer --bits")
+
+    def _check_doses(self, doses: list[float]) -> None:
+        if self.ordered:
+            raise BadInput(f"--doses: are for the transformer; visits of the {self.model} are drawn for one distribution")
+        if not doses:
+            raise BadInput("--doses: needs at least one probability, got none")
+        if outside := [dose for dose in doses if not 0 < dose < 1]:
+            raise BadInput(f"--doses: must lie between 0 and 1, got {outside[0]}")
+        if repeated := [dose for dose, count in collections.Counter(doses).items() if count > 1]:
+            raise BadInput(f"--doses: every probability once, {repeated[0]} is repeated")
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the model tells sequences apart by the order of their symbols."""
+        return self.model != "transformer"
+
+    @property
+    def tasks(self) -> list[EXor]:
+        """The distributions of the spellings, by condition: one, or one a dose."""
+        zero, one = VARIANTS[self.variant] if self.variant else (self.zero or (), self.one or ())
+        zeros = [zero] if self.doses is None else [(dose, 1 - dose) for dose in self.doses]
+        return [EXor(self.bits, tuple(zero), tuple(one)) for zero in zeros]
+
+    @property
+    def seeds_by_condition(self) -> list[tuple[int, int]]:
+        """Condition and seed of every pair of arms: all seeds of the first condition, then of the next."""
+        return [(condition, seed) for condition in range(len(self.tasks)) for seed in self.seed_list]
+
+    @property
+    def variant_name(self) -> str:
+        """What the distributions are called: a variant, `doses` or `custom`."""
+        return self.variant or ("doses" if self.doses is not None else "custom")
+
+    @property
+    def model_settings(self) -> dict[str, Any]:
+        """What the model is built from, for results and report."""
+        names = ["layers", "width", *ARCHITECTURE_SETTINGS[self.model], "dropout"]
+        return {"architecture": self.model, "size": self.size} | {name: getattr(self, name) for name in names}
+
+
+def _why_not_fast(model: str, dropout: float) -> str | None:
+    """Say why a model cannot be computed on multisets of symbols, or None if it can."""
+    if model != "transformer":
+        return f"the {model} sees the order of its symbols"
+    return "dropout treats equal symbols differently" if dropout > 0 else None
+
+
+STUDY = Study(
+    "exor",
+    Settings,
+    CommandLine(
+        description="Train tied and untied masked language models on EXor for many seeds at once, compare them with paired "
+        "statistics, and leave figures and a report in a run directory.",
+        example="Example: PROGRAM --seeds 8 --steps 30000 --variant dh. Settings that were published "
+        "come by name, as --config exor/lstm_small. A run that was interrupted goes on with the same command and "
+        "--resume.",
+        switches=SWITCHES,
+        first=("seeds", "variant", "model", "size", "steps", "resume", "overwrite", "out"),
+        configurations="exor",
+    ),
+    module="tiejax.lab.studies.exor.study",
+    sizes="tiejax.lab.studies.exor.sizes",
+    may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops"),
+)

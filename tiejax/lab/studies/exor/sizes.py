@@ -1,0 +1,119 @@
+"""What an EXor run needs of memory and of the disk, in closed form: before jax is imported."""
+
+from typing import Any
+
+from tiejax.lab.settings.sizes import FLOAT, MOMENTS, STATE, Need, outgrow, records_of
+from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
+from tiejax.lab.studies.exor.task import SPLITS, train_size
+from tiejax.models import counts
+
+ARMS = 2  # of every seed: untied and tied
+MOST_PER_CHUNK, BUFFER = 64, 2**28  # records of a chunk, and bytes that those of all members may have
+# Settings, resolved, that decide what is needed.
+OPTIONS = (
+    "seeds", "layers", "width", "feed_forward", "hidden", "token_hidden", "channel_hidden", "steps", "record_every",
+    "exact_every", "records_on",
+)  # fmt: skip
+
+
+def parameters(settings: Any) -> int:
+    """Return the parameters of one model, stored in full."""
+    return tables(settings) + _encoder(settings)
+
+
+def tables(settings: Any) -> int:
+    """Return the entries of both tables."""
+    return 2 * int(settings.tasks[0].vocabulary * settings.width)
+
+
+def _encoder(settings: Any) -> int:
+    layers, width = settings.layers, settings.width
+    if settings.model == "transformer":
+        return counts.transformer(layers, width, settings.feed_forward)
+    if settings.model == "lstm":
+        return counts.lstm(layers, width, settings.hidden, settings.bidirectional)
+    return counts.mixer(layers, width, settings.tasks[0].length, settings.token_hidden, settings.channel_hidden)
+
+
+def need(settings: Any) -> Need:
+    """Return what a run of resolved settings needs."""
+    return need_of_arms(settings, ARMS)
+
+
+def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
+    """Return what a run needs with so many arms a seed. by_use: moments of each use of a table are kept beside."""
+    task, seeds = settings.tasks[0], settings.number_of_seeds * len(settings.tasks)
+    members = arms * seeds
+    state = members * (STATE * parameters(settings) + by_use * MOMENTS * FLOAT * tables(settings))
+    gradients = members * FLOAT * parameters(settings)
+    # As if all members of a device were one computation, as on accelerators. The fast engine holds multisets, which are few.
+    places = seeds * (settings.batch_size or train_size(task.bits)) * task.length if settings.engine == "plain" else 0
+    activations = arms * places * settings.layers * settings.width * FLOAT
+    records, disk = members * record_bytes(settings), 0
+    if settings.records_on == "disk" or (settings.records_on == "auto" and outgrow(records)):
+        numbers = members * records_of(settings.steps, settings.record_every)
+        # The records, the same as metrics.npz, and for a while its largest array once more, then what is made of them: of all
+        # seeds, and of those that solved the task.
+        largest = numbers * FLOAT * _pairs(settings)
+        disk = 2 * records + max(largest, 2 * members * bytes_at_the_end(settings))
+        # The logarithm of a distance, and what it is taken of, in float64.
+        records = numbers * 2 * 2 * FLOAT
+    return Need(state, records, 0, gradients + activations, disk)
+
+
+def bytes_of_layers(settings: Any) -> int:
+    """Return the bytes of a member's activations that the cache should hold: a state a place and layer, of LSTMs the gates."""
+    task = settings.tasks[0]
+    sequences, places = settings.batch_size or train_size(task.bits), task.length
+    if settings.engine != "plain":
+        sequences, places = min(sequences, count_contexts(task, ordered=False)), task.vocabulary
+    width = settings.width
+    if settings.model == "lstm":
+        width = (2 if settings.bidirectional else 1) * 4 * settings.hidden
+    return int(sequences * places * settings.layers * width * FLOAT)
+
+
+def bytes_at_the_end(settings: Any) -> int:
+    """Return the bytes of what the end of a run makes of one member's records: all in float64.
+
+    Of each record distances and relative distances of up to three groups of pairs in both tables, and exact risks.
+    """
+    groups = 1 + sum(len(symbols) > 1 for symbols in settings.tasks[0].used.values())
+    often = records_of(settings.steps, settings.record_every) * 2 * 2 * groups * 2 * FLOAT
+    return often + 2 * _exact_bytes(settings)
+
+
+def record_bytes(settings: Any) -> int:
+    """Return the bytes of all records of one member."""
+    return records_of(settings.steps, settings.record_every) * bytes_of_record(settings) + _exact_bytes(settings)
+
+
+def _exact_bytes(settings: Any) -> int:
+    if count_contexts(settings.tasks[0], settings.ordered) > MAX_CONTEXTS:
+        return 0
+    return records_of(settings.steps, settings.exact_every) * bytes_of_exact_record(settings)
+
+
+def records_per_chunk(settings: Any, arms: int) -> int:
+    """Return how many records of all members a chunk has room for: `BUFFER` bytes, at least the two without which it stops."""
+    of_member = bytes_of_record(settings) + bytes_of_exact_record(settings)
+    members = arms * settings.number_of_seeds * len(settings.tasks)
+    return int(max(2, min(MOST_PER_CHUNK, BUFFER // (members * of_member))))
+
+
+def bytes_of_record(settings: Any) -> int:
+    """Return the bytes of one record: distances of all pairs in both tables, losses and accuracies, what each use asks."""
+    task, pairs = settings.tasks[0], _pairs(settings)
+    visits = 2 + bool((2**task.bits - 1) // 10)  # the batch, strings visited anew, and those held out, if there are any
+    uses = 4 * (1 + task.vocabulary)
+    return FLOAT * (2 * pairs + 2 * visits + uses) + 1  # and whether all of it is finite
+
+
+def _pairs(settings: Any) -> int:
+    return int(settings.tasks[0].vocabulary * (settings.tasks[0].vocabulary - 1) // 2)
+
+
+def bytes_of_exact_record(settings: Any) -> int:
+    """Return the bytes of one record of exact risk: two numbers a split, and three for each pair of spellings."""
+    pairs = sum(len(symbols) > 1 for symbols in settings.tasks[0].used.values())
+    return FLOAT * (2 * len(SPLITS) + 3 * pairs)

@@ -1,0 +1,112 @@
+"""EXor: tied against untied masked language models, many seeds at once (Bertolotti and Cazzola, ICML 2024)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.finish import finish
+from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.run_directory import plain
+from tiejax.lab.runs.train import begin, timing, train
+from tiejax.lab.studies.exor import dose_page, dose_plots, page, plots
+from tiejax.lab.studies.exor.analysis import analyse
+from tiejax.lab.studies.exor.bayes_risk import bayes_risk
+from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
+from tiejax.lab.studies.exor.dose_response import analyse_doses
+from tiejax.lab.studies.exor.ensemble import build_ensemble, named_arrays, trained_by, why_no_kernel
+from tiejax.lab.studies.exor.settings import Settings
+from tiejax.lab.studies.exor.sizes import need
+from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import split, strings
+
+
+def run(launched: Launched, console: Console) -> int:
+    """Run the study; return its exit status."""
+    settings, directory = launched.settings, launched.run
+    stop, facts = begin(launched)
+    announce(settings, console)
+
+    ensemble = build_ensemble(settings)
+    conditions, seeds = zip(*settings.seeds_by_condition, strict=True)
+    models = 2 * len(seeds)
+    on_disk = need(settings).disk > 0
+    trained = train(ensemble, seeds, launched, console, stop, models, conditions, records_on_disk=on_disk)
+    if not trained.finished:
+        return 130
+    if directory is None:
+        return 0
+
+    metrics = named_arrays(trained.records, settings)
+    directory.write_metrics(metrics, in_files=on_disk)
+    scratch = directory.path if on_disk else None
+    body, figures = (conclude if settings.doses is None else conclude_doses)(settings, metrics, scratch)
+    results = plain(
+        {
+            "experiment": "exor",
+            "variant": settings.variant_name,
+            "engine": trained_by(settings),
+            "bits": settings.bits,
+            "one": settings.tasks[0].one,
+            "model": settings.model_settings,
+            "steps": settings.steps,
+            **body,
+            "timing": timing(trained, models),
+        }
+    )
+    write_page = page.page if settings.doses is None else dose_page.page
+    finish(directory, settings, results, facts, figures, write_page, console)
+    return 0
+
+
+def announce(settings: Settings, console: Console) -> None:
+    """Say what is about to be trained, and what of it cannot be computed."""
+    doses = f" x {len(settings.tasks)} doses" if settings.doses is not None else ""
+    console.say(
+        f"EXor {settings.variant_name}, {settings.model} {settings.size}: {len(settings.seed_list)} seeds{doses}, tied and "
+        f"untied, {settings.steps:,} steps, {trained_by(settings)} engine on {jax.device_count()} x "
+        f"{jax.devices()[0].device_kind}, in {settings.out}"
+    )
+    if settings.engine == "kernel" and (reason := why_no_kernel(settings)):
+        console.warn(f"--engine kernel: {reason}; the fast engine trains instead")
+    if (number := count_contexts(settings.tasks[0], settings.ordered)) > MAX_CONTEXTS:
+        console.warn(f"exact risk is left out: {number:,} contexts are more than {MAX_CONTEXTS:,}")
+
+
+def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None) -> tuple[dict[str, Any], list[Plot]]:
+    """Return what results.json says of a run of one task, and its figures; scratch: as of `trajectories`."""
+    task = settings.tasks[0]
+    symbols, rows = Symbols.of(task), {"all": strings(task.bits), **split(task.bits)}
+    bayes = {
+        name: dict(zip(("accuracy", "cross_entropy"), bayes_risk(task, of_split), strict=True))
+        for name, of_split in rows.items()
+    }
+    body, runs = analyse(metrics, symbols, bayes["train"]["cross_entropy"], 2 * settings.half_period, scratch)
+    figures = []
+    if body["seeds"]:
+        names = plots.symbol_names(len(task.zero), len(task.one))
+        published_first = settings.figure_style == "published"
+        figures = plots.plot_all(metrics, runs, symbols, names, body["uses"], bayes, published_first)
+    return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body}, figures
+
+
+def conclude_doses(
+    settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None
+) -> tuple[dict[str, Any], list[Plot]]:
+    """Return what results.json says of a dose-and-response run, and its figures; scratch: as of `trajectories`."""
+    assert settings.doses is not None
+    train_strings = split(settings.bits)["train"]
+    body, responses = analyse_doses(
+        metrics,
+        np.array([condition for condition, _ in settings.seeds_by_condition]),
+        settings.doses,
+        [Symbols.of(task) for task in settings.tasks],
+        [bayes_risk(task, train_strings)[1] for task in settings.tasks],
+        2 * settings.half_period,
+        scratch,
+    )
+    return body, dose_plots.plot_doses(responses) if body["seeds"] else []

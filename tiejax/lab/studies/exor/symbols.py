@@ -1,0 +1,42 @@
+"""The symbols of an EXor task by what they mean, and for which bit the distributional hypothesis (DH) holds."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from tiejax.lab.studies.exor.task import EXor
+
+
+@dataclasses.dataclass(frozen=True)
+class Symbols:
+    """The symbols of a task, and how likely each spelling of a bit is.
+
+    used: by bit (`zero`, `one`), the spellings with a probability above 0. probability: by spelling.
+    """
+
+    vocabulary: int
+    even: int
+    odd: int
+    used: Mapping[str, Sequence[int]]
+    probability: Sequence[float]
+
+    @classmethod
+    def of(cls, task: EXor) -> "Symbols":
+        """Return the symbols of a task."""
+        return cls(task.vocabulary, task.even, task.odd, task.used, task.probability)
+
+    def imbalance(self, bit: str) -> float:
+        """Return the largest |ln(p_i / p_j)| between two used spellings of a bit: 0 where DH holds, NaN if there is one."""
+        p = [self.probability[symbol] for symbol in self.used[bit]]
+        return math.log(max(p) / min(p)) if len(p) > 1 else math.nan
+
+    @property
+    def holding(self) -> str | None:
+        """The bit whose spellings are equally likely, so that DH holds for them; the only one, or `one` of two."""
+        return next((bit for bit in ("one", "zero") if self.imbalance(bit) < 1e-9), None)
+
+    @property
+    def violating(self) -> str | None:
+        """The bit whose spellings are least equally likely, so that DH fails for them."""
+        bits = [bit for bit in ("zero", "one") if self.imbalance(bit) >= 1e-9]
+        return max(bits, key=self.imbalance) if bits else None

@@ -1,0 +1,114 @@
+"""What a run of EXor recorded: distances over training by table and pair, exact risks, final values by seed."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tiejax.geometry.distances import group_pairs, mean_distance
+from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.system.scratch import scratch_array
+
+TABLES = ("input", "output")
+BLOCK = 2**27  # bytes of distances that are read at a time
+SOLVED_WITHIN = 0.1  # nats of the Bayes cross-entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class Trajectories:
+    """Distances by table and pair over training, each `[arm, seed, record]`, and exact risks.
+
+    relative: distance over the mean distance between spellings of 0 and spellings of 1 that occur, in the same table.
+    window: first step of the last whole learning-rate cycle; final values are means over the records after it.
+    exact: by name, `[arm, seed, exact record, ...]` at `exact_steps`; empty where no exact risk was computed.
+    """
+
+    steps: np.ndarray
+    window: int
+    distance: Mapping[str, Mapping[str, np.ndarray]]
+    relative: Mapping[str, Mapping[str, np.ndarray]]
+    exact_steps: np.ndarray
+    exact: Mapping[str, np.ndarray]
+
+    def final(self, values: np.ndarray, exact: bool = False, last: bool = False) -> np.ndarray:
+        """Return the mean over the window of `[arm, seed, record, ...]`, or the last record's value."""
+        if last:
+            return values[:, :, -1]
+        steps = self.exact_steps if exact else self.steps
+        inside = steps > self.window
+        return values[:, :, inside if inside.any() else [-1]].mean(2)
+
+
+def trajectories(
+    metrics: Mapping[str, np.ndarray],
+    symbols: Symbols,
+    cycle: int,
+    chosen: np.ndarray | None = None,
+    scratch: Path | None = None,
+) -> Trajectories:
+    """Read the trajectories of a run; `cycle` is the length of a learning-rate cycle in steps.
+
+    chosen: which places of the seed axis (default: all). scratch: a folder for what is made of them (default: memory). Both are
+    gone through some records at a time, in whose order they lie in files.
+    """
+    places = np.arange(len(metrics["seeds"])) if chosen is None else np.flatnonzero(chosen)
+    between = group_pairs(symbols.used["zero"], symbols.used["one"])
+    groups = {
+        "zero": group_pairs(symbols.used["zero"]),
+        "one": group_pairs(symbols.used["one"]),
+        "even_odd": [(symbols.even, symbols.odd)],
+    }
+    distance: dict[str, dict[str, np.ndarray]] = {}
+    relative: dict[str, dict[str, np.ndarray]] = {}
+    for table in TABLES:
+        recorded = metrics[f"distance_{table}"]
+        distance[table] = {name: _room(recorded[..., 0], len(places), scratch) for name, pairs in groups.items() if pairs}
+        relative[table] = {name: _room(recorded[..., 0], len(places), scratch) for name in distance[table]}
+        for block in blocks_of_records(recorded):
+            of_block = recorded[:, :, block][:, places].astype(float)
+            scale = mean_distance(of_block, symbols.vocabulary, between)
+            for name, values in distance[table].items():
+                values[:, :, block] = mean_distance(of_block, symbols.vocabulary, groups[name])
+                relative[table][name][:, :, block] = values[:, :, block] / scale
+    steps = metrics["step"]
+    recorded_risks = {name.removeprefix("exact_"): metrics[name] for name in metrics if name.startswith("exact_")}
+    exact_steps = recorded_risks.pop("step", np.zeros(0)).astype(float)
+    exact = {name: _room(values, len(places), scratch) for name, values in recorded_risks.items()}
+    for name, values in recorded_risks.items():
+        for block in blocks_of_records(values):
+            exact[name][:, :, block] = values[:, :, block][:, places]
+    return Trajectories(steps, max(int(steps[-1]) - cycle, 0), distance, relative, exact_steps, exact)
+
+
+def blocks_of_records(values: np.ndarray) -> list[slice]:
+    """Return the records of `[arm, seed, record, ...]` in blocks of at most `BLOCK` bytes, or of one record."""
+    records = values.shape[2]
+    rows = max(1, BLOCK * records // max(1, values.nbytes))
+    return [slice(start, start + rows) for start in range(0, records, rows)]
+
+
+def _room(values: np.ndarray, seeds: int, scratch: Path | None) -> np.ndarray:
+    """Return room for as much of so many seeds as there is in `[arm, seed, record, ...]`, record by record in memory."""
+    arms, _, records, *rest = values.shape
+    return np.moveaxis(scratch_array((records, seeds, arms, *rest), scratch), (2, 1, 0), (0, 1, 2))
+
+
+def solved(runs: Trajectories, bayes_cross_entropy: float) -> np.ndarray | None:
+    """Say `[arm, seed]` whether the final exact cross-entropy on the training split is within .1 nat of Bayes."""
+    if "cross_entropy" not in runs.exact:
+        return None
+    final = runs.final(runs.exact["cross_entropy"], exact=True)[..., 0]
+    return final < bayes_cross_entropy + SOLVED_WITHIN
+
+
+def output_gap(runs: Trajectories, symbols: Symbols) -> tuple[float, np.ndarray]:
+    r"""Return the bound |ln(p1 / p2)| and, `[arm, seed]`, the final value of the smallest |e1 - e2| |h| over contexts.
+
+    An optimal model has h . (e1 - e2) = ln(p1 / p2) in every context that asks for the pair's bit, hence
+    |e1 - e2| |h| >= |ln(p1 / p2)|. Of more than two spellings, the likeliest and the least likely are compared.
+    """
+    bit = symbols.violating
+    if bit is None:
+        raise ValueError("no pair violates the distributional hypothesis")
+    return symbols.imbalance(bit), runs.final(runs.exact[f"gap_{bit}"], exact=True)

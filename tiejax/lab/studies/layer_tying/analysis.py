@@ -1,0 +1,47 @@
+"""What a run of dynamic layer tying says: its seeds that lasted, every method, the claims, the agents over episodes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.studies.layer_tying.claims import REPORTED, claims
+from tiejax.lab.studies.layer_tying.episodes import agents_over_episodes, episode_arrays
+from tiejax.lab.studies.layer_tying.equal_time import at_equal_time, seconds_of
+from tiejax.lab.studies.layer_tying.summary import Metrics, Sizes, summarise
+from tiejax.statistics.arms import finite_seeds, select_seeds
+from tiejax.statistics.claims import assess
+
+
+def analyse(
+    metrics: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float]
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what results.json says of a run, and the arrays of the seeds whose models all stayed finite.
+
+    metrics: the arrays of metrics.npz. sizes: by number of distinct layers, for all in `distinct` and `best_owner`.
+    To the arrays are added validation_seconds `[method, seed, validation]` and, where agents acted, `episode_arrays`.
+    """
+    finite, lasted = finite_seeds(losses_by_step(metrics))
+    runs = select_seeds(metrics, finite, least_axes=2)
+    findings: dict[str, Any] = {**lasted, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
+    if not finite.any():
+        return findings, runs
+    seconds = seconds_of(runs["time_step"], runs["distinct"])
+    runs["validation_seconds"] = seconds[..., runs["validation_step"]]
+    equal = at_equal_time(seconds, runs["validation_step"], runs["validation_loss"])
+    findings["methods"] = summarise(runs, sizes, tokens_per_word, equal)
+    findings["equal_time_s"] = equal["budget"].tolist()
+    rows = assess(claims(findings["methods"]))
+    findings["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in rows]
+    if len(runs.get("action_episode", ())):
+        runs |= episode_arrays(runs)
+        findings["agents"] = agents_over_episodes(runs)
+    return findings, runs
+
+
+def losses_by_step(metrics: Metrics) -> dict[str, np.ndarray]:
+    """Return what `finite_seeds` reads: whether losses of training and validation were finite, in the order of their steps."""
+    step = np.concatenate([np.arange(metrics["train_loss"].shape[-1]), metrics["validation_step"]])
+    finite = np.isfinite(np.concatenate([metrics["train_loss"], metrics["validation_loss"]], axis=-1))
+    order = np.argsort(step, kind="stable")
+    return {"arms": metrics["methods"], "seeds": metrics["seeds"], "step": step[order], "finite": finite[..., order]}

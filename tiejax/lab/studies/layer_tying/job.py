@@ -1,0 +1,272 @@
+"""One model whose layers are tied, by a fixed map or by an agent, from its first step to the evaluation of its best.
+
+A model trains in groups of k steps. Under an agent every group begins with an action, which changes the ties, and ends with the
+reward: the loss of one more batch of the group, which nobody is trained on.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from tiejax import tying
+from tiejax.lab.studies.layer_tying import q_learning
+from tiejax.lab.studies.layer_tying.agent import Action, Agent
+from tiejax.lab.studies.layer_tying.clock import Clock
+from tiejax.lab.studies.layer_tying.records import Log, Records
+from tiejax.lab.studies.layer_tying.settings import AGENTS, Settings
+from tiejax.training.checkpoint import Checkpoints
+from tiejax.training.keys import stream
+from tiejax.training.layered import Layered
+from tiejax.training.stack import LayeredState
+
+PyTree = Any
+RANDOM_MAPS = 1004  # a stream of randomness that nothing else draws from
+
+
+class Job(NamedTuple):
+    """One model. agent: one that learns, one that chooses at random, or none, and then `owner` is its map throughout."""
+
+    method: str
+    seed: int
+    agent: Literal["learner", "random"] | None
+    owner: tying.Owner | None
+
+
+class Data(NamedTuple):
+    """What a job is trained on and judged by.
+
+    group: (seed, number) -> k + 1 batches, of which the last is for the reward. selection: batches that choose the best step.
+    held_out: split -> its batches. A batch comes with its weight in a mean.
+    """
+
+    group: Callable[[int, int], Sequence[Any]]
+    selection: Sequence[tuple[Any, float]]
+    held_out: Mapping[str, Sequence[tuple[Any, float]]]
+
+
+def job_of(settings: Settings, method: str, seed: int, of_agent: Records | None) -> Job:
+    """Return one model of a run; of_agent: the records of the agent of its seed, where the method waits for it."""
+    if method in AGENTS:
+        return Job(method, seed, AGENTS[method], None)
+    assert settings.distinct is not None
+    if method == "found-map":
+        assert of_agent is not None
+        owner = tying.of_groups(of_agent["final"]["best_owner"][0])
+    elif method == "random-map":
+        distinct = settings.distinct if of_agent is None else len(np.unique(of_agent["final"]["best_owner"][0]))
+        owner = tying.random_map(settings.layers, distinct, np.random.default_rng([seed, RANDOM_MAPS]))
+    elif settings.maps and method in settings.maps:
+        owner = tying.check_owner(settings.maps[method])
+    else:
+        owner = tying.static_map(method, settings.layers, settings.distinct)
+    return Job(method, seed, None, owner)
+
+
+def run_job(
+    layered: Layered,
+    settings: Settings,
+    job: Job,
+    data: Data,
+    checkpoints: Checkpoints | None = None,
+    resume: bool = False,
+    stop_requested: Callable[[], bool] = lambda: False,
+    on_steps: Callable[[int, float], None] = lambda steps, seconds: None,
+    checkpoint_s: float = 30.0,
+) -> tuple[Records, PyTree] | None:
+    """Train a model and return its records and the parameters of its best step, on the host; None if it was stopped.
+
+    The records: as `Log` has them. on_steps: told how many steps more, in how many seconds.
+    """
+    assert settings.steps is not None
+    saved, log = first_state(layered, settings, job), Log()
+    if resume and checkpoints is not None and (restored := checkpoints.restore(saved)) is not None:
+        step, saved, records = restored
+        log = Log(records)
+        on_steps(step, 0.0)
+    model = _Model.from_host(layered, settings, job, data, saved, log)
+    model.prepare()
+    saved_at = time.perf_counter()
+    while model.step < settings.steps:
+        on_steps(*model.group())
+        stopping, ended = stop_requested(), model.step == settings.steps
+        if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > checkpoint_s):
+            checkpoints.save(model.step, model.to_host(), log.arrays())
+            saved_at = time.perf_counter()
+        if stopping and not ended:
+            return None
+    model.judge()
+    return log.arrays(), model.best.params
+
+
+class Best(NamedTuple):
+    """The step with the least validation loss so far, with its map and its parameters, on the host."""
+
+    loss: np.ndarray
+    step: np.ndarray
+    owner: np.ndarray
+    params: PyTree
+
+
+class SavedState(NamedTuple):
+    """What a checkpoint holds beside the records: arrays of the same shapes whatever is tied."""
+
+    step: np.ndarray
+    actions: np.ndarray
+    ties: tying.LayerTies
+    state: LayeredState
+    learner: q_learning.Learner | None
+    best: Best
+
+
+def first_state(layered: Layered, settings: Settings, job: Job) -> SavedState:
+    """Return a model before its first step."""
+    root, ties = jax.random.key(job.seed), tying.start_ties(settings.layers, settings.start, settings.ties)
+    if job.owner is not None:
+        ties = tying.LayerTies(job.owner, np.isin(np.arange(settings.layers), job.owner), job.owner)
+    state = layered.to_host(layered.start(root, ties.owner), ties.owner)
+    learner = None if job.agent is None else jax.device_get(q_learning.start(stream(root, "agent"), settings.layers))
+    zero = np.asarray(np.int64(0))
+    return SavedState(zero, zero, ties, state, learner, Best(np.asarray(np.inf), zero, ties.owner, state.params))
+
+
+@dataclasses.dataclass
+class _Model:
+    """A model on its way: what it has learnt, its ties, its agent, its best so far, its records."""
+
+    layered: Layered
+    settings: Settings
+    job: Job
+    data: Data
+    log: Log
+    step: int
+    ties: tying.LayerTies
+    state: LayeredState
+    agent: Agent | None
+    best: Best
+
+    @classmethod
+    def from_host(cls, layered: Layered, settings: Settings, job: Job, data: Data, saved: SavedState, log: Log) -> "_Model":
+        """Return the model that a checkpoint holds, on its device."""
+        agent = None
+        if job.agent is not None and saved.learner is not None:
+            root, learner = jax.random.key(job.seed), layered.place(saved.learner)
+            floor = settings.epsilon_floor
+            agent = Agent(job.agent, settings.layers, floor, root, layered.place, learner, int(saved.actions))
+        state = layered.to_device(saved.state, saved.ties.owner)
+        return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best)
+
+    def to_host(self) -> SavedState:
+        """Return what a checkpoint holds of the model."""
+        actions, learner = (self.agent.actions, jax.device_get(self.agent.learner)) if self.agent is not None else (0, None)
+        step, number = (np.asarray(np.int64(count)) for count in (self.step, actions))
+        return SavedState(step, number, self.ties, self.layered.to_host(self.state, self.ties.owner), learner, self.best)
+
+    @property
+    def wiring(self) -> tying.Wiring:
+        return tying.wiring(self.ties, self.settings.storage, self.settings.gradient, self.settings.ties)
+
+    def prepare(self) -> None:
+        """Compile what is known to be needed, and judge the model before its first step."""
+        if self.agent is not None:
+            self.agent.compile(self.ties.observation)
+        if self.step == 0:
+            root = jax.random.key(self.job.seed)
+            self.layered.visit(self.state, self.data.group(self.job.seed, 0)[0], root, self.wiring)
+            self._record_size()
+            self.validate()
+
+    def group(self) -> tuple[int, float]:
+        """Let the agent act, train k steps, let the agent learn; return the number of steps and their seconds."""
+        assert self.settings.steps is not None
+        k, steps_left = self.settings.k, self.settings.steps - self.step
+        batches = self.data.group(self.job.seed, self.step // k)
+        clock = Clock(self.layered)  # what the agent does is part of the time that it takes
+        action = None if self.agent is None else self.act(self.agent)
+        losses = self.train(batches[: min(k, steps_left)], clock)
+        reward = q_loss = None
+        if self.agent is not None and action is not None:
+            reward, q_loss = self.learn(self.agent, action, batches[k])
+        # A random agent makes no use of its reward, which is only recorded: that is no part of its time.
+        jax.block_until_ready((self.state, q_loss))
+        seconds, distinct = clock.seconds, len(np.unique(self.ties.owner))
+        for loss in losses:
+            self.log.add("step", loss=np.float32(loss), distinct=distinct, time=seconds / len(losses))
+        self._record_size()
+        if action is not None:
+            self._record_action(action, reward, q_loss)
+        return len(losses), seconds
+
+    def act(self, agent: Agent) -> Action:
+        """Let the agent choose for the next layer in turn, and change ties."""
+        before, action = self.ties, agent.act(self.ties.observation)
+        self.ties = tying.choose(before, action.layer, action.choice, self.settings.ties)
+        if not np.array_equal(before.owner, self.ties.owner):
+            move = tying.move(before.owner, self.ties.owner, self.settings.storage)
+            self.state = self.layered.move(self.state, move)
+        return action
+
+    def train(self, batches: Sequence[Any], clock: Clock) -> list[jax.Array]:
+        """Return the losses of these batches, one step on each."""
+        losses: list[jax.Array] = []
+        wiring, root = self.wiring, stream(jax.random.key(self.job.seed), "dropout")
+        while len(losses) < len(batches):
+            until_validation = self.settings.validate_every - self.step % self.settings.validate_every
+            some = batches[len(losses) : len(losses) + until_validation]
+            keys = [jax.random.fold_in(root, self.step + place) for place in range(len(some))]
+            self.state, of_steps = self.layered.steps(self.state, some, keys, wiring)
+            losses += of_steps
+            self.step += len(some)
+            if self.step % self.settings.validate_every == 0 or self.step == self.settings.steps:
+                jax.block_until_ready(self.state)
+                with clock.paused():
+                    self.validate()
+        return losses
+
+    def learn(self, agent: Agent, action: Action, batch: Any) -> tuple[jax.Array, Any]:
+        """Return the reward, of a batch that nobody is trained on, and the squared error that the agent learns from."""
+        reward = q_learning.reward_of(self.settings.reward, self.layered.loss(self.state.params, batch, self.wiring))
+        return reward, agent.learn(action, reward, self.ties.observation)
+
+    def validate(self) -> None:
+        """Record the loss of the blocks that choose the best step, and keep the model if it is the best so far."""
+        loss = _mean_loss(self.layered, self.state.params, self.data.selection, self.wiring)
+        self.log.add("validation", step=self.step, loss=loss)
+        if loss < self.best.loss:
+            params = self.layered.params_to_host(self.state.params, self.ties.owner)
+            self.best = Best(np.asarray(loss), np.asarray(np.int64(self.step)), self.ties.owner.copy(), params)
+
+    def judge(self) -> None:
+        """Record the losses of the best step on all that was held out, and the maps."""
+        best = self.best
+        params = self.layered.params_to_device(best.params, best.owner)
+        # Which layer trains what makes no difference here.
+        ties = tying.LayerTies(best.owner, np.ones(self.settings.layers, bool), best.owner)
+        wiring = tying.wiring(ties, self.settings.storage, "all", "resolved")
+        losses = {split: _mean_loss(self.layered, params, batches, wiring) for split, batches in self.data.held_out.items()}
+        self.log.add("final", best_step=int(best.step), best_owner=best.owner, final_owner=self.ties.owner, **losses)
+
+    def _record_size(self) -> None:
+        stack_size = self.layered.stack_size(self.state.params)
+        if stack_size not in self.log.values("size", "stack_size"):
+            self.log.add("size", stack_size=stack_size, **self.layered.sizes[stack_size]._asdict())
+
+    def _record_action(self, action: Action, reward: Any, q_loss: Any) -> None:
+        self.log.add(
+            "action",
+            episode=action.episode,
+            layer=action.layer,
+            action=action.choice,
+            epsilon=action.epsilon,
+            reward=np.float32(reward),
+            q_loss=np.float32(q_loss),
+            owner=self.ties.owner,
+        )
+
+
+def _mean_loss(layered: Layered, params: PyTree, batches: Sequence[tuple[Any, float]], wiring: tying.Wiring) -> float:
+    losses = [layered.loss(params, batch, wiring) for batch, _ in batches]
+    return float(np.average([float(loss) for loss in losses], weights=[weight for _, weight in batches]))

@@ -1,0 +1,190 @@
+"""The models of a run, dealt out over devices: each trains one at a time, and takes the next that waits for nothing.
+
+Where there are more devices than models, some devices train a model together.
+"""
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import jax
+import numpy as np
+
+from tiejax import training, tying
+from tiejax.lab.reporting.words import counted
+from tiejax.lab.runs.checkpoints import open_checkpoints
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.layer_tying import files
+from tiejax.lab.studies.layer_tying.job import Data, job_of, run_job
+from tiejax.lab.studies.layer_tying.model import build
+from tiejax.lab.studies.layer_tying.records import Records
+from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Settings
+from tiejax.lab.studies.layer_tying.text import Text, build_data
+from tiejax.models import TABLE_PATHS
+from tiejax.training.layered import Layered
+
+FINISHED = "finished"  # folder of the records of models that are trained
+WAIT_S = 0.2
+
+T = TypeVar("T")
+ModelName = tuple[str, int]  # method and seed: one model of a run
+
+
+def name_of(model: ModelName) -> str:
+    """Return how files call one model of a run."""
+    method, seed = model
+    return f"{method}-seed{seed}"
+
+
+def records_of(model: ModelName) -> str:
+    """Return where a run keeps the records of one model, which are there once it is trained."""
+    return f"{FINISHED}/{name_of(model)}.npz"
+
+
+def weights_of(model: ModelName) -> str:
+    """Return where a run keeps the weights of one model."""
+    return f"models/{name_of(model)}.safetensors"
+
+
+class Jobs:
+    """The models of a run: which are trained, which wait, and how far all of them are.
+
+    records: of the models that are trained. total, done, here: steps of all models, those done so far, and those of them that
+    were done by this process. compile_s, train_s: its seconds of compilation, of all devices together, and of training.
+    """
+
+    def __init__(self, settings: Settings, text: Text, directory: RunDirectory, resume: bool, console: Console) -> None:
+        assert settings.steps is not None
+        self._settings, self._text, self._directory = settings, text, directory
+        self._resume, self._console = resume, console
+        self._stop: Callable[[], bool] = lambda: False
+        self._lock = threading.Lock()  # guards all that follows
+        self._models = [(method, seed) for method in settings.names for seed in settings.seed_list]
+        self.records = finished(directory, self._models)
+        self._waiting = [model for model in self._models if model not in self.records]
+        self.total, self.done = len(self._models) * settings.steps, len(self.records) * settings.steps
+        self.here, self.compile_s, self.train_s = 0, 0.0, 0.0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether models are left that did not finish."""
+        return len(self.records) < len(self._models)
+
+    def run(self, devices: Sequence[jax.Device], stop: Callable[[], bool]) -> None:
+        """Train everything, or until `stop` says so; raises whatever a model raises, after the others have saved themselves."""
+        self._stop, began = stop, time.perf_counter()
+        groups = groups_of(devices, len(self._models), self._settings.batch_size)
+        with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
+            workers = [pool.submit(self._work, group) for group in groups[: len(self._waiting)]]
+            while not all(worker.done() for worker in workers):
+                time.sleep(WAIT_S)
+                if any(worker.done() and worker.exception() for worker in workers):
+                    self._stop = lambda: True
+                with self._lock:
+                    self.train_s = time.perf_counter() - began
+                    self._console.progress(self.done, self.total, self.here, self.train_s, 1)
+        for worker in workers:
+            worker.result()
+
+    def _work(self, devices: Sequence[jax.Device]) -> None:
+        """Train one model after the other on these devices."""
+        with jax.default_device(devices[0]):
+            layered = build(self._settings, self._text.streams.vocabulary, self._text.streams.begin, devices)
+            data = build_data(self._settings, self._text)
+            while self._waiting and not self._stop():
+                model = self._next()
+                if model is None:
+                    time.sleep(WAIT_S)
+                    continue
+                before = layered.compile_s
+                self._train(layered, data, model)
+                with self._lock:
+                    self.compile_s += layered.compile_s - before
+
+    def _next(self) -> ModelName | None:
+        """Take the first model that waits for no agent, or for one that is trained; None if all wait."""
+        with self._lock:
+            for place, model in enumerate(self._waiting):
+                if not self._waits_for_agent(model) or self._agent_of(model) is not None:
+                    return self._waiting.pop(place)
+        return None
+
+    def _waits_for_agent(self, model: ModelName) -> bool:
+        return model[0] in AFTER_AGENT and "agent" in self._settings.methods
+
+    def _agent_of(self, model: ModelName) -> Records | None:
+        """Return the records of the agent that a model waits for, if it is trained."""
+        return self.records.get(("agent", model[1])) if self._waits_for_agent(model) else None
+
+    def _train(self, layered: Layered, data: Data, model: ModelName) -> None:
+        """Train a model, from its last checkpoint if the run is resumed, and keep what it leaves unless it was stopped."""
+        settings = self._settings
+        job = job_of(settings, *model, self._agent_of(model))
+        folder = self._directory.checkpoints / name_of(model) / "steps"
+        with self._lock:  # orbax is not made to be started by several threads at once
+            checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)
+        try:
+            trained = run_job(
+                layered,
+                settings,
+                job,
+                data,
+                checkpoints,
+                resume=self._resume,
+                stop_requested=self._stop,
+                on_steps=self._count,
+                checkpoint_s=settings.checkpoint_every,
+            )
+        except training.CheckpointMismatch as error:
+            raise BadInput(f"--resume: {error}") from None
+        checkpoints.close()
+        if trained is not None:
+            self._keep(model, *trained)
+
+    def _count(self, steps: int, seconds: float) -> None:
+        """Count steps as done; those that took no time were done before this process began."""
+        with self._lock:
+            self.done += steps
+            self.here += steps if seconds else 0
+
+    def _keep(self, model: ModelName, records: Records, params: object) -> None:
+        """Write what a model leaves, and say how it ended. Its records are written after its weights: they end it."""
+        (method, seed), name = model, name_of(model)
+        weights = files.weights_file(params, records["final"]["best_owner"][0])
+        with self._lock:  # what the run holds is listed in one file
+            self._directory.write(weights_of(model), weights)
+            self._directory.write(records_of(model), files.records_file(records))
+            self.records[model] = records
+        self._directory.remove(f"checkpoints/{name}")
+        distinct, loss = len(np.unique(records["final"]["final_owner"][0])), float(records["final"]["test"][0])
+        self._console.say(f"{method}, seed {seed}: {counted(distinct, 'distinct layer')}, test loss {loss:.4f} nats a token")
+
+
+def groups_of(devices: Sequence[T], models: int, rows: int) -> list[Sequence[T]]:
+    """Return the devices in groups, each of which trains a model at a time: as small as leaves none without a model.
+
+    rows: of a batch, which the devices of a group share equally.
+    """
+    fitting = [size for size in range(1, len(devices) + 1) if len(devices) % size == 0 and rows % size == 0]
+    size = min((size for size in fitting if len(devices) // size <= models), default=max(fitting))
+    return [devices[first : first + size] for first in range(0, len(devices), size)]
+
+
+def finished(directory: RunDirectory, models: Sequence[ModelName]) -> dict[ModelName, Records]:
+    """Return the records of the models that were trained before this process began."""
+    records = {}
+    for model in models:
+        if directory.holds(records_of(model)):
+            records[model] = files.read_records(directory.read(records_of(model), "that model is trained again"))
+            if not directory.intact(weights_of(model)):
+                raise BadInput(
+                    f"--resume: {directory.path / weights_of(model)} is damaged or gone; remove "
+                    f"{directory.path / records_of(model)}, and that model is trained again"
+                )
+            # Killed between writing the one and removing the other, a run leaves both.
+            directory.remove(f"checkpoints/{name_of(model)}")
+    return records

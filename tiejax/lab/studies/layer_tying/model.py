@@ -1,0 +1,198 @@
+"""The model of a run and its loss, compiled for the devices that train it."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from tiejax import models, training, tying
+from tiejax.lab.studies.layer_tying.settings import Settings
+from tiejax.lab.studies.layer_tying.text import BlockBatch
+from tiejax.models import bert
+from tiejax.models.shapes import Shape
+from tiejax.pretraining.causal import causal_loss
+from tiejax.pretraining.loss import Head
+from tiejax.pretraining.masked import masked_loss
+from tiejax.text.masking import Masking, slots_for
+from tiejax.text.twins import Twins
+from tiejax.training.layered import Layered, LayeredLoss
+from tiejax.training.layered_adamw import LayeredAdamW, LayeredOptimizer
+from tiejax.training.optimizer import clip_as_torch
+from tiejax.training.per_layer_adamw import PerLayerAdamW
+from tiejax.training.sharding import DATA, total
+from tiejax.training.stack import stack_of, with_stack
+
+STACK = "encoder/layers"
+
+
+def build_model(settings: Settings, vocabulary: int) -> models.LanguageModel:
+    """Return the language model of a configuration, for so many tokens of the tokenizer."""
+    vocabulary += settings.objective == "masked"  # and [MASK]
+    return _gpt2(settings, vocabulary) if settings.architecture == "gpt2" else _bert(settings, vocabulary)
+
+
+def computed_in(settings: Settings) -> jnp.dtype:
+    """Return the type of the layers' computation; weights, where they are wider, are rounded as they are read."""
+    return jnp.dtype(settings.dtype if settings.dtype != "float32" else settings.compute_dtype)
+
+
+def _bert(settings: Settings, vocabulary: int) -> models.LanguageModel:
+    """Return BERT with its head, of which a causal model differs by the mask alone, as the library's BertLMHeadModel."""
+    model = bert.build(
+        Shape(settings.width, settings.width, settings.width, settings.layers, settings.heads),
+        vocabulary,
+        settings.context,
+        dropout=settings.dropout,
+        padding=settings.padding,
+        rematerialise=True,
+        dtype=computed_in(settings),
+    )
+    encoder = model.encoder.clone(
+        feed_forward=settings.feed_forward,
+        activation=settings.activation,
+        causal=settings.objective == "causal",
+        attention_dropout=settings.attention_dropout,
+        stack_size=1,
+        parent=None,
+    )
+    return model.clone(encoder=encoder, head_activation=settings.activation)
+
+
+def _gpt2(settings: Settings, vocabulary: int) -> models.LanguageModel:
+    assert settings.feed_forward is not None
+    encoder = models.Transformer(
+        layers=settings.layers,
+        width=settings.width,
+        heads=settings.heads,
+        feed_forward=settings.feed_forward,
+        activation=settings.activation,
+        dropout=settings.dropout,
+        identical_layers=False,
+        stack_size=1,
+        rematerialise=True,
+        norm_first=True,
+        causal=settings.objective == "causal",
+        kernel_std=0.02,
+        residual_std=0.02 / math.sqrt(2 * settings.layers),
+        hidden_dropout=False,
+        attention_dropout=settings.attention_dropout,
+        dtype=computed_in(settings),
+    )
+    return models.LanguageModel(
+        vocabulary,
+        settings.width,
+        encoder,
+        embedding_std=0.02,
+        padding=settings.padding,
+        max_positions=settings.context + (settings.details == "published"),
+        embedding_dropout=settings.dropout,
+        dtype=computed_in(settings),
+    )
+
+
+def initial(settings: Settings, model: models.LanguageModel) -> Callable[[Any, Any], Any]:
+    """Return (root key, layers that own weights) -> parameters; a layer starts the same whatever others there are."""
+
+    def init(key: jax.Array, owners: jax.Array) -> Any:
+        tokens = jnp.zeros((1, settings.context), jnp.int32)
+
+        def init_layer(number: jax.Array) -> Any:
+            params = model.init(jax.random.fold_in(training.stream(key, "layers"), number), tokens)["params"]
+            return jax.tree.map(lambda leaf: leaf[0], stack_of(params, STACK))
+
+        params = model.init(training.stream(key, "init"), tokens)["params"]
+        params = with_stack(params, STACK, jax.vmap(init_layer)(owners))
+        return jax.tree.map(lambda leaf: leaf.astype(settings.dtype), params)
+
+    return init
+
+
+def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, begin: int, devices: int = 1) -> LayeredLoss:
+    """Return (parameters, batch, dropout key or None, places, sends) -> the mean loss in nats a token, masked or causal.
+
+    devices: so many share the rows of a batch, each of which returns its share of the mean.
+    """
+
+    def place() -> jax.Array | int:
+        return jax.lax.axis_index(DATA) if devices > 1 else 0
+
+    def of_all(number: jax.Array) -> jax.Array:
+        return jnp.asarray(total(number)) if devices > 1 else number
+
+    def encode(params: Any, tokens: jax.Array, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
+        rngs = None
+        if key is not None and max(settings.dropout, settings.attention_dropout or 0) > 0:  # other rows, other masks of dropout
+            rngs = {"dropout": jax.random.fold_in(key, place()) if devices > 1 else key}
+        states = model.apply(
+            {"params": params}, tokens, deterministic=rngs is None, owner=reads, sends=sends, rngs=rngs, method="encode"
+        )
+        return jnp.asarray(states)  # [batch_size, context, width]
+
+    def head(params: Any) -> Head:
+        def transform(states: jax.Array) -> jax.Array:
+            return jnp.asarray(model.apply({"params": params}, states, method="transform"))
+
+        return Head(params["head"]["embedding"], transform, params["head"].get("bias"))
+
+    def causal(params: Any, batch: BlockBatch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
+        tokens = batch.tokens.astype(jnp.int32)
+        states = encode(params, tokens, key, reads, sends)
+        return causal_loss(states, head(params), tokens, batch.weight, end, of_all)
+
+    # GPT-2 has one token for both.
+    end = begin if settings.details == "published" else None
+    places = settings.batch_size // devices * (settings.context - 1)
+    masking = Masking(Twins(vocabulary, (), (), ()), special=(begin,), mask=vocabulary, slots=slots_for(places))
+
+    def masked(params: Any, batch: BlockBatch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
+        tokens = batch.tokens.astype(jnp.int32)
+        number = place() * len(tokens) + jnp.arange(len(tokens))
+        rows = masking.visit(tokens, jnp.ones_like(tokens), number, batch.key)
+        states = encode(params, rows.tokens, key, reads, sends)
+        return masked_loss(states, head(params), rows, batch.weight, of_all)
+
+    return masked if settings.objective == "masked" else causal
+
+
+def make_optimizer(settings: Settings) -> LayeredOptimizer:
+    """Return AdamW with moments of each distinct layer or, as the published rule has it, of each layer."""
+    clip = clip_as_torch if settings.details == "published" else optax.clip_by_global_norm
+    how = settings.learning_rate, settings.weight_decay, clip(settings.clip), STACK
+    return PerLayerAdamW(*how, settings.layers) if settings.ties == "published" else LayeredAdamW(*how)
+
+
+def build(
+    settings: Settings,
+    vocabulary: int,
+    begin: int,
+    devices: Sequence[jax.Device],
+    other_loss: LayeredLoss | None = None,
+) -> Layered:
+    """Return everything that is compiled of a resolved configuration, for devices that train one model together.
+
+    begin: the token that a block begins with. other_loss: instead of the experiment's own (for benchmarks).
+    """
+    model = build_model(settings, vocabulary)
+    return Layered(
+        initial(settings, model),
+        other_loss or make_loss(settings, model, vocabulary, begin, len(devices)),
+        make_optimizer(settings),
+        [tying.Tie(*models.TABLE_PATHS)],
+        settings.moments,
+        settings.storage,
+        devices,
+        settings.matmul_precision,
+        scanned=jax.default_backend() != "cpu",
+    )
+
+
+def facts_of_model(settings: Settings, vocabulary: int) -> dict[str, Any]:
+    """Return what results say of the model, with the parameters of an untied stack, the shared table counted once."""
+    init = initial(settings, build_model(settings, vocabulary))
+    shapes = jax.eval_shape(init, jax.random.key(0), np.arange(settings.layers))
+    number = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    return {"parameters_untied": number - math.prod(shapes["head"]["embedding"].shape), "activation": settings.activation}

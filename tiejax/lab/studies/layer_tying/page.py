@@ -1,0 +1,149 @@
+"""The page of a run of layer tying, from the body of results.json."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.finding import tally
+from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.sections import excluded_notes, marked_as_reported, reproduction, timing_words
+from tiejax.lab.reporting.words import counted
+from tiejax.lab.studies.layer_tying.plots import FEWEST_SEEDS
+from tiejax.lab.studies.layer_tying.settings import NOT_STATIC
+from tiejax.lab.studies.layer_tying.tables import perplexity, shown, tables
+
+QUESTION = (
+    "While a transformer trains, an agent decides of one layer after the other whether it has weights of its own or copies an "
+    "earlier one. Does the model end as well as an untied one, in how much less memory, and does the agent do better than "
+    "chance or a fixed map?"
+)
+# How the model under the agent ends, by the verdict on the claim that it is not worse than the untied model.
+AGAINST_UNTIED = {
+    "supported": "The model whose layers the agent tied ends better than the untied one",
+    "contradicted": "The model whose layers the agent tied ends worse than the untied one",
+    "undecided": "It stays open whether the model whose layers the agent tied ends as well as the untied one",
+}
+AGAINST_CHANCE = {
+    "supported": "The agent does better than one that ties at random",
+    "contradicted": "The agent does worse than one that ties at random",
+    "undecided": "It stays open whether the agent does better than one that ties at random",
+}
+DEPARTURES = (
+    "the paper has k = 15, epsilon at least .1, reward negative-ppl; its published code k = 4, epsilon at least .01, ties "
+    "published, gradient owner, start frozen-random (of BERT: told-tied), reward clipped-ppl, details published, and the best "
+    "step chosen on the "
+    "test split; ours are told above"
+)
+TIME_OF_A_STEP = (
+    "with what an agent does (a random one does without the reward's batch), without compilation and validation, while about "
+    "as many models train at once as there are devices. What else the machine does at the time is not controlled: bench.py "
+    "layers measures methods in turns"
+)
+SOURCE = "T. David Hay and L. Wolf, Dynamic Layer Tying for Parameter-Efficient Transformers, ICLR 2024 (arXiv:2401.12819)"
+
+
+def page(run: RunOnPage) -> str:
+    """Return the HTML page of a run."""
+    results, settings, facts = run.results, run.settings, run.facts
+    return report.render(
+        title=f"Dynamic layer tying: {settings['architecture']}, {_shape(settings)}",
+        question=QUESTION,
+        finding=finding(results),
+        setting=_setting(results, settings, facts),
+        notes=_notes(results),
+        claims={"Claims": marked_as_reported(results["claims"])},
+        figures=run.pictures,
+        numbers=tables(results),
+        reproduce=reproduction(run.facts, run.settings_text),
+    )
+
+
+def finding(results: Mapping[str, Any]) -> list[str]:
+    """Return the answer to the question of the page, from the verdicts and the table of methods, and the count of verdicts."""
+    verdicts = {row["id"]: row["verdict"] for row in results["claims"]}
+    of = {row["method"]: row for row in results["methods"]}
+    seeds = f"mean of {counted(len(results['seeds']), 'seed')}" if len(results["seeds"]) > 1 else "one seed"
+    answers = []
+    if "perplexity/agent" in verdicts:
+        agent, untied = (float(np.mean(of[name]["bytes"]["stored_bytes"]["seeds"])) for name in ("agent", "untied"))
+        answers.append(
+            f"{AGAINST_UNTIED[verdicts['perplexity/agent']]}: its test perplexity is {_test(of['agent'])} against "
+            f"{_test(of['untied'])} (lower is better, {seeds}). Parameters, gradients and optimizer take {agent / untied:.0%} "
+            "of the untied model's bytes, averaged over training."
+        )
+    others = []
+    if "learns/random-agent" in verdicts:
+        others.append(f"{AGAINST_CHANCE[verdicts['learns/random-agent']]} (perplexity {_test(of['random-agent'])}).")
+    if "agent" in of and (fixed := [row for name, row in of.items() if name not in NOT_STATIC]):
+        best = min(fixed, key=lambda row: row["test_perplexity"]["mean"])
+        others.append(f"The best fixed map, {best['method']}, has {_test(best)}, the agent {_test(of['agent'])}.")
+    return [*answers, *([" ".join(others)] if others else []), tally(results["claims"])]
+
+
+def _test(row: Mapping[str, Any]) -> str:
+    return perplexity(row["test_perplexity"]["mean"])
+
+
+def _shape(settings: Mapping[str, Any]) -> str:
+    return f"{settings['layers']} layers of width {settings['width']}"
+
+
+def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
+    """Write what was run, by name."""
+    return {
+        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that CPython carries",
+        "data": _data_words(results["data"]),
+        "tokenizer": f"{settings['tokenizer'] or 'byte-level BPE trained on the corpus'}, "
+        f"vocabulary {results['data']['vocabulary']:,}",
+        "model": _model_words(results, settings),
+        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, learning rate "
+        f"{settings['learning_rate']:g}, weight decay {settings['weight_decay']:g}; storage {settings['storage']}",
+        "ties": f"{settings['ties']}, gradient {settings['gradient']}, moments {settings['moments']}, "
+        f"start {settings['start']}, details {settings['details']}",
+        "agent": f"{settings['layers'] - 1} actions an episode, k = {settings['k']} batches an action, "
+        f"reward {settings['reward']}, epsilon at least {settings['epsilon_floor']:g}",
+        "departures": DEPARTURES,
+        "seeds": f"{len(results['seeds'])}; all methods of a seed see the same batches",
+        "equal steps": "the best step of each run is chosen on validation blocks; losses there are of the whole splits",
+        "equal time": _equal_time_words(results["equal_time_s"]),
+        "time of a step": TIME_OF_A_STEP,
+        "claims": "those marked so are reported by the paper, the others ours",
+        "source": SOURCE,
+        **timing_words(results["timing"], facts),
+    }
+
+
+def _data_words(data: Mapping[str, Any]) -> str:
+    splits = [f"{part['tokens']:,} ({part['words']:,} words) for {name}" for name, part in data["splits"].items()]
+    return f"tokens: {', '.join(splits)}; fingerprint {data['fingerprint'][:16]}"
+
+
+def _model_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    counts = {name.replace("_", " "): value for name, value in results["model"].items() if name not in settings}
+    return (
+        f"{settings['architecture']}, {_shape(settings)}, {settings['heads']} heads, context {settings['context']:,}, dropout "
+        f"{settings['dropout']:g}, {settings['objective']}{''.join(f'; {name} {value:,}' for name, value in counts.items())}"
+    )
+
+
+def _equal_time_words(budgets: Sequence[float]) -> str:
+    seconds = ", ".join(f"{shown(budget, ',.0f')} s" for budget in budgets)
+    return (
+        "loss on validation blocks when the fastest method of the seed had done all its steps"
+        f"{f' ({seconds})' if seconds else ''}, interpolated in time between validations; there a step counts for the median "
+        "of all steps of its method, over all seeds, with as many distinct layers"
+    )
+
+
+def _notes(results: Mapping[str, Any]) -> list[str]:
+    """Write what limits what can be concluded."""
+    names = [row["method"] for row in results["methods"]]
+    notes = excluded_notes(results)
+    if results["seeds"] and len(results["seeds"]) < FEWEST_SEEDS:
+        seeds = counted(len(results["seeds"]), "seed")
+        notes.append(f"{seeds}: below {FEWEST_SEEDS} no claim is decided; the estimates are what there is.")
+    if "random-map" in names and "agent" in names:
+        notes.append("A random map has as many distinct layers as the agent of the same seed at its best step.")
+    return notes

@@ -1,0 +1,118 @@
+"""The plots of a run of layer tying with their captions, from plain arrays and the body of results.json."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.studies.layer_tying import figures
+from tiejax.lab.studies.layer_tying.figures import MIB
+
+MOST_SEEDS = 6  # panels of one row
+FEWEST_SEEDS = 6  # below, paired tests decide nothing
+
+Metrics = Mapping[str, np.ndarray]
+
+
+def plot_all(runs: Metrics, findings: Mapping[str, Any]) -> list[Plot]:
+    """Plot a run; nothing if no seed lasted. runs, findings: what the analysis gives."""
+    if not findings["seeds"]:
+        return []
+    rows = findings["methods"]
+    return [
+        plot_methods(rows),
+        *([plot_tie_maps(runs)] if findings["agents"] else []),
+        plot_learning(runs),
+        *([plot_agents(runs)] if findings["agents"] else []),
+        plot_final_maps(rows, findings["seeds"]),
+    ]
+
+
+def plot_tie_maps(runs: Metrics) -> Plot:
+    """Plot which layer each layer copies at the end of every episode, a row an agent, a panel a seed."""
+    seeds = runs["seeds"][:MOST_SEEDS]
+    rows = {
+        str(name): {f"seed {seed}": runs["episode_owner"][agent, place] for place, seed in enumerate(seeds)}
+        for agent, name in enumerate(runs["agents"])
+    }
+    some = f" The first {MOST_SEEDS} of {len(runs['seeds'])} seeds." if len(runs["seeds"]) > MOST_SEEDS else ""
+    return Plot(
+        "map",
+        "The tying map over time, at the end of each episode: the colour is the layer that a layer copies; a layer of its own "
+        f"colour is independent.{some}",
+        figures.maps_over_time(runs["episode"], rows),
+    )
+
+
+def plot_learning(runs: Metrics) -> Plot:
+    """Plot validation perplexity of every method over steps and over time."""
+    names = [str(name) for name in runs["methods"]]
+    return Plot(
+        "learning",
+        "Validation perplexity per token (on the blocks that select the best step) over steps and over seconds of training. "
+        "Thin: one seed each; thick: mean over seeds (of nats, and of seconds); broken: fixed maps. The first steps, with "
+        "perplexities far above all last ones, lie outside. A step counts for the median time of all steps of its method with "
+        "as many distinct layers.",
+        figures.learning(
+            runs["validation_step"],
+            dict(zip(names, runs["validation_loss"].astype(float), strict=True)),
+            dict(zip(names, runs["validation_seconds"], strict=True)),
+        ),
+    )
+
+
+def plot_methods(rows: Sequence[Mapping[str, Any]]) -> Plot:
+    """Plot perplexity, memory and time of every method; rows: as results.json has them."""
+    panels = {
+        "test perplexity per token": {row["method"]: row["test_perplexity"]["seeds"] for row in rows},
+        "parameters, gradients, optimizer (MiB)": {
+            row["method"]: [value / MIB for value in row["bytes"]["stored_bytes"]["seeds"]] for row in rows
+        },
+        "seconds a step": {row["method"]: row["seconds_per_step"]["seeds"] for row in rows},
+    }
+    return Plot(
+        "methods",
+        "Test perplexity at the best step, bytes of parameters, gradients and optimizer state together (mean over training), "
+        "and time of a training step (median over steps). One dot a seed; bars: means.",
+        figures.methods(panels, from_zero=list(panels)[1:]),
+    )
+
+
+def plot_agents(runs: Metrics) -> Plot:
+    """Plot what the agents see and do over episodes."""
+    names = [str(name) for name in runs["agents"]]
+    panels = {
+        "distinct layers": dict(zip(names, runs["episode_distinct"], strict=True)),
+        "reward": dict(zip(names, runs["episode_reward"], strict=True)),
+        "Q loss": dict(zip(names, runs["episode_q_loss"], strict=True)),
+        "epsilon": {"agent" if "agent" in names else names[0]: runs["episode_epsilon"][None]},
+    }
+    return Plot(
+        "agent",
+        "The agents over episodes: distinct layers, reward and squared error of Q, means over the actions of an episode, and "
+        "epsilon, the probability of a random action, at its end. Thin: one seed each; thick: mean over seeds.",
+        figures.over_episodes(runs["episode"], panels, ("Q loss",)),
+    )
+
+
+def plot_final_maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Plot:
+    """Plot the final map of every method and seed."""
+    return Plot(
+        "maps",
+        "The map that each method ended with: of each layer, the number of the layer whose weights it uses. One row where all "
+        "seeds have the same.",
+        figures.map_cells(final_maps(rows, seeds)),
+    )
+
+
+def final_maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """Return (label, final map) of every method and seed, once where all seeds of a method have the same."""
+    labelled = []
+    for row in rows:
+        maps = row["final_owner"]
+        if all(owner == maps[0] for owner in maps):
+            labelled.append((row["method"], maps[0]))
+        else:
+            labelled += [(f"{row['method']}, seed {seed}", owner) for seed, owner in zip(seeds, maps, strict=True)]
+    return labelled

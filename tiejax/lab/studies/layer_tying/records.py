@@ -1,0 +1,88 @@
+"""What the training of one model records, and what the records of all models are as the arrays of a run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.studies.layer_tying.settings import AGENTS, Settings
+
+Records = dict[str, dict[str, np.ndarray]]  # group -> name -> rows
+
+
+class Log:
+    """Records by group and name, a row at a time.
+
+    Groups: `step` (loss, distinct layers, seconds), `validation` (step, loss), `action` of an agent, `size` of the stack, and
+    `final` (step, map and losses of the best, the last map).
+    """
+
+    def __init__(self, records: Mapping[str, Mapping[str, np.ndarray]] | None = None) -> None:
+        self._rows: dict[str, dict[str, list[Any]]] = {
+            group: {name: list(values) for name, values in fields.items()} for group, fields in (records or {}).items()
+        }
+
+    def add(self, group: str, **fields: Any) -> None:
+        """Add a row to a group."""
+        rows = self._rows.setdefault(group, {name: [] for name in fields})
+        for name, value in fields.items():
+            rows[name].append(value)
+
+    def values(self, group: str, name: str) -> list[Any]:
+        """Return what the rows of a group so far have under this name."""
+        return self._rows.get(group, {}).get(name, [])
+
+    def arrays(self) -> Records:
+        """Return all rows, `[row, ...]`."""
+        return {group: {name: np.array(values) for name, values in fields.items()} for group, fields in self._rows.items()}
+
+
+def metrics_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -> dict[str, np.ndarray]:
+    """Return the records of all models, by (method, seed), as the arrays of metrics.npz.
+
+    Arrays are `[method, seed, ...]`, those of agents `[agent, seed, ...]`.
+    """
+    agents = [name for name in settings.names if name in AGENTS]
+
+    def stacked(names: Sequence[str], group: str, field: str) -> np.ndarray:
+        return np.array([[records[name, seed][group][field] for seed in settings.seed_list] for name in names])
+
+    every, first = settings.names, records[settings.names[0], settings.seed_list[0]]
+    arrays = {
+        "methods": np.array(every),
+        "seeds": np.array(settings.seed_list),
+        "train_loss": stacked(every, "step", "loss"),
+        "distinct": stacked(every, "step", "distinct"),
+        "time_step": stacked(every, "step", "time"),
+        "validation_step": first["validation"]["step"],
+        "validation_loss": stacked(every, "validation", "loss"),
+        "validation_loss_best": stacked(every, "final", "validation")[..., 0],
+        "test_loss": stacked(every, "final", "test")[..., 0],
+        **{name: stacked(every, "final", name)[:, :, 0] for name in ("best_step", "best_owner", "final_owner")},
+    }
+    if agents:
+        # Layers are asked in the same order in every run; epsilon is that of the agent that learns, if there is one.
+        actions = records["agent" if "agent" in agents else agents[0], settings.seed_list[0]]["action"]
+        arrays |= {
+            "agents": np.array(agents),
+            "action_episode": actions["episode"],
+            "action_layer": actions["layer"],
+            "epsilon": actions["epsilon"],
+            **{name: stacked(agents, "action", name) for name in ("action", "reward", "q_loss")},
+            "action_owner": stacked(agents, "action", "owner"),
+        }
+    return arrays
+
+
+def sizes_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -> dict[int, dict[str, int]]:
+    """Return what a step takes with so many distinct layers, for every number that occurred."""
+    of_stack_size: dict[int, dict[str, int]] = {}
+    for of_model in records.values():
+        size = of_model["size"]
+        for row, stack_size in enumerate(size["stack_size"].tolist()):
+            of_stack_size[stack_size] = {name: int(values[row]) for name, values in size.items() if name != "stack_size"}
+    if settings.storage == "compact":
+        return of_stack_size
+    distinct = {int(number) for of_model in records.values() for number in np.unique(of_model["step"]["distinct"])}
+    distinct |= {len(np.unique(of_model["final"]["best_owner"])) for of_model in records.values()}
+    return dict.fromkeys(sorted(distinct), of_stack_size[settings.layers])

@@ -1,0 +1,133 @@
+"""The tables of numbers of a layer-tying report, from the body of results.json."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.studies.layer_tying.figures import MIB
+from tiejax.lab.studies.layer_tying.plots import final_maps
+
+PERPLEXITIES = {
+    "train_perplexity": "training",
+    "test_perplexity": "test",
+    "test_perplexity_per_word": "test, per word",
+    "validation_perplexity": "validation",
+    "equal_time_perplexity": "at equal time",
+}
+BYTES = {
+    "parameter_bytes": "parameters",
+    "gradient_bytes": "gradients",
+    "optimizer_bytes": "optimizer",
+    "stored_bytes": "together",
+    "peak_bytes": "peak",
+}
+
+Row = Mapping[str, Any]  # of a method, as `summary.summarise` gives it
+Table = tuple[list[str], list[list[str]]]  # columns and rows
+
+
+def tables(results: Mapping[str, Any]) -> dict[str, Table]:
+    """Return the tables of the report: methods, every seed, bytes by number of distinct layers, final maps."""
+    if not results["seeds"]:
+        return {}
+    rows, seeds = results["methods"], results["seeds"]
+    return {
+        "Methods: perplexity, mean [95 % interval] over seeds": perplexities(rows),
+        "Methods: layers at the best step and in training, time": layers(rows),
+        "Methods: memory (MiB), means over training, then the most": memory(rows),
+        "Every seed": by_seed(rows, seeds),
+        "Sizes: what training holds (MiB), by number of distinct layers": sizes(results["sizes"]),
+        "Final maps: of each layer, the layer whose weights it uses": maps(rows, seeds),
+    }
+
+
+def perplexities(rows: Sequence[Row]) -> Table:
+    """Return the perplexities of every method."""
+    return ["method", *PERPLEXITIES.values()], [
+        [row["method"], *(_over_seeds(row[name]) for name in PERPLEXITIES)] for row in rows
+    ]
+
+
+def layers(rows: Sequence[Row]) -> Table:
+    """Return layers and time of every method, means over seeds."""
+    return ["method", "distinct layers", "in training", "copies", "parameters", "seconds a step"], [
+        [
+            row["method"],
+            _mean(row["distinct"], ".1f"),
+            _mean(row["distinct_in_training"], ".1f"),
+            _mean(row["replicated"], ".0%"),
+            _mean(row["parameters"], ",.0f"),
+            shown(row["seconds_per_step"]["mean"], ".4g"),
+        ]
+        for row in rows
+    ]
+
+
+def memory(rows: Sequence[Row]) -> Table:
+    """Return the bytes of every method."""
+    return ["method", *BYTES.values(), "together, most", "peak, most"], [
+        [
+            row["method"],
+            *(_mib(float(np.mean(row["bytes"][name]["seeds"]))) for name in BYTES),
+            *(_mib(max(row["bytes"][name]["largest"])) for name in ("stored_bytes", "peak_bytes")),
+        ]
+        for row in rows
+    ]
+
+
+def by_seed(rows: Sequence[Row], seeds: Sequence[int]) -> Table:
+    """Return perplexities, steps and layers of every model."""
+    return ["method", "seed", *PERPLEXITIES.values(), "its step", "best step", "distinct", "in training"], [
+        [
+            row["method"],
+            str(seed),
+            *(perplexity(row[name]["seeds"][place]) for name in PERPLEXITIES),
+            f"{row['equal_time_step'][place]:,}",
+            f"{row['best_step'][place]:,}",
+            str(row["distinct"][place]),
+            shown(row["distinct_in_training"][place], ".1f"),
+        ]
+        for row in rows
+        for place, seed in enumerate(seeds)
+    ]
+
+
+def sizes(by_number: Mapping[Any, Mapping[str, int]]) -> Table:
+    """Return the bytes of training with each number of distinct layers."""
+    parts = [name for name in BYTES if name != "stored_bytes"]
+    return ["distinct layers", "number of parameters", *(BYTES[name] for name in parts), "a change of ties"], [
+        [str(number), f"{size['parameters']:,}", *(_mib(size[name]) for name in (*parts, "move_bytes"))]
+        for number, size in sorted((int(number), size) for number, size in by_number.items())
+    ]
+
+
+def maps(rows: Sequence[Row], seeds: Sequence[int]) -> Table:
+    """Return the map that each method ended with."""
+    final = final_maps(rows, seeds)
+    return ["layer", *map(str, range(len(final[0][1])))], [[label, *map(str, owner)] for label, owner in final]
+
+
+def shown(value: int | float | None, form: str) -> str:
+    """Write a number in a form; a dash for what is not finite."""
+    return "-" if value is None or not math.isfinite(value) else format(value, form)
+
+
+def perplexity(value: int | float | None) -> str:
+    """Write a perplexity."""
+    return shown(value, ",.2f" if value is not None and value < 100 else ",.1f")
+
+
+def _mean(values: Sequence[int | float | None], form: str) -> str:
+    return shown(float(np.mean(np.array(values, dtype=float))), form)
+
+
+def _mib(size: int | float) -> str:
+    return shown(size / MIB, ",.1f" if size >= 10 * MIB else ",.2f")
+
+
+def _over_seeds(of: Mapping[str, Any]) -> str:
+    if of["interval"] is None:
+        return perplexity(of["mean"])
+    return f"{perplexity(of['mean'])} [{', '.join(map(perplexity, of['interval']))}]"

@@ -1,0 +1,122 @@
+"""The text of a run in blocks, and the batches of a model."""
+
+import functools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tiejax import training
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.resume import trained_tokenizer
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.settings.sizes import check_memory
+from tiejax.lab.studies.layer_tying import sizes
+from tiejax.lab.studies.layer_tying.job import Data
+from tiejax.lab.studies.layer_tying.settings import Settings
+from tiejax.text import blocks, streams
+from tiejax.text.errors import CorpusError
+from tiejax.text.streams import Streams
+
+SPLITS = ("train", "validation", "test")
+PUBLISHED_HELD_OUT_BATCH = 10  # blocks of a held-out batch in the published code, whatever those of training have
+
+
+class Text(NamedTuple):
+    """What is trained on: streams of tokens, and each cut into blocks `[number, context]`, by split."""
+
+    streams: Streams
+    blocks: dict[str, np.ndarray]
+
+    @property
+    def tokens_per_word(self) -> dict[str, float]:
+        """How many tokens a word of each held-out split takes."""
+        splits = self.streams.facts["splits"]
+        return {name: splits[name]["tokens"] / splits[name]["words"] for name in ("validation", "test")}
+
+
+class BlockBatch(NamedTuple):
+    """Blocks of tokens `[batch_size, context]`, how much each counts, `[batch_size]`, and a key for what is masked in them."""
+
+    tokens: Any
+    weight: Any
+    key: Any
+
+
+def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
+    """Return the text of a configuration, in blocks; raises BadInput.
+
+    resume: with the vocabulary that the run was started with.
+    """
+    assert settings.data_dir is not None
+    try:
+        with console.preparing() as progress:
+            prepared = streams.prepare(
+                settings.corpus,
+                settings.validation,
+                settings.test,
+                settings.tokenizer,
+                settings.vocab_size,
+                Path(settings.data_dir).expanduser(),
+                text_feature=settings.text_feature,
+                tfds_dir=settings.tfds_dir,
+                trained=trained_tokenizer(settings, resume),
+                say=console.say,
+                progress=progress,
+            )
+        of_split = {name: blocks.blocks(prepared.split(name), settings.context, prepared.begin) for name in SPLITS}
+    except CorpusError as error:
+        raise BadInput(f"--{error}") from None
+    if settings.padding is not None and settings.padding >= prepared.vocabulary:
+        raise BadInput(f"--padding: there is no token {settings.padding}; the vocabulary ends at {prepared.vocabulary - 1}")
+    check_memory(settings, lambda settings: sizes.need(settings, prepared.vocabulary), sizes.OPTIONS)
+    return Text(prepared, of_split)
+
+
+def build_data(settings: Settings, text: Text) -> Data:
+    """Return the batches of a run: those of a group are sampled at random, the same for every method of a seed.
+
+    By the published details the reward's batch is drawn as if those before it were not, and held-out batches have a size of
+    their own and weigh equally.
+    """
+    ones, published = np.ones(settings.batch_size, np.float32), settings.details == "published"
+
+    def sample(seed: int, number: int) -> np.ndarray:
+        draw = functools.partial(blocks.batch, text.blocks["train"], settings.batch_size, seed, number)
+        if published:
+            return np.concatenate([draw(settings.k), draw(1, draw=1)])
+        return draw(settings.k + 1)
+
+    def group(seed: int, number: int) -> list[BlockBatch]:
+        sampled = sample(seed, number)
+        masks = jax.random.fold_in(training.stream(jax.random.key(seed), "masks"), number)
+        return [BlockBatch(tokens, ones, jax.random.fold_in(masks, place)) for place, tokens in enumerate(sampled)]
+
+    def held_out(split: str, most: int | None) -> list[tuple[BlockBatch, float]]:
+        batch_size = PUBLISHED_HELD_OUT_BATCH if published else settings.batch_size
+        batches = held_out_batches(text.blocks[split], split, batch_size, most)
+        return [(batch, 1.0) for batch, _ in batches] if published else batches
+
+    return Data(
+        group,
+        held_out("validation", settings.validation_blocks),
+        {split: held_out(split, settings.test_blocks) for split in ("validation", "test")},
+    )
+
+
+def held_out_batches(whole: np.ndarray, split: str, batch_size: int, most: int | None = None) -> list[tuple[BlockBatch, float]]:
+    """Return a split's blocks in batches, each with the number of its blocks that count: all, or `most`, evenly over the split.
+
+    Masks are the same whatever is trained. The last batch is filled up with blocks of weight 0.
+    """
+    chosen = np.arange(len(whole))
+    if most is not None and most < len(whole):
+        chosen = np.arange(most) * len(whole) // most
+    masks, batches = training.stream(jax.random.key(0), f"{split} masks"), []
+    for first in range(0, len(chosen), batch_size):
+        rows = chosen[first : first + batch_size]
+        weight = (np.arange(batch_size) < len(rows)).astype(np.float32)
+        batch = BlockBatch(whole[np.resize(rows, batch_size)], weight, jax.random.fold_in(masks, first))
+        batches.append((batch, float(len(rows))))
+    return batches

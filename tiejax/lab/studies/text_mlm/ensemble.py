@@ -1,0 +1,207 @@
+"""The members of a run on text: tied and untied models of every seed, and what is measured of them.
+
+In shapes, `rows` are one device's rows of a step, `length` tokens each, with `slots` for those of them that are masked.
+"""
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from tiejax import models, training, tying
+from tiejax.geometry.uses import use_gradients
+from tiejax.lab.studies.text_mlm.settings import Settings
+from tiejax.lab.studies.text_mlm.text import Text, buckets_of, pairs_of
+from tiejax.pretraining.loss import Head, Predicted
+from tiejax.pretraining.masked import masked_loss_on_devices, predict_masked
+from tiejax.pretraining.step_plan import StepPlan
+from tiejax.pretraining.validation import Validation, batches_of_epoch, held_out_rows
+from tiejax.statistics.untie_arms import Arms
+from tiejax.text.masking import MaskedRows, Masking
+from tiejax.text.packing import Stream, TextFeed
+
+
+def build_model(settings: Settings, text: Text) -> Any:
+    """Return the masked LM of a configuration."""
+    dtype = None if settings.compute_dtype == "float32" else jnp.dtype(settings.compute_dtype)
+    encoder = models.Transformer(
+        layers=settings.layers,
+        width=settings.width,
+        heads=settings.heads,
+        feed_forward=settings.feed_forward,
+        activation=settings.activation,
+        dropout=settings.dropout,
+        attention_dropout=settings.attention_dropout,
+        identical_layers=settings.identical_layers,
+        rematerialise=settings.rematerialise,
+        norm_first=settings.layer_norm == "pre",
+        dtype=dtype,
+    )
+    return models.LanguageModel(
+        text.twins.vocabulary,
+        settings.width,
+        encoder,
+        embedding_std=settings.embedding_std,
+        padding=text.vocabulary.pad,
+        max_positions=settings.max_length if settings.positions == "learned" else None,
+        dtype=dtype,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextObjective:
+    """What every member does: how it starts, what it reads, its loss, and what is measured of it.
+
+    pairs: ids whose distances are recorded. bucket: of every id, one of so many `buckets`.
+    """
+
+    settings: Settings
+    model: Any
+    masking: Masking
+    pairs: Int[Array, "pairs 2"]
+    bucket: Int[np.ndarray, "vocabulary"]
+    buckets: int
+
+    @classmethod
+    def of(cls, settings: Settings, text: Text, plan: StepPlan) -> "TextObjective":
+        """Return the members of a resolved configuration."""
+        masking = Masking(text.twins, text.vocabulary.special, text.vocabulary.mask, plan.slots)
+        pairs = jnp.asarray(pairs_of(text)[0], jnp.int32).reshape(-1, 2)
+        names, bucket = buckets_of(text)
+        return cls(settings, build_model(settings, text), masking, pairs, bucket, len(names))
+
+    def init(self, key: jax.Array) -> Any:
+        """Return initial parameters."""
+        return self.model.init(key, jnp.zeros((1, self.settings.max_length), jnp.int32))["params"]
+
+    def sample(self, seed_key: training.SeedKey, step: jax.Array, rows: Any) -> MaskedRows:
+        """Return the rows of a step, `packing.Rows`, with twins and masks, drawn anew whenever a sentence comes again."""
+        key = jax.random.fold_in(training.stream(seed_key.key, "data"), step)
+        return self.masking.visit(rows.tokens, rows.segments, rows.row, key)
+
+    def encode(self, params: Any, masked: MaskedRows, key: jax.Array | None) -> Float[Array, "rows length width"]:
+        """Return the encoder's states; key: of dropout, which a member without one leaves out."""
+        drops = key is not None and max(self.settings.dropout, self.settings.attention_dropout or 0) > 0
+        # Other rows, other masks of dropout.
+        rngs = {"dropout": jax.random.fold_in(key, masked.row[0])} if key is not None and drops else None
+        variables = {"params": params}
+        return self.model.apply(variables, masked.tokens, None, masked.segments, not drops, rngs=rngs, method="encode")
+
+    def loss(self, params: Any, masked: MaskedRows, key: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Return this device's share of the mean loss over the masked tokens of a step, and the step's metrics."""
+        return masked_loss_on_devices(self.encode(params, masked, key), Head(params["head"]["embedding"]), masked)
+
+    def predict(self, params: Any, masked: MaskedRows) -> Predicted:
+        """Return how every slot is predicted, without dropout."""
+        states = self.encode(params, masked, None)
+        return predict_masked(states, Head(params["head"]["embedding"]), masked, masked.weight)[1]
+
+    def measure(self, params: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
+        """Return what is recorded of a step: its metrics, what each use asks of its table, distances of pairs, norms.
+
+        `distance_*` is `[pairs]`, `use_bucket_*` is `[buckets]`, all others are scalars.
+        """
+        (_, metrics), gradients = jax.value_and_grad(self.loss, has_aux=True)(params, masked, None)
+        # Of the tied loss these sum, unweighted, to the table's gradient.
+        of_input, of_output = training.total((gradients["embed"]["embedding"], gradients["head"]["embedding"]))
+        uses = use_gradients(of_input, of_output, self.bucket, self.buckets)
+        measured = {f"train_{name}": value for name, value in metrics.items()}
+        measured |= {f"use_{name}": value for name, value in uses.items()}
+        first, second = self.pairs[:, 0], self.pairs[:, 1]
+        for name, part in (("input", "embed"), ("output", "head")):
+            table = params[part]["embedding"]
+            measured[f"distance_{name}"] = jnp.linalg.norm(table[first] - table[second], axis=-1)
+            measured[f"norm_{name}"] = jnp.mean(jnp.linalg.norm(table, axis=-1))
+        finite = training.all_finite((params, metrics))
+        return measured | {"overflow": training.total(masked.overflow), "finite": finite}
+
+
+def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.Ensemble:
+    """Return the members of a resolved configuration, with what is recorded of them."""
+    objective, packed = TextObjective.of(settings, text, plan), settings.packing == "packed"
+    stream = Stream(*text.validation, settings.max_length, text.vocabulary.pad, 0, packed)
+    batches = settings.validation_batches
+    if batches == "all":
+        stream, batches = dataclasses.replace(stream, multiple=plan.rows), batches_of_epoch(stream, plan)
+    validation = Validation(
+        objective.predict,
+        objective.masking,
+        held_out_rows(stream, batches, plan),
+        objective.bucket,
+        objective.buckets,
+        plan.rows_of_device,
+    )
+
+    def validate(params: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
+        return validation.measure(params, jax.random.fold_in(training.stream(seed_key.key, "validation"), step))
+
+    schedule, arms = schedule_of(settings, plan), arms_of(settings, plan)
+    arm_ties, phases = np.array([[False], [True]]), None
+    if arms is not None:
+        arm_ties, phases = training.phases_of_arms(arms.step.tolist(), plan.steps, arms.policy.tolist(), arms.new.tolist())
+    counts: Literal["all", "leaf"] = "all" if arms is None else "leaf"
+    return training.Ensemble(
+        init=objective.init,
+        sample=objective.sample,
+        loss=objective.loss,
+        optimizer=training.make_optimizer(settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts),
+        ties=[tying.Tie(*models.TABLE_PATHS, gradient=settings.tie_gradient)],
+        arm_ties=arm_ties,
+        phases=phases,
+        steps=plan.steps,
+        recorders={
+            "record": training.Recorder(settings.record_every, objective.measure, plan.epoch),
+            "validation": training.Recorder(validate_every(settings, plan), validate, plan.epoch),
+        },
+        feed=TextFeed(
+            *text.train, settings.max_length, text.vocabulary.pad, plan.rows, packed, epochs_apart=settings.epochs_apart
+        ),
+        # An accelerator is kept busy by few large kernels; on a CPU each member is large enough.
+        members="unrolled" if jax.default_backend() == "cpu" else "vmapped",
+        devices=plan.mesh,
+        precision=settings.matmul_precision,
+    )
+
+
+def validate_every(settings: Settings, plan: StepPlan) -> int:
+    """Return the steps between validations."""
+    if settings.validate_every != "epoch":
+        return settings.validate_every
+    assert plan.epoch is not None  # the settings are checked
+    return plan.epoch
+
+
+def arms_of(settings: Settings, plan: StepPlan) -> Arms | None:
+    """Return the arms of a run whose members untie; None for tied against untied."""
+    if settings.untie_at is None:
+        return None
+    return Arms.of(settings.untie_at, plan.steps, [settings.untie_policy], [settings.untie_new])
+
+
+def schedule_of(settings: Settings, plan: StepPlan) -> Any:
+    """Return the learning-rate schedule of a run."""
+    rates = settings.learning_rate, settings.minimum_learning_rate
+    return training.make_schedule(settings.schedule, *rates, settings.half_period or plan.steps)
+
+
+def reach(settings: Settings, plan: StepPlan) -> dict[str, float]:
+    """Return the sum of the learning rates, about as far as Adam moves a coordinate, and how far apart two words start."""
+    rates = jnp.broadcast_to(schedule_of(settings, plan)(jnp.arange(plan.steps)), (plan.steps,))
+    return {"per_coordinate": float(jnp.sum(rates)), "initial": settings.embedding_std * math.sqrt(2)}
+
+
+def facts_of_model(settings: Settings, ensemble: training.Ensemble) -> dict[str, Any]:
+    """Return what results say of the model, with the parameters of each arm."""
+    shapes = jax.eval_shape(ensemble.init, jax.random.key(0))
+    number = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    names = ("activation", "positions", "layer_norm", "dropout", "compute_dtype", "embedding_std")
+    return {
+        "architecture": "transformer",
+        **{name: getattr(settings, name) for name in names},
+        "parameters_untied": number,
+        "parameters_tied": number - math.prod(shapes["head"]["embedding"].shape),
+    }

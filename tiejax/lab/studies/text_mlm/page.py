@@ -1,0 +1,206 @@
+"""The page of a run on text, from the body of results.json."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.finding import Clause, sentence, tally
+from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.sections import (
+    arrays_in_words,
+    excluded_notes,
+    marked_as_reported,
+    medians_table,
+    reproduction,
+    timing_words,
+    training_words,
+)
+from tiejax.lab.reporting.uses import uses_table
+from tiejax.lab.studies.text_mlm.claims import RECORDED, TABLE_NAMES
+from tiejax.statistics.arms import ARMS
+
+QUESTION = (
+    "Every planted twin means the same as its word. Do input, output and tied embeddings draw the two together, also where "
+    "they are not equally likely, so that the distributional hypothesis (DH) fails? And what does tying cost?"
+)
+SOURCE = (
+    "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024, "
+    "PMLR 235:3584-3610"
+)
+CLAIMS = (
+    "those marked so are reported by the paper, the others ours. …/seeds: one difference a seed; …/pairs: one a pair, which "
+    "says nothing of other seeds. At the end: the mean over the last tenth of the records"
+)
+# What the leading claims mean. Conflict twins are those that are not as likely as their words.
+ON_TWINS = (
+    Clause(
+        "converge/tied/seeds",
+        "in a tied table, twins that are as likely as their words come together with them",
+        "in a tied table, twins that are as likely as their words come no nearer to them than unrelated words do",
+        "whether twins that are as likely as their words come together with them in a tied table",
+    ),
+    Clause(
+        "conflict-converge/input/seeds",
+        "twins that are not as likely come together with their words in an untied input table",
+        "twins that are not as likely come no nearer to their words in an untied input table than unrelated words do",
+        "whether twins that are not as likely come together with their words in an untied input table",
+    ),
+    Clause(
+        "conflict-apart/tied/seeds",
+        "a tied table holds those that are not as likely farther apart",
+        "a tied table draws those that are not as likely nearer together",
+        "whether a tied table holds those that are not as likely farther apart",
+    ),
+)
+ON_COST = (
+    Clause(
+        "tying/validation-loss",
+        "tying costs {size} nats of validation loss a masked token",
+        "tying saves {size} nats of validation loss a masked token",
+        "whether tying costs validation loss",
+    ),
+)
+
+
+def finding(results: Mapping[str, Any]) -> list[str]:
+    """Return the answer to the question of the page, and how many claims came out how."""
+    answers = [sentence(results["claims"], clauses) for clauses in (ON_TWINS, ON_COST)]
+    return [*filter(None, answers), tally(results["claims"])]
+
+
+def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the numbers of the report: medians and quartiles by arm, what sets and pairs of words came to."""
+    if not results["seeds"]:
+        return {}
+    final = [results["final"][arm] for arm in ARMS]
+    scored = {name for name in final[0] if "loss" in name or "accuracy" in name}
+    scores = [arrays_in_words({name: part[name] for name in part if name in scored}) for part in final]
+    others = [arrays_in_words({name: part[name] for name in part if name not in scored}) for part in final]
+    shown = {"validation loss": "loss", "validation accuracy": "accuracy"}
+    by_seed = [
+        [str(seed), *(f"{side[name][row]:.4f}" for name in shown for side in scores)]
+        for row, seed in enumerate(results["seeds"])
+    ]
+    twins = {entry["name"] for entry in results["sets"] if entry["dh"]}
+    by_pair = [
+        [row["pair"], row["set"], *(f"{row[table]:.3f}" for table in TABLE_NAMES)]
+        for row in results["distance_ratio_by_pair"]
+        if row["set"] in twins
+    ]
+    return {
+        "Numbers: losses and accuracies at the end, median [quartiles] over seeds": medians_table(*scores),
+        "Numbers: distance at the end / at the start, median over seeds": (
+            ["pairs", *TABLE_NAMES.values()],
+            [[entry["name"], *_ratios(results["final"], entry["name"])] for entry in results["sets"]],
+        ),
+        "Numbers: norms and distances, median [quartiles] over seeds": medians_table(*others),
+        "Numbers: every seed, validation": (
+            ["seed", *(f"{title}: {side}" for title in shown.values() for side in ARMS)],
+            by_seed,
+        ),
+        "Numbers: every pair of twins, distance at the end / at the start (median over seeds)": (
+            ["word", "set", *TABLE_NAMES.values()],
+            by_pair,
+        ),
+    }
+
+
+def _ratios(final: Mapping[str, Any], pairs: str) -> list[str]:
+    """Return how far apart a set of pairs ends, over where it started: in each table, medians over seeds."""
+    cells = []
+    for table in TABLE_NAMES:
+        recorded, arm = RECORDED[table]
+        values = final[ARMS[arm]]["distance_ratio"][recorded.removeprefix("distance_")][pairs]
+        cells.append(f"{np.median(np.asarray(values, dtype=float)):.3f}")
+    return cells
+
+
+def written(value: Any) -> str:
+    """Write a fact of a run, or several by name, for the page's setting."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {written(part)}" for name, part in value.items())
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def data_words(data: Mapping[str, Any]) -> str:
+    """Write how much text a run was trained on, for the page's setting."""
+    splits = [f"{part['sentences']:,} ({part['tokens']:,} tokens) for {name}" for name, part in data["splits"].items()]
+    return (
+        f"sentences: {', '.join(splits)}; {data['dropped']:,} too short, {data['cut']:,} cut; "
+        f"fingerprint {data['fingerprint'][:16]}"
+    )
+
+
+def _set_words(entry: Mapping[str, Any]) -> str:
+    """Write what a set of pairs is, and whether DH holds in it."""
+    if entry["dh"] is None:
+        return f"{entry['name']}: {entry['pairs']} pairs of different words"
+    because = "as likely as its word" if entry["dh"] == "holds" else "not as likely as its word"
+    return (
+        f"{entry['name']}: {entry['pairs']} pairs, the twin stands in with probability {entry['probability']:g}, {because}: "
+        f"DH {entry['dh']}"
+    )
+
+
+def _speed(timing: Mapping[str, Any]) -> dict[str, str]:
+    if not timing["train_s"]:
+        return {}
+    idle = "" if timing["idle_share"] is None else f", device idle {timing['idle_share']:.1%} of the time"
+    return {"speed": f"{timing['tokens_per_s']:,.0f} real tokens per second, {timing['padding']:.1%} padding{idle}"}
+
+
+def page(run: RunOnPage) -> str:
+    """Return the HTML page of a run."""
+    results, settings, facts = run.results, run.settings, run.facts
+    shape = f"{settings['layers']} layers of width {settings['width']}"
+    return report.render(
+        title=f"Masked language modelling on text: tied against untied, {shape}",
+        question=QUESTION,
+        finding=finding(results),
+        setting=_setting(results, settings, facts),
+        notes=_notes(results),
+        claims={"Claims": marked_as_reported(results["claims"])},
+        figures=run.pictures,
+        numbers=tables(results) | uses_table(results["uses"], ARMS),
+        reproduce=reproduction(run.facts, run.settings_text),
+    )
+
+
+def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
+    """Write what was run, by name."""
+    reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
+    shape = f"{settings['layers']} layers of width {settings['width']}"
+    more = "".join(f"; {written({name: value})}" for name, value in results["model"].items() if name not in settings)
+    return {
+        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that CPython carries",
+        "data": data_words(results["data"]),
+        "tokenizer": f"{settings['tokenizer'] or 'WordPiece trained on the corpus'}, vocabulary {settings['vocab_size']:,}",
+        "pairs": "; ".join(_set_words(entry) for entry in results["sets"]),
+        "model": f"{shape}, {settings['heads']} heads, feed-forward {settings['feed_forward']}{more}",
+        "seeds": f"{len(results['seeds'])}, each tied and untied from the same initial values on the same batches",
+        "training": f"{training_words(results, settings)}, batches of {settings['batch_size']} sentences",
+        "reach": f"the learning rates sum to {reach:.3g}, about the farthest that {settings['optimizer']} moves a coordinate; "
+        f"the words of a pair start {initial:.3g} apart a coordinate",
+        "claims": CLAIMS,
+        "source": SOURCE,
+        **timing_words(results["timing"], facts),
+        **_speed(results["timing"]),
+    }
+
+
+def _notes(results: Mapping[str, Any]) -> list[str]:
+    """Write what limits what can be concluded."""
+    reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
+    notes = excluded_notes(results)
+    if 2 * reach < initial:
+        notes.append(
+            f"The learning rates sum to {reach:.3g}: two words that start {initial:.3g} apart a coordinate cannot meet in this "
+            "run, even if both went straight to each other. Only the direction in which pairs move can be judged."
+        )
+    if most := max(results["overflow"].values()):
+        notes.append(f"Up to {most:,} masked tokens of a batch had no slot and were left out of the loss.")
+    return notes

@@ -1,0 +1,85 @@
+"""What a run on text needs of memory, in closed form: before jax is imported, and once the text is known."""
+
+from typing import Any, NamedTuple
+
+from tiejax.lab.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_of_rows, bytes_of_value, records_of
+from tiejax.models import counts
+from tiejax.statistics.untie_arms import Arms
+
+ARMS = 2  # of every seed, where none unties: untied and tied
+# Settings, resolved, that decide what is needed.
+OPTIONS = (
+    "vocab_size", "seeds", "width", "layers", "feed_forward", "batch_size", "max_length", "steps", "record_every",
+    "validate_every", "validation_batches",
+)  # fmt: skip
+
+
+class Decided(NamedTuple):
+    """What the text decides: tokens and twins, pairs whose distances are recorded, buckets of tokens, steps, rows of a step.
+
+    mesh: devices that train one member together.
+    """
+
+    vocabulary: int
+    pairs: int
+    buckets: int
+    steps: int
+    rows: int
+    mesh: int = 1
+
+    def under(self, settings: Any, others: Any) -> "Decided":
+        """Return what the text that decides this of `settings` would decide of others, about."""
+        rows = max(1, self.rows * others.batch_size // settings.batch_size)
+        return self._replace(rows=rows, steps=others.steps or self.steps)
+
+
+def before_text(settings: Any) -> Decided:
+    """Return the least that the text can decide; a vocabulary that is trained is taken to be as large as is asked for."""
+    vocabulary = settings.vocab_size if settings.tokenizer is None else 1
+    packed = max(1, settings.batch_size * settings.min_length // settings.max_length)
+    rows = packed if settings.packing == "packed" else settings.batch_size
+    return Decided(vocabulary, 0, 2, settings.steps or 1, rows)
+
+
+def parameters(settings: Any, vocabulary: int) -> int:
+    """Return the parameters of one model, stored in full."""
+    positions = settings.max_length * settings.width if settings.positions == "learned" else 0
+    encoder = counts.transformer(settings.layers, settings.width, settings.feed_forward, settings.layer_norm == "pre")
+    return 2 * vocabulary * settings.width + positions + encoder
+
+
+def need(settings: Any, decided: Decided | None = None) -> Need:
+    """Return what a run of resolved settings needs; without what the text decides, the least that it can be."""
+    text = decided or before_text(settings)
+    arms, by_use = ARMS, False
+    if settings.untie_at is not None:
+        policies = Arms.of(settings.untie_at, text.steps, [settings.untie_policy], [settings.untie_new]).policy
+        arms, by_use = len(policies), "split" in policies
+    seeds = settings.number_of_seeds
+    of_member = parameters(settings, text.vocabulary)
+    state = STATE * of_member + by_use * MOMENTS * FLOAT * 2 * text.vocabulary * settings.width
+    records = arms * seeds * _record_bytes(settings, text) + text.steps * (INDEX + FLOAT)  # and every step's learning rate
+    # Of a validation on the whole split nothing is known before the text is there: it is one batch at least.
+    batches = settings.validation_batches if isinstance(settings.validation_batches, int) else 1
+    rows = bytes_of_rows(text.rows, settings.max_length, text.vocabulary, settings.number_of_seeds, batches)
+    # One member at a time is trained on a device: its gradients, and what enters each layer.
+    of_value = bytes_of_value(settings.compute_dtype)
+    activations = text.rows // text.mesh * settings.max_length * settings.width * settings.layers * of_value
+    return Need(arms * seeds * state, records, rows, FLOAT * of_member // text.mesh + activations)
+
+
+def _record_bytes(settings: Any, text: Decided) -> int:
+    """Return the bytes of all records of one member."""
+    often = records_of(text.steps, settings.record_every) * bytes_of_record(text)
+    every = settings.validate_every if isinstance(settings.validate_every, int) else text.steps
+    return often + records_of(text.steps, every) * bytes_of_validation(text)
+
+
+def bytes_of_record(text: Decided) -> int:
+    """Return the bytes of one record: loss and accuracy, what each use asks of its table, distances of pairs, norms."""
+    return FLOAT * (2 + 4 * (1 + text.buckets) + 2 * text.pairs + 2) + INDEX + 1  # overflow, and whether all is finite
+
+
+def bytes_of_validation(text: Decided) -> int:
+    """Return the bytes of one validation: loss and accuracy, and by bucket these and the number of tokens."""
+    return FLOAT * (2 + 3 * text.buckets)

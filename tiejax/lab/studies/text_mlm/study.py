@@ -1,0 +1,130 @@
+"""Masked-LM pre-training on text with planted twins, tied against untied (Bertolotti and Cazzola, ICML 2024)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_trajectories
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.finish import finish
+from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.resume import keep_text
+from tiejax.lab.runs.run_directory import plain
+from tiejax.lab.runs.train import begin, timing, train
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.text_mlm import claims, page, plots, untie_page
+from tiejax.lab.studies.text_mlm.ensemble import arms_of, build_ensemble, facts_of_model, reach
+from tiejax.lab.studies.text_mlm.records import named_arrays, open_event_files
+from tiejax.lab.studies.text_mlm.settings import Settings
+from tiejax.lab.studies.text_mlm.text import Text
+from tiejax.pretraining.step_plan import StepPlan
+from tiejax.statistics import untie_curve
+from tiejax.statistics.arms import ARMS, finite_seeds, select_seeds
+from tiejax.statistics.untie_arms import Arms
+from tiejax.training import cluster
+from tiejax.training.loop import Trained
+
+
+def run(launched: Launched, console: Console) -> int:
+    """Run the study; return its exit status."""
+    settings, directory = launched.settings, launched.run
+    text, plan = launched.prepared
+    data = text.facts if directory is None else keep_text(directory, text.facts, text.tokenizer)
+    check_texts_agree(text)
+    stop, facts = begin(launched)
+    arms = arms_of(settings, plan)
+    models = (len(ARMS) if arms is None else len(arms.step)) * len(settings.seed_list)
+    announce(settings, text, plan, models, console)
+
+    ensemble = build_ensemble(settings, text, plan)
+    with open_event_files(settings, directory, text, arms) as write_events:
+        trained = train(ensemble, settings.seed_list, launched, console, stop, models, on_records=write_events)
+    if not trained.finished:
+        return 130
+    if directory is None:
+        return 0
+
+    metrics = named_arrays(trained.records, settings, text, arms)
+    directory.write_metrics(metrics)
+    body, figures = conclude(settings, plan, metrics) if arms is None else conclude_untying(arms, metrics)
+    results = plain(
+        {
+            "experiment": "text_mlm",
+            "data": data,
+            "model": facts_of_model(settings, ensemble),
+            "steps": plan.steps,
+            "reach": reach(settings, plan),
+            **body,
+            "timing": timing_on_text(trained, models, plan),
+        }
+    )
+    finish(directory, settings, results, facts, figures, page.page if arms is None else untie_page.page, console)
+    return 0
+
+
+def check_texts_agree(text: Text) -> None:
+    """Raise BadInput if the processes of a run have prepared different texts."""
+    fingerprint = np.frombuffer(bytes.fromhex(text.facts["fingerprint"])[:8], np.int64).tolist()
+    if len({tuple(of_process) for of_process in cluster.or_die(lambda: cluster.agree(fingerprint))}) > 1:
+        raise BadInput("--data_dir: the processes have prepared different texts; give one that all share, or a --tokenizer")
+
+
+def announce(settings: Settings, text: Text, plan: StepPlan, models: int, console: Console) -> None:
+    """Say what is about to be trained on what, and whether twins can meet."""
+    sentences = {name: split["sentences"] for name, split in text.facts["splits"].items()}
+    console.say(
+        f"text: {sentences['train']:,} sentences for training, {sentences['validation']:,} for validation; "
+        f"{text.vocabulary.size:,} tokens and {len(text.twins.ids)} twins; fingerprint {text.facts['fingerprint'][:16]}"
+    )
+    console.say(
+        f"{len(settings.seed_list)} seeds, {models} models tied and untied, {plan.steps:,} steps of {plan.rows} rows "
+        f"({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding) on {jax.device_count()} x "
+        f"{jax.devices()[0].device_kind}, {plan.mesh} a member, in {settings.out}"
+    )
+    far = reach(settings, plan)
+    console.say(
+        f"reach: learning rates sum to {far['per_coordinate']:.3g}, words start {far['initial']:.3g} apart a coordinate"
+    )
+    if 2 * far["per_coordinate"] < far["initial"]:
+        console.warn("twins cannot meet in this run: raise --steps or --learning_rate")
+
+
+def timing_on_text(trained: Trained, models: int, plan: StepPlan) -> dict[str, float | None]:
+    """Return what results.json says of the time, tokens among it; no rate if this process trained nothing."""
+    times = timing(trained, models)
+    rate = times["model_steps_per_s"]
+    return {
+        **times,
+        "tokens_per_s": rate * plan.tokens if rate else None,
+        "idle_share": trained.idle_share if rate else None,
+        "padding": plan.padding,
+    }
+
+
+def conclude(settings: Settings, plan: StepPlan, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
+    """Return what results.json says of a run, tied against untied, and its figures."""
+    decay = settings.weight_decay * reach(settings, plan)["per_coordinate"] if settings.optimizer == "adamw" else 0.0
+    body, runs = claims.analyse(metrics, decay)
+    return body, plots.plot_all(runs, body)
+
+
+def conclude_untying(arms: Arms, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
+    """Return what results.json says of a run whose members untie, and its figures."""
+    finite, who_lasted = finite_seeds(metrics)
+    body: dict[str, Any] = {**who_lasted, "claims": [], "curves": []}
+    if not finite.any():
+        return body, []
+    runs = select_seeds(metrics, finite)
+    loss, accuracy = (claims.final(runs[f"validation_{measure}"]) for measure in ("loss", "accuracy"))
+    distances = claims.final_distances(runs)
+    others = {"accuracy": accuracy} | {f"distance, end / start, {name}": values for name, values in distances.items()}
+    body |= untie_curve.analyse(arms, loss, None, others, "validation loss")
+    curves, title = arms.curves(), "validation loss (nats a masked token)"
+    return body, [
+        plot_curve(body, title, curves, arms.step, None, None),
+        plot_distances(distances, curves, arms.step, "distance, end / start"),
+        plot_trajectories(runs["validation_step"], runs["validation_loss"], curves, arms.step, title, None),
+    ]

@@ -1,0 +1,152 @@
+"""The text of a run, and what follows from it: twins, pairs of words, frequency buckets, the plan of the steps."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.resume import trained_tokenizer
+from tiejax.lab.settings import checks
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.settings.sizes import Need, check_memory, check_steps
+from tiejax.lab.studies.text_mlm import sizes
+from tiejax.lab.studies.text_mlm.settings import Settings
+from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
+from tiejax.text import buckets, sentences
+from tiejax.text import twins as planting
+from tiejax.text.array_records import Sequences
+from tiejax.text.errors import CorpusError
+from tiejax.text.tokenizer import Vocabulary
+
+UNRELATED_PAIRS = 100  # as published
+
+
+class Text(NamedTuple):
+    """What is trained on: sentences, their vocabulary, and its twins."""
+
+    vocabulary: Vocabulary
+    twins: planting.Twins
+    train: Sequences
+    validation: Sequences
+    facts: dict[str, Any]
+    tokenizer: bytes
+
+
+def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple[Text, StepPlan]:
+    """Return the text of a configuration and the plan of its steps; raises BadInput.
+
+    resume: with the vocabulary that the run was started with.
+    """
+    assert settings.data_dir is not None
+    try:
+        with console.preparing() as progress:
+            prepared = sentences.prepare(
+                settings.corpus,
+                settings.tokenizer,
+                settings.vocab_size,
+                settings.max_length,
+                settings.min_length,
+                Path(settings.data_dir).expanduser(),
+                text_feature=settings.text_feature,
+                tfds_dir=settings.tfds_dir,
+                rows_are_sentences=settings.rows_are_sentences,
+                trained=trained_tokenizer(settings, resume),
+                say=console.say,
+                progress=progress,
+            )
+            text = with_twins(settings, prepared, console.warn)
+    except CorpusError as error:
+        raise BadInput(f"--{error}") from None
+    planned = plan(settings, text, jax.device_count(), jax.local_device_count())
+    checks.check_untie_steps(settings.untie_at or [], planned.steps)
+    decided = sizes.Decided(
+        text.twins.vocabulary, len(pairs_of(text)[0]), len(buckets_of(text)[0]), planned.steps, planned.rows, planned.mesh
+    )
+
+    def need(others: Settings) -> Need:
+        return sizes.need(others, decided.under(settings, others))
+
+    check_memory(settings, need, sizes.OPTIONS, alone=jax.process_count() == 1)
+    return text, planned
+
+
+def with_twins(settings: Settings, prepared: sentences.Prepared, warn: Callable[[str], None]) -> Text:
+    """Return the sentences of a prepared text, with the twins of a configuration; raises BadInput."""
+    vocabulary = prepared.vocabulary
+    unknown = vocabulary.unknown if settings.missing_words == "as_unknown" else None
+    try:
+        twins, missing = planting.plant(settings.sets, vocabulary.size, vocabulary.id_of, unknown)
+    except ValueError as error:
+        raise BadInput(f"--{error}") from None
+    if missing:
+        become = "a twin of the unknown token" if unknown is not None else "left out"
+        warn(f"not in the vocabulary, so {become}: {', '.join(missing)}")
+    train, validation = prepared.split("train"), prepared.split("validation")
+    facts = prepared.facts | {"fingerprint": prepared.fingerprint}
+    return Text(vocabulary, twins, train, validation, facts, prepared.tokenizer_file.read_bytes())
+
+
+def plan(settings: Settings, text: Text, devices: int, local: int) -> StepPlan:
+    """Return the plan of the steps on so many devices, `local` of them to a process; raises BadInput."""
+    try:
+        planned = plan_steps(
+            np.diff(text.train.offsets),
+            settings.batch_size,
+            settings.max_length,
+            settings.packing == "packed",
+            devices_of_member(len(settings.seed_list), devices, local, settings.mesh),
+            settings.steps,
+            settings.epochs,
+            settings.epochs_apart,
+        )
+    except ValueError as error:
+        raise BadInput(f"--{error}") from None
+    check_steps("epochs", settings.epochs or 0, planned.steps)
+    return planned
+
+
+class _Pairs:
+    """The pairs on their way: ids, words, and the number of the set of each."""
+
+    def __init__(self) -> None:
+        self.ids: list[tuple[int, int]] = []
+        self.words: list[str] = []
+        self.sets: list[int] = []
+
+    def add(self, ids: tuple[int, int], words: str, number: int) -> None:
+        self.ids.append(ids)
+        self.words.append(words)
+        self.sets.append(number)
+
+
+def pairs_of(text: Text) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
+    """Return the pairs of ids whose distances are recorded, and what metrics.npz says of them.
+
+    Every word and its twin, set by set, then as many unrelated pairs of words as the paper takes.
+    """
+    twins, unknown, pairs = text.twins, text.vocabulary.unknown, _Pairs()
+    # The unknown token is never a target, its twin is: as targets go, the twin is all there is.
+    as_target = [1.0 if token == unknown else p for token, p in zip(twins.ids, twins.probability, strict=True)]
+    probabilities = sorted(set(as_target), key=lambda p: (p != 0.5, -p))
+    for number, probability in enumerate(probabilities):
+        for place in (place for place, p in enumerate(as_target) if p == probability):
+            pairs.add((twins.ids[place], twins.size + place), twins.words[place], number)
+    # A word that is not in the vocabulary is among them as the unknown token, as published.
+    for first, second in planting.unrelated(len(twins.ids), UNRELATED_PAIRS):
+        words = f"{twins.words[first]}/{twins.words[second]}"
+        pairs.add((twins.ids[first], twins.ids[second]), words, len(probabilities))
+    names = ["twin of the unknown token" if p == 1 else f"twins {f'{p:g}'.removeprefix('0')}" for p in probabilities]
+    return pairs.ids, {
+        "pair_words": np.array(pairs.words),
+        "pair_set": np.array(pairs.sets, dtype=int),
+        "set_names": np.array([*names, "unrelated"]),
+        "set_probability": np.array([*probabilities, np.nan]),
+    }
+
+
+def buckets_of(text: Text) -> tuple[list[str], np.ndarray]:
+    """Return the token-frequency buckets of the training split: their names, and the bucket of every id."""
+    return buckets.buckets(np.bincount(text.train.ids, minlength=text.vocabulary.size), text.twins)

@@ -1,0 +1,94 @@
+"""Tie, then untie: EXor's final loss over the step at which tied models untie, by what the optimizer then remembers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_trajectories
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.finish import finish
+from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.run_directory import plain
+from tiejax.lab.runs.train import begin, timing, train
+from tiejax.lab.studies.exor.bayes_risk import bayes_risk
+from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import split
+from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN, TABLES, trajectories
+from tiejax.lab.studies.untying.ensemble import build_ensemble, named_arrays
+from tiejax.lab.studies.untying.page import page
+from tiejax.lab.studies.untying.settings import Settings
+from tiejax.lab.studies.untying.sizes import need
+from tiejax.statistics.arms import finite_seeds
+from tiejax.statistics.untie_curve import analyse
+
+
+def run(launched: Launched, console: Console) -> int:
+    """Run the study; return its exit status."""
+    settings, directory = launched.settings, launched.run
+    stop, facts = begin(launched)
+    seeds, arms = settings.seed_list, len(settings.arms.step)
+    console.say(
+        f"EXor {settings.variant_name}, {settings.model} {settings.size}, tied and untied: {len(seeds)} seeds x {arms} arms, "
+        f"{settings.steps:,} steps, {settings.engine} engine on {jax.device_count()} x {jax.devices()[0].device_kind}, "
+        f"in {settings.out}"
+    )
+    models = arms * len(seeds)
+    on_disk = need(settings).disk > 0
+    trained = train(build_ensemble(settings), seeds, launched, console, stop, models, records_on_disk=on_disk)
+    if not trained.finished:
+        return 130
+    if directory is None:
+        return 0
+
+    metrics = named_arrays(trained.records, settings)
+    directory.write_metrics(metrics, in_files=on_disk)
+    body, figures = conclude(settings, metrics, directory.path if on_disk else None)
+    results = plain(
+        {
+            "experiment": "untying",
+            "variant": settings.variant_name,
+            "engine": settings.engine,
+            "bits": settings.bits,
+            "zero": settings.tasks[0].zero,
+            "one": settings.tasks[0].one,
+            "model": settings.model_settings,
+            "steps": settings.steps,
+            **body,
+            "timing": timing(trained, models),
+        }
+    )
+    finish(directory, settings, results, facts, figures, page, console)
+    return 0
+
+
+def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None) -> tuple[dict[str, Any], list[Plot]]:
+    """Return what results.json says of a run, and its figures; final values are those after the last step.
+
+    scratch: as of `trajectories`.
+    """
+    task, arms = settings.tasks[0], settings.arms
+    accuracy, bayes = bayes_risk(task, split(task.bits)["train"])
+    finite, who_lasted = finite_seeds(metrics)
+    body = {**who_lasted, "bayes": {"accuracy": accuracy, "cross_entropy": bayes}, "claims": [], "curves": []}
+    if not finite.any():
+        return body, []
+    runs = trajectories(metrics, Symbols.of(task), 2 * settings.half_period, finite, scratch)
+    loss = runs.exact["cross_entropy"][..., 0]  # of the training split: [arm, seed, record]
+    solved = loss[..., -1] < bayes + SOLVED_WITHIN
+    final = {(table, pair): values[:, :, -1] for table, pairs in runs.relative.items() for pair, values in pairs.items()}
+    others = {"accuracy": runs.exact["accuracy"][:, :, -1, 0]}
+    others |= {f"relative distance, {table}, {pair}": values for (table, pair), values in final.items()}
+    body |= analyse(arms, loss[..., -1], solved, others, "exact cross-entropy")
+    distances = {
+        f"{pair} pair, {table}": final[table, pair] for pair in ("zero", "one") for table in TABLES if (table, pair) in final
+    }
+    curves, title = arms.curves(), "exact cross-entropy (nats)"
+    return body, [
+        plot_curve(body, title, curves, arms.step, bayes, solved),
+        plot_distances(distances, curves, arms.step, "relative distance"),
+        plot_trajectories(runs.exact_steps, loss, curves, arms.step, title, bayes),
+    ]
