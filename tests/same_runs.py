@@ -1,12 +1,13 @@
-"""Do two checkouts compute the same? Small runs of every study, their arrays and results compared bit for bit.
+"""Compare two checkouts: small runs of every study, with their arrays and results compared bit for bit.
 
     git worktree add ../before COMMIT
     python tests/same_runs.py run ../before /tmp/before --text NOVEL.txt --data_dir /tmp/text
     python tests/same_runs.py run . /tmp/after --text NOVEL.txt --data_dir /tmp/text
     python tests/same_runs.py compare /tmp/before /tmp/after
 
-Both sides run on one machine, with this interpreter and the same prepared text. Times and what the environment says are left
-out of the comparison, and names that have changed since are read as the new ones (`RENAMED`).
+Run both sides on the same machine, with the same interpreter and the same prepared text. The comparison skips timings and
+descriptions of the environment (`LEFT_OUT`), reads old names as the current ones (`RENAMED`), and lets the sentences in
+`SENTENCES` be reworded. It compares every other value exactly, and the numbers inside those sentences too.
 """
 
 import argparse
@@ -29,7 +30,7 @@ TEXT += " --validate_every 10 --validation_batches 2 --steps 30 --max_length 64"
 LAYERS = "--corpus {text} --vocab_size 500 --context 32 --layers 4 --width 32 --heads 2 --steps 48 --k 2 --batch_size 4"
 LAYERS += " --validate_every 12 --validation_blocks 16 --test_blocks 32"
 
-# name -> script, arguments, environment; `killed` is ended by SIGKILL after its first checkpoint and then resumed.
+# name -> script, arguments, environment variables. `exor_killed` is killed (SIGKILL) after its first checkpoint, then resumed.
 RUNS: dict[str, tuple[str, str, dict[str, str]]] = {
     "exor_fast": ("exor", f"--seeds 3 --steps 600 {EXOR}", {}),
     "exor_plain": ("exor", f"--engine plain --seeds 2 --steps 200 --max_norm 1.0 --variant dh {EXOR}", {}),
@@ -58,12 +59,21 @@ RUNS: dict[str, tuple[str, str, dict[str, str]]] = {
 }
 DIAGNOSED = ("exor_fast", "untying", "text_packed")
 
-# Keys of results.json and arrays of metrics.npz by the name that they had.
+# Old -> current names of keys in results.json and of arrays in metrics.npz.
 RENAMED = {"variants": "arms", "variant": "arm", "pieces": "tokens"}
-# Words of results.json likewise.
+# Old -> current words inside the strings of results.json.
 REWORDED = {"pieces": "tokens", "piece": "token"}
-# A fingerprint holds the format of the prepared text, and a new format is another fingerprint.
+# Keys of results.json that hold a sentence for the reader. Their wording may differ between the two checkouts, as long as both
+# values are strings that contain the same numbers. What a sentence is about is compared elsewhere, exactly: a claim by its `id`
+# and its numbers, a baseline of an untie curve by the key of `ends` that it stands under.
+SENTENCES = {
+    "statement": "a claim in words (`statistics.claims`)",
+    "statistic": "the estimated quantity of a claim, in words (`statistics.claims`)",
+    "words": "a baseline of an untie curve, in words (`ends` in `statistics.untie_curve`)",
+}
+NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
 LEFT_OUT = (
+    # Depends on the format version of the prepared text.
     "fingerprint",
     "timing",
     "seconds",
@@ -75,7 +85,7 @@ LEFT_OUT = (
     "checkpoint",
     "out",
     "kind",
-    # What follows from times: layer tying compares methods at equal time as well.
+    # Derived from timings: layer tying also compares its methods at equal time.
     "seconds_per_step",
     "equal_time_s",
     "equal_time_step",
@@ -85,6 +95,7 @@ LEFT_OUT = (
 
 
 def command(checkout: Path, name: str, out: Path, options: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the environment of a run."""
     script, given, environment = RUNS[name]
     words = [word.replace("{text}", str(Path(options.text).resolve())) for word in shlex.split(given)]
     words += ["--out", str(out / name), "--quiet"]
@@ -94,7 +105,7 @@ def command(checkout: Path, name: str, out: Path, options: argparse.Namespace) -
 
 
 def run(checkout: Path, out: Path, options: argparse.Namespace) -> int:
-    """Run everything that is not there yet from a checkout; return how many runs failed."""
+    """Run a checkout's studies, except those with results already; return the number of failed runs."""
     out.mkdir(parents=True, exist_ok=True)
     out, failed = out.resolve(), 0
     for name in options.only or RUNS:
@@ -124,6 +135,7 @@ def run(checkout: Path, out: Path, options: argparse.Namespace) -> int:
 
 
 def kill(words: list[str], environment: dict[str, str], out: Path) -> None:
+    """Start a run and kill it after its first checkpoint."""
     process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and len(list(out.glob("checkpoints/[1-9]*"))) < 1:
         time.sleep(0.05)
@@ -132,9 +144,9 @@ def kill(words: list[str], environment: dict[str, str], out: Path) -> None:
 
 
 def renamed(value: Any, within: str = "") -> Any:
-    """Read a value of results.json by today's names, without what is left out; `within`: the key that it has."""
+    """Return a value of results.json under current names, without the keys in `LEFT_OUT`; within: the key of the value."""
     if isinstance(value, dict):
-        # The bytes of a prepared text hold its manifest.
+        # The size of a prepared text includes its manifest.
         left_out = (*LEFT_OUT, "bytes") if within == "data" else LEFT_OUT
         return {RENAMED.get(key, key): renamed(item, key) for key, item in value.items() if key not in left_out}
     if isinstance(value, str):
@@ -146,7 +158,7 @@ def renamed(value: Any, within: str = "") -> Any:
 
 
 def compare(before: Path, after: Path, only: list[str] | None = None) -> list[str]:
-    """Return a line for everything that differs."""
+    """Return one line per difference between two folders of runs."""
     found = []
     for name in only or [*RUNS, *(f"diagnosed_{name}" for name in DIAGNOSED)]:
         folder, other = before / name, after / name
@@ -169,6 +181,7 @@ def compare(before: Path, after: Path, only: list[str] | None = None) -> list[st
 
 
 def differing(one: Any, other: Any, path: str = "") -> list[str]:
+    """Return one line per difference between two values of results.json; path: where they stand in it."""
     if isinstance(one, dict) and isinstance(other, dict):
         found = [f"only one has {path}/{key}" for key in sorted(set(one) ^ set(other))]
         return found + [line for key in one if key in other for line in differing(one[key], other[key], f"{path}/{key}")]
@@ -176,19 +189,27 @@ def differing(one: Any, other: Any, path: str = "") -> list[str]:
         return [
             line for place, pair in enumerate(zip(one, other, strict=True)) for line in differing(*pair, f"{path}[{place}]")
         ]
+    if path.rpartition("/")[2] in SENTENCES and isinstance(one, str) and isinstance(other, str):
+        if numbers(one) == numbers(other):
+            return []
     return [] if one == other else [f"{path}: {str(one)[:80]} and {str(other)[:80]}"]
+
+
+def numbers(sentence: str) -> list[float]:
+    """Return the numbers in a sentence, sorted."""
+    return sorted(float(number.replace(",", "")) for number in NUMBER.findall(sentence))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "compare"))
-    parser.add_argument("first", type=Path, help="run: the checkout; compare: the runs of one side")
-    parser.add_argument("second", type=Path, help="run: where its runs go; compare: the runs of the other side")
-    parser.add_argument("--text", help="a text file of some 100 kB or more")
-    parser.add_argument("--data_dir", help="where the prepared text is kept, the same for both sides")
-    parser.add_argument("--only", nargs="*", help="these runs alone")
+    parser.add_argument("action", choices=("run", "compare"))
+    parser.add_argument("first", type=Path, help="run: a checkout; compare: the runs of one checkout")
+    parser.add_argument("second", type=Path, help="run: the folder for its runs; compare: the runs of the other checkout")
+    parser.add_argument("--text", help="a text file of 100 kB or more")
+    parser.add_argument("--data_dir", help="folder of the prepared text, the same for both checkouts")
+    parser.add_argument("--only", nargs="*", help="names of the runs (default: all)")
     options = parser.parse_args()
-    if options.what == "run":
+    if options.action == "run":
         return 1 if run(options.first, options.second, options) else 0
     lines = compare(options.first, options.second, options.only)
     print("\n".join(lines) or "no difference")
