@@ -10,7 +10,8 @@ import numpy as np
 
 from tiejax import Ensemble
 
-PAGE = Path(__file__).parents[1] / "docs" / "tying.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "tying.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
@@ -46,3 +47,16 @@ def test_the_code_of_the_guide_runs():
     fields = {field.name for field in dataclasses.fields(Ensemble)}
     assert set(names["ensemble"]) <= fields
     assert names["ensemble"]["arm_ties"].shape == (4, 1)
+
+
+def test_the_first_code_of_the_readme_runs_as_it_is_pasted(capsys):
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 150
+    (block,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    names = {}
+    exec(block, names)
+    assert capsys.readouterr().out == "{'embed': {'table': (100, 16)}, 'head': {'kernel': None}}\n"
+    table = names["params"]["embed"]["table"]
+    by_use = jax.grad(names["loss"])({"embed": {"table": table}, "head": {"kernel": table.T}}, names["tokens"])
+    summed = by_use["embed"]["table"] + by_use["head"]["kernel"].T
+    np.testing.assert_allclose(names["grads"]["embed"]["table"], summed, rtol=1e-5, atol=1e-8)

@@ -84,3 +84,50 @@ def test_the_command_runs_where_no_checkout_is(wheel, tmp_path):
     refused = tiejax("exor", "--config", "exor/none")
     assert refused.returncode == 2
     assert "there are exor/bits_10" in refused.stderr
+
+
+TIES = """
+import importlib.metadata
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tiejax import Tie, assert_tied, find_ties, retie, store, untie, view
+
+
+class sgd:  # an optimizer without state, in the form of optax
+    init = staticmethod(lambda params: ())
+    update = staticmethod(lambda grads, state, params=None: (grads, state))
+
+
+params = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros((3, 2), np.float32)}
+ties = [Tie("a", "b", transform="transpose")]
+stored = store(params, ties)
+assert stored["b"] is None
+assert jax.grad(lambda stored: view(stored, ties)["b"].sum() + stored["a"].sum())(stored)["a"].tolist() == [[2.0] * 3] * 2
+untied, state = untie(sgd, stored, (), ties)
+assert untied["b"].tolist() == [[0, 3], [1, 4], [2, 5]]
+assert [(tie.source, tie.target) for tie in find_ties(untied)] == [("a", "b")]
+assert_tied(untied, ties)
+tied, state = retie(sgd, untied, state, ties)
+assert tied["b"] is None
+print(len([one for one in importlib.metadata.distributions() if one.name not in ("pip", "setuptools")]))
+"""
+
+
+def test_ties_need_few_packages(wheel, tmp_path):
+    """In an environment into which pip installs what the wheel asks for, and no more."""
+    venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True, timeout=600)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*argv):
+        return subprocess.run([*argv], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
+
+    ended = run(python, "-c", TIES)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert int(ended.stdout) < 12
+    asked = run(tmp_path / "venv" / "bin" / "tiejax", "exor")
+    assert asked.returncode == 2
+    assert len(asked.stderr.splitlines()) == 1
+    assert "pip install 'tiejax[lab]'" in asked.stderr

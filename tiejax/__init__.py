@@ -1,22 +1,34 @@
 """The library and laboratory for weight tying in JAX.
 
-tying        what a tie is: shared leaves, switched leaves, owner vectors over stacked layers
-models       Flax Linen language models, written untied
-training     the step, the seed ensemble, optimizer and schedule, phases, checkpoints, devices and processes
-text         corpora, tokenizers, prepared text, packed rows, streams, masking
-hub          checkpoints in the hub's format
-geometry     what is measured of tables and models
-statistics   paired tests, claims, resampling, curves over an arm
-reporting    page, figures, tables
-settings     settings that studies share, the command line
-runs         run directory, launch, console, environment
-pretraining  masked and causal language models on rows or blocks
-studies      one folder a study
-bench        how fast this machine trains, and how far that is from what its arithmetic would allow
+`pip install tiejax` installs the library of ties: `Tie`, `store`, `view`, `untie`, `retie`, `find_ties`, `assert_tied` (package
+`tying`). Everything else needs `pip install 'tiejax[lab]'`.
 
-What is named here is loaded when it is first used: importing this package loads no jax.
+tying        ties on any pytree: stored once, switched during training, between the layers of a stack
+models       Flax Linen language models, written untied
+training     the training step, ensembles of seeds, optimizers, schedules, checkpoints, devices and processes
+text         corpora, tokenizers, prepared text, packed rows, streams, masking
+pretraining  masked and causal language modelling on packed rows or blocks
+transfer     labelled tasks and fine-tuning
+geometry     measures of embedding tables and models
+statistics   paired tests, claims, curves over an arm
+checkpoints  checkpoints in the hub's format: read, checked, diagnosed, tied, untied, factorised
+lab          studies, their settings, run directories, pages, and the command `tiejax`
+system       checked files, memory limits, temporary files, text that is safe to print
+
+Public names are imported when they are first used: `import tiejax` itself does not import jax.
 """
 
-import lazy_loader
+from typing import Any
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from tiejax import _lazy
+
+_load, __dir__, __all__ = _lazy.attach(__name__, __file__)
+_lazy.find_moved()
+
+
+def __getattr__(name: str) -> Any:
+    if name != "__version__":
+        return _load(name)
+    import importlib.metadata
+
+    return importlib.metadata.version("tiejax")

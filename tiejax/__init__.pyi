@@ -1,3 +1,5 @@
+__version__: str
+
 from .lab.studies.diagnosis.library import diagnose as diagnose
 from .training.ensemble import Ensemble as Ensemble
 from .training.ensemble import EnsembleState as EnsembleState

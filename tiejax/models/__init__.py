@@ -1,5 +1,5 @@
 """Flax Linen language models, written untied, every submodule named."""
 
-import lazy_loader
+from tiejax import _lazy
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = _lazy.attach(__name__, __file__)

@@ -1,5 +1,5 @@
 """Training: the step, the seed ensemble, optimizer and schedules, phases of ties, checkpoints, devices and processes."""
 
-import lazy_loader
+from tiejax import _lazy
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = _lazy.attach(__name__, __file__)

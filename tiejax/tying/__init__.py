@@ -1,5 +1,5 @@
 """Ties as data, on any pytree: `store` and `view`, switched ties, `untie` and `retie`, owner vectors of layers."""
 
-import lazy_loader
+from tiejax import _lazy
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = _lazy.attach(__name__, __file__)
