@@ -190,8 +190,7 @@ def differing(one: Any, other: Any, path: str = "") -> list[str]:
             line for place, pair in enumerate(zip(one, other, strict=True)) for line in differing(*pair, f"{path}[{place}]")
         ]
     if path.rpartition("/")[2] in SENTENCES and isinstance(one, str) and isinstance(other, str):
-        if numbers(one) == numbers(other):
-            return []
+        return [] if numbers(one) == numbers(other) else [f"{path}: other numbers in {one!r} and {other!r}"]
     return [] if one == other else [f"{path}: {str(one)[:80]} and {str(other)[:80]}"]
 
 
