@@ -34,11 +34,11 @@ def test_settings_of_a_study_load_no_jax(study):
 
 def test_lists_of_all_studies_name_all():
     from tiejax.lab.command import COMMANDS
-    from tiejax.lab.commands.runs import STUDIES as LISTED
+    from tiejax.lab.commands import studies
 
-    assert sorted(LISTED) == STUDIES
-    modules = {command.module for command in COMMANDS.values()}
-    assert {f"tiejax.lab.studies.{study}.settings" for study in STUDIES} <= modules
+    assert sorted(studies.STUDIES) == STUDIES
+    assert {name: load().name for name, load in studies.STUDIES.items()} == {name: name for name in STUDIES}
+    assert {id(load) for load in studies.STUDIES.values()} <= {id(command.load) for command in COMMANDS.values()}
 
 
 def test_the_version_stands_once_and_is_cited():

@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     settings, switches = command_line.parse(benchmark.settings, dataclasses.replace(benchmark.command, name=name), rest)
     settings.check()
     if benchmark.huge_pages(settings):
-        huge_pages.start_anew()  # which every process of a comparison inherits
+        huge_pages.restart()  # which every process of a comparison inherits
     environment.check_flags()
     _check_sizes(benchmark, settings)
     RunDirectory.probe(Path(settings.out))

@@ -1,57 +1,102 @@
-"""The command `tiejax NAME`: everything that `experiments/` starts, wherever tiejax is installed."""
+"""The command `tiejax NAME`, which starts every study and tool of the package."""
 
-import importlib
 import importlib.metadata
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
+from tiejax.lab.commands import studies
 from tiejax.lab.runs import launch
-from tiejax.lab.settings.command_line import STATUS, BadInput, nearest, run_main
+from tiejax.lab.settings import completion
+from tiejax.lab.settings.command_line import STATUS, BadInput, CommandLine, nearest, run_main
+from tiejax.lab.settings.study import Study
+from tiejax.system.visible import cut
+
+
+class Tool(NamedTuple):
+    """A command that is not a study. main: `argv` -> exit status. settings, line: its flags, if it has one set of them."""
+
+    main: Callable[[Sequence[str]], int]
+    settings: type | None = None
+    line: CommandLine | None = None
 
 
 class Command(NamedTuple):
-    """What a name starts. module: whose `STUDY` is run, or whose `main(argv)` is called. help: one line."""
+    """A command by name. help: one line. load: imports it; no command loads jax before it runs."""
 
-    module: str
     help: str
+    load: Callable[[], Study | Tool]
+
+
+def _check() -> Tool:
+    from tiejax.lab.commands import check
+
+    return Tool(check.main, check.Settings, check.COMMAND)
+
+
+def _tie() -> Tool:
+    from tiejax.lab.commands import tie
+
+    return Tool(tie.main, tie.Settings, tie.COMMAND)
+
+
+def _untie() -> Tool:
+    from tiejax.lab.commands import untie
+
+    return Tool(untie.main, untie.Settings, untie.COMMAND)
+
+
+def _factorise() -> Tool:
+    from tiejax.lab.commands import factorise
+
+    return Tool(factorise.main, factorise.Settings, factorise.COMMAND)
+
+
+def _runs() -> Tool:
+    from tiejax.lab.commands import runs
+
+    return Tool(runs.main, runs.Settings, runs.COMMAND)
+
+
+def _bench() -> Tool:
+    try:
+        from experiments.bench import command
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "experiments":
+            raise
+        raise BadInput(
+            "bench: the benchmarks are not part of the installed package; clone the repository and run experiments/bench.py"
+        ) from None
+    return Tool(command.main)
 
 
 COMMANDS = {
-    "exor": Command(
-        "tiejax.lab.studies.exor.settings", "tied against untied where tying must help or hurt, many seeds at once"
-    ),
-    "untying": Command("tiejax.lab.studies.untying.settings", "EXor, with ties that end in the middle of training"),
-    "text-mlm": Command(
-        "tiejax.lab.studies.text_mlm.settings", "tied against untied on text, with planted twins of common words"
-    ),
-    "layer-tying": Command(
-        "tiejax.lab.studies.layer_tying.settings", "layers tied and untied by an agent while a model trains"
-    ),
+    "exor": Command("compare tied with untied models where tying must help or hurt, many seeds at once", studies.exor),
+    "untying": Command("EXor with ties that end in the middle of training", studies.untying),
+    "text-mlm": Command("compare tied with untied models on text in which common words have planted twins", studies.text_mlm),
+    "layer-tying": Command("layers that an agent ties and unties while the model trains", studies.layer_tying),
     "embedding-coupling": Command(
-        "tiejax.lab.studies.embedding_coupling.settings", "input and output tables of different widths, fine-tuned and probed"
+        "input and output embeddings of different widths, fine-tuned and probed", studies.embedding_coupling
     ),
-    "diagnose": Command("tiejax.lab.studies.diagnosis.settings", "should this checkpoint tie its embeddings?"),
-    "check": Command("tiejax.lab.commands.check", "do checkpoints store what their configurations say of tying?"),
-    "tie": Command("tiejax.lab.commands.tie", "write an untied checkpoint anew as a tied one, and say how far its logits move"),
-    "untie": Command("tiejax.lab.commands.untie", "write a tied checkpoint anew as an untied one"),
-    "factorise": Command(
-        "tiejax.lab.commands.factorise", "tables as products of narrow factors, and what every rank keeps for its bytes"
-    ),
-    "compare": Command("tiejax.lab.studies.comparison.settings", "runs of one study beside each other"),
-    "runs": Command("tiejax.lab.commands.runs", "the run directories under a folder, and what was found in them"),
-    "bench": Command("experiments.bench.command", "how fast all of this is on this machine"),
+    "diagnose": Command("should this checkpoint tie its embeddings?", studies.diagnosis),
+    "check": Command("check that checkpoints store what their configurations say about tying", _check),
+    "tie": Command("write a tied copy of an untied checkpoint, and report how far its logits move", _tie),
+    "untie": Command("write an untied copy of a tied checkpoint", _untie),
+    "factorise": Command("write embedding tables as products of narrow factors, and list what each rank saves", _factorise),
+    "compare": Command("compare finished runs of one study", studies.comparison),
+    "runs": Command("list the run directories under a folder, with their results", _runs),
+    "bench": Command("benchmarks of this machine (in a checkout of the repository)", _bench),
 }
 
 
 def main() -> NoReturn:
-    """Run what the first word names, and exit with its status."""
+    """Run the command that the first argument names, and exit with its status."""
     sys.argv[0] = "tiejax"
     run_main(start)
 
 
 def start(argv: Sequence[str]) -> int:
-    """Run what the first word names; return the exit status. Raises BadInput where it names nothing."""
+    """Run the command that the first argument names; return the exit status. Raises BadInput for an unknown command."""
     name, rest = (argv[0].replace("_", "-"), argv[1:]) if argv else ("--help", [])
     if name in ("-h", "--help"):
         print(overview())
@@ -59,24 +104,43 @@ def start(argv: Sequence[str]) -> int:
     if name == "--version":
         print(f"tiejax {importlib.metadata.version('tiejax')}")
         return 0
+    if name == "--print-completion":
+        print(completion_script(rest), end="")
+        return 0
     if name not in COMMANDS:
-        raise BadInput(f"{name}: is no command{nearest(name, list(COMMANDS))}; there are {', '.join(COMMANDS)}")
-    sys.argv = [f"tiejax {name}", *rest]  # what a command calls itself
-    module = importlib.import_module(COMMANDS[name].module)
-    if hasattr(module, "STUDY"):
-        return launch.main(module.STUDY, rest)
-    status: int = module.main(rest)
-    return status
+        raise BadInput(f"unknown command '{cut(argv[0])}'{nearest(name, list(COMMANDS))}; commands: {', '.join(COMMANDS)}")
+    sys.argv = [f"tiejax {name}", *rest]  # the name of the program in messages
+    command = COMMANDS[name].load()
+    return launch.main(command, rest) if isinstance(command, Study) else command.main(rest)
 
 
 def overview() -> str:
-    """Return the help of all commands, a line each."""
+    """Return the help of `tiejax`, with one line for each command."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
     head = ["usage: tiejax COMMAND ...", "", "The library and laboratory for weight tying in JAX.", ""]
     tail = [
         "",
-        "`tiejax COMMAND --help` explains the settings of a command; `tiejax --version` says which tiejax this is.",
+        "`tiejax COMMAND --help` explains the settings of a command; `tiejax --version` prints the version.",
+        '`eval "$(tiejax --print-completion bash)"` in ~/.bashrc (or zsh, in ~/.zshrc) completes commands and flags.',
         STATUS,
     ]
     return "\n".join([*head, *lines, *tail])
+
+
+def completion_script(argv: Sequence[str]) -> str:
+    """Return the script with which a shell completes commands and their flags. Raises BadInput for an unknown shell."""
+    if len(argv) != 1 or argv[0] not in completion.SHELLS:
+        raise BadInput(f"--print-completion: expected {' or '.join(completion.SHELLS)}, got '{cut(' '.join(argv))}'")
+    return completion.script(argv[0], {name: _words(name) for name in COMMANDS})
+
+
+def _words(name: str) -> completion.Words:
+    """Return the words that complete a command."""
+    try:
+        command = COMMANDS[name].load()
+    except BadInput:  # a command that is not installed
+        return completion.Words([], {})
+    if isinstance(command, Study):
+        return completion.words(command.settings, command.command)
+    return completion.Words([], {}) if command.settings is None else completion.words(command.settings, command.line)

@@ -34,3 +34,9 @@ def _is_hidden(letter: str) -> bool:
 
 def _escape(letter: str) -> str:
     return letter.encode("unicode_escape").decode("ascii")
+
+
+def cut(value: object, longest: int = 80) -> str:
+    """Return a value as text for an error message: its first 77 characters and "..." if it has more than 80."""
+    text = str(value)
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."

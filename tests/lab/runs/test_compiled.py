@@ -43,7 +43,7 @@ def test_a_program_that_was_not_written_whole_is_removed(home, monkeypatch):
 
 def test_anew_leaves_what_is_kept_alone(home, monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())
-    compiled.use(anew=True)
+    compiled.use(recompile=True)
     assert os.environ["JAX_ENABLE_COMPILATION_CACHE"] == "false"
     assert not home.exists()
 

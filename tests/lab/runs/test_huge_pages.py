@@ -9,7 +9,7 @@ import pytest
 from processes import end, start_python
 
 from experiments.bench.command import main
-from tiejax.lab.command import COMMANDS
+from tiejax.lab.commands.studies import STUDIES
 from tiejax.lab.runs import huge_pages
 from tiejax.lab.runs.run_directory import RunDirectory
 
@@ -23,10 +23,10 @@ from tiejax.lab.settings.command_line import run_main
 if "jax" in sys.argv:
     import jax
 if "library" in sys.argv:
-    huge_pages.start_anew()
+    huge_pages.restart()
 else:
     try:
-        run_main(lambda argv: huge_pages.start_anew())
+        run_main(lambda argv: huge_pages.restart())
     except SystemExit:
         pass
 import numpy as np
@@ -99,8 +99,7 @@ def test_without_such_a_kernel_nobody_asks(monkeypatch):
 
 def test_the_text_study_alone_asks():
     """The others gain nothing (docs/speed.md)."""
-    studies = [importlib.import_module(command.module) for command in COMMANDS.values() if command.module.endswith(".settings")]
-    assert [module.STUDY.name for module in studies if hasattr(module, "STUDY") and module.STUDY.huge_pages] == ["text_mlm"]
+    assert [name for name, load in STUDIES.items() if load().huge_pages] == ["text_mlm"]
 
 
 def test_a_command_asks_before_it_imports_jax():
@@ -111,7 +110,7 @@ from tiejax.lab.runs import huge_pages
 def told():
     print("jax" in sys.modules)
     sys.exit(0)
-huge_pages.start_anew = told
+huge_pages.restart = told
 from tiejax.lab.command import main
 main()
 """
@@ -124,7 +123,7 @@ main()
 )
 def test_benchmarks_ask_where_they_are_told_to(argv, asks, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(huge_pages, "start_anew", lambda: asked.append(True))
+    monkeypatch.setattr(huge_pages, "restart", lambda: asked.append(True))
     monkeypatch.setattr(RunDirectory, "probe", lambda path: None)
     monkeypatch.setattr(importlib, "import_module", lambda name: types.SimpleNamespace(run=lambda settings, console: None))
     assert main([*argv, "--out", str(tmp_path)]) == 0

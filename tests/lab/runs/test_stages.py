@@ -8,7 +8,7 @@ from directories import make_run
 
 from tiejax import training
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.studies.exor.settings import STUDY, Settings

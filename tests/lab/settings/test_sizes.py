@@ -1,7 +1,6 @@
 """Sizes that cannot be: one line with exit status 2 and nothing written, for every study; and the memory of a machine."""
 
 import dataclasses
-import importlib
 import shlex
 import shutil
 import typing
@@ -13,12 +12,13 @@ from hypothesis import given, settings, strategies
 from processes import EXPERIMENTS, assert_refused, command_here, end, start, start_python, tree
 
 from experiments.bench.benchmarks import BENCHMARKS
+from tiejax.lab.commands import studies
 from tiejax.lab.settings import command_line, sizes
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import MOST, MOST_STEPS, Need, check_disk, check_memory, in_units, most_of
 
 NAMES = ("exor", "untying", "text_mlm", "layer_tying", "embedding_coupling")
-STUDIES = {name: importlib.import_module(f"tiejax.lab.studies.{name}.settings").STUDY for name in NAMES}
+STUDIES = {name: studies.STUDIES[name]() for name in NAMES}
 SHAPE = (
     "{a: {embed_in: 8, embed_out: 8, width: 8, layers: 2, heads: 2}, "
     "big: {embed_in: %s, embed_out: 8, width: %s, layers: %s, heads: 1}}"
@@ -66,6 +66,11 @@ REFUSED = [
 ]
 
 
+def not_reached(*args):
+    """Fail a test in which data are prepared before sizes are checked."""
+    pytest.fail("data were prepared")
+
+
 @pytest.fixture
 def here(monkeypatch, tmp_path):
     """An empty directory on a machine of 16 GiB without an accelerator, and 100 GiB left of its disk."""
@@ -79,7 +84,7 @@ def here(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("name", "line", "words"), REFUSED, ids=[f"{name} {line}"[:60] for name, line, _ in REFUSED])
 def test_sizes_that_cannot_be_are_refused(here, monkeypatch, capsys, name, line, words):
-    study = dataclasses.replace(STUDIES[name], preparation="no.such.module")  # text is not prepared before
+    study = dataclasses.replace(STUDIES[name], prepare=not_reached)
     ended = command_here(shlex.split(line), monkeypatch, capsys, study)
     assert_refused(ended, *words, script=EXPERIMENTS / f"{name}.py")
     assert tree(here) == {}
@@ -146,7 +151,7 @@ def test_whatever_is_asked_for_is_refused_or_fits(name, data):
     """Nothing but bad input is raised, nothing is made as large as it is asked for, and what passes fits int32 counters."""
     kind = STUDIES[name].settings
     chosen = data.draw(strategies.dictionaries(strategies.sampled_from(whole_numbers(kind)), NUMBERS, min_size=1, max_size=3))
-    module = importlib.import_module(STUDIES[name].sizes)
+    module = STUDIES[name].sizes
     refused, resolved = None, None
     try:
         resolved = kind(**chosen).resolved()
@@ -166,7 +171,7 @@ def test_what_configurations_need_is_counted_without_being_refused(file):
     """Published sizes among them, whose largest fine-tunes eight members of 576 million parameters at once."""
     study = STUDIES[file.parent.name]
     resolved = command_line.parse(study.settings, study.command, ["--config", str(file)])[0].resolved()
-    needed = importlib.import_module(study.sizes).need(resolved)
+    needed = study.sizes.need(resolved)
     assert needed.state > 0
     assert 0 < needed.total < 96 * 2**30
 
@@ -174,7 +179,7 @@ def test_what_configurations_need_is_counted_without_being_refused(file):
 def test_a_preset_that_does_not_fit_can_still_be_printed_and_planned(here, monkeypatch, capsys):
     monkeypatch.setattr(sizes, "machine_memory", lambda: 2**20)
     config = EXPERIMENTS.parent / "configs" / "embedding_coupling" / "smoke.yaml"
-    study = dataclasses.replace(STUDIES["embedding_coupling"], preparation="no.such.module")
+    study = dataclasses.replace(STUDIES["embedding_coupling"], prepare=not_reached)
     for more in (["--print_config"], ["--help"], ["--count"]):
         assert command_here(["--config", str(config), *more], monkeypatch, capsys, study).status == 0
     assert_refused(
@@ -286,11 +291,12 @@ def test_units():
 
 def test_settings_are_resolved_and_counted_without_jax(tmp_path):
     code = """
-import importlib, sys
+import sys
 from tiejax.lab.runs import resume
+from tiejax.lab.commands import studies
 for name in ("exor", "untying", "text_mlm", "layer_tying", "embedding_coupling"):
-    study = importlib.import_module(f"tiejax.lab.studies.{name}.settings").STUDY
-    importlib.import_module(study.sizes).need(resume.parsed(study, []).settings)
+    study = studies.STUDIES[name]()
+    study.sizes.need(resume.parsed(study, []).settings)
 print(sorted({"jax", "jaxlib", "flax", "optax", "orbax", "scipy"} & set(sys.modules)))
 """
     ended = end(start_python("-c", code, cwd=tmp_path, env={"PYTHONPATH": str(EXPERIMENTS.parent)}))

@@ -17,16 +17,16 @@ MOST_BYTES = 2**30
 SHORTEST_S = 0.5
 
 
-def use(anew: bool = False) -> None:
+def use(recompile: bool = False) -> None:
     """Tell jax, before it is imported, where compiled programs are kept; not where the environment says so already.
 
-    anew: compile everything, and neither read nor write what is kept. A folder that cannot be written to is not used, and what
-    jax says of a program that it cannot read or keep is not passed on: a cache is worth neither an error nor a warning.
+    recompile: compile everything, without the cache. A folder that cannot be written to is not used, and jax's warnings about
+    programs that it cannot read or store are silenced: a cache is worth neither an error nor a warning.
     """
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
-    if anew:
+    if recompile:
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-    if anew or "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    if recompile or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     folder = Path(default_data_dir()) / "compiled" / processor()
     try:

@@ -18,7 +18,7 @@ ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 FIRST_GLIBC = (2, 35)
 
 
-def start_anew() -> None:
+def restart() -> None:
     """Start this command anew with huge pages, where that helps: it must not have imported jax, nor written anything.
 
     Not where the environment says how memory is to be allocated (an empty GLIBC_TUNABLES does), where the kernel does

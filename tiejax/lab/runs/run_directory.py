@@ -146,7 +146,7 @@ class RunDirectory:
         return found
 
     @classmethod
-    def of_records(cls, path: Path) -> list[Path]:
+    def record_files(cls, path: Path) -> list[Path]:
         """Return the files in `path`, if any, that hold all records of a run."""
         kept = (path / METRICS, path / f".{METRICS}.part", *(path / CHECKPOINTS / RECORDS).glob("*"))
         return [file for file in kept if file.is_file()]

@@ -9,7 +9,7 @@ import numpy as np
 from tiejax.lab.runs.arrays import arrays_of, npz
 from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.train import timing_of
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.training.checkpoint import CheckpointMismatch

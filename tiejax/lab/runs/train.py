@@ -7,7 +7,7 @@ import jax
 
 from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.stop import stop_flag
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.training import cluster

@@ -355,7 +355,7 @@ def refused(error: OSError, then: str) -> BadInput | Refused:
     return Refused(f"{where}{error.strerror or error}; {advice}, then {then}")
 
 
-def tell(error: BadInput | Refused) -> int:
+def report(error: BadInput | Refused) -> int:
     """Print what a command cannot do in one line; return its exit status."""
     print(f"{shown(Path(sys.argv[0]).name)}: error: {shown(str(error))}", file=sys.stderr, flush=True)
     return 2 if isinstance(error, BadInput) else 4
@@ -370,7 +370,7 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
     try:
         status = main(sys.argv[1:])
     except (BadInput, Refused, OSError) as error:
-        status = tell(refused(error, "run it again") if isinstance(error, OSError) else error)
+        status = report(refused(error, "run it again") if isinstance(error, OSError) else error)
     except KeyboardInterrupt:  # before or after training, where nothing is there to be saved
         print(f"{shown(Path(sys.argv[0]).name)}: interrupted", file=sys.stderr)
         status = 130

@@ -1,47 +1,63 @@
-"""A study as a command: its name, what may be asked of it, and where it is run."""
+"""A study as a command: its settings, its command line and the functions that run it."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from tiejax.lab.settings.command_line import CommandLine
+from tiejax.lab.settings.sizes import Need
 
 SWITCHES = {
-    "resume": "go on with the unfinished run in the run directory, to the result of an uninterrupted one",
-    "overwrite": "remove the run that is in the run directory and start anew",
-    "distributed": "work together with the other processes of the cluster that started this one (as on a TPU pod); "
-    "needless under Slurm and Open MPI, or where JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are set",
-    "quiet": "print nothing but warnings and the path of the report",
-    "recompile": "compile everything anew, and leave the compiled programs in the user's cache alone",
-    "deterministic": "ask a GPU for operations that give the same bits every time (slower); a CPU needs no asking",
+    "resume": "continue the interrupted run in the run directory; the result is that of an uninterrupted run",
+    "overwrite": "delete the run in the run directory and start from scratch",
+    "distributed": "train together with the other processes of the cluster that started this one (as on a TPU pod); not needed "
+    "under Slurm and Open MPI, or if JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are set",
+    "quiet": "print only warnings and the path of the report",
+    "recompile": "compile everything from scratch, without the cache of compiled programs",
+    "deterministic": "use GPU operations that give the same bits every time (slower); CPUs always do",
 }
+
+
+class Sizes(Protocol):
+    """The module `sizes.py` of a study, which counts memory and disk in closed form and loads no jax."""
+
+    @property
+    def OPTIONS(self) -> tuple[str, ...]:
+        """Names of the settings that decide the need."""
+
+    def need(self, settings: Any, /) -> Need:
+        """Return the bytes that a run with resolved settings needs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A study as a command.
+    """A study as a command. Its settings load no jax; functions that need jax import it when they are called.
 
-    name: what a run directory says of who made it. settings: dataclass of what may be asked, with a field `out` and a method
-    `resolved`, which writes every default out or raises BadInput. may_change: settings that change no result, so that a
-    resumed run may have others.
-    sizes: a module without jax, with `need(settings)`, what a run needs of memory, and `OPTIONS`, the settings that decide it.
-    module: is imported once the settings are found good; has `run(launched, console)`, which returns the exit status.
-    preparation: a module with `prepare(settings, console, resume)`, which returns what must be there before the run directory
-    is written to. claims_at_end: it takes hold of the run directory itself, once all is known.
-    single_process: it never is one of several processes. answers: switch or setting -> a module with
-    `answer(settings, console)`, which prints what is asked for instead of a run. device_a_core: whether a run with these
-    settings wants every core to be a device, where the environment says nothing. huge_pages: whether runs ask for them.
+    Args:
+        name: the study's name in a run directory
+        settings: dataclass of the settings, with a field `out` and a method `resolved`, which fills in every default or raises
+            BadInput
+        command: the command line
+        run: trains, analyses and writes the report: `(launched, console)` -> exit status
+        may_change: settings that do not affect results, which a resumed run may change
+        sizes: memory and disk of a run, checked before anything is loaded
+        prepare: loads the data, before the run directory is written to: `(settings, console, resume)` -> `launched.prepared`
+        claims_at_end: whether `run` claims the run directory itself, once all results are known
+        single_process: whether it always runs as a single process
+        answers: switch or setting -> function `(settings, console)` -> exit status that prints something instead of running
+        device_a_core: whether a run with these settings treats every CPU core as a device, unless the environment decides
+        huge_pages: whether runs ask for huge pages
     """
 
     name: str
     settings: type[Any]
     command: CommandLine
-    module: str
+    run: Callable[[Any, Any], int]
     may_change: tuple[str, ...] = ()
-    sizes: str | None = None
-    preparation: str | None = None
+    sizes: Sizes | None = None
+    prepare: Callable[[Any, Any, bool], Any] | None = None
     claims_at_end: bool = False
     single_process: bool = False
-    answers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    answers: Mapping[str, Callable[[Any, Any], int]] = dataclasses.field(default_factory=dict)
     device_a_core: Callable[[Any], bool] = lambda settings: True
     huge_pages: bool = False

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.study import Study
@@ -50,6 +51,12 @@ def labels(folders: list[Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
+def _run(launched: Any, console: Any) -> int:
+    from tiejax.lab.studies.comparison.study import run
+
+    return run(launched, console)
+
+
 STUDY = Study(
     "comparison",
     Settings,
@@ -63,7 +70,7 @@ STUDY = Study(
         },
         positional={"runs": "directories of finished runs, all of one study"},
     ),
-    module="tiejax.lab.studies.comparison.study",
+    run=_run,
     claims_at_end=True,
     single_process=True,
     device_a_core=lambda settings: False,

@@ -2,7 +2,7 @@
 
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import leave
-from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RunDirectory, plain
 from tiejax.lab.studies.comparison import page, plots
 from tiejax.lab.studies.comparison.beside import compare

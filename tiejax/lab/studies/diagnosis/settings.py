@@ -91,6 +91,12 @@ def device_a_core(settings: Settings) -> bool:
     return made.study == text_mlm.STUDY.name and text_mlm.STUDY.device_a_core(of_run)
 
 
+def _run(launched: Any, console: Any) -> int:
+    from tiejax.lab.studies.diagnosis.study import run
+
+    return run(launched, console)
+
+
 STUDY = Study(
     "diagnosis",
     Settings,
@@ -110,7 +116,7 @@ STUDY = Study(
             "directory of a run of ours"
         },
     ),
-    module="tiejax.lab.studies.diagnosis.study",
+    run=_run,
     claims_at_end=True,
     single_process=True,
     device_a_core=device_a_core,

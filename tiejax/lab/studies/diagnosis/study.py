@@ -11,7 +11,7 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.runs.checkpoints import quiet_libraries
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.diagnosis import checkpoint_figures, checkpoint_page, run_figures, run_page, verdict

@@ -9,6 +9,7 @@ from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.shared import AdamSettings, PrecisionSettings, RunSettings, TextSettings, with_defaults
 from tiejax.lab.settings.sizes import check_most, check_places, most_of
 from tiejax.lab.settings.study import SWITCHES, Study
+from tiejax.lab.studies.embedding_coupling import sizes
 from tiejax.models.shapes import POSITIONS, Shape
 
 # Small enough for two cores: the table that a small E_in saves is worth all layers, as in the paper.
@@ -224,6 +225,30 @@ def _names_files(value: Any) -> bool:
     return isinstance(names, list) and bool(names) and all(isinstance(name, str) and name for name in names)
 
 
+def _prepare(settings: Any, console: Any, resume: bool) -> Any:
+    from tiejax.lab.studies.embedding_coupling.preparation import prepare
+
+    return prepare(settings, console, resume)
+
+
+def _run(launched: Any, console: Any) -> int:
+    from tiejax.lab.studies.embedding_coupling.study import run
+
+    return run(launched, console)
+
+
+def _count(settings: Any, console: Any) -> int:
+    from tiejax.lab.studies.embedding_coupling.count import answer
+
+    return answer(settings, console)
+
+
+def _plan(settings: Any, console: Any) -> int:
+    from tiejax.lab.studies.embedding_coupling.memory import answer
+
+    return answer(settings, console)
+
+
 STUDY = Study(
     "embedding_coupling",
     Settings,
@@ -238,13 +263,10 @@ STUDY = Study(
         first=("corpus", "shapes", "tasks", "seeds", "steps", "start", "count", "resume", "overwrite", "out"),
         configurations="embedding_coupling",
     ),
-    module="tiejax.lab.studies.embedding_coupling.study",
-    sizes="tiejax.lab.studies.embedding_coupling.sizes",
-    preparation="tiejax.lab.studies.embedding_coupling.preparation",
+    run=_run,
+    sizes=sizes,
+    prepare=_prepare,
     may_change=("checkpoint_every", "data_dir", "mesh"),
     single_process=True,
-    answers={
-        "count": "tiejax.lab.studies.embedding_coupling.count",
-        "plan": "tiejax.lab.studies.embedding_coupling.memory",
-    },
+    answers={"count": _count, "plan": _plan},
 )

@@ -10,7 +10,7 @@ import numpy as np
 
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
-from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.run_directory import RunDirectory, plain
 from tiejax.lab.runs.stages import Stages, Stopped

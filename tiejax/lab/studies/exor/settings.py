@@ -15,6 +15,7 @@ from tiejax.lab.settings.shared import (
     with_defaults,
 )
 from tiejax.lab.settings.study import SWITCHES, Study
+from tiejax.lab.studies.exor import sizes
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, MAX_OUTCOMES, count_contexts, most_outcomes
 from tiejax.lab.studies.exor.task import VARIANTS, EXor, train_size
 from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED, STEPS
@@ -204,6 +205,12 @@ def _why_not_fast(model: str, dropout: float) -> str | None:
     return "dropout treats equal symbols differently" if dropout > 0 else None
 
 
+def _run(launched: Any, console: Any) -> int:
+    from tiejax.lab.studies.exor.study import run
+
+    return run(launched, console)
+
+
 STUDY = Study(
     "exor",
     Settings,
@@ -217,7 +224,7 @@ STUDY = Study(
         first=("seeds", "variant", "model", "size", "steps", "resume", "overwrite", "out"),
         configurations="exor",
     ),
-    module="tiejax.lab.studies.exor.study",
-    sizes="tiejax.lab.studies.exor.sizes",
+    run=_run,
+    sizes=sizes,
     may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops"),
 )

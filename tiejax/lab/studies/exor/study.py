@@ -10,7 +10,7 @@ import numpy as np
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
-from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import plain
 from tiejax.lab.runs.train import begin, timing, train
 from tiejax.lab.studies.exor import dose_page, dose_plots, page, plots

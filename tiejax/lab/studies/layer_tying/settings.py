@@ -1,7 +1,7 @@
 """What may be asked of a run of dynamic layer tying."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput, CommandLine
@@ -16,6 +16,7 @@ from tiejax.lab.settings.shared import (
 )
 from tiejax.lab.settings.sizes import check_most, check_places, check_steps
 from tiejax.lab.settings.study import SWITCHES, Study
+from tiejax.lab.studies.layer_tying import sizes
 from tiejax.tying.errors import TieError
 from tiejax.tying.layer_maps import MAPS, check_maps
 from tiejax.tying.layer_ties import Gradient, Rule, Start
@@ -179,11 +180,28 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             raise BadInput("--methods: found-map is the agent's map, so it needs agent as well")
 
     @property
+    def agents(self) -> list[str]:
+        """The methods in which an agent ties and unties layers."""
+        return [name for name in self.methods if name in AGENTS]
+
+    @property
     def names(self) -> list[str]:
         """All methods, agents first, then other methods and maps of the user's own, then what waits for an agent."""
         at_once = [name for name in self.methods if name not in AFTER_AGENT]
         waiting = [name for name in self.methods if name in AFTER_AGENT]
         return [*sorted(at_once, key=lambda name: name not in AGENTS), *(self.maps or {}), *waiting]
+
+
+def _prepare(settings: Any, console: Any, resume: bool) -> Any:
+    from tiejax.lab.studies.layer_tying.text import prepare
+
+    return prepare(settings, console, resume)
+
+
+def _run(launched: Any, console: Any) -> int:
+    from tiejax.lab.studies.layer_tying.study import run
+
+    return run(launched, console)
 
 
 STUDY = Study(
@@ -200,9 +218,9 @@ STUDY = Study(
         first=("corpus", "methods", "seeds", "layers", "steps", "resume", "overwrite", "out"),
         configurations="layer_tying",
     ),
-    module="tiejax.lab.studies.layer_tying.study",
-    sizes="tiejax.lab.studies.layer_tying.sizes",
-    preparation="tiejax.lab.studies.layer_tying.text",
+    run=_run,
+    sizes=sizes,
+    prepare=_prepare,
     may_change=("checkpoint_every", "data_dir"),
     single_process=True,
 )

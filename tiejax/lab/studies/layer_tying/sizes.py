@@ -6,7 +6,6 @@ One model is counted, since how many are trained at a time is as many as jax fin
 from typing import Any
 
 from tiejax.lab.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_of_token, bytes_of_value
-from tiejax.lab.studies.layer_tying.settings import AGENTS
 from tiejax.models import counts
 from tiejax.models.shapes import TOKEN_TYPES, Shape
 
@@ -38,13 +37,12 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
     of_value = bytes_of_value(settings.dtype)
     of_state = min(of_value, bytes_of_value(settings.compute_dtype))
     whole = parameters(settings, vocabulary, settings.layers) * of_value
-    agents = [name for name in settings.methods if name in AGENTS]
     # On the host, which has a place for every layer: the state that was last saved, and the parameters of the best step.
-    state = (1 + MOMENTS + 1) * whole + bool(agents) * STATE * agent_parameters(settings.layers)
+    state = (1 + MOMENTS + 1) * whole + bool(settings.agents) * STATE * agent_parameters(settings.layers)
     places = settings.batch_size * settings.context
     return Need(
         state,
-        records_bytes(settings, len(agents)),
+        records_bytes(settings, len(settings.agents)),
         (settings.k + 1) * places * bytes_of_token(vocabulary),
         _on_device(settings, vocabulary) * of_value + settings.layers * places * settings.width * of_state,
     )

@@ -4,7 +4,7 @@ import jax
 
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
-from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.run_directory import plain
 from tiejax.lab.runs.train import begin, timing_of

@@ -1,7 +1,7 @@
-"""What may be asked of a run on text."""
+"""The settings of the text study: masked-LM pre-training, tied and untied."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from tiejax.lab.runs.environment import cores
 from tiejax.lab.settings import checks
@@ -19,12 +19,13 @@ from tiejax.lab.settings.shared import (
 )
 from tiejax.lab.settings.sizes import check_most
 from tiejax.lab.settings.study import SWITCHES, Study
+from tiejax.lab.studies.text_mlm import sizes
 from tiejax.text import twins as planting
 from tiejax.tying.policies import Policy
 
 
 def default_twins() -> dict[str, list[str]]:
-    """Return the common words in two sets of equal frequency: every other one a conflict twin."""
+    """Split the common words into two sets of about equal frequency: alternate words get ordinary and conflict twins."""
     words = [word.lower() for word in planting.COMMON_WORDS]
     return {"0.5": words[0::2], "0.1": words[1::2]}
 
@@ -45,39 +46,40 @@ class Settings(
     Args:
         tokenizer: vocab.txt of a BERT WordPiece, a tokenizer.json, or a name on the hub (default: WordPiece trained on the
             corpus)
-        max_length: tokens to which a sentence is cut, [CLS] and [SEP] included; also the length of a packed row
-        min_length: sentences of fewer tokens are left out; where rows are sentences, 2 leaves out none
-        rows_are_sentences: take every row of a data set, or line of a file, as one sentence, as published, instead of splitting
+        max_length: maximum tokens of a sentence, [CLS] and [SEP] included; longer ones are cut. Also the length of a packed row
+        min_length: minimum tokens of a sentence; shorter ones are dropped. With --rows_are_sentences, 2 drops none
+        rows_are_sentences: treat every row of a data set, or line of a file, as one sentence, as published, instead of splitting
             the text into sentences
-        twins: sets of twins, probability of the twin -> words; at .5 the distributional hypothesis holds, at any other it fails
-            (default: every other of the 100 common words at .5, the others at .1); YAML wants quotes around "on" and "no"
-        missing_words: what becomes of a twin whose word is not in the vocabulary: leave_out, or as_unknown, a twin of [UNK]
-        identical_layers: start all layers as copies of one, as torch does
-        embedding_std: standard deviation of the embeddings at the start
-        positions: none as published, or learned positional embeddings
+        twins: sets of twins, as probability of the twin -> words. At .5 the distributional hypothesis holds, otherwise it fails
+            (default: the 100 common words, alternately at .5 and .1). In YAML, quote "on" and "no"
+        missing_words: for a word that is not in the vocabulary, plant no twin (leave_out) or a twin of [UNK] (as_unknown)
+        identical_layers: initialise all layers as copies of one, as torch does
+        embedding_std: standard deviation of the initial embeddings
+        positions: none, as published, or learned positional embeddings
         layer_norm: after each sublayer (post) or before it (pre)
-        untie_at: instead of tied against untied, train members that are tied and untie at each of these: steps (whole numbers)
-            or fractions of the run (with a point, as .5); never and always tied ones are always among them
-        untie_policy: what the optimizer remembers of the table that leaves: copy (all), zero (nothing, its bias correction
-            restarts), zero-keep-count (no moments, the step count goes on), split (the moments of its own use's gradients)
-        untie_new: which table leaves, where that makes a difference (zero, zero-keep-count)
-        compute_dtype: of the encoder and the logits' product; parameters and losses stay in float32
+        untie_at: instead of comparing tied with untied models, train tied models that untie at each of these: steps (whole
+            numbers) or fractions of the run (with a point, as .5). Models that never or always tie are added
+        untie_policy: optimizer state of the table that becomes independent: copy (all of it), zero (none; bias correction
+            restarts), zero-keep-count (zero moments, same step count) or split (the moments of the gradients of its own use)
+        untie_new: the table that becomes independent; matters for zero and zero-keep-count
+        compute_dtype: dtype of the encoder and of the matrix product of the logits; parameters and losses stay in float32
         rematerialise: recompute each layer in the backward pass, for deep encoders
         steps: training steps
-        epochs: instead of steps, how often every sentence is visited
-        epochs_apart: begin every epoch with a step of its own, as published: the last batch of an epoch has the sentences that
-            are left, and the steps between records and validations are counted from the start of the epoch. Otherwise a
-            batch may hold the end of one epoch and the beginning of the next. Needs --packing padded
-        batch_size: sentences a step; packed, on average, since a step takes a fixed number of rows
-        packing: packed fills rows with whole sentences that do not see each other; padded, as published, gives each its own row
+        epochs: passes over the training sentences, instead of --steps
+        epochs_apart: start every epoch with a new batch, as published: the last batch of an epoch holds the remaining sentences,
+            and steps between records and validations count from the start of the epoch. Otherwise a batch may hold
+            the end of one epoch and the beginning of the next. Needs --packing padded
+        batch_size: sentences per step; when packed, on average, since a step takes a fixed number of rows
+        packing: packed fills rows with whole sentences that do not attend to each other; padded, as published, gives each
+            sentence a row
         half_period: steps from the largest to the smallest rate (default: all steps)
         record_every: steps between records of distances, norms and training loss
-        validate_every: steps between validations; or epoch, after every epoch, which needs --epochs_apart true
-        validation_batches: batches of one validation, of the same sentences with twins and masks drawn afresh; or all, for the
-            whole split
-        mesh: devices that train one member together, its rows, parameters and optimizer state split over them (default: as many
-            as the seeds leave without work). Changes results by no more than rounding, and which values dropout drops. At the
-            start and for checkpoints a member still passes through one device
+        validate_every: steps between validations, or epoch: after every epoch, which needs --epochs_apart true
+        validation_batches: batches of each validation, always of the same sentences with newly drawn twins and masks; or all,
+            for the whole split
+        mesh: devices that train one member together; its rows, parameters and optimizer state are sharded over them (default:
+            as many as the seeds leave idle). Changes results only by rounding, and the values that dropout drops. For
+            initialisation and checkpoints a member must still fit on one device
         tensorboard: also write TensorBoard event files, to events/ in the run directory
     """
 
@@ -107,7 +109,7 @@ class Settings(
     tensorboard: bool = False
 
     def resolved(self) -> "Settings":
-        """Return the configuration with every default written out; raises BadInput if it makes no sense."""
+        """Return the settings with every default filled in; raises BadInput if they are invalid."""
         if self.steps is not None and self.epochs is not None:
             raise BadInput("--steps and --epochs: give one of them")
         fields = dataclasses.asdict(self)
@@ -122,7 +124,7 @@ class Settings(
         return settings
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
+        """Raise BadInput, naming the option, if resolved settings cannot be run."""
         self._check_twins()
         super().check()
         checks.check_counts(self, ("batch_size", "steps", "record_every", "validate_every", "validation_batches", "mesh"))
@@ -133,29 +135,43 @@ class Settings(
         if self.epochs_apart and self.packing != "padded":
             raise BadInput("--epochs_apart: needs --packing padded, since packed epochs differ in their number of rows")
         if self.validate_every == "epoch" and not self.epochs_apart:
-            raise BadInput("--validate_every epoch: needs --epochs_apart true, or a step may belong to two epochs")
+            raise BadInput("--validate_every epoch: needs --epochs_apart true; otherwise a step may belong to two epochs")
 
     def _check_twins(self) -> None:
-        spelled: dict[float, str] = {}  # probability -> as it was written
+        spelled: dict[float, str] = {}  # probability -> the user's spelling
         if not self.twins:
-            raise BadInput("--twins: needs at least one set, as {.5: [the, be]}")
+            raise BadInput("--twins: expected at least one set, such as {.5: [the, be]}")
         for probability, words in self.twins.items():
             try:
                 value = float(probability)
             except ValueError:
-                raise BadInput(f"--twins: must be sets as {{.5: [the, be]}}, {probability!r} is no probability") from None
+                raise BadInput(
+                    f"--twins: expected sets such as {{.5: [the, be]}}, got the probability {probability[:80]!r}"
+                ) from None
             if not 0 < value < 1:
-                raise BadInput(f"--twins: a twin's probability must lie between 0 and 1, got {probability}")
+                raise BadInput(f"--twins: expected probabilities between 0 and 1, got {probability[:80]}")
             if value in spelled:
-                raise BadInput(f"--twins: one set for each probability, {spelled[value]} and {probability} are one")
+                raise BadInput(f"--twins: expected one set per probability; {spelled[value]} and {probability} are equal")
             spelled[value] = probability
             if not words:
-                raise BadInput(f"--twins: the set at {probability} has no word")
+                raise BadInput(f"--twins: the set at {probability} has no words")
 
     @property
     def sets(self) -> dict[float, list[str]]:
-        """The sets of twins, by probability."""
+        """The words of each set of twins, by the probability of the twin."""
         return {float(probability): words for probability, words in (self.twins or {}).items()}
+
+
+def _prepare(settings: Any, console: Any, resume: bool) -> Any:
+    from tiejax.lab.studies.text_mlm.text import prepare
+
+    return prepare(settings, console, resume)
+
+
+def _run(launched: Any, console: Any) -> int:
+    from tiejax.lab.studies.text_mlm.study import run
+
+    return run(launched, console)
 
 
 STUDY = Study(
@@ -171,9 +187,9 @@ STUDY = Study(
         first=("corpus", "tokenizer", "seeds", "steps", "twins", "resume", "overwrite", "out"),
         configurations="text_mlm",
     ),
-    module="tiejax.lab.studies.text_mlm.study",
-    sizes="tiejax.lab.studies.text_mlm.sizes",
-    preparation="tiejax.lab.studies.text_mlm.text",
+    run=_run,
+    sizes=sizes,
+    prepare=_prepare,
     may_change=("checkpoint_every", "data_dir", "mesh"),
     # One device a core is faster where members can be dealt out evenly, one device over all cores where they cannot.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.seed_list) % cores() == 0,

@@ -10,7 +10,7 @@ from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_trajectories
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
-from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.run_directory import plain
 from tiejax.lab.runs.train import begin, timing, train
@@ -66,14 +66,14 @@ def run(launched: Launched, console: Console) -> int:
 
 
 def check_texts_agree(text: Text) -> None:
-    """Raise BadInput if the processes of a run have prepared different texts."""
+    """Raise BadInput if the processes of a multi-process run have prepared different texts."""
     fingerprint = np.frombuffer(bytes.fromhex(text.facts["fingerprint"])[:8], np.int64).tolist()
-    if len({tuple(of_process) for of_process in cluster.or_die(lambda: cluster.agree(fingerprint))}) > 1:
-        raise BadInput("--data_dir: the processes have prepared different texts; give one that all share, or a --tokenizer")
+    if len({tuple(theirs) for theirs in cluster.or_die(lambda: cluster.agree(fingerprint))}) > 1:
+        raise BadInput("--data_dir: the processes prepared different texts; give a directory that all share, or a --tokenizer")
 
 
 def announce(settings: Settings, text: Text, plan: StepPlan, models: int, console: Console) -> None:
-    """Say what is about to be trained on what, and whether twins can meet."""
+    """Print the text, the models and the steps of the run, and warn if twins cannot meet."""
     sentences = {name: split["sentences"] for name, split in text.facts["splits"].items()}
     console.say(
         f"text: {sentences['train']:,} sentences for training, {sentences['validation']:,} for validation; "
@@ -82,18 +82,18 @@ def announce(settings: Settings, text: Text, plan: StepPlan, models: int, consol
     console.say(
         f"{len(settings.seed_list)} seeds, {models} models tied and untied, {plan.steps:,} steps of {plan.rows} rows "
         f"({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding) on {jax.device_count()} x "
-        f"{jax.devices()[0].device_kind}, {plan.mesh} a member, in {settings.out}"
+        f"{jax.devices()[0].device_kind}, {plan.mesh} per member, in {settings.out}"
     )
     far = reach(settings, plan)
     console.say(
-        f"reach: learning rates sum to {far['per_coordinate']:.3g}, words start {far['initial']:.3g} apart a coordinate"
+        f"reach: learning rates sum to {far['per_coordinate']:.3g}, words start {far['initial']:.3g} apart per coordinate"
     )
     if 2 * far["per_coordinate"] < far["initial"]:
         console.warn("twins cannot meet in this run: raise --steps or --learning_rate")
 
 
 def timing_on_text(trained: Trained, models: int, plan: StepPlan) -> dict[str, float | None]:
-    """Return what results.json says of the time, tokens among it; no rate if this process trained nothing."""
+    """Return the `timing` of results.json, with tokens per second; no rates if this process trained nothing."""
     times = timing(trained, models)
     rate = times["model_steps_per_s"]
     return {
@@ -105,16 +105,16 @@ def timing_on_text(trained: Trained, models: int, plan: StepPlan) -> dict[str, f
 
 
 def conclude(settings: Settings, plan: StepPlan, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
-    """Return what results.json says of a run, tied against untied, and its figures."""
+    """Return the results and the figures of a run of tied against untied models."""
     decay = settings.weight_decay * reach(settings, plan)["per_coordinate"] if settings.optimizer == "adamw" else 0.0
     body, runs = claims.analyse(metrics, decay)
     return body, plots.plot_all(runs, body)
 
 
 def conclude_untying(arms: Arms, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
-    """Return what results.json says of a run whose members untie, and its figures."""
-    finite, who_lasted = finite_seeds(metrics)
-    body: dict[str, Any] = {**who_lasted, "claims": [], "curves": []}
+    """Return the results and the figures of a run with members that untie during training."""
+    finite, seeds = finite_seeds(metrics)
+    body: dict[str, Any] = {**seeds, "claims": [], "curves": []}
     if not finite.any():
         return body, []
     runs = select_seeds(metrics, finite)

@@ -1,7 +1,7 @@
 """What may be asked of an untying run."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.shared import UntieSettings, with_defaults
@@ -9,6 +9,7 @@ from tiejax.lab.settings.sizes import most_of
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.exor import settings as exor
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
+from tiejax.lab.studies.untying import sizes
 from tiejax.statistics.untie_arms import Arms
 from tiejax.tying.policies import POLICIES, Policy
 
@@ -79,6 +80,12 @@ class Settings(UntieSettings, exor.Settings):
         return Arms.of(self.untie_at or [], self.steps, self.policies, self.new)
 
 
+def _run(launched: Any, console: Any) -> int:
+    from tiejax.lab.studies.untying.study import run
+
+    return run(launched, console)
+
+
 STUDY = Study(
     "untying",
     Settings,
@@ -92,7 +99,7 @@ STUDY = Study(
         first=("seeds", "variant", "untie_at", "policies", "steps", "resume", "overwrite", "out"),
         configurations="untying",
     ),
-    module="tiejax.lab.studies.untying.study",
-    sizes="tiejax.lab.studies.untying.sizes",
+    run=_run,
+    sizes=sizes,
     may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops"),
 )

@@ -11,7 +11,7 @@ from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_trajectories
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
-from tiejax.lab.runs.launch import Launched
+from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import plain
 from tiejax.lab.runs.train import begin, timing, train
 from tiejax.lab.studies.exor.bayes_risk import bayes_risk

@@ -1,0 +1,58 @@
+"""The steps by which a process begins: data prepared, run directory claimed."""
+
+from typing import Any, NamedTuple
+
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.resume import Request
+from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.settings.sizes import check_disk, check_memory
+from tiejax.lab.settings.study import Study
+
+
+class Launched(NamedTuple):
+    """A process that is ready to run a study.
+
+    settings: resolved. switches: name -> whether it was given. command: the command line that repeats the run from scratch.
+    run: the claimed run directory; None in all but the first of several processes, and if `finished`. first: whether this is
+    the first process, the one that writes to the run directory and to the terminal. finished: whether the run had finished
+    before. prepared: the result of the study's `prepare`.
+    """
+
+    settings: Any
+    switches: dict[str, bool]
+    command: str
+    run: RunDirectory | None
+    first: bool
+    finished: bool
+    prepared: Any
+
+
+def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> Launched:
+    """Check memory and disk, then prepare the data, which may take long; writes nothing to the run directory.
+
+    alone: whether this is the only process, which then trains all members.
+    """
+    settings, switches, resuming = request.settings, request.switches, request.switches.get("resume", False)
+    if first and resuming and RunDirectory.state(request.out) == "finished":
+        if not (damage := RunDirectory.damage(request.out)):
+            return Launched(settings, switches, request.command, None, first, True, None)
+        Console(switches["quiet"]).warn(f"damaged or missing, to be written again: {', '.join(damage)} in {request.out}")
+    if study.sizes is not None:
+        check_memory(settings, study.sizes.need, study.sizes.OPTIONS, alone=alone)
+        if first:
+            existing = RunDirectory.record_files(request.out)
+            check_disk(settings, study.sizes.need, study.sizes.OPTIONS, request.out, existing)
+    if first:
+        RunDirectory.probe(request.out)
+    prepared = None
+    if study.prepare is not None:
+        prepared = study.prepare(settings, Console(switches["quiet"], silent=not first), resuming)
+    return Launched(settings, switches, request.command, None, first, False, prepared)
+
+
+def claim(study: Study, launched: Launched) -> Launched:
+    """Claim the run directory, unless the study does so itself or the run is finished."""
+    if launched.finished or study.claims_at_end:
+        return launched
+    resuming, overwrite = launched.switches.get("resume", False), launched.switches["overwrite"]
+    return launched._replace(run=RunDirectory.claim(study, launched.settings, resuming, overwrite))
