@@ -38,7 +38,7 @@ from tiejax.lab.studies.exor.ensemble import build_ensemble as build_exor
 from tiejax.lab.studies.layer_tying.model import build as build_layered
 from tiejax.lab.studies.text_mlm import text as text_of_study
 from tiejax.lab.studies.text_mlm.ensemble import build_ensemble as build_text
-from tiejax.models.shapes import PUBLISHED
+from tiejax.models.shapes import PUBLISHED_SHAPES
 from tiejax.pretraining.memory import Pretraining, shapes_of_step
 from tiejax.training.layout import SEEDS
 from tiejax.training.sharding import DATA
@@ -249,7 +249,7 @@ def encoder(devices: Sequence[Any]) -> Any:
 
 def rembert(devices: Sequence[Any]) -> Any:
     """Return RemBERT at its published size in bfloat16, one row a device, over all devices."""
-    published = PUBLISHED[-1]
+    published = PUBLISHED_SHAPES[-1]
     of = Pretraining(published.shape, published.vocabulary, 512, devices=len(devices), rematerialise=True, dtype=jnp.bfloat16)
     ensemble, here = shapes_of_step(of, len(devices))
     of_all = jax.tree.map(

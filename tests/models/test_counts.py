@@ -8,7 +8,7 @@ import pytest
 
 from tiejax import models, tying
 from tiejax.models import bert, counts
-from tiejax.models.shapes import PUBLISHED, Shape
+from tiejax.models.shapes import PUBLISHED_SHAPES, Shape
 
 
 def number_of(tree):
@@ -46,7 +46,7 @@ SHAPES = [
     Shape(8, 8, 8, 3, 2, coupled=True, drop=1),
     Shape(4, 4, 8, 1, 4, coupled=True),
     Shape(16, 4, 8, 4, 2, drop=3),
-    PUBLISHED[-1].shape,
+    PUBLISHED_SHAPES[-1].shape,
 ]
 
 

@@ -7,20 +7,20 @@ import pytest
 from published import COUNTS
 from published import PUBLISHED as SPECIFIED
 
-from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED, STEPS
+from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED_MODELS, STEPS
 
 
 @pytest.mark.parametrize("name", SPECIFIED)
 def test_sizes_are_those_of_the_specification(name):
     architecture, size = name.split("_")
-    fields = {key: value for key, value in PUBLISHED[architecture, size].items() if key != "learning_rate"}
+    fields = {key: value for key, value in PUBLISHED_MODELS[architecture, size].items() if key != "learning_rate"}
     assert fields == SPECIFIED[name].settings
     assert size in STEPS
     assert name in COUNTS
 
 
 def test_every_size_settles_what_its_architecture_leaves_open():
-    for (architecture, _), fields in PUBLISHED.items():
+    for (architecture, _), fields in PUBLISHED_MODELS.items():
         assert {name for name, value in ARCHITECTURE_SETTINGS[architecture].items() if value is None} <= set(fields)
 
 

@@ -7,7 +7,7 @@ Source: F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the D
 from typing import Any
 
 # (architecture, size) -> fields of the encoder, and the largest learning rate that the size was trained with.
-PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
+PUBLISHED_MODELS: dict[tuple[str, str], dict[str, Any]] = {
     ("transformer", "small"): {"layers": 1, "width": 4, "heads": 1, "feed_forward": 4, "learning_rate": 5e-4},
     ("transformer", "medium"): {"layers": 2, "width": 32, "heads": 1, "feed_forward": 32, "learning_rate": 1e-4},
     ("lstm", "small"): {"layers": 2, "width": 4, "hidden": 8, "learning_rate": 5e-4},

@@ -59,7 +59,7 @@ MULTILINGUAL, ENGLISH = 119_547, 28_996
 # The released RemBERT, and not the E_out 1,536 that is printed, has the printed number of parameters.
 REMBERT = Shape(256, 1664, 1152, 32, 18)
 
-PUBLISHED = (
+PUBLISHED_SHAPES = (
     Published("coupled 768", Shape(768, 768, 768, 12, 12, coupled=True), MULTILINGUAL, 177, 177),
     Published("decoupled 768 / 768", Shape(768, 768, 768, 12, 12), MULTILINGUAL, 269, 177),
     Published("E_in 768, E_out 128", Shape(768, 128, 768, 12, 12), MULTILINGUAL, 192, 177),

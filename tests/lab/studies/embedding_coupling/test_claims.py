@@ -7,7 +7,7 @@ from coupling_bodies import body_of
 
 from tiejax.lab.studies.embedding_coupling.claims import claims, roles_of
 from tiejax.lab.studies.embedding_coupling.settings import DEFAULT_SHAPES
-from tiejax.models.shapes import PUBLISHED, Shape
+from tiejax.models.shapes import PUBLISHED_SHAPES, Shape
 from tiejax.statistics.claims import assess
 
 AS_PUBLISHED = {
@@ -49,7 +49,7 @@ def test_parts_of_the_default_shapes():
 
 def test_parts_of_the_published_shapes():
     """The multilingual ones, found by their widths."""
-    roles = roles_of({published.name: published.shape for published in PUBLISHED[:10]})
+    roles = roles_of({published.name: published.shape for published in PUBLISHED_SHAPES[:10]})
     assert (roles.narrow, roles.middle, roles.wide) == ("E_in 128, E_out 128", "E_in 128, E_out 768", "E_in 128, E_out 3072")
     assert (roles.coupled, roles.big_in) == ("coupled 768", "E_in 768, E_out 128")
     assert (roles.wider, roles.deeper) == ("E_in 128, E_out 768, H 1024", "E_in 128, E_out 768, L 23")

@@ -9,13 +9,13 @@ import pytest
 from tiejax.lab.settings import command_line
 from tiejax.lab.studies.embedding_coupling.settings import STUDY
 from tiejax.models import bert
-from tiejax.models.shapes import PUBLISHED
+from tiejax.models.shapes import PUBLISHED_SHAPES
 from tiejax.pretraining.masked_lm import MaskedLM
 from tiejax.text.masking import MaskedRows
 
 CONFIGS = Path(__file__).parents[4] / "configs" / "embedding_coupling"
 HEADINGS = ("Source", "Command", "Time", "Run here", "Expected")
-PRESETS = {"multilingual": PUBLISHED[:10], "english": PUBLISHED[10:16], "rembert": PUBLISHED[16:]}
+PRESETS = {"multilingual": PUBLISHED_SHAPES[:10], "english": PUBLISHED_SHAPES[10:16], "rembert": PUBLISHED_SHAPES[16:]}
 
 
 def settings_of(name):
@@ -40,7 +40,7 @@ def test_presets_have_the_shapes_that_are_counted(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-@pytest.mark.parametrize("published", [PUBLISHED[5], PUBLISHED[6], PUBLISHED[16]], ids=lambda published: published.name)
+@pytest.mark.parametrize("published", [PUBLISHED_SHAPES[i] for i in (5, 6, 16)], ids=lambda published: published.name)
 def test_a_step_of_the_published_size_lowers_for_accelerators(published, platform):
     """The gradient of the loss, in bfloat16 and rematerialised, from shapes alone; E_out 3,072, factorised, RemBERT."""
     rows, slots = 2, 164

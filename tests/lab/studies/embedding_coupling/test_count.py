@@ -6,7 +6,7 @@ from tiejax.lab.runs import launch
 from tiejax.lab.studies.embedding_coupling.count import counted, table
 from tiejax.lab.studies.embedding_coupling.settings import STUDY
 from tiejax.models.bert import count_parameters
-from tiejax.models.shapes import PUBLISHED, Shape
+from tiejax.models.shapes import PUBLISHED_SHAPES, Shape
 
 
 def by_hand(vocabulary, e_in, e_out, h, layers, positions=512, types=2):
@@ -31,7 +31,7 @@ def test_a_coupled_table_counts_once_and_dropped_layers_not_in_fine_tuning():
     assert count_parameters(Shape(8, 8, 8, 3, 2, drop=1), 11, 16) == (both, by_hand(11, 8, 8, 8, 2, 16)[1])
 
 
-@pytest.mark.parametrize("published", PUBLISHED, ids=lambda published: published.name)
+@pytest.mark.parametrize("published", PUBLISHED_SHAPES, ids=lambda published: published.name)
 def test_published_counts_within_two_percent(published):
     assert max(abs(count.residual) for count in counted(published)) < 0.02
 
@@ -45,7 +45,7 @@ def test_count_prints_every_row(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert launch.main(STUDY, ["--count"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(PUBLISHED) == 18
+    assert len(lines) == 1 + len(PUBLISHED_SHAPES) == 18
     assert lines == table()
     rembert = next(line for line in lines if line.startswith("RemBERT")).split()
     assert rembert == ["RemBERT", "994.6", "995", "-0.04%", "575.9", "575", "+0.16%"]

@@ -5,9 +5,9 @@ import pytest
 from coupling_bodies import body_of
 from pictures import is_a_picture
 
-from tiejax.lab.reporting import figures
+from tiejax.lab.reporting.figures import save
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.studies.embedding_coupling import page, plots
+from tiejax.lab.studies.embedding_coupling import figures, page
 from tiejax.lab.studies.embedding_coupling.claims import claims
 from tiejax.lab.studies.embedding_coupling.settings import DEFAULT_SHAPES, Settings
 from tiejax.statistics.claims import assess
@@ -51,15 +51,15 @@ def metrics():
 
 
 def test_every_plot_is_a_picture_with_a_caption(body, metrics, tmp_path):
-    drawn = plots.plot_all(body, DEFAULT_SHAPES, metrics)
+    drawn = figures.plot_all(body, DEFAULT_SHAPES, metrics)
     assert {plot.name for plot in drawn} == EVERY
     for plot in drawn:
-        assert is_a_picture(figures.save(plot.figure, tmp_path, plot.name)), plot.name
+        assert is_a_picture(save(plot.figure, tmp_path, plot.name)), plot.name
         assert plot.caption.endswith(".")
 
 
 def test_scores_show_every_shape_its_seeds_and_its_control(body, metrics):
-    figure = plots.plot_parameters(body).figure
+    figure = figures.plot_parameters(body).figure
     (axes,) = figure.axes
     labels = [text.get_text().split(", ") for text in axes.get_yticklabels()]
     assert {name for name, _ in labels} == set(DEFAULT_SHAPES)
@@ -106,7 +106,7 @@ def test_tables_of_the_probes_hold_means_over_seeds(body):
 
 
 def test_only_shapes_that_differ_in_the_output_stand_over_its_width(body):
-    figure = plots.plot_output_width(body, DEFAULT_SHAPES).figure
+    figure = figures.plot_output_width(body, DEFAULT_SHAPES).figure
     score, masked, probe = figure.axes
     for panel in (score, masked, probe):
         assert [text.get_text() for text in panel.get_xticklabels()] == ["16", "64", "256"]
@@ -119,9 +119,9 @@ def test_only_shapes_that_differ_in_the_output_stand_over_its_width(body):
 
 def test_what_was_not_measured_is_not_plotted(body, metrics):
     bare = body | {"retrieval": {}, "similarity": {}, "dropped": {}, "layer_mix": {}}
-    names = {plot.name for plot in plots.plot_all(bare, DEFAULT_SHAPES, metrics)}
+    names = {plot.name for plot in figures.plot_all(bare, DEFAULT_SHAPES, metrics)}
     assert names == {"score_parameters", "output_width", "pretraining"}
-    assert plots.plot_all(body | {"seeds": []}, DEFAULT_SHAPES, metrics) == []
+    assert figures.plot_all(body | {"seeds": []}, DEFAULT_SHAPES, metrics) == []
 
 
 def rendered(body, **changes):

@@ -3,10 +3,10 @@
 import numpy as np
 from layer_runs import SIZES, TOKENS_PER_WORD, findings_of, run
 
-from tiejax.lab.runs.run_directory import plain
-from tiejax.lab.studies.layer_tying import plots
+from tiejax.lab.studies.layer_tying import figures
 from tiejax.lab.studies.layer_tying.analysis import analyse
 from tiejax.lab.studies.layer_tying.tables import tables
+from tiejax.system.json_values import plain
 
 
 def test_a_seed_of_which_one_method_diverged_is_left_out_everywhere():
@@ -40,5 +40,5 @@ def test_no_finite_seed_leaves_nothing_to_tell():
     metrics["train_loss"][0] = np.nan
     findings, runs = analyse(metrics, SIZES, TOKENS_PER_WORD)
     assert (findings["seeds"], findings["methods"], findings["claims"], findings["excluded_seeds"]) == ([], [], [], [3, 5])
-    assert plots.plot_all(runs, findings) == []
+    assert figures.plot_all(runs, findings) == []
     assert tables(findings) == {}

@@ -8,16 +8,16 @@ from layer_runs import LAYERS, SIZES, STEPS, TOKENS_PER_WORD, findings_of, of_me
 
 from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.runs.run_directory import plain
-from tiejax.lab.studies.layer_tying import page, plots
+from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
 from tiejax.statistics.arms import select_seeds
+from tiejax.system.json_values import plain
 
 
 @pytest.fixture(scope="module")
 def analysed():
     findings, runs = analyse(run(), SIZES, TOKENS_PER_WORD)
-    return findings, runs, plots.plot_all(runs, findings)
+    return findings, runs, figures.plot_all(runs, findings)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_one_seed_without_agents(pictures):
     assert findings["claims"] == []
     assert findings["agents"] == {}
     assert rows["untied"]["test_perplexity"] == {"seeds": pytest.approx([8]), "mean": pytest.approx(8), "interval": None}
-    assert [plot.name for plot in plots.plot_all(runs, findings)] == ["methods", "learning", "maps"]
+    assert [plot.name for plot in figures.plot_all(runs, findings)] == ["methods", "learning", "maps"]
     html = page_of(findings, [])
     assert "<td>untied</td><td>54.60</td><td>8.00</td><td>22.63</td><td>8.17</td>" in html
     assert "nan" not in html

@@ -1,4 +1,4 @@
-"""What a run on text says: claims, final values, and seeds that are left out."""
+"""Tests of the text study's claims, final values and excluded seeds."""
 
 import json
 
@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 from text_metrics import BOTH, CHANGE, COST, DECAY, RECORDS, START, metrics_of
 
-from tiejax.lab.runs.run_directory import plain
 from tiejax.lab.studies.text_mlm.claims import analyse, claims, final, final_by_bucket
+from tiejax.lab.studies.text_mlm.figures import plot_all
 from tiejax.lab.studies.text_mlm.page import tables
-from tiejax.lab.studies.text_mlm.plots import plot_all
+from tiejax.system.json_values import plain
 
 
 def rows_of(metrics):
@@ -27,11 +27,11 @@ UNRELATED = [f"unrelated/{table}" for table in CHANGE]
 TYING = {"tying/validation-loss", "tying/validation-accuracy"}
 
 
-def test_claims_of_a_run_that_does_what_the_theory_says():
+def test_claims_are_supported_on_metrics_that_follow_the_theory():
     rows = rows_of(metrics_of())
     assert set(rows) == both_rows(*CONVERGE, *CONFLICT, *UNRELATED) | TYING
     assert {row["verdict"] for row in rows.values()} == {"supported"}
-    # They come together in themselves by less than they do compared with unrelated words, which move apart.
+    # Twins approach each other by less than their difference from unrelated words, which move apart.
     expected = {f"converge/{table}": change["holding"] for table, change in CHANGE.items()}
     expected["conflict-converge/input"] = CHANGE["input"]["conflict"]
     expected |= {
@@ -50,7 +50,7 @@ def test_claims_of_a_run_that_does_what_the_theory_says():
     assert "as it does for the conflict twins" in rows["tying/validation-loss"]["statement"]
 
 
-def test_estimates_against_a_loop_over_seeds_and_pairs():
+def test_estimates_equal_a_loop_over_seeds_and_pairs():
     metrics = metrics_of(seeds=6)
     rows = rows_of(metrics)
     kind = {0: "twins", 1: "conflict", 2: "unrelated"}
@@ -58,9 +58,9 @@ def test_estimates_against_a_loop_over_seeds_and_pairs():
     for seed in range(6):
         for values in change.values():
             values.append([])
-        for pair, place in enumerate(metrics["pair_set"]):
+        for pair, set_index in enumerate(metrics["pair_set"]):
             d = metrics["distance_output"][0, seed, :, pair]
-            change[kind[place]][seed].append(np.log((d[-1] + d[-2]) / 2 / d[0]))
+            change[kind[set_index]][seed].append(np.log((d[-1] + d[-2]) / 2 / d[0]))
     twins, unrelated = (np.median(change[kind], axis=1) for kind in ("twins", "unrelated"))
     by_seed = [max(one, one - other) for one, other in zip(twins, unrelated, strict=True)]
     assert rows["converge/output/seeds"]["estimate"] == pytest.approx(np.median(by_seed), rel=1e-12)
@@ -70,8 +70,8 @@ def test_estimates_against_a_loop_over_seeds_and_pairs():
     assert rows["conflict-apart/output/pairs"]["estimate"] == pytest.approx(np.median(by_pair), rel=1e-12)
 
 
-def test_a_run_that_does_the_opposite_contradicts():
-    """Nothing converges but the unrelated pairs; conflict twins are drawn together tied."""
+def test_claims_are_contradicted_on_metrics_with_the_opposite_effects():
+    """Only unrelated pairs converge, and conflict twins come together in the tied table."""
     against = {"holding": 0.2, "conflict": -0.5, "unrelated": -1.0}
     rows = rows_of(metrics_of(change=dict.fromkeys(CHANGE, against)))
     verdicts = {name: row["verdict"] for name, row in rows.items() if name not in TYING}
@@ -80,15 +80,15 @@ def test_a_run_that_does_the_opposite_contradicts():
 
 
 @pytest.mark.parametrize(("twins", "unrelated"), [(0.3, 0.8), (-0.5, -1.0)])
-def test_twins_that_grow_less_or_shrink_less_than_unrelated_words_do_not_come_together(twins, unrelated):
+def test_convergence_needs_shrinking_distances_that_shrink_more_than_those_of_unrelated_words(twins, unrelated):
     change = {"holding": twins, "conflict": twins, "unrelated": unrelated}
     rows = rows_of(metrics_of(change=dict.fromkeys(CHANGE, change)))
     for claim in (*CONVERGE, "conflict-converge/input"):
         assert rows[f"{claim}/seeds"]["verdict"] == rows[f"{claim}/pairs"]["verdict"] == "contradicted"
 
 
-def test_equal_kinds_are_told_apart_no_more_often_than_by_chance():
-    """Pairs over which nothing but noise differs: of 200 runs 5 % have p < .05, and both kinds' noise counts."""
+def test_false_positive_rate_of_pair_claims():
+    """Two kinds of pairs that differ only by noise: 5 % of 200 runs have p < .05."""
     rng, low = np.random.default_rng(0), 0
     metrics = metrics_of(seeds=1, sets=(("twins .5", 0.5, 50), ("twins .1", 0.1, 50)), unrelated=100)
     for _ in range(200):
@@ -99,14 +99,14 @@ def test_equal_kinds_are_told_apart_no_more_often_than_by_chance():
     assert stats.binomtest(low, 200, 0.05).pvalue > 1e-3
 
 
-def test_without_a_set_its_claims_are_not_made():
+def test_claims_about_a_missing_set_are_left_out():
     metrics = metrics_of(sets=BOTH[:1])
     rows = rows_of(metrics)
     assert set(rows) == both_rows(*CONVERGE, *UNRELATED) | TYING
     assert "no planted set violates it" in rows["tying/validation-loss"]["statement"]
     rows = rows_of(metrics_of(sets=BOTH[1:]))
     assert set(rows) == both_rows(*CONFLICT, *UNRELATED) | TYING
-    # Against 0 where no twins fulfil DH: the distance shrinks, if only a little.
+    # Without twins for whom DH holds, conflict twins are compared with 0: their distance shrinks a little.
     assert rows["conflict-apart/output/pairs"]["estimate"] == pytest.approx(-0.2, abs=0.05)
     assert rows["conflict-apart/output/pairs"]["verdict"] == "contradicted"
     assert "c - c'" not in rows["conflict-apart/output/pairs"]["statistic"]
@@ -123,29 +123,29 @@ def test_sets_of_one_kind_are_pooled():
     ]  # fmt: skip
 
 
-def test_one_seed_decides_over_pairs_alone():
+def test_one_seed_decides_only_claims_over_pairs():
     rows = rows_of(metrics_of(seeds=1))
     assert {row["verdict"] for name, row in rows.items() if name.endswith("/pairs")} == {"supported"}
     others = [row for name, row in rows.items() if not name.endswith("/pairs")]
     assert {(row["verdict"], row["n"], row["p"]) for row in others} == {("undecided", 1, None)}
 
 
-def test_a_seed_that_went_non_finite_is_left_out_with_its_partner():
+def test_a_non_finite_seed_is_excluded_from_both_arms():
     metrics = metrics_of()
     metrics["finite"][1, 3, 8:] = False
     metrics["distance_input"][1, 3, 8:] = np.nan
     metrics["validation_loss"][1, 3] = np.nan
     found, runs = analyse(metrics, DECAY)
-    kept = [seed for seed in range(7, 17) if seed != 10]
-    assert (found["seeds"], found["excluded_seeds"]) == (kept, [10])
+    remaining = [seed for seed in range(7, 17) if seed != 10]
+    assert (found["seeds"], found["excluded_seeds"]) == (remaining, [10])
     assert found["non_finite"] == [{"arm": "tied", "seed": 10, "step": 800}]
-    assert runs["seeds"].tolist() == kept
+    assert runs["seeds"].tolist() == remaining
     assert all(np.isfinite(runs[name]).all() for name in runs if name.startswith(("distance", "validation_loss")))
     assert {row["n"] for row in found["claims"] if row["id"].endswith("/seeds")} == {9}
     json.dumps(plain(found), allow_nan=False)
 
 
-def test_no_finite_seed_leaves_no_claims():
+def test_no_claims_without_a_finite_seed():
     metrics = metrics_of()
     metrics["finite"][0, :, 5:] = False
     found, runs = analyse(metrics, DECAY)
@@ -160,15 +160,15 @@ def test_final_values_are_means_over_the_last_tenth_of_the_records():
     np.testing.assert_array_equal(final(values[..., :5]), values[..., 4])
 
 
-def test_buckets_are_means_over_their_targets():
-    """Records of 1 and 3 targets, one of them empty: means weighted by hand."""
+def test_bucket_values_are_means_over_targets():
+    """Records with 1 and 3 targets, and an empty bucket: means weighted by hand."""
     counts = np.zeros((1, 1, 20, 2), int)
     values = np.full((1, 1, 20, 2), np.nan)
     counts[0, 0, 18:, 0], values[0, 0, 18:, 0] = (1, 3), (2.0, 6.0)
     np.testing.assert_array_equal(final_by_bucket(values, counts), [[[5.0, np.nan]]])
 
 
-def test_the_body_says_where_pairs_are():
+def test_final_distances_and_other_final_values():
     found, _ = analyse(metrics_of(), DECAY)
     final = found["final"]
     for arm, table, row in (("untied", "input", "input"), ("untied", "output", "output"), ("tied", "output", "tied")):

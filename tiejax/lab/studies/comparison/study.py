@@ -1,11 +1,11 @@
-"""Runs of one study beside each other: settings that differ, claims, one figure."""
+"""The comparison of finished runs of one study: settings that differ, claims, a figure."""
 
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import leave
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RunDirectory, plain
 from tiejax.lab.studies.comparison import page, plots
-from tiejax.lab.studies.comparison.beside import compare
+from tiejax.lab.studies.comparison.compare import compare
 from tiejax.lab.studies.comparison.finished_run import read
 from tiejax.lab.studies.comparison.settings import STUDY, labels
 
@@ -15,10 +15,13 @@ def run(launched: Launched, console: Console) -> int:
     settings = launched.settings
     results = plain(compare(read(settings.folders, labels(settings.folders))))
 
-    # All is known now, so that a comparison that fails leaves nothing behind.
+    # Claimed last, so that a comparison that fails leaves no directory.
     directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     facts = directory.write_environment({"devices": []}, launched.command)
     report = leave(directory, settings, results, facts, plots.plot_all(results), page.page)
+    if launched.switches["json"]:
+        console.json({"finding": page.finding(results), **results, "report": str(report)})
+        return 0
     for line in page.finding(results):
         console.say(line)
     console.result(f"report: {report}")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.models.bert import count_parameters
-from tiejax.models.shapes import PUBLISHED, Published
+from tiejax.models.shapes import PUBLISHED_SHAPES, Published
 
 MILLION = 1e6
 
@@ -30,10 +30,10 @@ def counted(published: Published) -> tuple[Counted, Counted]:
 
 def table() -> list[str]:
     """Return the table as lines."""
-    width = max(len(published.name) for published in PUBLISHED)
+    width = max(len(published.name) for published in PUBLISHED_SHAPES)
     heads = f"{'millions of parameters':{width}}  {'pre-training':>12} {'printed':>8} {'residual':>9}"
     lines = [f"{heads}  {'fine-tuning':>12} {'printed':>8} {'residual':>9}"]
-    for published in PUBLISHED:
+    for published in PUBLISHED_SHAPES:
         cells = [f"{count.millions:12.1f} {count.printed:8} {count.residual:+9.2%}" for count in counted(published)]
         lines.append("  ".join([f"{published.name:{width}}", *cells]))
     return lines

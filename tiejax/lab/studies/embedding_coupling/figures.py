@@ -1,138 +1,157 @@
-"""The figures of a run: arrays in, matplotlib figures out."""
+"""The plots of a run with their captions, from the body of results.json and the records of pre-training."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, SERIES
+from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.studies.embedding_coupling import drawing
+from tiejax.lab.studies.embedding_coupling.claims import roles_of
+from tiejax.lab.studies.embedding_coupling.drawing import Point
+from tiejax.lab.studies.embedding_coupling.summary import score
+from tiejax.models.shapes import Shape
 
-Seeds = np.ndarray  # one number a seed
-GREY = "#888888"
-
-
-class Point(NamedTuple):
-    """A shape in a plot: its name, where it stands on the x axis, its scores and those of its control, one a seed."""
-
-    name: str
-    x: float
-    pretrained: Seeds
-    control: Seeds
+Body = Mapping[str, Any]
+FITS = {"all": "difference fitted on the pairs that are scored, as published", "held_out": "difference fitted on other pairs"}
 
 
-def scores_by_parameters(points: Sequence[Point]) -> Figure:
-    """Plot the scores of every shape and of its control, a row a shape, those with most parameters in fine-tuning on top."""
-    figure, axes = figures.new_figure(1, 1, 7.2, 0.36 * len(points) + 1.6)
-    panel = axes[0, 0]
-    rows = sorted(points, key=lambda point: (point.x, point.pretrained.mean()))
-    for row, point in enumerate(rows):
-        panel.plot(
-            point.control.mean(), row - 0.16, "x", color=GREY, markersize=6, label=None if row else "control: not pre-trained"
-        )
-        panel.plot(point.pretrained, np.full(len(point.pretrained), row + 0.16), "|", color=BLUE, markersize=7, alpha=0.6)
-        panel.plot(point.pretrained.mean(), row + 0.16, "o", color=BLUE, markersize=6, label=None if row else "pre-trained")
-    panel.set_yticks(range(len(rows)), [f"{point.name}, {_parameters(point.x)}" for point in rows])
-    panel.set_xlabel("score: accuracy on test")
-    figures.legend_below(figure, panel)
-    return figure
+def plot_all(body: Body, shapes: Mapping[str, Shape], metrics: Mapping[str, np.ndarray]) -> list[Plot]:
+    """Plot a run; nothing if no seed lasted. shapes: by name, none for a checkpoint. metrics: the arrays of metrics.npz."""
+    if not body["seeds"]:
+        return []
+    plots = [
+        plot_parameters(body),
+        plot_output_width(body, shapes),
+        plot_dropped(body),
+        plot_retrieval(body),
+        plot_similarity(body),
+        plot_pretraining(body, metrics),
+    ]
+    return [plot for plot in plots if plot is not None]
 
 
-def _parameters(number: float) -> str:
-    return f"{number / 1e6:.3g}M" if number >= 1e6 else f"{number / 1e3:.0f}k"
+def _point(body: Body, name: str, x: float) -> Point:
+    return Point(name, x, score(body, name), score(body, name, "control"))
 
 
-def over_output_width(panels: Mapping[str, Sequence[Point]]) -> Figure:
-    """Plot a panel a measure against E_out: every seed thin, the mean thick, the control in grey."""
-    figure, axes = figures.grid(len(panels), 3, 3.4, 3.0, below=0.3)
-    for panel, (title, points) in zip(axes, panels.items(), strict=True):
-        widths = [point.x for point in points]
-        values = np.stack([point.pretrained for point in points], axis=1)
-        figures.plot_seeds(panel, np.array(widths), values, BLUE, "pre-trained")
-        controls = [point.control for point in points]
-        if all(len(control) for control in controls):
-            figures.plot_seeds(panel, np.array(widths), np.stack(controls, axis=1), GREY, "control: not pre-trained")
-        panel.set_xscale("log", base=2)
-        panel.set_xticks(widths, [f"{width:g}" for width in widths])
-        panel.minorticks_off()
-        panel.set_xlabel("width of the output embedding, E_out")
-        panel.set_title(title)
-    figures.legend_below(figure, axes[0])
-    return figure
-
-
-def dropped_layers(curves: Mapping[str, Mapping[int, Seeds]], control: float) -> Figure:
-    """Plot score against the number of layers that are left, a line a shape: means over seeds, and ranges."""
-    figure, axes = figures.new_figure(1, 1, 7.2, 3.8)
-    panel = axes[0, 0]
-    for number, (name, by_left) in enumerate(curves.items()):
-        left = sorted(by_left)
-        means = [by_left[layers].mean() for layers in left]
-        style = "-" if number < len(SERIES) else "--"
-        panel.plot(left, means, style, marker="o", color=SERIES[number % len(SERIES)], label=name, markersize=4)
-    panel.axhline(control, color=GREY, linewidth=1, linestyle=":")
-    panel.annotate(
-        "control: not pre-trained", (1, control), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8
+def plot_parameters(body: Body) -> Plot:
+    """Plot the paper's argument: what counts is what fine-tuning keeps."""
+    points = [_point(body, name, fields["fine_tuning_parameters"]) for name, fields in body["shapes"].items()]
+    return Plot(
+        "score_parameters",
+        "Score, which is accuracy on test averaged over the tasks, by shape; behind its name the parameters that fine-tuning "
+        "keeps, by which rows are sorted. Dots: means over seeds; strokes: seeds. Grey: the mean of the same encoder "
+        "fine-tuned without pre-training.",
+        drawing.scores_by_parameters(points),
     )
-    panel.set_xticks(sorted({layers for by_left in curves.values() for layers in by_left}))
-    panel.set_xlabel("layers left")
-    panel.set_ylabel("accuracy on test")
-    figures.legend_below(figure, panel)
-    return figure
 
 
-def by_layer(panels: Mapping[str, Mapping[str, np.ndarray]], controls: Mapping[str, np.ndarray], ylabel: str) -> Figure:
-    """Plot curves over layers, `[seed, layer]` by shape, a panel a way of measuring. controls: by panel, means over shapes."""
-    figure, axes = figures.grid(len(panels), 2, 4.6, 3.2, below=0.4)
-    for panel, (title, curves) in zip(axes, panels.items(), strict=True):
-        for number, (name, values) in enumerate(curves.items()):
-            style = "-" if number < len(SERIES) else "--"
-            layers = np.arange(values.shape[1])
-            panel.plot(layers, values.mean(0), style, color=SERIES[number % len(SERIES)], label=name, marker="o", markersize=3)
-        panel.plot(np.arange(len(controls[title])), controls[title], ":", color=GREY, label="control: not pre-trained")
-        panel.set_xlabel("layer (0: before the first)")
-        panel.set_ylabel(ylabel)
-        panel.set_title(title)
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figures.legend_below(figure, axes[0])
-    return figure
+def plot_output_width(body: Body, shapes: Mapping[str, Shape]) -> Plot | None:
+    """Plot scores, masked accuracy and the probe against E_out, of the shapes that differ in nothing else."""
+    roles = roles_of(shapes) if shapes else None
+    if roles is None or roles.narrow is None:
+        return None
+    like = shapes[roles.narrow]
+    names = [
+        name
+        for name, shape in sorted(shapes.items(), key=lambda item: item[1].embed_out)
+        if not shape.coupled and shape == Shape(like.embed_in, shape.embed_out, like.width, like.layers, like.heads)
+    ]
+    widths = [shapes[name].embed_out for name in names]
+    none = np.zeros(0)
+    panels = {"score on test": [_point(body, name, width) for name, width in zip(names, widths, strict=True)]}
+    panels["masked tokens predicted"] = [
+        Point(name, width, np.array(body["pretraining"][name]["accuracy"]), none)
+        for name, width in zip(names, widths, strict=True)
+    ]
+    if body["layer_mix"]:
+        panels["probe on a mix of frozen layers"] = [
+            Point(
+                name,
+                width,
+                *(np.array(body["layer_mix"][name][start]["test_accuracy"]) for start in ("pretrained", "control")),
+            )
+            for name, width in zip(names, widths, strict=True)
+        ]
+    return Plot(
+        "output_width",
+        "What the width of the output embedding is worth, although fine-tuning discards it: score, accuracy at masked tokens, "
+        "and "
+        "a linear probe. Thin: one seed each; thick: their median. Grey: without pre-training.",
+        drawing.over_output_width(panels),
+    )
 
 
-def word_similarity(tables: Mapping[str, Mapping[str, Seeds]]) -> Figure:
-    """Plot the correlations of each shape's tables: every seed, and the mean as a bar."""
-    figure, axes = figures.new_figure(1, 1, 7.2, 3.4)
-    panel = axes[0, 0]
-    for place, by_table in enumerate(tables.values()):
-        for table, colour, side in (("input", BLUE, -0.18), ("output", ORANGE, 0.18)):
-            if table in by_table:
-                values = by_table[table]
-                at = place + (side if "output" in by_table else 0)
-                panel.plot(np.full(len(values), at), values, "o", color=colour, alpha=0.5, markersize=3)
-                panel.hlines(
-                    values.mean(), at - 0.14, at + 0.14, color=colour, linewidth=2.5, label=table if place == 1 else None
-                )
-    panel.set_xticks(range(len(tables)), list(tables), rotation=30, ha="right")
-    panel.axhline(0, color="black", linewidth=0.8)
-    panel.set_ylabel("correlation with human judgement")
-    handles = [panel.plot([], [], color=colour, linewidth=2.5)[0] for colour in (BLUE, ORANGE)]
-    figure.legend(handles, ["input embedding", "output embedding"], loc="outside lower center", ncols=2, frameon=False)
-    return figure
+def plot_dropped(body: Body) -> Plot | None:
+    """Plot the score without top layers."""
+    if not any(body["dropped"].values()):
+        return None
+    task = body["scores"][body["drop_task"]]
+    curves = {}
+    for name, by_number in body["dropped"].items():
+        fields = body["shapes"][name]
+        kept = fields["layers"] - fields.get("drop", 0)
+        curves[name] = {kept: np.array(task[name]["pretrained"]["test_accuracy"])} | {
+            kept - int(number): np.array(scores["pretrained"]["test_accuracy"]) for number, scores in by_number.items()
+        }
+    control = float(np.mean([task[name]["control"]["test_accuracy"] for name in curves]))
+    return Plot(
+        "dropped_layers",
+        f"Accuracy on test of {body['drop_task']} where top layers are dropped before fine-tuning: means over seeds. Dotted: "
+        "the "
+        "mean control, with all layers and without pre-training.",
+        drawing.dropped_layers(curves, control),
+    )
 
 
-def pretraining_curves(step: np.ndarray, losses: Mapping[str, np.ndarray], entropy: float) -> Figure:
-    """Plot validation loss over steps, `[seed, record]` by shape: means over seeds; and the unigram entropy as a line."""
-    figure, axes = figures.new_figure(1, 1, 7.2, 3.8)
-    panel = axes[0, 0]
-    for number, (name, values) in enumerate(losses.items()):
-        style = "-" if number < len(SERIES) else "--"
-        panel.plot(step, values.mean(0), style, color=SERIES[number % len(SERIES)], label=name)
-    panel.axhline(entropy, color=GREEN, linewidth=1, linestyle=":")
-    panel.annotate("unigram entropy", (1, entropy), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
-    shown = np.concatenate([values[:, 1:].ravel() for values in losses.values()])
-    panel.set_ylim(min(shown.min(), entropy) - 0.1, max(np.quantile(shown, 0.98), entropy) + 0.2)
-    figures.thousands(panel)
-    panel.set_ylabel("validation loss (nats a masked token)")
-    figures.legend_below(figure, panel)
-    return figure
+def plot_retrieval(body: Body) -> Plot | None:
+    """Plot retrieval of parallel sentences by layer."""
+    if not body["retrieval"]:
+        return None
+    panels = {
+        title: {name: np.array(found[fit]["pretrained"]) for name, found in body["retrieval"].items()}
+        for fit, title in FITS.items()
+    }
+    controls = {}
+    for fit, title in FITS.items():
+        depths = [np.array(found[fit]["control"]).mean(0) for found in body["retrieval"].values()]
+        most = max(len(depth) for depth in depths)
+        controls[title] = np.mean([depth for depth in depths if len(depth) == most], axis=0)
+    return Plot(
+        "retrieval",
+        "How often the mean state of a sentence, plus the mean difference between the two languages, is nearest to that of its "
+        "translation, after each layer: means over seeds. Dotted: the deepest encoders without pre-training.",
+        drawing.by_layer(panels, controls, "share found"),
+    )
+
+
+def plot_similarity(body: Body) -> Plot | None:
+    """Plot word similarity of the tables."""
+    if not body["similarity"]:
+        return None
+    tables = {
+        name: {table: np.array(found[table]) for table in ("input", "output") if table in found}
+        for name, found in body["similarity"].items()
+    }
+    return Plot(
+        "word_similarity",
+        "Spearman's correlation of human judgements with the dot products of word vectors: every seed, and the mean as a bar. "
+        "A "
+        "coupled table is both input and output.",
+        drawing.word_similarity(tables),
+    )
+
+
+def plot_pretraining(body: Body, metrics: Mapping[str, np.ndarray]) -> Plot | None:
+    """Plot validation loss over pre-training."""
+    if not body["pretraining"]:
+        return None
+    losses = dict(zip(metrics["shapes"].tolist(), metrics["validation_loss"], strict=True))
+    return Plot(
+        "pretraining",
+        "Validation loss at masked tokens over pre-training: means over seeds, all shapes on the same batches and masks. "
+        "Dotted: "
+        "what the frequencies of tokens alone would give.",
+        drawing.pretraining_curves(metrics["validation_step"], losses, body["unigram_entropy"]),
+    )

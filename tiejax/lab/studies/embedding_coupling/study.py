@@ -12,10 +12,10 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.resume import keep_text
-from tiejax.lab.runs.run_directory import RunDirectory, plain
+from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.runs.train import begin
-from tiejax.lab.studies.embedding_coupling import page, plots
+from tiejax.lab.studies.embedding_coupling import figures, page
 from tiejax.lab.studies.embedding_coupling.claims import claims
 from tiejax.lab.studies.embedding_coupling.costs import costs_of
 from tiejax.lab.studies.embedding_coupling.encoders import (
@@ -35,6 +35,7 @@ from tiejax.lab.studies.embedding_coupling.text import unigram_entropy
 from tiejax.lab.studies.embedding_coupling.tuning import Tuning
 from tiejax.models import bert
 from tiejax.statistics.claims import assess
+from tiejax.system.json_values import plain
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -65,7 +66,7 @@ def run(launched: Launched, console: Console) -> int:
     results = plain(
         {"experiment": "embedding_coupling", "data": data, "steps": settings.steps, **body, "timing": stages.timing}
     )
-    drawn = plots.plot_all(body, settings.every_shape, metrics)
+    drawn = figures.plot_all(body, settings.every_shape, metrics)
     finish(directory, settings, results, facts, drawn, page.page, console)
     return 0
 

@@ -1,16 +1,94 @@
-"""Figures that EXor alone has: every pair of symbols, and doses. Arrays in, figures out."""
+"""The figures of an EXor run, from plain arrays and the body of results.json."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.figures import Curves, Seeds
+from tiejax.lab.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
+from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.uses import plot_uses
+from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.trajectories import BLOCK, TABLES, Trajectories
+from tiejax.statistics.arms import ARMS
+
+PAIR_COLOURS = {"zero": figures.BLUE, "one": figures.ORANGE, "even_odd": figures.GREEN}
+MOST_PAIRS = 105  # panels of one picture: 15 rows of 7
+SAMPLED = {"cross_entropy": "loss", "accuracy": "accuracy"}  # what the sampled values are called in metrics.npz
+MEASURES = {"cross_entropy": "Cross-entropy (nats)", "accuracy": "Accuracy"}
+
+ByTable = Mapping[str, Mapping[str, np.ndarray]]  # table -> pair -> [arm, seed, record]
 
 
-def plot_distance_grid(steps: np.ndarray, tables: Mapping[str, Seeds], pairs: Sequence[str]) -> Figure:
+def _panels(values: ByTable, labels: Mapping[str, str]) -> dict[str, dict[str, np.ndarray]]:
+    return {
+        title: {label: values[table][pair][arm] for pair, label in labels.items()} for title, (table, arm) in PANELS.items()
+    }
+
+
+def _colours(labels: Mapping[str, str]) -> dict[str, str]:
+    """A pair has one colour in all arms, whether or not the other one occurs."""
+    return {label: PAIR_COLOURS[pair] for pair, label in labels.items()}
+
+
+def plot_distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, str], published_first: bool) -> list[Plot]:
+    """Plot the paper's three panels, with every seed and as the paper prints them. labels: pair -> its label."""
+    panels, colours = _panels(distance, labels), _colours(labels)
+    every_seed = Plot(
+        "distance",
+        "Distance between the spellings of each bit over training. Thin: one seed each; thick: median over seeds.",
+        plot_three_panels(steps, panels, "Euclidean distance", colours),
+    )
+    published = Plot(
+        "distance_published",
+        "The same as the paper prints it: mean and 95 % band over seeds, at the recorded multiples of 1,000 steps.",
+        plot_three_panels_published(steps, panels, colours),
+    )
+    return [published, every_seed] if published_first else [every_seed, published]
+
+
+def plot_relative_distances(steps: np.ndarray, relative: ByTable, labels: Mapping[str, str]) -> Plot:
+    """Plot relative distances of the pairs and of even and odd, every seed."""
+    groups = {**labels, "even_odd": "even and odd"}
+    return Plot(
+        "relative_distance",
+        "Relative distance: over the mean distance between spellings of 0 and spellings of 1 in the same table (dotted: 1). "
+        "Weight decay shrinks tables as a whole; this takes that out. Even and odd: the reverse violation.",
+        plot_three_panels(steps, _panels(relative, groups), "relative distance", _colours(groups), relative=True),
+    )
+
+
+def plot_all_distances(
+    steps: np.ndarray, tables: Mapping[str, np.ndarray], finite: np.ndarray, pairs: np.ndarray, names: Sequence[str]
+) -> Plot:
+    """Plot every pair of symbols. tables: `[arm, seed, record, pair]` by table; finite: which seeds; names: by symbol."""
+    places = np.flatnonzero(finite)
+
+    def seeds(values: np.ndarray) -> figures.Seeds:
+        """Return what is plotted of `[seed, record, pair]`, read some records at a time: it may be in files."""
+        drawn, median = list[np.ndarray](), list[np.ndarray]()
+        points = figures.points_of(len(steps))
+        for block in np.array_split(points, -(-values.nbytes * len(points) // (len(steps) * BLOCK)) or 1):
+            of_block = values[:, block][places]
+            drawn.append(of_block[figures.lines_of(len(places))])
+            median.append(np.median(of_block, axis=0))
+        return figures.Seeds(np.concatenate(drawn, axis=1), np.concatenate(median), len(places))
+
+    number = f"all {len(pairs)}" if len(pairs) <= MOST_PAIRS else f"the first {MOST_PAIRS} of {len(pairs)}"
+    return Plot(
+        "all_distances",
+        f"Distances of {number} pairs of symbols over training. 0a, 0b, ...: spellings of 0; 1a, 1b, ...: of 1.",
+        plot_distance_grid(
+            steps,
+            {title: seeds(tables[table][arm]) for title, (table, arm) in PANELS.items()},
+            [f"{names[first]} - {names[second]}" for first, second in pairs[:MOST_PAIRS]],
+        ),
+    )
+
+
+def plot_distance_grid(steps: np.ndarray, tables: Mapping[str, figures.Seeds], pairs: Sequence[str]) -> Figure:
     """Plot every pair's distance, one panel a pair, one colour a table; tables hold `[..., pair]`."""
     figure, axes = figures.grid(len(pairs), 7, 1.9, 1.8, below=0.4)
     for place, panel in enumerate(axes):
@@ -25,50 +103,94 @@ def plot_distance_grid(steps: np.ndarray, tables: Mapping[str, Seeds], pairs: Se
     return figure
 
 
-def plot_dose_gap(bound: np.ndarray, gaps: Curves, solved: Curves) -> Figure:
-    """Plot what each arm answers to each dose against what the theory asks; `[dose, seed]` by arm."""
-    figure, axes = figures.new_figure(1, len(gaps), 4.2 * len(gaps), 3.6, share_y=True)
-    for panel, (name, values) in zip(axes[0], gaps.items(), strict=True):
-        _scatter(panel, bound, values, solved[name], figures.ARM_COLOURS[name])
-        medians = [np.median(row[mark]) if mark.any() else np.nan for row, mark in zip(values, solved[name], strict=True)]
-        panel.plot(bound, medians, color=figures.ARM_COLOURS[name], linewidth=2)
-        panel.axline((0, 0), slope=1, color="black", linewidth=1, linestyle="--")
-        panel.set_title(name)
-        panel.set_xlabel("|ln(p / (1 - p))|")
-        panel.set_ylim(bottom=0)
-    axes[0, 0].set_ylabel("smallest |e1 - e2| |h|")
-    return figure
+def plot_learning(
+    exact_steps: np.ndarray,
+    exact: Mapping[str, np.ndarray],
+    steps: np.ndarray,
+    sampled: Mapping[str, np.ndarray],
+    bayes: Mapping[str, Mapping[str, float]],
+) -> Plot:
+    """Plot exact risk, where there is one, by split (`[arm, seed, record, split]`), and the sampled one.
+
+    bayes: split -> measure -> the best value there is.
+    """
+    panels: dict[str, Any] = {}
+
+    def add(kind: str, split: str, at: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
+        for measure, title in MEASURES.items():
+            if measure in values and np.isfinite(values[measure]).any():
+                panels[f"{title}, {kind}"] = at, dict(zip(ARMS, values[measure], strict=True)), bayes[split][measure]
+
+    for place, (split, kind) in enumerate((("train", "exact, training split"), ("validation", "exact, held-out strings"))):
+        add(kind, split, exact_steps, {measure: values[..., place] for measure, values in exact.items()})
+    add("training strings redrawn", "train", steps, sampled)
+    return Plot(
+        "learning",
+        "Cross-entropy and accuracy over training. Thin: one seed each; thick: median; dashed: the best predictor there is. "
+        "The first record, of untrained models, may lie outside.",
+        figures.plot_learning_curves(panels),
+    )
 
 
-def plot_dose_cost(doses: np.ndarray, excess: Curves, solved: Curves) -> Figure:
-    """Plot loss over Bayes by arm, the price of tying, and the share of seeds that solved, against the dose."""
-    figure, axes = figures.new_figure(2, 2, 8.4, 6.0)
-    names = list(excess)
-    for panel, name in zip(axes[0], names, strict=True):
-        _scatter(panel, doses, excess[name], solved[name], figures.ARM_COLOURS[name])
-        panel.plot(doses, np.median(excess[name], axis=1), color=figures.ARM_COLOURS[name], linewidth=2)
-        panel.set_title(f"loss over Bayes (nats), {name}")
-    top = max(panel.get_ylim()[1] for panel in axes[0])
-    for panel in axes[0]:
-        panel.set_ylim(bottom=0, top=top)
-    cost = excess[names[1]] - excess[names[0]]
-    everywhere = np.ones_like(cost, dtype=bool)
-    _scatter(axes[1, 0], doses, cost, everywhere, figures.GREEN)
-    axes[1, 0].plot(doses, np.median(cost, axis=1), color=figures.GREEN, linewidth=2)
-    axes[1, 0].axhline(0, color="black", linewidth=0.8, linestyle=":")
-    axes[1, 0].set_title("cost of tying (nats), tied - untied")
-    for name in names:
-        axes[1, 1].plot(doses, solved[name].mean(axis=1), "o-", color=figures.ARM_COLOURS[name], label=name)
-    axes[1, 1].set_title("share of seeds within .1 nat of Bayes")
-    axes[1, 1].set_ylim(0, 1)
-    axes[1, 1].legend(frameon=False)
-    for panel in axes.flat:
-        panel.set_xlabel("p")
-    return figure
+def plot_final_values(
+    exact: Mapping[str, np.ndarray], relative: Mapping[str, Mapping[str, np.ndarray]], labels: Mapping[str, str]
+) -> Plot:
+    """Plot final values `[arm, seed]`, untied against tied; relative ones by table and pair."""
+    panels = {
+        f"{title},\nexact, training split": (exact[measure][0], exact[measure][1])
+        for measure, title in MEASURES.items()
+        if measure in exact
+    }
+    for pair, label in {**labels, "even_odd": "even and odd"}.items():
+        for table in TABLES:
+            title = f"relative distance,\n{label},\nuntied {table} - tied"
+            panels[title] = relative[table][pair][0], relative["input"][pair][1]
+    return Plot(
+        "paired_final",
+        "Final values (mean over the last whole learning-rate cycle), untied against tied: one line a seed, bars: medians.",
+        figures.plot_paired_values(panels, ARMS),
+    )
 
 
-def _scatter(axes: Axes, x: np.ndarray, values: np.ndarray, filled: np.ndarray, colour: str) -> None:
-    """Plot `[x, seed]` as dots beside their x, filled where `filled`."""
-    places = np.repeat(x[:, None], values.shape[1], axis=1)
-    axes.scatter(places[filled], values[filled], s=12, color=colour, alpha=0.5, linewidths=0)
-    axes.scatter(places[~filled], values[~filled], s=12, facecolors="none", edgecolors=colour, alpha=0.35, linewidths=0.7)
+def pair_label(bit: str, imbalance: float) -> str:
+    """Name a pair by its bit and by whether its spellings are equally likely (imbalance 0)."""
+    return f"{bit} pair (DH {'holds' if imbalance < 1e-9 else 'fails'})"
+
+
+def symbol_names(zero: int, one: int) -> list[str]:
+    """Name the symbols: 0a, 0b, ..., 1a, 1b, ..., even, odd, mask."""
+
+    def spellings(bit: str, number: int) -> list[str]:
+        return [f"{bit}{chr(ord('a') + k) if number <= 26 else f'.{k}'}" for k in range(number)]
+
+    return [*spellings("0", zero), *spellings("1", one), "even", "odd", "mask"]
+
+
+def plot_all(
+    metrics: Mapping[str, np.ndarray],
+    runs: Trajectories,
+    symbols: Symbols,
+    names: Sequence[str],
+    use_rows: Sequence[Mapping[str, Any]],
+    bayes: Mapping[str, Mapping[str, float]],
+    published_first: bool,
+) -> list[Plot]:
+    """Plot all figures of a run in the order of its report.
+
+    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. names: of the symbols. use_rows:
+    `uses` of results.json. bayes: split -> measure -> the best value there is.
+    """
+    finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
+    labels = {bit: pair_label(bit, symbols.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
+    exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
+    sampled = {name: metrics[f"validation_redrawn_{field}"][:, finite] for name, field in SAMPLED.items()}
+    relative = {table: {pair: runs.final(values) for pair, values in pairs.items()} for table, pairs in runs.relative.items()}
+    tables = {table: metrics[f"distance_{table}"][..., :MOST_PAIRS] for table in TABLES}
+    return [
+        *(plot_distances(runs.steps, runs.distance, labels, published_first) if labels else []),
+        plot_relative_distances(runs.steps, runs.relative, labels),
+        plot_learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
+        plot_final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
+        plot_all_distances(runs.steps, tables, finite, metrics["pairs"], names),
+        plot_uses(metrics, names, use_rows, finite),
+    ]

@@ -18,7 +18,7 @@ from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.exor import sizes
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, MAX_OUTCOMES, count_contexts, most_outcomes
 from tiejax.lab.studies.exor.task import VARIANTS, EXor, train_size
-from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED, STEPS
+from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED_MODELS, STEPS
 
 
 @with_defaults(seeds=32, checkpoint_every=20.0, weight_decay=0.1)
@@ -98,7 +98,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         if self.doses is not None and (self.variant or self.zero is not None):
             raise BadInput("--doses: sets the probabilities of the bit 0; leave --variant and --zero out")
         values = dataclasses.asdict(self) | self._distributions()
-        defaults = ARCHITECTURE_SETTINGS[self.model] | PUBLISHED[self.model, self.size] | {"steps": STEPS[self.size]}
+        defaults = ARCHITECTURE_SETTINGS[self.model] | PUBLISHED_MODELS[self.model, self.size] | {"steps": STEPS[self.size]}
         for name in sorted({name for fields in ARCHITECTURE_SETTINGS.values() for name in fields} - set(defaults)):
             if values[name] is not None:
                 has = ", ".join(ARCHITECTURE_SETTINGS[self.model])

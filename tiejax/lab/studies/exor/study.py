@@ -11,9 +11,8 @@ from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.run_directory import plain
 from tiejax.lab.runs.train import begin, timing, train
-from tiejax.lab.studies.exor import dose_page, dose_plots, page, plots
+from tiejax.lab.studies.exor import dose_figures, dose_page, figures, page
 from tiejax.lab.studies.exor.analysis import analyse
 from tiejax.lab.studies.exor.bayes_risk import bayes_risk
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
@@ -23,6 +22,7 @@ from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.exor.sizes import need
 from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import split, strings
+from tiejax.system.json_values import plain
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -44,7 +44,7 @@ def run(launched: Launched, console: Console) -> int:
     metrics = named_arrays(trained.records, settings)
     directory.write_metrics(metrics, in_files=on_disk)
     scratch = directory.path if on_disk else None
-    body, figures = (conclude if settings.doses is None else conclude_doses)(settings, metrics, scratch)
+    body, plots = (conclude if settings.doses is None else conclude_doses)(settings, metrics, scratch)
     results = plain(
         {
             "experiment": "exor",
@@ -59,7 +59,7 @@ def run(launched: Launched, console: Console) -> int:
         }
     )
     write_page = page.page if settings.doses is None else dose_page.page
-    finish(directory, settings, results, facts, figures, write_page, console)
+    finish(directory, settings, results, facts, plots, write_page, console)
     return 0
 
 
@@ -86,12 +86,12 @@ def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Pat
         for name, of_split in rows.items()
     }
     body, runs = analyse(metrics, symbols, bayes["train"]["cross_entropy"], 2 * settings.half_period, scratch)
-    figures = []
+    plots = []
     if body["seeds"]:
-        names = plots.symbol_names(len(task.zero), len(task.one))
+        names = figures.symbol_names(len(task.zero), len(task.one))
         published_first = settings.figure_style == "published"
-        figures = plots.plot_all(metrics, runs, symbols, names, body["uses"], bayes, published_first)
-    return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body}, figures
+        plots = figures.plot_all(metrics, runs, symbols, names, body["uses"], bayes, published_first)
+    return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body}, plots
 
 
 def conclude_doses(
@@ -109,4 +109,4 @@ def conclude_doses(
         2 * settings.half_period,
         scratch,
     )
-    return body, dose_plots.plot_doses(responses) if body["seeds"] else []
+    return body, dose_figures.plot_doses(responses) if body["seeds"] else []

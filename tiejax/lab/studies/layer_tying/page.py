@@ -10,7 +10,7 @@ from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, marked_as_reported, reproduction, timing_words
 from tiejax.lab.reporting.words import counted
-from tiejax.lab.studies.layer_tying.plots import FEWEST_SEEDS
+from tiejax.lab.studies.layer_tying.figures import FEWEST_SEEDS
 from tiejax.lab.studies.layer_tying.settings import NOT_STATIC
 from tiejax.lab.studies.layer_tying.tables import perplexity, shown, tables
 

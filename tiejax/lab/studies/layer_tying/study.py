@@ -6,15 +6,15 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.resume import keep_text
-from tiejax.lab.runs.run_directory import plain
 from tiejax.lab.runs.train import begin, timing_of
-from tiejax.lab.studies.layer_tying import page, plots
+from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
 from tiejax.lab.studies.layer_tying.jobs import Jobs
 from tiejax.lab.studies.layer_tying.model import facts_of_model
 from tiejax.lab.studies.layer_tying.records import metrics_of, sizes_of
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.lab.studies.layer_tying.text import Text
+from tiejax.system.json_values import plain
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -49,7 +49,7 @@ def run(launched: Launched, console: Console) -> int:
             "timing": timing_of(jobs.compile_s, jobs.train_s if jobs.here else 0.0, jobs.here),
         }
     )
-    finish(directory, settings, results, facts, plots.plot_all(runs, findings), page.page, console)
+    finish(directory, settings, results, facts, figures.plot_all(runs, findings), page.page, console)
     return 0
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.studies.layer_tying.figures import MIB
-from tiejax.lab.studies.layer_tying.plots import final_maps
+from tiejax.lab.studies.layer_tying.drawing import MIB
+from tiejax.lab.studies.layer_tying.figures import final_maps
 
 PERPLEXITIES = {
     "train_perplexity": "training",

@@ -1,89 +1,173 @@
-"""Figures that runs on text alone have: strips of pairs, buckets of tokens. Arrays in, figures out."""
+"""The figures of a text run, with captions."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.figures import Curves
+from tiejax.lab.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
+from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.uses import plot_uses
+from tiejax.lab.studies.text_mlm.claims import TABLE_NAMES
+from tiejax.lab.studies.text_mlm.drawing import plot_by_bucket, plot_curves_by_name, plot_strips, shades
+from tiejax.statistics.arms import ARMS
+
+PUBLISHED_TOP = 5.0
+PANEL_COLOURS = {"untied, input": figures.BLUE, "untied, output": figures.GREEN, "tied": figures.ORANGE}
+
+Metrics = Mapping[str, np.ndarray]
 
 
-def plot_curves_by_name(steps: np.ndarray, curves: Curves, ylabel: str, colours: Mapping[str, str]) -> Figure:
-    """Plot `[seed, record]` curves in one panel, every seed and the median, y from 0."""
-    figure, axes = figures.new_figure(1, 1, 7.5, 3.0)
-    for name, values in curves.items():
-        figures.plot_seeds(axes[0, 0], steps, values, colours[name], name)
-    axes[0, 0].set_ylabel(ylabel)
-    axes[0, 0].set_ylim(bottom=0)
-    figures.thousands(axes[0, 0])
-    figures.legend_below(figure, axes[0, 0])
-    return figure
+class Set(NamedTuple):
+    """A non-empty set of pairs: its index and name in the arrays, its label and colour in figures."""
+
+    index: int
+    name: str
+    label: str
+    colour: str
 
 
-def plot_strips(panels: Mapping[str, Curves], ylabel: str, colours: Mapping[str, str]) -> Figure:
-    """Plot one panel a title and one strip of dots a name, the median as a bar; 1 is dotted. Values are `[pair]`."""
-    figure, axes = figures.new_figure(1, len(panels), 3.4 * len(panels), 3.3, share_y=True)
-    for panel, (title, strip) in zip(axes[0], panels.items(), strict=True):
-        for place, (name, values) in enumerate(strip.items()):
-            beside = np.linspace(-0.3, 0.3, len(values)) if len(values) > 1 else np.zeros(1)
-            panel.plot(
-                place + beside, values, "o", color=colours[name], alpha=0.4, markersize=3.5, markeredgewidth=0, label=name
-            )
-            panel.hlines(np.median(values), place - 0.38, place + 0.38, color=colours[name], linewidth=2.5)
-        panel.axhline(1, color="black", linewidth=0.8, linestyle=":")
-        panel.set_xticks([])
-        panel.set_title(title)
-    axes[0, 0].set_ylabel(ylabel)
-    axes[0, 0].set_ylim(bottom=0)
-    figures.legend_below(figure, axes[0, 0])
-    return figure
+def occurring_sets(sets: Sequence[Mapping[str, Any]]) -> list[Set]:
+    """Return the non-empty sets of pairs, with one hue where DH holds and another where it fails; sets: as in results.json."""
+    occurring = []
+    for dh, suffix, colour in (
+        ("holds", " (DH holds)", figures.BLUE),
+        ("fails", " (DH fails)", figures.ORANGE),
+        (None, "", figures.GREEN),
+    ):
+        alike = [(index, entry["name"]) for index, entry in enumerate(sets) if entry["dh"] == dh and entry["pairs"]]
+        for (index, name), shade in zip(alike, shades(colour, len(alike)), strict=True):
+            occurring.append(Set(index, name, f"{name}{suffix}", shade))
+    return sorted(occurring)
 
 
-def plot_by_bucket(names: Sequence[str], measures: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
-    """Plot pairs of values by bucket, one column a measure: both above, their difference below.
+def plot_distances(metrics: Metrics, sets: Sequence[Set]) -> list[Plot]:
+    """Plot the distances of all pairs over training, and again for the first seed in the style of the paper."""
+    steps, colours = metrics["step"], {pairs.label: pairs.colour for pairs in sets}
 
-    measures: (untied, tied), each `[seed, bucket]`; NaN where a bucket is empty. One dot a seed, bars: medians.
-    """
-    figure, axes = figures.new_figure(2, len(measures), max(4.8, 0.9 * len(names)) * len(measures), 5.4)
-    places = np.arange(len(names))
-    for column, (title, values) in enumerate(measures.items()):
-        above, below = axes[:, column]
-        untied, tied = values
-        for seed in range(len(untied)):
-            above.plot(
-                np.stack([places - 0.18, places + 0.18]),
-                np.stack([untied[seed], tied[seed]]),
-                color="grey",
-                alpha=0.3,
-                linewidth=0.8,
-            )
-        for (name, colour), shift, shown in zip(figures.ARM_COLOURS.items(), (-0.18, 0.18), values, strict=True):
-            _plot_dots(above, places + shift, shown, colour, 0.14, name)
-        _plot_dots(below, places, tied - untied, figures.GREEN, 0.3, "tied - untied")
-        below.axhline(0, color="black", linewidth=0.8, linestyle=":")
-        above.set_title(title)
-        below.set_title(f"{title}, tied - untied")
-        for panel in (above, below):
-            panel.set_xticks(places, names)
-            panel.grid(visible=False, axis="x")
-    figures.legend_below(figure, axes[0, 0])
-    return figure
+    def panels(reduce_seeds: Callable[[np.ndarray], np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+        """Return curves `[pair, record]` by table and set; reduce_seeds: [seed, record, pair] -> [record, pair]."""
+        curves: dict[str, dict[str, np.ndarray]] = {}
+        for title, (table, arm) in PANELS.items():
+            distances = reduce_seeds(metrics[f"distance_{table}"][arm])
+            curves[title] = {pairs.label: distances[:, metrics["pair_set"] == pairs.index].T for pairs in sets}
+        return curves
+
+    first = panels(lambda values: values[0])
+    highest = max(values.mean(0).max() for curves in first.values() for values in curves.values())
+    return [
+        Plot(
+            "distance",
+            "Distance of the two words of a pair over training. Thin: a pair (median over seeds); thick: the median over the "
+            "pairs of a set.",
+            plot_three_panels(steps, panels(lambda values: np.median(values, axis=0)), "Euclidean distance", colours),
+        ),
+        Plot(
+            "distance_published",
+            f"The same in the style of the paper: mean and 95 % band over the pairs of one seed (seed {metrics['seeds'][0]}).",
+            plot_three_panels_published(steps, first, colours, every=1, top=max(PUBLISHED_TOP, 1.1 * highest)),
+        ),
+    ]
 
 
-def _plot_dots(axes: Axes, places: np.ndarray, values: np.ndarray, colour: str, half: float, label: str) -> None:
-    """Plot `[seed, place]` as dots and the median over seeds as bars."""
-    axes.plot(
-        np.broadcast_to(places, values.shape).ravel(), values.ravel(), "o", color=colour, alpha=0.5, markersize=4, label=label
+def plot_ratios(by_pair: Sequence[Mapping[str, Any]], sets: Sequence[Set]) -> Plot:
+    """Plot d_end / d_start of every pair in each table; by_pair: `distance_ratio_by_pair` of results.json."""
+    panels = {
+        title: {pairs.label: np.array([row[table] for row in by_pair if row["set"] == pairs.name]) for pairs in sets}
+        for title, table in zip(PANELS, TABLE_NAMES, strict=True)
+    }
+    return Plot(
+        "distance_ratio",
+        "Distance at the end (mean over the last tenth of the records) divided by the distance at the start. One dot per pair, "
+        "the median over seeds, in the order of the lists of words; bars: medians; dotted: unchanged distance.",
+        plot_strips(panels, "distance, end / start", {pairs.label: pairs.colour for pairs in sets}),
     )
-    medians = np.median(values, axis=0)
-    axes.hlines(medians, places - half, places + half, color=colour, linewidth=2.5)
 
 
-def shades(colour: str, number: int) -> list[str]:
-    """Return `number` shades of a colour, from itself towards white."""
-    red, green, blue = mpl.colors.to_rgb(colour)
-    lighter = [0.7 * k / number for k in range(number)]
-    return [mpl.colors.to_hex((red + (1 - red) * t, green + (1 - green) * t, blue + (1 - blue) * t)) for t in lighter]
+def plot_learning(metrics: Metrics) -> Plot:
+    """Plot the validation and training loss and accuracy of every seed over training."""
+    panels = {
+        f"{split} {title}": (
+            metrics["validation_step" if split == "validation" else "step"],
+            dict(zip(ARMS, metrics[f"{split}_{measure}"], strict=True)),
+            math.nan,
+        )
+        for split in ("validation", "train")
+        for measure, title in (("loss", "loss (nats per masked token)"), ("accuracy", "accuracy"))
+    }
+    return Plot(
+        "learning",
+        "Loss and accuracy at the masked tokens over training, on the validation split and on the batch of the step. Thin: a "
+        "seed; thick: median. The first record, of untrained models, may lie outside the panel.",
+        figures.plot_learning_curves(panels),
+    )
+
+
+def plot_final(final: Mapping[str, Any], sets: Sequence[Set]) -> Plot:
+    """Plot final validation loss, accuracy and d_end / d_start, untied against tied; final: as in results.json."""
+    untied, tied = (final[arm] for arm in ARMS)
+    panels = {
+        f"validation {measure}": (np.array(untied[f"validation_{measure}"]), np.array(tied[f"validation_{measure}"]))
+        for measure in ("loss", "accuracy")
+    }
+    for pairs in sets:
+        for table in ("input", "output"):
+            title = f"distance, end / start,\n{pairs.label},\nuntied {table} - tied"
+            separate, shared = (np.array(side["distance_ratio"][table][pairs.name]) for side in (untied, tied))
+            panels[title] = separate, shared
+    return Plot(
+        "paired_final",
+        "Final values (mean over the last tenth of the records), untied against tied: one line per seed, bars: medians. "
+        "Distances: medians over the pairs of a set.",
+        figures.plot_paired_values(panels, ARMS),
+    )
+
+
+def plot_buckets(metrics: Metrics, final: Mapping[str, Any]) -> Plot:
+    """Plot final validation loss and accuracy by the frequency of the masked token; final: as in results.json."""
+    names = [str(name) for name in metrics["bucket_names"]]
+
+    def values(measure: str, arm: str) -> np.ndarray:
+        by_name = final[arm][f"validation_{measure}_by_bucket"]
+        return np.array([by_name[name] for name in names], dtype=float).T
+
+    return Plot(
+        "buckets",
+        "Final validation loss and accuracy by the masked token's frequency rank in the training split (and for twins): untied "
+        "and tied, and their difference. One dot per seed; bars: medians.",
+        plot_by_bucket(
+            names,
+            {
+                title: (values(measure, "untied"), values(measure, "tied"))
+                for measure, title in (("loss", "loss (nats)"), ("accuracy", "accuracy"))
+            },
+        ),
+    )
+
+
+def plot_norms(metrics: Metrics) -> Plot:
+    """Plot the mean norm of the rows of each table over training."""
+    curves = {title: metrics[f"norm_{table}"][arm] for title, (table, arm) in PANELS.items()}
+    return Plot(
+        "norms",
+        "Mean Euclidean norm of the rows of each table over training. Thin: a seed; thick: median.",
+        plot_curves_by_name(metrics["step"], curves, "mean norm of the rows", PANEL_COLOURS),
+    )
+
+
+def plot_all(metrics: Metrics, results: Mapping[str, Any]) -> list[Plot]:
+    """Plot all figures of a run from the output of `claims.analyse`; none if no seed stayed finite."""
+    if not results["seeds"]:
+        return []
+    sets = occurring_sets(results["sets"])
+    return [
+        *plot_distances(metrics, sets),
+        plot_ratios(results["distance_ratio_by_pair"], sets),
+        plot_learning(metrics),
+        plot_final(results["final"], sets),
+        plot_buckets(metrics, results["final"]),
+        plot_norms(metrics),
+        plot_uses(metrics, [str(name) for name in metrics["bucket_names"]], results["uses"]),
+    ]

@@ -12,10 +12,9 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.resume import keep_text
-from tiejax.lab.runs.run_directory import plain
 from tiejax.lab.runs.train import begin, timing, train
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.text_mlm import claims, page, plots, untie_page
+from tiejax.lab.studies.text_mlm import claims, figures, page, untie_page
 from tiejax.lab.studies.text_mlm.ensemble import arms_of, build_ensemble, facts_of_model, reach
 from tiejax.lab.studies.text_mlm.records import named_arrays, open_event_files
 from tiejax.lab.studies.text_mlm.settings import Settings
@@ -24,6 +23,7 @@ from tiejax.pretraining.step_plan import StepPlan
 from tiejax.statistics import untie_curve
 from tiejax.statistics.arms import ARMS, finite_seeds, select_seeds
 from tiejax.statistics.untie_arms import Arms
+from tiejax.system.json_values import plain
 from tiejax.training import cluster
 from tiejax.training.loop import Trained
 
@@ -49,7 +49,7 @@ def run(launched: Launched, console: Console) -> int:
 
     metrics = named_arrays(trained.records, settings, text, arms)
     directory.write_metrics(metrics)
-    body, figures = conclude(settings, plan, metrics) if arms is None else conclude_untying(arms, metrics)
+    body, plots = conclude(settings, plan, metrics) if arms is None else conclude_untying(arms, metrics)
     results = plain(
         {
             "experiment": "text_mlm",
@@ -61,7 +61,7 @@ def run(launched: Launched, console: Console) -> int:
             "timing": timing_on_text(trained, models, plan),
         }
     )
-    finish(directory, settings, results, facts, figures, page.page if arms is None else untie_page.page, console)
+    finish(directory, settings, results, facts, plots, page.page if arms is None else untie_page.page, console)
     return 0
 
 
@@ -108,7 +108,7 @@ def conclude(settings: Settings, plan: StepPlan, metrics: Mapping[str, np.ndarra
     """Return the results and the figures of a run of tied against untied models."""
     decay = settings.weight_decay * reach(settings, plan)["per_coordinate"] if settings.optimizer == "adamw" else 0.0
     body, runs = claims.analyse(metrics, decay)
-    return body, plots.plot_all(runs, body)
+    return body, figures.plot_all(runs, body)
 
 
 def conclude_untying(arms: Arms, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
@@ -122,7 +122,7 @@ def conclude_untying(arms: Arms, metrics: Mapping[str, np.ndarray]) -> tuple[dic
     distances = claims.final_distances(runs)
     others = {"accuracy": accuracy} | {f"distance, end / start, {name}": values for name, values in distances.items()}
     body |= untie_curve.analyse(arms, loss, None, others, "validation loss")
-    curves, title = arms.curves(), "validation loss (nats a masked token)"
+    curves, title = arms.curves(), "validation loss (nats per masked token)"
     return body, [
         plot_curve(body, title, curves, arms.step, None, None),
         plot_distances(distances, curves, arms.step, "distance, end / start"),

@@ -12,7 +12,6 @@ from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_tr
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.run_directory import plain
 from tiejax.lab.runs.train import begin, timing, train
 from tiejax.lab.studies.exor.bayes_risk import bayes_risk
 from tiejax.lab.studies.exor.symbols import Symbols
@@ -24,6 +23,7 @@ from tiejax.lab.studies.untying.settings import Settings
 from tiejax.lab.studies.untying.sizes import need
 from tiejax.statistics.arms import finite_seeds
 from tiejax.statistics.untie_curve import analyse
+from tiejax.system.json_values import plain
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -46,7 +46,7 @@ def run(launched: Launched, console: Console) -> int:
 
     metrics = named_arrays(trained.records, settings)
     directory.write_metrics(metrics, in_files=on_disk)
-    body, figures = conclude(settings, metrics, directory.path if on_disk else None)
+    body, plots = conclude(settings, metrics, directory.path if on_disk else None)
     results = plain(
         {
             "experiment": "untying",
@@ -61,7 +61,7 @@ def run(launched: Launched, console: Console) -> int:
             "timing": timing(trained, models),
         }
     )
-    finish(directory, settings, results, facts, figures, page, console)
+    finish(directory, settings, results, facts, plots, page, console)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Figures of a run on text: every pair, seed and bucket is shown."""
+"""Tests of the text study's figures."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ from text_metrics import DECAY, metrics_of
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.studies.text_mlm.claims import analyse
-from tiejax.lab.studies.text_mlm.figures import shades
-from tiejax.lab.studies.text_mlm.plots import plot_all, plot_learning
+from tiejax.lab.studies.text_mlm.drawing import shades
+from tiejax.lab.studies.text_mlm.figures import plot_all, plot_learning
 
 
 def test_figures_show_every_pair_seed_and_bucket(tmp_path):
@@ -45,13 +45,13 @@ def test_figures_show_every_pair_seed_and_bucket(tmp_path):
 
 
 def test_sets_of_a_kind_differ_in_shade():
-    of_blue = shades(figures.BLUE, 3)
-    assert of_blue[0].upper() == figures.BLUE
-    assert len(set(of_blue)) == 3
+    blues = shades(figures.BLUE, 3)
+    assert blues[0].upper() == figures.BLUE
+    assert len(set(blues)) == 3
 
 
-def test_curves_that_never_move_are_drawn():
-    """A tiny run may predict nothing right at any record."""
+def test_constant_curves_are_drawn():
+    """A tiny run may have an accuracy of 0 at every record."""
     metrics = metrics_of(seeds=1)
     metrics["validation_accuracy"][:] = 0
     found, runs = analyse(metrics, DECAY)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from pictures import curves, is_a_picture
 
-from tiejax.lab.reporting import figures
-from tiejax.lab.studies.exor import plots
-from tiejax.lab.studies.exor.figures import plot_dose_cost, plot_dose_gap
+from tiejax.lab.reporting.figures import save
+from tiejax.lab.studies.exor import figures
+from tiejax.lab.studies.exor.dose_figures import plot_dose_cost, plot_dose_gap
 
 
 def plotted():
@@ -22,28 +22,28 @@ def plotted():
     relative = {name: {pair: values[..., -1] for pair, values in table.items()} for name in ("input", "output")}
     both_tables = {"input": table, "output": table}
     return [
-        *plots.plot_distances(steps, both_tables, labels, published_first=False),
-        plots.plot_relative_distances(steps, both_tables, labels),
-        plots.plot_learning(steps, {name: np.stack([a] * 3, -1) for name, a in risk.items()}, steps, risk, best),
-        plots.plot_learning(steps, {}, steps, risk, best),
-        plots.plot_final_values(final, relative, labels),
-        plots.plot_final_values({}, relative, {}),
-        plots.plot_all_distances(steps, tables, np.ones(both.shape[1], bool), pairs, plots.symbol_names(2, 2)),
+        *figures.plot_distances(steps, both_tables, labels, published_first=False),
+        figures.plot_relative_distances(steps, both_tables, labels),
+        figures.plot_learning(steps, {name: np.stack([a] * 3, -1) for name, a in risk.items()}, steps, risk, best),
+        figures.plot_learning(steps, {}, steps, risk, best),
+        figures.plot_final_values(final, relative, labels),
+        figures.plot_final_values({}, relative, {}),
+        figures.plot_all_distances(steps, tables, np.ones(both.shape[1], bool), pairs, figures.symbol_names(2, 2)),
     ]
 
 
 def test_every_figure_becomes_a_picture_and_a_pdf(tmp_path):
     for number, plot in enumerate(plotted()):
-        assert is_a_picture(figures.save(plot.figure, tmp_path, f"{plot.name}{number}"))
+        assert is_a_picture(save(plot.figure, tmp_path, f"{plot.name}{number}"))
 
 
 @pytest.mark.parametrize("plot", [plot_dose_gap, plot_dose_cost])
 def test_doses_are_plotted(tmp_path, plot):
     values = {"untied": np.array([[0.1, 0.2], [0.3, 0.4]]), "tied": np.array([[0.2, 0.3], [0.4, 0.5]])}
     solved = {"untied": np.array([[True, False], [True, True]]), "tied": np.zeros((2, 2), bool)}
-    assert is_a_picture(figures.save(plot(np.array([0.5, 0.9]), values, solved), tmp_path, "doses"))
+    assert is_a_picture(save(plot(np.array([0.5, 0.9]), values, solved), tmp_path, "doses"))
 
 
 def test_symbols_are_named_by_their_bit():
-    assert plots.symbol_names(2, 3) == ["0a", "0b", "1a", "1b", "1c", "even", "odd", "mask"]
-    assert len(set(plots.symbol_names(40, 2))) == 45
+    assert figures.symbol_names(2, 3) == ["0a", "0b", "1a", "1b", "1c", "even", "odd", "mask"]
+    assert len(set(figures.symbol_names(40, 2))) == 45

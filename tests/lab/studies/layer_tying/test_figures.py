@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from layer_runs import LAYERS, METHODS, SIZES, TOKENS_PER_WORD, run
 
-from tiejax.lab.studies.layer_tying import figures, plots, settings
+from tiejax.lab.studies.layer_tying import drawing, figures, settings
 from tiejax.lab.studies.layer_tying.analysis import analyse
 
 
 def test_figures_show_the_maps_and_every_seed():
     findings, runs = analyse(run(), SIZES, TOKENS_PER_WORD)
-    shown = {plot.name: plot.figure for plot in plots.plot_all(runs, findings)}
+    shown = {plot.name: plot.figure for plot in figures.plot_all(runs, findings)}
     assert list(shown) == ["methods", "map", "learning", "agent", "maps"]
     panels = shown["map"].axes
     assert [panel.get_title() for panel in panels[:2]] == ["seed 3", "seed 5"]
@@ -37,7 +37,7 @@ def test_figures_show_the_maps_and_every_seed():
 
 @pytest.mark.parametrize("layers", [1, 4, 12, 48])
 def test_every_layer_has_a_colour_of_its_own(layers):
-    colours = figures.owner_colours(layers).colors
+    colours = drawing.owner_colours(layers).colors
     apart = np.abs(colours[:, None] - colours[None]).max(-1) + np.eye(layers)
     assert apart.min() > 0.01
     # Neighbours must be told apart in a small cell.
@@ -46,18 +46,18 @@ def test_every_layer_has_a_colour_of_its_own(layers):
 
 def test_methods_keep_their_colours_and_differ():
     names = [*METHODS, *(name for name in settings.METHODS if name not in METHODS), "mine"]
-    styles = figures.styles(names)
+    styles = drawing.styles(names)
     assert len({(style.colour, style.line) for style in styles.values()}) == len(names)
-    assert styles["agent"] == figures.styles(["agent"])["agent"]
+    assert styles["agent"] == drawing.styles(["agent"])["agent"]
 
 
 def test_methods_that_are_no_fixed_maps_have_colours_of_their_own():
-    assert set(figures.METHOD_COLOURS) == set(settings.NOT_STATIC)
+    assert set(drawing.METHOD_COLOURS) == set(settings.NOT_STATIC)
 
 
 def test_at_most_six_seeds_are_panels_of_the_map():
     owner = np.zeros((1, 7, 2, 3), int)
     runs = {"seeds": np.arange(7), "agents": np.array(["agent"]), "episode": np.array([1, 2]), "episode_owner": owner}
-    plot = plots.plot_tie_maps(runs)
+    plot = figures.plot_tie_maps(runs)
     assert [panel.get_title() for panel in plot.figure.axes if panel.get_title()] == [f"seed {seed}" for seed in range(6)]
     assert "The first 6 of 7 seeds" in plot.caption
