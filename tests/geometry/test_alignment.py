@@ -37,7 +37,7 @@ def test_a_scaled_table_points_the_same_way_and_a_shifted_one_does_not():
 
 
 @pytest.mark.parametrize("scales", [np.linspace(1, 10, 8), np.geomspace(1e-6, 1, 8)])
-def test_a_linear_map_is_found_by_least_squares_alone(scales):
+def test_a_linear_map_is_found_by_least_squares_only(scales):
     source = gaussian(200, 8) * scales.astype(np.float32)
     target = (source @ np.diag(1 / scales) @ rotation(8) @ np.diag(np.linspace(1, 5, 8))).astype(np.float32)
     found = alignment(source, target)
@@ -79,7 +79,7 @@ def test_fewer_rows_than_columns_are_fitted_exactly():
     assert found.procrustes < 0.95
 
 
-def test_independent_tables_score_what_fitting_gives_by_chance():
+def test_independent_tables_score_the_chance_level():
     rows, width = 4000, 64
     found = alignment(gaussian(rows, width, 1), gaussian(rows, width, 2))
     # Standard deviation of a mean of 4,000 cosines: 1 / sqrt(width rows) = .002; four of them.
@@ -113,7 +113,7 @@ def test_a_table_of_one_repeated_row_has_no_centred_alignment():
     assert found.identity == pytest.approx(mean_cosine(np.ones((10, 3)), gaussian(10, 3)), abs=1e-6)
 
 
-def test_some_rows_are_fitted_and_scored_alone(monkeypatch):
+def test_only_the_given_rows_are_fitted_and_scored(monkeypatch):
     monkeypatch.setattr(table_rows, "BLOCK_BYTES", 4 * 8 * 16)
     source, target = gaussian(100, 8, 1), gaussian(100, 8, 2)
     rows = np.sort(np.random.default_rng(0).choice(100, 40, replace=False))
@@ -152,6 +152,6 @@ def test_chance_level_of_unrelated_tables(rows, width):
     assert alignment(first, second).least_squares == pytest.approx(least_squares_chance(rows, width), abs=0.03)
 
 
-def test_chance_is_certain_where_there_are_few_rows():
+def test_with_few_rows_the_chance_level_is_one():
     assert least_squares_chance(10, 50) == 1.0
     assert alignment(gaussian(10, 50), gaussian(10, 50, 1)).least_squares == pytest.approx(1.0, abs=1e-4)

@@ -17,7 +17,7 @@ def test_canonical_correlations_against_orthonormal_bases(first_width, second_wi
     np.testing.assert_allclose(canonical_correlations(first, second), expected, atol=1e-6)
 
 
-def test_canonical_correlations_that_were_put_there():
+def test_planted_canonical_correlations():
     wanted = np.array([0.95, 0.7, 0.2, 0.0])
     basis = linalg.qr(centred(gaussian(200, 8)), mode="economic")[0]
     x, y = basis[:, :4], basis[:, :4] * wanted + basis[:, 4:] * np.sqrt(1 - wanted**2)
@@ -25,7 +25,7 @@ def test_canonical_correlations_that_were_put_there():
     np.testing.assert_allclose(canonical_correlations(first, second), wanted, atol=1e-5)
 
 
-def test_directions_that_are_not_there_correlate_with_nothing():
+def test_directions_without_variance_have_correlation_zero():
     first = gaussian(100, 2, 1) @ gaussian(2, 5, 2)
     second = np.hstack([first @ gaussian(5, 2, 3), gaussian(100, 2, 4)])
     np.testing.assert_allclose(canonical_correlations(first, second), [1, 1, 0, 0], atol=1e-6)
@@ -37,5 +37,5 @@ def test_largest_of_unrelated_tables(rows, width):
     assert canonical_correlations(first, second)[0] == pytest.approx(largest_chance(rows, width, width), abs=0.06)
 
 
-def test_chance_is_certain_where_there_are_few_rows():
+def test_with_few_rows_the_chance_level_is_one():
     assert largest_chance(10, 6, 6) == 1.0

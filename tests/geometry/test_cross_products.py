@@ -11,7 +11,7 @@ from tiejax.geometry.linear_maps import RANK_CUT
 from tiejax.geometry.products import row_products
 
 
-def test_cross_products_keep_their_digits_far_from_the_origin(monkeypatch):
+def test_cross_products_keep_their_precision_far_from_the_origin(monkeypatch):
     monkeypatch.setattr(table_rows, "BLOCK_BYTES", 4 * 6 * 70)
     # Rows drift from block to block, far from the origin: means of blocks differ by more than rows do.
     drift = np.linspace(0, 20, 500, dtype=np.float32)[:, None]
@@ -25,7 +25,7 @@ def test_cross_products_keep_their_digits_far_from_the_origin(monkeypatch):
 
 @pytest.mark.parametrize("shift", [0, 0.9, 30])
 def test_bfloat16_is_as_exact_as_float32(shift):
-    """Near the origin, where rows are multiplied as they stand, and far from it, where they are not; in several blocks."""
+    """Near the origin, where rows are multiplied uncentred, and far from it, where they are centred first; in several blocks."""
     far = np.where(np.arange(6) == 3, shift, 0)  # one column of the source, as of a real model
     source, target = (
         (gaussian(30_000, width, width) + move).astype(ml_dtypes.bfloat16) for width, move in ((6, far), (5, 0.3))
@@ -35,7 +35,7 @@ def test_bfloat16_is_as_exact_as_float32(shift):
     for name, exact in (("source_gram", x.T @ x), ("target_gram", y.T @ y), ("cross", x.T @ y)):
         scale = np.abs(exact).max()
         mistakes = [np.abs(getattr(each, name) - exact).max() / scale for each in (found, as_float32)]
-        assert max(mistakes) < RANK_CUT  # below which directions are taken for rounding errors
+        assert max(mistakes) < RANK_CUT  # directions below this are treated as rounding errors
     np.testing.assert_allclose(found.source_mean, source.astype(float).mean(0), rtol=1e-12, atol=1e-12)
 
 
@@ -51,8 +51,8 @@ def test_a_constant_column_has_no_variance_in_any_number_of_blocks(monkeypatch, 
         assert np.abs(found.cross[1]).max() <= 1e-5
 
 
-def test_products_of_bfloat16_round_sums_alone():
-    """Each entry within the bound of a float32 sum, k 2^-24 sum_i |a_i b_i|, which roundings of products or of inputs break."""
+def test_products_of_bfloat16_round_only_sums():
+    """Each entry within the bound of a float32 sum, k 2^-24 sum_i |a_i b_i|, which rounding products or inputs would exceed."""
     a, b = (gaussian(*shape, seed).astype(ml_dtypes.bfloat16) for seed, shape in enumerate(((7, 256), (9, 256))))
     found = row_products(a, b)
     assert (found.dtype, found.shape) == (np.float32, (7, 9))

@@ -43,5 +43,5 @@ def test_area_and_roughness_by_hand():
     assert np.isfinite(area_under_log(np.zeros((1, 3)), steps)).all()
 
 
-def test_roughness_of_a_single_record_is_nothing():
+def test_roughness_of_a_single_record_is_nan():
     assert np.isnan(log_roughness(np.ones((2, 1)))).all()

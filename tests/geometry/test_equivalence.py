@@ -45,7 +45,7 @@ def test_jensen_shannon_where_symbols_are_impossible():
     np.testing.assert_allclose(jensen_shannon(p, q), [LN2, LN2 / 2, 0], atol=1e-15)
 
 
-def test_every_occurrence_is_swapped_alone():
+def test_occurrences_are_swapped_one_at_a_time():
     rng = np.random.default_rng(1)
     tokens, position = rng.integers(0, 4, (30, 6)), rng.integers(0, 6, 30)
     expected = []
@@ -58,7 +58,7 @@ def test_every_occurrence_is_swapped_alone():
 
 
 def counting(tokens, position):
-    """A predictor over three labels that depends on how many ones and twos a context holds."""
+    """A predictor over three labels that depends on the numbers of ones and twos in a context."""
     ones, twos = (np.asarray(tokens) == 1).sum(1), (np.asarray(tokens) == 2).sum(1)
     logits = np.stack([0.3 * ones, -0.5 * twos, 0.1 * ones * twos], axis=1)
     return logits - np.log(np.exp(logits).sum(1, keepdims=True))
@@ -88,7 +88,7 @@ def test_semantic_distance_against_a_loop(block):
     assert list(found.contexts) == holding
 
 
-def test_a_parity_does_not_hide_behind_two_flips():
+def test_two_flips_do_not_cancel_in_a_parity():
     """Two ones: flipping both would change nothing; in one place they mean the opposite of a zero."""
 
     def parity(tokens, position):
@@ -100,7 +100,7 @@ def test_a_parity_does_not_hide_behind_two_flips():
     assert semantic_distance(parity, tokens, np.zeros(2, int), (7, 8)).distance == pytest.approx(0)
 
 
-def test_symbols_that_no_context_holds():
+def test_symbols_absent_from_all_contexts():
     found = semantic_distance(counting, np.array([[3, 1, 0]]), np.array([1]), (1, 2))  # only where the model is asked
     assert math.isnan(found.distance)
     assert found.contexts == (0, 0)
@@ -118,14 +118,14 @@ def test_a_predictor_sees_one_shape_and_must_return_log_probabilities():
     found = measures.predictions(predict, tokens, np.zeros(10, int), block=4)
     np.testing.assert_array_equal(found, counting(tokens, None))
     assert set(shapes) == {((4, 4), (4,))}
-    with pytest.raises(ValueError, match=r"^predict: must return log probabilities, but ln of the sum of a row is 1, not 0$"):
+    with pytest.raises(ValueError, match=r"^predict: expected log probabilities, but the log of the sum of a row is 1, not 0$"):
         measures.predictions(lambda *asked: counting(*asked) + 1, tokens, np.zeros(10, int))
     with pytest.raises(ValueError, match=r"^predict: must return \[256, vocabulary\] for 256 contexts, returned \[10\]$"):
         measures.predictions(lambda *asked: np.zeros(10), tokens, np.zeros(10, int))
 
 
 def test_conditional_distance_against_a_loop():
-    """The bracket is the divergence between the model's choice within the pair and the same with the symbols swapped."""
+    """The bracket is the divergence between the model's distribution within the pair and the same with symbols swapped."""
     rng = np.random.default_rng(4)
     known, weight = random_log_probabilities(rng, 12, 5), rng.uniform(size=12)
     share, divergence, ratio = [], [], []
@@ -141,7 +141,7 @@ def test_conditional_distance_against_a_loop():
     assert found.asked == pytest.approx(np.sum(share) / np.sum(weight))
 
 
-def test_contexts_that_do_not_ask_for_a_pair_say_nothing_of_it():
+def test_contexts_that_do_not_ask_for_a_pair_have_no_weight():
     known = log([[0.09, 0.81, 0.1], [0, 0, 1], [1e-9, 2e-10, 1 - 1.2e-9]])
     found = conditional_distance(known, (0, 1))
     assert found.log_ratio_mean == pytest.approx(-math.log(9))
@@ -170,7 +170,7 @@ def test_four_cases_and_their_score():
     assert violation(math.nan, 0.0).case == "unknown"
 
 
-def test_the_threshold_is_forty_to_sixty():
+def test_the_threshold_is_about_forty_to_sixty():
     rounded = conditional_distance(log([[0.4, 0.6]]), (0, 1)).distance
     assert round(rounded, 3) == measures.THRESHOLD
 
@@ -186,12 +186,12 @@ def test_optimality_residual_against_a_loop():
     assert found.rms == pytest.approx(math.sqrt(np.average(np.square(residual), weights=weight[rows])))
     assert found.mean == pytest.approx(np.average(residual, weights=weight[rows]))
     assert found.largest == pytest.approx(max(residual))
-    # The table that the theory asks for: h . (e1 - e2) = truth where the states allow it.
+    # The optimal table: h . (e1 - e2) = truth where the states allow it.
     table[4] = table[1] + np.linalg.lstsq(states[:4], truth[[0, 1, 3, 4]], rcond=None)[0]
     assert optimality_residual(states[:4], table, (4, 1), truth[[0, 1, 3, 4]]).largest < 1e-9
 
 
-def test_an_impossible_symbol_asks_for_a_sure_ratio():
+def test_the_residual_of_an_impossible_symbol_is_measured_from_sure():
     states, table = np.array([[1.0], [-6.0], [7.0]]), np.array([[1.0], [0.0]])
     found = optimality_residual(states, table, (0, 1), np.array([np.inf, -np.inf, -np.inf]))
     sure = optimality.SURE
@@ -222,10 +222,10 @@ def test_conditioning_of_known_spectra():
 @pytest.mark.parametrize(
     ("pair", "options", "message"),
     [
-        ((1, 1), {}, r"pair \(1, 1\): needs two different symbols in 0\.\.2"),
-        ((1, 3), {}, r"pair \(1, 3\): needs two different symbols in 0\.\.2"),
-        ((1, 2), {"weight": np.array([0.0, 0.0])}, "weight: must be finite, not negative, and not 0 in every context"),
-        ((1, 2), {"weight": np.array([1.0, np.nan])}, "weight: must be finite, not negative, and not 0 in every context"),
+        ((1, 1), {}, r"pair \(1, 1\): expected two different symbols in 0\.\.2"),
+        ((1, 3), {}, r"pair \(1, 3\): expected two different symbols in 0\.\.2"),
+        ((1, 2), {"weight": np.array([0.0, 0.0])}, "weight: expected finite weights >= 0, at least one of them above 0"),
+        ((1, 2), {"weight": np.array([1.0, np.nan])}, "weight: expected finite weights >= 0, at least one of them above 0"),
         ((1, 2), {"table": np.zeros((3, 4))}, "states, table: give both or neither"),
         ((1, 2), {"log_ratios": {(1, 2): 0.0}}, "log_ratios: the optimality residual needs states and table as well"),
     ],
@@ -234,11 +234,11 @@ def test_bad_input_is_named(pair, options, message):
     tokens = np.array([[0, 1], [0, 2]])
     with pytest.raises(ValueError, match=f"^{message}$"):
         measures.equivalence(counting, tokens, np.zeros(2, int), [pair], **options)
-    with pytest.raises(ValueError, match=r"^contexts: needs at least one, got none$"):
+    with pytest.raises(ValueError, match=r"^contexts: expected at least one, got none$"):
         measures.equivalence(counting, tokens[:0], np.zeros(0, int), [(1, 2)])
 
 
-def test_a_row_holds_what_the_functions_of_this_file_return():
+def test_a_row_has_the_results_of_all_functions():
     """And None, not an error, for a pair that no context asks for."""
     rng = np.random.default_rng(8)
     tokens, position, weight = rng.integers(0, 3, (9, 4)), np.zeros(9, int), rng.uniform(size=9)
@@ -309,7 +309,7 @@ def best(task):
     ],
 )
 def test_what_each_variant_plants_by_its_definition(variant, cases):
-    """`unknown`: symbol 1 never occurs in dh and no-dh, so that no context tells what it means."""
+    """`unknown`: symbol 1 never occurs in dh and no-dh, so no context determines its meaning."""
     task = EXor(4, *VARIANTS[variant])
     known, weight = everywhere(task)
     rows = measures.equivalence(best(task), known.tokens, known.position, [ZERO, ONE, PARITY, ACROSS], weight=weight)
@@ -345,7 +345,7 @@ class Trained:
         return table, states, lambda *asked: log_softmax(states(*asked) @ table.T, axis=1)
 
     def divergence(self, seed, arm):
-        """Return the mean KL divergence of the truth from the member: its cross-entropy over all strings, less Bayes."""
+        """Return the mean KL divergence of the truth from the member: its cross-entropy over all strings minus the Bayes risk."""
         _, _, predict = self.member(seed, arm)
         said = np.exp(predict(self.known.tokens, self.known.position))
         return float(self.weight @ rel_entr(self.known.target, said).sum(1))
@@ -382,8 +382,8 @@ def trained(request):
     return Trained(settings.tasks[0], exor_ensemble.build_model(settings), params)
 
 
-def test_models_that_solved_exor_have_what_its_variant_planted(trained):
-    """Tied or not: the truth is one of what a model computes, and each member that solved the task computes it."""
+def test_models_that_solved_exor_show_the_planted_cases(trained):
+    """Tied or untied: the true distribution is unique, and each member that solved the task computes it."""
     main = trained.task.zero[1] > 0
     unequal, bound = (ZERO if main else ONE), math.log(9)
     pairs = [unequal, PARITY, ACROSS, *([ONE] if main else [])]
@@ -404,8 +404,8 @@ def test_models_that_solved_exor_have_what_its_variant_planted(trained):
             assert abs(rows[ONE]["log_ratio_mean"]) < 0.25
 
 
-def test_models_that_did_not_solve_exor_are_told_by_the_residual_across_bits(trained):
-    """Their ratios within a bit are right all the same: frequencies do without context."""
+def test_the_residual_across_bits_identifies_models_that_did_not_solve_exor(trained):
+    """Their ratios within a bit are right nevertheless, because frequencies do not depend on the context."""
     within = ZERO if trained.task.zero[1] > 0 else ONE
     for seed, arm in trained.members(lambda excess: excess > 0.6):
         rows = trained.rows(seed, arm, [within, PARITY, ACROSS])

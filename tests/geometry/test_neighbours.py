@@ -24,7 +24,7 @@ def test_overlap_of_all_rows_against_a_loop():
         assert found.chance == pytest.approx(k / 69)
 
 
-def test_rows_of_no_norm_are_nobodys_neighbours():
+def test_zero_rows_are_not_neighbours():
     first, second = related(30)
     first[[2, 5]] = 0
     second[5] = 0
@@ -32,7 +32,7 @@ def test_rows_of_no_norm_are_nobodys_neighbours():
         assert neighbour_overlap(first, second, k=k).estimate == pytest.approx(shares_by_loop(first, second, k).mean())
 
 
-def test_of_equal_rows_the_first_are_neighbours():
+def test_of_equal_rows_the_first_is_the_neighbour():
     # Axes of opposite and equal sign: cosines of exactly 1, 0 and -1, so that most of them are equal.
     axes = np.vstack([np.eye(4), -np.eye(4), np.eye(4)]).astype(np.float32)
     second = gaussian(12, 4)
@@ -62,7 +62,7 @@ def test_samples_cover_the_exact_overlap():
         found = neighbour_overlap(first, second, k=5, sample=100, seed=seed)
         assert found.estimate == pytest.approx(shares[sampled(400, 100, seed)].mean())
         inside += found.interval[0] <= shares.mean() <= found.interval[1]
-    # 95 of 100, less three standard deviations of the count; intervals of any width would cover all of them.
+    # 95 of 100, minus three standard deviations of the count; too wide intervals would cover all of them.
     assert 88 <= inside <= 99
     drawn = shares[sampled(400, 100, 99)]
     error = 1.959964 * drawn.std(ddof=1) * math.sqrt((1 - 100 / 400) / 100)

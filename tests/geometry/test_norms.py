@@ -29,7 +29,7 @@ def test_norms_and_equality(small_blocks):
     assert norms_and_equality(first, first.copy()).differing == 0
 
 
-def test_cosines_of_rows_as_they_are(small_blocks):
+def test_cosines_of_uncentred_rows(small_blocks):
     source, target = gaussian(30, 5, 1), gaussian(30, 5, 2)
     source[[3, 7]] = 0
     target[[7, 9]] = 0
@@ -39,7 +39,7 @@ def test_cosines_of_rows_as_they_are(small_blocks):
         assert cosines[row] == pytest.approx(mean_cosine(source[[row]], target[[row]]), abs=1e-6)
 
 
-def test_tables_of_other_widths_differ_in_every_row():
+def test_tables_of_different_widths_differ_in_every_row():
     found = norms_and_equality(gaussian(9, 5), gaussian(9, 3))
     assert (found.differing, found.cosine) == (9, None)
     assert found.second.shape == (9,)

@@ -1,4 +1,4 @@
-"""How near two scores come to the published ones, case by case."""
+"""Classification of two scores by published marks, case by case."""
 
 import pytest
 

@@ -33,6 +33,6 @@ def test_bands_by_rank_against_a_loop():
     assert found.tokens.sum() == len(kept)
 
 
-def test_bands_of_nothing_are_empty():
+def test_bands_without_values_are_empty():
     found = bands_by_rank(np.full(4, np.nan), np.arange(1, 5))
     assert [len(part) for part in found] == [0] * 5

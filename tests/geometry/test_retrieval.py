@@ -16,7 +16,7 @@ def test_nearest_is_by_euclidean_distance():
     assert nearest(np.array([[1.0, 1.0], [0.0, 4.0], [9.0, 9.0]]), candidates).tolist() == [1, 2, 0]
 
 
-def test_a_shift_between_languages_is_taken_out():
+def test_a_shift_between_languages_is_removed():
     assert translation_accuracy(SOURCE, SHIFTED) == 1.0
     assert nearest(SOURCE, SHIFTED).tolist() == [2, 2, 2]
 

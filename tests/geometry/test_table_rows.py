@@ -1,4 +1,4 @@
-"""Tables read by blocks: every measure gives the same, asks for one block at a time, and refuses what does not fit."""
+"""Tables read in blocks: every measure is independent of the block size, reads one block at a time, and checks shapes."""
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +15,7 @@ from tiejax.geometry.norms import norms_and_equality
 
 
 @pytest.mark.slow
-def test_the_size_of_blocks_changes_nothing(monkeypatch):
+def test_the_block_size_does_not_change_results(monkeypatch):
     source = gaussian(300, 6, 1)
     target = source @ gaussian(6, 6, 2) + gaussian(300, 6, 3)
 
@@ -35,7 +35,7 @@ def test_the_size_of_blocks_changes_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
-def test_a_reader_is_asked_for_blocks_alone(monkeypatch, dtype):
+def test_a_reader_is_asked_only_for_blocks(monkeypatch, dtype):
     rows, width = 400, 8
     monkeypatch.setattr(table_rows, "BLOCK_BYTES", 4 * width * 25)
     source, target = Reader(gaussian(rows, width, 1), dtype), Reader(gaussian(rows, width, 2), dtype)
@@ -55,14 +55,14 @@ def test_a_reader_is_asked_for_blocks_alone(monkeypatch, dtype):
     assert 0 < source.largest == target.largest <= 25
 
 
-def test_tables_that_do_not_fit_are_refused_in_one_line():
+def test_tables_that_do_not_fit_raise_value_error():
     table = gaussian(10, 4)
     with pytest.raises(ValueError, match="10 and 9 rows"):
         alignment(table, gaussian(9, 4))
     with pytest.raises(ValueError, match=r"shape \(10,\).*\[rows, width\]"):
         canonical_correlations(table, table[:, 0])
     for rows in ([], [3, 3], [5, 2], [-1, 2], [4, 10]):
-        with pytest.raises(ValueError, match="ascending, without repeats, and within 0 to 9"):
+        with pytest.raises(ValueError, match="ascending, without repeats, within 0 to 9"):
             alignment(table, table, rows=np.array(rows, int))
     for k in (0, 10):
         with pytest.raises(ValueError, match="k must be within 1 to 9"):
@@ -71,7 +71,7 @@ def test_tables_that_do_not_fit_are_refused_in_one_line():
         neighbour_overlap(table, table, k=1, sample=1)
 
 
-def test_a_value_that_is_not_finite_is_named_by_its_row(monkeypatch):
+def test_an_error_about_a_value_that_is_not_finite_names_its_row(monkeypatch):
     monkeypatch.setattr(table_rows, "BLOCK_BYTES", 4 * 4 * 3)
     table, spoilt = gaussian(10, 4), gaussian(10, 4)
     spoilt[7, 2] = np.nan
@@ -85,7 +85,7 @@ def test_a_value_that_is_not_finite_is_named_by_its_row(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_held_rows_are_bfloat16_where_they_come_so(dtype, value):
+def test_held_rows_stay_bfloat16(dtype, value):
     table = gaussian(10, 4).astype(dtype)
     held = table_rows.held_rows(table, slice(2, 5))
     assert held.dtype == (dtype if dtype == ml_dtypes.bfloat16 else np.float32)
@@ -95,7 +95,7 @@ def test_held_rows_are_bfloat16_where_they_come_so(dtype, value):
         table_rows.held_rows(table, slice(5, 9))
 
 
-def test_reading_ahead_keeps_the_order_and_passes_on_what_fails():
+def test_reading_ahead_keeps_the_order_and_raises_errors():
     blocks = list(table_rows.row_blocks(10, table_rows.BLOCK_BYTES // 3))
     assert [(block.start, read) for block, read in table_rows.read_ahead(lambda rows: rows.stop, blocks)] == [
         (0, 3), (3, 6), (6, 9), (9, 10)

@@ -1,4 +1,4 @@
-"""What each use of a table asks of it, against numpy formulae."""
+"""Gradients of the two uses of a table, against numpy formulae."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +21,7 @@ def test_norms_ratio_and_cosine_by_bucket(x64):
             np.testing.assert_allclose(own, value, rtol=1e-12)
 
 
-def test_windows_of_steps_are_the_published_ones():
+def test_windows_of_steps_are_as_published():
     steps = np.array([0, 5, 50, 60, 2_000, 20_000])
     ratio = np.array([[[9.0, 2, 3, 5, 1, 4]], [[9.0, 4, 6, 10, 2, 8]]])
     rows = uses.over_training(steps, ratio, ratio / 100, ("untied", "tied"))

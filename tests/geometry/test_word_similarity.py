@@ -8,7 +8,7 @@ from tiejax.geometry.word_similarity import WordPairs, bootstrap_interval, simil
 TABLE = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])
 
 
-def test_a_word_of_several_tokens_is_their_mean():
+def test_the_vector_of_a_word_is_the_mean_of_its_tokens():
     np.testing.assert_array_equal(word_vectors(TABLE, [[0], [0, 1], [1, 2]]), [[1, 0], [0.5, 0.5], [1, 1.5]])
 
 
@@ -19,7 +19,7 @@ def test_ranks_of_dot_products_are_compared(judgement, expected):
     assert similarity_correlation(TABLE, pairs) == pytest.approx(expected)
 
 
-def test_the_interval_holds_the_correlation_and_narrows_with_pairs():
+def test_the_interval_contains_the_correlation_and_narrows_with_pairs():
     rng = np.random.default_rng(0)
     table = rng.standard_normal((200, 8))
 
@@ -36,7 +36,7 @@ def test_the_interval_holds_the_correlation_and_narrows_with_pairs():
     assert interval(400) < interval(40)
 
 
-def test_resamples_of_one_pair_alone_are_left_out():
+def test_resamples_of_a_single_pair_are_left_out():
     """Of three pairs, one resample in nine has no spread; warnings are errors."""
     pairs = WordPairs([[0], [0], [0]], [[1], [0, 1], [2]], np.array([1.0, 2.0, 3.0]))
     assert bootstrap_interval(TABLE, pairs) == (1.0, 1.0)

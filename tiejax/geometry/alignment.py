@@ -1,6 +1,6 @@
-"""How near two embedding tables of the same tokens point: cosines of rows as they are, and after a map fitted between them.
+"""Alignment of two embedding tables of the same tokens: mean cosines of their rows, as stored and after a fitted linear map.
 
-Source: A. Lopardo et al. 2026, arXiv:2603.26663. Tables are read by blocks of rows (`table_rows.py`) and never held whole.
+Source: A. Lopardo et al. 2026, arXiv:2603.26663. Tables are read in blocks of rows (`table_rows.py`) and never loaded whole.
 """
 
 import math
@@ -26,10 +26,11 @@ Means = tuple[Float[np.ndarray, "source"], Float[np.ndarray, "target"]]
 
 
 class Alignment(NamedTuple):
-    """Mean cosine between a token's row in the target and its row in the source, mapped; one score for each map.
+    """Mean cosine between a token's mapped source row and its target row, for each map.
 
-    None: identity where the widths differ, any map that leaves out every token. tokens: the rows that were compared.
-    left_out: by map, how many of them have no cosine, because one of their two vectors is exactly zero.
+    A score is None if no token has a cosine under its map, and `identity` also if the widths differ.
+    tokens: number of rows compared. left_out: for each map, the number of rows without a cosine, because one of the two vectors
+    is exactly zero.
     """
 
     identity: float | None
@@ -40,15 +41,16 @@ class Alignment(NamedTuple):
 
 
 def alignment(source: Table, target: Table, rows: Int[np.ndarray, "tokens"] | None = None) -> Alignment:
-    """Score how well the rows of the source, mapped, point where the rows of the target do.
+    """Return how well the mapped rows of the source point in the direction of the target's rows.
 
-    score = mean_i cos(f(x_i), y_i). identity: f(x) = x, of the rows as they are, which asks whether the tables are
-    interchangeable; a direction common to all rows counts. On tables centred on their means, f(x) = x W with
-    procrustes: W = U V^T, where U S V^T = X^T Y is the thin SVD: orthogonal, for different widths with orthonormal rows or
-    columns; least_squares: W = (X^T X)^+ X^T Y. Fitted to the tokens that it scores, it gives two independent
-    Gaussian tables about sqrt(width / (rows - 1)), not 0.
+        score = mean_i cos(f(x_i), y_i)
 
-    rows: the ascending rows to fit and to score, all if None. ValueError: tables that do not fit.
+    identity: f(x) = x on the rows as stored, which measures whether the tables are interchangeable; a direction common to all
+    rows counts. The other maps are f(x) = x W on tables centred on their means. procrustes: W = U V^T, where U S V^T = X^T Y is
+    the thin SVD (orthogonal; for different widths, with orthonormal rows or columns). least_squares: W = (X^T X)^+ X^T Y. It is
+    fitted to the tokens that it scores, so two independent Gaussian tables score about sqrt(width / (rows - 1)), not 0.
+
+    rows: ascending row numbers to fit and score; None for all. Raises ValueError if the tables do not have the same tokens.
     """
     chosen = chosen_rows(source, target, rows)
     fitted = cross_products(source, target, rows)
@@ -71,11 +73,11 @@ def alignment(source: Table, target: Table, rows: Int[np.ndarray, "tokens"] | No
 
 
 def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, "tokens"], means: Means, maps: Maps) -> Maps:
-    """Return the cosines [tokens] of some tokens' rows under each map of the whole tables, in one pass over the rows.
+    """Return the cosines [tokens] of selected rows under each map fitted to the whole tables, in one pass over the rows.
 
-    cos((x_i - m) W, y_i - k) of procrustes and from_source, cos((y_i - k) W, x_i - m) of from_target; means: m and k, those of
-    the whole tables. NaN where a vector is zero. rows: ascending. maps: `maps_between` of the whole tables' products.
-    ValueError: tables or rows that do not fit.
+    cos((x_i - m) W, y_i - k) for procrustes and from_source, cos((y_i - k) W, x_i - m) for from_target; NaN where a vector is
+    zero. rows: ascending. means: m and k, the means of the whole tables. maps: `maps_between` of the whole tables' products.
+    Raises ValueError if the tables or rows do not fit.
     """
     check_rows(rows, check_tables(source, target))
     weights = Maps(*(each.astype(np.float32, copy=False) for each in maps))
@@ -87,24 +89,24 @@ def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, "tokens"]
     for _, (x, y) in read_ahead(read, chosen_blocks(rows, 4 * max(source.shape[1], target.shape[1]))):
         forth = [row_cosines(x @ weight, y) for weight in (weights.procrustes, weights.from_source)]
         parts.append([*forth, row_cosines(y @ weights.from_target, x)])
-    return Maps(*(np.concatenate(of_map) for of_map in zip(*parts, strict=True)))
+    return Maps(*(np.concatenate(blocks) for blocks in zip(*parts, strict=True)))
 
 
 def least_squares_chance(rows: int, width: int) -> float:
-    """Return about what the least-squares score of unrelated tables is: sqrt(width / (rows - 1)), at most 1.
+    """Return the approximate least-squares score of unrelated tables: sqrt(width / (rows - 1)), at most 1.
 
-    Of n centred rows, a regression on d columns explains d / (n - 1) of a target that has nothing to do with them.
+    With n centred rows, a regression on d columns explains a share d / (n - 1) of an unrelated target.
     """
     return min(1.0, math.sqrt(width / max(rows - 1, 1)))
 
 
 def row_cosines(x: Float[np.ndarray, "rows width"], y: Float[np.ndarray, "rows width"]) -> Float[np.ndarray, "rows"]:
-    """Return the cosine of every row of x with the same row of y; NaN where one of them is zero."""
+    """Return the cosine of each row of x with the same row of y; NaN where one of the two is zero."""
     with np.errstate(invalid="ignore"):
         cosines = np.vecdot(x, y) / np.sqrt(np.vecdot(x, x)) / np.sqrt(np.vecdot(y, y))
     return np.clip(cosines, -1, 1)
 
 
 def _mean(cosines: np.ndarray) -> float | None:
-    there = ~np.isnan(cosines)
-    return float(cosines[there].mean(dtype=np.float64)) if there.any() else None
+    defined = ~np.isnan(cosines)
+    return float(cosines[defined].mean(dtype=np.float64)) if defined.any() else None

@@ -1,6 +1,6 @@
-"""Canonical correlations of two embedding tables: how much of each, direction by direction, can be read off the other.
+"""Canonical correlations of two embedding tables: how well each direction of one can be predicted linearly from the other.
 
-Source: H. Hotelling 1936; of embedding tables, A. Lopardo et al. 2026, arXiv:2603.26663.
+Source: H. Hotelling 1936; for embedding tables, A. Lopardo et al. 2026, arXiv:2603.26663.
 """
 
 import math
@@ -17,9 +17,9 @@ from tiejax.geometry.table_rows import Table
 def canonical_correlations(first: Table, second: Table) -> Float[np.ndarray, "min_width"]:
     """Return the canonical correlations of two tables, in descending order, in [0, 1].
 
-    The singular values of (X^T X)^(-1/2) X^T Y (Y^T Y)^(-1/2), for tables centred on their means, as many as the narrower is
-    wide. Directions in which a table has no variance correlate with nothing: 0. Where a table is as wide as it has rows, all
-    others are 1, whatever stands in it. ValueError: tables that do not fit.
+    These are the singular values of (X^T X)^(-1/2) X^T Y (Y^T Y)^(-1/2) for tables centred on their means; there are as many as
+    the width of the narrower table. Directions in which a table has no variance have correlation 0. If a table is as wide as it
+    has rows, all other correlations are 1 whatever its values. Raises ValueError if the tables do not have the same tokens.
     """
     products = cross_products(first, second)
     return correlations_of(products, (whitening(products.source_gram), whitening(products.target_gram)))
@@ -28,17 +28,17 @@ def canonical_correlations(first: Table, second: Table) -> Float[np.ndarray, "mi
 def correlations_of(
     products: CrossProducts, bases: tuple[Float[np.ndarray, "source kept"], Float[np.ndarray, "target held"]]
 ) -> Float[np.ndarray, "min_width"]:
-    """Return the canonical correlations of two tables from their cross-products; bases: `whitening` of both Grams."""
+    """Return the canonical correlations of two tables from their cross-products; bases: `whitening` of both Gram matrices."""
     whitened = bases[0].T @ products.cross @ bases[1]
     if whitened.shape[0] < whitened.shape[1]:
         whitened = whitened.T
-    # Of the Gram matrix, in less time than an SVD takes; what that loses is far below the rounding of the products.
+    # Eigenvalues of the Gram matrix take less time than an SVD; the precision lost is far below the rounding of the products.
     squares = linalg.eigvalsh(whitened.T @ whitened)[::-1] if whitened.size else np.zeros(0)
     return np.pad(np.sqrt(np.clip(squares, 0, 1)), (0, min(products.cross.shape) - len(squares)))
 
 
 def largest_chance(rows: int, first: int, second: int) -> float:
-    """Return about the largest canonical correlation of unrelated tables of these widths, at most 1.
+    """Return the approximate largest canonical correlation of unrelated tables of these widths, at most 1.
 
     sqrt(a (1 - b)) + sqrt(b (1 - a)), a = first / (rows - 1), b = second / (rows - 1) (Wachter 1980).
     """

@@ -1,4 +1,4 @@
-"""Euclidean distances between the embeddings of symbols, pair by pair, and how their trajectories run over training."""
+"""Euclidean distances between embeddings of pairs of symbols, and summaries of these distances over training."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ Pair = tuple[int, int]
 
 
 def symbol_pairs(vocabulary: int) -> list[Pair]:
-    """Return all pairs of symbols in the order in which distances are recorded: (0, 1), (0, 2), ..."""
+    """Return all pairs of symbols in the order of recorded distances: (0, 1), (0, 2), ..."""
     return list(itertools.combinations(range(vocabulary), 2))
 
 
@@ -24,14 +24,14 @@ def pairwise_distances(
 
 
 def group_pairs(first: Sequence[int], second: Sequence[int] | None = None) -> list[Pair]:
-    """Return the pairs within one group of symbols, or between two groups."""
+    """Return the pairs of symbols within one group, or between two groups."""
     if second is None:
         return list(itertools.combinations(first, 2))
     return [(min(i, j), max(i, j)) for i in first for j in second]
 
 
 def mean_distance(distances: np.ndarray, vocabulary: int, pairs: Iterable[Pair]) -> np.ndarray:
-    """Return the mean over some pairs of recorded distances `[..., pairs]`; NaN if there are none."""
+    """Return the mean over the given pairs of recorded distances `[..., pairs]`; NaN if no pair is given."""
     index = symbol_pairs(vocabulary)
     columns = [index.index(pair) for pair in pairs]
     if not columns:
@@ -39,21 +39,21 @@ def mean_distance(distances: np.ndarray, vocabulary: int, pairs: Iterable[Pair])
     return distances[..., columns].mean(-1)
 
 
-# Symbols can meet to the last bit; the logarithm then stops at this distance, far below any that a figure shows.
+# Two symbols can become bitwise equal; this lower bound keeps the logarithm finite, far below any distance that a figure shows.
 SMALLEST = 1e-12
 
 
 def area_under_log(distances: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """Return the mean of ln(distance) over training, by the trapezoid rule, for trajectories `[..., record]`.
 
-    The area under the log distance divided by the steps it covers: the lower, the sooner a pair converged.
+    This is the area under the log distance divided by the number of steps it covers: lower means that a pair converged sooner.
     """
     log = np.log(np.maximum(distances, SMALLEST))
     return np.trapezoid(log, steps, axis=-1) / (steps[-1] - steps[0])
 
 
 def log_roughness(distances: np.ndarray) -> np.ndarray:
-    """Return the mean |ln d_{t+1} - ln d_t| from record to record of trajectories `[..., record]`; NaN for a single record."""
+    """Return the mean |ln d_{t+1} - ln d_t| over successive records of trajectories `[..., record]`; NaN for one record."""
     if distances.shape[-1] < 2:
         return np.full(distances.shape[:-1], np.nan)
     return np.abs(np.diff(np.log(np.maximum(distances, SMALLEST)), axis=-1)).mean(-1)

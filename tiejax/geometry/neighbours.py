@@ -1,4 +1,4 @@
-"""How many nearest neighbours of a token two embedding tables agree on."""
+"""Overlap of the nearest neighbours of tokens in two embedding tables."""
 
 import math
 from collections.abc import Iterator
@@ -11,14 +11,15 @@ from scipy import stats
 from tiejax.geometry.products import prepared, row_products
 from tiejax.geometry.table_rows import Rows, Table, check_tables, held_rows, read_ahead, row_blocks
 
-NOBODY = np.iinfo(np.int64).min
-QUERY_BLOCKS = 4  # blocks of rows that are held of queries, so that the table is read seldom
+NONE = np.iinfo(np.int64).min
+QUERY_BLOCKS = 4  # blocks of rows held as queries at a time, so that the table is read few times
 
 
 class Overlap(NamedTuple):
-    """Mean share of common neighbours, in [0, 1]. interval: 95 %, None where every row was a query and nothing was estimated.
+    """Mean share of common neighbours, in [0, 1].
 
-    queries: the rows whose neighbours were compared, of `rows` in the tables. chance: what independent tables would give.
+    interval: 95 % interval; None if every row was a query, so that nothing was estimated. queries: number of rows whose
+    neighbours were compared, out of `rows` in the tables. chance: the share for independent tables.
     """
 
     estimate: float
@@ -30,13 +31,13 @@ class Overlap(NamedTuple):
 
 
 def neighbour_overlap(first: Table, second: Table, k: int = 10, sample: int = 2000, seed: int = 0) -> Overlap:
-    """Compare the k nearest neighbours of tokens in two tables: estimate = mean_i |N_first(i) and N_second(i)| / k.
+    """Return the overlap of the k nearest neighbours of tokens in two tables: mean_i |N_first(i) and N_second(i)| / k.
 
-    N(i): the k rows of largest cosine with row i, itself excluded, among all rows; of equal ones the first. A row of norm 0
-    is similar to no row: it is no neighbour, has none, and so shares none. chance = k / (rows - 1), of two independent sets.
-    sample: how many rows i are drawn, without replacement and from `seed`; all of them if there are no more. interval:
-    estimate +- 1.96 s sqrt((1 - sample / rows) / sample), the normal approximation for draws without replacement.
-    Widths may differ. ValueError: tables that do not fit, k not within 1 to rows - 1, sample below 2.
+    N(i) are the k rows of largest cosine with row i among all other rows; of equal rows, the first. A row of norm 0 is not a
+    neighbour of any row and has none. chance = k / (rows - 1), the overlap of two independent sets. sample: number of rows i,
+    drawn without replacement from `seed`; all rows if there are not more. interval: estimate +- 1.96 s sqrt((1 - sample / rows)
+    / sample), the normal approximation for draws without replacement. Widths may differ. Raises ValueError if the tables do not
+    fit, k is not within 1 to rows - 1, or sample is below 2.
     Source: A. Lopardo et al. 2026, arXiv:2603.26663 (k = 10).
     """
     rows = check_tables(first, second)
@@ -58,39 +59,40 @@ def neighbour_overlap(first: Table, second: Table, k: int = 10, sample: int = 20
 
 
 def query_blocks(queries: int, first: Table, second: Table) -> Iterator[slice]:
-    """Cut so many queries into blocks; both tables are read once for each."""
+    """Yield slices that divide the queries into blocks; both tables are read once per block."""
     return row_blocks(queries, 4 * max(first.shape[1], second.shape[1]) // QUERY_BLOCKS)
 
 
 def nearest_neighbours(table: Table, queries: Int[np.ndarray, "queries"], k: int) -> Int[np.ndarray, "queries k"]:
-    """Return, for some ascending rows, the k other rows of largest cosine, in no order; -1 where there are fewer.
+    """Return the k other rows of largest cosine for each query, unordered; -1 where there are fewer.
 
-    The queries are held in memory, the table is read by blocks. Rows of norm 0 have no neighbours and are none.
+    queries: ascending row numbers. Their rows are held in memory; the table is read in blocks. Rows of norm 0 have no
+    neighbours and are not neighbours.
     """
     asked = held_rows(table, queries)
     asked_norms = _norms(asked)
     q = prepared(_near_one(asked, asked_norms))
-    best = np.full((len(queries), k), NOBODY)
+    best = np.full((len(queries), k), NONE)
     blocks = row_blocks(int(table.shape[0]), 2 * (table.shape[1] + len(queries)))
     for block, (rows, norms) in read_ahead(lambda block: _with_norms(table, block), blocks):
-        # A query's own norm changes nothing of the order.
+        # The norm of the query does not affect the order.
         similarity = row_products(q, rows) / np.where(norms > 0, norms, 1)
         similarity[:, norms == 0] = -np.inf
         itself = (queries >= block.start) & (queries < block.stop)
         similarity[itself, queries[itself] - block.start] = -np.inf
         best = _better(best, similarity, block.start)
-    best[asked_norms == 0] = NOBODY
-    return np.where(best == NOBODY, -1, ~best & 0xFFFFFFFF)
+    best[asked_norms == 0] = NONE
+    return np.where(best == NONE, -1, ~best & 0xFFFFFFFF)
 
 
 def _better(best: np.ndarray, similarity: np.ndarray, start: int) -> np.ndarray:
-    """Return the k highest keys of each query among those so far and those of the rows from `start` on.
+    """Return the k highest keys of each query among its best so far and the rows from `start` on.
 
-    Few rows are nearer than the last of the k so far, and of equal ones the first counts: the others are not looked at again.
+    Few rows exceed the lowest of the k best so far, and of equal rows the first one counts: the others are skipped.
     """
     query, column = np.nonzero(similarity > _similarity(best.min(axis=1))[:, None])
     number = np.bincount(query, minlength=len(best))
-    keys = np.full((len(best), number.max(initial=0)), NOBODY)
+    keys = np.full((len(best), number.max(initial=0)), NONE)
     keys[query, np.arange(len(query)) - np.repeat(np.cumsum(number) - number, number)] = _keys(
         similarity[query, column], start + column
     )
@@ -99,20 +101,20 @@ def _better(best: np.ndarray, similarity: np.ndarray, start: int) -> np.ndarray:
 
 
 def _keys(similarity: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Return integers that order rows by similarity and, where it is equal, by row, the first highest.
+    """Return integers that order rows by similarity, and equal similarities by row, the first row highest.
 
-    Positive floats compare as their bits do, negative ones the other way round; the low half holds the inverted row.
+    Positive floats compare like their bits, negative floats in reverse order; the low half holds the inverted row number.
     """
     return (_in_order(similarity.view(np.int32)).astype(np.int64) << 32) | (0xFFFFFFFF - row)
 
 
 def _similarity(key: np.ndarray) -> np.ndarray:
-    """Return the similarity that a key was made of, -inf for nobody's."""
-    return np.where(key == NOBODY, np.float32(-np.inf), _in_order((key >> 32).astype(np.int32)).view(np.float32))
+    """Return the similarity of a key; -inf for NONE."""
+    return np.where(key == NONE, np.float32(-np.inf), _in_order((key >> 32).astype(np.int32)).view(np.float32))
 
 
 def _in_order(bits: np.ndarray) -> np.ndarray:
-    """Return the bits of floats as integers in their order, or such integers as the bits; it is its own inverse."""
+    """Map the bits of floats to integers of the same order, and back: the function is its own inverse."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
@@ -127,12 +129,12 @@ def _norms(rows: np.ndarray) -> np.ndarray:
 
 
 def _near_one(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
-    """Return rows times the powers of two that bring their norms near 1: nothing is rounded, and no product is too small."""
+    """Return rows scaled by powers of two so that their norms are near 1, which is exact and prevents underflow of products."""
     return np.ldexp(rows.astype(np.float32, copy=False), -np.frexp(norms)[1][:, None]).astype(rows.dtype)
 
 
 def _common(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    both = np.sort(np.concatenate([first, second], axis=1), axis=1)  # a row that is in both lists now stands beside itself
+    both = np.sort(np.concatenate([first, second], axis=1), axis=1)  # a row in both lists now appears twice in succession
     return ((both[:, 1:] == both[:, :-1]) & (both[:, 1:] >= 0)).sum(axis=1)
 
 

@@ -1,4 +1,4 @@
-"""Norms and cosines of the rows of a model's input and output tables, and whether they are equal, in one pass over both."""
+"""Norms, cosines and equality of the rows of an input and an output table, in one pass over both."""
 
 import math
 from typing import NamedTuple
@@ -10,10 +10,11 @@ from tiejax.geometry.table_rows import Rows, Table, check_tables, read_ahead, re
 
 
 class Norms(NamedTuple):
-    """Euclidean norms of the rows of two tables. differing: rows in which any value differs; largest: the largest |difference|.
+    """Euclidean norms of the rows of two tables, and their differences.
 
-    cosine: of each row of one with the same row of the other, as they are; NaN where one of them is zero; the lowest are the
-    tokens whose roles differ most. None where the widths differ. Of one table alone, all but the first are None.
+    differing: number of rows in which any value differs. largest: the largest |difference|. cosine: of each row with the same
+    row of the other table, uncentred; NaN where one of the two is zero; None if the widths differ. The lowest cosines belong to
+    the tokens whose two roles differ most. For a single table, all fields but `first` are None.
     """
 
     first: Float[np.ndarray, "rows"]
@@ -24,9 +25,9 @@ class Norms(NamedTuple):
 
 
 def norms_and_equality(first: Table, second: Table | None = None) -> Norms:
-    """Compare two tables value by value, and measure their rows, in one pass over blocks of rows.
+    """Return the norms of the rows of one or two tables, and whether two tables are equal, in one pass over blocks of rows.
 
-    Tables of different widths differ in every row. ValueError: tables of different heights, or with values not finite.
+    Tables of different widths differ in every row. Raises ValueError if the numbers of rows differ or a value is not finite.
     """
     rows = int(first.shape[0]) if second is None else check_tables(first, second)
     tables = [first] if second is None else [first, second]
@@ -43,10 +44,10 @@ def norms_and_equality(first: Table, second: Table | None = None) -> Norms:
         x, y = parts
         with np.errstate(invalid="ignore"):
             cosine[block] = np.clip(np.vecdot(x, y) / norms[0, block] / norms[1, block], -1, 1)
-        apart = x - y
-        apart = np.abs(apart, out=apart).max(axis=1)
-        differing += int((apart > 0).sum())
-        largest = max(largest, float(apart.max()))
+        difference = x - y
+        difference = np.abs(difference, out=difference).max(axis=1)
+        differing += int((difference > 0).sum())
+        largest = max(largest, float(difference.max()))
     if second is None:
         return Norms(norms[0], None, None, None, None)
     if first.shape != second.shape:

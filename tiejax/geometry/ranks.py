@@ -1,4 +1,4 @@
-"""Tokens by rank of frequency, and how a value of each of them runs over the ranks."""
+"""Frequency ranks of tokens, and quantiles of a value by bins of rank."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 
 
 class Bands(NamedTuple):
-    """Values by bins of token rank: the bin's mean rank, how many tokens, and the quantiles .1, .5 and .9 of their values."""
+    """Values by bins of token rank: mean rank, number of tokens, and the quantiles .1, .5 and .9 of the values in each bin."""
 
     rank: Float[np.ndarray, "bins"]
     tokens: Int[np.ndarray, "bins"]
@@ -17,7 +17,7 @@ class Bands(NamedTuple):
 
 
 def frequency_ranks(counts: Int[np.ndarray, "tokens"]) -> Int[np.ndarray, "tokens"]:
-    """Return each token's rank by falling count, from 1; of equally frequent tokens the lower id ranks first."""
+    """Return the rank of each token by descending count, from 1; of equally frequent tokens the lower id ranks first."""
     ranks = np.empty(len(counts), np.int64)
     ranks[np.argsort(-counts, kind="stable")] = np.arange(1, len(counts) + 1)
     return ranks
@@ -29,12 +29,12 @@ def bands_by_rank(
     chosen: Bool[np.ndarray, "tokens"] | None = None,
     bins: int = 40,
 ) -> Bands:
-    """Sort values into `bins` bins of equal width in ln(rank); bins without a token are left out, and so are NaNs.
+    """Return quantiles of values in `bins` bins of equal width in ln(rank); NaNs and empty bins are left out.
 
-    chosen: the tokens to take, all if None.
+    chosen: the tokens to use; None for all.
     """
-    there = ~np.isnan(values) if chosen is None else chosen & ~np.isnan(values)
-    values, ranks = values[there], ranks[there]
+    used = ~np.isnan(values) if chosen is None else chosen & ~np.isnan(values)
+    values, ranks = values[used], ranks[used]
     if not len(values):
         empty = np.empty(0)
         return Bands(empty, np.empty(0, np.int64), empty, empty, empty)

@@ -1,4 +1,4 @@
-"""Sentence retrieval: whether the vector of a sentence is nearest to that of its translation."""
+"""Sentence retrieval: the share of sentences whose nearest vector is that of their translation."""
 
 from typing import Literal
 
@@ -9,8 +9,8 @@ Fitted = Literal["all", "held_out"]
 
 
 def nearest(queries: Float[np.ndarray, "n width"], candidates: Float[np.ndarray, "m width"]) -> Int[np.ndarray, "n"]:
-    """Return the number of the nearest candidate (L2) of each query."""
-    squared = np.sum(candidates**2, axis=1) - 2 * queries @ candidates.T  # and |query|^2, the same for all candidates
+    """Return the index of the nearest candidate (in L2) of each query."""
+    squared = np.sum(candidates**2, axis=1) - 2 * queries @ candidates.T  # plus |query|^2, which is the same for all candidates
     return np.argmin(squared, axis=1)
 
 
@@ -19,8 +19,9 @@ def translation_accuracy(
 ) -> float:
     r"""Return the share of sentences i whose nearest neighbour among the targets of source_i + d is target_i.
 
-    d = mean_j (target_j - source_j), over all pairs as published, or (`held_out`) for each half of the pairs, the even and the
-    odd ones, over the other half. Source: Chung et al., ICLR 2021, section 5; Pires et al., ACL 2019.
+    d = mean_j (target_j - source_j). fitted: `all` takes the mean over all pairs, as published; `held_out` takes, for each half
+    of the pairs (even and odd), the mean over the other half.
+    Source: Chung et al., ICLR 2021, section 5; Pires et al., ACL 2019.
     """
     source, target = np.asarray(source, float), np.asarray(target, float)
     difference = target - source

@@ -1,12 +1,12 @@
-r"""The two uses of an embedding table, as input and as output: the gradient of each, and how the two meet.
+r"""Gradients of the two uses of an embedding table, as input and as output, and their relation.
 
-A tied table's gradient is the sum of two, g = g_in + g_out, of the loss with respect to the table as the model reads it in and
-as it scores with it. Both are had exactly, from one backward pass, where the tables are separate arguments of the loss.
+The gradient of a tied table is the sum g = g_in + g_out of the gradients of its use as input table and as output table. Both
+are exact and come from one backward pass, because the tables are separate arguments of the loss.
 
-Published figures to set beside them: A. Lopardo et al. 2026 (arXiv:2603.26663) find an output share of about .7 over the first
+Published figures for comparison: A. Lopardo et al. 2026 (arXiv:2603.26663) report an output share of about .7 over the first
 1,000 steps of OLMo-1B; their log has median ratios output / input 7.4 (steps 1-10), 10.0 (10-100), 3.8 (100-300), 1.8
-(300-1,000) and 1.7 (1,000-10,000). They compare the norm of a gradient of activations with that of a gradient of weights, which
-is not like with like; here both are gradients of the same table.
+(300-1,000) and 1.7 (1,000-10,000). They compare the norm of a gradient of activations with the norm of a gradient of weights,
+which are different quantities; here both are gradients of the same table.
 """
 
 from collections.abc import Sequence
@@ -17,28 +17,29 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-# Steps from, steps to, and the published median ratio output / input in between.
+# First step, end step, and the published median ratio output / input in between.
 PUBLISHED_RATIOS = ((1, 10, 7.4), (10, 100, 10.0), (100, 300, 3.8), (300, 1_000, 1.8), (1_000, 10_000, 1.7))
 
 
 def use_gradients(
-    of_input: Float[Array, "vocabulary width"],
-    of_output: Float[Array, "vocabulary width"],
+    input_gradient: Float[Array, "vocabulary width"],
+    output_gradient: Float[Array, "vocabulary width"],
     bucket: Int[Array, "vocabulary"] | Int[np.ndarray, "vocabulary"],
     buckets: int,
 ) -> dict[str, Float[Array, ""] | Float[Array, "buckets"]]:
-    r"""Return norms, ratio and cosine of the gradients of both uses of a table, over all rows and by bucket of rows.
+    r"""Return norms, ratio and cosine of the gradients of both uses of a table, over all rows and for each bucket of rows.
 
     norm = |g|,    ratio = |g_out| / |g_in|,    cosine = <g_in, g_out> / (|g_in| |g_out|)
 
-    with Frobenius norms; nats per unit of an entry. bucket: of each row, from 0 to buckets - 1. Names are `input`, `output`,
-    `ratio`, `cosine`, and the same after `bucket_`. A use without gradient gives a ratio or cosine of NaN or infinity.
+    with Frobenius norms, in nats per unit of an entry. bucket: the bucket of each row, 0 to buckets - 1. Keys are `input`,
+    `output`, `ratio`, `cosine`, and the same with the prefix `bucket_`. If a use has no gradient, ratio and cosine are NaN or
+    infinite.
     """
 
     def summed(values: jax.Array) -> jax.Array:
         return jax.ops.segment_sum(jnp.sum(values, axis=1), jnp.asarray(bucket), buckets)
 
-    squares = summed(jnp.square(of_input)), summed(jnp.square(of_output)), summed(of_input * of_output)
+    squares = summed(jnp.square(input_gradient)), summed(jnp.square(output_gradient)), summed(input_gradient * output_gradient)
 
     def measures(first: jax.Array, second: jax.Array, product: jax.Array) -> dict[str, jax.Array]:
         norms = jnp.sqrt(first), jnp.sqrt(second)
@@ -50,10 +51,10 @@ def use_gradients(
 
 
 def over_training(steps: np.ndarray, ratio: np.ndarray, cosine: np.ndarray, arms: Sequence[str]) -> list[dict[str, Any]]:
-    """Return medians over records and seeds of each window of steps that is published, of step 0, and of those after.
+    """Return medians over records and seeds for step 0, for each published window of steps, and for the steps after them.
 
-    ratio, cosine: `[arm, seed, record]`. A row has `from`, `to` (excluded; None: the end), `published` (ratio, or None) and
-    by arm `ratio`, `cosine` and `share`, |g_out| / (|g_in| + |g_out|). Windows without a record are left out.
+    ratio, cosine: `[arm, seed, record]`. A row has `from`, `to` (exclusive; None for the end), `published` (the ratio, or None)
+    and for each arm `ratio`, `cosine` and `share`, |g_out| / (|g_in| + |g_out|). Windows without a record are left out.
     """
     windows = [(0, 1, None), *PUBLISHED_RATIOS, (PUBLISHED_RATIOS[-1][1], None, None)]
     rows: list[dict[str, Any]] = []
