@@ -1,4 +1,4 @@
-"""A corpus, the study's command in this process, and a run of two seeds."""
+"""Fixtures of the text study: a corpus, its command run in this process, and finished runs."""
 
 import contextlib
 import gzip
@@ -19,7 +19,7 @@ NAMES = ("cat", "dog", "cow", "man", "hen")
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
-    """English text in two files, and where runs prepare it."""
+    """A folder with a corpus of English text in two files, in which runs also store the prepared text."""
     folder = tmp_path_factory.mktemp("text")
     topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
     (folder / "corpus").mkdir()
@@ -30,7 +30,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def launched():
-    """Run the study's command in this process, without what it tells the environment of processes to come."""
+    """Return a function that runs the study's command in this process and then restores the environment."""
 
     def run(argv: list[str]) -> int:
         with pytest.MonkeyPatch.context() as patched:
@@ -42,17 +42,17 @@ def launched():
 
 @pytest.fixture(scope="session")
 def run(data, launched):
-    """A run of two seeds with event files, and what it said."""
-    out, said = data / "run", io.StringIO()
-    with contextlib.redirect_stdout(said):
+    """The directory and the output of a run of two seeds with event files."""
+    out, output = data / "run", io.StringIO()
+    with contextlib.redirect_stdout(output):
         argv = arguments(data, "--seeds", "[3,0]", "--steps", 50, "--tensorboard", "true", "--out", out)
         assert launched(argv) == 0
-    return out, said.getvalue()
+    return out, output.getvalue()
 
 
 @pytest.fixture
 def no_pictures(monkeypatch):
-    """Let runs write empty files for figures, where nobody looks at them: writing them takes longer than training."""
+    """Write placeholder files instead of figures, which take longer to save than the models to train."""
     monkeypatch.setattr(figures, "save", save_nothing)
 
 
@@ -63,8 +63,8 @@ def save_nothing(figure, folder, name):
 
 
 @pytest.fixture(scope="session")
-def apart(tmp_path_factory, launched):
-    """A run on the rows of a file, epochs apart: 40 lines, 28 to train on in batches of 12, 12 and 4, two epochs."""
+def epochs_run(tmp_path_factory, launched):
+    """A run with separate epochs on the lines of a file: 40 lines, 28 for training in batches of 12, 12 and 4, two epochs."""
     folder = tmp_path_factory.mktemp("rows")
     lines = [f"The {name} said it is {word}. It is no other." for word in ADJECTIVES for name in NAMES]
     (folder / "lines.txt").write_text("\n".join(lines))

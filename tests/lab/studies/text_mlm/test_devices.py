@@ -1,4 +1,4 @@
-"""One member on several devices and processes: as on one."""
+"""A member sharded over several devices or processes gives the results of one device."""
 
 import socket
 
@@ -9,7 +9,7 @@ from text_runs import arguments, metrics
 
 pytestmark = pytest.mark.slow
 
-# 37 packed rows or so: no number of devices divides them.
+# About 37 packed rows, a number that the devices do not divide.
 EQUAL = ["--batch_size", "60", "--learning_rate", ".001"]
 MEMBERS = """
 import sys
@@ -55,9 +55,9 @@ def assert_close(ours, wanted):
 
 
 def test_eight_devices_train_one_member_as_one_does(data, on_one_device):
-    """Rows, parameters and optimizer state in eight parts: 50 steps to 1e-5."""
+    """Rows, parameters and optimizer state in eight shards: results agree to 1e-5 after 50 steps."""
     one = on_one_device
-    eight = on_devices(data, 8, "--seeds", 1)  # nobody asked for 8: the seeds leave no more to do
+    eight = on_devices(data, 8, "--seeds", 1)  # --mesh defaults to 8: one seed leaves seven devices idle
     assert (int(one["mesh"]), int(eight["mesh"])) == (1, 8)
     assert int(eight["rows"]) == int(one["rows"])
     assert np.prod(eight["part"]) * 8 == np.prod(one["part"])
@@ -65,7 +65,7 @@ def test_eight_devices_train_one_member_as_one_does(data, on_one_device):
 
 
 def test_two_processes_work_as_one(data, on_one_device):
-    """Each holds one device; together they train every member, half of its rows each, and the first writes the run."""
+    """Two processes with one device each train every member on half of its rows, and the first writes the run."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -79,7 +79,7 @@ def test_two_processes_work_as_one(data, on_one_device):
     ended = [end(one) for one in [process(0), process(1)]]
     assert [one.status for one in ended] == [0, 0], ended
     assert [line for line in ended[1].out.splitlines() if "Gloo" not in line] == []
-    assert "2 a member" in ended[0].out
+    assert "2 per member" in ended[0].out
     one, ours = on_one_device, metrics(out)
     for name in ("train_loss", "validation_loss", "distance_input", "distance_output", "step"):
         np.testing.assert_allclose(ours[name], one[name], rtol=1e-5, atol=1e-5, err_msg=name)

@@ -1,4 +1,4 @@
-"""The members of the text study, one after the other as on a CPU, and as one computation as on an accelerator."""
+"""Unrolled members (as on a CPU) and vmapped members (as on an accelerator) of the text study agree."""
 
 import dataclasses
 import re
@@ -17,7 +17,7 @@ SMALL = {"layers": 2, "width": 16, "heads": 2, "feed_forward": 32, "max_length":
 
 @pytest.fixture(scope="module")
 def ensemble(data):
-    """Two seeds, tied and untied, whose training loss and tables are recorded."""
+    """An ensemble of two seeds, tied and untied, with recorded training loss and tables."""
     places = {"corpus": [str(data / "corpus")], "data_dir": str(data / "prepared")}
     settings = Settings(**SMALL, **places, seeds=2, steps=12, learning_rate=0.003).resolved()
     whole = build_ensemble(settings, *text.prepare(settings, Console(quiet=True)))
@@ -30,7 +30,7 @@ def ensemble(data):
 
 
 @pytest.mark.slow
-def test_members_are_the_same_together_and_one_after_the_other(ensemble):
+def test_unrolled_and_vmapped_members_agree(ensemble):
     apart, together = (
         training.train(dataclasses.replace(ensemble, members=members), [0, 3]).records["record"]
         for members in ("unrolled", "vmapped")
@@ -42,8 +42,8 @@ def test_members_are_the_same_together_and_one_after_the_other(ensemble):
 
 
 @pytest.mark.slow
-def test_together_they_are_as_many_products_as_one(ensemble):
-    """Of four members, of which a seed's two arms and both seeds are unrolled on a CPU."""
+def test_vmapped_members_share_their_matrix_products(ensemble):
+    """Four members, two arms of two seeds: unrolled they have four times as many matrix products as vmapped."""
     counts = {}
     for members in ("unrolled", "vmapped"):
         traced = training.trace_ensemble(

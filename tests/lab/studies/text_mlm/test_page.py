@@ -1,4 +1,4 @@
-"""The page of a run on text: its answer, what was run, what it warns of."""
+"""Tests of the text study's report: its finding, settings, tables and warnings."""
 
 import copy
 import re
@@ -8,9 +8,9 @@ from text_metrics import BOTH, DECAY, metrics_of
 
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import arrays_in_words
-from tiejax.lab.runs.run_directory import plain
 from tiejax.lab.studies.text_mlm.claims import analyse
 from tiejax.lab.studies.text_mlm.page import finding, page, tables
+from tiejax.system.json_values import plain
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def page_of(body, pictures, **changed):
     return page(RunOnPage(plain(results), config, "steps: 1900\n", facts, pictures))
 
 
-def test_the_page_says_what_was_run_and_found(body, pictures):
+def test_report_shows_settings_claims_and_figures(body, pictures):
     html = page_of(body, pictures)
     assert html.count("data:image/png") == 2
     for text in (
@@ -70,20 +70,20 @@ def test_the_page_says_what_was_run_and_found(body, pictures):
     assert "nan" not in re.sub(r"data:image/png;base64,[^\"]+", "", html)
 
 
-def test_the_page_opens_with_the_answer(body, pictures):
-    """Twins that are as likely come together, conflict twins where the table is an input alone, and tying costs."""
+def test_report_opens_with_the_finding(body, pictures):
+    """Twins that are as likely converge, conflict twins converge in the untied input table, and tying costs."""
     answer, cost, counts = finding(body)
-    assert answer.startswith("In a tied table, twins that are as likely as their words come together with them (supported")
-    assert "twins that are not as likely come together with their words in an untied input table (supported" in answer
-    assert "a tied table holds those that are not as likely farther apart (supported" in answer
+    assert answer.startswith("In a tied table, twins that are as likely as their words approach them (supported")
+    assert "twins that are not as likely as their words approach them in an untied input table (supported" in answer
+    assert "a tied table keeps twins that are not as likely farther from their words (supported" in answer
     estimate = next(row["estimate"] for row in body["claims"] if row["id"] == "tying/validation-loss")
-    assert cost.startswith(f"Tying costs {estimate:.3g} nats of validation loss a masked token (supported, 10 seeds")
+    assert cost.startswith(f"Tying costs {estimate:.3g} nats of validation loss per masked token (supported, 10 seeds")
     assert "20" in counts
     html = page_of(body, pictures)
     assert html.index(cost) < html.index("data:image/png") < html.index("converge/input/seeds")
 
 
-def test_the_answer_follows_the_verdicts_and_the_sets():
+def test_finding_follows_the_verdicts_and_the_sets():
     metrics = metrics_of(sets=BOTH[:1])
     metrics["validation_loss"] = metrics["validation_loss"][::-1]
     answer, cost, _ = finding(analyse(metrics, DECAY)[0])
@@ -93,13 +93,13 @@ def test_the_answer_follows_the_verdicts_and_the_sets():
     assert "(contradicted, 10 seeds)" in cost
     few = finding(analyse(metrics_of(seeds=2), DECAY)[0])
     assert few[1] == "It stays open whether tying costs validation loss (undecided, 2 seeds)."
-    assert "whether a tied table holds those that are not as likely farther apart (undecided, 2 seeds)." in few[0]
+    assert "whether a tied table keeps twins that are not as likely farther from their words (undecided, 2 seeds)." in few[0]
     none = metrics_of()
     none["finite"][0, :, 5:] = False
     assert finding(analyse(none, DECAY)[0]) == ["No claim could be tested."]
 
 
-def test_the_page_warns(body, pictures):
+def test_report_warns_of_reach_overflow_and_excluded_seeds(body, pictures):
     html = page_of(
         body,
         pictures,
@@ -115,7 +115,7 @@ def test_the_page_warns(body, pictures):
     assert "tokens per second" not in html
 
 
-def test_tables_have_every_final_value_once(body):
+def test_tables_list_every_final_value_once(body):
     found = tables(body)
     scores, _, others = (found[title] for title in list(found)[:3])
     names = [row[0] for _, rows in (scores, others) for row in rows]
@@ -124,12 +124,12 @@ def test_tables_have_every_final_value_once(body):
     assert not [row[0] for row in others[1] if "loss" in row[0] or "accuracy" in row[0]]
 
 
-def test_ratios_of_sets_are_those_of_the_table_they_name(body):
+def test_columns_of_ratios_match_their_tables(body):
     changed = copy.deepcopy(body)
     for number, (arm, table) in enumerate([("untied", "input"), ("untied", "output"), ("tied", "input")]):
-        of_sets = changed["final"][arm]["distance_ratio"][table]
-        for name in of_sets:
-            of_sets[name] = [number + 1.0] * len(changed["seeds"])
+        by_set = changed["final"][arm]["distance_ratio"][table]
+        for name in by_set:
+            by_set[name] = [number + 1.0] * len(changed["seeds"])
     columns, rows = tables(changed)["Numbers: distance at the end / at the start, median over seeds"]
     assert columns == ["pairs", "untied input", "untied output", "tied"]
     assert [row[1:] for row in rows] == [["1.000", "2.000", "3.000"]] * len(changed["sets"])

@@ -1,4 +1,4 @@
-"""What may be asked of a run on text: bad input, words without a token, help, and the configurations in the repository."""
+"""Tests of the text study's settings: invalid input, words without a token, help, and the configurations in configs/."""
 
 import dataclasses
 import sys
@@ -15,7 +15,7 @@ from tiejax.lab.studies.text_mlm.settings import STUDY, Settings
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working directory with files that cannot be used; nothing else may appear in it."""
+    """A working directory with a folder of unusable files, in which nothing else may appear."""
     monkeypatch.chdir(tmp_path)
     files = tmp_path / "files"
     files.mkdir()
@@ -40,7 +40,7 @@ BAD = {
     "--twins {'1.5':[the]}": ("--twins", "between 0 and 1, got 1.5"),
     "--twins {often:[the]}": ("--twins", "often"),
     "--twins {}": ("--twins", "at least one set"),
-    "--twins {'.5':[]}": ("--twins", "the set at .5 has no word"),
+    "--twins {'.5':[]}": ("--twins", "the set at .5 has no words"),
     "--twins {'.5':[the],'0.50':[of]}": ("--twins", ".5 and 0.50"),
     "--out /dev/null/run": ("--out /dev/null/run",),
     "--twins {'.5':[on]}": ("--twins", "a list [...], each text", "got True"),
@@ -77,19 +77,19 @@ BAD = {
 
 @pytest.mark.parametrize("line", BAD)
 def test_bad_input(line, here, monkeypatch, capsys, tmp_path_factory):
-    """One line that names the option or the file, status 2, and nothing written but what was prepared elsewhere."""
+    """Invalid input: one line that names the option or the file, status 2, and nothing written outside --data_dir."""
     argv = [*line.split(), "--data_dir", str(tmp_path_factory.mktemp("prepared"))]
     before = tree(here)
     ended = command_here(argv, monkeypatch, capsys, STUDY)
-    # What is wrong may show only once the text is read, which is said.
-    assert all(said.startswith(("preparing the text", "warning: not in the vocabulary")) for said in ended.out.splitlines())
+    # Some errors appear only once the text is read, which is announced.
+    assert all(shown.startswith(("preparing the text", "warning: not in the vocabulary")) for shown in ended.out.splitlines())
     assert_refused(ended._replace(out=""), *BAD[line], script=TEXT_SCRIPT)
     assert tree(here) == before
 
 
 @pytest.mark.slow
-def test_words_that_are_missing_are_named_once(here):
-    """In a process of its own, stopped as soon as it has said so."""
+def test_missing_words_are_listed_once(here):
+    """In a separate process, killed once training starts."""
     argv = ["--corpus", "files/some.txt", "--vocab_size", 60, "--data_dir", here / "data", "--out", here / "run"]
     process = start(*argv, "--twins", "{'.5': [the, zebra], '.1': [sat, ye]}", "--steps", 100_000, script=TEXT_SCRIPT, cwd=here)
     assert wait_until((here / "run" / "environment.json").exists, process)
@@ -100,13 +100,13 @@ def test_words_that_are_missing_are_named_once(here):
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs" / "text_mlm").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_configuration_is_one(file):
-    """It resolves, holds nothing but what differs from the defaults, and its header names its source and command."""
+def test_configurations_are_valid(file):
+    """A configuration resolves, holds only non-default values, and names its source and command in its header."""
     config = resume.read(STUDY, ["--config", str(file)]).settings
     given = yaml.safe_load(file.read_text())
     defaults = dataclasses.asdict(Settings())
     same = {name for name, value in given.items() if value == defaults[name]}
-    # What the protocol says is said in the published preset, also where our default is the same.
+    # The published configuration spells out the whole protocol, default values included.
     assert not same or file.stem == "published", same
     assert Path(config.out).name == file.stem
     head = [line for line in file.read_text().splitlines() if line.startswith("#")]

@@ -1,4 +1,4 @@
-"""What a run needs, in closed form, beside the shapes of the ensemble itself; and what a text decides of it."""
+"""Closed-form memory estimates of the text study against the shapes of the ensemble."""
 
 import math
 import shlex
@@ -29,7 +29,7 @@ CASES = [
 
 
 def bytes_of(tree, least_axes=0):
-    """The bytes of the leaves with so many axes: counts of steps, a number a member, have fewer than others."""
+    """Return the bytes of the leaves with at least `least_axes` axes (step counts, one number per member, have fewer)."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if leaf.ndim >= least_axes)
 
 
@@ -62,18 +62,18 @@ def test_state_records_and_batches(data, tmp_path, line):
 
 
 def shapes_on_one_device(measure, state):
-    """The shapes of what is measured on one device."""
+    """Return the shapes of the measurements on one device."""
     mesh = Mesh(jax.devices()[:1], (DATA,))
     whole = PartitionSpec()
     return jax.eval_shape(jax.shard_map(measure, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False), state)
 
 
-def test_what_is_said_of_other_rooms_is_so():
+def test_constants_match_the_packages_they_mirror():
     assert TextFeed.window == shared.WINDOW
     assert shared.MOST_PLACES == MOST_PLACES
 
 
-def test_before_the_text_no_more_is_counted_than_with_it(data, tmp_path):
+def test_estimate_before_the_text_is_a_lower_bound(data, tmp_path):
     settings = resume.read(STUDY, arguments(data, "--out", tmp_path / "run")).settings
     text, plan = prepare(settings, Console(quiet=True))
     decided = sizes.Decided(text.twins.vocabulary, 1, 3, plan.steps, plan.rows, plan.mesh)
@@ -89,7 +89,9 @@ def test_before_the_text_no_more_is_counted_than_with_it(data, tmp_path):
         ("--tokenizer {tokenizer}", 600_000, ("the run needs at least", "this machine has 585.94 KiB")),
     ],
 )
-def test_what_the_text_decides_is_refused_before_the_run_directory(data, tmp_path, launched, monkeypatch, line, memory, words):
+def test_sizes_known_from_the_text_are_checked_before_the_run_directory(
+    data, tmp_path, launched, monkeypatch, line, memory, words
+):
     first = resume.read(STUDY, arguments(data, "--out", tmp_path / "run")).settings
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_bytes(prepare(first, Console(quiet=True))[0].tokenizer)

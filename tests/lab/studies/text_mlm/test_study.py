@@ -1,4 +1,4 @@
-"""The text experiment as users run it: what a run leaves, resumption, untying, the options of the encoder."""
+"""End-to-end tests of the text study: its files, resumption, separate epochs, untying, and encoder options."""
 
 import dataclasses
 import json
@@ -24,15 +24,15 @@ from tiejax.training.ensemble import seed_keys
 from tiejax.training.sharding import DATA
 
 
-def test_a_run_leaves_what_it_says(run):
-    out, said = run
+def test_run_writes_its_files(run):
+    out, output = run
     assert {"config.yaml", "data.json", "environment.json", "metrics.npz", "results.json", "report.html"} <= set(
         os.listdir(out)
     )
     pictures = {path.stem for path in (out / "figures").glob("*.png")}
     assert {"distance", "distance_published", "learning", "buckets", "norms"} <= pictures
-    assert "reach: learning rates sum to" in said
-    assert f"report: {out / 'report.html'}" in said
+    assert "reach: learning rates sum to" in output
+    assert f"report: {out / 'report.html'}" in output
     found, recorded = json.loads((out / "results.json").read_text()), metrics(out)
     assert found["seeds"] == [3, 0]
     assert found["overflow"] == {"untied": 0, "tied": 0}
@@ -41,7 +41,7 @@ def test_a_run_leaves_what_it_says(run):
     assert recorded["validation_step"].tolist() == [0, 25, 50]
     pairs = len(recorded["pair_words"])
     assert recorded["distance_input"].shape == recorded["distance_output"].shape == (2, 2, 6, pairs)
-    # Two tables are one where they are tied, to the bit; untied ones are not.
+    # Tied tables are bitwise equal; untied ones differ.
     np.testing.assert_array_equal(recorded["distance_input"][1], recorded["distance_output"][1])
     assert (recorded["distance_input"][0] != recorded["distance_output"][0]).any()
     assert (recorded["validation_loss"][..., -1] < recorded["validation_loss"][..., 0]).all()
@@ -55,13 +55,13 @@ def test_validation_is_the_mean_over_its_buckets(run):
     for measure in ("loss", "accuracy"):
         by_bucket = np.nan_to_num(recorded[f"validation_bucket_{measure}"])
         np.testing.assert_allclose((by_bucket * count).sum(-1) / count.sum(-1), recorded[f"validation_{measure}"], rtol=1e-5)
-    # Masks are drawn afresh at every validation, and are the same for tied and untied.
+    # Masks are redrawn at every validation, and shared by tied and untied.
     assert len(np.unique(count.sum(-1)[0, 0])) > 1
     np.testing.assert_array_equal(count[0], count[1])
 
 
 def test_distances_are_those_of_the_pairs(run, data):
-    """At step 0, from the initial tables: each word to its twin, by name, and unrelated words to each other."""
+    """At step 0 recorded distances equal those in the initial tables, for a word and its twin and for unrelated words."""
     settings = resume.read(STUDY, ["--resume", "--out", str(run[0])]).settings
     prepared, plan = text.prepare(settings, Console(quiet=True))
     ensemble = build_ensemble(settings, prepared, plan)
@@ -78,7 +78,7 @@ def test_distances_are_those_of_the_pairs(run, data):
     assert dict(zip(names, recorded["pair_set"].tolist(), strict=True))["be"] == 1
 
 
-def test_event_files_show_the_same_numbers(run):
+def test_event_files_hold_the_recorded_numbers(run):
     out, _ = run
     assert sorted(os.listdir(out / "events")) == sorted(f"{arm}-seed-{seed}" for arm in ("untied", "tied") for seed in (3, 0))
     written = b"".join(path.read_bytes() for path in (out / "events" / "tied-seed-0").iterdir())
@@ -89,8 +89,8 @@ def test_event_files_show_the_same_numbers(run):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_result(run, data):
-    """Killed in training, after a checkpoint; the run of these seeds above was never interrupted, on one device as well."""
+def test_killed_run_resumes_to_the_same_result(run, data):
+    """A run killed after a checkpoint resumes to the bitwise result of the uninterrupted `run`, also on one device."""
     out, one_device = data / "killed", {"JAX_NUM_CPU_DEVICES": "1"}
     argv = arguments(
         data, "--seeds", "[3,0]", "--steps", 50, "--out", out, "--checkpoint_every", "0.01", "--tensorboard", "true"
@@ -102,8 +102,8 @@ def test_a_killed_run_goes_on_to_the_same_result(run, data):
     process.kill()
     process.communicate()
     assert not (out / "results.json").exists()
-    # The prepared text and its vocabulary, which training would not give again, may be gone as well.
-    elsewhere = ("--data_dir", data / "prepared_anew")
+    # The prepared text may be gone too, with its vocabulary, which training it again would not reproduce.
+    elsewhere = ("--data_dir", data / "prepared_again")
     again = end(start("--resume", "--out", out, *elsewhere, script=TEXT_SCRIPT, env=one_device))
     assert again.status == 0, again.err
     assert "preparing the text in" in again.out
@@ -113,12 +113,12 @@ def test_a_killed_run_goes_on_to_the_same_result(run, data):
     for name, values in wanted.items():
         assert ours[name].tobytes() == values.tobytes(), name
     found, expected = (json.loads((folder / "results.json").read_text()) for folder in (out, run[0]))
-    assert found["data"] == expected["data"]  # the tokenizer among it, which was trained anew elsewhere
+    assert found["data"] == expected["data"]  # includes the tokenizer, though --data_dir is new
     done = end(start("--resume", "--out", out, script=TEXT_SCRIPT))
     assert (done.status, "the run is finished" in done.out) == (0, True)
 
 
-def test_a_run_is_not_resumed_on_another_text(run, data, tmp_path, monkeypatch, capsys):
+def test_resume_refuses_another_text(run, data, tmp_path, monkeypatch, capsys):
     out = tmp_path / "run"
     out.mkdir()
     corpus = tmp_path / "corpus.txt"
@@ -132,7 +132,7 @@ def test_a_run_is_not_resumed_on_another_text(run, data, tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_every_option_of_the_encoder_trains(data, launched, no_pictures, tmp_path):
+def test_all_encoder_options_train(data, launched, no_pictures, tmp_path):
     """Learned positions, pre-LN, dropout, bfloat16, recomputed layers, constant rate, Adam, padded rows."""
     out = tmp_path / "run"
     encoder = "--positions learned --layer_norm pre --dropout .1 --compute_dtype bfloat16 --rematerialise true"
@@ -145,9 +145,9 @@ def test_every_option_of_the_encoder_trains(data, launched, no_pictures, tmp_pat
 
 
 @pytest.mark.slow
-def test_epochs_apart_on_rows(apart):
-    """Records count anew in every epoch, and every epoch ends with the whole validation split."""
-    recorded, found = metrics(apart), json.loads((apart / "results.json").read_text())
+def test_separate_epochs_on_rows(epochs_run):
+    """Record steps count from the start of each epoch, and each epoch ends with a validation on the whole split."""
+    recorded, found = metrics(epochs_run), json.loads((epochs_run / "results.json").read_text())
     counts = {name: split["sentences"] for name, split in found["data"]["splits"].items()}
     assert counts == {"train": 28, "validation": 4, "test": 8}
     assert found["steps"] == 6
@@ -156,9 +156,9 @@ def test_epochs_apart_on_rows(apart):
 
 
 @pytest.fixture
-def rebuilt(apart):
-    """The run again: settings, text, plan, ensemble, initial parameters of its seed untied, and what its seed draws from."""
-    settings = resume.read(STUDY, ["--resume", "--out", str(apart)]).settings
+def rebuilt(epochs_run):
+    """The parts of the run `epochs_run`: settings, text, plan, ensemble, initial untied parameters, and the keys of its seed."""
+    settings = resume.read(STUDY, ["--resume", "--out", str(epochs_run)]).settings
     prepared, plan = text.prepare(settings, Console(quiet=True))
     ensemble = build_ensemble(settings, prepared, plan)
     params = jax.tree.map(lambda leaf: leaf[0, 0], ensemble.start([0]).state.params)
@@ -166,44 +166,44 @@ def rebuilt(apart):
 
 
 def on_one_device(function):
-    """Call a function that sums over the devices of a member, of which there is one."""
+    """Call a function that sums over the devices of a member, with one device."""
     return jax.tree.map(lambda leaf: leaf[0], jax.jit(jax.vmap(lambda _: function(), axis_name=DATA))(jnp.arange(1)))
 
 
-def test_the_last_batch_of_an_epoch_is_the_mean_over_its_own_sentences(rebuilt):
-    """Four of twelve rows hold a sentence: the loss is theirs, as they give it alone, and as logits give it by hand."""
+def test_loss_of_the_last_batch_is_the_mean_over_its_own_sentences(rebuilt):
+    """With sentences in four of twelve rows, the loss equals that of the four alone, and that computed from logits."""
     settings, prepared, plan, ensemble, params, seed_key = rebuilt
     rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, 2]), next(ensemble.feed.open([(0, 0)], range(1), 1, 0)))
     assert rows.segments.any(axis=1).tolist() == [True] * 4 + [False] * 8
     sample = jax.jit(lambda rows: ensemble.sample(seed_key, jnp.int32(2), rows))
     whole, alone = sample(rows), sample(jax.tree.map(lambda leaf: leaf[:4], rows))
     loss = jax.value_and_grad(lambda params, masked: ensemble.loss(params, masked, None)[0])
-    of_batch, of_sentences = (on_one_device(lambda masked=masked: loss(params, masked)) for masked in (whole, alone))
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), of_batch, of_sentences)
+    padded, exact = (on_one_device(lambda masked=masked: loss(params, masked)) for masked in (whole, alone))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), padded, exact)
     used = np.asarray(alone.weight) > 0
     assert used.sum() > 1
     encode = TextObjective.of(settings, prepared, plan).encode
     states = jax.jit(lambda: encode(params, alone, None).reshape(-1, settings.width))()
     logits = np.asarray(states, np.float64)[alone.slot[used]] @ np.asarray(params["head"]["embedding"], np.float64).T
     nats = np.log(np.exp(logits).sum(-1)) - logits[np.arange(used.sum()), alone.target[used]]
-    np.testing.assert_allclose(of_batch[0], nats.mean(), rtol=1e-5)
+    np.testing.assert_allclose(padded[0], nats.mean(), rtol=1e-5)
 
 
-def test_the_whole_validation_split_is_asked(monkeypatch, request):
-    """With every token masked, a validation counts every token of the split's rows but the special ones."""
+def test_validation_covers_the_whole_split(monkeypatch, request):
+    """With every token masked, a validation counts all tokens of the split except special ones."""
     monkeypatch.setattr(masking, "MASKED", 1.0)
     _, prepared, _, ensemble, params, seed_key = request.getfixturevalue("rebuilt")
     validate, step = ensemble.recorders["validation"].measure, jnp.int32(0)
     rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, 0]), next(ensemble.feed.open([(0, 0)], range(1), 1, 0)))
-    batch = ensemble.sample(seed_key, step, rows)  # a validation does not look at it
+    batch = ensemble.sample(seed_key, step, rows)  # validation ignores it
     measured = on_one_device(lambda: validate(params, batch, seed_key, step))
     ordinary = ~np.isin(prepared.validation.ids, prepared.vocabulary.special)
     assert measured["bucket_count"].sum() == ordinary.sum() > 0
 
 
 @pytest.mark.slow
-def test_members_untie_on_text(data, launched, no_pictures, tmp_path):
-    """Tied up to step 20 of 40: one table before, two after, and the curve over the untie step in results and page."""
+def test_members_untie_during_training(data, launched, no_pictures, tmp_path):
+    """A member tied until step 20 of 40 has one table before and two after; results and report show the untie curve."""
     out = tmp_path / "run"
     untying = ["--untie_at", "[0., 20, 1.]", "--untie_policy", "split", "--record_every", 10, "--tensorboard", "true"]
     assert launched(arguments(data, *untying, "--seeds", 1, "--steps", 40, "--out", out)) == 0

@@ -1,4 +1,4 @@
-"""The text of a run: the published setting's vocabulary, twins, pairs and parameters."""
+"""Tests of a run's text: vocabulary, twins, pairs and parameter counts of the published settings."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def published():
 
 
 def test_the_published_setting(published):
-    """Specification of the text experiment: rows, epochs, records, validation, twins, encoder, schedule."""
+    """The published configuration matches the paper's protocol: rows, epochs, records, twins, encoder, schedule."""
     rows = (published.rows_are_sentences, published.min_length, published.missing_words)
     assert rows == (True, 2, "as_unknown")
     epochs = (published.epochs_apart, published.record_every, published.validate_every, published.validation_batches)
@@ -38,8 +38,8 @@ def test_the_published_setting(published):
     assert start == ("none", "post", True, 0.3)
 
 
-def test_every_pair_of_words_can_be_drawn():
-    """Of three words and one that is not in the vocabulary: all six pairs, and the unknown token's twin in a set of its own."""
+def test_all_unrelated_pairs_can_be_drawn():
+    """Three words and one that is not in the vocabulary: all six pairs, and a separate set for the unknown token's twin."""
     tokens = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "be", "of", "the")
     vocabulary = tokenizer.Vocabulary(size=8, pad=0, unknown=1, cls=2, sep=3, mask=4, tokens=tokens)
     twins, missing = plant({0.5: ["be", "I", "of", "the"]}, vocabulary.size, vocabulary.id_of, vocabulary.unknown)
@@ -64,7 +64,7 @@ def test_the_published_twins_and_parameters(published):
     assert np.bincount(facts["pair_set"]).tolist() == [99, 1, 100]
     assert facts["pair_words"][99] == "I"
     assert pairs[99] == (vocabulary.unknown, 30_522 + twins.words.index("I"))
-    # Of the 4,950 pairs of the 100 words, those with "I" are drawn as any other.
+    # Pairs with "I" are drawn like all others of the 4,950 pairs of the 100 words.
     assert "I" in "/".join(facts["pair_words"][100:]).split("/")
     model = build_model(published, text)
     shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32)))["params"]
@@ -73,7 +73,7 @@ def test_the_published_twins_and_parameters(published):
     assert (number, number - table) == (8_434_048, 4_514_432)
 
 
-def test_steps_that_fall_together_are_refused_once_epochs_are_steps(tmp_path, monkeypatch, capsys):
+def test_equal_untie_steps_are_refused_once_epochs_are_known_in_steps(tmp_path, monkeypatch, capsys):
     (tmp_path / "text.txt").write_text("".join(f"The cat number {number} sat there.\n\n" for number in range(40)))
     argv = ["--corpus", tmp_path / "text.txt", "--data_dir", tmp_path / "data", "--out", tmp_path / "run", "--vocab_size", "60"]
     asked = [*map(str, argv), "--epochs", "1", "--batch_size", "8", "--untie_at", "[.5,.51]", "--twins", "{'.5': [cat]}"]

@@ -1,8 +1,8 @@
-"""What a run on text says: how twins and unrelated words move, what tying costs, and the claims as tests.
+"""The claims and final values of a text run: distances of twins and unrelated words, and the cost of tying.
 
-Arrays are those of a run's `metrics.npz`, `[arm, seed, record, ...]` with arms (untied, tied). A twin means the same as its
-word. Written with probability .5 it is also as likely, so that the distributional hypothesis (DH) holds for the two; with any
-other probability DH fails for them: conflict twins.
+Arrays are those of `metrics.npz`, `[arm, seed, record, ...]`, with arms (untied, tied). A twin means the same as its word.
+With probability .5 it is also equally likely, so that the distributional hypothesis (DH) holds for the pair; with any other
+probability DH fails, and the two are conflict twins.
 Source of the claims: Bertolotti and Cazzola, ICML 2024; conflict twins, several seeds and validation loss are ours.
 """
 
@@ -24,14 +24,14 @@ Metrics = Mapping[str, np.ndarray]
 
 
 def kind(probability: float) -> str:
-    """Return what a set of twins is, written with a probability: `holding` (of DH) or `conflict`; `unrelated` words for NaN."""
+    """Return the kind of a set of pairs by its twins' probability: `holding` (DH holds), `conflict`, or `unrelated` for NaN."""
     if np.isnan(probability):
         return "unrelated"
     return "holding" if abs(probability - 0.5) < 1e-9 else "conflict"
 
 
 def final(values: np.ndarray) -> np.ndarray:
-    """Return the mean over the last tenth of the records, at least the last, of `[arm, seed, record, ...]`."""
+    """Average `[arm, seed, record, ...]` over the last tenth of the records, at least one."""
     return np.asarray(values[:, :, -_late(values.shape[2]) :].mean(2, dtype=float))
 
 
@@ -40,9 +40,9 @@ def _late(records: int) -> int:
 
 
 def final_by_bucket(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the mean over all targets of the last tenth of the records, `[arm, seed, bucket]`; NaN where there is none.
+    """Average over all targets in the last tenth of the records; `[arm, seed, bucket]`, NaN for buckets without targets.
 
-    values: `[arm, seed, record, bucket]`, means over the counted targets, ignored where counts are 0.
+    values: means over the targets, `[arm, seed, record, bucket]`. counts: numbers of targets, same shape.
     """
     late = slice(-_late(values.shape[2]), None)
     weights = counts[:, :, late].astype(float)
@@ -54,13 +54,13 @@ def final_by_bucket(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def distance_ratio(metrics: Metrics, name: str) -> np.ndarray:
     """Return d_end / d_start `[arm, seed, pair]` of `distance_input` or `distance_output`.
 
-    d_start: at the first record. d_end: the mean over the last tenth of the records.
+    d_start is the distance at the first record, d_end the mean over the last tenth of the records.
     """
     return np.asarray(final(metrics[name]) / metrics[name][:, :, 0])
 
 
 def final_distances(metrics: Metrics) -> dict[str, np.ndarray]:
-    """Return d_end / d_start `[arm, seed]`, medians over the pairs of a set, by "set, table"."""
+    """Return d_end / d_start by "set, table": medians over the pairs of the set, `[arm, seed]`."""
     ratio = {table: distance_ratio(metrics, f"distance_{table}") for table in ("input", "output")}
     return {
         f"{name}, {table}": np.median(values[..., metrics["pair_set"] == number], axis=-1)
@@ -73,8 +73,8 @@ def final_distances(metrics: Metrics) -> dict[str, np.ndarray]:
 class PairClaim(NamedTuple):
     """A claim about the pairs of one kind in one table.
 
-    sign: of the statistic that speaks for it. reference: the kind of pairs that they are compared with; None for what weight
-    decay does to any pair.
+    sign: sign of the statistic if the claim is true. reference: the kind of pairs to compare with; None to compare with the
+    effect of weight decay alone.
     """
 
     name: str
@@ -96,25 +96,25 @@ STATEMENTS = {
     "conflict-apart": "Conflict twins stay farther apart than twins for whom DH holds",
     "unrelated": "Unrelated words come together no more than by weight decay",
 }
-REPORTED = ("converge", "unrelated")  # those that the paper reports
+REPORTED = ("converge", "unrelated")  # the claims that the paper makes
 
 
 def claims(metrics: Metrics, decay: float) -> list[Claim]:
-    """Return the claims that apply to the planted sets, about distances twice: over seeds and over pairs.
+    """Return the claims that apply to the planted sets; those about distances come twice, over seeds and over pairs.
 
-    With c = ln(d_end / d_start) of a pair in one table of one seed, and c' that of the pairs it is compared with, the statistic
-    is max(c, c - c') for pairs that come together, so that they must do so in themselves and more than the others; c - c' for
-    pairs that are held apart; c + decay for unrelated ones.
-    `.../seeds` has one difference a seed, c and c' being medians over pairs. `.../pairs` has one a pair, c and c' means over
-    seeds of the first pair, the second and so on of the two sets: single pairs, so that those of both sets vary.
-    decay: how far weight decay alone draws any pair together, -ln(d_end / d_start).
+    Let c = ln(d_end / d_start) of a pair in one table of one seed, and c' the same of a pair of the reference kind. The
+    statistic is max(c, c - c') for pairs that should come together, so that it is negative only if they approach each
+    other, and more than the reference does; c - c' for pairs that should stay apart; c + decay for unrelated words.
+    `.../seeds` has one difference per seed, with c and c' medians over pairs. `.../pairs` has one per pair, with c and c' means
+    over seeds; the k-th pair is compared with the k-th of the reference, so that the variation of both sets counts.
+    decay: -ln(d_end / d_start) of a pair under weight decay alone.
     """
     change = {table: np.log(distance_ratio(metrics, name)[arm]) for table, (name, arm) in RECORDED.items()}
     kind_of_pair = np.array([kind(p) for p in metrics["set_probability"]])[metrics["pair_set"]]
     kinds = set(kind_of_pair.tolist())
 
     def change_of(pairs: str | None, table: str) -> dict[str, np.ndarray] | None:
-        """Return c by seed and by pair, of the pairs of a kind; None if there are none."""
+        """Return c of the pairs of a kind, by seed and by pair; None if there are no such pairs."""
         if pairs not in kinds:
             return None
         chosen = change[table][:, kind_of_pair == pairs]  # [seed, pair]
@@ -125,18 +125,18 @@ def claims(metrics: Metrics, decay: float) -> list[Claim]:
         values, others = change_of(claim.kind, claim.table), change_of(claim.reference, claim.table)
         if values is None:
             continue
-        for unit, inside in (("seed", "medians of its pairs"), ("pair", "means of its seeds")):
+        for unit, average in (("seed", "medians over pairs"), ("pair", "means over seeds")):
             differences, statistic = _statistic(claim, values[unit], None if others is None else others[unit], decay)
-            described = f"{statistic}, with c = ln(distance at the end / at the start); one a {unit}, {inside}"
+            described = f"{statistic}, with c = ln(distance at the end / at the start); one per {unit}, {average}"
             statement = f"{STATEMENTS[claim.name]} ({TABLE_NAMES[claim.table]} table)."
             rows.append(Claim(f"{claim.name}/{claim.table}/{unit}s", statement, described, differences, claim.sign))
     return rows + _costs(metrics, has_conflict="conflict" in kinds)
 
 
 def _statistic(claim: PairClaim, c: np.ndarray, others: np.ndarray | None, decay: float) -> tuple[np.ndarray, str]:
-    """Return a claim's differences, and what they are in words; others: c', None where there are no such pairs."""
+    """Return the differences of a claim and their description; others: c', None without a reference."""
     if claim.reference is None:
-        return c + decay, f"c + {decay:.3g}, what weight decay takes"
+        return c + decay, f"c + {decay:.3g}, the effect of weight decay"
     if others is None:
         return c, "c"
     number = min(len(c), len(others))
@@ -147,16 +147,16 @@ def _statistic(claim: PairClaim, c: np.ndarray, others: np.ndarray | None, decay
 
 
 def _costs(metrics: Metrics, has_conflict: bool) -> list[Claim]:
-    """Return the claims about what tying costs on the validation split."""
+    """Return the claims about the cost of tying on the validation split."""
     where = "as it does for the conflict twins" if has_conflict else "and no planted set violates it"
     rows = []
-    for measure, unit, sign in (("loss", "nats a masked token", 1), ("accuracy", "fraction of masked tokens", -1)):
+    for measure, unit, sign in (("loss", "nats per masked token", 1), ("accuracy", "fraction of masked tokens", -1)):
         untied, tied = final(metrics[f"validation_{measure}"])
         rows.append(
             Claim(
                 f"tying/validation-{measure}",
                 f"Tying costs validation {measure} (the theory predicts a cost only where DH fails, {where}).",
-                f"validation {measure} ({unit}), tied - untied; one a seed",
+                f"validation {measure} ({unit}), tied - untied; one per seed",
                 tied - untied,
                 sign,
             )
@@ -165,10 +165,10 @@ def _costs(metrics: Metrics, has_conflict: bool) -> list[Claim]:
 
 
 def summary(metrics: Metrics) -> dict[str, Any]:
-    """Return final values by arm, each with one value a seed: the body of `final` in results.json.
+    """Return the final values of each arm, one per seed: `final` in results.json.
 
-    Losses in nats a masked token, distances and norms Euclidean; distances and their ratios are medians over the pairs of a
-    set. Of tied models, `input` and `output` are the same table.
+    Losses are in nats per masked token, distances and norms Euclidean; distances and their ratios are medians over the pairs of
+    a set. In tied models, `input` and `output` are the same table.
     """
     tables = ("input", "output")
     start = {table: metrics[f"distance_{table}"][:, :, 0].astype(float) for table in tables}
@@ -189,36 +189,36 @@ def summary(metrics: Metrics) -> dict[str, Any]:
 
 
 def _by_bucket(metrics: Metrics, arm: int) -> dict[str, dict[str, list[float]]]:
-    """Return an arm's final validation loss and accuracy by bucket, one value a seed."""
+    """Return the final validation loss and accuracy of an arm by bucket, one value per seed."""
     by_measure = {}
     for measure in ("loss", "accuracy"):
         values = final_by_bucket(metrics[f"validation_bucket_{measure}"], metrics["validation_bucket_count"])[arm]
         by_measure[f"validation_{measure}_by_bucket"] = {
-            str(bucket): values[:, place].tolist() for place, bucket in enumerate(metrics["bucket_names"])
+            str(bucket): values[:, index].tolist() for index, bucket in enumerate(metrics["bucket_names"])
         }
     return by_measure
 
 
 def _by_set(metrics: Metrics, values: np.ndarray) -> dict[str, list[float]]:
-    """Return medians over the pairs of each set that has any, one a seed; values: `[seed, pair]`."""
-    places = metrics["pair_set"]
+    """Return the median over pairs of each non-empty set, one per seed; values: `[seed, pair]`."""
+    set_of_pair = metrics["pair_set"]
     return {
-        str(name): np.median(values[:, places == place], axis=1).tolist()
-        for place, name in enumerate(metrics["set_names"])
-        if (places == place).any()
+        str(name): np.median(values[:, set_of_pair == index], axis=1).tolist()
+        for index, name in enumerate(metrics["set_names"])
+        if (set_of_pair == index).any()
     }
 
 
 def analyse(metrics: Metrics, decay: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return what results.json says of a run, and the arrays of the seeds whose members all stayed finite.
+    """Analyse a run: return its part of results.json, and the arrays of the seeds with finite members only.
 
-    metrics: the arrays of metrics.npz. decay: as for `claims`. The body's `distance_ratio_by_pair` has the median over seeds of
-    every pair, by table; `overflow` the most masked positions that one recorded batch of an arm left out.
+    metrics: the arrays of metrics.npz. decay: as for `claims`. In the results, `distance_ratio_by_pair` has the median over
+    seeds of every pair, by table; `overflow` is the largest number of masked tokens without a slot in a recorded batch.
     """
-    finite, lasted = finite_seeds(metrics)
+    finite, seeds = finite_seeds(metrics)
     runs = select_seeds(metrics, finite)
     body: dict[str, Any] = {
-        **lasted,
+        **seeds,
         "sets": _sets(metrics),
         "overflow": {name: int(metrics["overflow"][arm].max()) for arm, name in enumerate(ARMS)},
         "final": summary(runs),
@@ -234,27 +234,27 @@ def analyse(metrics: Metrics, decay: float) -> tuple[dict[str, Any], dict[str, n
 
 
 def _sets(metrics: Metrics) -> list[dict[str, Any]]:
-    """Return what results.json says of the sets of pairs."""
+    """Return the sets of pairs as results.json lists them."""
     probability = metrics["set_probability"].tolist()
     return [
         {
             "name": str(name),
             "probability": None if np.isnan(p) else p,
-            "pairs": int((metrics["pair_set"] == place).sum()),
+            "pairs": int((metrics["pair_set"] == index).sum()),
             "dh": DH_OF_KIND[kind(p)],
         }
-        for place, (name, p) in enumerate(zip(metrics["set_names"], probability, strict=True))
+        for index, (name, p) in enumerate(zip(metrics["set_names"], probability, strict=True))
     ]
 
 
 def _ratio_by_pair(metrics: Metrics) -> list[dict[str, Any]]:
-    """Return d_end / d_start of every pair, the median over seeds, by table."""
+    """Return the median over seeds of d_end / d_start of every pair, by table."""
     ratio = {table: np.median(distance_ratio(metrics, name)[arm], axis=0).tolist() for table, (name, arm) in RECORDED.items()}
     return [
         {
             "pair": str(words),
-            "set": str(metrics["set_names"][metrics["pair_set"][place]]),
-            **{table: values[place] for table, values in ratio.items()},
+            "set": str(metrics["set_names"][metrics["pair_set"][index]]),
+            **{table: values[index] for table, values in ratio.items()},
         }
-        for place, words in enumerate(metrics["pair_words"])
+        for index, words in enumerate(metrics["pair_words"])
     ]

@@ -1,6 +1,6 @@
-"""The members of a run on text: tied and untied models of every seed, and what is measured of them.
+"""The ensemble of the text study: tied and untied masked LMs of every seed, their loss and their measurements.
 
-In shapes, `rows` are one device's rows of a step, `length` tokens each, with `slots` for those of them that are masked.
+In shapes, `rows` are the rows of a step on one device, with `length` tokens each and `slots` places for masked tokens.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from tiejax.text.packing import Stream, TextFeed
 
 
 def build_model(settings: Settings, text: Text) -> Any:
-    """Return the masked LM of a configuration."""
+    """Return the untied masked LM of the settings."""
     dtype = None if settings.compute_dtype == "float32" else jnp.dtype(settings.compute_dtype)
     encoder = models.Transformer(
         layers=settings.layers,
@@ -54,9 +54,9 @@ def build_model(settings: Settings, text: Text) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class TextObjective:
-    """What every member does: how it starts, what it reads, its loss, and what is measured of it.
+    """Initialisation, batches, loss and measurements of a member.
 
-    pairs: ids whose distances are recorded. bucket: of every id, one of so many `buckets`.
+    pairs: pairs of ids with recorded distances. bucket: the token-frequency bucket of every id, of `buckets` in all.
     """
 
     settings: Settings
@@ -68,7 +68,7 @@ class TextObjective:
 
     @classmethod
     def of(cls, settings: Settings, text: Text, plan: StepPlan) -> "TextObjective":
-        """Return the members of a resolved configuration."""
+        """Build the objective from resolved settings, a text and a step plan."""
         masking = Masking(text.twins, text.vocabulary.special, text.vocabulary.mask, plan.slots)
         pairs = jnp.asarray(pairs_of(text)[0], jnp.int32).reshape(-1, 2)
         names, bucket = buckets_of(text)
@@ -79,36 +79,36 @@ class TextObjective:
         return self.model.init(key, jnp.zeros((1, self.settings.max_length), jnp.int32))["params"]
 
     def sample(self, seed_key: training.SeedKey, step: jax.Array, rows: Any) -> MaskedRows:
-        """Return the rows of a step, `packing.Rows`, with twins and masks, drawn anew whenever a sentence comes again."""
+        """Draw twins and masks for the rows of a step (`packing.Rows`), independently at every visit of a sentence."""
         key = jax.random.fold_in(training.stream(seed_key.key, "data"), step)
         return self.masking.visit(rows.tokens, rows.segments, rows.row, key)
 
     def encode(self, params: Any, masked: MaskedRows, key: jax.Array | None) -> Float[Array, "rows length width"]:
-        """Return the encoder's states; key: of dropout, which a member without one leaves out."""
+        """Return the encoder's hidden states; key: random key of dropout, None for no dropout."""
         drops = key is not None and max(self.settings.dropout, self.settings.attention_dropout or 0) > 0
-        # Other rows, other masks of dropout.
+        # Devices hold different rows, which need different dropout masks.
         rngs = {"dropout": jax.random.fold_in(key, masked.row[0])} if key is not None and drops else None
         variables = {"params": params}
         return self.model.apply(variables, masked.tokens, None, masked.segments, not drops, rngs=rngs, method="encode")
 
     def loss(self, params: Any, masked: MaskedRows, key: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Return this device's share of the mean loss over the masked tokens of a step, and the step's metrics."""
+        """Return this device's share of the mean loss over the masked tokens of a step, and the metrics of the step."""
         return masked_loss_on_devices(self.encode(params, masked, key), Head(params["head"]["embedding"]), masked)
 
     def predict(self, params: Any, masked: MaskedRows) -> Predicted:
-        """Return how every slot is predicted, without dropout."""
+        """Return the predictions at every slot, without dropout."""
         states = self.encode(params, masked, None)
         return predict_masked(states, Head(params["head"]["embedding"]), masked, masked.weight)[1]
 
     def measure(self, params: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
-        """Return what is recorded of a step: its metrics, what each use asks of its table, distances of pairs, norms.
+        """Return the record of a step: its metrics, the gradients of each use of the tables, distances of pairs, and norms.
 
-        `distance_*` is `[pairs]`, `use_bucket_*` is `[buckets]`, all others are scalars.
+        `distance_*` is `[pairs]`, `use_bucket_*` is `[buckets]`; all others are scalars.
         """
         (_, metrics), gradients = jax.value_and_grad(self.loss, has_aux=True)(params, masked, None)
-        # Of the tied loss these sum, unweighted, to the table's gradient.
-        of_input, of_output = training.total((gradients["embed"]["embedding"], gradients["head"]["embedding"]))
-        uses = use_gradients(of_input, of_output, self.bucket, self.buckets)
+        # In a tied model, the (unweighted) sum of these is the gradient of the table.
+        by_input, by_output = training.total((gradients["embed"]["embedding"], gradients["head"]["embedding"]))
+        uses = use_gradients(by_input, by_output, self.bucket, self.buckets)
         measured = {f"train_{name}": value for name, value in metrics.items()}
         measured |= {f"use_{name}": value for name, value in uses.items()}
         first, second = self.pairs[:, 0], self.pairs[:, 1]
@@ -121,7 +121,7 @@ class TextObjective:
 
 
 def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.Ensemble:
-    """Return the members of a resolved configuration, with what is recorded of them."""
+    """Build the ensemble of resolved settings, with its recorders."""
     objective, packed = TextObjective.of(settings, text, plan), settings.packing == "packed"
     stream = Stream(*text.validation, settings.max_length, text.vocabulary.pad, 0, packed)
     batches = settings.validation_batches
@@ -160,7 +160,7 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
         feed=TextFeed(
             *text.train, settings.max_length, text.vocabulary.pad, plan.rows, packed, epochs_apart=settings.epochs_apart
         ),
-        # An accelerator is kept busy by few large kernels; on a CPU each member is large enough.
+        # Accelerators need few large kernels; on a CPU a single member is large enough.
         members="unrolled" if jax.default_backend() == "cpu" else "vmapped",
         devices=plan.mesh,
         precision=settings.matmul_precision,
@@ -171,12 +171,12 @@ def validate_every(settings: Settings, plan: StepPlan) -> int:
     """Return the steps between validations."""
     if settings.validate_every != "epoch":
         return settings.validate_every
-    assert plan.epoch is not None  # the settings are checked
+    assert plan.epoch is not None  # checked with the settings
     return plan.epoch
 
 
 def arms_of(settings: Settings, plan: StepPlan) -> Arms | None:
-    """Return the arms of a run whose members untie; None for tied against untied."""
+    """Return the arms of a run with members that untie; None for a run of tied against untied."""
     if settings.untie_at is None:
         return None
     return Arms.of(settings.untie_at, plan.steps, [settings.untie_policy], [settings.untie_new])
@@ -189,13 +189,13 @@ def schedule_of(settings: Settings, plan: StepPlan) -> Any:
 
 
 def reach(settings: Settings, plan: StepPlan) -> dict[str, float]:
-    """Return the sum of the learning rates, about as far as Adam moves a coordinate, and how far apart two words start."""
+    """Return how far Adam can move a coordinate (about the sum of the learning rates), and how far apart two words start."""
     rates = jnp.broadcast_to(schedule_of(settings, plan)(jnp.arange(plan.steps)), (plan.steps,))
     return {"per_coordinate": float(jnp.sum(rates)), "initial": settings.embedding_std * math.sqrt(2)}
 
 
 def facts_of_model(settings: Settings, ensemble: training.Ensemble) -> dict[str, Any]:
-    """Return what results say of the model, with the parameters of each arm."""
+    """Return the description of the model in results.json, with the parameter count of each arm."""
     shapes = jax.eval_shape(ensemble.init, jax.random.key(0))
     number = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     names = ("activation", "positions", "layer_norm", "dropout", "compute_dtype", "embedding_std")

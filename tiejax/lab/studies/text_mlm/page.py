@@ -1,4 +1,4 @@
-"""The page of a run on text, from the body of results.json."""
+"""The HTML report of a text run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,56 +22,56 @@ from tiejax.lab.studies.text_mlm.claims import RECORDED, TABLE_NAMES
 from tiejax.statistics.arms import ARMS
 
 QUESTION = (
-    "Every planted twin means the same as its word. Do input, output and tied embeddings draw the two together, also where "
-    "they are not equally likely, so that the distributional hypothesis (DH) fails? And what does tying cost?"
+    "Every planted twin means the same as its word. Do input, output and tied embeddings draw the two together, even if they "
+    "are not equally likely, so that the distributional hypothesis (DH) fails? And what does tying cost?"
 )
 SOURCE = (
     "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024, "
     "PMLR 235:3584-3610"
 )
 CLAIMS = (
-    "those marked so are reported by the paper, the others ours. …/seeds: one difference a seed; …/pairs: one a pair, which "
-    "says nothing of other seeds. At the end: the mean over the last tenth of the records"
+    "the paper reports those marked as reported; the others are ours. …/seeds: one difference per seed; …/pairs: one per pair, "
+    "which does not generalise to other seeds. At the end: the mean over the last tenth of the records"
 )
-# What the leading claims mean. Conflict twins are those that are not as likely as their words.
+# The leading claims in words; conflict twins are described as "not as likely as their words".
 ON_TWINS = (
     Clause(
         "converge/tied/seeds",
-        "in a tied table, twins that are as likely as their words come together with them",
-        "in a tied table, twins that are as likely as their words come no nearer to them than unrelated words do",
-        "whether twins that are as likely as their words come together with them in a tied table",
+        "in a tied table, twins that are as likely as their words approach them",
+        "in a tied table, twins that are as likely as their words approach them no more than unrelated words do",
+        "whether twins that are as likely as their words approach them in a tied table",
     ),
     Clause(
         "conflict-converge/input/seeds",
-        "twins that are not as likely come together with their words in an untied input table",
-        "twins that are not as likely come no nearer to their words in an untied input table than unrelated words do",
-        "whether twins that are not as likely come together with their words in an untied input table",
+        "twins that are not as likely as their words approach them in an untied input table",
+        "twins that are not as likely as their words approach them in an untied input table no more than unrelated words do",
+        "whether twins that are not as likely as their words approach them in an untied input table",
     ),
     Clause(
         "conflict-apart/tied/seeds",
-        "a tied table holds those that are not as likely farther apart",
-        "a tied table draws those that are not as likely nearer together",
-        "whether a tied table holds those that are not as likely farther apart",
+        "a tied table keeps twins that are not as likely farther from their words",
+        "a tied table draws twins that are not as likely closer to their words",
+        "whether a tied table keeps twins that are not as likely farther from their words",
     ),
 )
 ON_COST = (
     Clause(
         "tying/validation-loss",
-        "tying costs {size} nats of validation loss a masked token",
-        "tying saves {size} nats of validation loss a masked token",
+        "tying costs {size} nats of validation loss per masked token",
+        "tying saves {size} nats of validation loss per masked token",
         "whether tying costs validation loss",
     ),
 )
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return the answer to the question of the page, and how many claims came out how."""
+    """Return the answer to the question of the report, and the number of claims with each verdict."""
     answers = [sentence(results["claims"], clauses) for clauses in (ON_TWINS, ON_COST)]
     return [*filter(None, answers), tally(results["claims"])]
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the numbers of the report: medians and quartiles by arm, what sets and pairs of words came to."""
+    """Return the tables of the report by title: final values of each arm, of each set and of each pair."""
     if not results["seeds"]:
         return {}
     final = [results["final"][arm] for arm in ARMS]
@@ -108,7 +108,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
 
 
 def _ratios(final: Mapping[str, Any], pairs: str) -> list[str]:
-    """Return how far apart a set of pairs ends, over where it started: in each table, medians over seeds."""
+    """Return the cells of a set of pairs: distance at the end / at the start in each table, the median over seeds."""
     cells = []
     for table in TABLE_NAMES:
         recorded, arm = RECORDED[table]
@@ -118,7 +118,7 @@ def _ratios(final: Mapping[str, Any], pairs: str) -> list[str]:
 
 
 def written(value: Any) -> str:
-    """Write a fact of a run, or several by name, for the page's setting."""
+    """Format a fact, or a mapping of facts, for the report's list of settings."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name.replace('_', ' ')} {written(part)}" for name, part in value.items())
     if isinstance(value, int) and not isinstance(value, bool):
@@ -127,7 +127,7 @@ def written(value: Any) -> str:
 
 
 def data_words(data: Mapping[str, Any]) -> str:
-    """Write how much text a run was trained on, for the page's setting."""
+    """Describe the amount of text of a run, for the report's list of settings."""
     splits = [f"{part['sentences']:,} ({part['tokens']:,} tokens) for {name}" for name, part in data["splits"].items()]
     return (
         f"sentences: {', '.join(splits)}; {data['dropped']:,} too short, {data['cut']:,} cut; "
@@ -136,13 +136,13 @@ def data_words(data: Mapping[str, Any]) -> str:
 
 
 def _set_words(entry: Mapping[str, Any]) -> str:
-    """Write what a set of pairs is, and whether DH holds in it."""
+    """Describe a set of pairs, and say whether DH holds for them."""
     if entry["dh"] is None:
         return f"{entry['name']}: {entry['pairs']} pairs of different words"
     because = "as likely as its word" if entry["dh"] == "holds" else "not as likely as its word"
     return (
-        f"{entry['name']}: {entry['pairs']} pairs, the twin stands in with probability {entry['probability']:g}, {because}: "
-        f"DH {entry['dh']}"
+        f"{entry['name']}: {entry['pairs']} pairs, the twin replaces its word with probability {entry['probability']:g}, "
+        f"{because}: DH {entry['dh']}"
     )
 
 
@@ -154,7 +154,7 @@ def _speed(timing: Mapping[str, Any]) -> dict[str, str]:
 
 
 def page(run: RunOnPage) -> str:
-    """Return the HTML page of a run."""
+    """Return the HTML report of a run."""
     results, settings, facts = run.results, run.settings, run.facts
     shape = f"{settings['layers']} layers of width {settings['width']}"
     return report.render(
@@ -171,12 +171,12 @@ def page(run: RunOnPage) -> str:
 
 
 def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Write what was run, by name."""
+    """Return the settings of the run in words, by name."""
     reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
     shape = f"{settings['layers']} layers of width {settings['width']}"
     more = "".join(f"; {written({name: value})}" for name, value in results["model"].items() if name not in settings)
     return {
-        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that CPython carries",
+        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that comes with CPython",
         "data": data_words(results["data"]),
         "tokenizer": f"{settings['tokenizer'] or 'WordPiece trained on the corpus'}, vocabulary {settings['vocab_size']:,}",
         "pairs": "; ".join(_set_words(entry) for entry in results["sets"]),
@@ -184,7 +184,7 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         "seeds": f"{len(results['seeds'])}, each tied and untied from the same initial values on the same batches",
         "training": f"{training_words(results, settings)}, batches of {settings['batch_size']} sentences",
         "reach": f"the learning rates sum to {reach:.3g}, about the farthest that {settings['optimizer']} moves a coordinate; "
-        f"the words of a pair start {initial:.3g} apart a coordinate",
+        f"the words of a pair start {initial:.3g} apart per coordinate",
         "claims": CLAIMS,
         "source": SOURCE,
         **timing_words(results["timing"], facts),
@@ -193,13 +193,13 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
-    """Write what limits what can be concluded."""
+    """Return notes on the limits of the conclusions."""
     reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
     notes = excluded_notes(results)
     if 2 * reach < initial:
         notes.append(
-            f"The learning rates sum to {reach:.3g}: two words that start {initial:.3g} apart a coordinate cannot meet in this "
-            "run, even if both went straight to each other. Only the direction in which pairs move can be judged."
+            f"The learning rates sum to {reach:.3g}: two words that start {initial:.3g} apart per coordinate cannot meet in "
+            "this run, even if both moved straight towards each other. Only the direction in which pairs move can be judged."
         )
     if most := max(results["overflow"].values()):
         notes.append(f"Up to {most:,} masked tokens of a batch had no slot and were left out of the loss.")

@@ -1,4 +1,4 @@
-"""The records of a run on text: as the arrays of metrics.npz, and as the event files of TensorBoard."""
+"""The records of a text run as arrays of metrics.npz and as TensorBoard event files."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from tiejax.statistics.arms import ARMS
 from tiejax.statistics.untie_arms import Arms
 from tiejax.system.naming import naming
 
-# What it needs imports torch where there is one: it is imported at its first use.
+# Lazy, because the TensorBoard writer imports torch if it is installed.
 event_files = lazy_loader.load("tiejax.lab.reporting.event_files", suppress_warning=True)
 
 Records = Mapping[str, Mapping[str, np.ndarray]]
@@ -35,17 +35,17 @@ def named_arrays(records: Records, settings: Settings, text: Text, arms: Arms | 
 
 
 def scalars(records: Records, pairs: Mapping[str, np.ndarray]) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """Return what TensorBoard is shown of records: points `[record, seed, arm]` by name, and their steps.
+    """Return the scalars for TensorBoard: pairs of values `[record, seed, arm]` by name, and their steps.
 
-    pairs: what `pairs_of` says of the recorded distances.
+    pairs: the description of the recorded pairs, from `pairs_of`.
     """
     record = records["record"]
     shown = {name: record[name] for name in ("train_loss", "train_accuracy", "norm_input", "norm_output")}
     for number, name in enumerate(pairs["set_names"]):
         for table in ("input", "output"):
-            of_set = record[f"distance_{table}"][..., pairs["pair_set"] == number]
-            if of_set.shape[-1]:
-                shown[f"distance_{table}/{name}"] = of_set.mean(-1)
+            distances = record[f"distance_{table}"][..., pairs["pair_set"] == number]
+            if distances.shape[-1]:
+                shown[f"distance_{table}/{name}"] = distances.mean(-1)
     validation = records["validation"]
     held_out = {f"validation_{name}": validation[name] for name in ("loss", "accuracy")}
     return [(shown, record["step"]), (held_out, validation["step"])]
@@ -55,11 +55,11 @@ def scalars(records: Records, pairs: Mapping[str, np.ndarray]) -> list[tuple[dic
 def open_event_files(
     settings: Settings, directory: RunDirectory | None, text: Text, arms: Arms | None
 ) -> Iterator[Callable[[Any], None]]:
-    """Give what writes records to TensorBoard's event files, where that is asked for and this process keeps the run."""
+    """Yield a function that writes records to TensorBoard event files; a no-op without --tensorboard or a run directory."""
     if not settings.tensorboard or directory is None:
         yield lambda records: None
         return
-    # Records of a checkpoint come again when a run is resumed, so every process writes from the first step.
+    # A resumed run replays the records of its checkpoint, so every process writes from the first step on.
     folder = directory.path / "events"
     events = event_files.EventFiles(folder, settings.seed_list, ARMS if arms is None else arms.names)
     pairs = pairs_of(text)[1]

@@ -48,8 +48,8 @@ class Settings(
             corpus)
         max_length: maximum tokens of a sentence, [CLS] and [SEP] included; longer ones are cut. Also the length of a packed row
         min_length: minimum tokens of a sentence; shorter ones are dropped. With --rows_are_sentences, 2 drops none
-        rows_are_sentences: treat every row of a data set, or line of a file, as one sentence, as published, instead of splitting
-            the text into sentences
+        rows_are_sentences: treat every row of a data set, or line of a file, as one sentence, as published, instead of
+            splitting the text into sentences
         twins: sets of twins, as probability of the twin -> words. At .5 the distributional hypothesis holds, otherwise it fails
             (default: the 100 common words, alternately at .5 and .1). In YAML, quote "on" and "no"
         missing_words: for a word that is not in the vocabulary, plant no twin (leave_out) or a twin of [UNK] (as_unknown)
@@ -66,8 +66,8 @@ class Settings(
         rematerialise: recompute each layer in the backward pass, for deep encoders
         steps: training steps
         epochs: passes over the training sentences, instead of --steps
-        epochs_apart: start every epoch with a new batch, as published: the last batch of an epoch holds the remaining sentences,
-            and steps between records and validations count from the start of the epoch. Otherwise a batch may hold
+        epochs_apart: start every epoch with a new batch, as published: the last batch of an epoch holds the remaining
+            sentences, and steps between records and validations count from the start of the epoch. Otherwise a batch may hold
             the end of one epoch and the beginning of the next. Needs --packing padded
         batch_size: sentences per step; when packed, on average, since a step takes a fixed number of rows
         packing: packed fills rows with whole sentences that do not attend to each other; padded, as published, gives each

@@ -1,4 +1,4 @@
-"""What a run on text needs of memory, in closed form: before jax is imported, and once the text is known."""
+"""Memory estimates of a text run in closed form, for use before jax is imported and again once the text is known."""
 
 from typing import Any, NamedTuple
 
@@ -6,8 +6,8 @@ from tiejax.lab.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_
 from tiejax.models import counts
 from tiejax.statistics.untie_arms import Arms
 
-ARMS = 2  # of every seed, where none unties: untied and tied
-# Settings, resolved, that decide what is needed.
+ARMS = 2  # untied and tied, unless members untie during training
+# The resolved settings that the estimate depends on.
 OPTIONS = (
     "vocab_size", "seeds", "width", "layers", "feed_forward", "batch_size", "max_length", "steps", "record_every",
     "validate_every", "validation_batches",
@@ -15,9 +15,10 @@ OPTIONS = (
 
 
 class Decided(NamedTuple):
-    """What the text decides: tokens and twins, pairs whose distances are recorded, buckets of tokens, steps, rows of a step.
+    """Sizes that depend on the text.
 
-    mesh: devices that train one member together.
+    vocabulary: tokens and twins. pairs: pairs of words with recorded distances. buckets: token-frequency buckets.
+    steps: training steps. rows: rows of a step. mesh: devices that train one member together.
     """
 
     vocabulary: int
@@ -28,13 +29,13 @@ class Decided(NamedTuple):
     mesh: int = 1
 
     def under(self, settings: Any, others: Any) -> "Decided":
-        """Return what the text that decides this of `settings` would decide of others, about."""
+        """Estimate the sizes under other settings, on the text that gave these under `settings`."""
         rows = max(1, self.rows * others.batch_size // settings.batch_size)
         return self._replace(rows=rows, steps=others.steps or self.steps)
 
 
 def before_text(settings: Any) -> Decided:
-    """Return the least that the text can decide; a vocabulary that is trained is taken to be as large as is asked for."""
+    """Return lower bounds of the sizes before the text is read; a trained vocabulary is assumed to have its full size."""
     vocabulary = settings.vocab_size if settings.tokenizer is None else 1
     packed = max(1, settings.batch_size * settings.min_length // settings.max_length)
     rows = packed if settings.packing == "packed" else settings.batch_size
@@ -42,30 +43,30 @@ def before_text(settings: Any) -> Decided:
 
 
 def parameters(settings: Any, vocabulary: int) -> int:
-    """Return the parameters of one model, stored in full."""
+    """Return the number of parameters of one untied model."""
     positions = settings.max_length * settings.width if settings.positions == "learned" else 0
     encoder = counts.transformer(settings.layers, settings.width, settings.feed_forward, settings.layer_norm == "pre")
     return 2 * vocabulary * settings.width + positions + encoder
 
 
 def need(settings: Any, decided: Decided | None = None) -> Need:
-    """Return what a run of resolved settings needs; without what the text decides, the least that it can be."""
+    """Estimate the memory of a run of resolved settings; a lower bound if `decided` is None."""
     text = decided or before_text(settings)
     arms, by_use = ARMS, False
     if settings.untie_at is not None:
         policies = Arms.of(settings.untie_at, text.steps, [settings.untie_policy], [settings.untie_new]).policy
         arms, by_use = len(policies), "split" in policies
     seeds = settings.number_of_seeds
-    of_member = parameters(settings, text.vocabulary)
-    state = STATE * of_member + by_use * MOMENTS * FLOAT * 2 * text.vocabulary * settings.width
+    member_parameters = parameters(settings, text.vocabulary)
+    state = STATE * member_parameters + by_use * MOMENTS * FLOAT * 2 * text.vocabulary * settings.width
     records = arms * seeds * _record_bytes(settings, text) + text.steps * (INDEX + FLOAT)  # and every step's learning rate
-    # Of a validation on the whole split nothing is known before the text is there: it is one batch at least.
+    # The size of the validation split is unknown here: count one batch, the minimum.
     batches = settings.validation_batches if isinstance(settings.validation_batches, int) else 1
     rows = bytes_of_rows(text.rows, settings.max_length, text.vocabulary, settings.number_of_seeds, batches)
-    # One member at a time is trained on a device: its gradients, and what enters each layer.
+    # A device trains one member at a time: its gradients and the inputs of each layer.
     of_value = bytes_of_value(settings.compute_dtype)
     activations = text.rows // text.mesh * settings.max_length * settings.width * settings.layers * of_value
-    return Need(arms * seeds * state, records, rows, FLOAT * of_member // text.mesh + activations)
+    return Need(arms * seeds * state, records, rows, FLOAT * member_parameters // text.mesh + activations)
 
 
 def _record_bytes(settings: Any, text: Decided) -> int:
@@ -76,10 +77,10 @@ def _record_bytes(settings: Any, text: Decided) -> int:
 
 
 def bytes_of_record(text: Decided) -> int:
-    """Return the bytes of one record: loss and accuracy, what each use asks of its table, distances of pairs, norms."""
-    return FLOAT * (2 + 4 * (1 + text.buckets) + 2 * text.pairs + 2) + INDEX + 1  # overflow, and whether all is finite
+    """Return the bytes of one record: loss and accuracy, gradients by use and bucket, distances of pairs, norms."""
+    return FLOAT * (2 + 4 * (1 + text.buckets) + 2 * text.pairs + 2) + INDEX + 1  # the last two: overflow, finite
 
 
 def bytes_of_validation(text: Decided) -> int:
-    """Return the bytes of one validation: loss and accuracy, and by bucket these and the number of tokens."""
+    """Return the bytes of one validation: loss and accuracy, then loss, accuracy and number of tokens per bucket."""
     return FLOAT * (2 + 3 * text.buckets)

@@ -1,4 +1,4 @@
-"""The text of a run, and what follows from it: twins, pairs of words, frequency buckets, the plan of the steps."""
+"""The text of a run: its sentences, twins, recorded pairs of words, frequency buckets and step plan."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ UNRELATED_PAIRS = 100  # as published
 
 
 class Text(NamedTuple):
-    """What is trained on: sentences, their vocabulary, and its twins."""
+    """The training and validation sentences, their vocabulary, and the planted twins."""
 
     vocabulary: Vocabulary
     twins: planting.Twins
@@ -36,9 +36,9 @@ class Text(NamedTuple):
 
 
 def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple[Text, StepPlan]:
-    """Return the text of a configuration and the plan of its steps; raises BadInput.
+    """Prepare the text of a run and plan its steps; raises BadInput.
 
-    resume: with the vocabulary that the run was started with.
+    resume: use the vocabulary with which the run was started.
     """
     assert settings.data_dir is not None
     try:
@@ -74,7 +74,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
 
 
 def with_twins(settings: Settings, prepared: sentences.Prepared, warn: Callable[[str], None]) -> Text:
-    """Return the sentences of a prepared text, with the twins of a configuration; raises BadInput."""
+    """Plant the twins of the settings in a prepared text; raises BadInput."""
     vocabulary = prepared.vocabulary
     unknown = vocabulary.unknown if settings.missing_words == "as_unknown" else None
     try:
@@ -82,15 +82,15 @@ def with_twins(settings: Settings, prepared: sentences.Prepared, warn: Callable[
     except ValueError as error:
         raise BadInput(f"--{error}") from None
     if missing:
-        become = "a twin of the unknown token" if unknown is not None else "left out"
-        warn(f"not in the vocabulary, so {become}: {', '.join(missing)}")
+        outcome = "given twins of the unknown token" if unknown is not None else "left out"
+        warn(f"not in the vocabulary, so {outcome}: {', '.join(missing)}")
     train, validation = prepared.split("train"), prepared.split("validation")
     facts = prepared.facts | {"fingerprint": prepared.fingerprint}
     return Text(vocabulary, twins, train, validation, facts, prepared.tokenizer_file.read_bytes())
 
 
 def plan(settings: Settings, text: Text, devices: int, local: int) -> StepPlan:
-    """Return the plan of the steps on so many devices, `local` of them to a process; raises BadInput."""
+    """Plan the steps on `devices` devices, `local` of them in each process; raises BadInput."""
     try:
         planned = plan_steps(
             np.diff(text.train.offsets),
@@ -109,7 +109,7 @@ def plan(settings: Settings, text: Text, devices: int, local: int) -> StepPlan:
 
 
 class _Pairs:
-    """The pairs on their way: ids, words, and the number of the set of each."""
+    """A growing list of pairs: their ids, their words, and the index of the set of each."""
 
     def __init__(self) -> None:
         self.ids: list[tuple[int, int]] = []
@@ -123,18 +123,18 @@ class _Pairs:
 
 
 def pairs_of(text: Text) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
-    """Return the pairs of ids whose distances are recorded, and what metrics.npz says of them.
+    """Return the pairs of ids with recorded distances, and the arrays that describe them in metrics.npz.
 
-    Every word and its twin, set by set, then as many unrelated pairs of words as the paper takes.
+    Every word with its twin, set by set, then `UNRELATED_PAIRS` pairs of different words.
     """
     twins, unknown, pairs = text.twins, text.vocabulary.unknown, _Pairs()
-    # The unknown token is never a target, its twin is: as targets go, the twin is all there is.
+    # The unknown token is never a target, but its twin is: among targets, its twin has probability 1.
     as_target = [1.0 if token == unknown else p for token, p in zip(twins.ids, twins.probability, strict=True)]
     probabilities = sorted(set(as_target), key=lambda p: (p != 0.5, -p))
     for number, probability in enumerate(probabilities):
         for place in (place for place, p in enumerate(as_target) if p == probability):
             pairs.add((twins.ids[place], twins.size + place), twins.words[place], number)
-    # A word that is not in the vocabulary is among them as the unknown token, as published.
+    # A word that is not in the vocabulary appears in these pairs as the unknown token, as published.
     for first, second in planting.unrelated(len(twins.ids), UNRELATED_PAIRS):
         words = f"{twins.words[first]}/{twins.words[second]}"
         pairs.add((twins.ids[first], twins.ids[second]), words, len(probabilities))
@@ -148,5 +148,5 @@ def pairs_of(text: Text) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
 
 
 def buckets_of(text: Text) -> tuple[list[str], np.ndarray]:
-    """Return the token-frequency buckets of the training split: their names, and the bucket of every id."""
+    """Return the token-frequency buckets of the training split: names, and the bucket of every id."""
     return buckets.buckets(np.bincount(text.train.ids, minlength=text.vocabulary.size), text.twins)
