@@ -1,12 +1,13 @@
-"""Checkpoints with an input and an output table, written for tests of their diagnosis."""
+"""Checkpoints with an input and an output table, and their diagnosis, for tests."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from tiejax.lab.studies.diagnosis.checkpoint import diagnose_checkpoint
-from tiejax.lab.studies.diagnosis.settings import Settings
+from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
+from tiejax.checkpoints.diagnose.options import Options
 
 NAMES = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -31,5 +32,5 @@ def make(folder, tensors, file="model.safetensors", tokens=None, **config):
 
 
 def results_of(folder, **options):
-    """Return what results.json and metrics.npz of a checkpoint's diagnosis say."""
-    return diagnose_checkpoint(Settings(checkpoint=str(folder), **options).resolved())
+    """Return results.json and the arrays of metrics.npz of the diagnosis of a checkpoint."""
+    return diagnose_checkpoint(Path(folder), Options(**options))

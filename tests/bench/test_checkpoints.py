@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from experiments.bench.checkpoints import INPUT, OUTPUT, of_command, of_process, run, write_tables
 from experiments.bench.settings import CheckpointsBench
-from tiejax.lab.commands.check import checked
+from tiejax.checkpoints.check import check_folder
 from tiejax.lab.runs.console import Console
 
 
@@ -22,7 +22,7 @@ def test_tables_are_related_as_they_are_said_to_be(tmp_path):
     np.testing.assert_allclose([first.std(), second.std()], [1, 1.49**0.5], rtol=0.02)
     np.testing.assert_allclose(np.mean(first * second), 0.7, rtol=0.05)
     assert len(np.unique(first[:, 0])) > 4990  # no block is another
-    assert (checked(tmp_path / "c").answer, checked(tmp_path / "c").stored) == ("agrees", "two different tables")
+    assert (check_folder(tmp_path / "c").answer, check_folder(tmp_path / "c").stored) == ("agrees", "two different tables")
 
 
 def test_half_precision_and_one_table(tmp_path):

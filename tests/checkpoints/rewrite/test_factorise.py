@@ -17,7 +17,7 @@ from tiejax.checkpoints.hub.families import find_tables
 from tiejax.checkpoints.rewrite import budget as budgets
 from tiejax.checkpoints.rewrite import spectrum as spectra
 from tiejax.checkpoints.rewrite.factors import factors
-from tiejax.checkpoints.rewrite.spectrum import energies_of_tables, energy_kept, factor_rows, maps, rank_for, spectrum
+from tiejax.checkpoints.rewrite.spectrum import energies_by_table, energy_kept, factor_rows, maps, rank_for, spectrum
 from tiejax.checkpoints.rewrite.token_weights import token_weights
 from tiejax.lab.commands import factorise as command
 from tiejax.lab.commands.check import checked
@@ -113,7 +113,7 @@ def test_two_tables_are_the_svd_of_both_side_by_side_at_one_scale(rank):
     np.testing.assert_allclose(one, norms[0] * joint[:, :WIDTH], atol=1e-5)
     np.testing.assert_allclose(other, norms[1] * joint[:, WIDTH:], atol=1e-4)
     alone = [1 - residual(first, one), 1 - residual(second, other)]
-    np.testing.assert_allclose([energies[rank - 1] for energies in energies_of_tables(found)], alone, atol=1e-6)
+    np.testing.assert_allclose([energies[rank - 1] for energies in energies_by_table(found)], alone, atol=1e-6)
     assert energy_kept(found)[rank - 1] == pytest.approx(np.mean(alone), abs=1e-6)
 
 

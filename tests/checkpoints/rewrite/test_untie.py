@@ -1,4 +1,4 @@
-"""A tied checkpoint written as an untied one: what is added, what stays to the bit, what is refused, and a process killed."""
+"""Untying a checkpoint: added tensors, bitwise copies, refused checkpoints, and a killed process."""
 
 import json
 import re
@@ -10,11 +10,9 @@ from killed_rewrite import kill_while_it_writes
 from processes import tree
 from safetensors.numpy import load_file
 
+from tiejax.checkpoints.check import check_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.lab.commands import untie as command
-from tiejax.lab.commands.check import checked
-from tiejax.lab.commands.untie import untie
-from tiejax.lab.settings.command_line import BadInput
+from tiejax.checkpoints.rewrite.untie import untie
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 TIED = {"model_type": "llama", "tie_word_embeddings": True, "vocab_size": 23}
@@ -24,7 +22,7 @@ def tied(folder, **tensors):
     return checkpoint(folder, {EMBED: values(), "model.norm.weight": values(4, 1, seed=2)[:, 0], **tensors}, TIED)
 
 
-def test_the_output_table_is_stored_for_itself(tmp_path):
+def test_output_table_is_stored_separately(tmp_path):
     folder = tied(tmp_path / "c")
     (folder / "tokenizer.json").write_text("{}")
     (folder / "extra").mkdir()
@@ -41,10 +39,10 @@ def test_the_output_table_is_stored_for_itself(tmp_path):
     assert config == TIED | {"tie_word_embeddings": False}
     assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
     assert (tmp_path / "out" / "extra" / "notes.txt").read_text() == "mine"
-    assert (checked(tmp_path / "out").stored, checked(tmp_path / "out").answer) == ("two equal tables", "agrees")
+    assert (check_folder(tmp_path / "out").stored, check_folder(tmp_path / "out").answer) == ("two equal tables", "agrees")
 
 
-def test_of_two_equal_tables_only_the_flag_changes(tmp_path):
+def test_two_equal_tables_change_only_the_flag(tmp_path):
     folder = tied(tmp_path / "c", **{HEAD: values()})
     untie(folder, tmp_path / "out")
     new, old = (load_file(path / "model.safetensors") for path in (tmp_path / "out", folder))
@@ -62,10 +60,10 @@ def test_shards(tmp_path):
     assert written["weight_map"] == {EMBED: "a.safetensors", HEAD: "a.safetensors", "w": "b.safetensors"}
     assert written["metadata"]["total_size"] == 384 + values().nbytes
     assert (tmp_path / "out" / "b.safetensors").read_bytes() == (folder / "b.safetensors").read_bytes()
-    assert checked(tmp_path / "out").stored == "two equal tables"
+    assert check_folder(tmp_path / "out").stored == "two equal tables"
 
 
-def test_the_bias_of_a_decoder_is_stored_for_itself_too(tmp_path):
+def test_decoder_bias_is_stored_separately(tmp_path):
     tensors = {"bert.embeddings.word_embeddings.weight": values(), "cls.predictions.bias": np.arange(23, dtype=np.float32)}
     folder = checkpoint(tmp_path / "c", tensors, {"model_type": "bert"})
     assert untie(folder, tmp_path / "out") == "cls.predictions.decoder.weight"
@@ -73,7 +71,7 @@ def test_the_bias_of_a_decoder_is_stored_for_itself_too(tmp_path):
     np.testing.assert_array_equal(new["cls.predictions.decoder.bias"], np.arange(23))
 
 
-def test_both_levels_of_a_configuration_are_turned(tmp_path):
+def test_flag_is_set_at_both_levels(tmp_path):
     config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "tie_word_embeddings": True}}
     folder = checkpoint(tmp_path / "c", {"language_model.model.embed_tokens.weight": values()}, config)
     assert untie(folder, tmp_path / "out") == "language_model.lm_head.weight"
@@ -85,42 +83,29 @@ def test_both_levels_of_a_configuration_are_turned(tmp_path):
     ("tensors", "config", "words"),
     [
         ({EMBED: values(), HEAD: values(seed=1)}, TIED, "is not tied: it has two different tables"),
-        ({EMBED: values()}, {"model_type": "new"}, "what the output table of 'new' is called is not known"),
+        ({EMBED: values()}, {"model_type": "new"}, "the name of the output table of 'new' models is unknown"),
         ({"shared.weight": values()}, {"model_type": "t5"}, "ties every T5"),
         ({EMBED: values()}, TIED | {"architectures": ["LlamaModel"]}, "predicts no tokens"),
     ],
 )
-def test_what_cannot_be_untied_is_refused(tmp_path, tensors, config, words):
+def test_refused_checkpoints(tmp_path, tensors, config, words):
     with pytest.raises(CheckpointError, match=words):
         untie(checkpoint(tmp_path / "c", tensors, config), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_is_there_is_not_written_to(tmp_path):
+def test_existing_folder_is_refused(tmp_path):
     (tmp_path / "out").mkdir()
-    with pytest.raises(CheckpointError, match="is there already"):
+    with pytest.raises(CheckpointError, match="already exists"):
         untie(tied(tmp_path / "c"), tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_killed_while_it_writes_it_leaves_no_half_folder(tmp_path):
+def test_killed_process_leaves_no_partial_folder(tmp_path):
     folder = tied(tmp_path / "c", big=np.zeros((6000, 6000), np.float32))
     kill_while_it_writes(folder, tmp_path / "out", "untie")
     untie(folder, tmp_path / "out")
-    # What was left stays: it might be somebody's own.
+    # The leftover folder stays: it might belong to the user.
     left = [path.name for path in tmp_path.iterdir() if path.name not in ("c", "out")]
     assert [bool(re.fullmatch("incomplete-[0-9a-f]{8}-out", name)) for name in left] == [True]
-    assert checked(tmp_path / "out").answer == "agrees"
-
-
-def test_the_command_says_what_it_has_done(tmp_path, capsys):
-    folder = tied(tmp_path / "c")
-    assert command.main([str(folder), str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out == f"untied: {tmp_path / 'out'}, with lm_head.weight\n"
-    for argv, words in (
-        ([], "name the folder"),
-        ([str(folder)], "name the folder"),
-        (["none", "x"], "there is no such folder"),
-    ):
-        with pytest.raises(BadInput, match=words):
-            command.main(argv)
+    assert check_folder(tmp_path / "out").answer == "agrees"

@@ -1,4 +1,4 @@
-"""What the library makes of a checkpoint that was untied: the same logits to the bit, with nothing missing or left over."""
+"""Untied checkpoints in the transformers library: bitwise equal logits, no missing or unexpected tensors."""
 
 import pytest
 
@@ -7,7 +7,7 @@ transformers = pytest.importorskip("transformers")
 
 from library_models import TIED_BY_FLAG, saved  # noqa: E402
 
-from tiejax.lab.commands.untie import untie  # noqa: E402
+from tiejax.checkpoints.rewrite.untie import untie  # noqa: E402
 
 pytestmark = pytest.mark.parity
 
@@ -20,7 +20,7 @@ def logits(folder, kind):
 
 
 @pytest.mark.parametrize("name", [*TIED_BY_FLAG, "bart"])
-def test_logits_are_equal_to_the_bit(tmp_path, name):
+def test_logits_are_bitwise_equal(tmp_path, name):
     folder = saved(name, True, tmp_path / "tied")
     untie(folder, tmp_path / "untied")
     (kind,) = transformers.AutoConfig.from_pretrained(folder).architectures

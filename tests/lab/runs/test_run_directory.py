@@ -15,7 +15,7 @@ from processes import assert_refused, command_here, end, start, start_python, tr
 
 from tiejax.lab.runs import manifest, resume, run_directory
 from tiejax.lab.runs.manifest import Manifest
-from tiejax.lab.runs.run_directory import RunDirectory, plain
+from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY, Settings
 
@@ -237,16 +237,6 @@ def test_killed_between_kind_and_configuration_a_directory_is_new(here):
         if entry.name not in ("run.json", ".lock"):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     assert RunDirectory.state(here / "run") == "new"
-
-
-def test_plain_makes_json_of_numpy_and_what_is_not_finite():
-    value = {"a": np.float32(0.5), "b": [np.nan, np.inf, np.int64(3)], "c": (np.bool_(True), None), 4: "x"}
-    assert json.loads(json.dumps(plain(value), allow_nan=False)) == {
-        "a": 0.5,
-        "b": [None, None, 3],
-        "c": [True, None],
-        "4": "x",
-    }
 
 
 def test_metrics_are_named_arrays_without_pickles(tmp_path):

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, WEIGHTS, Tensor, one_line
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.text.stored import built
+from tiejax.text.stored import atomic_folder
 from tiejax.text.tokenizer import SPECIAL, SPECIAL_OF_ROBERTA
 
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -62,7 +62,7 @@ def write(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(f"{folder}: is there already; name a folder that is new")
     try:
-        with built(folder) as incomplete:
+        with atomic_folder(folder) as incomplete:
             _write_weights(incomplete, tensors, max_shard_bytes)
             _write_json(incomplete / CONFIG, config)
             if tokenizer is not None:

@@ -203,6 +203,12 @@ def levels(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {"": config} | ({TEXT: part} if isinstance(part, dict) else {})
 
 
+def with_flag(config: dict[str, Any], tied: bool) -> dict[str, Any]:
+    """Return a configuration whose flag is `tied` at every level at which a loader may read it."""
+    inner = {where.rstrip("."): {**part, FLAG: tied} for where, part in levels(config).items() if where}
+    return {**config, **inner, FLAG: tied}
+
+
 def text_part(config: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a configuration that is about the text model."""
     return levels(config).get(TEXT, config)

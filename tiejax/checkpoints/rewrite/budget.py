@@ -1,62 +1,56 @@
-"""The budget curve of a factorisation: what every rank keeps of the tables, against the bytes that it takes."""
+"""The budget of a factorisation: the energy that each rank keeps of the tables, and the bytes it takes."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.figure import Figure
 
 from tiejax.checkpoints.hub.tables import BYTES, HubTable
-from tiejax.checkpoints.rewrite.spectrum import Spectrum, energies_of_tables, energy_kept, rank_for
-from tiejax.lab.reporting import figures
+from tiejax.checkpoints.rewrite.spectrum import Spectrum, energies_by_table, energy_kept, rank_for
 
 ENERGIES = (0.9, 0.95, 0.99, 0.999)
-MOST_RANKS = 256  # on the curve, evenly spaced
-MEGABYTE = 10**6
-COLOURS = {"input": figures.BLUE, "output": figures.ORANGE}
+MOST_RANKS = 256  # on the curve
 
 
 class Budget(NamedTuple):
-    """Energies by rank, from 1, of what is factorised and of each of its tables; and what is stored of them now.
+    """Energy kept at each rank, and the tables as stored.
 
-    tables: by role, `input` and `output`.
+    tables: by role, `input` and `output`. energies: of all tables together, at ranks 1, 2, ... by_table: of each of two tables.
     """
 
     tables: dict[str, HubTable]
     energies: Float[np.ndarray, "ranks"]
-    of_tables: dict[str, Float[np.ndarray, "ranks"]]
+    by_table: dict[str, Float[np.ndarray, "ranks"]]
 
     @property
     def bytes_now(self) -> int:
-        """Bytes of the tables as they are stored."""
+        """Bytes of the tables as stored."""
         return sum(table.nbytes for table in self.tables.values())
 
     def parameters(self, rank: int) -> int:
-        """Return the parameters of A and of every B: V r + r D for each table's D."""
+        """Return the number of parameters of A and all maps B: V r, and r D for each table."""
         rows = next(iter(self.tables.values())).shape[0]
         return rank * (rows + sum(table.shape[1] for table in self.tables.values()))
 
-    def bytes_of(self, rank: int) -> int:
-        """Return the bytes of A and of every B, stored as the tables are."""
+    def bytes_at(self, rank: int) -> int:
+        """Return the bytes of A and all maps B, in the dtype of the tables."""
         return self.parameters(rank) * BYTES[next(iter(self.tables.values())).tensor.dtype]
 
     def at(self, rank: int) -> dict[str, Any]:
-        """Return what a rank keeps and takes, as a row of the curve."""
-        kept = {f"energy_{role}": float(energies[rank - 1]) for role, energies in self.of_tables.items()}
+        """Return a row of the budget curve: the energies kept, the parameters and the bytes of a rank."""
+        kept = {f"energy_{role}": float(energies[rank - 1]) for role, energies in self.by_table.items()}
         energy = {"energy": float(self.energies[rank - 1])}
-        return {"rank": rank, **energy, **kept, "parameters": self.parameters(rank), "bytes": self.bytes_of(rank)}
+        return {"rank": rank, **energy, **kept, "parameters": self.parameters(rank), "bytes": self.bytes_at(rank)}
 
 
 def budget_of(tables: dict[str, HubTable], found: Spectrum) -> Budget:
-    """Return the budget of tables, by role, from their spectrum."""
-    of_tables = dict(zip(tables, energies_of_tables(found), strict=True)) if len(tables) > 1 else {}
-    return Budget(tables, energy_kept(found), of_tables)
+    """Return the budget of tables, given by role, from their spectrum."""
+    by_table = dict(zip(tables, energies_by_table(found), strict=True)) if len(tables) > 1 else {}
+    return Budget(tables, energy_kept(found), by_table)
 
 
 def facts(budget: Budget, weights: dict[str, Any] | None, rank: int | None) -> dict[str, Any]:
-    """Return what budget.json says. weights: where the rows' weights come from, if they have any; rank: the chosen one."""
+    """Return the content of budget.json. weights: the source of the row weights, if any. rank: the chosen rank, if any."""
     first = next(iter(budget.tables.values()))
     full = len(budget.energies)
     whole = {"now": budget.bytes_now}
@@ -70,7 +64,7 @@ def facts(budget: Budget, weights: dict[str, Any] | None, rank: int | None) -> d
         "weights": weights,
         "bytes": whole,
         "ranks": {str(energy): budget.at(rank_for(budget.energies, energy)) for energy in ENERGIES},
-        # At the width of one table, two that share their factor are one up to a map.
+        # At the width of one table, two tables that share a factor are tied up to a linear map.
         "tied_up_to_a_map": budget.at(min(first.shape[1], full)) if len(budget.tables) > 1 else None,
         "chosen": budget.at(rank) if rank else None,
         "curve": [budget.at(rank) for rank in ranks_of_curve(full)],
@@ -78,63 +72,26 @@ def facts(budget: Budget, weights: dict[str, Any] | None, rank: int | None) -> d
 
 
 def ranks_of_curve(full: int) -> list[int]:
-    """Return the ranks of the curve: every one, or 256 from the first to the full one."""
+    """Return the ranks on the curve: all of them, or 256 evenly spaced ones from 1 to `full`."""
     return [int(rank) for rank in np.unique(np.linspace(1, full, min(full, MOST_RANKS)).round())]
 
 
 def lines(budget: Budget, rank: int | None) -> list[str]:
-    """Return what the console says of a budget: the tables, and the ranks of some energies with their bytes."""
+    """Return a summary in lines: the tables, and the ranks that keep some energies, with their bytes."""
     shapes = " and ".join(f"{table.name} {list(table.shape)} ({table.dtype})" for table in budget.tables.values())
-    said = [f"{shapes}: {budget.bytes_now:,} bytes"]
+    head = f"{shapes}: {budget.bytes_now:,} bytes"
     rows = [(f"{energy:.1%} of the energy", rank_for(budget.energies, energy)) for energy in ENERGIES]
     if len(budget.tables) > 1:
         width = next(iter(budget.tables.values())).shape[1]
         rows.append(("tied up to a map", min(width, len(budget.energies))))
     if rank is not None:
         rows.append(("chosen", rank))
-    return said + [_line(budget, what, rank) for what, rank in rows]
+    return [head] + [_line(budget, what, rank) for what, rank in rows]
 
 
 def _line(budget: Budget, what: str, rank: int) -> str:
-    alone = "".join(f", {energies[rank - 1]:.4%} of the {role} table" for role, energies in budget.of_tables.items())
-    size = budget.bytes_of(rank)
+    alone = "".join(f", {energies[rank - 1]:.4%} of the {role} table" for role, energies in budget.by_table.items())
+    size = budget.bytes_at(rank)
     return (
         f"{what}: rank {rank:,}, {budget.energies[rank - 1]:.4%} kept{alone}, {size:,} bytes ({size / budget.bytes_now:.3f} x)"
     )
-
-
-def plot(budget: Budget, rank: int | None) -> Figure:
-    """Plot energy kept against bytes, with the bytes of whole tables as lines and the chosen rank as a point."""
-    figure, axes = figures.grid(1, 1, 5.2, 3.4, below=0.6)
-    panel = axes[0]
-    ranks = ranks_of_curve(len(budget.energies))
-    sizes = [budget.bytes_of(rank) / MEGABYTE for rank in ranks]
-    places = np.array(ranks) - 1
-    label = "both tables, one factor" if budget.of_tables else f"{next(iter(budget.tables))} table"
-    panel.plot(sizes, budget.energies[places], color="black", linewidth=2, label=label)
-    for role, energies in budget.of_tables.items():
-        panel.plot(sizes, energies[places], color=COLOURS[role], linewidth=1, label=f"of them, the {role} table")
-    for size, style, name in _whole(budget):
-        panel.axvline(size / MEGABYTE, color="grey", linewidth=1, linestyle=style, label=name)
-    if rank is not None:
-        chosen = budget.bytes_of(rank) / MEGABYTE, budget.energies[rank - 1]
-        panel.plot(*chosen, "o", color=figures.GREEN, label=f"rank {rank:,}")
-    panel.set_xlim(left=0)
-    panel.set_ylim(top=1.01)
-    panel.set_xlabel("megabytes of the factors")
-    panel.set_ylabel("energy kept")
-    figures.legend_below(figure, panel, columns=2)
-    return figure
-
-
-def _whole(budget: Budget) -> Sequence[tuple[int, str, str]]:
-    """Return bytes, style and name of each vertical line: tables that are not factorised."""
-    if not budget.of_tables:
-        return [(budget.bytes_now, "--", "table as it is stored")]
-    one = next(iter(budget.tables.values())).nbytes
-    return [(one, ":", "one table for both"), (2 * one, "--", "two tables")]
-
-
-def save_figure(figure: Figure, folder: Path) -> Path:
-    """Write budget.png and budget.pdf; return the path of the first."""
-    return figures.save(figure, folder, "budget")

@@ -13,12 +13,11 @@ from jaxtyping import Float
 
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import FACTORISED, flag_of, predicts
+from tiejax.checkpoints.hub.families import FACTORISED, flag_of, predicts, with_flag
 from tiejax.checkpoints.hub.tables import BYTES, DTYPES, HubTable
 from tiejax.checkpoints.rewrite.rewrite import Part, part_of
 from tiejax.checkpoints.rewrite.stored import Stored
 from tiejax.checkpoints.rewrite.vectors import rounded
-from tiejax.lab.commands.untie import with_flag
 
 OPT_WIDTH, OPT_INPUT = "word_embed_proj_dim", "embed_tokens.weight"
 ROLES = ("input", "output")

@@ -70,7 +70,7 @@ def energy_kept(found: Spectrum) -> Float[np.ndarray, "directions"]:
     return _shares(found.values, found.precision)
 
 
-def energies_of_tables(found: Spectrum) -> list[Float[np.ndarray, "directions"]]:
+def energies_by_table(found: Spectrum) -> list[Float[np.ndarray, "directions"]]:
     """Return the energy that every rank from 1 keeps of each table alone, 1 - |E - A B|^2 / |E|^2.
 
     With v the table's part of an eigenvector, this is the sum of eigenvalue x |v|^2 over its sum at full rank.

@@ -89,7 +89,7 @@ class Report(NamedTuple):
         return plain | {"obstacle": self.obstacle()}
 
 
-def measured(pair: Pair, table: OneTable, text: str | None, hidden: str | None, number: int, seed: int) -> Report:
+def measure(pair: Pair, table: OneTable, text: str | None, hidden: str | None, number: int, seed: int) -> Report:
     """Return what tying does to a checkpoint, seen on a text, on the states of a file, or on so many that are drawn.
 
     Raises CheckpointError or CorpusError.

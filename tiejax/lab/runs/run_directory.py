@@ -317,16 +317,3 @@ def _empty(path: Path) -> None:
             shutil.rmtree(target)
         else:
             target.unlink(missing_ok=True)
-
-
-def plain(value: Any) -> Any:
-    """Return `value` as JSON can hold it: numpy numbers as Python's, what is not finite as None."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tiejax.checkpoints.diagnose.verdict import agreement, memory, verdict
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import duration, number
-from tiejax.lab.studies.diagnosis import verdict
-from tiejax.lab.studies.diagnosis.verdict import agreement, memory
 
 TEMPLATE = Path(__file__).with_name("checkpoint_page.html.j2")
 CONFOUNDS = (
@@ -146,7 +145,7 @@ def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: st
     return report.render(
         title=f"Input and output embeddings of {Path(results['checkpoint']).name or results['checkpoint']}",
         question="Should these embeddings be tied?",
-        finding=verdict.of_checkpoint(results),
+        finding=verdict(results),
         setting=_stored(results),
         notes=_notes(results),
         claims={},

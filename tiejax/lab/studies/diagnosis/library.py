@@ -1,19 +1,19 @@
-"""The diagnosis as a function: `tiejax.diagnose`."""
+"""The diagnosis as a function, `tiejax.diagnose`."""
 
 import os
 import re
 from typing import Any
 
+from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.diagnosis.checkpoint import diagnose_checkpoint
 from tiejax.lab.studies.diagnosis.open_run import is_run, open_run
 from tiejax.lab.studies.diagnosis.run import diagnose_run
 from tiejax.lab.studies.diagnosis.settings import Settings
 
 
 class DiagnosisError(ValueError):
-    """A model that cannot be diagnosed: one line that begins with the argument or the file to blame."""
+    """Raised for a model that cannot be diagnosed; the message is one line that starts with the argument or the file."""
 
 
 def diagnose(
@@ -26,15 +26,28 @@ def diagnose(
     sample: int = 2000,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Say where the input and output embedding tables of a model stand, as results.json of a diagnosis does.
+    """Measure how similar the input and output embedding tables of a model are.
 
-    folder: a checkpoint in the hub's format (config.json and *.safetensors), or a run directory of ours. Of a checkpoint,
-    corpus: a text file, a folder of them, or .gz, in which its tokens are counted; tokenizer: a tokenizer.json, a vocab.txt,
-    or a name on the hub; input_table, output_table: tensors, where their usual names do not find them; neighbours: how many
-    are compared, of `sample` tokens drawn from `seed`. A checkpoint is read by rows, and may be larger than the memory.
+    A checkpoint is read by rows, and may be larger than the memory. Nothing is printed, and a run directory is not changed;
+    the prepared text of a run on text is prepared again if it is missing.
 
-    Nothing is printed, and nothing is changed in a run that is read; prepared text is made anew where it is gone. Raises a
-    ValueError of one line, CheckpointError, CorpusError or DiagnosisError, that names the argument or the file to blame.
+    Args:
+        folder: a checkpoint in the hub's format (config.json and *.safetensors), or a run directory of tiejax
+        corpus: a text file, a folder of text files, or a .gz file, in which the checkpoint's tokens are counted
+        tokenizer: a tokenizer.json, a vocab.txt, or a name on the hub; by default the checkpoint's own
+        input_table: the name of the input table's tensor, where the family's usual names do not find it
+        output_table: the name of the output table's tensor, likewise
+        neighbours: nearest neighbours compared per token
+        sample: tokens whose neighbours are compared
+        seed: of the samples
+
+    Returns:
+        The measures, as results.json of `tiejax diagnose` holds them.
+
+    Raises:
+        CheckpointError: if the checkpoint cannot be used
+        CorpusError: if the corpus cannot be read
+        DiagnosisError: if an argument or a run directory cannot be used
     """
     try:
         settings = Settings(
@@ -49,7 +62,7 @@ def diagnose(
         ).resolved()
         if is_run(settings.folder):
             return diagnose_run(open_run(settings, Console(silent=True)), settings)
-        return diagnose_checkpoint(settings)[0]
+        return diagnose_checkpoint(settings.folder, settings.options)[0]
     except BadInput as error:
-        # What is said on a command line spells settings as options.
+        # Messages for the command line spell the settings as flags.
         raise DiagnosisError(re.sub(r"(?<![\w/-])--(?=[a-z])", "", str(error))) from None

@@ -1,4 +1,4 @@
-"""The diagnosis of a run of ours: every instrument on its members, by arm over seeds."""
+"""Measures of a run: table alignment, symbol equivalence and gradients by use, for each member."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,32 +7,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiejax.checkpoints.diagnose.progress import Progress, no_progress
 from tiejax.geometry import uses
 from tiejax.geometry.alignment import alignment
 from tiejax.geometry.canonical_correlations import canonical_correlations
 from tiejax.geometry.equivalence import equivalence
 from tiejax.geometry.neighbours import neighbour_overlap
-from tiejax.lab.runs.run_directory import plain
 from tiejax.lab.studies.diagnosis.open_run import OpenRun
 from tiejax.lab.studies.diagnosis.settings import Settings
-from tiejax.lab.studies.diagnosis.watched import Tell
+from tiejax.system.json_values import plain
 
 NEIGHBOURS = 10
-# Where a model keeps its tables.
+# Modules of a model that hold its tables.
 INPUT_TABLE, OUTPUT_TABLE = "embed", "head"
-# What the arm is called whose two tables never had to do with each other.
+# Names of the arm whose two tables start independent and stay untied.
 INDEPENDENT = ("untied", "never-tied-independent")
-# Of a pair, told as medians over the pairs of a set and all seeds.
+# Measures of a pair of symbols, reported as medians over the pairs of a set and all seeds.
 MEASURES = ("semantic_distance", "conditional_distance", "log_ratio_mean", "score", "residual_rms", "condition_number")
 
 
-def diagnose_run(run: OpenRun, settings: Settings, tell: Tell = lambda phase, done, total: None) -> dict[str, Any]:
-    """Return what results.json says: alignments, equivalences and uses. tell: is told how many members are done."""
+def diagnose_run(run: OpenRun, settings: Settings, progress: Progress = no_progress) -> dict[str, Any]:
+    """Return results.json of a run's diagnosis: alignments, equivalences and uses.
 
-    def logs(params: Any, tokens: Any, position: Any) -> Any:
+    progress: called with ("members", members done, members in total).
+    """
+
+    def log_probabilities(params: Any, tokens: Any, position: Any) -> Any:
         return jax.nn.log_softmax(run.encode(params, tokens, position) @ params[OUTPUT_TABLE]["embedding"].T)
 
-    predict, encode = jax.jit(logs), jax.jit(run.encode)
+    predict, encode = jax.jit(log_probabilities), jax.jit(run.encode)
     alignments: dict[str, list[dict[str, Any]]] = {name: [] for name in run.arms}
     equivalences: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in run.arms}
     number, done = len(run.arms) * len(run.seeds), 0
@@ -42,7 +45,7 @@ def diagnose_run(run: OpenRun, settings: Settings, tell: Tell = lambda phase, do
             alignments[name].append(_alignment_of_tables(run, seed, arm))
             equivalences[name].append(_equivalences(run, params, predict, encode))
             done += 1
-            tell("members", done, number)
+            progress("members", done, number)
     return plain(
         {
             "experiment": "diagnose",
@@ -60,7 +63,7 @@ def diagnose_run(run: OpenRun, settings: Settings, tell: Tell = lambda phase, do
 
 
 def _equivalences(run: OpenRun, params: Any, predict: Callable[..., Any], encode: Callable[..., Any]) -> list[dict[str, Any]]:
-    """Return a row for each pair that is asked of a member; predict, encode: (params, tokens, position) -> array."""
+    """Return a row of measures for each pair of symbols in one member; predict, encode: (params, tokens, position) -> array."""
     probes = run.probes
     return equivalence(
         lambda *block: predict(params, *map(jnp.asarray, block)),
@@ -75,7 +78,7 @@ def _equivalences(run: OpenRun, params: Any, predict: Callable[..., Any], encode
 
 
 def _in_blocks(function: Callable[..., Any], *columns: np.ndarray, block: int = 256) -> np.ndarray:
-    """Apply a function to rows, always as many at a time so that it compiles once."""
+    """Apply a function to blocks of rows of a constant size, so that it compiles once."""
     parts = []
     for start in range(0, len(columns[0]), block):
         rows = np.minimum(np.arange(start, start + block), len(columns[0]) - 1)
@@ -84,26 +87,26 @@ def _in_blocks(function: Callable[..., Any], *columns: np.ndarray, block: int = 
 
 
 def _alignment_of_tables(run: OpenRun, seed: int, arm: int) -> dict[str, Any]:
-    """Return how a member's two tables relate; if they are equal, how they relate to those of the untied member of its seed."""
+    """Compare the two tables of a member; if they are equal, compare them with those of the untied member of the same seed."""
 
-    def table(part: str, of_arm: int) -> np.ndarray:
-        return np.asarray(run.params[part]["embedding"][seed, of_arm], np.float32)
+    def table(part: str, arm: int) -> np.ndarray:
+        return np.asarray(run.params[part]["embedding"][seed, arm], np.float32)
 
-    of_input, of_output = table(INPUT_TABLE, arm), table(OUTPUT_TABLE, arm)
-    if of_input.tobytes() != of_output.tobytes():
-        return {"tied": False, "input -> output": _related(of_input, of_output)}
+    first, second = table(INPUT_TABLE, arm), table(OUTPUT_TABLE, arm)
+    if first.tobytes() != second.tobytes():
+        return {"tied": False, "input -> output": _related(first, second)}
     untied = next((number for number, name in enumerate(run.arms) if name in INDEPENDENT), None)
     if untied is None:
         return {"tied": True}
     return {
         "tied": True,
-        "untied input -> tied": _related(table(INPUT_TABLE, untied), of_input),
-        "untied output -> tied": _related(table(OUTPUT_TABLE, untied), of_input),
+        "untied input -> tied": _related(table(INPUT_TABLE, untied), first),
+        "untied output -> tied": _related(table(OUTPUT_TABLE, untied), first),
     }
 
 
 def _related(source: np.ndarray, target: np.ndarray) -> dict[str, Any]:
-    """Return every score of how near one table comes to another."""
+    """Return every similarity score of two tables."""
     scores = alignment(source, target)
     k = min(NEIGHBOURS, max(1, (len(source) - 1) // 3))
     return {
@@ -114,7 +117,10 @@ def _related(source: np.ndarray, target: np.ndarray) -> dict[str, Any]:
 
 
 def _by_set(pairs: Mapping[str, Sequence[Any]], members: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Return, for each set of pairs, medians over its pairs and all seeds, and how often each case of DH occurs."""
+    """Return, for each set of pairs, medians over its pairs and all seeds, and the count of each case of DH.
+
+    DH: the distributional hypothesis. members: for each seed, a row for each pair.
+    """
     sets, start = [], 0
     for name, of_set in pairs.items():
         rows = [row for member in members for row in member[start : start + len(of_set)]]
@@ -130,7 +136,7 @@ def _by_set(pairs: Mapping[str, Sequence[Any]], members: Sequence[Sequence[Mappi
 
 
 def _uses(run: OpenRun) -> list[dict[str, Any]]:
-    """Return what each use of a table asked of it over training, if the run recorded that."""
+    """Return the ratio and cosine of the gradients of the two uses of the table over training, if the run recorded them."""
     record = run.records["record"]
     if "use_ratio" not in record:
         return []

@@ -9,7 +9,7 @@ import numpy as np
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import number, of_all
-from tiejax.lab.studies.diagnosis import verdict
+from tiejax.lab.studies.diagnosis import run_verdict
 
 # What is measured, and what a column of it is called.
 EQUIVALENCE = {
@@ -104,7 +104,7 @@ def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: st
         title=f"Diagnosis of {Path(results['checkpoint']).name}: should these embeddings be tied?",
         question="Which symbols mean the same for the model, which are used alike, and where do the two part? How do its "
         "tables stand to each other, and what does each use ask of them?",
-        finding=verdict.of_run(results),
+        finding=run_verdict.verdict(results),
         setting=setting,
         notes=[],
         claims={},

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from tiejax.checkpoints.diagnose.options import Options
 from tiejax.lab.runs import manifest
 from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
 from tiejax.lab.settings import checks, command_line
@@ -61,8 +62,14 @@ class Settings:
 
     @property
     def folder(self) -> Path:
-        """Where the checkpoint or the run is."""
+        """The folder of the checkpoint or the run."""
         return Path(self.checkpoint or "").expanduser()
+
+    @property
+    def options(self) -> Options:
+        """The options of a checkpoint's diagnosis."""
+        named = {name: getattr(self, name) for name in Options._fields}
+        return Options(**named)
 
 
 def settings_of_run(folder: Path) -> tuple[manifest.Manifest, Any]:

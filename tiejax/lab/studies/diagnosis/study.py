@@ -1,4 +1,4 @@
-"""Should these embeddings be tied? Where the input and output tables of a checkpoint, or of a run of ours, stand."""
+"""The diagnosis of a checkpoint or a run: should its embeddings be tied?"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
+from tiejax.checkpoints.diagnose.verdict import verdict
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.plot import Plot
@@ -14,8 +16,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.diagnosis import checkpoint_figures, checkpoint_page, run_figures, run_page, verdict
-from tiejax.lab.studies.diagnosis.checkpoint import diagnose_checkpoint
+from tiejax.lab.studies.diagnosis import checkpoint_figures, checkpoint_page, run_figures, run_page, run_verdict
 from tiejax.lab.studies.diagnosis.open_run import is_run, open_run
 from tiejax.lab.studies.diagnosis.run import diagnose_run
 from tiejax.lab.studies.diagnosis.settings import STUDY, Settings
@@ -24,7 +25,7 @@ from tiejax.text.errors import CorpusError
 
 
 class Diagnosis(NamedTuple):
-    """All that is known of a model. verdict: the answer, line by line. page: writes the report, as `checkpoint_page.page`."""
+    """A finished diagnosis. arrays: for metrics.npz. verdict: sentences. page: renders the page, as `checkpoint_page.page`."""
 
     results: dict[str, Any]
     arrays: Mapping[str, np.ndarray]
@@ -36,9 +37,9 @@ class Diagnosis(NamedTuple):
 def run(launched: Launched, console: Console) -> int:
     """Diagnose a model; return the exit status."""
     settings = launched.settings
-    diagnosis = of_run(settings, console) if is_run(settings.folder) else of_checkpoint(settings, console)
+    diagnosis = _of_run(settings, console) if is_run(settings.folder) else _of_checkpoint(settings, console)
 
-    # All is known now, so that a diagnosis that fails leaves nothing behind.
+    # The directory is claimed only now, so that a failed diagnosis leaves nothing behind.
     directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     facts = directory.write_environment({"devices": []}, launched.command)
     if diagnosis.arrays:
@@ -55,32 +56,35 @@ def run(launched: Launched, console: Console) -> int:
     return 0
 
 
-def of_run(settings: Settings, console: Console) -> Diagnosis:
-    """Diagnose a run of ours; raises BadInput."""
-    quiet_libraries()  # what they say of a damaged checkpoint is told in one line
+def _of_run(settings: Settings, console: Console) -> Diagnosis:
+    """Diagnose a run; raises BadInput."""
+    quiet_libraries()  # a damaged checkpoint is reported in one line of ours
     opened = open_run(settings, console)
-    with console.preparing() as tell:
-        results = diagnose_run(opened, settings, tell)
-    return Diagnosis(results, {}, run_figures.plot_all(results), verdict.of_run(results), run_page.page)
+    with console.preparing() as progress:
+        results = diagnose_run(opened, settings, progress)
+    return Diagnosis(results, {}, run_figures.plot_all(results), run_verdict.verdict(results), run_page.page)
 
 
-def of_checkpoint(settings: Settings, console: Console) -> Diagnosis:
+def _of_checkpoint(settings: Settings, console: Console) -> Diagnosis:
     """Diagnose a checkpoint in the hub's format; raises BadInput."""
-    # Blocks of rows go through the processor alone, and none of a GPU's memory is taken for them.
+    # Blocks of rows are processed on the CPU, so that no memory of a GPU is reserved.
     jax.config.update("jax_platforms", "cpu")
     try:
-        with console.preparing() as tell:
+        with console.preparing() as progress:
             results, arrays = diagnose_checkpoint(
-                settings, tell, lambda error: console.warn(f"tokens have no texts: {as_options(error)}")
+                settings.folder,
+                settings.options,
+                progress,
+                lambda error: console.warn(f"the report shows token ids only: {_as_options(error)}"),
             )
     except (CheckpointError, CorpusError) as error:
-        raise BadInput(as_options(error)) from None
+        raise BadInput(_as_options(error)) from None
     plots = checkpoint_figures.plot_all(results, arrays)
-    return Diagnosis(results, arrays, plots, verdict.of_checkpoint(results), checkpoint_page.page)
+    return Diagnosis(results, arrays, plots, verdict(results), checkpoint_page.page)
 
 
-def as_options(error: ValueError) -> str:
-    """Write what is said of a checkpoint or a corpus as on a command line: fields with dashes."""
+def _as_options(error: ValueError) -> str:
+    """Return an error's message with the names of settings spelled as flags."""
     if isinstance(error, CheckpointError):
         return error.as_options()
     return f"--{error}" if isinstance(error, CorpusError) else str(error)

@@ -1,4 +1,4 @@
-"""Checkpoints that are as they say, and those that are not: every way in which flag and file can disagree."""
+"""Every way in which the flag and the stored tables of a checkpoint can agree or disagree."""
 
 import json
 
@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from hub_checkpoints import ROWS, checkpoint, values
 
-from tiejax.lab.commands import check as command
-from tiejax.lab.commands.check import checked
-from tiejax.lab.settings.command_line import BadInput
+from tiejax.checkpoints.check import check_folder
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 TWO = {EMBED: values(), HEAD: values(seed=1)}
@@ -20,16 +18,16 @@ QUANTISED = {EMBED: values(), "lm_head.qweight": np.ones((2, 2), np.int32), "lm_
 NARROW = {EMBED: values(), HEAD: values(width=6)}
 
 
-def found(tmp_path, tensors, tied, **config):
+def check_tensors(tmp_path, tensors, tied, **config):
     flag = {} if tied is None else {"tie_word_embeddings": tied}
-    return checked(checkpoint(tmp_path / "c", tensors, {"model_type": "llama", **flag, **config}))
+    return check_folder(checkpoint(tmp_path / "c", tensors, {"model_type": "llama", **flag, **config}))
 
 
 @pytest.mark.parametrize(
     ("tensors", "tied", "answer", "stored", "edit"),
     [
         (ONE, True, "agrees", "one table", None),
-        (ONE, False, "disagrees", "one table", "set tie_word_embeddings to true in config.json, if it was trained tied"),
+        (ONE, False, "disagrees", "one table", "set tie_word_embeddings to true in config.json, if the model was trained tied"),
         (EQUAL, True, "agrees", "two equal tables", None),
         (EQUAL, False, "agrees", "two equal tables", None),
         (TWO, False, "agrees", "two different tables", None),
@@ -46,10 +44,10 @@ def found(tmp_path, tensors, tied, **config):
         (ALONE, False, "disagrees", "the output table alone", None),
         ({"other": values()}, True, "cannot say", "no table by a known name", None),
     ],
-    ids=str,
+    ids=range(17),
 )
 def test_flag_and_file(tmp_path, tensors, tied, answer, stored, edit):
-    one = found(tmp_path, tensors, tied)
+    one = check_tensors(tmp_path, tensors, tied)
     assert one.answer == answer
     assert stored in one.stored
     assert one.says == f"tie_word_embeddings: {str(tied).lower()}"
@@ -57,45 +55,45 @@ def test_flag_and_file(tmp_path, tensors, tied, answer, stored, edit):
     assert edit is None or one.edit.startswith(edit)
 
 
-def test_the_default_of_a_family_counts_where_nothing_is_said(tmp_path):
-    assert found(tmp_path, ONE, None).answer == "disagrees"  # untied, unless it is said
-    gemma = found(tmp_path, ONE, None, model_type="gemma")
+def test_default_of_the_family_without_a_flag(tmp_path):
+    assert check_tensors(tmp_path, ONE, None).answer == "disagrees"  # the default of Llama is untied
+    gemma = check_tensors(tmp_path, ONE, None, model_type="gemma")
     assert (gemma.answer, gemma.family) == ("agrees", "Gemma")
-    assert found(tmp_path, ONE, None, model_type="new").answer == "cannot say"
+    assert check_tensors(tmp_path, ONE, None, model_type="new").answer == "cannot say"
 
 
-def test_levels_of_a_configuration(tmp_path):
+def test_flag_at_both_levels(tmp_path):
     text = {"model_type": "gemma3_text", "tie_word_embeddings": False}
-    both = found(tmp_path, TWO, True, model_type="gemma3", text_config=text)
+    both = check_tensors(tmp_path, TWO, True, model_type="gemma3", text_config=text)
     assert both.answer == "disagrees"
-    assert both.edit == "give both levels the value false"
-    inner = found(tmp_path, TWO, None, model_type="gemma3", text_config=text | {"tie_word_embeddings": True})
+    assert both.edit == "set tie_word_embeddings to false at both levels"
+    inner = check_tensors(tmp_path, TWO, None, model_type="gemma3", text_config=text | {"tie_word_embeddings": True})
     assert inner.edit == "set text_config.tie_word_embeddings to false in config.json"
 
 
-def test_a_family_that_ties_nothing(tmp_path):
+def test_family_that_is_never_tied(tmp_path):
     tensors = {"rembert.embeddings.word_embeddings.weight": values(), "cls.predictions.decoder.weight": values(width=6)}
-    assert found(tmp_path, tensors, True, model_type="rembert").answer == "agrees"
+    assert check_tensors(tmp_path, tensors, True, model_type="rembert").answer == "agrees"
 
 
-def test_an_encoder_without_a_head_has_nothing_to_tie(tmp_path):
-    one = found(
+def test_encoder_without_a_head(tmp_path):
+    one = check_tensors(
         tmp_path, {"embeddings.word_embeddings.weight": values()}, False, model_type="bert", architectures=["BertModel"]
     )
     assert (one.answer, one.edit) == ("agrees", None)
 
 
 @pytest.mark.parametrize("place", [0, ROWS - 1])
-def test_one_number_that_differs_is_found_wherever_it_is(tmp_path, place):
+def test_one_differing_value_is_found(tmp_path, place):
     other = values()
     other[place, 3] += 1
-    assert found(tmp_path, {EMBED: values(), HEAD: other}, False).answer == "agrees"
-    assert found(tmp_path, {EMBED: values(), HEAD: other}, True).answer == "disagrees"
+    assert check_tensors(tmp_path, {EMBED: values(), HEAD: other}, False).answer == "agrees"
+    assert check_tensors(tmp_path, {EMBED: values(), HEAD: other}, True).answer == "disagrees"
 
 
-def test_other_numbers_of_bits_are_compared_by_value(tmp_path):
+def test_different_dtypes_are_compared_by_value(tmp_path):
     exact = values().round().astype(np.float16)
-    assert found(tmp_path, {EMBED: exact, HEAD: exact.astype(np.float32)}, True).answer == "agrees"
+    assert check_tensors(tmp_path, {EMBED: exact, HEAD: exact.astype(np.float32)}, True).answer == "agrees"
 
 
 def test_shards(tmp_path):
@@ -103,39 +101,4 @@ def test_shards(tmp_path):
     checkpoint(tmp_path / "c", {HEAD: values()}, {"model_type": "llama", "tie_word_embeddings": True}, file="b.safetensors")
     index = {"weight_map": {EMBED: "a.safetensors", HEAD: "b.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert checked(folder).stored == "two equal tables"
-
-
-def said(argv, capsys):
-    status = command.main([str(word) for word in argv])
-    return status, capsys.readouterr().out.splitlines()
-
-
-def test_lines_and_status(tmp_path, capsys):
-    llama = {"model_type": "llama", "tie_word_embeddings": True}
-    good = checkpoint(tmp_path / "good", ONE, llama)
-    bad = checkpoint(tmp_path / "bad", TWO, llama)
-    odd = tmp_path / "odd\x1b[31m"
-    status, lines = said([good], capsys)
-    assert status == 0
-    assert lines[0] == f"{good}: agrees: one table; tie_word_embeddings: true; stored as the configuration says"
-    assert any("adapter" in line for line in lines[1:])
-    status, lines = said([good, bad, odd], capsys)
-    assert status == 1
-    assert lines[1].startswith(f"{bad}: disagrees: two different tables")
-    assert lines[-3] == "    Mend it: set tie_word_embeddings to false in config.json."
-    assert lines[-2].startswith(f"{tmp_path}/odd\\x1b[31m: there is no such folder")
-    assert lines[-1] == "1 agrees, 1 disagrees, 1 cannot say"
-    assert said([good, odd], capsys)[0] == 2
-
-
-def test_json(tmp_path, capsys):
-    bad = checkpoint(tmp_path / "bad", TWO, {"model_type": "llama", "tie_word_embeddings": True})
-    assert command.main([str(bad), "--json"]) == 1
-    (one,) = json.loads(capsys.readouterr().out)["checkpoints"]
-    assert (one["answer"], one["family"], len(one["follows"])) == ("disagrees", "Llama", 2)
-
-
-def test_no_folder():
-    with pytest.raises(BadInput, match="name at least one folder"):
-        command.main([])
+    assert check_folder(folder).stored == "two equal tables"

@@ -1,9 +1,12 @@
-"""How the input and output tables of an untied checkpoint relate, and which tokens' two roles part most."""
+"""Similarity of the input and output tables of an untied checkpoint, overall and by token."""
 
 from typing import Any
 
 import numpy as np
 
+from tiejax.checkpoints.diagnose.options import Options
+from tiejax.checkpoints.diagnose.progress import Progress, counted
+from tiejax.checkpoints.diagnose.token_ranks import Ranked
 from tiejax.checkpoints.hub.families import Tables
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.hub.tokens import Tokens, text_of
@@ -12,30 +15,28 @@ from tiejax.geometry.canonical_correlations import correlations_of, largest_chan
 from tiejax.geometry.cross_products import cross_products
 from tiejax.geometry.linear_maps import Maps, maps_between, whitening
 from tiejax.geometry.neighbours import Overlap, neighbour_overlap, query_blocks
-from tiejax.lab.studies.diagnosis.settings import Settings
-from tiejax.lab.studies.diagnosis.token_ranks import Ranked
-from tiejax.lab.studies.diagnosis.watched import Tell, watch
 
-SCORED = 65_536  # tokens on which alignments are scored; the maps are fitted to all
-FREQUENT = 10_000  # among so many of the first ranks the tokens are looked for whose roles differ most
-SHOWN = 20
-MAPS = "maps between the tables"  # the phase on which the widest tables spend most of a minute
+SCORED = 65_536  # sampled tokens on which alignments are scored; the maps are fitted to all tokens
+FREQUENT = 10_000  # tokens of the first ranks, among which the extreme ones are listed
+SHOWN = 20  # tokens in each list
+MAPS = "maps between the tables"  # a phase of progress; takes most of a minute for the widest tables
 
-Arrays = dict[str, np.ndarray]  # of metrics.npz, by name
+Arrays = dict[str, np.ndarray]  # by their names in metrics.npz
 
 
-def relate(tables: Tables, as_is: np.ndarray | None, settings: Settings, tell: Tell) -> tuple[dict[str, Any], Arrays]:
-    """Return how the two tables relate, as results.json has it, and cosines by token and canonical correlations.
+def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress: Progress) -> tuple[dict[str, Any], Arrays]:
+    """Compare the two tables of an untied checkpoint.
 
-    as_is: the cosines of the tokens' rows as they are, None where the widths differ.
+    Returns entries for results.json, and the cosines by token and the canonical correlations for metrics.npz. as_is: for each
+    token, the cosine of its two rows without a map; None if the widths differ.
     """
     assert tables.output is not None
     first, second, rows = tables.input.as_stored(), tables.output.as_stored(), tables.input.shape[0]
     widths = first.shape[1], second.shape[1]
-    arrays = _mapped(first, second, settings.seed, tell)
+    arrays = _mapped(first, second, options.seed, progress)
     least_squares = {name: _mean(arrays[f"cosine_{name}"]) for name in ("from_input", "from_output")}
     chance = {name: alignment.least_squares_chance(rows, width) for name, width in zip(least_squares, widths, strict=True)}
-    overlap = _overlap(first, second, settings, tell)
+    overlap = _overlap(first, second, options, progress)
     if as_is is not None:
         arrays["cosine_as_is"] = as_is
     correlations, marks = arrays["canonical"], published.OLMO_1B
@@ -61,15 +62,15 @@ def relate(tables: Tables, as_is: np.ndarray | None, settings: Settings, tell: T
     }, arrays
 
 
-def _mapped(first: HubTable, second: HubTable, seed: int, tell: Tell) -> Arrays:
-    """Return cosines of the scored tokens under every map, and the canonical correlations, by their names in metrics.npz."""
+def _mapped(first: HubTable, second: HubTable, seed: int, progress: Progress) -> Arrays:
+    """Return the cosines of the scored tokens under every map, and the canonical correlations."""
     rows = first.shape[0]
     scored = np.arange(rows)
     if rows > SCORED:
         scored = np.sort(np.random.default_rng(seed).choice(rows, SCORED, replace=False))
-    correlations, maps, means = _fitted(first, second, tell)
+    correlations, maps, means = _fitted(first, second, progress)
     cosines = alignment.mapped_cosines(first, second, scored, means, maps)
-    tell(MAPS, 3, 3)
+    progress(MAPS, 3, 3)
     return {
         "cosine_from_input": cosines.from_source,
         "cosine_from_output": cosines.from_target,
@@ -79,35 +80,35 @@ def _mapped(first: HubTable, second: HubTable, seed: int, tell: Tell) -> Arrays:
     }
 
 
-def _fitted(first: HubTable, second: HubTable, tell: Tell) -> tuple[np.ndarray, Maps, alignment.Means]:
-    """Return the canonical correlations, the maps in float32 and the means of two tables; what they are made of is let go."""
-    x, y = watch(tell, "products of the tables", 2 * first.shape[0], first, second)
+def _fitted(first: HubTable, second: HubTable, progress: Progress) -> tuple[np.ndarray, Maps, alignment.Means]:
+    """Return the canonical correlations, the maps in float32 and the means of two tables; frees the cross products."""
+    x, y = counted(progress, "products of the tables", 2 * first.shape[0], first, second)
     products = cross_products(x, y)
     bases = whitening(products.source_gram), whitening(products.target_gram)
     correlations = correlations_of(products, bases)
-    tell(MAPS, 1, 3)
+    progress(MAPS, 1, 3)
     maps = Maps(*(each.astype(np.float32) for each in maps_between(products, bases)))
-    tell(MAPS, 2, 3)
+    progress(MAPS, 2, 3)
     return correlations, maps, (products.source_mean, products.target_mean)
 
 
-def _overlap(first: HubTable, second: HubTable, settings: Settings, tell: Tell) -> Overlap:
-    """Return how many nearest neighbours tokens have in common in the two tables."""
+def _overlap(first: HubTable, second: HubTable, options: Options, progress: Progress) -> Overlap:
+    """Return the mean share of nearest neighbours that tokens have in common in the two tables."""
     rows = first.shape[0]
-    k, queries = min(settings.neighbours, rows - 1), min(settings.sample, rows)
+    k, queries = min(options.neighbours, rows - 1), min(options.sample, rows)
     reading = 2 * (queries + rows * len(list(query_blocks(queries, first, second))))
-    x, y = watch(tell, "neighbours", reading, first, second)
-    return neighbour_overlap(x, y, k, settings.sample, settings.seed)
+    x, y = counted(progress, "neighbours", reading, first, second)
+    return neighbour_overlap(x, y, k, options.sample, options.seed)
 
 
 def _mean(values: np.ndarray) -> float | None:
     return float(np.nanmean(values, dtype=np.float64)) if not np.isnan(values).all() else None
 
 
-def parting_tokens(arrays: Arrays, ranked: Ranked, tokens: Tokens | None) -> dict[str, list[dict[str, Any]]]:
-    """Return, of the frequent tokens that were scored, those whose two roles are farthest apart and nearest.
+def extreme_tokens(arrays: Arrays, ranked: Ranked, tokens: Tokens | None) -> dict[str, list[dict[str, Any]]]:
+    """Return the frequent tokens whose rows in the two tables are least ("apart") and most ("near") similar.
 
-    By the mean of the two least-squares cosines.
+    Similarity: the mean of the two least-squares cosines, over the scored tokens.
     """
     scored, as_is = arrays["scored"], arrays.get("cosine_as_is")
     cosines = (arrays["cosine_from_input"] + arrays["cosine_from_output"]) / 2

@@ -1,4 +1,4 @@
-"""The diagnosis of a checkpoint in the hub's format: where its two tables stand, without loading it whole."""
+"""Measures of the two embedding tables of a checkpoint, read by rows."""
 
 import time
 from collections.abc import Callable
@@ -8,33 +8,47 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from tiejax.checkpoints.diagnose.options import Options
+from tiejax.checkpoints.diagnose.progress import Progress, counted, no_progress
+from tiejax.checkpoints.diagnose.relation import Arrays, extreme_tokens, relate
+from tiejax.checkpoints.diagnose.token_ranks import Ranked, rank_tokens
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import INPUT, Tables, find_tables
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.geometry.norms import norms_and_equality
-from tiejax.lab.runs.run_directory import plain
-from tiejax.lab.studies.diagnosis.relation import Arrays, parting_tokens, relate
-from tiejax.lab.studies.diagnosis.settings import Settings
-from tiejax.lab.studies.diagnosis.token_ranks import Ranked, rank_tokens
-from tiejax.lab.studies.diagnosis.watched import Tell, watch
+from tiejax.system.json_values import plain
 
 
 def diagnose_checkpoint(
-    settings: Settings,
-    tell: Tell = lambda phase, done, total: None,
+    folder: Path,
+    options: Options = Options(),  # noqa: B008 - immutable
+    progress: Progress = no_progress,
     without_texts: Callable[[ValueError], None] = lambda error: None,
 ) -> tuple[dict[str, Any], Arrays]:
-    """Return what results.json and metrics.npz say of a checkpoint; raises CheckpointError or CorpusError.
+    """Measure how similar the input and output embedding tables of a checkpoint are.
 
-    tell: is told how far each phase is. without_texts: is told why tokens have no texts, if their tokenizer cannot be read.
+    The tables are read by rows and never loaded whole.
+
+    Args:
+        folder: a checkpoint in the hub's format
+        options: corpus, tokenizer, names of the tables, sizes of the samples
+        progress: called with (phase, rows done, rows in total or None)
+        without_texts: called with the error when the tokenizer cannot be read; the report then shows token ids only
+
+    Returns:
+        The measures, as results.json holds them, and arrays by token, as metrics.npz holds them.
+
+    Raises:
+        CheckpointError: if the checkpoint or an option cannot be used
+        CorpusError: if the corpus cannot be read
     """
     began = time.monotonic()
-    checkpoint, tables = open_tables(settings)
+    checkpoint, tables = open_tables(folder, options)
     rows = tables.input.shape[0]
-    tokens, ranked = rank_tokens(settings, checkpoint.folder, rows, tell, without_texts)
+    tokens, ranked = rank_tokens(options, checkpoint.folder, rows, progress, without_texts)
     stored = [table for table in (tables.input, tables.output) if table is not None]
-    norms = norms_and_equality(*watch(tell, "norms", rows * len(stored), *stored))
+    norms = norms_and_equality(*counted(progress, "norms", rows * len(stored), *stored))
     fact = "absent" if tables.output is None else "untied" if norms.differing else "equal"
     results = {"experiment": "diagnose", **facts_of(checkpoint, tables), "fact": fact, "rank": ranked.facts}
     results |= {"differing_rows": norms.differing, "largest_difference": norms.largest}
@@ -47,28 +61,28 @@ def diagnose_checkpoint(
         assert norms.second is not None
         results["norms"]["output"] = norm_facts(norms.second, ranked)
         arrays["norm_output"] = norms.second
-        relation, by_token = relate(tables, norms.cosine, settings, tell)
+        relation, by_token = relate(tables, norms.cosine, options, progress)
         results |= relation
         arrays |= by_token
-        results["tokens"] = parting_tokens(arrays, ranked, tokens)
+        results["tokens"] = extreme_tokens(arrays, ranked, tokens)
     results["seconds"] = time.monotonic() - began
     return plain(results), arrays
 
 
-def open_tables(settings: Settings) -> tuple[Checkpoint, Tables]:
-    """Return the checkpoint and its tables; raises CheckpointError."""
-    checkpoint = open_checkpoint(Path(settings.checkpoint or "").expanduser())
-    tables = find_tables(checkpoint, settings.input_table, settings.output_table)
+def open_tables(folder: Path, options: Options) -> tuple[Checkpoint, Tables]:
+    """Return a checkpoint and its embedding tables; raises CheckpointError."""
+    checkpoint = open_checkpoint(folder)
+    tables = find_tables(checkpoint, options.input_table, options.output_table)
     if tables.input.shape[0] < 3:
-        few = f" {tables.input.name}: has {tables.input.shape[0]} rows; there is nothing to compare"
+        few = f" {tables.input.name}: has {tables.input.shape[0]} rows; a diagnosis needs at least 3"
         raise CheckpointError(INPUT, few)
     return checkpoint, tables
 
 
 def facts_of(checkpoint: Checkpoint, tables: Tables) -> dict[str, Any]:
-    """Return what the headers and the configuration say: the tables, the flag, the parameters."""
+    """Return the facts in the headers and the configuration: the tables, the flag, the number of parameters."""
 
-    def of_table(table: HubTable | None) -> dict[str, Any] | None:
+    def table_facts(table: HubTable | None) -> dict[str, Any] | None:
         names = ("name", "shape", "dtype", "transposed", "nbytes")
         return {"file": table.file.name} | {name: getattr(table, name) for name in names} if table else None
 
@@ -79,7 +93,7 @@ def facts_of(checkpoint: Checkpoint, tables: Tables) -> dict[str, Any]:
         "model_type": checkpoint.config.get("model_type"),
         "architectures": architectures if isinstance(architectures, list) else [],
         "parameters": sum(tensor.number for tensor in checkpoint.tensors.values()),
-        "tables": {"input": of_table(tables.input), "output": of_table(tables.output)},
+        "tables": {"input": table_facts(tables.input), "output": table_facts(tables.output)},
         "bias": tables.bias,
         "flag": tables.flag._asdict(),
         "head": tables.head,
@@ -89,13 +103,16 @@ def facts_of(checkpoint: Checkpoint, tables: Tables) -> dict[str, Any]:
 
 
 def memory_of(tables: Tables, parameters: int) -> dict[str, Any]:
-    """Return what tying would save, or untying add: parameters, bytes as stored, and share of the stored parameters."""
+    """Return the size of the table that tying would save or untying would add.
+
+    In parameters, in bytes as stored, and as a share of all stored `parameters`.
+    """
     table = tables.output or tables.input
     return {"parameters": table.tensor.number, "bytes": table.nbytes, "share": table.tensor.number / parameters}
 
 
 def norm_facts(norms: np.ndarray, ranked: Ranked) -> dict[str, Any]:
-    """Return what the norms of a table's rows are, and Spearman's correlation of them with the tokens' ranks."""
+    """Return quantiles of the row norms of a table, and Spearman's correlation of the norms with the token ranks."""
     low, median, high = (float(quantile) for quantile in np.quantile(norms, (0.1, 0.5, 0.9)))
     seen, ranks = norms[ranked.counted], ranked.ranks[ranked.counted]
     constant = len(seen) < 3 or np.ptp(seen) == 0

@@ -1,4 +1,4 @@
-"""The diagnosis of checkpoints: flag against fact, tables that are near or apart, degenerate ones, and real models."""
+"""The diagnosis of checkpoints: flag and stored tables, similar and unrelated tables, degenerate tables, real models."""
 
 import json
 import warnings
@@ -8,48 +8,57 @@ import pytest
 from scipy import linalg
 from two_tables import NAMES, TOKENS, make, pair, results_of
 
+from tiejax.checkpoints.diagnose.verdict import agreement, verdict
 from tiejax.checkpoints.hub.families import flag_of
-from tiejax.lab.studies.diagnosis import checkpoint_figures, verdict
+from tiejax.lab.studies.diagnosis import checkpoint_figures
 
 
 @pytest.mark.parametrize("flag", [True, False, None])
 @pytest.mark.parametrize("fact", ["untied", "equal", "absent"])
-def test_flag_and_fact(here, fact, flag):
+def test_flag_and_fact(tmp_path, fact, flag):
     first, second = pair()
     tensors = {NAMES[0]: first}
     if fact != "absent":
         tensors[NAMES[1]] = first.copy() if fact == "equal" else second
     config = {} if flag is None else {"tie_word_embeddings": flag}
-    results, _ = results_of(make(here / "c", tensors, model_type="new" if flag is None else "llama", **config))
-    said = verdict.agreement(results)
+    results, _ = results_of(make(tmp_path / "c", tensors, model_type="new" if flag is None else "llama", **config))
+    sentence = agreement(results)
     assert results["fact"] == fact
     if flag is None:
-        assert "does not say" in said
+        assert "does not say" in sentence
     elif flag == (fact != "untied"):
-        assert "and so it is" in said
+        assert "which agrees" in sentence
     else:
-        wrong = {"untied": "replaces the stored output table", "equal": "trains them apart", "absent": "makes one from nothing"}
-        assert wrong[fact] in said
-    first_line = verdict.of_checkpoint(results)[0]
+        wrong = {
+            "untied": "replaces the stored output table",
+            "equal": "trains them separately",
+            "absent": "initialises a new one at random",
+        }
+            "untied": "replaces the stored output table",
+            "equal": "trains them separately",
+            "absent": "initialises a new one at random",
+        }
+        assert wrong[fact] in sentence
+    first_line = verdict(results)[0]
     assert ("tied" in first_line or flag is False) if fact != "untied" else "untied" in first_line
 
 
-def test_one_row_that_differs_makes_them_untied(here):
+def test_one_differing_row_makes_them_untied(tmp_path):
     first, _ = pair()
     second = first.copy()
     second[17, 2] += 2**-10
-    results, _ = results_of(make(here / "c", dict(zip(NAMES, (first, second), strict=True))))
+    results, _ = results_of(make(tmp_path / "c", dict(zip(NAMES, (first, second), strict=True))))
     assert (results["fact"], results["differing_rows"], results["standing"]) == ("untied", 1, "near")
     assert results["alignment"]["identity"] == pytest.approx(1, abs=1e-5)
     assert results["neighbours"]["estimate"] > 0.95
 
 
-def test_unrelated_tables_are_apart_and_rotated_ones_near(here):
+def test_unrelated_tables_are_apart_and_rotated_tables_near(tmp_path):
     first, _ = pair(600, 8)
     unrelated = np.random.default_rng(5).normal(size=(600, 8)).astype(np.float32)
     rotated = first @ linalg.qr(unrelated[:8])[0].astype(np.float32)
     for name, second, standing in (("u", unrelated, "apart"), ("r", rotated, "near")):
-        results, _ = results_of(make(here / name, dict(zip(NAMES, (first, second), strict=True))), sample=200)
+        results, _ = results_of(make(tmp_path / name, dict(zip(NAMES, (first, second), strict=True))), sample=200)
         assert results["standing"] == standing
         low, high = results["neighbours"]["interval"]
         assert low <= results["neighbours"]["estimate"] <= high
@@ -57,10 +66,10 @@ def test_unrelated_tables_are_apart_and_rotated_ones_near(here):
     assert abs(results["alignment"]["identity"]) < 0.9
 
 
-def test_tables_of_other_widths_and_transposed(here):
+def test_transposed_table_of_another_width(tmp_path):
     first, second = pair()
     tensors = {NAMES[0]: first[:, :3], NAMES[1]: second.T}
-    results, arrays = results_of(make(here / "c", tensors))
+    results, arrays = results_of(make(tmp_path / "c", tensors))
     assert results["tables"]["output"]["transposed"]
     assert results["alignment"]["identity"] is None
     assert results["canonical"]["number"] == 3
@@ -76,16 +85,16 @@ EDGES = {
 
 
 @pytest.mark.parametrize("name", list(EDGES))
-def test_degenerate_tables_are_reported_without_a_warning(here, name):
+def test_degenerate_tables(tmp_path, name):
     first, second, text = EDGES[name]
     options = {}
     if text:
-        (here / "t.txt").write_text(text)
-        options["corpus"] = "t.txt"
-    results, arrays = results_of(make(here / "c", dict(zip(NAMES, (first, second), strict=True)), tokens=TOKENS), **options)
+        (tmp_path / "t.txt").write_text(text)
+        options["corpus"] = str(tmp_path / "t.txt")
+    results, arrays = results_of(make(tmp_path / "c", dict(zip(NAMES, (first, second), strict=True)), tokens=TOKENS), **options)
     assert json.loads(json.dumps(results, allow_nan=False)) == results
     assert len(checkpoint_figures.plot_all(results, arrays)) == 3
-    assert len(verdict.of_checkpoint(results)) >= 5
+    assert len(verdict(results)) >= 5
     if name == "output of zeros":
         assert results["alignment"]["identity"] is None
         assert results["neighbours"]["estimate"] == 0
@@ -127,7 +136,7 @@ FAMILY = {
 @pytest.fixture(scope="module")
 def library():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what these libraries warn of at import is theirs
+        warnings.simplefilter("ignore")  # warnings of these libraries at import
         torch = pytest.importorskip("torch")
         transformers = pytest.importorskip("transformers")
         transformers.logging.set_verbosity_error()
@@ -138,57 +147,57 @@ def library():
 @pytest.mark.parity
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("name", list(MODELS))
-def test_models_of_the_library(library, here, name, tied):
-    """Tables, fact and flag as the library's own model has them, and the default of its configuration class."""
+def test_models_of_the_transformers_library(library, tmp_path, name, tied):
+    """Tables, tying and flag agree with the library's model, and the family's default with its configuration class."""
     torch, transformers = library
     kind, sizes = MODELS[name]
     default = getattr(transformers, kind)(**sizes).tie_word_embeddings
     torch.manual_seed(0)
     model = getattr(transformers, name)(getattr(transformers, kind)(**sizes, tie_word_embeddings=tied))
-    if name.startswith("T5") and not tied:  # newer versions tie T5 whatever the flag says
+    if name.startswith("T5") and not tied:  # version 5 ties T5 whatever the flag says
         model.config.tie_word_embeddings = False
         model.lm_head.weight = torch.nn.Parameter(torch.randn(40, 8))
     first, second = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     assert (first is second) == tied
-    model.save_pretrained("c")
-    results, arrays = results_of(here / "c", sample=40)
+    model.save_pretrained(tmp_path / "c")
+    results, arrays = results_of(tmp_path / "c", sample=40)
     assert results["family"] == FAMILY[name]
     assert results["fact"] == ("absent" if tied else "untied")
-    assert "and so it is" in verdict.agreement(results)
+    assert "which agrees" in agreement(results)
     np.testing.assert_allclose(arrays["norm_input"], first.detach().norm(dim=1).numpy(), rtol=1e-5)
     if not tied:
         np.testing.assert_allclose(arrays["norm_output"], second.detach().norm(dim=1).numpy(), rtol=1e-5)
-    config = json.loads((here / "c/config.json").read_text())
+    config = json.loads((tmp_path / "c/config.json").read_text())
     config.pop("tie_word_embeddings")
-    (here / "c/config.json").write_text(json.dumps(config))
+    (tmp_path / "c/config.json").write_text(json.dumps(config))
     assert flag_of(config).tied == default
 
 
 @pytest.mark.parity
-def test_the_same_tensors_stored_twice_are_tied(library, here):
+def test_table_stored_twice_is_tied(library, tmp_path):
     torch, transformers = library
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, tie_word_embeddings=False))
     with torch.no_grad():
         model.lm_head.weight.copy_(model.model.embed_tokens.weight)
-    model.to(torch.bfloat16).save_pretrained("c")
-    results, _ = results_of(here / "c")
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "c")
+    results, _ = results_of(tmp_path / "c")
     assert results["fact"] == "equal"
     assert results["tables"]["input"]["dtype"] == "bfloat16"
-    assert "trains them apart" in verdict.agreement(results)
+    assert "trains them separately" in agreement(results)
 
 
-def test_tables_of_different_widths_cannot_be_tied_as_they_are(here):
+def test_tables_of_different_widths_cannot_be_tied_directly(tmp_path):
     first, second = pair(60, 4)[0], pair(60, 6)[1]
     names = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
-    results, _ = results_of(make(here / "c", dict(zip(names, (first, second), strict=True)), model_type="rembert"))
-    said, *more = verdict.of_checkpoint(results)
-    assert said == "They cannot be tied as they are: the input table is 4 wide, the output table 6."
+    results, _ = results_of(make(tmp_path / "c", dict(zip(names, (first, second), strict=True)), model_type="rembert"))
+    first, *more = verdict(results)
+    assert first == "They cannot be tied directly: the input table is 4 wide, the output table 6."
     assert not any("would save" in line for line in more)
 
 
-def test_a_quantised_head_is_not_made_from_nothing(here):
+def test_quantised_head(tmp_path):
     tensors = {NAMES[0]: pair()[0], "lm_head.qweight": np.ones((2, 2), np.int32)}
-    results, _ = results_of(make(here / "c", tensors, model_type="llama"))
-    said, *_, last = verdict.of_checkpoint(results)
-    assert said == "There is nothing to compare: the output table is stored quantised, which is not read."
-    assert last.endswith("an output table is stored quantised, as it should be.")
+    results, _ = results_of(make(tmp_path / "c", tensors, model_type="llama"))
+    first, *_, last = verdict(results)
+    assert first == "There is nothing to compare: the stored output table is quantised, and quantised tables are not read."
+    assert last.endswith("the stored output table is quantised, which agrees.")

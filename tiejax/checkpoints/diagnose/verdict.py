@@ -1,0 +1,108 @@
+"""Verdict on tying a checkpoint's embeddings, as sentences, from the results of a diagnosis."""
+
+from collections.abc import Mapping
+from typing import Any
+
+SOURCE = "A. Lopardo et al. 2026, arXiv:2603.26663"
+ADAM_BYTES = 16  # per parameter: a float32 value, its gradient and its two moments
+
+
+def memory(count: float) -> str:
+    """Format a number of bytes, as 1.50 GiB, 12.3 MiB or 640 B."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def number(value: float | None) -> str:
+    """Format a number to three digits; a dash for None."""
+    return "-" if value is None else f"{value:.3g}"
+
+
+def agreement(results: Mapping[str, Any]) -> str:
+    """Return one sentence on whether the flag in config.json agrees with the stored tables."""
+    flag, fact = results["flag"]["tied"], results["fact"]
+    if flag is None:
+        return f"config.json does not say whether they are tied ({results['flag']['where']})."
+    claim = f"config.json says {'tied' if flag else 'untied'} ({results['flag']['where']})"
+    if results["quantised"]:
+        return f"{claim}; the stored output table is quantised" + (
+            ", and a loader that trusts the flag drops it." if flag else ", which agrees."
+        )
+    if flag == (fact != "untied"):
+        return f"{claim}, which agrees with the stored tables."
+    if fact == "untied":
+        return f"{claim}, which is wrong: a loader that trusts it replaces the stored output table by the input table."
+    if fact == "equal":
+        return f"{claim}, but the two stored tables are equal: a loader that trusts the flag trains them separately."
+    return f"{claim}, but no output table is stored: a loader that trusts the flag initialises a new one at random."
+
+
+def verdict(results: Mapping[str, Any]) -> list[str]:
+    """Return the answer to "should these embeddings be tied?", its evidence, and whether the flag agrees.
+
+    results: of `diagnose_checkpoint`.
+    """
+    weight = results["memory"]
+    size = f"{memory(weight['bytes'])} as stored, {weight['share']:.1%} of the stored parameters"
+    training = f"{memory(ADAM_BYTES * weight['parameters'])} in training with Adam in float32"
+    if results["fact"] == "equal":
+        return [
+            f"They are tied: {results['tables']['output']['name']} equals {results['tables']['input']['name']} in every value.",
+            f"A separate second table would take {training}; while the tables are tied, it need not be stored ({size}). What "
+            "untying would change cannot be read from a tied table: both roles share one.",
+            agreement(results),
+        ]
+    if results["fact"] == "absent":
+        first = "They are tied: one table is stored, and logits are computed with the input table."
+        if not results["head"]:
+            first = "There is nothing to tie: this architecture predicts no tokens."
+        elif results["quantised"]:
+            first = "There is nothing to compare: the stored output table is quantised, and quantised tables are not read."
+        elif results["flag"]["tied"] is False:
+            first = "There is nothing to compare: no output table is stored, although config.json says untied."
+        return [first, f"A separate output table would add {memory(weight['bytes'])} ({training}).", agreement(results)]
+    widths = [table["shape"][1] for table in results["tables"].values()]
+    if widths[0] != widths[1]:
+        first = f"They cannot be tied directly: the input table is {widths[0]:,} wide, the output table {widths[1]:,}."
+        return [
+            first,
+            *_evidence(results),
+            "One table could serve both through a linear map between the two widths.",
+            agreement(results),
+        ]
+    saves = f"Tying would save {size}; {training}. `tiejax tie` measures how far it would move the logits."
+    return [_answer(results), *_evidence(results), saves, agreement(results)]
+
+
+def _answer(results: Mapping[str, Any]) -> str:
+    return {
+        "near": "Tying looks cheap. The two tables are untied, but have much the same geometry.",
+        "between": "The tables give no clear answer. They are untied, and part of their geometry is the same.",
+        "apart": "Tying may cost accuracy. The two tables are untied, and their geometries differ.",
+    }[results["standing"]]
+
+
+def _evidence(results: Mapping[str, Any]) -> list[str]:
+    aligned, shared, published = results["alignment"], results["neighbours"], results["published"]
+    scores, chance = aligned["least_squares"], aligned["chance"]
+    marks = published["least_squares"], published["neighbour_overlap"]
+    interval = shared["interval"]
+    within = f" (95 % interval {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+    lines = [
+        f"The two tables share a fraction {shared['estimate']:.3f}{within} of a token's {shared['k']} nearest neighbours; "
+        f"unrelated tables would share {number(shared['chance'])}. After a least-squares map, the mean cosine between the two "
+        f"rows of a token is {number(scores['from_input'])} from input to output and {number(scores['from_output'])} from "
+        f"output to input; about {number(chance['from_input'])} and {number(chance['from_output'])} for unrelated tables.",
+        f"For comparison, the tied OLMo-1B against its untied twin ({SOURCE}): neighbours shared {marks[1]['output']:.3f} with "
+        f"the untied output table and {marks[1]['input']:.3f} with the input table, least-squares cosines "
+        f"{marks[0]['output']:.3f} and {marks[0]['input']:.3f}. Tables count as near when both scores reach those of the "
+        "output table, and as apart when both are below those of the input table.",
+    ]
+    if max(chance.values()) >= marks[0]["input"]:
+        lines.append(
+            "There are too few tokens for this width: least squares would map even unrelated tables onto each other, so that "
+            "the verdict does not use it."
+        )
+    return lines

@@ -1,0 +1,181 @@
+"""Factorising a checkpoint: a copy whose embedding tables are stored as products of narrow factors."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
+from tiejax.checkpoints.hub.errors import CheckpointError, Field
+from tiejax.checkpoints.hub.tables import DTYPES, HubTable
+from tiejax.checkpoints.rewrite.budget import Budget, budget_of
+from tiejax.checkpoints.rewrite.factors import Product, form_of
+from tiejax.checkpoints.rewrite.rewrite import check_new, rewrite
+from tiejax.checkpoints.rewrite.spectrum import Spectrum, bytes_needed, factor_rows, maps, rank_for, spectrum
+from tiejax.checkpoints.rewrite.stored import WORDS, Stored, stored_tables
+from tiejax.checkpoints.rewrite.token_weights import token_weights
+from tiejax.system.memory import machine_memory
+
+Roles = Literal["input", "output", "both"]
+Progress = Callable[[str, int, int | None], None]  # (phase, done, total)
+
+RANK, TABLES = Field("rank"), Field("tables")
+MOST_WIDTH = 2**15  # of all tables together; the Gram matrix of that width takes 8 GiB
+
+
+class Source(NamedTuple):
+    """A checkpoint and those of its tables that are factorised, by role (`input`, `output`)."""
+
+    checkpoint: Checkpoint
+    stored: Stored
+    tables: dict[str, HubTable]
+
+
+class Plan(NamedTuple):
+    """A factorisation before it is written. weights: where row weights come from, None if all rows count the same.
+
+    rank: None if neither a rank nor an energy was chosen.
+    """
+
+    source: Source
+    spectrum: Spectrum
+    budget: Budget
+    weights: dict[str, Any] | None
+    rank: int | None
+
+
+def factorise(
+    folder: Path,
+    out: Path,
+    rank: int | None = None,
+    energy: float | None = None,
+    tables: Roles | None = None,
+    corpus: str | None = None,
+) -> Plan:
+    """Write a copy of a checkpoint whose tables E ~ A B are stored as factors A [V, r] and B [r, D].
+
+    Args:
+        folder: a checkpoint in the hub's format
+        out: the folder to write, which must not exist
+        rank: r, at most the width of the table, or of both together
+        energy: instead of `rank`: choose the lowest rank that keeps this share of the sum of squares, in (0, 1]
+        tables: the tables to factorise; both share A. By default both where two are stored, or else the only one
+        corpus: a text file, a folder of text files, or a .gz file: rows are weighted by how often their token occurs in it,
+            plus one
+
+    Returns:
+        The factorisation, with its budget (what each rank keeps and how many bytes it takes).
+
+    Raises:
+        CheckpointError: if the checkpoint or an argument cannot be used
+        CorpusError: if the corpus cannot be read
+        OSError: if `out` cannot be written
+    """
+    if (rank is None) == (energy is None):
+        raise CheckpointError(RANK, ", ", Field("energy"), ": give one of the two")
+    source = open_source(folder, tables)
+    check_new(source.checkpoint, out)
+    planned = plan(source, rank, energy, corpus)
+    write(planned, out)
+    return planned
+
+
+def open_source(folder: Path, tables: Roles | None) -> Source:
+    """Open a checkpoint whose tables can be factorised; raises CheckpointError."""
+    checkpoint = open_checkpoint(folder)
+    stored = stored_tables(checkpoint)
+    return Source(checkpoint, stored, chosen_tables(checkpoint, stored, tables))
+
+
+def chosen_tables(checkpoint: Checkpoint, stored: Stored, tables: Roles | None) -> dict[str, HubTable]:
+    """Return the tables to factorise, by role; raises CheckpointError if the checkpoint lacks one or they do not fit."""
+    available = {role: tensor for role, tensor in (("input", stored.input), ("output", stored.output)) if tensor is not None}
+    roles = ("input", "output") if tables == "both" else (tables,) if tables else tuple(available)
+    if not roles:
+        raise CheckpointError(f"{checkpoint.folder}: has {WORDS[stored.relation]}")
+    if not set(roles) <= set(available):
+        raise CheckpointError(TABLES, f" {tables}: {checkpoint.folder} has {WORDS[stored.relation]}")
+    if stored.relation == "equal" and len(roles) == 1:
+        raise CheckpointError(
+            TABLES, f" {tables}: {checkpoint.folder} has {WORDS['equal']}, which would then differ; factorise both"
+        )
+    chosen = {role: available[role] for role in roles}
+    if len({(tensor.shape, tensor.dtype) for tensor in chosen.values()}) > 1:
+        shown = " and ".join(f"{tensor.name} {list(tensor.shape)} {tensor.dtype}" for tensor in chosen.values())
+        raise CheckpointError(TABLES, f": a shared factor needs one shape and dtype, not {shown}; choose input or output")
+    if (width := sum(tensor.shape[1] for tensor in chosen.values())) > MOST_WIDTH:
+        raise CheckpointError(
+            f"{checkpoint.folder}: the tables are {width:,} wide in all; at most {MOST_WIDTH:,} can be factorised"
+        )
+    needed, memory = bytes_needed(next(iter(chosen.values())).shape[0], width), machine_memory()
+    if memory is not None and needed > memory:
+        raise CheckpointError(
+            f"{checkpoint.folder}: factorising a width of {width:,} takes {needed:,} bytes; this machine has {memory:,}"
+        )
+    return {role: _table(checkpoint, tensor) for role, tensor in chosen.items()}
+
+
+def _table(checkpoint: Checkpoint, tensor: Tensor) -> HubTable:
+    if tensor.dtype not in DTYPES:
+        kinds = ", ".join(DTYPES.values())
+        raise CheckpointError(f"{checkpoint.folder}: {tensor.name} is stored as {tensor.dtype}; a table must be one of {kinds}")
+    return HubTable(tensor)
+
+
+def plan(
+    source: Source, rank: int | None, energy: float | None, corpus: str | None, progress: Progress = lambda *_: None
+) -> Plan:
+    """Compute the spectrum and the budget of the tables, and write nothing; arguments and errors as in `factorise`.
+
+    progress: called with (phase, tokens counted, None) while the corpus is read.
+    """
+    checkpoint, _, tables = source
+    _check_rank(rank, tables)
+    rows = next(iter(tables.values())).shape[0]
+    weights, facts = token_weights(corpus, checkpoint.folder, rows, progress)
+    found = _spectrum(checkpoint, tables, weights)
+    budget = budget_of(tables, found)
+    if rank is None and energy is not None:
+        rank = rank_for(budget.energies, energy)
+    return Plan(source, found, budget, facts, rank)
+
+
+def _check_rank(rank: int | None, tables: dict[str, HubTable]) -> None:
+    rows, width = next(iter(tables.values())).shape[0], sum(table.shape[1] for table in tables.values())
+    if rank is not None and not 1 <= rank <= min(rows, width):
+        what = "both tables together" if len(tables) > 1 else "the table"
+        full = f"{width}, the width of {what}" if width <= rows else f"{rows}, the number of rows"
+        raise CheckpointError(RANK, f": expected 1 to {full}, got {rank}")
+
+
+def _spectrum(checkpoint: Checkpoint, tables: dict[str, HubTable], weights: np.ndarray | None) -> Spectrum:
+    try:
+        return spectrum(list(tables.values()), weights)
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        names = ", ".join(table.name for table in tables.values())
+        raise CheckpointError(f"{checkpoint.folder}: {names}: {error}") from None
+
+
+def write(planned: Plan, out: Path) -> str:
+    """Write the factorised checkpoint; return a description of its form.
+
+    Raises CheckpointError, or OSError if `out` cannot be written.
+    """
+    checkpoint, stored, tables = planned.source
+    rank = planned.rank
+    assert rank is not None
+    product = Product(
+        tables,
+        rank,
+        float(planned.budget.energies[rank - 1]),
+        functools.partial(factor_rows, list(tables.values()), planned.spectrum, rank),
+        dict(zip(tables, maps(planned.spectrum, rank), strict=True)),
+    )
+    form = form_of(checkpoint, stored, product)
+    file = next(iter(tables.values())).file
+    rewrite(checkpoint, out, form.config, {file: form.parts}, [table.name for table in tables.values()])
+    return form.title

@@ -1,0 +1,176 @@
+"""Tying a checkpoint: a copy with one table for both roles, and a report of how far that moves the logits."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tiejax.checkpoints.hub.checkpoint import open_checkpoint
+from tiejax.checkpoints.hub.errors import CheckpointError, Field
+from tiejax.checkpoints.hub.families import predicts, with_flag
+from tiejax.checkpoints.hub.tables import DTYPES, HubTable
+from tiejax.checkpoints.rewrite.last_norm import last_norm
+from tiejax.checkpoints.rewrite.one_table import Keep, OneTable, blocks, one_table
+from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, part_of, rewrite
+from tiejax.checkpoints.rewrite.stored import WORDS, Stored, compare, stored_tables
+from tiejax.checkpoints.rewrite.tie_report import Pair, Report, measure
+
+
+class Plan(NamedTuple):
+    """A checkpoint to be tied, the table that both roles will share, and what that changes."""
+
+    pair: Pair
+    table: OneTable
+    report: Report
+
+
+def tie(
+    folder: Path,
+    out: Path,
+    keep: Keep = "input",
+    text: str | None = None,
+    hidden: str | None = None,
+    states: int = 256,
+    seed: int = 0,
+    force: bool = False,
+) -> Report:
+    """Write a tied copy of an untied checkpoint, if that hardly moves its logits.
+
+    Args:
+        folder: a checkpoint in the hub's format, with two tables of one shape
+        out: the folder to write, which must not exist
+        keep: the table for both roles: "input", "output", their "mean", or "aligned" (see `one_table`)
+        text: a text file, a folder of text files, or a .gz file, on which the model is run before and after
+        hidden: a .npy file of hidden states [states, width], as the output table reads them; drawn at random by default
+        states: number of states drawn, or of positions predicted in the text
+        seed: of the random states, and of the masked positions in the text
+        force: write even where the report speaks against it
+
+    Returns:
+        The report.
+
+    Raises:
+        CheckpointError: if the checkpoint cannot be tied, or the report speaks against it (`Report.obstacle`) without `force`
+        CorpusError: if the text cannot be read
+        OSError: if `out` cannot be written
+    """
+    planned = plan(folder, out, keep, text, hidden, states, seed)
+    write(planned, out, force)
+    return planned.report
+
+
+def plan(folder: Path, out: Path | None, keep: Keep, text: str | None, hidden: str | None, states: int, seed: int) -> Plan:
+    """Measure what tying a checkpoint would change, and write nothing; arguments and errors as in `tie`.
+
+    out: checked to be a folder that can be written; None skips the check.
+    """
+    pair = _open_pair(folder, keep)
+    if out is not None:
+        check_new(pair.checkpoint, out)
+    table = one_table(HubTable(pair.input), HubTable(pair.output), keep)
+    if table.scale is not None and pair.norm is not None:
+        table = table._replace(scale=pair.norm.storable(table.scale))
+    return Plan(pair, table, measure(pair, table, text, hidden, states, seed))
+
+
+def write(planned: Plan, out: Path, force: bool = False) -> None:
+    """Write the tied checkpoint; raises CheckpointError where the report speaks against it, unless forced, and OSError.
+
+    The only tensors that change are the tables, the decoder's bias where a tied model stores it under another name, and, for
+    an aligned table, the weights of the layer normalisation that takes up its scale.
+    """
+    pair, table = planned.pair, planned.table
+    if not force and (obstacle := planned.report.obstacle()):
+        raise CheckpointError(f"{pair.checkpoint.folder}: {obstacle}; use ", Field("force"), " to write it anyway")
+    parts = [] if table.keep == "input" else [_shared_table(pair, table)]
+    if table.scale is not None and pair.norm is not None:
+        parts += [
+            part_of(tensor.name, tensor.dtype, values.reshape(tensor.shape)) for tensor, values in pair.norm.scaled(table.scale)
+        ]
+    biases, leave = _biases(pair)
+    parts += biases
+    added: dict[Path, list[Part]] = {}
+    for part in parts:
+        tensor = pair.checkpoint.tensors.get(part.name, pair.output)
+        added.setdefault(tensor.file, []).append(part)
+    left_out = [pair.output.name, *leave, *_inner_tables(pair)]
+    rewrite(pair.checkpoint, out, with_flag(pair.checkpoint.config, True), added, left_out)
+
+
+def _open_pair(folder: Path, keep: Keep) -> Pair:
+    """Return the two tables of a checkpoint that can be tied; raises CheckpointError for any other checkpoint."""
+    checkpoint = open_checkpoint(folder)
+    stored = stored_tables(checkpoint)
+    if stored.relation not in ("equal", "scaled", "differ"):
+        raise CheckpointError(f"{folder}: cannot be tied: it has {WORDS[stored.relation]}; tying needs two of one shape")
+    assert stored.input is not None
+    assert stored.output is not None
+    family, kind = stored.family, checkpoint.config.get("model_type")
+    if family is None or family.never or family.always:
+        raise CheckpointError(f"{folder}: cannot be tied: " + _family_fault(stored, kind))
+    if not predicts(checkpoint.config):
+        raise CheckpointError(f"{folder}: cannot be tied: its architecture predicts no tokens")
+    if stored.padding:
+        raise CheckpointError(
+            f"{folder}: cannot be tied: its output table has {stored.padding:,} rows more than its input table"
+        )
+    for tensor in (stored.input, stored.output):
+        if tensor.dtype not in DTYPES:
+            raise CheckpointError(f"{folder}: cannot be tied: {tensor.name} is stored as {tensor.dtype}")
+    if keep in ("mean", "aligned") and "F64" in (stored.input.dtype, stored.output.dtype):
+        raise CheckpointError(
+            Field("keep"), f" {keep}: {folder} stores F64, but the {keep} table is computed in float32; keep input or output"
+        )
+    norm = last_norm(checkpoint, stored.input.shape[1])
+    if keep == "aligned" and norm is None:
+        raise CheckpointError(Field("keep"), f" aligned: no layer normalisation is known to precede the head of {folder}")
+    return Pair(checkpoint, stored.relation, stored.input, stored.output, norm)
+
+
+def _family_fault(stored: Stored, kind: object) -> str:
+    if stored.family is None:
+        return f"whether loaders of {kind!r} models read the flag is unknown"
+    if stored.family.never:
+        return f"the transformers library never ties {stored.family.title}, whatever the flag says"
+    return f"the transformers library always ties {stored.family.title}, and reads the flag as whether to divide logits"
+
+
+def _shared_table(pair: Pair, table: OneTable) -> Part:
+    """Return the shared table as a part, in the dtype of the input table."""
+    tensor = pair.input
+    if table.keep == "output" and pair.output.dtype == tensor.dtype:
+        return copy_of(pair.output, tensor.name)
+    dtype = np.dtype(DTYPES[tensor.dtype])
+    nbytes = tensor.number * dtype.itemsize
+    return Part(
+        tensor.name,
+        tensor.dtype,
+        tensor.shape,
+        nbytes,
+        lambda: (table.rows(block).astype(dtype).tobytes() for block in blocks(table.input)),
+    )
+
+
+def _biases(pair: Pair) -> tuple[list[Part], list[str]]:
+    """Return the bias of a tied decoder, and the names it replaces. BERT-like models, once tied, store it one level up."""
+    tensors, output = pair.checkpoint.tensors, pair.output.name
+    own, shared = output.removesuffix("weight") + "bias", output.removesuffix("decoder.weight") + "bias"
+    if not output.endswith(".decoder.weight") or own not in tensors or shared not in tensors:
+        return [], []
+    return [copy_of(tensors[own], shared)], [own]
+
+
+def _inner_tables(pair: Pair) -> list[str]:
+    """Return the tables of encoder and decoder, which a tied BART-like model does not store.
+
+    Raises CheckpointError if they differ from the input table.
+    """
+    if not pair.input.name.endswith("shared.weight"):
+        return []
+    prefix = pair.input.name.removesuffix("shared.weight")
+    names = (f"{prefix}{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
+    inner = [name for name in names if name in pair.checkpoint.tensors]
+    for name in inner:
+        if compare(pair.input, pair.checkpoint.tensors[name])[0] != "equal":
+            raise CheckpointError(f"{pair.checkpoint.folder}: cannot be tied: {name} differs from {pair.input.name}")
+    return inner
