@@ -25,7 +25,7 @@ def test_cross_products_keep_their_precision_far_from_the_origin(monkeypatch):
 
 @pytest.mark.parametrize("shift", [0, 0.9, 30])
 def test_bfloat16_is_as_exact_as_float32(shift):
-    """Near the origin, where rows are multiplied uncentred, and far from it, where they are centred first; in several blocks."""
+    """Near the origin, where rows are multiplied uncentred, and far from it, where they are centred; in several blocks."""
     far = np.where(np.arange(6) == 3, shift, 0)  # one column of the source, as of a real model
     source, target = (
         (gaussian(30_000, width, width) + move).astype(ml_dtypes.bfloat16) for width, move in ((6, far), (5, 0.3))

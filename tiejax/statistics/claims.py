@@ -1,4 +1,4 @@
-"""Claims as tests: a statement, the paired differences that speak for or against it, and a verdict."""
+"""Claims as tests: a statement, paired differences, and a verdict."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,10 +14,16 @@ SIGNIFICANCE = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A claim that `differences`, one a seed, are positive (sign 1) or negative (sign -1).
+    """A claim that `differences`, one per seed, are positive (sign 1) or negative (sign -1).
 
-    id: `claim/part`. statement: what is claimed, in words. statistic: what the differences are.
-    binary: differences of yes-or-no outcomes. margin: the claim is instead that they lie between -margin and margin (sign 0).
+    Attributes:
+        id: `claim/part`.
+        statement: The claim as a sentence.
+        statistic: The meaning of the differences.
+        differences: One difference per seed.
+        sign: The sign that is claimed; 0 for a claim with a margin.
+        binary: Whether the differences are those of yes-or-no outcomes.
+        margin: If set, the claim is that the median difference lies between -margin and margin.
     """
 
     id: str
@@ -30,18 +36,26 @@ class Claim:
 
 
 def assess(claims: Sequence[Claim]) -> list[dict[str, Any]]:
-    """Test every claim and adjust p over all of them (Holm).
+    """Test every claim, adjust the p-values over all of them (Holm), and return a row with a verdict for each.
 
-    verdict: `supported` (adjusted p < .05, sign as stated), `contradicted` (adjusted p < .05, the other sign), `undecided`.
-    A claim with a margin is tested by `equivalence_test`; its estimate, interval and effect size are those of the difference.
+    The verdict is `supported` (adjusted p < .05, sign as claimed), `contradicted` (adjusted p < .05, opposite sign) or
+    `undecided`. A claim with a margin is tested by `equivalence_test`; its estimate, interval and effect size are those of the
+    difference.
+
+    Args:
+        claims: The claims of one study.
+
+    Returns:
+        A dict per claim with `id`, `statement`, `statistic`, `estimate`, `interval` (95 %), `p`, `p_adjusted`, `effect_size`,
+        `n`, `verdict`, and `margin` if the claim has one.
     """
     tested = [_tested(claim) for claim in claims]
     adjusted = holm([test.p for test, _ in tested])
     rows = []
-    for claim, (test, speaks_for), p_adjusted in zip(claims, tested, adjusted, strict=True):
+    for claim, (test, agrees), p_adjusted in zip(claims, tested, adjusted, strict=True):
         verdict = "undecided"
-        if p_adjusted is not None and p_adjusted < SIGNIFICANCE and speaks_for is not None:
-            verdict = "supported" if speaks_for else "contradicted"
+        if p_adjusted is not None and p_adjusted < SIGNIFICANCE and agrees is not None:
+            verdict = "supported" if agrees else "contradicted"
         rows.append(
             {
                 "id": claim.id,
@@ -61,7 +75,7 @@ def assess(claims: Sequence[Claim]) -> list[dict[str, Any]]:
 
 
 def _tested(claim: Claim) -> tuple[Paired, bool | None]:
-    """Return a claim's test, and whether it speaks for the claim; None where it speaks neither way."""
+    """Return the test of a claim, and whether it points in the claimed direction; None if in neither."""
     test = paired_test(claim.differences, claim.binary)
     if claim.margin is None:
         return test, test.effect_size * claim.sign > 0 if test.effect_size else None

@@ -1,4 +1,4 @@
-"""Equivalence of paired values: whether their differences are within a margin that was stated before."""
+"""Equivalence of paired values within a margin stated in advance."""
 
 from typing import NamedTuple
 
@@ -9,17 +9,27 @@ from tiejax.statistics.paired_test import SMALLEST_SAMPLE
 
 
 class Equivalence(NamedTuple):
-    """p: two-sided, None where nothing could be decided. within: whether it speaks for equivalence, or against it."""
+    """Result of an equivalence test.
+
+    Attributes:
+        p: Two-sided p-value; None if the test cannot decide.
+        within: Whether the evidence is for equivalence rather than against it.
+    """
 
     p: float | None
     within: bool
 
 
 def equivalence_test(differences: np.ndarray, margin: float) -> Equivalence:
-    """Test whether the median difference lies between -margin and margin, or outside; one difference a pair.
+    """Test whether the median of paired differences lies between -margin and margin, or outside.
 
-    For: the larger p of the two one-sided Wilcoxon signed-rank tests of d > -margin and d < margin. Against: the smaller p of
-    those of d < -margin and d > margin. p is twice the smaller of the two, as that of a two-sided test.
+    For equivalence: the larger p of the one-sided Wilcoxon signed-rank tests of d > -margin and d < margin. Against it: the
+    smaller p of those of d < -margin and d > margin. p is twice the smaller of these two, as for a two-sided test.
+
+    Args:
+        differences: One difference d per pair.
+        margin: The margin, in the unit of the differences.
+
     Source: D. J. Schuirmann, J. Pharmacokin. Biopharm. 15 (1987) 657-680, with ranks in place of t.
     """
     d = np.asarray(differences, dtype=float)
@@ -31,5 +41,5 @@ def equivalence_test(differences: np.ndarray, margin: float) -> Equivalence:
 
 
 def _one_sided(d: np.ndarray) -> float:
-    """Return p of the hypothesis that the median is not above 0."""
+    """Return the p-value for the null hypothesis that the median is not above 0."""
     return float(stats.wilcoxon(d, alternative="greater").pvalue)

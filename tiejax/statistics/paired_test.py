@@ -1,4 +1,4 @@
-"""Paired statistics over seeds, with scipy."""
+"""Paired tests over seeds, and Holm's adjustment."""
 
 import dataclasses
 import math
@@ -15,7 +15,15 @@ RESAMPLES = 9_999
 
 @dataclasses.dataclass(frozen=True)
 class Paired:
-    """A paired comparison. estimate: median difference (mean for outcomes of yes and no). None where not defined."""
+    """Result of a paired comparison; fields that are not defined are None.
+
+    Attributes:
+        estimate: Median difference (mean difference for yes-or-no outcomes).
+        interval: Its 95 % interval.
+        p: Two-sided p-value.
+        effect_size: Matched-pairs rank-biserial correlation, in [-1, 1].
+        n: Number of pairs.
+    """
 
     estimate: float | None
     interval: tuple[float, float] | None
@@ -25,14 +33,19 @@ class Paired:
 
 
 def paired_test(differences: np.ndarray, binary: bool = False) -> Paired:
-    """Compare paired values by their differences d, one a seed. If one of them is not finite, nothing is told.
+    """Compare paired values by their differences d, one per seed.
 
-    estimate: median of d, with its 95 % BCa bootstrap interval (9,999 resamples, fixed seed).
-    p: two-sided Wilcoxon signed-rank, exact for n <= 50 without zeros and ties.
-    effect_size: matched-pairs rank-biserial correlation (R+ - R-) / (R+ + R-), R the sums of the ranks of |d| by sign of d.
+    The estimate is the median of d, with its 95 % BCa bootstrap interval (9,999 resamples, fixed seed). p is from the two-sided
+    Wilcoxon signed-rank test, exact for n <= 50 without zeros and ties. The effect size is the matched-pairs rank-biserial
+    correlation (R+ - R-) / (R+ + R-), where R+ and R- are the sums of the ranks of |d| by the sign of d.
 
-    binary: d in {-1, 0, 1} are differences of yes-or-no outcomes; the estimate is their mean, p McNemar's exact (binomial).
-    Below 6 seeds or without variance there is no interval and no p: nothing could be decided.
+    Args:
+        differences: d, one per seed. If any is not finite, all fields but `n` are None.
+        binary: Whether d in {-1, 0, 1} are differences of yes-or-no outcomes. The estimate is then their mean, and p is
+            McNemar's exact (binomial) p.
+
+    Returns:
+        The comparison. With fewer than 6 seeds, or without variance, interval and p are None, since no test could decide.
     """
     d = np.asarray(differences, dtype=float)
     n = len(d)
@@ -62,7 +75,7 @@ def rank_biserial(differences: np.ndarray) -> float | None:
 
 def _bca(d: np.ndarray, average: Callable[..., Any]) -> tuple[float, float] | None:
     with warnings.catch_warnings():
-        # A sample with many equal values may leave the acceleration undefined: then there is no BCa interval.
+        # With many equal values the acceleration may be undefined; there is then no BCa interval.
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
         warnings.simplefilter("ignore", RuntimeWarning)
         result = stats.bootstrap(

@@ -1,11 +1,11 @@
-"""The arms of an untie curve: when each unties, by which policy, and which of them are compared."""
+"""The arms of an untie curve: the step and policy at which each unties, and which arms are compared."""
 
 import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
-# The ends and the third baseline, by name: the words of the reports.
+# The baselines and their names in reports; the first two are the ends of every curve.
 BASELINES = {
     "tied": "always tied",
     "equal": "never tied, from equal tables",
@@ -15,9 +15,10 @@ BASELINES = {
 
 @dataclasses.dataclass(frozen=True)
 class Arms:
-    """The arms of a run: the step at which each unties, by which policy, and which table is then new (`""` for the baselines).
+    """The arms of a run: for each, the step at which it unties, the policy, and which table becomes new.
 
     step: 0 for never tied from equal tables, the last step for always tied, -1 for never tied from independent tables.
+    policy, new: `""` for the baselines.
     """
 
     step: np.ndarray
@@ -28,10 +29,10 @@ class Arms:
     def of(
         cls, untie_at: Sequence[int | float], steps: int, policies: Sequence[str], new: Sequence[str] = ("output",)
     ) -> "Arms":
-        """Return the three baselines, then every policy at every step in between, `zero` ones for every new table.
+        """Return the three baselines, then every policy at every step in between; `zero` policies for every new table.
 
-        untie_at: whole steps, or fractions of all steps (written with a point). Which table is new makes a difference to the
-        `zero` policies alone, so that the others have one arm a step.
+        untie_at: integer steps, or fractions of all steps as floats. The new table matters only for the `zero` policies, so
+        other policies have one arm per step.
         """
         asked = {round(at * steps) if isinstance(at, float) else at for at in untie_at}
         between = sorted(step for step in asked if 0 < step < steps)
@@ -44,7 +45,7 @@ class Arms:
 
     @property
     def names(self) -> list[str]:
-        """Name every arm, as folders and files can be called."""
+        """The name of every arm, usable as a file name."""
         names = [f"{policy}-{table}-{step}" for step, policy, table in zip(self.step, self.policy, self.new, strict=True)]
         for baseline in BASELINES:
             names[self.baseline(baseline)] = "tied" if baseline == "tied" else f"never-tied-{baseline}"
@@ -52,18 +53,18 @@ class Arms:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return what metrics.npz says of the arms."""
+        """The arrays of metrics.npz that describe the arms."""
         return {"arms": np.array(self.names), "untie_step": self.step, "policy": self.policy, "new": self.new}
 
     def baseline(self, name: str) -> int:
-        """Return the number of the arm that is a baseline."""
+        """Return the index of a baseline's arm."""
         step = {"tied": self.step.max(), "equal": 0, "independent": -1}[name]
         return int(np.flatnonzero(self.step == step)[0])
 
     def curves(self) -> dict[str, np.ndarray]:
-        """Return by curve the numbers of its arms, in the order of their steps, both ends among them.
+        """Return the arm indices of each curve, in the order of their steps, including both ends.
 
-        There is a curve for each policy, and of the `zero` ones for each new table: `copy`, `zero, new output`, ...
+        There is a curve for each policy, and for the `zero` policies one for each new table: `copy`, `zero, new output`, ...
         """
         between: dict[str, list[int]] = {}
         for number in np.argsort(self.step, kind="stable"):

@@ -1,7 +1,7 @@
-"""What untying in mid-training does: final values over the step at which the tie ended, by policy, with paired statistics.
+"""Untie curves: final values as a function of the step at which the tie ended, by policy, with paired statistics.
 
-Every curve shares its ends: members untied at step 0 (never tied, from equal tables) and members that were always tied. A third
-baseline is never tied and starts from independent tables, as models are usually made.
+All curves share their ends: members untied at step 0 (never tied, from equal tables) and members that were always tied. The
+third baseline is never tied and starts from independent tables, the usual initialisation.
 """
 
 from collections.abc import Mapping
@@ -37,10 +37,10 @@ def best_step(steps: np.ndarray, loss: np.ndarray) -> tuple[int, tuple[int, int]
 def analyse(
     arms: Arms, loss: np.ndarray, solved: np.ndarray | None, others: Mapping[str, np.ndarray], name: str
 ) -> dict[str, Any]:
-    """Return what results.json says: ends, curves with paired differences against every baseline, best steps, claims.
+    """Return the results of an untie run: ends, curves with paired differences against every baseline, best steps, claims.
 
-    loss: final, `[arm, seed]`, called `name` in words. solved: whether a member solved its task. others: further final
-    values `[arm, seed]`, of which medians are told. Steps inside a curve are tested against a baseline together (Holm).
+    loss: final loss `[arm, seed]`, called `name` in sentences. solved: whether a member solved its task. others: further final
+    values `[arm, seed]`, reported as medians. The steps of a curve are tested against a baseline as one family (Holm).
     """
     baselines = {base: arms.baseline(base) for base in BASELINES}
 
@@ -66,10 +66,10 @@ def analyse(
 
 
 def claims(arms: Arms, loss: np.ndarray, name: str) -> list[Claim]:
-    """Return a claim for each curve and each baseline: that untying in mid-training ends with a lower loss.
+    """Return a claim for each curve and each baseline: untying in mid-training ends with a lower loss.
 
-    A claim takes the mean over the steps in between: a best step chosen on the same seeds would flatter untying, and one chosen
-    for each seed on the others would slander it, since where a seed is lucky the others are less so.
+    The statistic is the mean over the steps in between. A best step chosen on the same seeds would be biased in favour of
+    untying, and one chosen for each seed on the other seeds would be biased against it.
     """
     return [
         Claim(
@@ -85,7 +85,7 @@ def claims(arms: Arms, loss: np.ndarray, name: str) -> list[Claim]:
 
 
 def _against(loss: np.ndarray, baseline: np.ndarray) -> list[dict[str, Any]]:
-    """Return the paired test of each step's loss `[step, seed]` against a baseline's `[seed]`, adjusted over the steps."""
+    """Return the paired tests of losses `[step, seed]` against a baseline's losses `[seed]`, adjusted over the steps."""
     tests = [paired_test(at_step - baseline) for at_step in loss]
     adjusted = holm([test.p for test in tests])
     return [
@@ -95,7 +95,7 @@ def _against(loss: np.ndarray, baseline: np.ndarray) -> list[dict[str, Any]]:
 
 
 def _summary(loss: np.ndarray, solved: np.ndarray | None, others: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return an arm's losses `[seed]`, their median with its interval, who solved the task, and the medians of the others."""
+    """Return an arm's losses `[seed]`, their median with its interval, the number that solved the task, and other medians."""
     low, high = median_interval(loss)
     entry: dict[str, Any] = {"loss": loss.tolist(), "median": float(np.median(loss)), "interval": [float(low), float(high)]}
     if solved is not None:
