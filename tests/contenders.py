@@ -1,4 +1,4 @@
-"""What contenders train in the tests: nothing, at a rate that their job says."""
+"""Contenders for tests of `experiments.bench.contender`, which run in spawned processes: they train nothing."""
 
 import os
 import time
@@ -7,7 +7,7 @@ from experiments.bench.contender import Work
 
 
 def at_rate(job):
-    """Train: as many tokens a second as the job says, or as many as an environment variable that it names."""
+    """Return a `Train` at a fixed rate in tokens per second: the job itself, or the environment variable that it names."""
     rate = int(os.environ[job]) if isinstance(job, str) else job
 
     def train(seconds):
@@ -18,4 +18,5 @@ def at_rate(job):
 
 
 def failing(job):
+    """Exit instead of returning a `Train`."""
     raise SystemExit(job)

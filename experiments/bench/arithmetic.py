@@ -1,4 +1,4 @@
-"""What the machine can do at best, and the work of a training step that cannot be left out."""
+"""Peak rates of the machine, and the arithmetic that a training step cannot avoid."""
 
 import time
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from tiejax.lab.studies.exor import contexts, task
 from tiejax.lab.studies.exor import settings as exor_settings
 from tiejax.lab.studies.text_mlm import settings as text_settings
 
-BACKWARD_TOO = 3  # the backward pass takes the matrix products of the forward pass twice
+FORWARD_AND_BACKWARD = 3  # the backward pass has two matrix products for each one of the forward pass
 
 
 def device_rates() -> dict[str, float]:
-    """Return what all devices together do at best: flops of large matrix products, exponentials, bytes copied, a second."""
+    """Return peak rates per second of all devices together: flops of large matrix products, exponentials, bytes copied."""
     side, small, large = 512, 2**14, 2**24
     return {
         "flops": _best_rate(lambda x: jnp.matmul(x, x, precision="highest") * 1e-3, (side, side), 50, 2.0 * side**3),
@@ -25,7 +25,10 @@ def device_rates() -> dict[str, float]:
 
 
 def _best_rate(body: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], loops: int, amount: float) -> float:
-    """Return the best of five rates of all devices. body: what each does so many times; amount: of work in one of them."""
+    """Return the best of five measured rates of all devices together.
+
+    body: run `loops` times on each device, on an array of this shape. amount: work of one run.
+    """
     mesh = jax.make_mesh((jax.device_count(),), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
     split = PartitionSpec("devices")
 
@@ -44,10 +47,10 @@ def _best_rate(body: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], l
 
 
 def exor_work(settings: exor_settings.Settings) -> dict[str, float]:
-    """Return the arithmetic that one model-step of EXor's fast engine cannot do without, counted from its shapes.
+    """Return the arithmetic that one model-step of EXor's fast engine cannot avoid, counted from its shapes.
 
-    flops: multiplications and additions of matrix products, forward and twice backward. exponentials: of attention, of GELU and
-    of the softmax. bytes: parameters and both moments, read and written once, and the batch.
+    flops: multiplications and additions of matrix products, forward and backward. exponentials: in attention, GELU and the
+    softmax. bytes: parameters and both moments, read and written once, and the batch.
     """
     exor, model = settings.tasks[0], settings.model_settings
     width, hidden, layers, symbols = model["width"], model["feed_forward"], model["layers"], exor.vocabulary
@@ -56,31 +59,32 @@ def exor_work(settings: exor_settings.Settings) -> dict[str, float]:
     products += symbols * width * multisets  # the logits
     exponentials = symbols * multisets
     for layer in range(layers):
-        asking = 1 if layer == layers - 1 else symbols
-        columns = asking * multisets
+        queries = 1 if layer == layers - 1 else symbols
+        columns = queries * multisets
         products += columns * (symbols * width + width * width + 2 * width * hidden)
-        products += columns * symbols * width + multisets * (2 * symbols + asking) * width * width if layer > 0 else 0
+        products += columns * symbols * width + multisets * (2 * symbols + queries) * width * width if layer > 0 else 0
         exponentials += columns * (symbols + hidden)
     layer_parameters = 4 * width * width + 4 * width + 2 * width * hidden + hidden + width + 4 * width
     parameters = 2 * symbols * width + layers * layer_parameters
     return {
-        "flops": BACKWARD_TOO * 2.0 * products,
+        "flops": FORWARD_AND_BACKWARD * 2.0 * products,
         "exponentials": float(exponentials),
         "bytes": 4.0 * (2 * 3 * parameters + 2 * symbols * multisets),
     }
 
 
 def exor_floor(work: dict[str, float], rates: dict[str, float]) -> dict[str, float]:
-    """Return the model-steps per second at which nothing but the counted work is left, by what would then be the limit."""
+    """Return the model-steps per second that the counted work alone would allow, if limited by arithmetic and by memory."""
     arithmetic = work["flops"] / rates["flops"] + work["exponentials"] / rates["exponentials"]
     return {"arithmetic": 1 / arithmetic, "memory": rates["bytes"] / work["bytes"]}
 
 
-def text_flops(settings: text_settings.Settings, vocabulary: int, places: int, asked: int) -> float:
-    """Return the flops of the matrix products of one model-step on text, forward and twice backward.
+def text_flops(settings: text_settings.Settings, vocabulary: int, positions: int, predicted: int) -> float:
+    """Return the flops of the matrix products in one model-step on text, forward and backward.
 
-    vocabulary: ids that are predicted, twins among them. places: of all rows, padding among them. asked: places with logits.
+    vocabulary: number of ids, twins included. positions: positions of all rows, padding included. predicted: positions with
+    logits.
     """
     width = settings.width
     layer = 2 * (4 * width**2 + 2 * width * settings.feed_forward) + 4 * settings.max_length * width
-    return float(BACKWARD_TOO) * (places * settings.layers * layer + asked * 2 * vocabulary * width)
+    return float(FORWARD_AND_BACKWARD) * (positions * settings.layers * layer + predicted * 2 * vocabulary * width)

@@ -1,8 +1,7 @@
-"""The benchmarks by name, each a command."""
+"""The benchmarks by name: settings, help and the function that runs each. Loads no jax."""
 
 import dataclasses
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from experiments.bench.settings import (
@@ -16,29 +15,32 @@ from experiments.bench.settings import (
     TextBench,
     TransferBench,
 )
+from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.environment import cores
 from tiejax.lab.settings.command_line import CommandLine
+from tiejax.lab.settings.study import Sizes
 from tiejax.lab.studies.embedding_coupling import sizes as coupling_sizes
 from tiejax.lab.studies.exor import sizes as exor_sizes
 from tiejax.lab.studies.layer_tying import sizes as layer_sizes
 from tiejax.lab.studies.text_mlm import sizes as text_sizes
 
-SWITCHES = {"quiet": "print nothing but the path of the results"}
+SWITCHES = {"quiet": "print only the path of the results"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
     """A benchmark as a command.
 
-    module: has `run(settings, console)`, and is imported once the settings are found good. sizes: what the study that is
-    measured needs of memory, as of `Study`. description, example: as of `CommandLine`. device_a_core: whether every core is to
-    be a device, where the environment says nothing (default: no, as where processes that it measures have their own).
-    huge_pages: whether it asks for huge pages, which processes that it measures inherit.
+    settings: dataclass of its settings, which loads no jax. run: measures, prints and writes the results; imports jax when it
+    is called, after the settings were checked. sizes: memory that the measured study needs, as in `Study`. description,
+    example: as in `CommandLine`. device_a_core: whether every CPU core is a device of this process, unless the environment
+    decides (False for benchmarks that measure in processes with their own devices). huge_pages: whether to ask for huge pages,
+    which the measured processes inherit.
     """
 
     settings: type[Any]
-    module: str
-    sizes: ModuleType
+    run: Callable[[Any, Console], None]
+    sizes: Sizes
     description: str
     example: str
     device_a_core: Callable[[Any], bool] = lambda settings: False
@@ -46,90 +48,145 @@ class Benchmark:
 
     @property
     def command(self) -> CommandLine:
-        """How it is called."""
+        """The command line, without the benchmark's name."""
         return CommandLine(self.description, f"Example: {self.example}", SWITCHES)
+
+
+def _exor(settings: ExorBench, console: Console) -> None:
+    from experiments.bench import exor
+
+    exor.run(settings, console)
+
+
+def _text(settings: TextBench, console: Console) -> None:
+    from experiments.bench import text
+
+    text.run(settings, console)
+
+
+def _layers(settings: LayersBench, console: Console) -> None:
+    from experiments.bench import layers
+
+    layers.run(settings, console)
+
+
+def _decoder(settings: DecoderBench, console: Console) -> None:
+    from experiments.bench import decoder
+
+    decoder.run(settings, console)
+
+
+def _encoder(settings: EncoderBench, console: Console) -> None:
+    from experiments.bench import encoder
+
+    encoder.run(settings, console)
+
+
+def _transfer(settings: TransferBench, console: Console) -> None:
+    from experiments.bench import transfer
+
+    transfer.run(settings, console)
+
+
+def _device(settings: DeviceBench, console: Console) -> None:
+    from experiments.bench import device
+
+    device.run(settings, console)
+
+
+def _targets(settings: TargetsBench, console: Console) -> None:
+    from experiments.bench import targets
+
+    targets.run(settings, console)
+
+
+def _checkpoints(settings: CheckpointsBench, console: Console) -> None:
+    from experiments.bench import checkpoints
+
+    checkpoints.run(settings, console)
 
 
 BENCHMARKS = {
     "exor": Benchmark(
         ExorBench,
-        "experiments.bench.exor",
+        _exor,
         exor_sizes,
-        "Measure training throughput of `exor` (the ensemble on its engines and, where torch is installed, the "
-        "same protocol as a plain torch loop); `PROGRAM text --help`, and so on for layers, decoder, "
-        "encoder, transfer, device, targets and checkpoints, are about the others.",
+        "Measure the training throughput of EXor: the ensemble on each of its engines and, if torch is installed, the same "
+        "protocol as a plain torch loop. The other benchmarks are text, layers, decoder, encoder, transfer, device, targets "
+        "and checkpoints; `PROGRAM text --help` explains the settings of text.",
         "PROGRAM exor --seeds [8,32]",
         device_a_core=lambda settings: True,
     ),
     "text": Benchmark(
         TextBench,
-        "experiments.bench.text",
+        _text,
         text_sizes,
-        "Measure how many real (unpadded) tokens a second the text study trains on: predicting everywhere with "
-        "padded rows, as published, at the masked tokens only, and at these in packed rows; and the last beside torch.",
+        "Measure real (unpadded) tokens per second in training of the text study: with predictions at every position of padded "
+        "rows, as published; at the masked tokens only; and at the masked tokens of packed rows. The packed form is also "
+        "compared with torch, if it is installed.",
         "PROGRAM text --corpus novels/ --tokenizer vocab.txt",
-        # As the study does, where its seeds can be dealt out evenly.
+        # As the study does, if its seeds can be distributed evenly.
         device_a_core=lambda settings: settings.seeds % cores() == 0,
         huge_pages=lambda settings: settings.huge_pages,
     ),
     "layers": Benchmark(
         LayersBench,
-        "experiments.bench.layers",
+        _layers,
         layer_sizes,
-        "Measure the time of a training step of the layer-tying study, and its bytes, for layers untied in a "
-        "scan without owners, untied under owners, and tied, in compact and in full storage; and the time of a change of "
+        "Measure time and memory of a training step of the layer-tying study for four forms: untied, as a plain scan without "
+        "owners; untied, with owners; tied in compact storage; and tied in full storage. Then measure the time of a change of "
         "ties.",
         "PROGRAM layers --layers [12] --width 256",
     ),
     "decoder": Benchmark(
         DecoderBench,
-        "experiments.bench.decoder",
+        _decoder,
         layer_sizes,
-        "Measure a training step of a causal language model, GPT-2 or BERT's block, untied and with tied "
-        "layers, on all cores, beside the transformers library's model in a plain torch loop, in turns.",
+        "Measure a training step of a causal language model (GPT-2, or BERT with a causal mask), untied and with tied layers, "
+        "on all cores, and compare it with the transformers library's model in a plain torch loop. The two sides take turns.",
         "PROGRAM decoder --layers [12] --architecture bert",
         huge_pages=lambda settings: settings.huge_pages,
     ),
     "encoder": Benchmark(
         EncoderBench,
-        "experiments.bench.encoder",
+        _encoder,
         coupling_sizes,
-        "Measure how many real (unpadded) tokens a second the coupled base encoder is pre-trained on, beside "
-        "the transformers library's trainer with its own padding, and a plain torch loop on packed rows, all in turn.",
+        "Measure real (unpadded) tokens per second in pre-training of the coupled base encoder, and compare them with the "
+        "transformers Trainer, which pads, and with a plain torch loop on packed rows. All sides take turns.",
         "PROGRAM encoder --corpus novels/ --seconds 2",
         huge_pages=lambda settings: settings.huge_pages,
     ),
     "transfer": Benchmark(
         TransferBench,
-        "experiments.bench.transfer",
+        _transfer,
         coupling_sizes,
-        "Measure how many steps of single members a second fine-tuning makes as an ensemble of seeds, starts "
-        "and learning rates, beside the same members one after the other.",
+        "Measure member-steps per second in fine-tuning: an ensemble of seeds, starts and learning rates, compared with the "
+        "same members one after the other.",
         "PROGRAM transfer --seeds 10",
     ),
     "device": Benchmark(
         DeviceBench,
-        "experiments.bench.device",
+        _device,
         exor_sizes,
-        "Measure everything worth knowing of one machine, with a GPU, a TPU or neither, in about ten minutes: "
-        "rates of every study, and whether its losses, and the number of EXor's seeds that solve the task, are its CPU's.",
+        "Measure this machine, with or without a GPU or TPU, in about ten minutes: training rates of every study, and whether "
+        "losses, and the number of EXor's seeds that solve the task, agree with those of its CPU.",
         "PROGRAM device --out my_gpu",
     ),
     "targets": Benchmark(
         TargetsBench,
-        "experiments.bench.targets",
+        _targets,
         exor_sizes,
-        "Compile a training step of every study for GPUs or TPUs that are not here, and say how many kernels "
-        "it is, how many bytes a device needs, and in what precision products are formed. Needs the target's compiler: "
-        "pip install -e '.[cuda]', or '.[tpu]'.",
+        "Compile a training step of every study for GPUs or TPUs that this machine lacks, and report the number of kernels, "
+        "the memory per device, and the precision of matrix products. Needs the target's compiler: pip install -e '.[cuda]' "
+        "or '.[tpu]'.",
         "JAX_PLATFORMS=cpu PROGRAM targets --programs ['exor, fast']",
     ),
     "checkpoints": Benchmark(
         CheckpointsBench,
-        "experiments.bench.checkpoints",
+        _checkpoints,
         exor_sizes,
-        "Measure seconds and memory of the commands on checkpoints: check of many small folders, and factorise, tie and "
-        "diagnose of tables drawn at random, two of which take 4 GB on the disk unless they are asked for smaller.",
+        "Measure time and memory of the commands on checkpoints: check on many small folders; factorise, tie and diagnose on "
+        "random tables. Two of these tables take 4 GB of disk at the default size.",
         "PROGRAM checkpoints --commands [check]",
     ),
 }

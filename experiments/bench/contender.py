@@ -1,7 +1,7 @@
-"""Contenders: processes that train when they are asked to, each in an environment of its own, so that they can take turns."""
+"""Contenders of a comparison: processes with their own environment that train on request, so that they can take turns."""
 
 import contextlib
-import importlib
+import importlib.util
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,13 +9,15 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypeVar
 
 from tiejax.lab.runs import environment
+from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.huge_pages import ALLOCATOR
 
 K = TypeVar("K")
+S = TypeVar("S", bound=str)
 
 
 class Work(NamedTuple):
-    """What was done: real tokens, padding left out, that so many seconds of training took in."""
+    """Work done by some training: real tokens (padding not counted) in `seconds` seconds."""
 
     tokens: int
     seconds: float
@@ -26,17 +28,41 @@ class Work(NamedTuple):
         return self.tokens / self.seconds
 
 
-Train = Callable[[float], Work]
+Train = Callable[[float], Work]  # trains for about as many seconds as its argument
+
+
+class Side(NamedTuple):
+    """A side of a comparison.
+
+    label: its name in the output. packages: those it needs. load: imports and returns the function that builds its `Train` from
+    a job; it is called only if the packages are installed.
+    """
+
+    label: str
+    packages: Sequence[str]
+    load: Callable[[], Callable[[Any], Train]]
+
+    def missing(self) -> list[str]:
+        """Return the packages that are not installed."""
+        return [name for name in self.packages if not importlib.util.find_spec(name)]
+
+
+def installed(sides: Mapping[S, Side], console: Console) -> list[S]:
+    """Return the sides whose packages are installed, and print a line for each of the others."""
+    for side in sides.values():
+        if missing := side.missing():
+            console.say(f"{', '.join(missing)} not installed: {side.label} is left out (pip install -e '.[parity]')")
+    return [name for name, side in sides.items() if not side.missing()]
 
 
 class Contender:
-    """Some processes that train side by side, as one contender. Use it in `with`: they end with it.
+    """Processes that train at the same time, as one contender. A context manager: the processes end with it.
 
-    make: `module:function`, which returns for a job what trains for about so many seconds. jobs: one a process.
-    environment: of the processes, beside that of this one.
+    make: builds the `Train` of a process from its job; sent to the process by name, as a function at the top level of a module.
+    jobs: one per process. environment: variables of the processes, added to those of this one.
     """
 
-    def __init__(self, make: str, jobs: Sequence[Any], environment: Mapping[str, str]) -> None:
+    def __init__(self, make: Callable[[Any], Train], jobs: Sequence[Any], environment: Mapping[str, str]) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipes, self._processes = list[Connection](), list[Any]()
         with changed(environment):
@@ -60,17 +86,17 @@ class Contender:
             process.kill()
 
     def train(self, seconds: float) -> float:
-        """Train for about so many seconds in all processes at once; return tokens per second, summed over them."""
+        """Train for about `seconds` seconds in all processes at once; return tokens per second, summed over the processes."""
         for pipe in self._pipes:
             pipe.send(seconds)
         return sum(pipe.recv().rate for pipe in self._pipes)
 
 
 def take_turns(contenders: Mapping[K, Contender], repeats: int, seconds: float) -> dict[K, list[float]]:
-    """Return the rates of each contender, measured one after the other, contender after contender.
+    """Return `repeats` rates per contender. Each round measures every contender once, one after the other.
 
-    Each turn begins with half as long that is not counted: while the others trained, the system may have taken back memory and
-    caches, which training that is never paused keeps.
+    A turn begins with `seconds / 2` of training that are not counted: while the others trained, the system may have reclaimed
+    memory and caches, which uninterrupted training would keep.
     """
     rates: dict[K, list[float]] = {name: [] for name in contenders}
     with contextlib.ExitStack() as stack:
@@ -83,25 +109,24 @@ def take_turns(contenders: Mapping[K, Contender], repeats: int, seconds: float) 
     return rates
 
 
-def devices_on_cpu(a_core: bool) -> dict[str, str]:
-    """Return the environment in which jax has a device a core, or one device over all cores."""
+def devices_on_cpu(device_a_core: bool) -> dict[str, str]:
+    """Return the environment variables that give jax one CPU device per core, or one CPU device that uses all cores."""
     with changed({"JAX_PLATFORMS": "cpu"}):
-        if a_core:
+        if device_a_core:
             environment.one_device_a_core()
         else:
             os.environ["JAX_NUM_CPU_DEVICES"] = "1"
         return {name: os.environ[name] for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS") if name in os.environ}
 
 
-def environment_of_sides(a_core: bool) -> dict[str, str]:
-    """Return what the processes of all sides of a comparison are told: devices, which only ours reads. All inherit the rest."""
-    return {**devices_on_cpu(a_core), "TOKENIZERS_PARALLELISM": "false"}
+def environment_of_sides(device_a_core: bool) -> dict[str, str]:
+    """Return the environment variables for the processes of all sides of a comparison. Only jax reads those for devices."""
+    return {**devices_on_cpu(device_a_core), "TOKENIZERS_PARALLELISM": "false"}
 
 
-def serve(make: str, job: Any, pipe: Connection) -> None:
-    """Make what trains and say so; then train for as long as is asked, until nothing more is."""
-    module, function = make.split(":")
-    train: Train = getattr(importlib.import_module(module), function)(job)
+def serve(make: Callable[[Any], Train], job: Any, pipe: Connection) -> None:
+    """Build the `Train` of a job and report that it is ready; then answer requests to train until the pipe is closed."""
+    train = make(job)
     pipe.send("ready")
     with contextlib.suppress(EOFError):
         while True:
@@ -110,7 +135,7 @@ def serve(make: str, job: Any, pipe: Connection) -> None:
 
 @contextlib.contextmanager
 def changed(environment: Mapping[str, str]) -> Iterator[None]:
-    """Change the environment for a while, in which processes are started that inherit it."""
+    """Set environment variables within the context, for processes that are started in it."""
     before = dict(os.environ)
     os.environ.update(environment)
     try:
@@ -121,5 +146,5 @@ def changed(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 def allocator() -> dict[str, str]:
-    """Return what the environment, which all contenders inherit, says of memory."""
+    """Return the environment variables that configure the memory allocator; all contenders inherit them."""
     return {name: os.environ[name] for name in ALLOCATOR if name in os.environ}

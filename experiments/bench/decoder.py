@@ -1,12 +1,11 @@
-"""Tokens per second of language models with tied layers, beside the library's in torch, which take turns in one run."""
+"""Tokens per second of language models with tied layers, compared with the transformers library's models in torch."""
 
-import importlib.util
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 
-from experiments.bench.contender import Contender, Train, Work, allocator, environment_of_sides, take_turns
+from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
 from experiments.bench.layers import TimedForm, distinct_layers, random_blocks
 from experiments.bench.settings import DecoderBench
 from experiments.bench.timing import spread, write_results
@@ -16,25 +15,33 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.layer_tying.jobs import groups_of
 from tiejax.lab.studies.layer_tying.model import build
 
-Side: TypeAlias = Literal["ours", "torch"]
-OURS: Side = "ours"
-TORCH: Side = "torch"
-MAKES: dict[Side, str] = {
-    OURS: "experiments.bench.decoder:train_ours",
-    TORCH: "experiments.bench.torch_decoder:train_by_library",
+SideName = Literal["ours", "torch"]
+OURS: SideName = "ours"
+TORCH: SideName = "torch"
+
+
+def _torch() -> Callable[[Any], Train]:
+    from experiments.bench.torch_decoder import train_by_library
+
+    return train_by_library
+
+
+SIDES: dict[SideName, Side] = {
+    OURS: Side("ours", (), lambda: train_ours),
+    TORCH: Side("the library's model", ("torch", "transformers"), _torch),
 }
 
 
 class Entry(NamedTuple):
-    """One side, with so many layers, of which so many are distinct."""
+    """A side and a model: `layers` layers, `distinct` of them distinct."""
 
-    side: Side
+    side: SideName
     layers: int
     distinct: int
 
 
 class OurJob(NamedTuple):
-    """What our process trains."""
+    """The model that our process trains."""
 
     settings: DecoderBench
     layers: int
@@ -42,11 +49,8 @@ class OurJob(NamedTuple):
 
 
 def run(settings: DecoderBench, console: Console) -> None:
-    """Measure both sides in turn, print a table and the ratios, write results.json."""
-    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
-    sides: list[Side] = [OURS] if missing else [OURS, TORCH]
-    if missing:
-        console.say(f"{', '.join(missing)} not installed: ours is measured alone (pip install -e '.[parity]')")
+    """Measure both sides in turn, print a table with the ratios, write results.json."""
+    sides = installed(SIDES, console)
     rows: list[dict[str, Any]] = []
     for layers in settings.layers:
         forms = (layers, distinct_layers(settings.share, layers))
@@ -60,19 +64,19 @@ def run(settings: DecoderBench, console: Console) -> None:
 
 
 def measure(settings: DecoderBench, entries: Sequence[Entry]) -> dict[Entry, list[float]]:
-    """Return tokens per second of each entry, measured one after the other, entry after entry."""
-    jobs = {entry: job_of(settings, entry) for entry in entries}
-    contenders = {entry: Contender(MAKES[entry.side], [job], environment_of_sides(a_core=True)) for entry, job in jobs.items()}
+    """Return tokens per second of each entry; the entries take turns."""
+    variables = environment_of_sides(device_a_core=True)
+    contenders = {entry: Contender(SIDES[entry.side].load(), [job_of(settings, entry)], variables) for entry in entries}
     return take_turns(contenders, settings.repeats, settings.seconds)
 
 
 def job_of(settings: DecoderBench, entry: Entry) -> Any:
-    """Return what the process of an entry trains."""
+    """Return the job of an entry's process."""
     if entry.side == OURS:
         return OurJob(settings, entry.layers, entry.distinct)
     from experiments.bench.torch_decoder import Job
 
-    study = settings.of_study(entry.layers, "compact")
+    study = settings.study_settings(entry.layers, "compact")
     return Job(
         architecture=settings.architecture,
         owner=tuple(owner_of(entry.layers, entry.distinct).tolist()),
@@ -89,39 +93,39 @@ def job_of(settings: DecoderBench, entry: Entry) -> Any:
 
 
 def owner_of(layers: int, distinct: int) -> tying.Owner:
-    """Return the map of so many layers, of which so many are distinct."""
+    """Return the owner of each of `layers` layers when `distinct` of them are distinct."""
     return tying.independent(layers) if distinct == layers else tying.static_map("sequence", layers, distinct)
 
 
 def train_ours(job: OurJob) -> Train:
-    """Return our steps of one model on all devices together, compiled and warm."""
-    settings, study = job.settings, job.settings.of_study(job.layers, "compact")
+    """Return our training of one model on all devices together, compiled and warmed up."""
+    settings, study = job.settings, job.settings.study_settings(job.layers, "compact")
     devices = groups_of(jax.devices(), models=1, rows=study.batch_size)[0]
     batch = random_blocks(settings)
     form = TimedForm(build(study, settings.vocab_size, 0, devices), owner_of(job.layers, job.distinct), "compact", batch)
     form.seconds_per_step(1)
-    of_step = form.seconds_per_step(3)
+    seconds_per_step = form.seconds_per_step(3)
 
     def train(seconds: float) -> Work:
-        steps = max(1, round(seconds / of_step))
+        steps = max(1, round(seconds / seconds_per_step))
         return Work(steps * batch.tokens.size, steps * form.seconds_per_step(steps))
 
     return train
 
 
 def row_of(settings: DecoderBench, entry: Entry, rates: Mapping[Entry, Sequence[float]]) -> dict[str, Any]:
-    """Return what results.json has of one entry: milliseconds a step and, of ours, how many times torch's rate it has."""
-    tokens, found = settings.batch_size * settings.context, rates[entry]
+    """Return the row of an entry in results.json: milliseconds per step and, for ours, the ratio of its rate to torch's."""
+    tokens, measured = settings.batch_size * settings.context, rates[entry]
     other = rates.get(entry._replace(side=TORCH)) if entry.side == OURS else None
-    over = None if other is None else spread([ours / theirs for ours, theirs in zip(found, other, strict=True)])
-    return {**entry._asdict(), **spread([1000 * tokens / rate for rate in found]), "over_torch": over}
+    over = None if other is None else spread([ours / theirs for ours, theirs in zip(measured, other, strict=True)])
+    return {**entry._asdict(), **spread([1000 * tokens / rate for rate in measured]), "over_torch": over}
 
 
 def row_line(row: Mapping[str, Any]) -> str:
-    """Write what was measured of one entry."""
+    """Return the line of an entry for the terminal."""
     ties = "untied" if row["distinct"] == row["layers"] else f"{row['distinct']} distinct"
     over = row["over_torch"]
     return (
-        f"{row['layers']:>3} layers, {ties:<12} {row['side']:>5}  {row['median']:8.1f} ms a step ({row['min']:.1f} to "
+        f"{row['layers']:>3} layers, {ties:<12} {row['side']:>5}  {row['median']:8.1f} ms per step ({row['min']:.1f} to "
         f"{row['max']:.1f})"
     ) + ("" if over is None else f"  {over['median']:.2f} x torch ({over['min']:.2f} to {over['max']:.2f})")

@@ -22,7 +22,7 @@ def run(settings: DeviceBench, console: Console) -> None:
     parts: dict[str, Any] = {}
     for name in settings.parts:
         here = measured_in_process(settings, name, {}, rates=True)
-        on_cpu = measured_in_process(settings, name, devices_on_cpu(a_core=False), rates=False)
+        on_cpu = measured_in_process(settings, name, devices_on_cpu(device_a_core=False), rates=False)
         parts[name] = {"here": here, "cpu": on_cpu, "losses_apart": apart(here["losses"], on_cpu["losses"])}
         console.say(part_line(name, parts[name]))
     console.result(f"results: {write_results('device', settings, {'parts': parts})}")

@@ -23,7 +23,7 @@ from tiejax.lab.studies.exor.task import split
 from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN
 from tiejax.lab.studies.layer_tying.jobs import groups_of
 from tiejax.lab.studies.layer_tying.model import build
-from tiejax.lab.studies.text_mlm import text as text_of_study
+from tiejax.lab.studies.text_mlm import text as study_text
 from tiejax.statistics.arms import ARMS
 from tiejax.training import Ensemble, Recorder
 
@@ -36,17 +36,17 @@ def exor(settings: DeviceBench, rates: bool) -> Measured:
     Where EXor's kernel runs, its losses and rates as well; on a GPU, those of loops that it runs by itself.
     """
     bench = ExorBench()
-    study = bench.of_study("fast", settings.seeds)
+    study = bench.study_settings("fast", settings.seeds)
     measured: Measured = {"losses": first_losses(build_ensemble(study), study.seed_list[:4], settings.first_steps)}
     if rates:
         ways: dict[str, Any] = {"fast": {}}
         if jax.default_backend() == "gpu":
             ways["fast, loops in graphs"] = {"graph_loops": True}
-        if not why_no_kernel(bench.of_study("kernel", 1)):
+        if not why_no_kernel(bench.study_settings("kernel", 1)):
             ways["kernel"] = {"engine": "kernel"}
 
         def of_way(way: str, seeds: int) -> Ensemble:
-            return build_ensemble(dataclasses.replace(bench.of_study("fast", seeds), **ways[way]))
+            return build_ensemble(dataclasses.replace(bench.study_settings("fast", seeds), **ways[way]))
 
         measured["model_steps_per_s"] = {
             f"{way}, {2 * seeds} models": timed(settings, of_way(way, seeds), range(seeds), 2 * seeds)
@@ -57,7 +57,7 @@ def exor(settings: DeviceBench, rates: bool) -> Measured:
             looped = of_way("fast, loops in graphs", settings.seeds)
             measured["losses_of_graph_loops"] = first_losses(looped, study.seed_list[:4], settings.first_steps)
         if "kernel" in ways:
-            kernel = build_ensemble(bench.of_study("kernel", settings.seeds))
+            kernel = build_ensemble(bench.study_settings("kernel", settings.seeds))
             measured["losses_of_kernel"] = first_losses(kernel, study.seed_list[:4], settings.first_steps)
     whole = dataclasses.replace(study, steps=settings.exor_steps, exact_every=1000).resolved()
     records = training.train(build_ensemble(whole), whole.seed_list).records["exact"]["cross_entropy"]
@@ -68,8 +68,8 @@ def exor(settings: DeviceBench, rates: bool) -> Measured:
 
 def text(settings: DeviceBench, rates: bool) -> Measured:
     """Return losses and rates of the text study at its published size, packed."""
-    study = TextBench(seeds=2, vocab_size=8192).of_study("packed")
-    prepared, planned = text_of_study.prepare(study, Console(quiet=True))
+    study = TextBench(seeds=2, vocab_size=8192).study_settings("packed")
+    prepared, planned = study_text.prepare(study, Console(quiet=True))
     ensemble = text_ensemble(study, prepared, planned, "packed")
     measured: Measured = {"losses": first_losses(ensemble, [0], settings.first_steps)}
     if rates:
@@ -88,7 +88,7 @@ def layers(settings: DeviceBench, rates: bool) -> Measured:
     devices, owner = groups_of(jax.devices(), 1, bench.batch_size)[0], tying.independent(12)
 
     def form(dtype: Any) -> TimedForm:
-        study = dataclasses.replace(bench.of_study(12, "compact"), compute_dtype=dtype)
+        study = dataclasses.replace(bench.study_settings(12, "compact"), compute_dtype=dtype)
         return TimedForm(build(study, bench.vocab_size, 0, devices), owner, "compact", batch)
 
     measured["losses"] = form("float32").losses(settings.first_steps)
@@ -105,7 +105,7 @@ def layers(settings: DeviceBench, rates: bool) -> Measured:
 def encoder(settings: DeviceBench, rates: bool) -> Measured:
     """Return losses and rates of pre-training the coupled base encoder."""
     bench = EncoderBench()
-    study = bench.of_study(1)
+    study = bench.study_settings(1)
     prepared = prepare_text(study, Console(quiet=True), False)
     ensemble = encoder_ensemble(study, bench, prepared, encoder_plan(study, prepared, jax.device_count()))
     measured: Measured = {"losses": first_losses(ensemble, [0], settings.first_steps)}
@@ -118,8 +118,8 @@ def encoder(settings: DeviceBench, rates: bool) -> Measured:
 def fine_tuning(settings: DeviceBench, rates: bool) -> Measured:
     """Return losses and rates of fine-tuning the small encoder as an ensemble."""
     bench = TransferBench()
-    arms = 2 * len(bench.of_study().fine_tuning_rates)
-    ensemble, seeds = transfer_ensemble(bench.of_study(), Job(bench, bench.seeds, arms))
+    arms = 2 * len(bench.study_settings().fine_tuning_rates)
+    ensemble, seeds = transfer_ensemble(bench.study_settings(), Job(bench, bench.seeds, arms))
     measured: Measured = {"losses": first_losses(ensemble, seeds, settings.first_steps)}
     if rates:
         measured["member_steps_per_s"] = timed(settings, ensemble, seeds, len(seeds) * arms)

@@ -1,18 +1,17 @@
-"""Tokens per second of pre-training an encoder, beside the library's trainer and a plain torch loop, which take turns.
+"""Tokens per second in pre-training of an encoder, compared with the transformers Trainer and a plain torch loop.
 
-One model on all cores is compared with one model on all cores, and a model a core with as many processes of one thread.
+All sides take turns, in two forms: one model on all cores; and one model per core, which for torch is one process per core.
 """
 
-import importlib.util
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from experiments.bench.contender import Contender, Train, Work, allocator, environment_of_sides, take_turns
+from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
 from experiments.bench.settings import ENDLESS, EncoderBench
 from experiments.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
 from tiejax import training
@@ -24,35 +23,48 @@ from tiejax.lab.studies.embedding_coupling.text import Text, prepare_text
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_rows
 
 OURS = "ours"
-# What each side needs installed, and what makes it.
+
+
+def _trainer() -> Callable[[Any], Train]:
+    from experiments.bench.torch_encoder import train_by_library
+
+    return train_by_library
+
+
+def _loop() -> Callable[[Any], Train]:
+    from experiments.bench.torch_encoder import train_by_loop
+
+    return train_by_loop
+
+
+TRAINER = Side("the library's trainer", ("torch", "transformers", "accelerate"), _trainer)
 SIDES = {
-    OURS: ((), "experiments.bench.encoder:train_ours"),
-    "trainer": (("torch", "transformers", "accelerate"), "experiments.bench.torch_encoder:train_by_library"),
-    "loop": (("torch",), "experiments.bench.torch_encoder:train_by_loop"),
+    OURS: Side("ours", (), lambda: train_ours),
+    "trainer": TRAINER,
+    "loop": Side("the plain torch loop", ("torch",), _loop),
 }
-TOLD = {OURS: "ours", "trainer": "the library's trainer", "loop": "the plain torch loop"}
 
 
 class Entry(NamedTuple):
-    """One side in one of two forms: so many models, `models` being 1, on all cores, or the number of cores, one each."""
+    """A side and its form: `models` is 1 for one model on all cores, or the number of cores for one model on each."""
 
     side: str
     models: int
 
 
 class OurJob(NamedTuple):
-    """What our process trains: the models of so many seeds."""
+    """Our process's job: train one model for each of `seeds` seeds."""
 
     settings: EncoderBench
     seeds: int
 
 
 def run(settings: EncoderBench, console: Console) -> None:
-    """Measure all sides in turn, print a table and the ratios, write results.json; raises BadInput for an unusable text."""
-    study = settings.of_study(1)
+    """Measure all sides in turn, print a table and the ratios, write results.json. Raises BadInput for an unusable text."""
+    study = settings.study_settings(1)
     text = prepare_text(study, console, False)
     planned = plan(study, text, devices=1)
-    entries = [Entry(side, models) for models in sorted({1, environment.cores()}) for side in sides(SIDES, console)]
+    entries = [Entry(side, models) for models in sorted({1, environment.cores()}) for side in installed(SIDES, console)]
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = Path(folder, "tokenizer.json")
         tokenizer.write_bytes(text.tokenizer_file)
@@ -73,31 +85,20 @@ def run(settings: EncoderBench, console: Console) -> None:
     console.result(f"results: {write_results('encoder', settings, measured)}")
 
 
-def sides(all_sides: Mapping[str, tuple[Sequence[str], str]], console: Console) -> list[str]:
-    """Return the sides that can be measured here, of those with what they need and what makes them; say which cannot."""
-    found = []
-    for side, (needed, _) in all_sides.items():
-        missing = [name for name in needed if not importlib.util.find_spec(name)]
-        if missing:
-            console.say(f"{', '.join(missing)} not installed: {TOLD[side]} is left out (pip install -e '.[parity]')")
-        else:
-            found.append(side)
-    return found
-
-
 def measure(settings: EncoderBench, entries: Sequence[Entry], jobs: Mapping[Entry, Sequence[Any]]) -> dict[Entry, list[float]]:
-    """Return tokens per second of each entry, measured one after the other, entry after entry."""
-    contenders = {entry: Contender(SIDES[entry.side][1], jobs[entry], environment_of_sides(a_core=True)) for entry in entries}
+    """Return tokens per second of each entry; the entries take turns."""
+    variables = environment_of_sides(device_a_core=True)
+    contenders = {entry: Contender(SIDES[entry.side].load(), jobs[entry], variables) for entry in entries}
     return take_turns(contenders, settings.repeats, settings.seconds)
 
 
 def jobs_of(settings: EncoderBench, entry: Entry, text: Text, planned: StepPlan, tokenizer: Path) -> Sequence[Any]:
-    """Return what each process of an entry trains: ours all models in one, torch one each."""
+    """Return the jobs of an entry, one per process: our process trains all models, a torch process trains one."""
     if entry.side == OURS:
         return [OurJob(settings, entry.models)]
     from experiments.bench.torch_encoder import Job
 
-    study = settings.of_study(1)
+    study = settings.study_settings(1)
     threads = environment.cores() // entry.models
     job = Job(
         shape=settings.shape,
@@ -118,19 +119,19 @@ def jobs_of(settings: EncoderBench, entry: Entry, text: Text, planned: StepPlan,
 
 
 def plan(study: Settings, text: Text, devices: int) -> StepPlan:
-    """Return the plan of the steps on so many devices, of which as few train one model together as leave none without work."""
+    """Return the plan of a step on `devices` devices, with the fewest devices per model that keep all of them busy."""
     lengths, mesh = np.diff(text.train.offsets), devices_of_member(len(study.seed_list), devices, devices)
     return plan_rows(lengths, study.batch_rows, study.max_length, True, mesh, ENDLESS)
 
 
 def sentences_of(text: Text, planned: StepPlan) -> int:
-    """Return how many sentences have as many tokens as a step's packed rows, on average."""
+    """Return the number of sentences that, on average, hold as many tokens as the packed rows of a step."""
     return max(1, round(planned.tokens / float(np.mean(np.diff(text.train.offsets)))))
 
 
 def train_ours(job: OurJob) -> Train:
-    """Return our pre-training of so many seeds on all devices, compiled and warm."""
-    study = job.settings.of_study(job.seeds)
+    """Return our pre-training of the job's seeds on all devices, compiled and warmed up."""
+    study = job.settings.study_settings(job.seeds)
     text = prepare_text(study, Console(quiet=True), False)
     planned = plan(study, text, jax.device_count())
     ensemble = ensemble_of(study, job.settings, text, planned)
@@ -146,44 +147,44 @@ def train_ours(job: OurJob) -> Train:
         return Work(job.seeds * int((segments > 0).sum()), seconds)
 
     steps(1)
-    of_step = steps(8).seconds / 8
-    return lambda seconds: steps(max(1, round(seconds / of_step)))
+    seconds_per_step = steps(8).seconds / 8
+    return lambda seconds: steps(max(1, round(seconds / seconds_per_step)))
 
 
 def ensemble_of(study: Settings, settings: EncoderBench, text: Text, planned: StepPlan) -> training.Ensemble:
-    """Return the study's pre-training ensemble, which records nothing: only training is measured."""
+    """Return the study's pre-training ensemble without records, since only training is measured."""
     return recording_nothing(build_ensemble(study, settings.shape, text, planned))
 
 
 def row_of(entry: Entry, rates: Sequence[float]) -> dict[str, Any]:
-    """Return what results.json has of one entry. processes, threads: of torch, whose processes train a model each."""
+    """Return the row of an entry in results.json. threads: per process."""
     cores = environment.cores()
     processes = 1 if entry.side == OURS else entry.models
     return {"side": entry.side, "models": entry.models, "processes": processes, "threads": cores // processes, **spread(rates)}
 
 
 def ratio_of(entry: Entry, rates: Mapping[Entry, Sequence[float]]) -> dict[str, Any]:
-    """Return our rate over that of an entry, with as many models, measurement by measurement."""
+    """Return the ratio of our rate to that of an entry with the same number of models, by measurement."""
     pairs = zip(rates[Entry(OURS, entry.models)], rates[entry], strict=True)
     return {"over": entry.side, "models": entry.models, **spread([ours / theirs for ours, theirs in pairs])}
 
 
 def models_words(models: int) -> str:
-    """Say how many models are trained, and on what."""
-    return f"one model on {environment.cores()} cores" if models == 1 else f"{models} models, one a core"
+    """Describe the form of an entry."""
+    return f"one model on {environment.cores()} cores" if models == 1 else f"{models} models, one per core"
 
 
 def row_line(row: Mapping[str, Any]) -> str:
-    """Write what was measured of one entry."""
+    """Return the line of an entry for the terminal."""
     return (
-        f"{TOLD[row['side']]:>22}, {models_words(row['models'])}: {row['median']:9,.0f} tokens/s ({row['min']:,.0f} to "
+        f"{SIDES[row['side']].label:>22}, {models_words(row['models'])}: {row['median']:9,.0f} tokens/s ({row['min']:,.0f} to "
         f"{row['max']:,.0f})"
     )
 
 
 def ratio_line(ratio: Mapping[str, Any]) -> str:
-    """Write how much faster ours is."""
+    """Return the line of a ratio for the terminal."""
     return (
-        f"{models_words(ratio['models'])}: ours is {ratio['median']:.2f} x {TOLD[ratio['over']]} ({ratio['min']:.2f} to "
+        f"{models_words(ratio['models'])}: ours is {ratio['median']:.2f} x {SIDES[ratio['over']].label} ({ratio['min']:.2f} to "
         f"{ratio['max']:.2f})"
     )

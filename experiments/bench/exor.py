@@ -21,12 +21,12 @@ SEEDS_RECORDED = 32  # of which the share of recording is told
 
 def run(settings: ExorBench, console: Console) -> None:
     """Measure everything, print one table, write results.json and one figure."""
-    if "kernel" in settings.measured and (reason := why_no_kernel(settings.of_study("kernel", 1))):
+    if "kernel" in settings.measured_engines and (reason := why_no_kernel(settings.study_settings("kernel", 1))):
         raise BadInput(f"--engines: kernel cannot be measured here: {reason}")
     torch_rate = measure_torch(settings, console)
     limit = Limit.of(settings) if settings.model == "transformer" else None
     rows = []
-    for engine in settings.measured:
+    for engine in settings.measured_engines:
         for seeds in settings.seeds:
             row = measure_ensemble(settings, engine, seeds)
             row["over_torch"] = row["median"] / torch_rate["median"] if torch_rate else None
@@ -34,11 +34,11 @@ def run(settings: ExorBench, console: Console) -> None:
             rows.append(row)
             console.say(row_line(row))
     # At the default schedule a record is due every 500 steps, which take minutes at medium size.
-    share = recording_share(settings, settings.measured[0], SEEDS_RECORDED) if settings.size == "small" else None
+    share = recording_share(settings, settings.measured_engines[0], SEEDS_RECORDED) if settings.size == "small" else None
     if share is not None:
         console.say(
             f"recording at the default schedule takes {share['median']:.1%} of the time ({share['min']:.1%} to "
-            f"{share['max']:.1%}; {SEEDS_RECORDED} seeds, {settings.measured[0]})"
+            f"{share['max']:.1%}; {SEEDS_RECORDED} seeds, {settings.measured_engines[0]})"
         )
     measured: dict[str, Any] = {"torch": torch_rate, "rows": rows, "recording_share": share}
     if limit is None:
@@ -61,7 +61,7 @@ class Limit(NamedTuple):
     @classmethod
     def of(cls, settings: ExorBench) -> "Limit":
         """Count and measure for the transformer of these settings."""
-        work, rates = exor_work(settings.of_study("fast", 1)), device_rates()
+        work, rates = exor_work(settings.study_settings("fast", 1)), device_rates()
         return cls(work, rates, exor_floor(work, rates))
 
     @property
@@ -77,7 +77,7 @@ def measure_torch(settings: ExorBench, console: Console) -> dict[str, float] | N
     if not importlib.util.find_spec("torch"):
         console.say("torch is not installed: its loop is left out")
         return None
-    loop = importlib.import_module("experiments.bench.torch_loop").torch_loop(settings.of_study("plain", 1))
+    loop = importlib.import_module("experiments.bench.torch_loop").torch_loop(settings.study_settings("plain", 1))
     rate = spread([loop(settings.torch_seconds) for _ in range(settings.repeats)])
     console.say(f"torch, one model: {rate['median']:,.0f} steps per second")
     return rate
@@ -85,7 +85,7 @@ def measure_torch(settings: ExorBench, console: Console) -> dict[str, float] | N
 
 def timed_ensemble(settings: ExorBench, engine: Engine, seeds: int, recording: bool = True) -> TimedEnsemble:
     """Return the ensemble of so many seeds, compiled and warm, with its default schedule of records or none."""
-    study = settings.of_study(engine, seeds, recording)
+    study = settings.study_settings(engine, seeds, recording)
     ensemble = TimedEnsemble(build_ensemble(study), study.seed_list)
     ensemble.train(20)
     return ensemble

@@ -107,10 +107,10 @@ def make_forms(settings: LayersBench, layers: int) -> dict[str, TimedForm]:
     untied, tied = tying.independent(layers), tying.static_map("sequence", layers, distinct_layers(settings.share, layers))
 
     def layered(storage: Storage, loss: Callable[..., Any] | None = None) -> Layered:
-        return build(settings.of_study(layers, storage), settings.vocab_size, 0, devices, loss)
+        return build(settings.study_settings(layers, storage), settings.vocab_size, 0, devices, loss)
 
     compact, full = layered("compact"), layered("full")
-    by_hand = layered("compact", without_owners(settings.of_study(layers, "compact")))
+    by_hand = layered("compact", without_owners(settings.study_settings(layers, "compact")))
     return {
         "untied, no owners": TimedForm(by_hand, untied, "compact", batch),
         "untied": TimedForm(compact, untied, "compact", batch),

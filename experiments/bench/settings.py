@@ -1,4 +1,4 @@
-"""What may be asked of the benchmarks, and the settings of the studies that they measure."""
+"""Settings of every benchmark, and the settings of the study that each one measures. Loads no jax."""
 
 import abc
 import dataclasses
@@ -13,11 +13,12 @@ from tiejax.lab.studies.exor import settings as exor_settings
 from tiejax.lab.studies.layer_tying import settings as layer_settings
 from tiejax.lab.studies.text_mlm import settings as text_settings
 from tiejax.models.shapes import Shape
+from tiejax.system.visible import cut
 
-ENDLESS = 100_000_000  # more steps than any measurement takes
+ENDLESS = 100_000_000  # more steps than any measurement trains
 RECORD_EVERY = 500  # EXor's default
-EXACT_EVERY = 10_000  # about its default on the plain engine
-WIDTH_OF_HEAD = 32
+EXACT_EVERY = 10_000  # close to EXor's default on the plain engine
+HEAD_WIDTH = 32
 
 Engine = Literal["fast", "plain", "kernel"]
 Form = Literal["published", "masked", "packed"]
@@ -36,32 +37,32 @@ Program = Literal[
     "rembert",
 ]
 Part = Literal["exor", "text", "layers", "encoder", "fine_tuning"]
-OnCheckpoints = Literal["check", "factorise", "tie", "diagnose"]
+CheckpointCommand = Literal["check", "factorise", "tie", "diagnose"]
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchSettings(Settings, abc.ABC):
-    """What every benchmark may be asked.
+    """Settings of every benchmark.
 
     Args:
-        out: where results.json goes
+        out: folder for results.json
     """
 
     out: str = "runs/bench"
 
     @property
     @abc.abstractmethod
-    def largest(self) -> list[Any]:
-        """Resolved settings of the study, those among all that are measured that need most memory; raises BadInput."""
+    def largest_studies(self) -> list[Any]:
+        """Resolved settings of the measured studies that need the most memory. Raises BadInput."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TimedBench(BenchSettings):
-    """How often and how long is measured.
+    """Number and length of the measurements.
 
     Args:
-        repeats: measurements of each form, at least 5
-        seconds: length of one measurement, at least one step
+        repeats: measurements per form, at least 5
+        seconds: length of a measurement, at least one step
     """
 
     repeats: int = 5
@@ -70,7 +71,7 @@ class TimedBench(BenchSettings):
     def check(self) -> None:
         super().check()
         if self.repeats < 5:
-            raise BadInput(f"--repeats: a median needs at least 5, got {self.repeats}")
+            raise BadInput(f"--repeats: expected at least 5 measurements, got {self.repeats}")
         checks.check_counts(self, ("repeats",))
         checks.check_positive(self, ("seconds",))
 
@@ -80,14 +81,14 @@ class ExorBench(TimedBench):
     """Throughput of EXor's training, recording included.
 
     Args:
-        seeds: numbers of seeds, each trained tied and untied, so twice as many models
-        engines: engines to be measured (default: fast and plain of the transformer, plain of others, which see order)
+        seeds: ensemble sizes to measure, in seeds; every seed is trained tied and untied, so there are twice as many models
+        engines: engines to measure (default: fast and plain for the transformer, plain for the lstm and the mixer)
         model: architecture; only the transformer is compared with torch and with the limit of the arithmetic
-        size: its published size; medium is measured without recording
-        repeats: measurements of each setting, at least 5
-        seconds: length of one measurement
-        torch_seconds: length of one measurement of the torch loop
-        out: where results.json and the figure go
+        size: published size of the architecture; medium is measured without recording
+        repeats: measurements per ensemble size and engine, at least 5
+        seconds: length of a measurement
+        torch_seconds: length of a measurement of the torch loop
+        out: folder for results.json and the figure
     """
 
     seeds: list[int] = dataclasses.field(default_factory=lambda: [1, 8, 32, 128])
@@ -98,29 +99,32 @@ class ExorBench(TimedBench):
     out: str = "runs/bench/exor"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if this cannot be measured."""
+        """Raise BadInput, naming the option, if the settings cannot be measured."""
         if not self.seeds or min(self.seeds) < 1:
-            raise BadInput(f"--seeds: needs numbers of at least 1, got {self.seeds}")
+            raise BadInput(f"--seeds: expected a list of numbers >= 1, got {self.seeds}")
         if self.engines == []:
-            raise BadInput("--engines: some of fast, plain, kernel, got none")
-        if self.model != "transformer" and self.measured != ["plain"]:
-            raise BadInput(f"--engines: plain alone, since the {self.model} sees the order of its symbols; got {self.measured}")
+            raise BadInput("--engines: expected at least one of fast, plain and kernel, got []")
+        if self.model != "transformer" and self.measured_engines != ["plain"]:
+            raise BadInput(
+                f"--engines: the {self.model} depends on the order of its symbols, so only [plain] can be measured, "
+                f"got {self.measured_engines}"
+            )
         super().check()
         checks.check_positive(self, ("torch_seconds",))
 
     @property
-    def largest(self) -> list[Any]:
-        return [self.of_study(engine, max(self.seeds), recording=False) for engine in self.measured]
+    def largest_studies(self) -> list[Any]:
+        return [self.study_settings(engine, max(self.seeds), recording=False) for engine in self.measured_engines]
 
     @property
-    def measured(self) -> list[Engine]:
-        """The engines that are measured."""
+    def measured_engines(self) -> list[Engine]:
+        """The engines to measure, defaults filled in."""
         if self.engines is not None:
             return self.engines
         return ["fast", "plain"] if self.model == "transformer" else ["plain"]
 
-    def of_study(self, engine: Engine, seeds: int, recording: bool = True) -> exor_settings.Settings:
-        """Return the resolved settings of the study that is measured, with its default schedule of records or none."""
+    def study_settings(self, engine: Engine, seeds: int, recording: bool = True) -> exor_settings.Settings:
+        """Return resolved settings of the study; recording: at EXor's default steps, otherwise never."""
         every = RECORD_EVERY if recording else ENDLESS
         return exor_settings.Settings(
             seeds=seeds,
@@ -138,14 +142,16 @@ class TextBench(TimedBench):
     """Throughput of the text study's training at the published size, in three forms.
 
     Args:
-        corpus: text files or folders, as for text_mlm.py (default: the prose that CPython carries)
+        corpus: text files or folders, as for text_mlm.py (default: the documentation that comes with CPython)
         tokenizer: vocab.txt, tokenizer.json or a name on the hub (default: WordPiece trained on the corpus)
-        vocab_size: tokens of a trained vocabulary
-        data_dir: where prepared text is kept (default: as for text_mlm.py)
-        seeds: seeds, each trained tied and untied
-        batch_size: sentences a step
-        forms: published predicts everywhere and pads; masked predicts at the masked tokens; packed also fills its rows
-        huge_pages: let glibc ask for huge pages, as the study does, beside torch on all sides; false: as the environment says
+        vocab_size: tokens in a trained vocabulary
+        data_dir: folder for prepared text (default: as for text_mlm.py)
+        seeds: number of seeds, each trained tied and untied
+        batch_size: sentences per step
+        forms: published predicts at every position of padded rows; masked predicts only at the masked tokens; packed does the
+            same in packed rows
+        huge_pages: let glibc ask for huge pages, as the study does, in the torch processes too; false leaves the allocator
+            to the environment
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -160,18 +166,18 @@ class TextBench(TimedBench):
     out: str = "runs/bench/text"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if this cannot be measured."""
+        """Raise BadInput, naming the option, if the settings cannot be measured."""
         if not self.forms:
-            raise BadInput("--forms: published, masked, packed or some of them, got none")
+            raise BadInput("--forms: expected at least one of published, masked and packed, got []")
         super().check()
-        self.of_study(self.forms[0])
+        self.study_settings(self.forms[0])
 
     @property
-    def largest(self) -> list[Any]:
-        return [self.of_study(form) for form in self.forms]
+    def largest_studies(self) -> list[Any]:
+        return [self.study_settings(form) for form in self.forms]
 
-    def of_study(self, form: Form) -> text_settings.Settings:
-        """Return the resolved settings of the study that is measured, which records and validates nothing; raises BadInput."""
+    def study_settings(self, form: Form) -> text_settings.Settings:
+        """Return resolved settings of the study, without records and validation. Raises BadInput."""
         return text_settings.Settings(
             corpus=self.corpus,
             tokenizer=self.tokenizer,
@@ -189,16 +195,16 @@ class TextBench(TimedBench):
 
 @dataclasses.dataclass(frozen=True)
 class LayersBench(TimedBench):
-    """Time of a training step with tied layers against untied ones, and of a change of ties.
+    """Time of a training step with tied and with untied layers, and of a change of ties.
 
     Args:
-        layers: numbers of layers, each of a model
-        share: of so many layers one is distinct in the tied models (sequence)
-        width: width of embeddings and hidden states; one head for each 32 of it
-        vocab_size: number of tokens
-        context: tokens of a block
-        batch_size: blocks a step
-        repeats: measurements of each form, at least 5; one after the other, form after form
+        layers: depths to measure, in layers
+        share: layers per distinct layer in the tied models: with 6, a model of 12 layers has 2 distinct ones (sequence)
+        width: width of embeddings and hidden states, a multiple of 32, with one head per 32
+        vocab_size: number of tokens in the vocabulary
+        context: tokens per block
+        batch_size: blocks per step
+        repeats: measurements per form, at least 5; the forms take turns
     """
 
     layers: list[int] = dataclasses.field(default_factory=lambda: [12, 48])
@@ -212,27 +218,27 @@ class LayersBench(TimedBench):
     out: str = "runs/bench/layers"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if this cannot be measured."""
+        """Raise BadInput, naming the option, if the settings cannot be measured."""
         if not self.layers or min(self.layers) < 2:
-            raise BadInput(f"--layers: needs numbers of at least 2, got {self.layers}")
-        if self.width % WIDTH_OF_HEAD:
-            raise BadInput(f"--width: must be a multiple of {WIDTH_OF_HEAD}, got {self.width}")
+            raise BadInput(f"--layers: expected a list of numbers >= 2, got {self.layers}")
+        if self.width % HEAD_WIDTH:
+            raise BadInput(f"--width: expected a multiple of {HEAD_WIDTH}, got {self.width}")
         checks.check_counts(self, ("share", "width", "vocab_size", "batch_size"))
         super().check()
-        self.of_study(self.layers[0], "compact")
+        self.study_settings(self.layers[0], "compact")
 
     @property
-    def largest(self) -> list[Any]:
-        return [self.of_study(max(self.layers), "full")]
+    def largest_studies(self) -> list[Any]:
+        return [self.study_settings(max(self.layers), "full")]
 
-    def of_study(self, layers: int, storage: Storage) -> layer_settings.Settings:
-        """Return the resolved settings of the study that is measured; raises BadInput."""
+    def study_settings(self, layers: int, storage: Storage) -> layer_settings.Settings:
+        """Return resolved settings of the study. Raises BadInput."""
         return layer_settings.Settings(
             layers=layers,
             storage=storage,
             vocab_size=self.vocab_size,
             width=self.width,
-            heads=self.width // WIDTH_OF_HEAD,
+            heads=self.width // HEAD_WIDTH,
             context=self.context,
             batch_size=self.batch_size,
         ).resolved()
@@ -240,35 +246,35 @@ class LayersBench(TimedBench):
 
 @with_defaults(seconds=4.0, repeats=5, out="runs/bench/decoder")
 class DecoderBench(LayersBench):
-    """Throughput of a causal language model, untied and with tied layers, beside the transformers library's in torch.
+    """Step time of a causal language model, untied and with tied layers, compared with the transformers library in torch.
 
     Args:
         architecture: gpt2, or bert with a causal mask
-        repeats: measurements of each side, at least 5, in turns
-        huge_pages: let glibc ask for huge pages, on both sides (default: the allocator is as the environment says)
+        repeats: measurements per side, at least 5; the sides take turns
+        huge_pages: let glibc ask for huge pages, on both sides; false leaves the allocator to the environment
     """
 
     architecture: Literal["gpt2", "bert"] = "gpt2"
     huge_pages: bool = False
 
-    def of_study(self, layers: int, storage: Storage) -> layer_settings.Settings:
-        """Return the resolved settings of the study that is measured; raises BadInput."""
-        study = super().of_study(layers, storage)
+    def study_settings(self, layers: int, storage: Storage) -> layer_settings.Settings:
+        """Return resolved settings of the study. Raises BadInput."""
+        study = super().study_settings(layers, storage)
         return dataclasses.replace(study, architecture=self.architecture, activation="gelu").resolved()
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderBench(TimedBench):
-    """Throughput of pre-training the coupled base encoder, beside the transformers library's trainer and a plain torch loop.
+    """Throughput of pre-training the coupled base encoder, compared with the transformers Trainer and a plain torch loop.
 
     Args:
-        corpus: text files or folders, as for embedding_coupling.py (default: the prose that CPython carries)
-        tokenizer: vocab.txt, tokenizer.json or a name on the hub (default: trained on the corpus, as the study's)
-        vocab_size: tokens of a trained vocabulary
-        data_dir: where prepared text is kept (default: as for embedding_coupling.py)
-        max_length: tokens of a packed row, and of the longest sentence
-        batch_rows: packed rows of a step; the trainer's batches have as many sentences as these hold on average
-        huge_pages: let glibc ask for huge pages, on all sides (default: the allocator is as the environment says)
+        corpus: text files or folders, as for embedding_coupling.py (default: the documentation that comes with CPython)
+        tokenizer: vocab.txt, tokenizer.json or a name on the hub (default: WordPiece trained on the corpus)
+        vocab_size: tokens in a trained vocabulary
+        data_dir: folder for prepared text (default: as for embedding_coupling.py)
+        max_length: tokens in a packed row, and the longest sentence
+        batch_rows: packed rows per step; a batch of the Trainer has as many sentences as these rows hold on average
+        huge_pages: let glibc ask for huge pages, on all sides; false leaves the allocator to the environment
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -282,21 +288,21 @@ class EncoderBench(TimedBench):
     out: str = "runs/bench/encoder"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if this cannot be measured."""
+        """Raise BadInput, naming the option, if the settings cannot be measured."""
         super().check()
-        self.of_study(1)
+        self.study_settings(1)
 
     @property
     def shape(self) -> Shape:
-        """The shape that is trained."""
+        """The shape of the trained encoder."""
         return Shape(64, 64, 64, 3, 4, coupled=True)
 
     @property
-    def largest(self) -> list[Any]:
-        return [self.of_study(1)]
+    def largest_studies(self) -> list[Any]:
+        return [self.study_settings(1)]
 
-    def of_study(self, seeds: int) -> coupling_settings.Settings:
-        """Return the resolved settings of the study that is measured, which records and validates nothing; raises BadInput."""
+    def study_settings(self, seeds: int) -> coupling_settings.Settings:
+        """Return resolved settings of the study, without records and validation. Raises BadInput."""
         return coupling_settings.Settings(
             corpus=self.corpus,
             tokenizer=self.tokenizer,
@@ -314,12 +320,12 @@ class EncoderBench(TimedBench):
 
 @dataclasses.dataclass(frozen=True)
 class TransferBench(TimedBench):
-    """Throughput of fine-tuning at the study's default size: an ensemble, beside one member after the other.
+    """Throughput of fine-tuning at the study's default size: as an ensemble, and one member after the other.
 
     Args:
-        corpus: text files or folders, as for embedding_coupling.py (default: the prose that CPython carries)
-        data_dir: where prepared text is kept (default: as for embedding_coupling.py)
-        seeds: pre-training seeds of the ensemble, each with and without pre-training at each of the default's rates
+        corpus: text files or folders, as for embedding_coupling.py (default: the documentation that comes with CPython)
+        data_dir: folder for prepared text (default: as for embedding_coupling.py)
+        seeds: pre-training seeds of the ensemble, each with and without pre-training, at each default learning rate
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -329,28 +335,28 @@ class TransferBench(TimedBench):
     out: str = "runs/bench/transfer"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if this cannot be measured."""
+        """Raise BadInput, naming the option, if the settings cannot be measured."""
         super().check()
         checks.check_counts(self, ("seeds",))
 
     @property
-    def largest(self) -> list[Any]:
-        return [self.of_study()]
+    def largest_studies(self) -> list[Any]:
+        return [self.study_settings()]
 
-    def of_study(self) -> coupling_settings.Settings:
-        """Return the resolved settings of the study that is measured."""
+    def study_settings(self) -> coupling_settings.Settings:
+        """Return resolved settings of the study."""
         return coupling_settings.Settings(corpus=self.corpus, data_dir=self.data_dir, seeds=self.seeds).resolved()
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceBench(TimedBench):
-    """Everything worth knowing of one machine: rates of every study, and whether its results are those of its CPU.
+    """Training rates of every study on this machine, and a comparison of its results with those of its CPU.
 
     Args:
-        parts: what is measured, any of exor, text, layers, encoder, fine_tuning
-        seeds: of EXor, each tied and untied, of which those that solve the task are counted
-        exor_steps: of these trainings (default: as published)
-        first_steps: steps whose losses are compared with those of the CPU
+        parts: parts to measure: any of exor, text, layers, encoder, fine_tuning
+        seeds: seeds of EXor, each trained tied and untied; the seeds that solve the task are counted
+        exor_steps: training steps of EXor (default: the published number)
+        first_steps: training steps whose losses are compared with those on the CPU
     """
 
     parts: list[Part] = dataclasses.field(default_factory=lambda: ["exor", "text", "layers", "encoder", "fine_tuning"])
@@ -361,27 +367,27 @@ class DeviceBench(TimedBench):
     out: str = "runs/bench/device"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if this cannot be measured."""
+        """Raise BadInput, naming the option, if the settings cannot be measured."""
         if not self.parts:
-            raise BadInput("--parts: exor, text, layers, encoder, fine_tuning or some of them, got none")
+            raise BadInput(f"--parts: expected at least one of {', '.join(get_args(Part))}, got []")
         super().check()
         checks.check_counts(self, ("seeds", "first_steps"))
         if self.exor_steps is not None:
             checks.check_counts(self, ("exor_steps",))
 
     @property
-    def largest(self) -> list[Any]:
-        return [ExorBench().of_study("fast", max(self.seeds, 1024), recording=False)]
+    def largest_studies(self) -> list[Any]:
+        return [ExorBench().study_settings("fast", max(self.seeds, 1024), recording=False)]
 
 
 @dataclasses.dataclass(frozen=True)
 class TargetsBench(BenchSettings):
-    """What a training step of every study compiles to for GPUs and TPUs that are not here.
+    """Kernels, memory and precision of every study's training step, compiled for GPUs and TPUs that this machine lacks.
 
     Args:
-        target: h100:N for so many GPUs, or a topology of TPUs, as v5e:2x2
-        programs: what is compiled (default: all)
-        compare: a file as docs/targets.json, with whose kernels, bytes and precisions of the target they are compared
+        target: h100:N for N GPUs, or a TPU topology such as v5e:2x2
+        programs: programs to compile (default: all)
+        compare: a file such as docs/targets.json; kernels, bytes and precisions are compared with its entries for the target
     """
 
     target: str = "v5e:2x2"
@@ -390,33 +396,33 @@ class TargetsBench(BenchSettings):
     out: str = "runs/bench/targets"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if this cannot be compiled."""
+        """Raise BadInput, naming the option, if the settings cannot be compiled."""
         super().check()
         if not self.programs:
-            raise BadInput(f"--programs: some of {', '.join(get_args(Program))}, got none")
+            raise BadInput(f"--programs: expected at least one of {'; '.join(get_args(Program))}; got []")
         if self.compare is not None and not Path(self.compare).is_file():
-            raise BadInput(f"--compare: {self.compare} is no file; give one as docs/targets.json")
+            raise BadInput(f"--compare: {cut(self.compare)} is not a file; give one such as docs/targets.json")
 
     @property
-    def largest(self) -> list[Any]:
+    def largest_studies(self) -> list[Any]:
         return []
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointsBench(BenchSettings):
-    """Seconds and memory of the commands on checkpoints.
+    """Time and memory of the commands on checkpoints.
 
     Args:
-        commands: what is measured, any of check, factorise, tie, diagnose
-        folders: how many small checkpoints are checked
-        factorised: rows and columns of the table whose curve is computed
-        rows: of the two tables that are compared and diagnosed
-        width: of these
-        dtype: of these, F32, F16 or BF16
-        repeats: how often each command is started
+        commands: commands to measure: any of check, factorise, tie, diagnose
+        folders: number of small checkpoints for check
+        factorised: rows and columns of the table for factorise
+        rows: rows of each of the two tables for tie and diagnose
+        width: columns of each of the two tables
+        dtype: data type of the two tables: F32, F16 or BF16
+        repeats: runs of each command
     """
 
-    commands: list[OnCheckpoints] = dataclasses.field(default_factory=lambda: list(get_args(OnCheckpoints)))
+    commands: list[CheckpointCommand] = dataclasses.field(default_factory=lambda: list(get_args(CheckpointCommand)))
     folders: int = 1000
     factorised: list[int] = dataclasses.field(default_factory=lambda: [50_000, 1024])
     rows: int = 250_000
@@ -426,14 +432,14 @@ class CheckpointsBench(BenchSettings):
     out: str = "runs/bench/checkpoints"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if this cannot be measured."""
+        """Raise BadInput, naming the option, if the settings cannot be measured."""
         super().check()
         if not self.commands:
-            raise BadInput(f"--commands: some of {', '.join(get_args(OnCheckpoints))}, got none")
+            raise BadInput(f"--commands: expected at least one of {', '.join(get_args(CheckpointCommand))}, got []")
         checks.check_counts(self, ("folders", "rows", "width", "repeats"))
         if len(self.factorised) != 2 or min(self.factorised) < 2:
-            raise BadInput(f"--factorised: two numbers, rows and columns, each at least 2; got {self.factorised}")
+            raise BadInput(f"--factorised: expected [ROWS, COLUMNS], each at least 2, got {self.factorised}")
 
     @property
-    def largest(self) -> list[Any]:
+    def largest_studies(self) -> list[Any]:
         return []

@@ -36,7 +36,7 @@ from tiejax.lab.studies.exor import settings as exor_settings
 from tiejax.lab.studies.exor.ensemble import COMPILERS, Platform, build_kernel
 from tiejax.lab.studies.exor.ensemble import build_ensemble as build_exor
 from tiejax.lab.studies.layer_tying.model import build as build_layered
-from tiejax.lab.studies.text_mlm import text as text_of_study
+from tiejax.lab.studies.text_mlm import text as study_text
 from tiejax.lab.studies.text_mlm.ensemble import build_ensemble as build_text
 from tiejax.models.shapes import PUBLISHED_SHAPES
 from tiejax.pretraining.memory import Pretraining, shapes_of_step
@@ -223,8 +223,8 @@ def exor_kernel(devices: Sequence[Any]) -> Any:
 
 def text(devices: Sequence[Any], dtype: Any = "float32") -> Any:
     """Return the text study at its published size, two seeds tied and untied as one computation."""
-    study = dataclasses.replace(TextBench(vocab_size=8192).of_study("packed"), compute_dtype=dtype)
-    ensemble = build_text(study, *text_of_study.prepare(study, Console(quiet=True)))
+    study = dataclasses.replace(TextBench(vocab_size=8192).study_settings("packed"), compute_dtype=dtype)
+    ensemble = build_text(study, *study_text.prepare(study, Console(quiet=True)))
     ensemble = dataclasses.replace(ensemble, members="vmapped")  # as on an accelerator
     return traced_step(ensemble, devices[:1], 2, fed_by(ensemble))
 
@@ -232,7 +232,7 @@ def text(devices: Sequence[Any], dtype: Any = "float32") -> Any:
 def layers(devices: Sequence[Any], number: int, dtype: Any = "float32") -> Any:
     """Return a GPT-2 of so many layers, whose rows two devices share."""
     bench = LayersBench()
-    study = dataclasses.replace(bench.of_study(number, "compact"), compute_dtype=dtype)
+    study = dataclasses.replace(bench.study_settings(number, "compact"), compute_dtype=dtype)
     owner = tying.independent(number)
     wiring = tying.wiring(tying.LayerTies(owner, np.ones(number, bool), owner), "compact", "all", "resolved")
     return build_layered(study, bench.vocab_size, 0, devices[:2]).trace_shapes(owner, random_blocks(bench), wiring)
@@ -241,7 +241,7 @@ def layers(devices: Sequence[Any], number: int, dtype: Any = "float32") -> Any:
 def encoder(devices: Sequence[Any]) -> Any:
     """Return the coupled base encoder of the study of shapes, 10 seeds on one device."""
     bench = EncoderBench()
-    study = bench.of_study(10)
+    study = bench.study_settings(10)
     prepared = prepare_text(study, Console(quiet=True), False)
     ensemble = build_coupling(study, bench.shape, prepared, encoder_plan(study, prepared, 10))
     return traced_step(ensemble, devices[:1], 10, fed_by(ensemble))

@@ -1,6 +1,6 @@
-"""Tokens per second of training on text: predicting everywhere in padded rows, at the masked tokens, and in packed rows.
+"""Tokens per second in training on text, in three forms: predictions everywhere, at masked tokens, and in packed rows.
 
-The last is then measured beside torch, in processes that take turns.
+The packed form is then compared with torch, in processes that take turns.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.bench.arithmetic import device_rates, text_flops
-from experiments.bench.contender import Contender, Train, Work, allocator, environment_of_sides, take_turns
-from experiments.bench.encoder import OURS, TOLD, sides
+from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
+from experiments.bench.encoder import OURS, TRAINER
 from experiments.bench.settings import Form, TextBench
 from experiments.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
 from tiejax import training
@@ -28,15 +28,22 @@ from tiejax.models.shapes import Shape
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.training.loss import cross_entropy
 
+
+def _loop() -> Callable[[Any], Train]:
+    from experiments.bench.torch_text import train_by_loop
+
+    return train_by_loop
+
+
 SIDES = {
-    OURS: ((), "experiments.bench.text:train_ours"),
-    "trainer": (("torch", "transformers", "accelerate"), "experiments.bench.torch_encoder:train_by_library"),
-    "loop": (("torch",), "experiments.bench.torch_text:train_by_loop"),
+    OURS: Side("ours", (), lambda: train_ours),
+    "trainer": TRAINER,
+    "loop": Side("the plain torch loop", ("torch",), _loop),
 }
 
 
 def run(settings: TextBench, console: Console) -> None:
-    """Measure every form, print one table, write results.json; raises BadInput if the text cannot be used."""
+    """Measure every form, print one table, write results.json. Raises BadInput for an unusable text."""
     rows: list[dict[str, Any]] = []
     rates: dict[str, float] = {}
     for form in settings.forms:
@@ -47,50 +54,50 @@ def run(settings: TextBench, console: Console) -> None:
         row["over_first"] = row["median"] / rows[0]["median"]
         console.say(row_line(row, rows[0]["form"]))
     console.say(
-        f"memory by the compiler's count; matrix products at {rates['flops'] / 1e9:,.0f} GFLOP/s; {rows[0]['models']} models "
-        f"on {jax.device_count()} devices; a batch is {rows[0]['longest_of_batch']:.0f} tokens long on average, a padded row "
-        f"{rows[0]['row_length']}"
+        f"memory: as counted by the compiler; matrix products: {rates['flops'] / 1e9:,.0f} GFLOP/s; {rows[0]['models']} "
+        f"models on {jax.device_count()} devices; the longest sentence of a batch has {rows[0]['longest_of_batch']:.0f} tokens "
+        f"on average, a padded row {rows[0]['row_length']}"
     )
-    beside = measure_beside_torch(settings, console)
-    measured = {"rows": rows, "device_rates": rates, "beside_torch": beside, "allocator": allocator()}
+    comparison = compare_with_torch(settings, console)
+    measured = {"rows": rows, "device_rates": rates, "beside_torch": comparison, "allocator": allocator()}
     console.result(f"results: {write_results('text', settings, measured)}")
 
 
 class OurJob(NamedTuple):
-    """What our process trains: the packed form."""
+    """Our process's job: train the packed form."""
 
     settings: TextBench
 
 
-def measure_beside_torch(settings: TextBench, console: Console) -> list[dict[str, Any]]:
-    """Return tokens per second of the packed form and of what torch has, measured in turns, all on all cores."""
-    study = settings.of_study("packed")
+def compare_with_torch(settings: TextBench, console: Console) -> list[dict[str, Any]]:
+    """Return tokens per second of the packed form and of the torch sides; they take turns, each on all cores."""
+    study = settings.study_settings("packed")
     text, planned = prepare(study, console)
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = Path(folder, "tokenizer.json")
         tokenizer.write_bytes(text.tokenizer)
-        jobs = {side: job_of(settings, side, text, planned, tokenizer) for side in sides(SIDES, console)}
-        told = environment_of_sides(a_core=settings.seeds % environment.cores() == 0)
-        contenders = {side: Contender(SIDES[side][1], [job], told) for side, job in jobs.items()}
+        jobs = {side: job_of(settings, side, text, planned, tokenizer) for side in installed(SIDES, console)}
+        variables = environment_of_sides(device_a_core=settings.seeds % environment.cores() == 0)
+        contenders = {side: Contender(SIDES[side].load(), [job], variables) for side, job in jobs.items()}
         rates = take_turns(contenders, settings.repeats, settings.seconds)
     rows = []
-    for side, found in rates.items():
-        over = spread([ours / theirs for ours, theirs in zip(rates[OURS], found, strict=True)])
-        rows.append({"side": side, **spread(found), "ours_over": None if side == OURS else over})
+    for side, measured in rates.items():
+        over = spread([ours / theirs for ours, theirs in zip(rates[OURS], measured, strict=True)])
+        rows.append({"side": side, **spread(measured), "ours_over": None if side == OURS else over})
         console.say(
-            f"{TOLD[side]:>22}  {rows[-1]['median']:8,.0f} tokens/s ({rows[-1]['min']:,.0f} to {rows[-1]['max']:,.0f})"
+            f"{SIDES[side].label:>22}  {rows[-1]['median']:8,.0f} tokens/s ({rows[-1]['min']:,.0f} to {rows[-1]['max']:,.0f})"
             + ("" if side == OURS else f"  ours is {over['median']:.2f} x ({over['min']:.2f} to {over['max']:.2f})")
         )
     return rows
 
 
 def job_of(settings: TextBench, side: str, text: Text, planned: StepPlan, tokenizer: Path) -> Any:
-    """Return what the process of a side trains: torch one tied model, with as many real tokens a step as one of ours."""
+    """Return the job of a side's process. Torch trains one tied model, with as many real tokens per step as one of ours."""
     if side == OURS:
         return OurJob(settings)
     from experiments.bench.torch_encoder import Job
 
-    study = settings.of_study("packed")
+    study = settings.study_settings("packed")
     return Job(
         shape=Shape(study.width, study.width, study.width, study.layers, study.heads, coupled=True),
         ids=text.train.ids,
@@ -109,31 +116,31 @@ def job_of(settings: TextBench, side: str, text: Text, planned: StepPlan, tokeni
 
 
 def train_ours(job: OurJob) -> Train:
-    """Return the packed form of all members on all devices, compiled and warm."""
-    study = job.settings.of_study("packed")
+    """Return training of the packed form, all members on all devices, compiled and warmed up."""
+    study = job.settings.study_settings("packed")
     text, planned = prepare(study, Console(quiet=True))
     timed, models = TimedEnsemble(ensemble_of(study, text, planned, "packed"), study.seed_list), 2 * job.settings.seeds
     timed.train(1)
-    of_step = timed.train(2).seconds / 2
+    seconds_per_step = timed.train(2).seconds / 2
 
     def train(seconds: float) -> Work:
-        steps = max(1, round(seconds / of_step))
+        steps = max(1, round(seconds / seconds_per_step))
         return Work(round(models * steps * planned.tokens), timed.train(steps).seconds)
 
     return train
 
 
 def measure_form(settings: TextBench, form: Form, console: Console) -> dict[str, Any]:
-    """Return real tokens per second of all models together, memory, and the flops of a second."""
-    study = settings.of_study(form)
+    """Return the row of a form in results.json: real tokens per second over all models, memory, and flops per second."""
+    study = settings.study_settings(form)
     text, planned = prepare(study, console)
     ensemble = TimedEnsemble(ensemble_of(study, text, planned, form), study.seed_list)
     ensemble.train(1)
     steps = max(1, round(settings.seconds / ensemble.train(1).seconds))
     models = 2 * settings.seeds
     times = [ensemble.train(steps) for _ in range(settings.repeats)]
-    places, slots = planned.rows * study.max_length, planned.slots * planned.mesh
-    flops = text_flops(study, text.twins.vocabulary, places, asked=places if form == "published" else slots)
+    positions, slots = planned.rows * study.max_length, planned.slots * planned.mesh
+    flops = text_flops(study, text.twins.vocabulary, positions, predicted=positions if form == "published" else slots)
     return {
         "form": form,
         "models": models,
@@ -153,38 +160,38 @@ def measure_form(settings: TextBench, form: Form, console: Console) -> dict[str,
 
 
 def ensemble_of(settings: Settings, text: Text, planned: StepPlan, form: Form) -> training.Ensemble:
-    """Return the ensemble of the study in one form, recording nothing: only training is measured, and only its memory."""
+    """Return the study's ensemble in one form, without records, since only training and its memory are measured."""
     ensemble = build_ensemble(settings, text, planned)
     loss = everywhere(settings, text) if form == "published" else ensemble.loss
     return recording_nothing(dataclasses.replace(ensemble, loss=loss))
 
 
 def everywhere(settings: Settings, text: Text) -> Callable[..., Any]:
-    """Return the published loss: logits at every place of every row, of which the masked ones are asked for."""
+    """Return the published loss: logits at every position of every row, cross-entropy at the masked ones."""
     model = build_model(settings, text)
 
     def loss(params: Any, batch: Any, key: Any) -> Any:
         logits = model.apply({"params": params}, batch.tokens, None, batch.segments).reshape(batch.tokens.size, -1)
         target = jnp.zeros(batch.tokens.size, jnp.int32).at[batch.slot].max(batch.target)
-        asked = jnp.zeros(batch.tokens.size).at[batch.slot].max(batch.weight)
-        nats = jnp.sum(asked * cross_entropy(logits, target))
-        masked = training.total(jnp.sum(asked))
+        weight = jnp.zeros(batch.tokens.size).at[batch.slot].max(batch.weight)
+        nats = jnp.sum(weight * cross_entropy(logits, target))
+        masked = training.total(jnp.sum(weight))
         return nats / masked, {"loss": training.total(nats) / masked}
 
     return loss
 
 
 def longest_of_batch(lengths: np.ndarray, batch_size: int) -> float:
-    """Return how long the longest sentence of a batch is on average: to which padding to the batch would pad."""
+    """Return the mean length of the longest sentence in a batch, to which padding by batch would pad."""
     whole = len(lengths) // batch_size * batch_size
     chosen = np.random.default_rng(0).permutation(len(lengths))[:whole]
     return float(lengths[chosen].reshape(-1, batch_size).max(1).mean())
 
 
 def row_line(row: Mapping[str, Any], first: str) -> str:
-    """Write what was measured of one form. first: the form that it is compared with."""
+    """Return the line of a form for the terminal. first: the form that it is compared with."""
     return (
         f"{row['form']:>9}  {row['median']:8,.0f} tokens/s ({row['min']:,.0f} to {row['max']:,.0f})  "
         f"{row['over_first']:.1f} x {first}  {row['padding']:.1%} padding  {row['bytes'] / 2**30:.2f} GiB  "
-        f"{row['of_rate']:.0%} of the rate of matrix products  idle {row['idle_share']:.1%}"
+        f"{row['of_rate']:.0%} of the matrix-product rate  idle {row['idle_share']:.1%}"
     )

@@ -1,7 +1,6 @@
-"""Member-steps per second of fine-tuning: an ensemble, beside the same members one after the other on all cores.
+"""Member-steps per second in fine-tuning: an ensemble, compared with the same members one after the other on all cores.
 
-Both are compiled once and for all; a user's own loop would compile every member anew. They take turns, in processes of their
-own.
+Each form compiles once, whereas a user's own loop would compile every member again. The forms take turns in separate processes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +22,11 @@ from tiejax.lab.studies.embedding_coupling.text import prepare_text
 from tiejax.models import bert
 from tiejax.transfer import fine_tuning
 
-TOLD = {"ensemble": "an ensemble, a device a core", "one": "one after the other, one device over all cores"}
+LABELS = {"ensemble": "an ensemble, one device per core", "one": "one after the other, one device over all cores"}
 
 
 class Job(NamedTuple):
-    """What a process trains: so many pre-training seeds at once, each with all its arms."""
+    """The job of a process: train `seeds` pre-training seeds with `arms` arms each, all at once."""
 
     settings: TransferBench
     seeds: int
@@ -36,13 +35,13 @@ class Job(NamedTuple):
 
 def run(settings: TransferBench, console: Console) -> None:
     """Measure both forms in turn, print rates and their ratio, write results.json."""
-    prepare_text(settings.of_study(), console, False)  # once, before processes ask for it at the same time
-    arms = 2 * len(settings.of_study().fine_tuning_rates)
+    prepare_text(settings.study_settings(), console, False)  # before the processes read it at the same time
+    arms = 2 * len(settings.study_settings().fine_tuning_rates)
     jobs = {"ensemble": Job(settings, settings.seeds, arms), "one": Job(settings, 1, 1)}
     rates = measure(settings, jobs)
     for form, measured in rates.items():
-        found = spread(measured)
-        console.say(f"{TOLD[form]:>47}: {found['median']:7,.1f} member-steps/s ({found['min']:,.1f} to {found['max']:,.1f})")
+        rate = spread(measured)
+        console.say(f"{LABELS[form]:>47}: {rate['median']:7,.1f} member-steps/s ({rate['min']:,.1f} to {rate['max']:,.1f})")
     ratio = spread([ours / theirs for ours, theirs in zip(rates["ensemble"], rates["one"], strict=True)])
     members = settings.seeds * arms
     console.say(f"{members} members as an ensemble: {ratio['median']:.2f} x ({ratio['min']:.2f} to {ratio['max']:.2f})")
@@ -51,35 +50,33 @@ def run(settings: TransferBench, console: Console) -> None:
 
 
 def measure(settings: TransferBench, jobs: Mapping[str, Job]) -> dict[str, list[float]]:
-    """Return member-steps per second of each form, measured one after the other, form after form."""
-    contenders = {
-        form: Contender("experiments.bench.transfer:train_members", [job], environment_of(form)) for form, job in jobs.items()
-    }
+    """Return member-steps per second of each form; the forms take turns."""
+    contenders = {form: Contender(train_members, [job], environment_of(form)) for form, job in jobs.items()}
     return take_turns(contenders, settings.repeats, settings.seconds)
 
 
 def environment_of(form: str) -> dict[str, str]:
-    """Return what a process is told: a device a core, or one device, which has all cores."""
-    return devices_on_cpu(a_core=form == "ensemble")
+    """Return the environment variables of a form's process: one device per core, or one device over all cores."""
+    return devices_on_cpu(device_a_core=form == "ensemble")
 
 
 def train_members(job: Job) -> Train:
-    """Return what fine-tunes a job's members, compiled and warm; rates count steps of single members."""
-    study = job.settings.of_study()
+    """Return fine-tuning of the job's members, compiled and warmed up. Its work is counted in member-steps."""
+    study = job.settings.study_settings()
     ensemble, seeds = ensemble_of(study, job)
     timed = TimedEnsemble(ensemble, seeds)
     timed.train(1)
-    of_step = timed.train(4).seconds / 4
+    seconds_per_step = timed.train(4).seconds / 4
 
     def train(seconds: float) -> Work:
-        steps = max(1, round(seconds / of_step))
+        steps = max(1, round(seconds / seconds_per_step))
         return Work(steps * job.seeds * job.arms, timed.train(steps).seconds)
 
     return train
 
 
 def ensemble_of(study: Settings, job: Job) -> tuple[training.Ensemble, Sequence[int]]:
-    """Return the study's fine-tuning ensemble from fresh encoders, which records nothing, and its seeds."""
+    """Return the study's fine-tuning ensemble, from untrained encoders and without records, and its seeds."""
     text = prepare_text(study, Console(quiet=True), False)
     task = task_data(study, text, read_files(study).tasks[0], 1, False)
     shape = study.every_shape[study.baseline or ""]

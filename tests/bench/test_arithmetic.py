@@ -1,4 +1,4 @@
-"""The counted work, against the matrix products in what is traced."""
+"""The counted work, compared with the matrix products of traced computations."""
 
 import math
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ class Batch(NamedTuple):
 
 
 def product_flops(jaxpr):
-    """Multiplications and additions of all matrix products in a jaxpr, those in loops as often as they are made."""
+    """Return the multiplications and additions of all matrix products in a jaxpr, times the iterations of their loops."""
     flops = 0
     for equation in jaxpr.eqns:
         times = equation.params["length"] if equation.primitive.name == "scan" else 1
@@ -43,24 +43,24 @@ def product_flops(jaxpr):
     return flops
 
 
-def test_products_of_text_are_those_of_the_published_loss():
-    settings = TextBench().of_study("published")
+def test_text_flops_are_those_of_the_published_loss():
+    settings = TextBench().study_settings("published")
     nothing = np.zeros(0, np.int32), np.zeros(1, np.int64)
-    size = 30_000  # a table of few rows is read by a product
+    size = 30_000  # reading a table with few rows would be a matrix product
     vocabulary = Vocabulary(size, *range(5), tokens=("",) * size)
     text = Text(vocabulary, Twins(size, ("a", "b"), (7, 8), (0.5, 0.5)), nothing, nothing, {}, b"")
     tokens, slots = jax.ShapeDtypeStruct((3, settings.max_length), jnp.int32), jax.ShapeDtypeStruct((7,), jnp.int32)
     params = jax.eval_shape(build_model(settings, text).init, jax.random.key(0), tokens)["params"]
     forward = jax.make_jaxpr(everywhere(settings, text), axis_env=[(training.DATA, 1)])
     traced = forward(params, Batch(tokens, tokens, slots, slots, slots), None)
-    places = 3 * settings.max_length
-    assert 3 * product_flops(traced.jaxpr) == text_flops(settings, size + 2, places, asked=places)
+    positions = 3 * settings.max_length
+    assert 3 * product_flops(traced.jaxpr) == text_flops(settings, size + 2, positions, predicted=positions)
 
 
-# The second layer of medium writes its attention out without a product, and the first has a query for every symbol.
+# The second layer of the medium model computes its attention without a matrix product; the first has a query per symbol.
 @pytest.mark.parametrize(("size", "tolerance"), [("small", 0), ("medium", 0.01)])
-def test_products_of_exor_are_those_of_the_fast_engine(size, tolerance):
-    settings = ExorBench(size=size).of_study("fast", 1)
+def test_exor_flops_are_those_of_the_fast_engine(size, tolerance):
+    settings = ExorBench(size=size).study_settings("fast", 1)
     ensemble = build_ensemble(settings)
     key = jax.tree.map(lambda leaf: leaf[0], training.seed_keys([0]))
     params, batch = jax.eval_shape(lambda: (ensemble.init(key.key), ensemble.sample(key, jnp.int32(0), None)))
@@ -68,8 +68,8 @@ def test_products_of_exor_are_those_of_the_fast_engine(size, tolerance):
     assert exor_work(settings)["flops"] == pytest.approx(3 * product_flops(traced.jaxpr), rel=tolerance, abs=0)
 
 
-def test_bytes_of_exor_are_those_of_parameters_moments_and_batch():
-    settings = ExorBench().of_study("fast", 1)
+def test_exor_bytes_are_those_of_parameters_moments_and_batch():
+    settings = ExorBench().study_settings("fast", 1)
     ensemble = build_ensemble(settings)
     key = jax.tree.map(lambda leaf: leaf[0], training.seed_keys([0]))
     params, batch = jax.eval_shape(lambda: (ensemble.init(key.key), ensemble.sample(key, jnp.int32(0), None)))
@@ -80,13 +80,13 @@ def test_bytes_of_exor_are_those_of_parameters_moments_and_batch():
     assert exor_work(settings)["bytes"] == 2 * 3 * bytes_of(params) + bytes_of(batch)
 
 
-def test_the_floor_is_what_the_rates_leave():
+def test_floor_divides_work_by_rates():
     work = {"flops": 10.0, "exponentials": 6.0, "bytes": 8.0}
     rates = {"flops": 40.0, "exponentials": 8.0, "bytes": 4.0}
     assert exor_floor(work, rates) == {"arithmetic": 1.0, "memory": 0.5}
 
 
-def test_rates_of_the_machine_are_what_a_machine_can_do():
+def test_device_rates_are_plausible():
     rates = device_rates()
     assert set(rates) == {"flops", "exponentials", "bytes"}
     for rate in rates.values():

@@ -1,35 +1,46 @@
-"""Contenders: processes that train in turn, their rates added up, their environment their own."""
+"""Contenders: processes that take turns, with their own environment and the sum of their rates."""
 
 import os
 
+import contenders
 import pytest
 
-from experiments.bench.contender import Contender, Work, allocator, changed, environment_of_sides, take_turns
+from experiments.bench.contender import (
+    Contender,
+    Side,
+    Work,
+    allocator,
+    changed,
+    environment_of_sides,
+    installed,
+    take_turns,
+)
 from tiejax.lab.runs import environment
+from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.huge_pages import ALLOCATOR
 
 
-def test_rates_of_processes_side_by_side_add_up():
-    with Contender("contenders:at_rate", [1000, 500], {}) as both:
+def test_rates_of_simultaneous_processes_add_up():
+    with Contender(contenders.at_rate, [1000, 500], {}) as both:
         assert [both.train(0.1), both.train(0.2)] == [pytest.approx(1500), pytest.approx(1500)]
 
 
-def test_processes_have_the_environment_they_are_given_and_ours_stays():
+def test_processes_get_their_environment_and_ours_is_unchanged():
     assert "OF_CONTENDER" not in os.environ
-    with Contender("contenders:at_rate", ["OF_CONTENDER"], {"OF_CONTENDER": "700"}) as one:
+    with Contender(contenders.at_rate, ["OF_CONTENDER"], {"OF_CONTENDER": "700"}) as one:
         assert "OF_CONTENDER" not in os.environ
         assert one.train(0.1) == pytest.approx(700)
 
 
 def test_processes_end_with_the_contender():
-    with Contender("contenders:at_rate", [1, 2], {}) as both:
+    with Contender(contenders.at_rate, [1, 2], {}) as both:
         processes = both._processes
         assert all(process.is_alive() for process in processes)
     assert not any(process.is_alive() for process in processes)
 
 
-def test_a_process_that_cannot_be_made_is_an_error():
-    with pytest.raises(EOFError), Contender("contenders:failing", [3], {}):
+def test_failing_process_is_an_error():
+    with pytest.raises(EOFError), Contender(contenders.failing, [3], {}):
         pass
 
 
@@ -37,7 +48,7 @@ def test_rate_is_tokens_over_seconds():
     assert Work(30, 1.5).rate == 20
 
 
-def test_environment_is_changed_for_a_while(monkeypatch):
+def test_environment_is_changed_within_the_context(monkeypatch):
     monkeypatch.setenv("KEPT", "1")
     with changed({"KEPT": "2", "ADDED": "3"}):
         assert (os.environ["KEPT"], os.environ["ADDED"]) == ("2", "3")
@@ -45,15 +56,15 @@ def test_environment_is_changed_for_a_while(monkeypatch):
     assert "ADDED" not in os.environ
 
 
-def test_our_processes_have_a_device_a_core(monkeypatch):
+def test_one_device_per_core_or_one_device(monkeypatch):
     monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr(environment, "cores", lambda: 3)
-    assert environment_of_sides(a_core=True)["JAX_NUM_CPU_DEVICES"] == "3"
-    assert environment_of_sides(a_core=False)["JAX_NUM_CPU_DEVICES"] == "1"
+    assert environment_of_sides(device_a_core=True)["JAX_NUM_CPU_DEVICES"] == "3"
+    assert environment_of_sides(device_a_core=False)["JAX_NUM_CPU_DEVICES"] == "1"
 
 
-def test_the_allocator_is_told_as_the_processes_see_it(monkeypatch):
+def test_allocator_variables_are_reported(monkeypatch):
     for name in ALLOCATOR:
         monkeypatch.delenv(name, raising=False)
     assert allocator() == {}
@@ -62,11 +73,11 @@ def test_the_allocator_is_told_as_the_processes_see_it(monkeypatch):
     assert allocator() == {"GLIBC_TUNABLES": "mine"}
 
 
-class Told:
-    """Trains at a rate of its own a second, and tells what it was asked for."""
+class Recorded:
+    """A contender that records the requests to train, with a rate that grows with their number."""
 
-    def __init__(self, name, asked):
-        self.name, self.asked = name, asked
+    def __init__(self, name, requests):
+        self.name, self.requests = name, requests
 
     def __enter__(self):
         return self
@@ -75,12 +86,22 @@ class Told:
         pass
 
     def train(self, seconds):
-        self.asked.append((self.name, seconds))
-        return 10.0 * len(self.asked)
+        self.requests.append((self.name, seconds))
+        return 10.0 * len(self.requests)
 
 
-def test_a_turn_begins_with_half_as_long_that_is_not_counted():
-    asked = []
-    rates = take_turns({name: Told(name, asked) for name in ("ours", "theirs")}, 2, 4.0)
-    assert asked == [("ours", 2.0), ("ours", 4.0), ("theirs", 2.0), ("theirs", 4.0)] * 2
+def test_sides_without_their_packages_are_left_out(capsys):
+    sides = {
+        "ours": Side("ours", (), lambda: contenders.at_rate),
+        "other": Side("the other side", ("json", "no_package", "no_other"), lambda: pytest.fail("loaded")),
+    }
+    assert installed(sides, Console()) == ["ours"]
+    expected = "no_package, no_other not installed: the other side is left out (pip install -e '.[parity]')\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_turn_begins_with_uncounted_training_of_half_the_length():
+    requests = []
+    rates = take_turns({name: Recorded(name, requests) for name in ("ours", "theirs")}, 2, 4.0)
+    assert requests == [("ours", 2.0), ("ours", 4.0), ("theirs", 2.0), ("theirs", 4.0)] * 2
     assert rates == {"ours": [20.0, 60.0], "theirs": [40.0, 80.0]}

@@ -20,7 +20,7 @@ SETTINGS = DecoderBench(layers=[4], share=2, width=32, vocab_size=40, context=8,
 def test_both_sides_have_as_many_parameters(architecture, distinct):
     torch_decoder = pytest.importorskip("experiments.bench.torch_decoder")
     settings = DecoderBench(layers=[4], share=2, width=32, vocab_size=40, context=8, batch_size=2, architecture=architecture)
-    study = settings.of_study(4, "compact")
+    study = settings.study_settings(4, "compact")
     owner = np.unique(decoder.owner_of(4, distinct))
     ours = jax.eval_shape(initial(study, build_model(study, 40)), jax.random.key(0), owner.astype(np.int32))
     number = sum(leaf.size for leaf in jax.tree.leaves(ours)) - ours["head"]["embedding"].size  # which is the input's

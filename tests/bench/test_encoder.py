@@ -1,9 +1,10 @@
-"""The benchmark of pre-training an encoder, at a size of no meaning: who is compared with whom, and what it leaves on disk."""
+"""The benchmark of pre-training an encoder, at a tiny size: the sides that are compared, and the results on disk."""
 
 import dataclasses
 import importlib.util
 import json
 
+import contenders
 import numpy as np
 import pytest
 
@@ -36,10 +37,11 @@ def results_of(settings):
         return json.load(file)
 
 
-def test_like_is_compared_with_like(settings, monkeypatch, capsys):
-    """Every side has a rate of its own for one model, and twice as much for a model a core; ours is three times the others'."""
+def test_forms_are_compared_separately(settings, monkeypatch, capsys):
+    """Each side trains at a fixed rate per process, so at twice that rate with one model on each of two cores."""
     monkeypatch.setattr(environment, "cores", lambda: 2)
-    monkeypatch.setattr(encoder, "SIDES", dict.fromkeys(encoder.SIDES, ((), "contenders:at_rate")))
+    sides = {name: side._replace(packages=(), load=lambda: contenders.at_rate) for name, side in encoder.SIDES.items()}
+    monkeypatch.setattr(encoder, "SIDES", sides)
     rates = {"ours": 3000, "trainer": 1000, "loop": 1500}
 
     def jobs_of(settings, entry, text, planned, tokenizer):
@@ -64,12 +66,12 @@ def test_like_is_compared_with_like(settings, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert sum("tokens/s (" in line for line in lines) == 6
     assert "one model on 2 cores: ours is 3.00 x the library's trainer (3.00 to 3.00)" in lines
-    assert "2 models, one a core: ours is 2.00 x the plain torch loop (2.00 to 2.00)" in lines
+    assert "2 models, one per core: ours is 2.00 x the plain torch loop (2.00 to 2.00)" in lines
     assert lines[-1].startswith("results: ")
 
 
 @pytest.mark.slow
-def test_ours_alone_where_torch_is_not_installed(settings, monkeypatch, capsys):
+def test_only_ours_without_torch(settings, monkeypatch, capsys):
     monkeypatch.setattr(environment, "cores", lambda: 1)
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("torch", "accelerate") else find(name))
@@ -85,7 +87,7 @@ def test_ours_alone_where_torch_is_not_installed(settings, monkeypatch, capsys):
 
 
 @pytest.mark.parity
-def test_all_sides(settings, monkeypatch):
+def test_every_side_trains(settings, monkeypatch):
     for name in ("torch", "transformers", "accelerate"):
         pytest.importorskip(name)
     monkeypatch.setattr(environment, "cores", lambda: 1)
@@ -97,21 +99,21 @@ def test_all_sides(settings, monkeypatch):
 
 
 @pytest.mark.slow
-def test_tokens_of_ours_are_counted_for_every_model(settings):
-    """By the mean of the plan, which is that of an epoch: two models read what one reads."""
-    text = encoder.prepare_text(settings.of_study(1), Console(quiet=True), False)
-    planned = encoder.plan(settings.of_study(1), text, 1)
+def test_our_tokens_are_counted_for_every_model(settings):
+    """Two models read the same rows as one, about the plan's mean number of tokens per step."""
+    text = encoder.prepare_text(settings.study_settings(1), Console(quiet=True), False)
+    planned = encoder.plan(settings.study_settings(1), text, 1)
     one, two = (encoder.train_ours(OurJob(settings, seeds))(1e-6).tokens for seeds in (1, 2))
     assert two == 2 * one
     assert one == pytest.approx(planned.tokens, rel=0.2)
 
 
-def test_the_study_shares_a_model_among_devices_or_deals_models_out(settings):
-    text = encoder.prepare_text(settings.of_study(1), Console(quiet=True), False)
-    assert [encoder.plan(settings.of_study(seeds), text, 2).mesh for seeds in (1, 2)] == [2, 1]
+def test_devices_share_one_model_or_train_one_each(settings):
+    text = encoder.prepare_text(settings.study_settings(1), Console(quiet=True), False)
+    assert [encoder.plan(settings.study_settings(seeds), text, 2).mesh for seeds in (1, 2)] == [2, 1]
 
 
-def test_ratios_are_taken_measurement_by_measurement():
+def test_ratios_are_taken_by_measurement():
     rates = {Entry("ours", 1): [4.0, 9.0, 4.0], Entry("loop", 1): [2.0, 3.0, 1.0]}
     expected = {"over": "loop", "models": 1, "median": 3.0, "min": 2.0, "max": 4.0}
     assert encoder.ratio_of(Entry("loop", 1), rates) == expected

@@ -72,7 +72,7 @@ def test_without_torch_its_loop_is_left_out(monkeypatch, capsys):
 
 def test_only_the_schedule_of_records_differs_where_recording_is_left_out():
     for engine, exact_every in (("fast", 500), ("plain", 10_000)):
-        recorded, bare = (ExorBench().of_study(engine, 3, recording) for recording in (True, False))
+        recorded, bare = (ExorBench().study_settings(engine, 3, recording) for recording in (True, False))
         assert (recorded.record_every, recorded.exact_every) == (500, exact_every)
         assert bare == dataclasses.replace(recorded, record_every=ENDLESS, exact_every=ENDLESS)
 
@@ -82,7 +82,7 @@ def test_whole_periods_of_records_are_timed():
         """An ensemble that takes a millisecond a step."""
 
         def __init__(self):
-            self._ensemble = build_ensemble(ExorBench().of_study("fast", 1), "cpu")
+            self._ensemble = build_ensemble(ExorBench().study_settings("fast", 1), "cpu")
 
         def train(self, steps):
             return Timed(steps / 1000, 0.0)

@@ -45,7 +45,7 @@ def test_results(tmp_path, capsys):
 
 def test_the_loss_without_owners_is_the_loss_of_the_study():
     """Untied, the hand-written scan and the study's model have the same loss and the same gradients."""
-    settings = SETTINGS.of_study(3, "compact")
+    settings = SETTINGS.study_settings(3, "compact")
     network = model.build_model(settings, settings.vocab_size)
     params = jax.jit(model.initial(settings, network))(jax.random.key(0), jnp.arange(3))
     tokens = np.random.default_rng(0).integers(0, settings.vocab_size, (2, settings.context)).astype(np.uint16)

@@ -32,11 +32,11 @@ def test_a_visit_is_a_training_string_with_one_masked_bit():
 
 def test_the_model_has_the_parameters_of_the_study():
     """8 x 4 tables are 7 x 4: seven symbols; one layer of width 4 with feed-forward 4."""
-    model = Model(ExorBench().of_study("plain", 1))
+    model = Model(ExorBench().study_settings("plain", 1))
     layer = 4 * 4 * 4 + 4 * 4 + 2 * 4 * 4 + 4 + 4 + 4 * 4
     assert sum(parameter.numel() for parameter in model.parameters()) == 2 * 7 * 4 + layer
 
 
 def test_it_trains_and_says_how_fast():
-    rate = torch_loop(ExorBench().of_study("plain", 1))(0.05)
+    rate = torch_loop(ExorBench().study_settings("plain", 1))(0.05)
     assert rate > 0

@@ -1,14 +1,13 @@
 """Huge pages, asked of real processes: the kernel says of each part of their memory whether it was asked for."""
 
-import importlib
+import dataclasses
 import os
-import types
 from pathlib import Path
 
 import pytest
 from processes import end, start_python
 
-from experiments.bench.command import main
+from experiments.bench import command
 from tiejax.lab.commands.studies import STUDIES
 from tiejax.lab.runs import huge_pages
 from tiejax.lab.runs.run_directory import RunDirectory
@@ -125,6 +124,7 @@ def test_benchmarks_ask_where_they_are_told_to(argv, asks, tmp_path, monkeypatch
     asked = []
     monkeypatch.setattr(huge_pages, "restart", lambda: asked.append(True))
     monkeypatch.setattr(RunDirectory, "probe", lambda path: None)
-    monkeypatch.setattr(importlib, "import_module", lambda name: types.SimpleNamespace(run=lambda settings, console: None))
-    assert main([*argv, "--out", str(tmp_path)]) == 0
+    benchmark = dataclasses.replace(command.BENCHMARKS[argv[0]], run=lambda settings, console: None)
+    monkeypatch.setitem(command.BENCHMARKS, argv[0], benchmark)
+    assert command.main([*argv, "--out", str(tmp_path)]) == 0
     assert bool(asked) is asks
