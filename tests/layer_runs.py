@@ -1,4 +1,4 @@
-"""A run of layer tying made by hand: three methods, two seeds, four steps; and what is said of it."""
+"""A synthetic layer-tying run with three methods, two seeds and four steps, and its analysis."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from tiejax.lab.studies.layer_tying.analysis import analyse
 
 LAYERS, STEPS = 4, 4
 METHODS = ("untied", "agent", "all-one")
-# By number of distinct layers; parameters, gradients and optimizer together hold 1600 + 160 n bytes.
+# By number n of distinct layers; parameters, gradients and optimizer state together take 1600 + 160 n bytes.
 SIZES = {
     n: {
         "parameters": 100 + 10 * n,
@@ -26,7 +26,7 @@ AGENT_MAPS = [
 
 
 def run():
-    """Three methods, seeds 3 and 5, four steps of one action each: three actions of episode 1, the first of episode 2."""
+    """Return the arrays of a run: seeds 3 and 5, four steps of one action each (three of episode 1, one of episode 2)."""
     untied, one = [[0, 1, 2, 3]] * 2, [[0, 0, 0, 0]] * 2
     last = [maps[-1] for maps in AGENT_MAPS]
     return {
@@ -68,8 +68,8 @@ def without_agents(metrics):
     return {name: values for name, values in metrics.items() if not name.startswith(ours)}
 
 
-def of_methods(metrics, *names):
-    """Return the arrays of some methods alone."""
+def select_methods(metrics, *names):
+    """Return the arrays of some methods only, without agents."""
     chosen = [METHODS.index(name) for name in names]
     shared = ("seeds", "validation_step")
     return {name: values if name in shared else values[chosen] for name, values in without_agents(metrics).items()}

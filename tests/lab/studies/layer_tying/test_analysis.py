@@ -1,4 +1,4 @@
-"""Which seeds are analysed: tiny arrays, with and without one that broke down."""
+"""Tests of the exclusion of non-finite seeds, on tiny arrays."""
 
 import numpy as np
 from layer_runs import SIZES, TOKENS_PER_WORD, findings_of, run
@@ -9,8 +9,8 @@ from tiejax.lab.studies.layer_tying.tables import tables
 from tiejax.system.json_values import plain
 
 
-def test_a_seed_of_which_one_method_diverged_is_left_out_everywhere():
-    """A seed 9 before the others: untied breaks down at step 1, all-one at its last validation."""
+def test_a_seed_with_a_diverged_method_is_excluded_everywhere():
+    """Seed 9 is added: untied diverges at step 1, all-one at its last validation."""
     whole = run()
     shared = ("methods", "validation_step", "agents", "action_episode", "action_layer", "epsilon")
     metrics = {
@@ -28,14 +28,14 @@ def test_a_seed_of_which_one_method_diverged_is_left_out_everywhere():
         {"arm": "untied", "seed": 9, "step": 1}, {"arm": "all-one", "seed": 9, "step": 4},
     ]  # fmt: skip
     assert (findings["seeds"], findings["excluded_seeds"]) == ([3, 5], [9])
-    expected, kept, _ = findings_of(whole)
+    expected, finite_runs, _ = findings_of(whole)
     for name in ("methods", "claims", "agents", "equal_time_s"):
         assert plain(findings[name]) == plain(expected[name])
-    for name, values in kept.items():
+    for name, values in finite_runs.items():
         np.testing.assert_array_equal(runs[name], values)
 
 
-def test_no_finite_seed_leaves_nothing_to_tell():
+def test_no_findings_without_a_finite_seed():
     metrics = run()
     metrics["train_loss"][0] = np.nan
     findings, runs = analyse(metrics, SIZES, TOKENS_PER_WORD)

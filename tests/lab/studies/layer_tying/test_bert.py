@@ -1,6 +1,6 @@
-"""BERT as a causal model, as the published code has it: the library's BertLMHeadModel is the oracle.
+"""Causal BERT, as in the published code, against `transformers.BertLMHeadModel`.
 
-Its defaults are the published model, but for the vocabulary: GPT-2's.
+The published model is that class with its default configuration and GPT-2's vocabulary.
 """
 
 import functools
@@ -36,7 +36,7 @@ def preset(**changed):
 
 
 def stored_and_model(settings, vocabulary, owners):
-    """Parameters as far from their initial values as trained ones are, the table once; and the model."""
+    """Return stored parameters, about as far from their initial values as after training, and the model."""
     model = build_model(settings, vocabulary)
     params = jax.jit(initial(settings, model))(jax.random.key(0), np.array(owners))
     rng = np.random.default_rng(1)
@@ -55,7 +55,7 @@ def by_path(params):
 
 
 def library():
-    """transformers and torch."""
+    """Import transformers and torch, or skip the test."""
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
@@ -63,7 +63,7 @@ def library():
 
 
 def theirs_with(params, torch, transformers):
-    """The library's model with our parameters, a place of the stack being a layer; without a cache, which numbers layers."""
+    """Return the transformers model with our parameters, one layer per slot; without its cache, which numbers the layers."""
     config = transformers.BertConfig(
         vocab_size=VOCABULARY, hidden_size=8, num_hidden_layers=LAYERS, num_attention_heads=2, intermediate_size=20,
         max_position_embeddings=CONTEXT, is_decoder=True, use_cache=False,
@@ -79,7 +79,7 @@ def theirs_with(params, torch, transformers):
 
 
 def copy_layer(theirs, layer, source, stops):
-    """Let a layer read another's weights; `stops`, as the published code does: it sends them no gradient."""
+    """Make a layer use the weights of another; with `stops` it sends them no gradient, as in the published code."""
     stack = theirs.bert.encoder.layer
     if not stops:
         stack[layer] = stack[source]
@@ -101,7 +101,7 @@ def batch_of(rows):
 
 @pytest.mark.parity
 @pytest.mark.parametrize(("owner", "stops"), [(INDEPENDENT, False), (TIED, False), (TIED, True)])
-def test_logits_loss_and_gradients_are_the_librarys(owner, stops):
+def test_logits_loss_and_gradients_match_transformers(owner, stops):
     transformers, torch = library()
     settings = Settings(**SMALL, padding=PADDING, batch_size=2).resolved()
     stored, model = stored_and_model(settings, VOCABULARY, INDEPENDENT)
@@ -120,15 +120,15 @@ def test_logits_loss_and_gradients_are_the_librarys(owner, stops):
         )(stored)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
-    of_library = loss_of(theirs, tokens(), torch)
-    of_library.backward()
-    np.testing.assert_allclose(value, of_library.item(), rtol=1e-5)
+    library_loss = loss_of(theirs, tokens(), torch)
+    library_loss.backward()
+    np.testing.assert_allclose(value, library_loss.item(), rtol=1e-5)
     gradients = {name: leaf.grad for name, leaf in theirs.named_parameters() if leaf.grad is not None}
     arrays, compared = {path: np.asarray(leaf) for path, leaf in by_path(gradient).items() if leaf is not None}, set()
     largest = max(leaf.abs().max().item() for leaf in gradients.values())
     for slot in parameter_names.slots(parameter_names.BERT, list(arrays), "bert.", range(LAYERS)):
         ours, name = parameter_names.view(arrays[slot.path], slot), next((n for n in slot.names if n in gradients), None)
-        if name is None:  # weights that no layer reads, which the library has none of, or that are frozen there
+        if name is None:  # weights that no layer reads: missing or frozen in transformers
             assert slot.layer == 1
             assert owner == TIED
             assert not ours.any()
@@ -136,14 +136,14 @@ def test_logits_loss_and_gradients_are_the_librarys(owner, stops):
         compared.add(name)
         np.testing.assert_allclose(ours, gradients[name].numpy(), rtol=0, atol=1e-5 * largest, err_msg=name)
     assert compared == set(gradients)
-    # As torch's padding_idx: the head alone sends this row gradient.
+    # As with torch's padding_idx, only the head sends gradient to this row.
     row = gradients["bert.embeddings.word_embeddings.weight"][PADDING]
     assert row.abs().max() > 0
 
 
 @pytest.mark.parity
-def test_the_published_start_trains_as_the_librarys():
-    """All layers train under their own weights while the agent is told of copies; then layer 1 becomes a copy of layer 0."""
+def test_training_from_the_published_start_matches_transformers():
+    """All layers first train their own weights, though the agent observes copies; then layer 1 becomes a copy of layer 0."""
     transformers, torch = library()
     settings = Settings(**SMALL, padding=PADDING, batch_size=2).resolved()
     stored, model = stored_and_model(settings, VOCABULARY, INDEPENDENT)
@@ -171,17 +171,17 @@ def test_the_published_start_trains_as_the_librarys():
             state, value = step(state, tokens(number), tying.wiring(ties, "full", "owner", "published"))
             found.append(float(value))
             optimizer.zero_grad()
-            of_library = loss_of(theirs, tokens(number), torch)
-            of_library.backward()
+            library_loss = loss_of(theirs, tokens(number), torch)
+            library_loss.backward()
             torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip)
             optimizer.step()
-            expected.append(of_library.item())
+            expected.append(library_loss.item())
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert len(set(np.round(expected, 2))) > 3  # steps that do something
+    assert len(set(np.round(expected, 2))) > 3  # the steps change the loss
 
 
 @pytest.mark.parity
-def test_the_preset_is_the_librarys_default_model():
+def test_configuration_is_the_default_model_of_transformers():
     transformers, torch = library()
     config = transformers.BertConfig(vocab_size=50_257, is_decoder=True)
     with torch.device("meta"):
@@ -208,14 +208,14 @@ def test_the_preset_is_the_librarys_default_model():
     names = dict(theirs.named_parameters(remove_duplicate=False))
     found = {}
     for slot in parameter_names.slots(parameter_names.BERT, list(arrays), "bert.", range(settings.layers)):
-        # Shapes alone: a view of one number, repeated.
+        # Only shapes matter: a broadcast scalar.
         shape = parameter_names.view(np.broadcast_to(np.int8(0), arrays[slot.path].shape), slot).shape
         found |= {name: shape for name in slot.names if name in names}
     assert found == {name: tuple(leaf.shape) for name, leaf in names.items()}
     assert sum(leaf.numel() for leaf in theirs.parameters()) == 124_690_513
 
 
-def test_the_preset_has_the_published_ties():
+def test_configuration_has_the_published_ties():
     settings = preset()
     assert (settings.ties, settings.gradient, settings.reward, settings.dtype) == (
         "published", "owner", "clipped-ppl", "bfloat16",

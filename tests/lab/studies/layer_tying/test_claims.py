@@ -1,4 +1,4 @@
-"""The claims: which there are, and the differences that they take."""
+"""Tests of the layer-tying claims and their paired differences."""
 
 import json
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from layer_runs import findings_of, run
 
-from tiejax.lab.runs.run_directory import plain
 from tiejax.lab.studies.layer_tying import claims
+from tiejax.system.json_values import plain
 
 
-def test_claims_take_the_differences_that_they_name():
+def test_claims_estimate_the_stated_differences():
     findings, _, _ = findings_of(run())
     rows = {row["id"]: row for row in findings["claims"]}
     halves = {  # medians of two seeds
@@ -31,14 +31,14 @@ def test_claims_take_the_differences_that_they_name():
     json.dumps(plain(findings), allow_nan=False)
 
 
-def test_every_method_has_its_claim():
-    """One seed; the loss of each method is its place in the list, 0, 1, ..."""
+def test_each_method_has_its_claims():
+    """One seed; the loss of each method is its index in the list."""
     names = ("untied", "all-one", "my-map", "random-map", "random-agent", "agent", "found-map")
     rows = [
-        {"method": name, "test_loss": [float(place)], "equal_time_loss": [2.0 * place], "replicated": [1.0],
+        {"method": name, "test_loss": [float(index)], "equal_time_loss": [2.0 * index], "replicated": [1.0],
          "distinct_in_training": [3.0],
          "bytes": {"stored_bytes": {kind: [4.0 if name == "untied" else 1.0] for kind in ("seeds", "largest")}}}
-        for place, name in enumerate(names)
+        for index, name in enumerate(names)
     ]  # fmt: skip
     listed = {claim.id: (claim.differences.tolist(), claim.sign) for claim in claims.claims(rows)}
     assert listed == {

@@ -1,10 +1,10 @@
-"""Agents over episodes: tiny arrays whose answers are worked out by hand."""
+"""Tests of arrays by episode, computed by hand."""
 
 import numpy as np
 from layer_runs import AGENT_MAPS, findings_of, run
 
 
-def test_episodes_have_the_means_of_their_actions_and_the_map_at_their_end():
+def test_episodes_average_their_actions_and_keep_their_last_map():
     findings, runs, _ = findings_of(run())
     agent = findings["agents"]["agent"]
     assert agent["episode"] == [1, 2]

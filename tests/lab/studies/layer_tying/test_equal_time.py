@@ -1,14 +1,14 @@
-"""Methods in the time of the fastest: tiny arrays whose answers are worked out by hand."""
+"""Tests of the comparison at equal time, computed by hand."""
 
 import numpy as np
 import pytest
 from layer_runs import findings_of, run
 
 
-def test_equal_time_is_that_of_the_fastest_method_of_the_seed():
-    """Steps take medians over both seeds: untied 1 s, whatever one of them took; all-one 1.5; the agent 1, then 2, 2, 2.
+def test_equal_time_is_that_of_the_fastest_method_of_each_seed():
+    """Steps count as medians over both seeds: untied 1 s in spite of an outlier; all-one 1.5; the agent 1, then 2, 2, 2.
 
-    Seed 3: untied is done after 4 s; the agent is then at a quarter of the way from step 2 (3 s) to step 4 (7 s).
+    Seed 3: untied finishes after 4 s; the agent is then a quarter of the way from step 2 (3 s) to step 4 (7 s).
     """
     findings, runs, rows = findings_of(run())
     assert findings["equal_time_s"] == [4, 4]

@@ -1,4 +1,4 @@
-"""Figures of runs: what they show, read off the artists."""
+"""Tests of the layer-tying figures, read off their artists."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def test_figures_show_the_maps_and_every_seed():
     assert list(shown) == ["methods", "map", "learning", "agent", "maps"]
     panels = shown["map"].axes
     assert [panel.get_title() for panel in panels[:2]] == ["seed 3", "seed 5"]
-    # Layers upwards, episodes to the right.
+    # Rows are layers, columns episodes.
     np.testing.assert_array_equal(panels[0].collections[0].get_array(), [[0, 0], [0, 1], [2, 2], [0, 0]])
     assert panels[0].get_xlim() == (0.5, 2.5)
     assert panels[0].collections[0].get_cmap().N == LAYERS
@@ -36,11 +36,11 @@ def test_figures_show_the_maps_and_every_seed():
 
 
 @pytest.mark.parametrize("layers", [1, 4, 12, 48])
-def test_every_layer_has_a_colour_of_its_own(layers):
+def test_layers_have_distinct_colours(layers):
     colours = drawing.owner_colours(layers).colors
     apart = np.abs(colours[:, None] - colours[None]).max(-1) + np.eye(layers)
     assert apart.min() > 0.01
-    # Neighbours must be told apart in a small cell.
+    # Neighbours must be distinguishable in small cells.
     assert (np.diag(apart, 1) > 0.1).all()
 
 
@@ -51,11 +51,11 @@ def test_methods_keep_their_colours_and_differ():
     assert styles["agent"] == drawing.styles(["agent"])["agent"]
 
 
-def test_methods_that_are_no_fixed_maps_have_colours_of_their_own():
+def test_methods_without_a_fixed_map_have_fixed_colours():
     assert set(drawing.METHOD_COLOURS) == set(settings.NOT_STATIC)
 
 
-def test_at_most_six_seeds_are_panels_of_the_map():
+def test_tie_maps_show_at_most_six_seeds():
     owner = np.zeros((1, 7, 2, 3), int)
     runs = {"seeds": np.arange(7), "agents": np.array(["agent"]), "episode": np.array([1, 2]), "episode_owner": owner}
     plot = figures.plot_tie_maps(runs)

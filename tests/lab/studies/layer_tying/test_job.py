@@ -1,4 +1,4 @@
-"""One model: that it goes on to the same bits, whatever is asked of it, and which map each method has."""
+"""Tests of a single model: bitwise resumption, the map of each method, and groups of devices."""
 
 import jax
 import numpy as np
@@ -15,8 +15,8 @@ from tiejax.training import Checkpoints
 
 
 @pytest.mark.slow
-def test_a_stopped_model_goes_on_to_the_same_bits_with_every_odd_option(tmp_path):
-    """BERT's block, masked, half precision, ties as the published code has them, frozen layers, full storage."""
+def test_stopped_model_resumes_bitwise_with_unusual_options(tmp_path):
+    """Masked BERT in half precision with the published ties, frozen layers and full storage."""
     settings = Settings(
         layers=3, width=8, heads=2, context=6, batch_size=2, steps=12, k=2, validate_every=5, dropout=0.2, architecture="bert",
         objective="masked", dtype="bfloat16", ties="published", gradient="owner", start="frozen-random", storage="full",
@@ -29,7 +29,7 @@ def test_a_stopped_model_goes_on_to_the_same_bits_with_every_odd_option(tmp_path
         return BlockBatch(tokens, np.ones(2, np.float32), jax.random.key(number))
 
     held_out = [(batch(1000), 2.0)]
-    batches = Data(lambda seed, group: [batch(10 * group + place) for place in range(3)], held_out, {"test": held_out})
+    batches = Data(lambda seed, group: [batch(10 * group + number) for number in range(3)], held_out, {"test": held_out})
     job = Job("agent", 7, "learner", None)
     straight = run_job(layered, settings, job, batches)
     asked = iter([False, False, True])
@@ -50,11 +50,11 @@ def test_a_stopped_model_goes_on_to_the_same_bits_with_every_odd_option(tmp_path
 
 def test_maps_of_the_methods():
     settings = Settings(layers=6, heads=2, width=8, distinct=2, maps={"mine": [0, 0, 2, 2, 2, 0]}).resolved()
-    # By the published rule the agent's map can name a layer that reads other weights.
-    of_agent = {"final": {"best_owner": np.array([[0, 2, 0, 2, 4, 5]], np.int32)}}
+    # With the published rule the agent's map can name a layer that reads other weights.
+    agent_records = {"final": {"best_owner": np.array([[0, 2, 0, 2, 4, 5]], np.int32)}}
 
     def owner_of(method, seed=0):
-        records = of_agent if method in ("found-map", "random-map") else None
+        records = agent_records if method in ("found-map", "random-map") else None
         return job_of(settings, method, seed, records).owner
 
     assert owner_of("cycle").tolist() == [0, 1, 0, 1, 0, 1]
@@ -63,7 +63,7 @@ def test_maps_of_the_methods():
     assert len(np.unique(owner_of("random-map"))) == 4
     assert any(not np.array_equal(owner_of("random-map"), owner_of("random-map", seed)) for seed in range(1, 5))
     np.testing.assert_array_equal(owner_of("random-map"), owner_of("random-map"))
-    assert len(np.unique(job_of(settings, "random-map", 0, None).owner)) == 2  # where no agent is trained
+    assert len(np.unique(job_of(settings, "random-map", 0, None).owner)) == 2  # no agent is trained
     assert job_of(settings, "random-agent", 3, None) == Job("random-agent", 3, "random", None)
 
 
@@ -72,11 +72,11 @@ def test_maps_of_the_methods():
     [
         (2, 18, 8, [[0], [1]]),  # a model for each device
         (2, 1, 8, [[0, 1]]),
-        (2, 1, 7, [[0], [1]]),  # rows that two cannot share
+        (2, 1, 7, [[0], [1]]),  # an odd number of rows
         (8, 3, 8, [[0, 1, 2, 3], [4, 5, 6, 7]]),
         (4, 3, 6, [[0, 1], [2, 3]]),
         (1, 1, 1, [[0]]),
     ],
 )
-def test_devices_train_together_where_they_outnumber_the_models(devices, models, rows, groups):
+def test_devices_train_together_if_they_outnumber_the_models(devices, models, rows, groups):
     assert [list(group) for group in groups_of(range(devices), models, rows)] == groups

@@ -1,4 +1,4 @@
-"""The model: parity with the transformers library's GPT-2, causality, initial values, published sizes."""
+"""Tests of the model: parity with GPT-2 of transformers, causality, initial values, published parameter counts."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def model_and_params(owner=None, **changed):
     model = build_model(settings, VOCABULARY)
     own = np.arange(settings.layers) if owner is None else np.unique(owner)
     params = jax.jit(initial(settings, model))(jax.random.key(0), own)
-    # As far from their initial values as trained ones are: biases and scales too.
+    # About as far from their initial values as after training, including biases and scales.
     leaves, treedef = jax.tree.flatten(params)
     rng = np.random.default_rng(1)
     drawn = [jnp.asarray(leaf + 0.3 * rng.normal(size=leaf.shape), jnp.float32) for leaf in leaves]
@@ -44,7 +44,7 @@ def tokens(number=0):
 
 @pytest.mark.parity
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
-def test_parity_with_the_librarys_gpt2(activation):
+def test_parity_with_gpt2_of_transformers(activation):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     model, params = model_and_params(activation=activation)
@@ -80,13 +80,13 @@ def test_parity_with_the_librarys_gpt2(activation):
 
 
 @pytest.mark.parametrize(("architecture", "objective"), [("gpt2", "causal"), ("bert", "causal"), ("bert", "masked")])
-def test_a_causal_model_sees_what_came_before_and_a_masked_one_everything(architecture, objective):
+def test_causal_models_see_earlier_tokens_and_masked_models_all(architecture, objective):
     model, params = model_and_params(architecture=architecture, objective=objective)
     owner = tying.check_owner([0, 0, 2])
 
     @jax.jit
     def seen(table):
-        """How much the logits at the fourth place change with each place's embedding."""
+        """Return the gradient of the logits at the fourth position with respect to the embeddings."""
 
         def logits(rows):
             used = {**params, "embed": {"embedding": rows}}
@@ -99,7 +99,7 @@ def test_a_causal_model_sees_what_came_before_and_a_masked_one_everything(archit
 
 
 @pytest.mark.parametrize(("details", "predictions"), [("own", CONTEXT - 1), ("published", CONTEXT)])
-def test_by_the_published_details_every_block_ends_with_a_prediction_of_the_end_token(details, predictions):
+def test_published_details_predict_the_end_token_after_every_block(details, predictions):
     settings, begin = settings_of(details=details), 4
     model, params = model_and_params(details=details)
     assert params["positions"]["embedding"].shape == (predictions + 1, 8)
@@ -110,14 +110,14 @@ def test_by_the_published_details_every_block_ends_with_a_prediction_of_the_end_
     logits = np.asarray(jax.jit(model.apply)({"params": params}, ids), np.float64)
     following = np.concatenate([ids[:, 1:], np.full((2, 1), begin)], axis=1)
     nats = [
-        np.log(np.exp(logits[row, place]).sum()) - logits[row, place, following[row, place]]
+        np.log(np.exp(logits[row, position]).sum()) - logits[row, position, following[row, position]]
         for row in range(2)
-        for place in range(predictions)
+        for position in range(predictions)
     ]
     assert float(found) == pytest.approx(np.mean(nats), rel=1e-5)
 
 
-def test_berts_positions_are_those_of_the_context_by_any_details():
+def test_bert_has_as_many_positions_as_the_context_with_published_details():
     _, params = model_and_params(architecture="bert", details="published")
     assert params["positions"]["embedding"].shape == (CONTEXT, 8)
 
@@ -132,17 +132,17 @@ def test_initial_values_are_gpt2s():
         assert not np.asarray(stack[name]["bias"]).any()
     for name in ("embed", "head", "positions"):
         assert np.asarray(params[name]["embedding"]).std() == pytest.approx(0.02, rel=0.1)
-    # Layers are drawn apart.
+    # Layers are initialised independently.
     assert abs(np.corrcoef(*(np.asarray(stack["qkv"]["kernel"][layer]).ravel() for layer in (0, 1)))[0, 1]) < 0.05
 
 
 @pytest.mark.parametrize(
     ("file", "parameters"),
-    # 12 w^2 + 13 w a layer, the tables of tokens and of positions (1,025 by the published details), the final norm; BERT as the
-    # library counts it (test_bert.py).
+    # 12 w^2 + 13 w per layer, the tables of tokens and positions (1,025 with the published details), the final norm; BERT as
+    # transformers counts it (test_bert.py).
     [("published_code", 450_944_000), ("paper", 1_557_612_800), ("bert_causal", 124_690_513)],
 )
-def test_presets_have_the_published_numbers_of_parameters(file, parameters):
+def test_configurations_have_the_published_parameter_counts(file, parameters):
     path = CONFIGS / f"{file}.yaml"
     settings, _ = command_line.parse(Settings, STUDY.command, ["--config", str(path)])
     found = facts_of_model(settings.resolved(), 50_257)
@@ -150,8 +150,8 @@ def test_presets_have_the_published_numbers_of_parameters(file, parameters):
 
 
 @pytest.mark.slow
-def test_products_in_half_precision_leave_weights_and_moments_in_float32():
-    """One step by the study: parameters and moments stay float32; the loss is that of float32 to bfloat16's digits."""
+def test_half_precision_computation_keeps_weights_and_moments_in_float32():
+    """After a step parameters and moments are float32, and the loss equals that of float32 to the precision of bfloat16."""
     losses = {}
     for name in ("float32", "bfloat16"):
         layered = build(settings_of(compute_dtype=name), VOCABULARY, 0, jax.devices()[:1])

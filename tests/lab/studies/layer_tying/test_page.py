@@ -1,10 +1,10 @@
-"""The page of a run made by hand."""
+"""Tests of the report of a synthetic run."""
 
 import re
 
 import numpy as np
 import pytest
-from layer_runs import LAYERS, SIZES, STEPS, TOKENS_PER_WORD, findings_of, of_methods, run
+from layer_runs import LAYERS, SIZES, STEPS, TOKENS_PER_WORD, findings_of, run, select_methods
 
 from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.page import RunOnPage
@@ -22,11 +22,11 @@ def analysed():
 
 @pytest.fixture(scope="module")
 def pictures(analysed, tmp_path_factory):
-    folder, kept = tmp_path_factory.mktemp("figures"), []
+    folder, saved = tmp_path_factory.mktemp("figures"), []
     for plot in analysed[2]:
         plot.figure.savefig(folder / f"{plot.name}.png", dpi=30)
-        kept.append((plot.caption, folder / f"{plot.name}.png"))
-    return kept
+        saved.append((plot.caption, folder / f"{plot.name}.png"))
+    return saved
 
 
 def page_of(findings, pictures, **changed):
@@ -56,17 +56,17 @@ def page_of(findings, pictures, **changed):
     return re.sub(r"data:image/png;base64,[^\"]+", "picture", html)
 
 
-def test_the_page_says_what_was_run_and_found(analysed, pictures):
+def test_report_shows_settings_claims_and_tables(analysed, pictures):
     findings = analysed[0]
     html = page_of(findings, pictures)
     assert html.count('src="picture"') == 5
     for text in (
         "Dynamic layer tying: gpt2, 4 layers of width 128", "wikitext-2", "1,234,567 (987,654 words) for train", "ab12cd",
         "byte-level BPE trained on the corpus, vocabulary 4,096", "2 heads, context 64, dropout 0.2, causal; feed forward 512",
-        "3 actions an episode, k = 1 batches an action, reward negative-loss, epsilon at least 0.05",
+        "3 actions per episode, k = 1 batches per action, reward negative-loss, epsilon at least 0.05",
         "resolved, gradient all, moments copy, start tied, details own", "storage compact",
-        "all its steps (4 s, 4 s)", "arXiv:2401.12819", "steps: 4",
-        "2 seeds: below 6 no claim is decided", "as many models train at once as there are devices",
+        "finished its steps (4 s, 4 s)", "arXiv:2401.12819", "steps: 4",
+        "2 seeds: with fewer than 6 no claim can be decided", "as many models train at once as there are devices",
         "<td>untied</td><td>54.60 [54.60, 54.60]</td><td>4.00 [0.00, 26,",
         "<td>agent</td><td>2.0</td><td>1.5</td><td>50%</td><td>120</td><td>1.5</td>",
         "<td>agent</td><td>3</td><td>54.60</td><td>4.00</td><td>8.00</td><td>6.69</td><td>12.81</td><td>2</td><td>4</td>",
@@ -81,7 +81,7 @@ def test_the_page_says_what_was_run_and_found(analysed, pictures):
     assert "nan" not in html
 
 
-def test_the_page_warns(analysed, pictures):
+def test_report_warns_of_excluded_seeds_and_explains_random_maps(analysed, pictures):
     findings = analysed[0]
     rows = [*findings["methods"], {**findings["methods"][0], "method": "random-map"}]
     broken = {"excluded_seeds": [9], "non_finite": [{"arm": "agent", "seed": 9, "step": 2}]}
@@ -91,7 +91,7 @@ def test_the_page_warns(analysed, pictures):
 
 
 def test_one_seed_without_agents(pictures):
-    metrics = select_seeds(of_methods(run(), "untied", "all-one"), np.array([True, False]), least_axes=2)
+    metrics = select_seeds(select_methods(run(), "untied", "all-one"), np.array([True, False]), least_axes=2)
     findings, runs, rows = findings_of(metrics)
     assert findings["claims"] == []
     assert findings["agents"] == {}
@@ -104,7 +104,7 @@ def test_one_seed_without_agents(pictures):
 
 
 def results_with(verdicts, seeds, **perplexities):
-    """Results in which claims came out so; perplexities by method, and the agent takes half the untied model's bytes."""
+    """Return results with these verdicts and perplexities by method; the agent takes half the bytes of the untied model."""
     methods = [
         {
             "method": name.replace("_", "-"),
@@ -117,14 +117,14 @@ def results_with(verdicts, seeds, **perplexities):
     return {"seeds": list(range(seeds)), "methods": methods, "claims": claims}
 
 
-def test_the_page_opens_with_the_answer():
+def test_finding_follows_the_verdicts():
     worse = results_with(
         {"perplexity/agent": "contradicted", "learns/random-agent": "supported", "static/cycle": "contradicted"},
         seeds=6, agent=109.4, random_agent=120.0, untied=84.44, cycle=92.0, sandwich=86.2,
     )  # fmt: skip
     assert page.finding(worse) == [
-        "The model whose layers the agent tied ends worse than the untied one: its test perplexity is 109.4 against 84.44 "
-        "(lower is better, mean of 6 seeds). Parameters, gradients and optimizer take 50% of the untied model's bytes, "
+        "The model tied by the agent ends worse than the untied one: its test perplexity is 109.4 against 84.44 "
+        "(lower is better, mean of 6 seeds). Parameters, gradients and optimizer state take 50% of the untied model's bytes, "
         "averaged over training.",
         "The agent does better than one that ties at random (perplexity 120.0). The best fixed map, sandwich, has 86.20, the "
         "agent 109.4.",
@@ -134,18 +134,18 @@ def test_the_page_opens_with_the_answer():
         {"perplexity/agent": "undecided", "learns/random-agent": "undecided"}, 1, agent=3.0, random_agent=3.0, untied=2.0
     )
     assert page.finding(open_yet) == [
-        "It stays open whether the model whose layers the agent tied ends as well as the untied one: its test perplexity is "
-        "3.00 against 2.00 (lower is better, one seed). Parameters, gradients and optimizer take 50% of the untied model's "
-        "bytes, averaged over training.",
+        "It stays open whether the model tied by the agent ends as well as the untied one: its test perplexity is "
+        "3.00 against 2.00 (lower is better, one seed). Parameters, gradients and optimizer state take 50% of the untied "
+        "model's bytes, averaged over training.",
         "It stays open whether the agent does better than one that ties at random (perplexity 3.00).",
         tally(open_yet["claims"]),
     ]
     better = page.finding(results_with({"perplexity/agent": "supported"}, 6, agent=2.0, untied=3.0))
-    assert better[0].startswith("The model whose layers the agent tied ends better than the untied one: ")
+    assert better[0].startswith("The model tied by the agent ends better than the untied one: ")
     assert len(better) == 2
 
 
-def test_the_answer_is_on_the_page(analysed, pictures):
+def test_report_opens_with_the_finding(analysed, pictures):
     answer = page.finding(analysed[0])
     assert len(answer) == 3
     assert "its test perplexity is 4.00 against 4.00" in answer[0]

@@ -1,4 +1,4 @@
-"""Q-learning of layer ties on one transition, against numbers worked out by hand or in plain numpy."""
+"""Tests of Q-learning on one transition, against values computed by hand or in numpy."""
 
 import math
 
@@ -9,7 +9,7 @@ import pytest
 
 from tiejax.lab.studies.layer_tying import q_learning
 
-LAYERS = 3  # 1 + 2 + 3 values: layer 1 has places 1 and 2, layer 2 has 3, 4 and 5
+LAYERS = 3  # 1 + 2 + 3 values: layer 1 has indices 1 and 2, layer 2 has 3, 4 and 5
 
 
 def integer(value):
@@ -17,7 +17,7 @@ def integer(value):
 
 
 def network_of(values):
-    """A network whose values are these whatever the state."""
+    """Return a network with constant values."""
     network = q_learning.init(jax.random.key(0), LAYERS)
     return {**network, "out_kernel": jnp.zeros_like(network["out_kernel"]), "out_bias": jnp.asarray(values, jnp.float32)}
 
@@ -29,11 +29,11 @@ def state_of(*owners):
 def test_slices():
     assert q_learning.number_of_values(LAYERS) == 6
     assert q_learning.number_of_values(48) == 1176
-    for layer, places in ((0, [0]), (1, [1, 2]), (2, [3, 4, 5])):
-        assert np.flatnonzero(np.isfinite(q_learning.mask_of(integer(layer), LAYERS))).tolist() == places
+    for layer, indices in ((0, [0]), (1, [1, 2]), (2, [3, 4, 5])):
+        assert np.flatnonzero(np.isfinite(q_learning.mask_of(integer(layer), LAYERS))).tolist() == indices
 
 
-def test_values_are_two_linear_maps_with_relu_between_and_raw_numbers_in():
+def test_values_equal_a_two_layer_network_in_numpy():
     network = q_learning.init(jax.random.key(1), LAYERS)
     assert {name: leaf.shape for name, leaf in network.items()} == {
         "hidden_kernel": (3, 128),
@@ -57,7 +57,7 @@ def test_epsilon(episode, floor, expected):
     assert q_learning.epsilon_at(episode, floor) == pytest.approx(expected)
 
 
-def test_greedy_choices_are_of_the_layers_own_slice():
+def test_greedy_choices_maximise_over_the_slice_of_the_layer():
     network = network_of([9, 1, 2, 5, 7, 6])
     for layer, expected in ((1, 1), (2, 1)):
         for seed in range(3):
@@ -65,14 +65,14 @@ def test_greedy_choices_are_of_the_layers_own_slice():
             assert int(chosen) == expected
 
 
-def test_random_choices_are_uniform_over_all_of_a_layers_actions():
+def test_random_choices_are_uniform_over_the_actions_of_the_layer():
     network = network_of([0, 0, 0, 9, 0, 0])
     keys = jax.random.split(jax.random.key(0), 3000)
     chosen = jax.vmap(lambda key: q_learning.choose(network, state_of(0, 0, 0), integer(2), jnp.float32(1), key))(keys)
-    # Each of three with probability 1/3: 1000 +- 26.
+    # Each of three actions with probability 1/3: 1000 +- 26.
     assert np.abs(np.bincount(chosen, minlength=3) - 1000).max() < 130
     half = jax.vmap(lambda key: q_learning.choose(network, state_of(0, 0, 0), integer(2), jnp.float32(0.5), key))(keys)
-    # The best one with .5 + .5 / 3.
+    # The best action with probability .5 + .5 / 3.
     assert abs(int((half == 0).sum()) - 2000) < 130
 
 
@@ -115,7 +115,8 @@ def test_an_update_by_hand():
     hidden, q = values([0, 1, 2])
     target = -3 + 0.99 * values([0, 0, 2])[1][3:6].max()
     assert float(loss) == pytest.approx((q[4] - target) ** 2, rel=1e-5)
-    # Adam's first step is of the rate's size wherever there is a gradient; decay acts everywhere. The target sends none.
+    # Adam's first step has the size of the rate wherever the gradient is nonzero; decay acts everywhere; no gradient through
+    # the target.
     gradient = np.zeros(6)
     gradient[4] = 2 * (q[4] - target)
     expected = before["out_bias"] - 1e-3 * (np.sign(gradient) + 0.01 * before["out_bias"])

@@ -1,4 +1,4 @@
-"""What may be asked: bad input is refused in one line that names the option, and configurations are what they say."""
+"""Tests of the layer-tying settings: errors in one line that names the option, and the configurations in configs/."""
 
 import shlex
 
@@ -26,46 +26,49 @@ def here(monkeypatch, tmp_path):
         ("--k 0", ["--k: must be at least 1, got 0"]),
         ("--episodes 0", ["--episodes: must be at least 1, got 0"]),
         ("--layers 0", ["--layers: must be at least 1, got 0"]),
-        ("--layers 1", ["--layers: an agent needs at least 2"]),
+        ("--layers 1", ["--layers: an agent needs at least 2 (layer 0 is always independent), got 1"]),
         ("--steps 10 --episodes 2", ["--steps and --episodes: give one of them"]),
         ("--clip 0", ["--clip: must be above 0, got 0.0"]),
         ("--clip -1", ["--clip: must be above 0, got -1.0"]),
         ("--layers 3 --maps '{mine: [0,2,2]}'", ["--maps: mine: owner: layer 1 cannot copy layer 2"]),
-        ("--layers 3 --maps '{mine: [0,0]}'", ["--maps: mine: must have one owner for each of the 3 layers, has 2 entries"]),
-        ("--layers 3 --maps '{a/b: [0,0,0]}'", ["--maps: a name is letters, digits, - and _"]),
-        ("--layers 3 --maps '{untied: [0,0,0]}'", ["every name once, untied is repeated"]),
-        ("--methods [agnet]", ["--methods: there is no agnet; there are agent, random-agent"]),
-        ("--methods []", ["--methods: needs at least one of agent"]),
-        ("--methods [found-map]", ["--methods: found-map is the agent's map, so it needs agent as well"]),
-        ("--layers 4 --distinct 5", ["--distinct: 5 is more than --layers 4"]),
-        ("--ties published", ["--gradient: ties published send gradient of the owner's own use alone; give owner"]),
-        ("--details published --objective masked", ["--details: those that are published are of a causal model; give own"]),
-        ("--epsilon_floor 1.5", ["--epsilon_floor: must lie between 0 and 1, got 1.5"]),
-        ("--padding -1", ["--padding: must be the number of a token, at least 0, got -1"]),
+        (
+            "--layers 3 --maps '{mine: [0,0]}'",
+            ["--maps: mine: expected a list of one owner for each of the 3 layers, got 2 entries"],
+        ),
+        ("--layers 3 --maps '{a/b: [0,0,0]}'", ["--maps: names may contain only letters, digits, - and _"]),
+        ("--layers 3 --maps '{untied: [0,0,0]}'", ["expected distinct names, untied is repeated"]),
+        ("--methods [agnet]", ["--methods: unknown method 'agnet'; expected any of agent, random-agent"]),
+        ("--methods []", ["--methods: expected at least one of agent"]),
+        ("--methods [found-map]", ["--methods: found-map uses the agent's map; add agent"]),
+        ("--layers 4 --distinct 5", ["--distinct: expected at most --layers 4, got 5"]),
+        ("--ties published", ["--gradient: with --ties published expected owner, got all"]),
+        ("--details published --objective masked", ["--details: the published details are those of a causal model; use own"]),
+        ("--epsilon_floor 1.5", ["--epsilon_floor: expected a number between 0 and 1, got 1.5"]),
+        ("--padding -1", ["--padding: expected a token id >= 0, got -1"]),
         (
             "--corpus text.txt --data_dir cache --vocab_size 300 --context 2 --padding 300",
-            ["--padding: there is no token 300; the vocabulary ends at "],
+            ["--padding: expected a token id <= ", "got 300"],
         ),
         ("--start thawed", ["--start", "told-tied"]),
-        ("--context 1", ["--context: must lie between 2"]),
+        ("--context 1", ["--context: expected 2 (the begin token and another) to 65536, got 1"]),
         ("--width 10 --heads 4", ["--heads: 4 heads do not divide the width 10"]),
         ("--distributed", ["unknown option --distributed"]),
         (
             "--corpus text.txt --data_dir cache --vocab_size 300 --context 512",
             ["--context 512", "corpus", "a block takes 511"],
         ),
-        ("--corpus text.txt --validation text.txt --data_dir cache", ["--test: needed, since --validation is given"]),
+        ("--corpus text.txt --validation text.txt --data_dir cache", ["--test: required with --validation"]),
     ],
 )
 def test_bad_input(argv, words, here, monkeypatch, capsys):
     before = {name for name in tree(here) if not name.startswith("cache")}
     ended = command_here(shlex.split(argv), monkeypatch, capsys, STUDY)
-    ended = ended._replace(out="") if "--corpus" in argv else ended  # preparing text says where it is put
+    ended = ended._replace(out="") if "--corpus" in argv else ended  # the preparation of the text is announced
     assert_refused(ended, *words, script=SCRIPT)
     assert {name for name in tree(here) if not name.startswith("cache")} == before
 
 
-def test_every_configuration_is_one():
+def test_configurations_are_valid():
     files = sorted(CONFIGS.glob("*.yaml"))
     assert files
     for path in files:
@@ -73,7 +76,7 @@ def test_every_configuration_is_one():
         assert settings.resolved().out == f"runs/layer_tying/{path.stem}"
 
 
-def test_methods_are_agents_fixed_maps_and_what_waits_for_an_agent():
+def test_methods_and_their_order():
     assert METHODS == (
         "agent", "random-agent", "untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves",
         "random-map", "found-map",

@@ -1,4 +1,4 @@
-"""What a run needs, in closed form, beside the shapes of its models and agents; and what a text decides of it."""
+"""Closed-form memory estimates of the layer-tying study against the shapes of its models and agents."""
 
 import pydoc_data.topics
 
@@ -35,18 +35,18 @@ def settings_of(**changed):
     ids=str,
 )
 def test_parameters_and_state(changed):
-    """Of an untied stack and of a tied one, the shared table stored once, with two moments of each parameter."""
+    """Untied and tied stacks: the shared table counts once, and each parameter has two moments."""
     settings = settings_of(**changed)
     init, ties = initial(settings, build_model(settings, VOCABULARY)), [tying.Tie(*models.TABLE_PATHS)]
     for distinct in (settings.layers, 1):
         owners = np.arange(distinct, dtype=np.int32)
         stored = jax.eval_shape(lambda owners: tying.store(init(jax.random.key(0), owners), ties), owners)
         assert sizes.parameters(settings, VOCABULARY, distinct) == sum(leaf.size for leaf in jax.tree.leaves(stored))
-    of_value = 2 if settings.dtype == "bfloat16" else 4
+    value_bytes = 2 if settings.dtype == "bfloat16" else 4
     agent = 3 * 4 * sizes.agent_parameters(settings.layers)
     whole = sizes.parameters(settings, VOCABULARY, settings.layers)
-    # The state that was saved last and the parameters of the best step, a place for every layer; and the agent.
-    assert sizes.need(settings).state == 4 * of_value * whole + agent
+    # The state last saved and the parameters of the best step, with a slot for every layer; and the agent.
+    assert sizes.need(settings).state == 4 * value_bytes * whole + agent
     assert sizes.need(settings).batches == (settings.k + 1) * 2 * 7 * 2
 
 
@@ -62,15 +62,15 @@ def test_records_grow_with_steps_and_methods():
     assert sizes.need(many).records == 2 * 3 * 1000 * 20
 
 
-def test_a_vocabulary_that_is_named_is_counted_before_the_run_directory(tmp_path, monkeypatch):
+def test_memory_with_a_given_tokenizer_is_checked_before_the_run_directory(tmp_path, monkeypatch):
     topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
     (tmp_path / "corpus.txt").write_text("\n\n".join(topics[:6]))
     files = ["--corpus", f"{tmp_path}/corpus.txt", "--data_dir", f"{tmp_path}/prepared", "--out", f"{tmp_path}/run", "--quiet"]
     small = "--layers 2 --width 64 --heads 2 --context 12 --batch_size 1 --methods [untied] --steps 2"
-    monkeypatch.setattr(environment, "one_device_a_core", lambda: None)  # jax is there already
+    monkeypatch.setattr(environment, "one_device_a_core", lambda: None)  # jax is already initialised
     needed = sizes.need(Settings(layers=2, width=64, context=12, batch_size=1, methods=["untied"], steps=2).resolved(), 400)
     monkeypatch.setattr(shared, "machine_memory", lambda: 2 * needed.total)
-    monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail("was taken for good input"))
+    monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail("the input was accepted"))
     words = tmp_path / "tokenizer.json"
     words.write_text(tokenizer_of(tmp_path, 4000))
     with pytest.raises(BadInput, match=r"^--.*the run needs at least .*this machine has"):
@@ -79,7 +79,7 @@ def test_a_vocabulary_that_is_named_is_counted_before_the_run_directory(tmp_path
 
 
 def tokenizer_of(folder, size):
-    """A byte-level tokenizer with so many tokens."""
+    """Return a byte-level tokenizer with `size` tokens, as JSON."""
     vocabulary = {
         token: number for number, token in enumerate(["<|endoftext|>", *tokenizers.pre_tokenizers.ByteLevel.alphabet()])
     }

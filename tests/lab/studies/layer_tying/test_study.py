@@ -1,4 +1,4 @@
-"""The layer-tying study as users run it: what a run leaves, and resumption after a kill."""
+"""End-to-end tests of the layer-tying study: its files, and resumption after a kill."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ SMALL = shlex.split("""
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """English text, and where runs prepare it."""
+    """A folder with a corpus of English text, in which runs also store the prepared text."""
     folder = tmp_path_factory.mktemp("text")
     topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
     (folder / "corpus.txt").write_text("\n\n".join(topics[:12]))
@@ -57,14 +57,14 @@ def run(data):
     out = data / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-        patch.setattr(environment, "one_device_a_core", lambda: None)  # jax is there already
+        patch.setattr(environment, "one_device_a_core", lambda: None)  # jax is already initialised
         assert launch.main(STUDY, arguments(data, "--out", out, "--quiet")) == 0
     return out
 
 
-def test_a_run_leaves_what_it_says(run):
-    there = set(os.listdir(run))
-    assert {"config.yaml", "data.json", "environment.json", "metrics.npz", "results.json", "report.html"} <= there
+def test_run_writes_its_files(run):
+    files = set(os.listdir(run))
+    assert {"config.yaml", "data.json", "environment.json", "metrics.npz", "results.json", "report.html"} <= files
     assert {path.stem for path in (run / "figures").glob("*.png")} == {"map", "learning", "methods", "agent", "maps"}
     assert not list((run / "checkpoints").iterdir())
     found, results = metrics(run), json.loads((run / "results.json").read_text())
@@ -78,7 +78,7 @@ def test_a_run_leaves_what_it_says(run):
     assert "Dynamic layer tying" in (run / "report.html").read_text()
 
 
-def test_what_the_agents_did_is_what_the_maps_say(run):
+def test_recorded_actions_give_the_recorded_maps(run):
     found = metrics(run)
     for agent in range(2):
         owner = np.zeros(3, int)
@@ -101,10 +101,10 @@ def test_what_the_agents_did_is_what_the_maps_say(run):
 
 
 def test_all_methods_see_the_same_batches(run):
-    """And all of a held-out split is judged, once."""
+    """All methods of a seed get the same batches, and each block of a held-out split is evaluated once."""
     found = metrics(run)
     losses = dict(zip(found["methods"].tolist(), found["train_loss"][:, 0], strict=True))
-    # The untied map by another name; and one that is another.
+    # `copy` is the untied map under another name; `mine` is a different map.
     np.testing.assert_array_equal(losses["copy"], losses["untied"])
     assert not np.array_equal(losses["mine"], losses["untied"])
     settings = settings_of(run)
@@ -123,7 +123,7 @@ def test_all_methods_see_the_same_batches(run):
 
 def test_saved_weights_hold_distinct_layers_once_and_give_the_test_loss(run):
     found = metrics(run)
-    place = found["methods"].tolist().index("mine")
+    method = found["methods"].tolist().index("mine")
     with safetensors.safe_open(run / "models" / "mine-seed0.safetensors", "numpy") as file:
         facts = {name: json.loads(value) for name, value in file.metadata().items()}
         saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -147,11 +147,11 @@ def test_saved_weights_hold_distinct_layers_once_and_give_the_test_loss(run):
     logits = np.asarray(jax.jit(model.apply)({"params": params}, chosen, owner=np.array(facts["places"], np.int32)), np.float64)
     logits = logits[:, :-1] - np.log(np.exp(logits[:, :-1]).sum(-1, keepdims=True))
     expected = -np.take_along_axis(logits, chosen[:, 1:, None], -1).mean()
-    assert found["test_loss"][place, 0] == pytest.approx(expected, rel=1e-5)
+    assert found["test_loss"][method, 0] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_bits_on_fewer_devices_and_without_what_was_prepared(run, data, tmp_path):
+def test_killed_run_resumes_bitwise_on_fewer_devices_without_the_prepared_text(run, data, tmp_path):
     out = tmp_path / "killed"
     argv = arguments(data, "--out", out, "--checkpoint_every", ".01")
     process = start(*argv, script=SCRIPT, env={"JAX_NUM_CPU_DEVICES": "2"})
@@ -175,8 +175,8 @@ def test_a_killed_run_goes_on_to_the_same_bits_on_fewer_devices_and_without_what
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_the_models_that_are_finished(run, data, tmp_path):
-    """Six of seven are, of 22 steps each: one is trained, and the others count as done from the first line on."""
+def test_resumed_run_keeps_its_finished_models(run, data, tmp_path):
+    """Six of seven models of 22 steps are finished: one is trained, and the others count as done from the first line on."""
     out = tmp_path / "partly"
     shutil.copytree(run, out)
     (out / "results.json").unlink()
@@ -185,16 +185,16 @@ def test_a_run_goes_on_from_the_models_that_are_finished(run, data, tmp_path):
     argv = arguments(data, "--out", out, "--resume")
     damaged = end(start(*argv, script=SCRIPT))
     assert damaged.status == 2
-    told = f"layer_tying.py: error: --resume: {file} is damaged; remove it, and that model is trained again"
-    assert damaged.err.splitlines() == [told]
+    message = f"layer_tying.py: error: --resume: {file} is damaged; remove it, and that model is trained again"
+    assert damaged.err.splitlines() == [message]
     file.unlink()
     other = out / "finished" / "agent-seed0.npz"
     weights = out / "models" / "agent-seed0.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     damaged = end(start(*argv, script=SCRIPT))
-    told = f"--resume: {weights} is damaged or gone; remove {other}, and that model is trained again"
-    assert (damaged.status, damaged.err.splitlines()) == (2, [f"layer_tying.py: error: {told}"])
+    message = f"--resume: {weights} is damaged or missing; remove {other} to train that model again"
+    assert (damaged.status, damaged.err.splitlines()) == (2, [f"layer_tying.py: error: {message}"])
     weights.write_bytes(content)
     others = {path: path.stat().st_mtime_ns for path in (out / "finished").iterdir()}
     ended = end(start(*argv, script=SCRIPT))

@@ -1,4 +1,4 @@
-"""What is said of every method: tiny arrays whose answers are worked out by hand."""
+"""Tests of the summary of each method, computed by hand."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tiejax.lab.studies.layer_tying.analysis import analyse
 from tiejax.lab.studies.layer_tying.summary import distinct_layers
 
 
-def test_perplexities_are_of_mean_nats_with_students_interval():
+def test_perplexity_is_exp_of_mean_nats_with_a_t_interval():
     rows = findings_of(run())[2]
     untied = rows["untied"]
     assert untied["test_perplexity"]["seeds"] == pytest.approx([8, 2])
@@ -23,7 +23,7 @@ def test_perplexities_are_of_mean_nats_with_students_interval():
 
 
 def test_layers_and_bytes_of_each_method():
-    """Bytes are means over steps: the agent's first seed holds 1, 2, 2 and 3 distinct layers, 2 on average."""
+    """Bytes are means over steps: the agent's first seed has 1, 2, 2 and 3 distinct layers, 2 on average."""
     rows = findings_of(run())[2]
     agent = rows["agent"]
     assert agent["distinct"] == [3, 1]
@@ -40,22 +40,22 @@ def test_layers_and_bytes_of_each_method():
     assert agent["final_owner"] == [[0, 1, 2, 0], [0, 0, 0, 0]]
 
 
-def test_seconds_a_step_are_the_mean_over_seeds_of_medians():
+def test_seconds_per_step_are_means_over_seeds_of_medians():
     rows = findings_of(run())[2]
     assert rows["untied"]["seconds_per_step"] == {"seeds": [1, 1], "mean": 1}
     assert rows["agent"]["seconds_per_step"] == {"seeds": [2, 1], "mean": 1.5}
     assert rows["all-one"]["seconds_per_step"] == {"seeds": [0.75, 2], "mean": 1.375}
 
 
-def test_training_perplexity_is_that_of_the_last_steps():
+def test_training_perplexity_is_over_the_last_steps():
     metrics = run()
     metrics["train_loss"][0, :, -1] = 2.0  # a tenth of four steps is one
     assert findings_of(metrics)[2]["untied"]["train_perplexity"]["mean"] == pytest.approx(np.exp(2))
     assert findings_of(metrics)[2]["agent"]["train_perplexity"]["mean"] == pytest.approx(np.exp(4))
 
 
-def test_a_size_that_nobody_measured_is_named():
-    with pytest.raises(ValueError, match="sizes: nothing is said of 3 distinct layers"):
+def test_missing_size_is_named():
+    with pytest.raises(ValueError, match="sizes: no entry for 3 distinct layers"):
         analyse(run(), {n: SIZES[n] for n in (1, 2, 4)}, TOKENS_PER_WORD)
 
 

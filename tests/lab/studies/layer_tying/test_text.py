@@ -1,4 +1,4 @@
-"""The batches of a run, by its own details and by those of the published code."""
+"""Tests of the batches of a run, with its own details and with those of the published code."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tiejax.lab.studies.layer_tying.settings import Settings
 
 
 def data_of(details):
-    """Blocks whose tokens are their number: 24 for training, so that 5 batches of 4 leave few over; 25 held out."""
+    """Blocks filled with their index: 24 for training, so that 5 batches of 4 leave few unused, and 25 held out."""
     blocks = {split: np.repeat(np.arange(number)[:, None], 6, axis=1) for split, number in (("train", 24), ("test", 25))}
     whole = text.Text(None, blocks | {"validation": blocks["test"]})
     return text.build_data(Settings(details=details, batch_size=4, k=4, context=6, validation_blocks=12).resolved(), whole)
@@ -28,7 +28,7 @@ def test_batches_of_a_group_and_of_its_reward(details, overlaps):
         assert len(np.unique(drawn[4])) == 4
         shared.append(len(np.intersect1d(drawn[:4], drawn[4])))
         np.testing.assert_array_equal(drawn, numbers(data.group(0, group)))
-    if overlaps:  # 4 x 16 / 24 of the reward's blocks, on average, give or take
+    if overlaps:  # on average 4 x 16 / 24 of the reward's blocks
         assert abs(np.mean(shared) - 8 / 3) < 0.5
     else:
         assert not any(shared)
@@ -38,7 +38,7 @@ def test_batches_of_a_group_and_of_its_reward(details, overlaps):
     ("details", "sizes", "weights"),
     [("own", [4, 4, 4, 4, 4, 4, 1], [4, 4, 4, 4, 4, 4, 1]), ("published", [10, 10, 5], [1, 1, 1])],
 )
-def test_how_much_held_out_batches_weigh(details, sizes, weights):
+def test_weights_of_held_out_batches(details, sizes, weights):
     data = data_of(details)
     for split in ("validation", "test"):
         batches = data.held_out[split]

@@ -1,4 +1,4 @@
-"""What a run of dynamic layer tying says: its seeds that lasted, every method, the claims, the agents over episodes."""
+"""The analysis of a layer-tying run: finite seeds, methods, claims, and agents over episodes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,14 +16,14 @@ from tiejax.statistics.claims import assess
 def analyse(
     metrics: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return what results.json says of a run, and the arrays of the seeds whose models all stayed finite.
+    """Analyse a run: return its part of results.json, and the arrays of the seeds with finite models only.
 
     metrics: the arrays of metrics.npz. sizes: by number of distinct layers, for all in `distinct` and `best_owner`.
-    To the arrays are added validation_seconds `[method, seed, validation]` and, where agents acted, `episode_arrays`.
+    Added to the arrays: validation_seconds `[method, seed, validation]` and, for runs with agents, `episode_arrays`.
     """
-    finite, lasted = finite_seeds(losses_by_step(metrics))
+    finite, seeds = finite_seeds(losses_by_step(metrics))
     runs = select_seeds(metrics, finite, least_axes=2)
-    findings: dict[str, Any] = {**lasted, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
+    findings: dict[str, Any] = {**seeds, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
     if not finite.any():
         return findings, runs
     seconds = seconds_of(runs["time_step"], runs["distinct"])
@@ -40,7 +40,7 @@ def analyse(
 
 
 def losses_by_step(metrics: Metrics) -> dict[str, np.ndarray]:
-    """Return what `finite_seeds` reads: whether losses of training and validation were finite, in the order of their steps."""
+    """Return the input of `finite_seeds`: whether training and validation losses were finite, in the order of their steps."""
     step = np.concatenate([np.arange(metrics["train_loss"].shape[-1]), metrics["validation_step"]])
     finite = np.isfinite(np.concatenate([metrics["train_loss"], metrics["validation_loss"]], axis=-1))
     order = np.argsort(step, kind="stable")

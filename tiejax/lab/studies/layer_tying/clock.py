@@ -1,4 +1,4 @@
-"""The time of training, without that of compilation and of what is left out on purpose."""
+"""A clock for training time that excludes compilation."""
 
 import contextlib
 import time
@@ -8,7 +8,7 @@ from tiejax.training.layered import Layered
 
 
 class Clock:
-    """The seconds since it was made, without those of compilation and of what is done in `paused`."""
+    """Measures seconds since its creation, without compilation and without time spent in `paused`."""
 
     def __init__(self, layered: Layered) -> None:
         self._layered = layered
@@ -19,7 +19,7 @@ class Clock:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out what is done in this context."""
+        """Exclude the time spent in this context."""
         began = self._now()
         yield
         self._left_out += self._now() - began

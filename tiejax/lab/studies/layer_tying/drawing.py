@@ -1,4 +1,4 @@
-"""Figures of runs that tie layers: maps as coloured cells, methods side by side, the agent over episodes."""
+"""Drawing of the layer-tying figures: owner maps as coloured cells, methods side by side, agents over episodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -19,7 +19,7 @@ MIB = 2**20
 
 
 class Style(NamedTuple):
-    """How a method is plotted wherever it occurs; fixed maps are broken lines."""
+    """The line style of a method in all figures; fixed maps are dashed."""
 
     colour: str
     line: str
@@ -27,7 +27,7 @@ class Style(NamedTuple):
 
 
 def styles(methods: Sequence[str]) -> dict[str, Style]:
-    """Return the style of each method: known ones keep theirs, fixed maps take theirs in order."""
+    """Return the style of each method: fixed for the known ones, assigned in order to fixed maps."""
     static = [name for name in methods if name not in METHOD_COLOURS]
     lines = ("--", ":", "-.")
     return {
@@ -43,7 +43,7 @@ def styles(methods: Sequence[str]) -> dict[str, Style]:
 
 
 def owner_colours(layers: int) -> ListedColormap:
-    """Return one colour a layer, along the rainbow from the first to the last, neighbours light and dark in turn."""
+    """Return one colour per layer, along the rainbow, with neighbours alternately light and dark."""
     colours = mpl.colormaps["turbo"](np.linspace(0.04, 0.96, layers))[:, :3]
     if layers > 6:
         colours[1::2] = 0.5 + 0.5 * colours[1::2]
@@ -56,13 +56,13 @@ def _norm(layers: int) -> BoundaryNorm:
 
 
 def _every(layers: int, most: int) -> np.ndarray:
-    """Return the layers to write at an axis, at most about so many, with round steps between them."""
+    """Return the layers to label on an axis, about `most` at most, with round steps between them."""
     step = next(step for step in (1, 2, 4, 5, 10, 20, 50, 100, layers) if layers <= step * most)
     return np.arange(0, layers, step)
 
 
 def maps_over_time(episode: np.ndarray, rows: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
-    """Plot which layer each layer copies over episodes, a row of panels a name, a panel a title: `[episode, layer]`."""
+    """Plot owner maps `[episode, layer]` over episodes: a row of panels per name, a panel per title."""
     columns = max(len(row) for row in rows.values())
     layers = next(iter(next(iter(rows.values())).values())).shape[1]
     height = float(np.clip(0.9 + 0.11 * layers, 1.7, 4.2))
@@ -90,7 +90,7 @@ def maps_over_time(episode: np.ndarray, rows: Mapping[str, Mapping[str, np.ndarr
 
 
 def map_cells(rows: Sequence[tuple[str, Sequence[int]]]) -> Figure:
-    """Plot maps as rows of coloured cells with the owner's number in each; rows: (label, owner of every layer)."""
+    """Plot owner maps as rows of coloured cells with the number of the owner; rows: (label, owner of every layer)."""
     owner = np.array([values for _, values in rows])
     layers = owner.shape[1]
     figure, axes = new_figure(1, 1, 2.0 + max(0.24 * layers, 2.5), 0.5 + 0.23 * len(rows))
@@ -100,7 +100,7 @@ def map_cells(rows: Sequence[tuple[str, Sequence[int]]]) -> Figure:
     for row, column in np.ndindex(owner.shape):
         red, green, blue, _ = colours(norm(owner[row, column]))
         ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.45 else "white"
-        # Thousands of texts would each be asked for their extent while the figure is laid out.
+        # Keep thousands of texts out of the layout, which would measure each of them.
         panel.text(
             column + 0.5, row + 0.52, str(owner[row, column]), ha="center", va="center", fontsize=size, color=ink
         ).set_in_layout(False)
@@ -116,7 +116,7 @@ def map_cells(rows: Sequence[tuple[str, Sequence[int]]]) -> Figure:
 
 
 def _round_numbers(axes: Axes, low: float, high: float) -> None:
-    """Show a logarithmic y axis from low to high with round numbers, however narrow it is."""
+    """Make the y axis logarithmic from low to high, with round tick labels even in a narrow range."""
     axes.set_yscale("log")
     if high > low:
         axes.set_ylim(low * (low / high) ** 0.04, high * (high / low) ** 0.04)
@@ -129,10 +129,10 @@ def _round_numbers(axes: Axes, low: float, high: float) -> None:
 
 
 def learning(steps: np.ndarray, loss: Mapping[str, np.ndarray], seconds: Mapping[str, np.ndarray]) -> Figure:
-    """Plot perplexity over steps and over seconds of training, `[seed, validation]` losses in nats by method.
+    """Plot perplexity over steps and over seconds of training; loss: in nats by method, `[seed, validation]`.
 
-    Thin: every seed; thick: the mean over seeds, in nats and in seconds. What is far above all last values lies outside, the
-    first record, of untrained models, always.
+    Thin: every seed; thick: the mean over seeds, in nats and in seconds. Values far above all final ones lie outside the panel;
+    the first record, of untrained models, is not plotted.
     """
     figure, axes = new_figure(1, 2, 11.0, 4.8, share_y=True)
     over_steps, over_time = axes[0]
@@ -143,7 +143,7 @@ def learning(steps: np.ndarray, loss: Mapping[str, np.ndarray], seconds: Mapping
             panel.plot(x.mean(0), np.exp(later.mean(0)), style.line, color=style.colour, linewidth=style.width, label=name)
     every = np.exp(np.concatenate([values[:, 1:] for values in loss.values()]))
     if every.size:
-        # The first steps are alike for all methods, and would press into one line what differs by a few percent later.
+        # The large losses of the first steps would hide later differences of a few percent.
         _round_numbers(over_steps, every.min(), min(every.max(), max(2.5 * every.min(), 1.1 * every[:, -1].max())))
     over_steps.set_ylabel("validation perplexity")
     over_steps.set_title("over steps")
@@ -157,15 +157,15 @@ def learning(steps: np.ndarray, loss: Mapping[str, np.ndarray], seconds: Mapping
 
 
 def methods(panels: Mapping[str, Mapping[str, Sequence[float]]], from_zero: Sequence[str]) -> Figure:
-    """Plot one panel a measure and one row a method: a dot a seed, a bar for the mean. from_zero: panels that start at 0."""
+    """Plot a panel per measure with a row per method, a dot per seed and a bar for the mean; from_zero: panels from 0 on."""
     names = list(next(iter(panels.values())))
     style_of = styles(names)
     figure, axes = new_figure(1, len(panels), 3.7 * len(panels), 0.9 + 0.3 * len(names), share_y=True)
     for panel, (title, values) in zip(axes[0], panels.items(), strict=True):
-        for place, name in enumerate(names):
+        for row, name in enumerate(names):
             seeds = np.array(values[name], dtype=float)
-            panel.plot(seeds, np.full(len(seeds), place), "o", color=style_of[name].colour, alpha=0.5, markersize=5)
-            panel.vlines(seeds.mean(), place - 0.36, place + 0.36, color=style_of[name].colour, linewidth=2.5)
+            panel.plot(seeds, np.full(len(seeds), row), "o", color=style_of[name].colour, alpha=0.5, markersize=5)
+            panel.vlines(seeds.mean(), row - 0.36, row + 0.36, color=style_of[name].colour, linewidth=2.5)
         panel.set_title(title, fontsize=10)
         every = np.concatenate([np.array(seeds, dtype=float) for seeds in values.values()])
         if title in from_zero and (every > 0).any():
@@ -176,7 +176,7 @@ def methods(panels: Mapping[str, Mapping[str, Sequence[float]]], from_zero: Sequ
 
 
 def over_episodes(episode: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarray]], logarithmic: Sequence[str]) -> Figure:
-    """Plot one panel a measure over episodes: thin, every seed of `[seed, episode]`; thick, the mean; by method."""
+    """Plot a panel per measure over episodes: for each method thin seeds `[seed, episode]` and their thick mean."""
     figure, axes = new_figure(2, -(-len(panels) // 2), 9.6, 5.4)
     for spare in axes.flat[len(panels) :]:
         spare.set_axis_off()

@@ -1,4 +1,4 @@
-"""What agents did and saw over episodes, from records of every action."""
+"""Arrays by episode from the records of the agents' actions."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from tiejax.lab.studies.layer_tying.summary import Metrics, distinct_layers
 
 
 def by_episode(values: np.ndarray, episode: np.ndarray) -> np.ndarray:
-    """Return means over the actions of each episode, `[..., action]` to `[..., episode]`; NaN are not counted."""
-    _, place = np.unique(episode, return_inverse=True)
-    member = np.eye(place.max() + 1)[place]
+    """Average over the actions of each episode, `[..., action]` to `[..., episode]`, ignoring NaN."""
+    _, index = np.unique(episode, return_inverse=True)
+    in_episode = np.eye(index.max() + 1)[index]
     counts = np.isfinite(values)
-    number = counts @ member
-    summed = np.where(counts, values, 0) @ member
+    number = counts @ in_episode
+    summed = np.where(counts, values, 0) @ in_episode
     return np.asarray(np.divide(summed, number, out=np.full(number.shape, np.nan), where=number > 0))
 
 
@@ -21,7 +21,7 @@ def episode_arrays(runs: Metrics) -> dict[str, np.ndarray]:
     """Return the arrays of a run by episode.
 
     episode, episode_epsilon: `[episode]`. episode_reward, episode_q_loss, episode_distinct: `[agent, seed, episode]`, means
-    over the actions. episode_owner: `[agent, seed, episode, layer]`, the map at the episode's end.
+    over actions. episode_owner: `[agent, seed, episode, layer]`, the owner map at the end of the episode.
     """
     episode = runs["action_episode"]
     ends = np.flatnonzero(np.append(np.diff(episode) != 0, True))
@@ -36,7 +36,7 @@ def episode_arrays(runs: Metrics) -> dict[str, np.ndarray]:
 
 
 def agents_over_episodes(runs: Metrics) -> dict[str, Any]:
-    """Return what results.json says of every agent; runs: with `episode_arrays`."""
+    """Return the `agents` of results.json; runs: includes `episode_arrays`."""
     return {
         str(name): {
             "episode": runs["episode"].tolist(),

@@ -1,13 +1,14 @@
-"""Methods compared in the same time: how long the steps of each took, and its validation loss when the fastest was done."""
+"""Comparison of methods at equal training time: cumulative seconds, and validation losses when the fastest method ends."""
 
 import numpy as np
 
 
 def seconds_of(time_step: np.ndarray, distinct: np.ndarray) -> np.ndarray:
-    """Return the seconds that `[method, seed, step]` take in training up to 0, 1, ... steps, `[method, seed, step + 1]`.
+    """Return the training time of the first 0, 1, ... steps in seconds, `[method, seed, step + 1]`.
 
-    A step counts for the median of all steps of its method, over all seeds, that had as many distinct layers: what else the
-    machine did while one of them was made, or that no other model was left to share it, is no merit of a method.
+    time_step, distinct: seconds and number of distinct layers of each step, `[method, seed, step]`. Each step counts as the
+    median over all steps of its method, in all seeds, with as many distinct layers, so that the load of the machine during a
+    single step (from other programs, or from other models of the run) does not favour a method.
     """
     taken = np.zeros((*time_step.shape[:2], time_step.shape[2] + 1))
     for times, numbers, seconds in zip(time_step, distinct, taken, strict=True):
@@ -17,15 +18,15 @@ def seconds_of(time_step: np.ndarray, distinct: np.ndarray) -> np.ndarray:
 
 
 def at_equal_time(seconds: np.ndarray, validation_step: np.ndarray, validation_loss: np.ndarray) -> dict[str, np.ndarray]:
-    """Return each method's validation loss in the time that the fastest method of the seed took for all its steps.
+    """Return the validation loss of each method at the time when the fastest method of the seed finished its steps.
 
-    The loss is interpolated linearly in time between validations. seconds: `[method, seed, step + 1]`. budget: `[seed]`;
-    step, loss: `[method, seed]`, step being how many had been done.
+    The loss is interpolated linearly in time between validations. seconds: `[method, seed, step + 1]`. Returns `budget`, the
+    seconds `[seed]`; `step`, the steps completed by then, and `loss`, both `[method, seed]`.
     """
     budget = seconds[..., -1].min(axis=0)
     step, loss = np.zeros(seconds.shape[:2], int), np.zeros(seconds.shape[:2])
     for method, seed in np.ndindex(seconds.shape[:2]):
-        of_model = seconds[method, seed]
-        step[method, seed] = np.searchsorted(of_model, budget[seed], side="right") - 1
-        loss[method, seed] = np.interp(budget[seed], of_model[validation_step], validation_loss[method, seed])
+        elapsed = seconds[method, seed]
+        step[method, seed] = np.searchsorted(elapsed, budget[seed], side="right") - 1
+        loss[method, seed] = np.interp(budget[seed], elapsed[validation_step], validation_loss[method, seed])
     return {"budget": budget, "step": step, "loss": loss}

@@ -1,4 +1,4 @@
-"""The plots of a run of layer tying with their captions, from plain arrays and the body of results.json."""
+"""The figures of a layer-tying run, with captions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,13 +10,13 @@ from tiejax.lab.studies.layer_tying import drawing
 from tiejax.lab.studies.layer_tying.drawing import MIB
 
 MOST_SEEDS = 6  # panels of one row
-FEWEST_SEEDS = 6  # below, paired tests decide nothing
+FEWEST_SEEDS = 6  # with fewer, paired tests cannot decide a claim
 
 Metrics = Mapping[str, np.ndarray]
 
 
 def plot_all(runs: Metrics, findings: Mapping[str, Any]) -> list[Plot]:
-    """Plot a run; nothing if no seed lasted. runs, findings: what the analysis gives."""
+    """Plot all figures of a run from the output of `analyse`; none if no seed stayed finite."""
     if not findings["seeds"]:
         return []
     rows = findings["methods"]
@@ -30,30 +30,30 @@ def plot_all(runs: Metrics, findings: Mapping[str, Any]) -> list[Plot]:
 
 
 def plot_tie_maps(runs: Metrics) -> Plot:
-    """Plot which layer each layer copies at the end of every episode, a row an agent, a panel a seed."""
+    """Plot the layer that each layer copies at the end of every episode: a row per agent, a panel per seed."""
     seeds = runs["seeds"][:MOST_SEEDS]
     rows = {
-        str(name): {f"seed {seed}": runs["episode_owner"][agent, place] for place, seed in enumerate(seeds)}
+        str(name): {f"seed {seed}": runs["episode_owner"][agent, index] for index, seed in enumerate(seeds)}
         for agent, name in enumerate(runs["agents"])
     }
-    some = f" The first {MOST_SEEDS} of {len(runs['seeds'])} seeds." if len(runs["seeds"]) > MOST_SEEDS else ""
+    subset = f" The first {MOST_SEEDS} of {len(runs['seeds'])} seeds." if len(runs["seeds"]) > MOST_SEEDS else ""
     return Plot(
         "map",
-        "The tying map over time, at the end of each episode: the colour is the layer that a layer copies; a layer of its own "
-        f"colour is independent.{some}",
+        "The tying map over time, at the end of each episode. The colour shows which layer a layer copies; independent layers "
+        f"have their own colour.{subset}",
         drawing.maps_over_time(runs["episode"], rows),
     )
 
 
 def plot_learning(runs: Metrics) -> Plot:
-    """Plot validation perplexity of every method over steps and over time."""
+    """Plot the validation perplexity of every method over steps and over time."""
     names = [str(name) for name in runs["methods"]]
     return Plot(
         "learning",
         "Validation perplexity per token (on the blocks that select the best step) over steps and over seconds of training. "
-        "Thin: one seed each; thick: mean over seeds (of nats, and of seconds); broken: fixed maps. The first steps, with "
-        "perplexities far above all last ones, lie outside. A step counts for the median time of all steps of its method with "
-        "as many distinct layers.",
+        "Thin: a seed; thick: mean over seeds (of nats, and of seconds); dashed: fixed maps. The first steps, with "
+        "perplexities far above all final ones, lie outside the panel. Each step counts as the median time of all steps of its "
+        "method with as many distinct layers.",
         drawing.learning(
             runs["validation_step"],
             dict(zip(names, runs["validation_loss"].astype(float), strict=True)),
@@ -63,24 +63,24 @@ def plot_learning(runs: Metrics) -> Plot:
 
 
 def plot_methods(rows: Sequence[Mapping[str, Any]]) -> Plot:
-    """Plot perplexity, memory and time of every method; rows: as results.json has them."""
+    """Plot perplexity, memory and time of every method; rows: `methods` of results.json."""
     panels = {
         "test perplexity per token": {row["method"]: row["test_perplexity"]["seeds"] for row in rows},
         "parameters, gradients, optimizer (MiB)": {
             row["method"]: [value / MIB for value in row["bytes"]["stored_bytes"]["seeds"]] for row in rows
         },
-        "seconds a step": {row["method"]: row["seconds_per_step"]["seeds"] for row in rows},
+        "seconds per step": {row["method"]: row["seconds_per_step"]["seeds"] for row in rows},
     }
     return Plot(
         "methods",
         "Test perplexity at the best step, bytes of parameters, gradients and optimizer state together (mean over training), "
-        "and time of a training step (median over steps). One dot a seed; bars: means.",
+        "and time of a training step (median over steps). One dot per seed; bars: means.",
         drawing.methods(panels, from_zero=list(panels)[1:]),
     )
 
 
 def plot_agents(runs: Metrics) -> Plot:
-    """Plot what the agents see and do over episodes."""
+    """Plot distinct layers, reward, Q loss and epsilon of the agents over episodes."""
     names = [str(name) for name in runs["agents"]]
     panels = {
         "distinct layers": dict(zip(names, runs["episode_distinct"], strict=True)),
@@ -90,24 +90,24 @@ def plot_agents(runs: Metrics) -> Plot:
     }
     return Plot(
         "agent",
-        "The agents over episodes: distinct layers, reward and squared error of Q, means over the actions of an episode, and "
-        "epsilon, the probability of a random action, at its end. Thin: one seed each; thick: mean over seeds.",
+        "The agents over episodes: distinct layers, reward and squared error of Q (means over the actions of an episode), and "
+        "epsilon, the probability of a random action, at its end. Thin: a seed; thick: mean over seeds.",
         drawing.over_episodes(runs["episode"], panels, ("Q loss",)),
     )
 
 
 def plot_final_maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Plot:
-    """Plot the final map of every method and seed."""
+    """Plot the final owner map of every method and seed."""
     return Plot(
         "maps",
-        "The map that each method ended with: of each layer, the number of the layer whose weights it uses. One row where all "
-        "seeds have the same.",
+        "The final map of each method: for each layer, the number of the layer whose weights it uses. One row if all "
+        "seeds have the same map.",
         drawing.map_cells(final_maps(rows, seeds)),
     )
 
 
 def final_maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[tuple[str, list[int]]]:
-    """Return (label, final map) of every method and seed, once where all seeds of a method have the same."""
+    """Return (label, final map) of every method and seed, with one entry if all seeds of a method have the same map."""
     labelled = []
     for row in rows:
         maps = row["final_owner"]

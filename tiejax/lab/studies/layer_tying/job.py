@@ -1,7 +1,7 @@
-"""One model whose layers are tied, by a fixed map or by an agent, from its first step to the evaluation of its best.
+"""Training of one model with tied layers, by a fixed map or by an agent, up to the evaluation of its best step.
 
-A model trains in groups of k steps. Under an agent every group begins with an action, which changes the ties, and ends with the
-reward: the loss of one more batch of the group, which nobody is trained on.
+A model trains in groups of k steps. With an agent every group begins with an action, which changes the ties, and ends with the
+reward, computed from the loss of one more batch, on which the model is not trained.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ from tiejax.training.layered import Layered
 from tiejax.training.stack import LayeredState
 
 PyTree = Any
-RANDOM_MAPS = 1004  # a stream of randomness that nothing else draws from
+RANDOM_MAPS = 1004  # a random stream used for nothing else
 
 
 class Job(NamedTuple):
-    """One model. agent: one that learns, one that chooses at random, or none, and then `owner` is its map throughout."""
+    """One model to train. agent: a learning agent, a random one, or None; without an agent, `owner` is the fixed map."""
 
     method: str
     seed: int
@@ -37,10 +37,10 @@ class Job(NamedTuple):
 
 
 class Data(NamedTuple):
-    """What a job is trained on and judged by.
+    """The batches of a job.
 
-    group: (seed, number) -> k + 1 batches, of which the last is for the reward. selection: batches that choose the best step.
-    held_out: split -> its batches. A batch comes with its weight in a mean.
+    group: (seed, number) -> k + 1 batches, the last one for the reward. selection: batches that select the best step. held_out:
+    the batches of each held-out split. Evaluation batches come with their weights in the mean.
     """
 
     group: Callable[[int, int], Sequence[Any]]
@@ -48,16 +48,16 @@ class Data(NamedTuple):
     held_out: Mapping[str, Sequence[tuple[Any, float]]]
 
 
-def job_of(settings: Settings, method: str, seed: int, of_agent: Records | None) -> Job:
-    """Return one model of a run; of_agent: the records of the agent of its seed, where the method waits for it."""
+def job_of(settings: Settings, method: str, seed: int, agent_records: Records | None) -> Job:
+    """Return the job of a method and a seed; agent_records: records of the agent of the seed, for methods that need them."""
     if method in AGENTS:
         return Job(method, seed, AGENTS[method], None)
     assert settings.distinct is not None
     if method == "found-map":
-        assert of_agent is not None
-        owner = tying.of_groups(of_agent["final"]["best_owner"][0])
+        assert agent_records is not None
+        owner = tying.owner_from_groups(agent_records["final"]["best_owner"][0])
     elif method == "random-map":
-        distinct = settings.distinct if of_agent is None else len(np.unique(of_agent["final"]["best_owner"][0]))
+        distinct = settings.distinct if agent_records is None else len(np.unique(agent_records["final"]["best_owner"][0]))
         owner = tying.random_map(settings.layers, distinct, np.random.default_rng([seed, RANDOM_MAPS]))
     elif settings.maps and method in settings.maps:
         owner = tying.check_owner(settings.maps[method])
@@ -77,9 +77,9 @@ def run_job(
     on_steps: Callable[[int, float], None] = lambda steps, seconds: None,
     checkpoint_s: float = 30.0,
 ) -> tuple[Records, PyTree] | None:
-    """Train a model and return its records and the parameters of its best step, on the host; None if it was stopped.
+    """Train a model; return its records (see `Log`) and the parameters of its best step on the host, or None if stopped.
 
-    The records: as `Log` has them. on_steps: told how many steps more, in how many seconds.
+    on_steps: progress callback, called with a number of new steps and the seconds they took.
     """
     assert settings.steps is not None
     saved, log = first_state(layered, settings, job), Log()
@@ -103,7 +103,7 @@ def run_job(
 
 
 class Best(NamedTuple):
-    """The step with the least validation loss so far, with its map and its parameters, on the host."""
+    """The step with the lowest validation loss so far, with its owner map and its parameters, on the host."""
 
     loss: np.ndarray
     step: np.ndarray
@@ -112,7 +112,7 @@ class Best(NamedTuple):
 
 
 class SavedState(NamedTuple):
-    """What a checkpoint holds beside the records: arrays of the same shapes whatever is tied."""
+    """The content of a checkpoint except records; shapes do not depend on the ties."""
 
     step: np.ndarray
     actions: np.ndarray
@@ -123,7 +123,7 @@ class SavedState(NamedTuple):
 
 
 def first_state(layered: Layered, settings: Settings, job: Job) -> SavedState:
-    """Return a model before its first step."""
+    """Return the initial state of a model."""
     root, ties = jax.random.key(job.seed), tying.start_ties(settings.layers, settings.start, settings.ties)
     if job.owner is not None:
         ties = tying.LayerTies(job.owner, np.isin(np.arange(settings.layers), job.owner), job.owner)
@@ -135,7 +135,7 @@ def first_state(layered: Layered, settings: Settings, job: Job) -> SavedState:
 
 @dataclasses.dataclass
 class _Model:
-    """A model on its way: what it has learnt, its ties, its agent, its best so far, its records."""
+    """A model in training: its state, ties, agent, best step and records."""
 
     layered: Layered
     settings: Settings
@@ -150,7 +150,7 @@ class _Model:
 
     @classmethod
     def from_host(cls, layered: Layered, settings: Settings, job: Job, data: Data, saved: SavedState, log: Log) -> "_Model":
-        """Return the model that a checkpoint holds, on its device."""
+        """Restore a model from a checkpoint to its devices."""
         agent = None
         if job.agent is not None and saved.learner is not None:
             root, learner = jax.random.key(job.seed), layered.place(saved.learner)
@@ -160,7 +160,7 @@ class _Model:
         return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best)
 
     def to_host(self) -> SavedState:
-        """Return what a checkpoint holds of the model."""
+        """Return the model as a checkpoint stores it."""
         actions, learner = (self.agent.actions, jax.device_get(self.agent.learner)) if self.agent is not None else (0, None)
         step, number = (np.asarray(np.int64(count)) for count in (self.step, actions))
         return SavedState(step, number, self.ties, self.layered.to_host(self.state, self.ties.owner), learner, self.best)
@@ -170,7 +170,7 @@ class _Model:
         return tying.wiring(self.ties, self.settings.storage, self.settings.gradient, self.settings.ties)
 
     def prepare(self) -> None:
-        """Compile what is known to be needed, and judge the model before its first step."""
+        """Compile ahead of time, and validate a new model before its first step."""
         if self.agent is not None:
             self.agent.compile(self.ties.observation)
         if self.step == 0:
@@ -180,17 +180,17 @@ class _Model:
             self.validate()
 
     def group(self) -> tuple[int, float]:
-        """Let the agent act, train k steps, let the agent learn; return the number of steps and their seconds."""
+        """Act, train k steps, and learn from the reward; return the number of steps and their seconds."""
         assert self.settings.steps is not None
         k, steps_left = self.settings.k, self.settings.steps - self.step
         batches = self.data.group(self.job.seed, self.step // k)
-        clock = Clock(self.layered)  # what the agent does is part of the time that it takes
+        clock = Clock(self.layered)  # includes the agent
         action = None if self.agent is None else self.act(self.agent)
         losses = self.train(batches[: min(k, steps_left)], clock)
         reward = q_loss = None
         if self.agent is not None and action is not None:
             reward, q_loss = self.learn(self.agent, action, batches[k])
-        # A random agent makes no use of its reward, which is only recorded: that is no part of its time.
+        # Do not wait for the reward: a random agent only records it, so it does not count as its time.
         jax.block_until_ready((self.state, q_loss))
         seconds, distinct = clock.seconds, len(np.unique(self.ties.owner))
         for loss in losses:
@@ -201,7 +201,7 @@ class _Model:
         return len(losses), seconds
 
     def act(self, agent: Agent) -> Action:
-        """Let the agent choose for the next layer in turn, and change ties."""
+        """Let the agent choose for the next layer in turn, and change the ties accordingly."""
         before, action = self.ties, agent.act(self.ties.observation)
         self.ties = tying.choose(before, action.layer, action.choice, self.settings.ties)
         if not np.array_equal(before.owner, self.ties.owner):
@@ -210,15 +210,15 @@ class _Model:
         return action
 
     def train(self, batches: Sequence[Any], clock: Clock) -> list[jax.Array]:
-        """Return the losses of these batches, one step on each."""
+        """Take one step on each batch; return their losses."""
         losses: list[jax.Array] = []
         wiring, root = self.wiring, stream(jax.random.key(self.job.seed), "dropout")
         while len(losses) < len(batches):
             until_validation = self.settings.validate_every - self.step % self.settings.validate_every
             some = batches[len(losses) : len(losses) + until_validation]
-            keys = [jax.random.fold_in(root, self.step + place) for place in range(len(some))]
-            self.state, of_steps = self.layered.steps(self.state, some, keys, wiring)
-            losses += of_steps
+            keys = [jax.random.fold_in(root, self.step + number) for number in range(len(some))]
+            self.state, new_losses = self.layered.steps(self.state, some, keys, wiring)
+            losses += new_losses
             self.step += len(some)
             if self.step % self.settings.validate_every == 0 or self.step == self.settings.steps:
                 jax.block_until_ready(self.state)
@@ -227,12 +227,12 @@ class _Model:
         return losses
 
     def learn(self, agent: Agent, action: Action, batch: Any) -> tuple[jax.Array, Any]:
-        """Return the reward, of a batch that nobody is trained on, and the squared error that the agent learns from."""
+        """Compute the reward on a batch that is not trained on, and learn from it; return reward and squared error."""
         reward = q_learning.reward_of(self.settings.reward, self.layered.loss(self.state.params, batch, self.wiring))
         return reward, agent.learn(action, reward, self.ties.observation)
 
     def validate(self) -> None:
-        """Record the loss of the blocks that choose the best step, and keep the model if it is the best so far."""
+        """Record the loss on the selection blocks, and save the model on the host if it is the best so far."""
         loss = _mean_loss(self.layered, self.state.params, self.data.selection, self.wiring)
         self.log.add("validation", step=self.step, loss=loss)
         if loss < self.best.loss:
@@ -240,10 +240,10 @@ class _Model:
             self.best = Best(np.asarray(loss), np.asarray(np.int64(self.step)), self.ties.owner.copy(), params)
 
     def judge(self) -> None:
-        """Record the losses of the best step on all that was held out, and the maps."""
+        """Record the losses of the best step on all held-out splits, and the owner maps."""
         best = self.best
         params = self.layered.params_to_device(best.params, best.owner)
-        # Which layer trains what makes no difference here.
+        # Nothing is trained here, so the rule of the ties makes no difference.
         ties = tying.LayerTies(best.owner, np.ones(self.settings.layers, bool), best.owner)
         wiring = tying.wiring(ties, self.settings.storage, "all", "resolved")
         losses = {split: _mean_loss(self.layered, params, batches, wiring) for split, batches in self.data.held_out.items()}

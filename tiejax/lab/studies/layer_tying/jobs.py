@@ -1,6 +1,6 @@
-"""The models of a run, dealt out over devices: each trains one at a time, and takes the next that waits for nothing.
+"""Scheduling of the models of a run over devices: each device trains one model at a time, then takes the next that is ready.
 
-Where there are more devices than models, some devices train a model together.
+With more devices than models, groups of devices train a model together.
 """
 
 import concurrent.futures
@@ -27,7 +27,7 @@ from tiejax.lab.studies.layer_tying.text import Text, build_data
 from tiejax.models import TABLE_PATHS
 from tiejax.training.layered import Layered
 
-FINISHED = "finished"  # folder of the records of models that are trained
+FINISHED = "finished"  # folder with the records of trained models
 WAIT_S = 0.2
 
 T = TypeVar("T")
@@ -35,26 +35,26 @@ ModelName = tuple[str, int]  # method and seed: one model of a run
 
 
 def name_of(model: ModelName) -> str:
-    """Return how files call one model of a run."""
+    """Return the name of a model in file names."""
     method, seed = model
     return f"{method}-seed{seed}"
 
 
 def records_of(model: ModelName) -> str:
-    """Return where a run keeps the records of one model, which are there once it is trained."""
+    """Return the path of a model's records in the run directory; the file exists once the model is trained."""
     return f"{FINISHED}/{name_of(model)}.npz"
 
 
 def weights_of(model: ModelName) -> str:
-    """Return where a run keeps the weights of one model."""
+    """Return the path of a model's weights in the run directory."""
     return f"models/{name_of(model)}.safetensors"
 
 
 class Jobs:
-    """The models of a run: which are trained, which wait, and how far all of them are.
+    """The queue of models of a run, with their progress.
 
-    records: of the models that are trained. total, done, here: steps of all models, those done so far, and those of them that
-    were done by this process. compile_s, train_s: its seconds of compilation, of all devices together, and of training.
+    records: records of the trained models. total, done, here: steps of all models, steps done so far, and steps done by this
+    process. compile_s, train_s: seconds that this process spent compiling (summed over devices) and training.
     """
 
     def __init__(self, settings: Settings, text: Text, directory: RunDirectory, resume: bool, console: Console) -> None:
@@ -75,7 +75,7 @@ class Jobs:
         return len(self.records) < len(self._models)
 
     def run(self, devices: Sequence[jax.Device], stop: Callable[[], bool]) -> None:
-        """Train everything, or until `stop` says so; raises whatever a model raises, after the others have saved themselves."""
+        """Train all models, or until `stop()` is true; if one raises, re-raise after the others have saved checkpoints."""
         self._stop, began = stop, time.perf_counter()
         groups = groups_of(devices, len(self._models), self._settings.batch_size)
         with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
@@ -91,7 +91,7 @@ class Jobs:
             worker.result()
 
     def _work(self, devices: Sequence[jax.Device]) -> None:
-        """Train one model after the other on these devices."""
+        """Train models from the queue on a group of devices, one at a time."""
         with jax.default_device(devices[0]):
             layered = build(self._settings, self._text.streams.vocabulary, self._text.streams.begin, devices)
             data = build_data(self._settings, self._text)
@@ -106,26 +106,26 @@ class Jobs:
                     self.compile_s += layered.compile_s - before
 
     def _next(self) -> ModelName | None:
-        """Take the first model that waits for no agent, or for one that is trained; None if all wait."""
+        """Take the first model that needs no agent, or a trained one; None if there is no such model."""
         with self._lock:
-            for place, model in enumerate(self._waiting):
+            for index, model in enumerate(self._waiting):
                 if not self._waits_for_agent(model) or self._agent_of(model) is not None:
-                    return self._waiting.pop(place)
+                    return self._waiting.pop(index)
         return None
 
     def _waits_for_agent(self, model: ModelName) -> bool:
         return model[0] in AFTER_AGENT and "agent" in self._settings.methods
 
     def _agent_of(self, model: ModelName) -> Records | None:
-        """Return the records of the agent that a model waits for, if it is trained."""
+        """Return the records of the agent that a model needs; None if it is not trained yet or needs none."""
         return self.records.get(("agent", model[1])) if self._waits_for_agent(model) else None
 
     def _train(self, layered: Layered, data: Data, model: ModelName) -> None:
-        """Train a model, from its last checkpoint if the run is resumed, and keep what it leaves unless it was stopped."""
+        """Train a model, resuming from its last checkpoint if the run is resumed, and write its files unless it was stopped."""
         settings = self._settings
         job = job_of(settings, *model, self._agent_of(model))
         folder = self._directory.checkpoints / name_of(model) / "steps"
-        with self._lock:  # orbax is not made to be started by several threads at once
+        with self._lock:  # orbax must not be started by several threads at once
             checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)
         try:
             trained = run_job(
@@ -146,28 +146,28 @@ class Jobs:
             self._keep(model, *trained)
 
     def _count(self, steps: int, seconds: float) -> None:
-        """Count steps as done; those that took no time were done before this process began."""
+        """Add to the steps done; steps that took no time were done by an earlier process."""
         with self._lock:
             self.done += steps
             self.here += steps if seconds else 0
 
     def _keep(self, model: ModelName, records: Records, params: object) -> None:
-        """Write what a model leaves, and say how it ended. Its records are written after its weights: they end it."""
+        """Write the files of a trained model and print its result; the records come last and mark the model as finished."""
         (method, seed), name = model, name_of(model)
         weights = files.weights_file(params, records["final"]["best_owner"][0])
-        with self._lock:  # what the run holds is listed in one file
+        with self._lock:  # one file lists the contents of the run
             self._directory.write(weights_of(model), weights)
             self._directory.write(records_of(model), files.records_file(records))
             self.records[model] = records
         self._directory.remove(f"checkpoints/{name}")
         distinct, loss = len(np.unique(records["final"]["final_owner"][0])), float(records["final"]["test"][0])
-        self._console.say(f"{method}, seed {seed}: {counted(distinct, 'distinct layer')}, test loss {loss:.4f} nats a token")
+        self._console.say(f"{method}, seed {seed}: {counted(distinct, 'distinct layer')}, test loss {loss:.4f} nats per token")
 
 
 def groups_of(devices: Sequence[T], models: int, rows: int) -> list[Sequence[T]]:
-    """Return the devices in groups, each of which trains a model at a time: as small as leaves none without a model.
+    """Split the devices into groups that each train a model at a time: the smallest that leave no group without a model.
 
-    rows: of a batch, which the devices of a group share equally.
+    rows: rows of a batch, which the devices of a group share equally.
     """
     fitting = [size for size in range(1, len(devices) + 1) if len(devices) % size == 0 and rows % size == 0]
     size = min((size for size in fitting if len(devices) // size <= models), default=max(fitting))
@@ -175,16 +175,16 @@ def groups_of(devices: Sequence[T], models: int, rows: int) -> list[Sequence[T]]
 
 
 def finished(directory: RunDirectory, models: Sequence[ModelName]) -> dict[ModelName, Records]:
-    """Return the records of the models that were trained before this process began."""
+    """Return the records of the models that an earlier process finished."""
     records = {}
     for model in models:
         if directory.holds(records_of(model)):
             records[model] = files.read_records(directory.read(records_of(model), "that model is trained again"))
             if not directory.intact(weights_of(model)):
                 raise BadInput(
-                    f"--resume: {directory.path / weights_of(model)} is damaged or gone; remove "
-                    f"{directory.path / records_of(model)}, and that model is trained again"
+                    f"--resume: {directory.path / weights_of(model)} is damaged or missing; remove "
+                    f"{directory.path / records_of(model)} to train that model again"
                 )
-            # Killed between writing the one and removing the other, a run leaves both.
+            # Left over if the run was killed between writing the records and removing the checkpoints.
             directory.remove(f"checkpoints/{name_of(model)}")
     return records

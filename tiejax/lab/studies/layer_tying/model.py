@@ -1,4 +1,4 @@
-"""The model of a run and its loss, compiled for the devices that train it."""
+"""The model, loss and optimizer of a layer-tying run, compiled for the devices that train it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -30,18 +30,18 @@ STACK = "encoder/layers"
 
 
 def build_model(settings: Settings, vocabulary: int) -> models.LanguageModel:
-    """Return the language model of a configuration, for so many tokens of the tokenizer."""
+    """Return the language model of the settings; vocabulary: number of tokens of the tokenizer."""
     vocabulary += settings.objective == "masked"  # and [MASK]
     return _gpt2(settings, vocabulary) if settings.architecture == "gpt2" else _bert(settings, vocabulary)
 
 
 def computed_in(settings: Settings) -> jnp.dtype:
-    """Return the type of the layers' computation; weights, where they are wider, are rounded as they are read."""
+    """Return the dtype of computation in the layers; wider weights are cast when they are read."""
     return jnp.dtype(settings.dtype if settings.dtype != "float32" else settings.compute_dtype)
 
 
 def _bert(settings: Settings, vocabulary: int) -> models.LanguageModel:
-    """Return BERT with its head, of which a causal model differs by the mask alone, as the library's BertLMHeadModel."""
+    """Return BERT with its head; a causal one differs only by its attention mask, as `transformers.BertLMHeadModel`."""
     model = bert.build(
         Shape(settings.width, settings.width, settings.width, settings.layers, settings.heads),
         vocabulary,
@@ -95,7 +95,7 @@ def _gpt2(settings: Settings, vocabulary: int) -> models.LanguageModel:
 
 
 def initial(settings: Settings, model: models.LanguageModel) -> Callable[[Any, Any], Any]:
-    """Return (root key, layers that own weights) -> parameters; a layer starts the same whatever others there are."""
+    """Return (root key, owner layers) -> parameters; the initial values of a layer do not depend on the other layers."""
 
     def init(key: jax.Array, owners: jax.Array) -> Any:
         tokens = jnp.zeros((1, settings.context), jnp.int32)
@@ -112,21 +112,22 @@ def initial(settings: Settings, model: models.LanguageModel) -> Callable[[Any, A
 
 
 def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, begin: int, devices: int = 1) -> LayeredLoss:
-    """Return (parameters, batch, dropout key or None, places, sends) -> the mean loss in nats a token, masked or causal.
+    """Return (parameters, batch, dropout key or None, reads, sends) -> the mean loss in nats per token, masked or causal.
 
-    devices: so many share the rows of a batch, each of which returns its share of the mean.
+    devices: number of devices that share the rows of a batch; each returns its share of the mean.
     """
 
-    def place() -> jax.Array | int:
+    def device_index() -> jax.Array | int:
         return jax.lax.axis_index(DATA) if devices > 1 else 0
 
-    def of_all(number: jax.Array) -> jax.Array:
+    def sum_over_devices(number: jax.Array) -> jax.Array:
         return jnp.asarray(total(number)) if devices > 1 else number
 
     def encode(params: Any, tokens: jax.Array, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
         rngs = None
-        if key is not None and max(settings.dropout, settings.attention_dropout or 0) > 0:  # other rows, other masks of dropout
-            rngs = {"dropout": jax.random.fold_in(key, place()) if devices > 1 else key}
+        if key is not None and max(settings.dropout, settings.attention_dropout or 0) > 0:
+            # Devices hold different rows, which need different dropout masks.
+            rngs = {"dropout": jax.random.fold_in(key, device_index()) if devices > 1 else key}
         states = model.apply(
             {"params": params}, tokens, deterministic=rngs is None, owner=reads, sends=sends, rngs=rngs, method="encode"
         )
@@ -141,25 +142,25 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
     def causal(params: Any, batch: BlockBatch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
         tokens = batch.tokens.astype(jnp.int32)
         states = encode(params, tokens, key, reads, sends)
-        return causal_loss(states, head(params), tokens, batch.weight, end, of_all)
+        return causal_loss(states, head(params), tokens, batch.weight, end, sum_over_devices)
 
-    # GPT-2 has one token for both.
+    # GPT-2 uses one token as begin and end token.
     end = begin if settings.details == "published" else None
     places = settings.batch_size // devices * (settings.context - 1)
     masking = Masking(Twins(vocabulary, (), (), ()), special=(begin,), mask=vocabulary, slots=slots_for(places))
 
     def masked(params: Any, batch: BlockBatch, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
         tokens = batch.tokens.astype(jnp.int32)
-        number = place() * len(tokens) + jnp.arange(len(tokens))
+        number = device_index() * len(tokens) + jnp.arange(len(tokens))
         rows = masking.visit(tokens, jnp.ones_like(tokens), number, batch.key)
         states = encode(params, rows.tokens, key, reads, sends)
-        return masked_loss(states, head(params), rows, batch.weight, of_all)
+        return masked_loss(states, head(params), rows, batch.weight, sum_over_devices)
 
     return masked if settings.objective == "masked" else causal
 
 
 def make_optimizer(settings: Settings) -> LayeredOptimizer:
-    """Return AdamW with moments of each distinct layer or, as the published rule has it, of each layer."""
+    """Return AdamW with moments per distinct layer or, with the published rule of ties, per layer."""
     clip = clip_as_torch if settings.details == "published" else optax.clip_by_global_norm
     how = settings.learning_rate, settings.weight_decay, clip(settings.clip), STACK
     return PerLayerAdamW(*how, settings.layers) if settings.ties == "published" else LayeredAdamW(*how)
@@ -172,9 +173,9 @@ def build(
     devices: Sequence[jax.Device],
     other_loss: LayeredLoss | None = None,
 ) -> Layered:
-    """Return everything that is compiled of a resolved configuration, for devices that train one model together.
+    """Return the compiled training functions of resolved settings, for devices that train one model together.
 
-    begin: the token that a block begins with. other_loss: instead of the experiment's own (for benchmarks).
+    begin: the begin token of a block. other_loss: replaces the loss of the study (for benchmarks).
     """
     model = build_model(settings, vocabulary)
     return Layered(
@@ -191,7 +192,7 @@ def build(
 
 
 def facts_of_model(settings: Settings, vocabulary: int) -> dict[str, Any]:
-    """Return what results say of the model, with the parameters of an untied stack, the shared table counted once."""
+    """Return the `model` of results.json; parameters are those of an untied stack, with the shared table counted once."""
     init = initial(settings, build_model(settings, vocabulary))
     shapes = jax.eval_shape(init, jax.random.key(0), np.arange(settings.layers))
     number = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))

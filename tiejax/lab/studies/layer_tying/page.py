@@ -1,4 +1,4 @@
-"""The page of a run of layer tying, from the body of results.json."""
+"""The HTML report of a layer-tying run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,15 +15,15 @@ from tiejax.lab.studies.layer_tying.settings import NOT_STATIC
 from tiejax.lab.studies.layer_tying.tables import perplexity, shown, tables
 
 QUESTION = (
-    "While a transformer trains, an agent decides of one layer after the other whether it has weights of its own or copies an "
-    "earlier one. Does the model end as well as an untied one, in how much less memory, and does the agent do better than "
+    "While a transformer trains, an agent decides for each layer in turn whether it has separate weights or copies an earlier "
+    "layer. Does the model end as well as an untied one, how much memory does it save, and does the agent do better than "
     "chance or a fixed map?"
 )
-# How the model under the agent ends, by the verdict on the claim that it is not worse than the untied model.
+# The model tied by the agent against the untied one, by the verdict on the claim that it is not worse.
 AGAINST_UNTIED = {
-    "supported": "The model whose layers the agent tied ends better than the untied one",
-    "contradicted": "The model whose layers the agent tied ends worse than the untied one",
-    "undecided": "It stays open whether the model whose layers the agent tied ends as well as the untied one",
+    "supported": "The model tied by the agent ends better than the untied one",
+    "contradicted": "The model tied by the agent ends worse than the untied one",
+    "undecided": "It stays open whether the model tied by the agent ends as well as the untied one",
 }
 AGAINST_CHANCE = {
     "supported": "The agent does better than one that ties at random",
@@ -33,19 +33,18 @@ AGAINST_CHANCE = {
 DEPARTURES = (
     "the paper has k = 15, epsilon at least .1, reward negative-ppl; its published code k = 4, epsilon at least .01, ties "
     "published, gradient owner, start frozen-random (of BERT: told-tied), reward clipped-ppl, details published, and the best "
-    "step chosen on the "
-    "test split; ours are told above"
+    "step selected on the test split; the settings of this run are listed above"
 )
 TIME_OF_A_STEP = (
-    "with what an agent does (a random one does without the reward's batch), without compilation and validation, while about "
-    "as many models train at once as there are devices. What else the machine does at the time is not controlled: bench.py "
-    "layers measures methods in turns"
+    "includes the agent (without the reward's batch for a random one), excludes compilation and validation; about as many "
+    "models train at once as there are devices. Other load on the machine is not controlled: bench.py layers measures methods "
+    "in turn"
 )
 SOURCE = "T. David Hay and L. Wolf, Dynamic Layer Tying for Parameter-Efficient Transformers, ICLR 2024 (arXiv:2401.12819)"
 
 
 def page(run: RunOnPage) -> str:
-    """Return the HTML page of a run."""
+    """Return the HTML report of a run."""
     results, settings, facts = run.results, run.settings, run.facts
     return report.render(
         title=f"Dynamic layer tying: {settings['architecture']}, {_shape(settings)}",
@@ -61,24 +60,24 @@ def page(run: RunOnPage) -> str:
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return the answer to the question of the page, from the verdicts and the table of methods, and the count of verdicts."""
+    """Return the answer to the question of the report, from verdicts and the table of methods, and the count of verdicts."""
     verdicts = {row["id"]: row["verdict"] for row in results["claims"]}
-    of = {row["method"]: row for row in results["methods"]}
+    by_method = {row["method"]: row for row in results["methods"]}
     seeds = f"mean of {counted(len(results['seeds']), 'seed')}" if len(results["seeds"]) > 1 else "one seed"
     answers = []
     if "perplexity/agent" in verdicts:
-        agent, untied = (float(np.mean(of[name]["bytes"]["stored_bytes"]["seeds"])) for name in ("agent", "untied"))
+        agent, untied = (float(np.mean(by_method[name]["bytes"]["stored_bytes"]["seeds"])) for name in ("agent", "untied"))
         answers.append(
-            f"{AGAINST_UNTIED[verdicts['perplexity/agent']]}: its test perplexity is {_test(of['agent'])} against "
-            f"{_test(of['untied'])} (lower is better, {seeds}). Parameters, gradients and optimizer take {agent / untied:.0%} "
-            "of the untied model's bytes, averaged over training."
+            f"{AGAINST_UNTIED[verdicts['perplexity/agent']]}: its test perplexity is {_test(by_method['agent'])} against "
+            f"{_test(by_method['untied'])} (lower is better, {seeds}). Parameters, gradients and optimizer state take "
+            f"{agent / untied:.0%} of the untied model's bytes, averaged over training."
         )
     others = []
     if "learns/random-agent" in verdicts:
-        others.append(f"{AGAINST_CHANCE[verdicts['learns/random-agent']]} (perplexity {_test(of['random-agent'])}).")
-    if "agent" in of and (fixed := [row for name, row in of.items() if name not in NOT_STATIC]):
+        others.append(f"{AGAINST_CHANCE[verdicts['learns/random-agent']]} (perplexity {_test(by_method['random-agent'])}).")
+    if "agent" in by_method and (fixed := [row for name, row in by_method.items() if name not in NOT_STATIC]):
         best = min(fixed, key=lambda row: row["test_perplexity"]["mean"])
-        others.append(f"The best fixed map, {best['method']}, has {_test(best)}, the agent {_test(of['agent'])}.")
+        others.append(f"The best fixed map, {best['method']}, has {_test(best)}, the agent {_test(by_method['agent'])}.")
     return [*answers, *([" ".join(others)] if others else []), tally(results["claims"])]
 
 
@@ -91,9 +90,9 @@ def _shape(settings: Mapping[str, Any]) -> str:
 
 
 def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Write what was run, by name."""
+    """Return the settings of the run in words, by name."""
     return {
-        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that CPython carries",
+        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that comes with CPython",
         "data": _data_words(results["data"]),
         "tokenizer": f"{settings['tokenizer'] or 'byte-level BPE trained on the corpus'}, "
         f"vocabulary {results['data']['vocabulary']:,}",
@@ -102,14 +101,14 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         f"{settings['learning_rate']:g}, weight decay {settings['weight_decay']:g}; storage {settings['storage']}",
         "ties": f"{settings['ties']}, gradient {settings['gradient']}, moments {settings['moments']}, "
         f"start {settings['start']}, details {settings['details']}",
-        "agent": f"{settings['layers'] - 1} actions an episode, k = {settings['k']} batches an action, "
+        "agent": f"{settings['layers'] - 1} actions per episode, k = {settings['k']} batches per action, "
         f"reward {settings['reward']}, epsilon at least {settings['epsilon_floor']:g}",
         "departures": DEPARTURES,
         "seeds": f"{len(results['seeds'])}; all methods of a seed see the same batches",
-        "equal steps": "the best step of each run is chosen on validation blocks; losses there are of the whole splits",
+        "equal steps": "validation blocks select the best step of each model; its losses are those of the whole splits",
         "equal time": _equal_time_words(results["equal_time_s"]),
         "time of a step": TIME_OF_A_STEP,
-        "claims": "those marked so are reported by the paper, the others ours",
+        "claims": "the paper reports those marked as reported; the others are ours",
         "source": SOURCE,
         **timing_words(results["timing"], facts),
     }
@@ -131,19 +130,19 @@ def _model_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str
 def _equal_time_words(budgets: Sequence[float]) -> str:
     seconds = ", ".join(f"{shown(budget, ',.0f')} s" for budget in budgets)
     return (
-        "loss on validation blocks when the fastest method of the seed had done all its steps"
-        f"{f' ({seconds})' if seconds else ''}, interpolated in time between validations; there a step counts for the median "
-        "of all steps of its method, over all seeds, with as many distinct layers"
+        "loss on validation blocks when the fastest method of the seed finished its steps"
+        f"{f' ({seconds})' if seconds else ''}, interpolated in time between validations; each step counts as the median over "
+        "all steps of its method, in all seeds, with as many distinct layers"
     )
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
-    """Write what limits what can be concluded."""
+    """Return notes on the limits of the conclusions."""
     names = [row["method"] for row in results["methods"]]
     notes = excluded_notes(results)
     if results["seeds"] and len(results["seeds"]) < FEWEST_SEEDS:
         seeds = counted(len(results["seeds"]), "seed")
-        notes.append(f"{seeds}: below {FEWEST_SEEDS} no claim is decided; the estimates are what there is.")
+        notes.append(f"{seeds}: with fewer than {FEWEST_SEEDS} no claim can be decided; only estimates are given.")
     if "random-map" in names and "agent" in names:
         notes.append("A random map has as many distinct layers as the agent of the same seed at its best step.")
     return notes

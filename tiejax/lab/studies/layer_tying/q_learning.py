@@ -1,7 +1,7 @@
 """Q-learning of layer ties, as pure functions on one transition (s, layer, action, reward, s').
 
-The state s holds, for each of L layers, the layer that it copies, s_i = i if none. For layer i an action is one of i + 1: copy
-layer 0, ..., i - 1, or be independent. One network gives the values of all layers' actions side by side.
+The state s gives for each of L layers the layer that it copies, with s_i = i if layer i is independent. Layer i has i + 1
+actions: copy layer 0, ..., i - 1, or be independent. One network returns the values of the actions of all layers, concatenated.
 Source: Hay and Wolf, Dynamic Layer Tying for Parameter-Efficient Transformers, ICLR 2024.
 """
 
@@ -21,14 +21,14 @@ Network = dict[str, Float[Array, "..."]]
 
 
 class Learner(NamedTuple):
-    """The network's parameters and its optimizer's state."""
+    """The parameters of the Q-network and the state of its optimizer."""
 
     network: Network
     opt_state: optax.OptState
 
 
 class Transition(NamedTuple):
-    """What an action led to. state, next_state: s before and after it."""
+    """An action with its reward. state, next_state: s before and after the action."""
 
     state: Int32[Array, "layers"]
     layer: Int32[Array, ""]
@@ -43,13 +43,13 @@ def number_of_values(layers: int) -> int:
 
 
 def mask_of(layer: Int32[Array, ""], layers: int) -> Float[Array, "values"]:
-    """Return 0 in the slice of a layer's actions, of length i + 1 from i (i + 1) / 2 on, and -inf outside it."""
-    place = jnp.arange(number_of_values(layers)) - layer * (layer + 1) // 2
-    return jnp.where((place >= 0) & (place <= layer), 0.0, -jnp.inf)
+    """Return 0 in the slice of the actions of layer i, which starts at i (i + 1) / 2 and has length i + 1, else -inf."""
+    offset = jnp.arange(number_of_values(layers)) - layer * (layer + 1) // 2
+    return jnp.where((offset >= 0) & (offset <= layer), 0.0, -jnp.inf)
 
 
 def init(key: Key[Array, ""], layers: int) -> Network:
-    """Return the parameters of Linear(L, 128) - ReLU - Linear(128, L (L + 1) / 2), as torch starts them."""
+    """Initialise Linear(L, 128) - ReLU - Linear(128, L (L + 1) / 2) as torch does."""
     shapes = {"hidden": (layers, HIDDEN), "out": (HIDDEN, number_of_values(layers))}
     network = {}
     for number, (name, (inputs, outputs)) in enumerate(shapes.items()):
@@ -61,20 +61,20 @@ def init(key: Key[Array, ""], layers: int) -> Network:
 
 
 def values(network: Network, state: Int32[Array, "layers"]) -> Float[Array, "values"]:
-    """Return Q(s, .) of every layer's actions; s goes in as raw numbers."""
+    """Return Q(s, .) of the actions of all layers; the input is s as floats, unscaled."""
     before = jnp.dot(state.astype(jnp.float32), network["hidden_kernel"], precision="highest") + network["hidden_bias"]
     return jnp.dot(jax.nn.relu(before), network["out_kernel"], precision="highest") + network["out_bias"]
 
 
 def epsilon_at(episode: int, floor: float, decay: float = 0.95) -> float:
-    """Return epsilon of an episode: decay^episode, but at least `floor`."""
+    """Return the epsilon of an episode: max(decay^episode, floor)."""
     return max(decay**episode, floor)
 
 
 def choose(
     network: Network, state: Int32[Array, "layers"], layer: Int32[Array, ""], epsilon: Float[Array, ""], key: Key[Array, ""]
 ) -> Int32[Array, ""]:
-    """Return an epsilon-greedy action: uniform among the layer's i + 1 with probability epsilon, else that of the highest Q."""
+    """Return an epsilon-greedy action: uniform over the i + 1 of layer i with probability epsilon, otherwise argmax Q."""
     explore_key, action_key = jax.random.split(key)
     first = layer * (layer + 1) // 2
     greedy = jnp.argmax(values(network, state) + mask_of(layer, len(state))) - first
@@ -83,38 +83,38 @@ def choose(
 
 
 def reward_of(kind: Reward, loss: Float[Array, ""]) -> Float[Array, ""]:
-    """Return the reward of a loss in nats: - loss (ours), - e^loss (the paper's), or its code's, clipped to [-10, 10]."""
+    """Return the reward of a loss in nats: -loss (ours), -e^loss (the paper's), or that clipped to [-10, 10] (its code's)."""
     if kind == "negative-loss":
         return -loss
     return -jnp.exp(loss) if kind == "negative-ppl" else jnp.clip(-jnp.exp(loss), LOWEST, HIGHEST)
 
 
 def target_of(network: Network, transition: Transition) -> Float[Array, ""]:
-    """Return reward + .99 max_a Q(s', a), over the actions of the same layer."""
+    """Return reward + .99 max_a Q(s', a), with the maximum over the actions of the same layer."""
     following = values(network, transition.next_state) + mask_of(transition.layer, len(transition.state))
     return transition.reward + DISCOUNT * jnp.max(following)
 
 
 def squared_error(network: Network, transition: Transition) -> Float[Array, ""]:
-    """Return (Q(s, a) - target)^2; the target sends no gradient."""
-    place = transition.layer * (transition.layer + 1) // 2 + transition.action
-    chosen = values(network, transition.state)[place]
+    """Return (Q(s, a) - target)^2, without gradient through the target."""
+    index = transition.layer * (transition.layer + 1) // 2 + transition.action
+    chosen = values(network, transition.state)[index]
     return jnp.square(chosen - jax.lax.stop_gradient(target_of(network, transition)))
 
 
 def make_optimizer() -> optax.GradientTransformation:
-    """Return the agent's AdamW: rate .001, weight decay .01."""
+    """Return the AdamW of the agent: learning rate .001, weight decay .01."""
     return optax.adamw(1e-3, weight_decay=0.01)
 
 
 def start(key: Key[Array, ""], layers: int) -> Learner:
-    """Return an agent that has learnt nothing."""
+    """Return an untrained learner."""
     network = init(key, layers)
     return Learner(network, make_optimizer().init(network))
 
 
 def learn(learner: Learner, transition: Transition) -> tuple[Learner, Float[Array, ""]]:
-    """Return the agent after one update on a transition, and its squared error before it."""
+    """Update the learner on a transition; return it and the squared error before the update."""
     loss, grads = jax.value_and_grad(squared_error)(learner.network, transition)
     updates, opt_state = make_optimizer().update(grads, learner.opt_state, learner.network)
     network = optax.apply_updates(learner.network, updates)

@@ -1,4 +1,4 @@
-"""What the training of one model records, and what the records of all models are as the arrays of a run."""
+"""The records of each model in training, and their conversion to the arrays of a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +11,10 @@ Records = dict[str, dict[str, np.ndarray]]  # group -> name -> rows
 
 
 class Log:
-    """Records by group and name, a row at a time.
+    """Growing records by group and name.
 
-    Groups: `step` (loss, distinct layers, seconds), `validation` (step, loss), `action` of an agent, `size` of the stack, and
-    `final` (step, map and losses of the best, the last map).
+    Groups: `step` (loss, distinct layers, seconds), `validation` (step, loss), `action` (of an agent), `size` (bytes by size of
+    the stack), and `final` (step, map and losses of the best step; the last map).
     """
 
     def __init__(self, records: Mapping[str, Mapping[str, np.ndarray]] | None = None) -> None:
@@ -29,18 +29,18 @@ class Log:
             rows[name].append(value)
 
     def values(self, group: str, name: str) -> list[Any]:
-        """Return what the rows of a group so far have under this name."""
+        """Return the values so far of a name in a group."""
         return self._rows.get(group, {}).get(name, [])
 
     def arrays(self) -> Records:
-        """Return all rows, `[row, ...]`."""
+        """Return all rows as arrays `[row, ...]`."""
         return {group: {name: np.array(values) for name, values in fields.items()} for group, fields in self._rows.items()}
 
 
 def metrics_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -> dict[str, np.ndarray]:
-    """Return the records of all models, by (method, seed), as the arrays of metrics.npz.
+    """Return the records of all models as the arrays of metrics.npz, `[method, seed, ...]`, for agents `[agent, seed, ...]`.
 
-    Arrays are `[method, seed, ...]`, those of agents `[agent, seed, ...]`.
+    records: by (method, seed).
     """
     agents = [name for name in settings.names if name in AGENTS]
 
@@ -61,7 +61,7 @@ def metrics_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -
         **{name: stacked(every, "final", name)[:, :, 0] for name in ("best_step", "best_owner", "final_owner")},
     }
     if agents:
-        # Layers are asked in the same order in every run; epsilon is that of the agent that learns, if there is one.
+        # The order of layers is the same in all models; epsilon is that of the learning agent, if there is one.
         actions = records["agent" if "agent" in agents else agents[0], settings.seed_list[0]]["action"]
         arrays |= {
             "agents": np.array(agents),
@@ -75,14 +75,14 @@ def metrics_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -
 
 
 def sizes_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -> dict[int, dict[str, int]]:
-    """Return what a step takes with so many distinct layers, for every number that occurred."""
-    of_stack_size: dict[int, dict[str, int]] = {}
-    for of_model in records.values():
-        size = of_model["size"]
+    """Return the parameters and bytes of a training step by number of distinct layers, for all numbers that occurred."""
+    by_stack_size: dict[int, dict[str, int]] = {}
+    for model in records.values():
+        size = model["size"]
         for row, stack_size in enumerate(size["stack_size"].tolist()):
-            of_stack_size[stack_size] = {name: int(values[row]) for name, values in size.items() if name != "stack_size"}
+            by_stack_size[stack_size] = {name: int(values[row]) for name, values in size.items() if name != "stack_size"}
     if settings.storage == "compact":
-        return of_stack_size
-    distinct = {int(number) for of_model in records.values() for number in np.unique(of_model["step"]["distinct"])}
-    distinct |= {len(np.unique(of_model["final"]["best_owner"])) for of_model in records.values()}
-    return dict.fromkeys(sorted(distinct), of_stack_size[settings.layers])
+        return by_stack_size
+    distinct = {int(number) for model in records.values() for number in np.unique(model["step"]["distinct"])}
+    distinct |= {len(np.unique(model["final"]["best_owner"])) for model in records.values()}
+    return dict.fromkeys(sorted(distinct), by_stack_size[settings.layers])

@@ -1,4 +1,4 @@
-"""What may be asked of a run of dynamic layer tying."""
+"""The settings of the layer-tying study."""
 
 import dataclasses
 from typing import Any, Literal
@@ -23,62 +23,63 @@ from tiejax.tying.layer_ties import Gradient, Rule, Start
 from tiejax.tying.owner import Storage
 
 AGENTS: dict[str, Literal["learner", "random"]] = {"agent": "learner", "random-agent": "random"}
-AFTER_AGENT = ("random-map", "found-map")  # wait for the agent of their seed, where there is one
+AFTER_AGENT = ("random-map", "found-map")  # trained after the agent of their seed, if the run has one
 METHODS = (*AGENTS, *MAPS, *AFTER_AGENT)
 NOT_STATIC = ("untied", *AGENTS, *AFTER_AGENT)  # every other method is a fixed map
 
 
 @with_defaults(vocab_size=4096, layers=12, out="runs/layer_tying")
 class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettings, TextSettings, RunSettings):
-    """Dynamic layer tying: an agent's ties against none, fixed maps and random ones.
+    """Dynamic layer tying: ties chosen by an agent, compared with no ties, fixed maps and random maps.
 
     Args:
-        corpus: text files, folders of them, .gz, or tfds:NAME; a folder with one file each called train, valid and test is
-            split so (default: the prose that CPython carries)
-        validation: text that chooses the best step (default: the ninth tenth of the corpus)
-        test: text that is reported on (default: the last tenth of the corpus)
+        corpus: text files, folders of them, .gz, or tfds:NAME; a folder with one file for each of train, valid and test keeps
+            these splits (default: the prose that comes with CPython)
+        validation: text that selects the best step (default: the ninth tenth of the corpus)
+        test: text of the reported losses (default: the last tenth of the corpus)
         tokenizer: folder with GPT-2's vocab.json and merges.txt (or encoder.json and vocab.bpe), a tokenizer.json, or a name on
             the hub (default: byte-level BPE trained on the training text)
-        context: tokens of a block, the begin token included
-        architecture: GPT-2 (pre-LN), or BERT (post-LN) with its token types, all of the first, and its head: a dense map, the
+        context: tokens of a block, including the begin token
+        architecture: gpt2 (pre-LN), or bert (post-LN) with token types (all of the first type) and its head: a dense layer, the
             activation, LayerNorm and a bias
-        objective: causal predicts the next token, masked a masked one (15 %, as BERT)
+        objective: predict the next token (causal) or masked tokens (masked; 15 %, as BERT)
         feed_forward: width of the feed-forward layer (default: four times the width)
-        activation: of the feed-forward layer: gelu (exact) or gelu_tanh (the hub's GPT-2)
-        dtype: of weights, moments and computation; losses are float32
-        compute_dtype: of the layers and the logits' product alone, where weights and moments stay in float32
-        padding: the row of this token in the table starts at 0, and looking it up sends it no gradient, as torch's padding_idx
-            does (the published BERT: 0, which is ! among GPT-2's tokens; default: no token)
-        methods: what is trained, any of agent, random-agent, untied, all-one, sequence, cycle, cycle-reversed, sandwich,
+        activation: activation of the feed-forward layer; gelu is exact, gelu_tanh that of the hub's GPT-2
+        dtype: dtype of weights, moments and computation; losses are float32
+        compute_dtype: dtype of the layers and of the matrix product of the logits only; weights and moments stay in float32
+        padding: token whose row of the table starts at 0 and gets no gradient from look-ups, as torch's padding_idx (the
+            published BERT: 0, which is "!" among GPT-2's tokens; default: no token)
+        methods: methods to train: any of agent, random-agent, untied, all-one, sequence, cycle, cycle-reversed, sandwich,
             reversed-halves, random-map (as many distinct layers as the agent has at its best step) and found-map (the agent's
-            map of its best step, from scratch)
-        maps: fixed maps of your own, name -> the layer whose weights each layer has, as {mine: [0, 0, 2, 2]}
-        distinct: distinct layers of sequence, cycle and cycle-reversed, and of random-map where there is no agent (default: a
-            quarter of the layers)
-        steps: training steps of every method (default: 2,000 unless episodes are given)
-        episodes: instead of steps, episodes of the agent: one action a layer above the first, k batches an action
+            map at its best step, trained from scratch)
+        maps: user-defined fixed maps, name -> the layer whose weights each layer uses, as {mine: [0, 0, 2, 2]}
+        distinct: distinct layers of sequence, cycle and cycle-reversed, and of random-map without an agent (default: a quarter
+            of the layers)
+        steps: training steps of every method (default: 2,000 unless --episodes is given)
+        episodes: episodes of the agent, instead of --steps: one action for each layer above the first, k batches per action
         k: batches between two actions
-        ties: resolved (a copy of a copy has its owner, and a layer that becomes independent has weights of its own), or
-            published (as the published code: neither; see docs/results/layer_tying.md)
-        gradient: of all uses of shared weights, or of the owner's own alone (by published ties, of each layer that trains them)
-        start: tied (all copies of layer 0), independent, frozen-random (as the published code: layers above the first
-            keep their random weights until the agent has chosen for them), or told-tied (as the published code starts BERT:
-            independent). Under the last two the agent is told that all are copies of layer 0
-        reward: of one more training batch after each action: negative-loss, negative-ppl (the paper's), or clipped-ppl (the
-            published code's: between -10 and 10, so that it says nothing while perplexity is above 10)
+        ties: rule of the ties: resolved (a copy of a copy uses the weights of its owner, and a layer that becomes independent
+            gets separate weights), or published (as in the published code: neither; see docs/results/layer_tying.md)
+        gradient: train shared weights by all their uses (all) or by the owner's use only (owner; with --ties published, by
+            the use of each layer that trains them)
+        start: tied (all layers copy layer 0), independent, frozen-random (as in the published code: layers above the first
+            keep their random weights until the agent first acts on them), or told-tied (as the published code starts BERT:
+            independent). With the last two the agent observes that all layers copy layer 0
+        reward: computed from the loss of one more training batch after each action: negative-loss, negative-ppl (the paper's),
+            or clipped-ppl (the published code's: clipped to [-10, 10], so that it is constant while perplexity is above 10)
         details: own, or published (as the published code of a causal model: the end token is the last target of every block,
-            gradients are clipped by their norm + 1e-6, GPT-2 has a position more than the context, held-out text is judged in
-            batches of 10 blocks that weigh equally, and the reward's batch may repeat blocks that were just trained on)
-        moments: what Adam remembers of a layer that becomes independent: copy (its owner's moments) or zero; by published ties
-            every layer keeps its own
-        epsilon_floor: the least probability of a random action; it is .95 to the power of the episode before
-        storage: compact holds distinct layers alone, full all of them (one executable)
-        batch_size: blocks a step
-        learning_rate: of AdamW, constant
-        clip: the gradient is clipped at this global norm
+            gradients are clipped by their norm + 1e-6, GPT-2 has one position more than the context, held-out text is evaluated
+            in batches of 10 blocks with equal weights, and the reward's batch may repeat blocks that were just trained on)
+        moments: Adam's moments of a layer that becomes independent: copy (those of its owner) or zero; with --ties published
+            every layer has separate moments throughout
+        epsilon_floor: smallest probability of a random action; before that it is .95 to the power of the episode
+        storage: store the distinct layers only (compact) or all layers (full; a single executable)
+        batch_size: blocks per step
+        learning_rate: learning rate of AdamW, constant
+        clip: maximum global norm of the gradient
         validate_every: steps between validations
-        validation_blocks: blocks of a validation, evenly over the split; the best step is then judged on the whole split
-        test_blocks: blocks of each held-out split that the best step is judged on (default: all)
+        validation_blocks: blocks of a validation, spread evenly over the split; for the best step see --test_blocks
+        test_blocks: blocks of each held-out split on which the best step is evaluated (default: all)
     """
 
     validation: list[str] = dataclasses.field(default_factory=list)
@@ -111,7 +112,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     test_blocks: int | None = None
 
     def resolved(self) -> "Settings":
-        """Return the configuration with every default written out; raises BadInput if it makes no sense."""
+        """Return the settings with every default filled in; raises BadInput if they are invalid."""
         if self.steps is not None and self.episodes is not None:
             raise BadInput("--steps and --episodes: give one of them")
         checks.check_counts(self, ("layers", "width", "k", "episodes"))
@@ -127,66 +128,66 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         return settings
 
     def _steps_of(self, episodes: int) -> int:
-        """Return the steps of so many episodes: k for each layer above the first."""
+        """Return the steps of `episodes` episodes: k steps for each layer above the first."""
         steps = episodes * max(1, self.layers - 1) * self.k
         check_steps("episodes", episodes, steps)
         return steps
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
+        """Raise BadInput, naming the option, if resolved settings cannot be run."""
         super().check()
         sizes = ("batch_size", "steps", "validate_every", "validation_blocks", "test_blocks", "distinct")
         checks.check_counts(self, sizes)
         checks.check_positive(self, ("clip",))
         if not 0 <= self.epsilon_floor <= 1:
-            raise BadInput(f"--epsilon_floor: must lie between 0 and 1, got {self.epsilon_floor}")
+            raise BadInput(f"--epsilon_floor: expected a number between 0 and 1, got {self.epsilon_floor}")
         if not 2 <= self.context <= 65536:
-            raise BadInput(f"--context: must lie between 2, a begin token and another, and 65536, got {self.context}")
+            raise BadInput(f"--context: expected 2 (the begin token and another) to 65536, got {self.context}")
         if self.padding is not None and self.padding < 0:
-            raise BadInput(f"--padding: must be the number of a token, at least 0, got {self.padding}")
+            raise BadInput(f"--padding: expected a token id >= 0, got {self.padding}")
         check_most("padding", self.padding or 0)
         check_places("batch_size", self.batch_size, self.context)
         if self.distinct is not None and self.distinct > self.layers:
-            raise BadInput(f"--distinct: {self.distinct} is more than --layers {self.layers}")
+            raise BadInput(f"--distinct: expected at most --layers {self.layers}, got {self.distinct}")
         for missing, other in (("validation", "test"), ("test", "validation")):
             if getattr(self, other) and not getattr(self, missing):
-                raise BadInput(f"--{missing}: needed, since --{other} is given; without both of them --corpus is cut 80/10/10")
+                raise BadInput(f"--{missing}: required with --{other}; with neither, --corpus is split 80/10/10")
         self._check_methods()
         if self.ties == "published" and self.gradient == "all":
-            raise BadInput("--gradient: ties published send gradient of the owner's own use alone; give owner")
+            raise BadInput("--gradient: with --ties published expected owner, got all")
         if self.details == "published" and self.objective == "masked":
-            raise BadInput("--details: those that are published are of a causal model; give own, or --objective causal")
+            raise BadInput("--details: the published details are those of a causal model; use own, or --objective causal")
 
     def _check_methods(self) -> None:
-        """Check which methods are trained, those of the package and maps of the user's own."""
+        """Check the built-in methods and the user-defined maps."""
         if self.maps:
             try:
                 check_maps(self.maps, self.layers)
             except TieError as error:
                 raise BadInput(f"--maps: {error}") from None
         if not self.methods and not self.maps:
-            raise BadInput(f"--methods: needs at least one of {', '.join(METHODS)}")
+            raise BadInput(f"--methods: expected at least one of {', '.join(METHODS)}")
         for name in self.methods:
             if name not in METHODS:
-                raise BadInput(f"--methods: there is no {name}; there are {', '.join(METHODS)}")
+                raise BadInput(f"--methods: unknown method {name[:80]!r}; expected any of {', '.join(METHODS)}")
         names = [*self.methods, *(self.maps or {})]
         if repeated := [name for name in names if names.count(name) > 1]:
-            raise BadInput(f"--methods and --maps: every name once, {repeated[0]} is repeated")
+            raise BadInput(f"--methods and --maps: expected distinct names, {repeated[0][:80]} is repeated")
         if any(not name or not name.replace("-", "").replace("_", "").isalnum() for name in self.maps or {}):
-            raise BadInput("--maps: a name is letters, digits, - and _")
+            raise BadInput("--maps: names may contain only letters, digits, - and _")
         if self.layers < 2 and any(name in AGENTS for name in self.methods):
-            raise BadInput("--layers: an agent needs at least 2, the first layer being always its own")
+            raise BadInput(f"--layers: an agent needs at least 2 (layer 0 is always independent), got {self.layers}")
         if "found-map" in self.methods and "agent" not in self.methods:
-            raise BadInput("--methods: found-map is the agent's map, so it needs agent as well")
+            raise BadInput("--methods: found-map uses the agent's map; add agent")
 
     @property
     def agents(self) -> list[str]:
-        """The methods in which an agent ties and unties layers."""
+        """The methods with an agent that ties and unties layers."""
         return [name for name in self.methods if name in AGENTS]
 
     @property
     def names(self) -> list[str]:
-        """All methods, agents first, then other methods and maps of the user's own, then what waits for an agent."""
+        """All methods in training order: agents, other methods and user-defined maps, then the methods that need the agent."""
         at_once = [name for name in self.methods if name not in AFTER_AGENT]
         waiting = [name for name in self.methods if name in AFTER_AGENT]
         return [*sorted(at_once, key=lambda name: name not in AGENTS), *(self.maps or {}), *waiting]

@@ -1,4 +1,4 @@
-"""Layers tied and untied by an agent while a model trains (Hay and Wolf, ICLR 2024), against fixed maps on the same batches."""
+"""Dynamic layer tying: layers tied by an agent during training (Hay and Wolf, ICLR 2024), compared with fixed maps."""
 
 import jax
 
@@ -32,7 +32,7 @@ def run(launched: Launched, console: Console) -> int:
     with console:
         jobs.run(jax.devices(), stop)
     if jobs.stopped:
-        console.result(f"stopped after {jobs.done:,} of {jobs.total:,} steps; go on with the same command and --resume")
+        console.result(f"stopped after {jobs.done:,} of {jobs.total:,} steps; continue with the same command and --resume")
         return 130
 
     metrics, sizes = metrics_of(settings, jobs.records), sizes_of(settings, jobs.records)
@@ -54,11 +54,11 @@ def run(launched: Launched, console: Console) -> int:
 
 
 def announce(settings: Settings, text: Text, parameters: int, console: Console) -> None:
-    """Say what is about to be trained on what."""
+    """Print the text, the methods and the model of the run."""
     tokens = {name: len(part) * (settings.context - 1) for name, part in text.blocks.items()}
     console.say(
         f"text: {tokens['train']:,} tokens for training, {tokens['validation']:,} for validation, {tokens['test']:,} for test, "
-        f"in blocks of {settings.context}; {text.streams.vocabulary:,} different ones; "
+        f"in blocks of {settings.context}; vocabulary {text.streams.vocabulary:,}; "
         f"fingerprint {text.streams.fingerprint[:16]}"
     )
     console.say(

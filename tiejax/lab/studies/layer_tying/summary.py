@@ -1,6 +1,6 @@
-"""What results.json says of every method: perplexity, layers, memory and time.
+"""The summary of each method in results.json: perplexity, layers, memory and time.
 
-Arrays are those of a run's `metrics.npz`, `[method, seed, ...]`. Losses in nats a token, times in seconds.
+Arrays are those of `metrics.npz`, `[method, seed, ...]`. Losses are in nats per token, times in seconds.
 """
 
 from collections.abc import Mapping
@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-LAST_PART = 10  # the training loss at the end is that of the last tenth of the steps
+LAST_PART = 10  # the final training loss is the mean over the last tenth of the steps
 STORED = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
 
 Metrics = Mapping[str, np.ndarray]
-Sizes = Mapping[int, Mapping[str, int]]  # number of distinct layers -> what a step takes
+Sizes = Mapping[int, Mapping[str, int]]  # number of distinct layers -> parameters and bytes
 
 
 def distinct_layers(owner: np.ndarray) -> np.ndarray:
-    """Return how many distinct layers each map of `[..., layer]` has."""
+    """Return the number of distinct layers of each owner map `[..., layer]`."""
     return np.asarray((np.diff(np.sort(owner, axis=-1), axis=-1) != 0).sum(-1) + 1)
 
 
 def perplexity(loss: np.ndarray, tokens: float = 1.0) -> dict[str, Any]:
-    """Return the perplexity of losses `[seed]`, taken per `tokens` tokens (those of a word: perplexity per word).
+    """Return the perplexity of losses `[seed]` per `tokens` tokens; with the tokens of a word, perplexity per word.
 
-    mean, interval: exp of the mean over seeds and of its 95 % interval (Student's t), in nats; no interval for one seed.
+    `mean` and `interval` are exp of the mean over seeds, in nats, and of its 95 % interval (Student's t; None for one seed).
     """
     nats = np.asarray(loss, dtype=float) * tokens
     interval = None
@@ -35,7 +35,7 @@ def perplexity(loss: np.ndarray, tokens: float = 1.0) -> dict[str, Any]:
 
 
 def summarise(runs: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float], equal: Metrics) -> list[dict[str, Any]]:
-    """Return what results.json says of every method, lists with one value a seed. equal: as `at_equal_time` gives it."""
+    """Return the `methods` of results.json, with lists of one value per seed. equal: the output of `at_equal_time`."""
     return [
         {
             "method": str(name),
@@ -52,9 +52,9 @@ def summarise(runs: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float],
 
 
 def _losses(runs: Metrics, method: int, tokens_per_word: Mapping[str, float]) -> dict[str, Any]:
-    """Return losses and perplexities of a method.
+    """Return the losses and perplexities of a method.
 
-    train_perplexity: over the last tenth of the steps, with dropout where there is some. Others: of the best step.
+    train_perplexity is over the last tenth of the steps, with dropout; the others are of the best step.
     """
     last = max(1, runs["train_loss"].shape[-1] // LAST_PART)
     test, validation = runs["test_loss"][method], runs["validation_loss_best"][method]
@@ -78,7 +78,7 @@ def _at_equal_time(equal: Metrics, method: int) -> dict[str, Any]:
 
 
 def _layers(runs: Metrics, method: int, sizes: Sizes) -> dict[str, Any]:
-    """Return the layers of a method and the bytes that it took; distinct, replicated, parameters: at the best step."""
+    """Return the layers and bytes of a method; distinct, replicated and parameters are those of the best step."""
     distinct, layers = distinct_layers(runs["best_owner"][method]), runs["best_owner"].shape[-1]
     return {
         "distinct": distinct.tolist(),
@@ -90,7 +90,7 @@ def _layers(runs: Metrics, method: int, sizes: Sizes) -> dict[str, Any]:
 
 
 def _bytes(sizes: Sizes, distinct: np.ndarray) -> dict[str, Any]:
-    """Return bytes of one method, `distinct[seed, step]`: by seed, means over steps and the most of any step.
+    """Return the bytes of a method by seed, as means and maxima over steps; distinct: `[seed, step]`.
 
     stored_bytes: parameters, gradients and optimizer state together.
     """
@@ -103,14 +103,14 @@ def _bytes(sizes: Sizes, distinct: np.ndarray) -> dict[str, Any]:
 
 
 def _by_size(sizes: Sizes, name: str, distinct: np.ndarray) -> np.ndarray:
-    """Return what `sizes` calls `name` for every number of distinct layers, in their shape."""
-    visited, place = np.unique(distinct, return_inverse=True)
+    """Look up `name` in `sizes` for each number of distinct layers; returns an array of the shape of `distinct`."""
+    visited, index = np.unique(distinct, return_inverse=True)
     if missing := sorted(set(visited.tolist()) - set(sizes)):
-        raise ValueError(f"sizes: nothing is said of {missing[0]} distinct layers, which the run visited")
-    return np.array([float(sizes[number][name]) for number in visited.tolist()])[place.reshape(distinct.shape)]
+        raise ValueError(f"sizes: no entry for {missing[0]} distinct layers, which occurred in the run")
+    return np.array([float(sizes[number][name]) for number in visited.tolist()])[index.reshape(distinct.shape)]
 
 
 def _seconds_per_step(time_step: np.ndarray) -> dict[str, Any]:
-    """Return the seconds of a step of one method, `[seed, step]`: medians over steps, and their mean over seeds."""
+    """Return the seconds per step of a method, medians over steps, and their mean over seeds; time_step: `[seed, step]`."""
     seconds = np.median(time_step, axis=-1).tolist()
     return {"seeds": seconds, "mean": float(np.mean(seconds))}

@@ -1,4 +1,4 @@
-"""The tables of numbers of a layer-tying report, from the body of results.json."""
+"""The tables of a layer-tying report."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,22 +24,22 @@ BYTES = {
     "peak_bytes": "peak",
 }
 
-Row = Mapping[str, Any]  # of a method, as `summary.summarise` gives it
+Row = Mapping[str, Any]  # a method, as in `summary.summarise`
 Table = tuple[list[str], list[list[str]]]  # columns and rows
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, Table]:
-    """Return the tables of the report: methods, every seed, bytes by number of distinct layers, final maps."""
+    """Return the tables of the report by title: methods, seeds, bytes by number of distinct layers, and final maps."""
     if not results["seeds"]:
         return {}
     rows, seeds = results["methods"], results["seeds"]
     return {
         "Methods: perplexity, mean [95 % interval] over seeds": perplexities(rows),
         "Methods: layers at the best step and in training, time": layers(rows),
-        "Methods: memory (MiB), means over training, then the most": memory(rows),
+        "Methods: memory (MiB), means over training, then maxima": memory(rows),
         "Every seed": by_seed(rows, seeds),
-        "Sizes: what training holds (MiB), by number of distinct layers": sizes(results["sizes"]),
-        "Final maps: of each layer, the layer whose weights it uses": maps(rows, seeds),
+        "Sizes: memory of training (MiB), by number of distinct layers": sizes(results["sizes"]),
+        "Final maps: for each layer, the layer whose weights it uses": maps(rows, seeds),
     }
 
 
@@ -51,8 +51,8 @@ def perplexities(rows: Sequence[Row]) -> Table:
 
 
 def layers(rows: Sequence[Row]) -> Table:
-    """Return layers and time of every method, means over seeds."""
-    return ["method", "distinct layers", "in training", "copies", "parameters", "seconds a step"], [
+    """Return layers and time of every method, as means over seeds."""
+    return ["method", "distinct layers", "in training", "copies", "parameters", "seconds per step"], [
         [
             row["method"],
             _mean(row["distinct"], ".1f"),
@@ -67,7 +67,7 @@ def layers(rows: Sequence[Row]) -> Table:
 
 def memory(rows: Sequence[Row]) -> Table:
     """Return the bytes of every method."""
-    return ["method", *BYTES.values(), "together, most", "peak, most"], [
+    return ["method", *BYTES.values(), "together, maximum", "peak, maximum"], [
         [
             row["method"],
             *(_mib(float(np.mean(row["bytes"][name]["seeds"]))) for name in BYTES),
@@ -83,19 +83,19 @@ def by_seed(rows: Sequence[Row], seeds: Sequence[int]) -> Table:
         [
             row["method"],
             str(seed),
-            *(perplexity(row[name]["seeds"][place]) for name in PERPLEXITIES),
-            f"{row['equal_time_step'][place]:,}",
-            f"{row['best_step'][place]:,}",
-            str(row["distinct"][place]),
-            shown(row["distinct_in_training"][place], ".1f"),
+            *(perplexity(row[name]["seeds"][index]) for name in PERPLEXITIES),
+            f"{row['equal_time_step'][index]:,}",
+            f"{row['best_step'][index]:,}",
+            str(row["distinct"][index]),
+            shown(row["distinct_in_training"][index], ".1f"),
         ]
         for row in rows
-        for place, seed in enumerate(seeds)
+        for index, seed in enumerate(seeds)
     ]
 
 
 def sizes(by_number: Mapping[Any, Mapping[str, int]]) -> Table:
-    """Return the bytes of training with each number of distinct layers."""
+    """Return the parameters and bytes of training by number of distinct layers."""
     parts = [name for name in BYTES if name != "stored_bytes"]
     return ["distinct layers", "number of parameters", *(BYTES[name] for name in parts), "a change of ties"], [
         [str(number), f"{size['parameters']:,}", *(_mib(size[name]) for name in (*parts, "move_bytes"))]
@@ -104,18 +104,18 @@ def sizes(by_number: Mapping[Any, Mapping[str, int]]) -> Table:
 
 
 def maps(rows: Sequence[Row], seeds: Sequence[int]) -> Table:
-    """Return the map that each method ended with."""
+    """Return the final owner map of every method."""
     final = final_maps(rows, seeds)
     return ["layer", *map(str, range(len(final[0][1])))], [[label, *map(str, owner)] for label, owner in final]
 
 
 def shown(value: int | float | None, form: str) -> str:
-    """Write a number in a form; a dash for what is not finite."""
+    """Format a number; non-finite values and None become a dash."""
     return "-" if value is None or not math.isfinite(value) else format(value, form)
 
 
 def perplexity(value: int | float | None) -> str:
-    """Write a perplexity."""
+    """Format a perplexity."""
     return shown(value, ",.2f" if value is not None and value < 100 else ",.1f")
 
 
@@ -127,7 +127,7 @@ def _mib(size: int | float) -> str:
     return shown(size / MIB, ",.1f" if size >= 10 * MIB else ",.2f")
 
 
-def _over_seeds(of: Mapping[str, Any]) -> str:
-    if of["interval"] is None:
-        return perplexity(of["mean"])
-    return f"{perplexity(of['mean'])} [{', '.join(map(perplexity, of['interval']))}]"
+def _over_seeds(values: Mapping[str, Any]) -> str:
+    if values["interval"] is None:
+        return perplexity(values["mean"])
+    return f"{perplexity(values['mean'])} [{', '.join(map(perplexity, values['interval']))}]"

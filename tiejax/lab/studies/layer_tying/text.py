@@ -1,4 +1,4 @@
-"""The text of a run in blocks, and the batches of a model."""
+"""The text of a layer-tying run, cut into blocks, and its batches."""
 
 import functools
 from pathlib import Path
@@ -20,24 +20,24 @@ from tiejax.text.errors import CorpusError
 from tiejax.text.streams import Streams
 
 SPLITS = ("train", "validation", "test")
-PUBLISHED_HELD_OUT_BATCH = 10  # blocks of a held-out batch in the published code, whatever those of training have
+PUBLISHED_HELD_OUT_BATCH = 10  # blocks of a held-out batch in the published code, regardless of the training batch size
 
 
 class Text(NamedTuple):
-    """What is trained on: streams of tokens, and each cut into blocks `[number, context]`, by split."""
+    """The token streams of a run, and their blocks `[number, context]` by split."""
 
     streams: Streams
     blocks: dict[str, np.ndarray]
 
     @property
     def tokens_per_word(self) -> dict[str, float]:
-        """How many tokens a word of each held-out split takes."""
+        """The mean number of tokens per word in each held-out split."""
         splits = self.streams.facts["splits"]
         return {name: splits[name]["tokens"] / splits[name]["words"] for name in ("validation", "test")}
 
 
 class BlockBatch(NamedTuple):
-    """Blocks of tokens `[batch_size, context]`, how much each counts, `[batch_size]`, and a key for what is masked in them."""
+    """Blocks of tokens `[batch_size, context]`, their weights `[batch_size]`, and a random key for their masks."""
 
     tokens: Any
     weight: Any
@@ -45,9 +45,9 @@ class BlockBatch(NamedTuple):
 
 
 def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
-    """Return the text of a configuration, in blocks; raises BadInput.
+    """Prepare the text of a run in blocks; raises BadInput.
 
-    resume: with the vocabulary that the run was started with.
+    resume: use the vocabulary with which the run was started.
     """
     assert settings.data_dir is not None
     try:
@@ -65,20 +65,20 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
                 say=console.say,
                 progress=progress,
             )
-        of_split = {name: blocks.blocks(prepared.split(name), settings.context, prepared.begin) for name in SPLITS}
+        by_split = {name: blocks.blocks(prepared.split(name), settings.context, prepared.begin) for name in SPLITS}
     except CorpusError as error:
         raise BadInput(f"--{error}") from None
     if settings.padding is not None and settings.padding >= prepared.vocabulary:
-        raise BadInput(f"--padding: there is no token {settings.padding}; the vocabulary ends at {prepared.vocabulary - 1}")
+        raise BadInput(f"--padding: expected a token id <= {prepared.vocabulary - 1}, got {settings.padding}")
     check_memory(settings, lambda settings: sizes.need(settings, prepared.vocabulary), sizes.OPTIONS)
-    return Text(prepared, of_split)
+    return Text(prepared, by_split)
 
 
 def build_data(settings: Settings, text: Text) -> Data:
-    """Return the batches of a run: those of a group are sampled at random, the same for every method of a seed.
+    """Return the batches of a run; those of a group are sampled at random, equally for all methods of a seed.
 
-    By the published details the reward's batch is drawn as if those before it were not, and held-out batches have a size of
-    their own and weigh equally.
+    With `--details published` the reward's batch is drawn independently of the group's training batches, and held-out batches
+    have the published size and equal weights.
     """
     ones, published = np.ones(settings.batch_size, np.float32), settings.details == "published"
 
@@ -91,7 +91,7 @@ def build_data(settings: Settings, text: Text) -> Data:
     def group(seed: int, number: int) -> list[BlockBatch]:
         sampled = sample(seed, number)
         masks = jax.random.fold_in(training.stream(jax.random.key(seed), "masks"), number)
-        return [BlockBatch(tokens, ones, jax.random.fold_in(masks, place)) for place, tokens in enumerate(sampled)]
+        return [BlockBatch(tokens, ones, jax.random.fold_in(masks, index)) for index, tokens in enumerate(sampled)]
 
     def held_out(split: str, most: int | None) -> list[tuple[BlockBatch, float]]:
         batch_size = PUBLISHED_HELD_OUT_BATCH if published else settings.batch_size
@@ -106,9 +106,9 @@ def build_data(settings: Settings, text: Text) -> Data:
 
 
 def held_out_batches(whole: np.ndarray, split: str, batch_size: int, most: int | None = None) -> list[tuple[BlockBatch, float]]:
-    """Return a split's blocks in batches, each with the number of its blocks that count: all, or `most`, evenly over the split.
+    """Return the blocks of a split in batches, each with its number of blocks: all, or `most` spread evenly over the split.
 
-    Masks are the same whatever is trained. The last batch is filled up with blocks of weight 0.
+    Masks are the same for all models. The last batch is padded with blocks of weight 0.
     """
     chosen = np.arange(len(whole))
     if most is not None and most < len(whole):
