@@ -1,4 +1,4 @@
-"""`tiejax runs`: what is said of run directories of every state, and that other folders are left out."""
+"""`tiejax runs`: run directories in every state are listed, other folders are left out."""
 
 import json
 import os
@@ -18,7 +18,9 @@ def listed(folder, capsys):
     return capsys.readouterr().out.splitlines()
 
 
-def test_runs_are_listed_with_what_is_special_about_them(tmp_path, capsys):
+@pytest.fixture
+def runs(tmp_path):
+    """A finished, an unfinished and two damaged runs, and a folder without a run."""
     (tmp_path / "no run" / "deep").mkdir(parents=True)
     finished = make_run(tmp_path / "deep" / "dh", finished=True, results={"claims": [CLAIM, CLAIM]}, variant="dh", bits=4)
     unfinished = make_run(tmp_path / "usual")
@@ -26,9 +28,14 @@ def test_runs_are_listed_with_what_is_special_about_them(tmp_path, capsys):
     (damaged / "results.json").write_text("{")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "run.json").write_text("[")
+    return finished, unfinished, damaged
+
+
+def test_runs_are_listed_with_settings_and_claims(tmp_path, runs, capsys):
+    finished, unfinished, damaged = runs
     assert listed(tmp_path, capsys) == [
         f"{damaged}  exor, finished",
-        "    results.json is damaged; the run's command and --resume make it again",
+        "    results.json is damaged; the command of the run with --resume writes it again",
         f"{finished}  exor, finished",
         '    settings: variant "dh", bits 4',
         "    Of 2 claims, 2 supported.",
@@ -37,8 +44,35 @@ def test_runs_are_listed_with_what_is_special_about_them(tmp_path, capsys):
     ]
 
 
-def test_what_somebody_else_put_in_a_runs_place_is_told(tmp_path):
-    """A named pipe, which would be waited for, and contents of other types under a right digest."""
+def test_runs_are_listed_as_json(tmp_path, runs, capsys):
+    finished, unfinished, damaged = runs
+    assert listing.main([str(tmp_path), "--json"]) == 0
+    usual = {"study": "exor", "state": "finished", "settings": {}, "claims": None, "damage": None}
+    assert json.loads(capsys.readouterr().out) == [
+        {"path": str(damaged)}
+        | usual
+        | {"damage": "results.json is damaged; the command of the run with --resume writes it again"},
+        {"path": str(finished)}
+        | usual
+        | {"settings": {"variant": "dh", "bits": 4}, "claims": {"supported": 2, "contradicted": 0, "undecided": 0}},
+        {"path": str(tmp_path / "foreign")}
+        | usual
+        | {"study": None, "state": None, "damage": "run.json, which says which study made it, is damaged"},
+        {"path": str(unfinished)} | usual | {"state": "unfinished"},
+    ]
+
+
+def test_a_hostile_name_in_json_is_escaped(tmp_path, capsys):
+    run = make_run(tmp_path / "\x1b]0;gone\x07\u202e\udcff")
+    assert listing.main([str(tmp_path), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert all(line.isprintable() for line in out.splitlines())
+    assert json.loads(out)[0]["path"] == str(run)
+
+
+def test_manifests_that_tiejax_did_not_write_are_reported(tmp_path):
+    """A named pipe, on which a read would block, and content of wrong types with a valid digest."""
     (tmp_path / "pipe").mkdir()
     os.mkfifo(tmp_path / "pipe" / "run.json")
     content = {"study": "exor", "format": manifest.FORMAT, "settings": {}}
@@ -56,5 +90,10 @@ def test_what_somebody_else_put_in_a_runs_place_is_told(tmp_path):
 
 def test_nothing_to_list(tmp_path, capsys):
     assert listed(tmp_path, capsys) == [f"no run directory under {tmp_path}"]
-    with pytest.raises(BadInput, match="is no folder"):
+    assert listing.main([str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    with pytest.raises(BadInput, match="none: not found; name a folder that holds run directories"):
         listing.main([str(tmp_path / "none")])
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="file: is not a directory; name"):
+        listing.main([str(tmp_path / "file")])

@@ -1,62 +1,86 @@
-"""`tiejax runs`: the run directories under a folder, with study, state, settings and what was found."""
+"""`tiejax runs`: the run directories under a folder, with their settings and results."""
 
 import contextlib
 import dataclasses
-import importlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tiejax.lab.reporting.finding import is_claims, tally
+from tiejax.lab.commands.studies import STUDIES
+from tiejax.lab.reporting.finding import VERDICTS, is_claims, tally
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import KIND, Manifest, NoManifest, differing, read, settings_of
 from tiejax.lab.runs.run_directory import RESULTS, RunDirectory
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput, CommandLine
-
-STUDIES = ("exor", "untying", "text_mlm", "layer_tying", "embedding_coupling", "diagnosis", "comparison")
+from tiejax.system.visible import cut
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Where to look.
+    """Which runs are listed.
 
     Args:
-        folder: what run directories are looked for in, however deep
+        folder: folder that is searched for run directories, at any depth
     """
 
     folder: str | None = None
 
 
 COMMAND = CommandLine(
-    description="List the run directories under a folder: which study made each, whether it has finished, the settings in "
-    "which it differs from the study's defaults, and how its claims came out.",
+    description="List the run directories under a folder: the study, whether the run has finished, the settings that differ "
+    "from the defaults of the study, and the verdicts on its claims.",
     example="Example: PROGRAM runs/exor",
-    switches={},
-    positional={"folder": "what run directories are looked for in, however deep (default: runs)"},
+    switches={
+        "json": "print a JSON array with an object for each run (path, study, state, settings, claims, damage) instead of lines"
+    },
+    positional={"folder": "folder that is searched for run directories, at any depth (default: runs)"},
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """A run directory as it is listed; its fields are the keys of `--json`.
+
+    study: None if it is unknown. state: "finished" or "unfinished", None if it is unknown. settings: those that differ from
+    the defaults of the study. claims: number of claims with each verdict, None if there are no results or the study makes no
+    claims. damage: what is damaged and what to do, None if nothing was found to be.
+    """
+
+    path: str
+    study: str | None = None
+    state: str | None = None
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    claims: dict[str, int] | None = None
+    damage: str | None = None
 
 
 def main(argv: Sequence[str]) -> int:
     """List runs; return the exit status. Raises BadInput."""
-    settings, _ = command_line.parse(Settings, COMMAND, argv)
+    settings, switches = command_line.parse(Settings, COMMAND, argv)
     folder = Path(settings.folder or "runs").expanduser()
     if not folder.is_dir():
-        raise BadInput(f"{folder}: is no folder; name one that holds run directories")
-    console, number = Console(), 0
-    for run in runs_under(folder):
-        number += 1
-        for line in described(run):
+        problem = "is not a directory" if folder.exists() else "not found"
+        raise BadInput(f"{cut(folder)}: {problem}; name a folder that holds run directories")
+    console, runs = Console(), map(describe, find_runs(folder))
+    if switches["json"]:
+        console.json([dataclasses.asdict(run) for run in runs])
+        return 0
+    found = False
+    for run in runs:
+        found = True
+        for line in lines(run):
             console.say(line)
-    if not number:
+    if not found:
         console.say(f"no run directory under {folder}")
     return 0
 
 
-def runs_under(folder: Path) -> Iterator[Path]:
-    """Return the run directories under a folder, in the order of their names; what a run holds is not looked at."""
+def find_runs(folder: Path) -> Iterator[Path]:
+    """Yield the run directories under a folder, sorted by name. Run directories are not searched for others."""
     for path, folders, files in os.walk(folder):
         if KIND in files:
             folders.clear()
@@ -64,33 +88,50 @@ def runs_under(folder: Path) -> Iterator[Path]:
         folders.sort()
 
 
-def described(folder: Path) -> list[str]:
-    """Return what is to be said of a run directory, line by line."""
+def describe(folder: Path) -> Listed:
+    """Return what is known about a run directory."""
+    path = str(folder)
     try:
-        made = read(folder)
+        manifest = read(folder)
     except NoManifest as reason:
-        return [f"{folder}  {reason}"]
+        return Listed(path, damage=str(reason))
     except OSError as error:
-        return [f"{folder}  {KIND} cannot be read: {error.strerror}"]
-    lines = [f"{folder}  {made.study}, {'finished' if RESULTS in made.files else 'unfinished'}"]
-    if changed := changed_settings(made):
-        lines.append(f"    settings: {', '.join(f'{name} {json.dumps(value)}' for name, value in changed.items())}")
+        return Listed(path, damage=f"{KIND} cannot be read: {error.strerror}")
+    state = "finished" if RESULTS in manifest.files else "unfinished"
+    run = Listed(path, manifest.study, state, changed_settings(manifest))
     try:
-        results = RunDirectory.results(folder, made)
+        results = RunDirectory.results(folder, manifest)
     except BadInput:
-        return [*lines, f"    {RESULTS} is damaged; the run's command and --resume make it again"]
-    # A comparison has the claims of others.
-    claims = None if results is None or made.study == "comparison" else results.get("claims")
-    return [*lines, f"    {tally(claims)}"] if is_claims(claims) else lines
+        return dataclasses.replace(run, damage=f"{RESULTS} is damaged; the command of the run with --resume writes it again")
+    # The claims in a comparison are those of other runs.
+    claims = None if results is None or manifest.study == "comparison" else results.get("claims")
+    if not is_claims(claims):
+        return run
+    counts = Counter(claim["verdict"] for claim in claims)
+    return dataclasses.replace(run, claims={verdict: counts[verdict] for verdict in VERDICTS})
 
 
-def changed_settings(made: Manifest) -> dict[str, Any]:
-    """Return the settings of a run that are not what its study takes where nothing is asked for."""
-    if made.study not in STUDIES:
+def lines(run: Listed) -> Iterator[str]:
+    """Yield the lines that describe a run."""
+    if run.study is None:
+        yield f"{run.path}  {run.damage}"
+        return
+    yield f"{run.path}  {run.study}, {run.state}"
+    if run.settings:
+        yield f"    settings: {', '.join(f'{name} {json.dumps(value)}' for name, value in run.settings.items())}"
+    if run.damage is not None:
+        yield f"    {run.damage}"
+    if run.claims is not None:
+        yield f"    {tally([{'verdict': verdict} for verdict, count in run.claims.items() for _ in range(count)])}"
+
+
+def changed_settings(manifest: Manifest) -> dict[str, Any]:
+    """Return the settings of a run that differ from the defaults of its study."""
+    if manifest.study not in STUDIES:
         return {}
-    study = importlib.import_module(f"tiejax.lab.studies.{made.study}.settings").STUDY
+    study = STUDIES[manifest.study]()
     default = study.settings()
-    with contextlib.suppress(BadInput):  # some must be asked for something
+    with contextlib.suppress(BadInput):  # some settings have no default
         default = default.resolved()
-    found = differing([made.settings, settings_of(default, study.may_change)])
-    return {name: value for name, (value, _) in found.items() if name in made.settings}
+    found = differing([manifest.settings, settings_of(default, study.may_change)])
+    return {name: value for name, (value, _) in found.items() if name in manifest.settings}

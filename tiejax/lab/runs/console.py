@@ -1,6 +1,7 @@
-"""What a run says on the terminal: one line a fact, a progress bar, a table of claims at the end."""
+"""Terminal output of a run: lines, a progress bar and the table of claims."""
 
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,57 +12,59 @@ import rich.box
 import rich.console
 import rich.progress
 import rich.table
+from rich.cells import cell_len, set_cell_size
 
 from tiejax.lab.reporting.words import cells, duration
 from tiejax.system.visible import shown
 
 PLAIN_EVERY_S = 15.0
-LEAST_SHARE = 0.005  # of a run, from which the rest is estimated
+# The time left is estimated as soon as either of these is done; the first steps of all are slow.
+ESTIMATE_SHARE, ESTIMATE_S = 0.02, 5.0
+NARROWEST_BAR, NARROWEST_LABEL = 4, 10  # columns
 
 
 class Console:
-    """A bar where standard output is a terminal, plain lines where it is not, nothing but the last line if `quiet`.
+    """A progress bar on a terminal, plain lines in a pipe or file, only results and warnings if `quiet`.
 
-    silent: not even that, as all but the first of several processes are.
+    silent: print nothing at all, as all but the first of several processes do. clock: seconds, for tests.
     """
 
-    def __init__(self, quiet: bool = False, silent: bool = False) -> None:
+    def __init__(self, quiet: bool = False, silent: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.quiet = quiet or silent
         self._silent = silent
-        # A pipe has no width of its own to fit into: a line is as long as it needs to be.
-        # Brackets and colons in names are no markup.
+        self._clock = clock
+        # Lines in a pipe are not wrapped. Brackets and colons in names are not markup.
         width = None if sys.stdout.isatty() else 200
         self._rich = rich.console.Console(width=width, soft_wrap=True, highlight=False, markup=False, emoji=False)
         self._bar: rich.progress.Progress | None = None
-        self._printed_at, self._printed_step = 0.0, -1
+        self._printed_at, self._printed_step = float("-inf"), -1
+        self._compiling = False
 
     def say(self, line: str) -> None:
-        """Print one line, unless quiet."""
+        """Print a line, unless quiet."""
         if not self.quiet:
             self._rich.print(shown(line))
 
     def result(self, line: str) -> None:
-        """Print one line that is wanted even where quiet."""
+        """Print a line, even if quiet."""
         if not self._silent:
             self._rich.print(shown(line))
 
     def warn(self, line: str) -> None:
-        """Print one line that must not be missed, quiet or not."""
+        """Print a warning, even if quiet."""
         if not self._silent:
             self._rich.print(shown(f"warning: {line}"))
 
+    def json(self, value: object) -> None:
+        """Print a value as JSON, in ASCII and so without characters that could control a terminal."""
+        print(json.dumps(value, indent=1, allow_nan=False))
+
     def __enter__(self) -> "Console":
-        self._printed_step = -1
+        self._printed_step, self._compiling = -1, False
         if self._rich.is_terminal and not self.quiet:
-            self._bar = rich.progress.Progress(
-                rich.progress.TextColumn("{task.description}", markup=False),
-                rich.progress.BarColumn(),
-                rich.progress.MofNCompleteColumn(),
-                rich.progress.TextColumn("{task.fields[rates]}", markup=False),
-                console=self._rich,
-            )
+            self._bar = self._new_bar()
             self._bar.start()
-            self._task = self._bar.add_task("training", total=None, rates="")
+            self._task = self._bar.add_task("training", total=None, count="", rates="")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -69,63 +72,76 @@ class Console:
             self._bar.stop()
             self._bar = None
 
-    def progress(self, step: int, steps: int, steps_here: int, seconds: float, models: int) -> None:
-        """Show steps done, steps and model-steps per second, and the time left.
-
-        steps_here, seconds: what this process has trained, in how long; rates come from them.
-        """
-        rate = steps_here / seconds if seconds else 0.0
-        left = f"{duration((steps - step) / rate)} left" if rate else ""
-        several = f"{rate * models:,.0f} model-steps/s  " if models > 1 else ""
-        rates = f"{rate:,.{0 if rate > 10 else 1}f} steps/s  {several}{left}"
+    def compiling(self, label: str = "compiling") -> None:
+        """Show that a program is being compiled, until the next `progress` or `part`."""
         if self._bar:
-            self._bar.update(self._task, completed=step, total=steps, rates=rates)
-        elif not self.quiet and (time.monotonic() - self._printed_at > PLAIN_EVERY_S or step == steps != self._printed_step):
-            self._printed_at, self._printed_step = time.monotonic(), step
-            self.say(f"step {step:,} of {steps:,}  {rates}")
+            self._show(self._bar, self._task, label, "", [""], None, None)
+        elif not self._compiling and self._clock() - self._printed_at > PLAIN_EVERY_S:
+            self.say(label)
+        self._compiling = True
+
+    def progress(self, step: int, steps: int, steps_here: int, seconds: float, models: int) -> None:
+        """Show the steps done, steps and model-steps per second, and the time left; "compiling" before the first step.
+
+        steps_here, seconds: steps of this process and the time that they took, from which rates are computed.
+        """
+        if not steps_here and step < steps:
+            self.compiling()
+            return
+        self._compiling = False
+        rate = steps_here / seconds if seconds else 0.0
+        left = _time_left(steps_here / steps, seconds, (steps - step) / rate) if rate else ""
+        several = f"{rate * models:,.0f} model-steps/s" if models > 1 else ""
+        rates = f"{rate:,.{0 if rate > 10 else 1}f} steps/s"
+        if self._bar:
+            forms = [_join(rates, several, left), _join(rates, left), left, ""]
+            self._show(self._bar, self._task, "training", f"{step:,}/{steps:,}", forms, step, steps)
+        elif not self.quiet and (self._clock() - self._printed_at > PLAIN_EVERY_S or step == steps != self._printed_step):
+            self._printed_at, self._printed_step = self._clock(), step
+            self.say(_join(f"step {step:,} of {steps:,}", rates, several, left))
 
     def part(self, label: str, share: float, seconds: float, here: float) -> None:
-        """Show what is being done, which share of the run is done, and the time left.
+        """Show the current part of a run, the share of the run that is done, and the time left.
 
-        here, seconds: the share that this process has done, and how long that took.
+        here, seconds: the share done by this process and the time that it took, compilation excluded.
         """
-        # What the first seconds tell, compilation among them, would mislead.
-        left = f", {duration((1 - share) * seconds / here)} left" if here > LEAST_SHARE else ""
-        label = shown(label)
-        line = f"{label}; {share:.1%} of the run{left}"
+        self._compiling = False
+        left = _time_left(here, seconds, (1 - share) * seconds / here) if here else ""
         if self._bar:
-            self._bar.update(self._task, description=label, completed=round(1000 * share), total=1000, rates=left.strip(", "))
-        elif not self.quiet and time.monotonic() - self._printed_at > PLAIN_EVERY_S:
-            self._printed_at = time.monotonic()
-            self.say(line)
+            self._show(self._bar, self._task, label, f"{share:.1%}", [left, ""], round(1000 * share), 1000)
+        elif not self.quiet and self._clock() - self._printed_at > PLAIN_EVERY_S:
+            self._printed_at = self._clock()
+            self.say(f"{shown(label)}; {share:.1%} of the run{', ' if left else ''}{left}")
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[Callable[[str, int, int | None], None]]:
-        """Yield a function (phase, done, total) that shows how far each phase of a preparation is, and the time left."""
+        """Yield a function `(phase, done, total)` that shows the progress of each phase of a preparation and its time left."""
         began: dict[str, float] = {}
+
+        def time_left(phase: str, done: int, total: int | None) -> str:
+            seconds = self._clock() - began.setdefault(phase, self._clock())
+            return _time_left(done / total, seconds, (total - done) * seconds / done) if total and done else ""
+
         if self._rich.is_terminal and not self.quiet:
-            columns = rich.progress.BarColumn(), rich.progress.TaskProgressColumn(), rich.progress.TimeRemainingColumn()
-            phases = rich.progress.TextColumn("{task.description}", markup=False)
-            with rich.progress.Progress(phases, *columns, console=self._rich) as bar:
+            with self._new_bar() as bar:
                 tasks: dict[str, rich.progress.TaskID] = {}
 
                 def show(phase: str, done: int, total: int | None) -> None:
                     if phase not in tasks:
-                        tasks[phase] = bar.add_task(shown(phase), total=total)
-                    bar.update(tasks[phase], completed=done, total=total)
+                        tasks[phase] = bar.add_task("", total=total, count="", rates="")
+                    count = f"{done / total:.0%}" if total else f"{done:,}"
+                    self._show(bar, tasks[phase], phase, count, [time_left(phase, done, total), ""], done, total)
 
                 yield show
             return
 
-        def tell(phase: str, done: int, total: int | None) -> None:
-            now = time.monotonic()
-            began.setdefault(phase, now)
-            if not self.quiet and done and now - max(self._printed_at, began[phase]) > PLAIN_EVERY_S:
-                self._printed_at = now
-                left = f", {duration((total - done) * (now - began[phase]) / done)} left" if total else ""
-                self.say(f"{phase}: {done:,}{f' of {total:,}' if total else ''}{left}")
+        def say(phase: str, done: int, total: int | None) -> None:
+            left = time_left(phase, done, total)
+            if not self.quiet and done and self._clock() - max(self._printed_at, began[phase]) > PLAIN_EVERY_S:
+                self._printed_at = self._clock()
+                self.say(f"{phase}: {done:,}{f' of {total:,}' if total else ''}{', ' if left else ''}{left}")
 
-        yield tell
+        yield say
 
     def claims(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Print the claims with their estimates, intervals, adjusted p, n and verdicts."""
@@ -139,3 +155,38 @@ class Console:
         for row in rows:
             table.add_row(*map(shown, (row["id"], *cells(row), row["verdict"])))
         self._rich.print(table, soft_wrap=False)
+
+    def _new_bar(self) -> rich.progress.Progress:
+        """Return a progress bar that fills one row of the terminal and never wraps."""
+        texts = [rich.progress.TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[count]")]
+        rates = rich.progress.TextColumn("{task.fields[rates]}", markup=False)
+        return rich.progress.Progress(
+            texts[0], rich.progress.BarColumn(bar_width=None), texts[1], rates, console=self._rich, expand=True
+        )
+
+    def _show(
+        self,
+        bar: rich.progress.Progress,
+        task: rich.progress.TaskID,
+        label: str,
+        count: str,
+        forms: Sequence[str],
+        completed: int | None,
+        total: int | None,
+    ) -> None:
+        """Update a bar with the first of `forms`, given from long to short, that fits next to label, bar and count."""
+        label = shown(label)
+        free = self._rich.width - NARROWEST_BAR - cell_len(count) - 3  # a space between columns
+        rates = next((form for form in forms if cell_len(form) <= free - cell_len(label)), forms[-1])
+        most = max(free - cell_len(rates), NARROWEST_LABEL)
+        label = f"{set_cell_size(label, most - 1)}…" if cell_len(label) > most else label
+        bar.update(task, description=label, completed=completed, total=total, count=count, rates=rates)
+
+
+def _time_left(share: float, seconds: float, estimate: float) -> str:
+    """Return the time left in words, or nothing as long as too little is done for an estimate."""
+    return f"{duration(estimate)} left" if share >= ESTIMATE_SHARE or seconds >= ESTIMATE_S else ""
+
+
+def _join(*parts: str) -> str:
+    return "  ".join(filter(None, parts))

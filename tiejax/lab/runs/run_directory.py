@@ -20,7 +20,7 @@ from tiejax.lab.runs.manifest import KIND, Manifest, NoManifest, is_as_written
 from tiejax.lab.runs.writing import replace, replace_with
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.study import Study
-from tiejax.training.kept_records import FOLDER as RECORDS
+from tiejax.training.records import FOLDER as RECORDS
 
 CONFIG, RESULTS, ENVIRONMENT, CHECKPOINTS = "config.yaml", "results.json", "environment.json", "checkpoints"
 METRICS = "metrics.npz"

@@ -73,6 +73,7 @@ class Stages:
         checkpoints = open_checkpoints(self._run, self._run.checkpoints / name, ensemble.ties, self._console.warn)
         try:
             training = Training(ensemble, seeds, checkpoints, self._resume, conditions)
+            self._console.compiling(f"{name}: compiling")
             self.compile_s += training.compile()
             for chunk in training.chunks(self._stop, checkpoint_s=self._every):
                 label = f"{name}: step {chunk.step:,} of {ensemble.steps:,}"
@@ -92,7 +93,7 @@ class Stages:
         total, cost = sum(self._costs.values()), self._costs[name]
         here = (self._here + of_stage_here * cost) / total
         self._shown = min(1.0, self._done() + of_stage * cost / total)
-        self._console.part(label, self._shown, time.perf_counter() - self._began, here)
+        self._console.part(label, self._shown, time.perf_counter() - self._began - self.compile_s, here)
 
     def _done(self) -> float:
         return sum(cost for stage, cost in self._costs.items() if self.done(stage)) / sum(self._costs.values())

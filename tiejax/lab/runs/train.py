@@ -61,6 +61,7 @@ def train(
                 "could be made again; --overwrite trains anew"
             )
         if not training.finished:
+            console.compiling()
             console.say(f"compiled in {training.compile():.1f} s")
         for chunk in training.chunks(stop, checkpoint_s=launched.settings.checkpoint_every):
             on_records(chunk.records)

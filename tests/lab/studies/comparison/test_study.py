@@ -1,4 +1,4 @@
-"""Runs beside each other: what differs, what each says of every claim, and what cannot be compared."""
+"""Comparison of runs: settings that differ, the verdict of each run on every claim, and refusals."""
 
 import json
 
@@ -11,7 +11,8 @@ from processes import tree
 from tiejax.lab.runs import launch
 from tiejax.lab.runs.manifest import differing
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.comparison.beside import at_odds
+from tiejax.lab.studies.comparison.compare import at_odds
+from tiejax.lab.studies.comparison.page import finding
 from tiejax.lab.studies.comparison.settings import STUDY, labels
 
 
@@ -37,7 +38,7 @@ def compared(tmp_path, runs):
     return out, json.loads((out / "results.json").read_text())
 
 
-def test_runs_stand_beside_each_other(tmp_path, runs, capsys):
+def test_runs_are_compared(tmp_path, runs, capsys):
     before = [tree(run) for run in runs]
     out, results = compared(tmp_path, runs)
     assert [tree(run) for run in runs] == before
@@ -48,31 +49,70 @@ def test_runs_stand_beside_each_other(tmp_path, runs, capsys):
         "odd": ["supported", "contradicted"],
         "alone": ["supported", None],
     }
-    said = capsys.readouterr().out.splitlines()
-    assert said == [
-        "Of 2 claims that all 2 runs make, 0 have the same verdict in all. At odds, supported by one run and contradicted by "
-        "another: odd. 1 claim more is made by some of the runs only.",
+    assert capsys.readouterr().out.splitlines() == [
+        "1 of 2 claims is decided in every run; none of these agrees. Supported by one run and contradicted by another: odd. "
+        "1 claim is decided in some runs and undecided in others. 1 claim is not made by all runs.",
         "The runs differ in variant, steps.",
         f"report: {out / 'report.html'}",
     ]
     assert is_a_picture(out / "figures" / "effects.png")
     page = (out / "report.html").read_text()
-    for words in ("0.333 (0.1 to 0.5), p 0.0123, supported", "0.333, p 0.0123, undecided", "left out: 7", "&#34;dh&#34;"):
+    for words in ("0.333 (0.1 to 0.5), p 0.0123, supported", "0.333, p 0.0123, undecided", "excluded: 7", "&#34;dh&#34;"):
         assert words in page
 
 
-def test_what_differs_is_found_by_value_and_order():
+def test_a_comparison_as_json(tmp_path, runs, capsys):
+    out = tmp_path / "comparison"
+    assert launch.main(STUDY, [*map(str, runs), "--out", str(out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    results = json.loads((out / "results.json").read_text())
+    assert printed == results | {"finding": finding(results), "report": str(out / "report.html")}
+    assert [row["verdict"] for row in printed["claims"][1]["rows"]] == ["supported", "contradicted"]
+
+
+def headline(*claims, runs=2):
+    """The first sentence of the finding; each claim is the initial letters of its verdicts, "-" for none."""
+    words = {"s": "supported", "c": "contradicted", "u": "undecided"}
+    rows = [[None if letter == "-" else {"verdict": words[letter]} for letter in claim] for claim in claims]
+    results = {
+        "runs": dict.fromkeys(map(str, range(runs))),
+        "settings": {},
+        "claims": [{"id": str(place), "rows": row} for place, row in enumerate(rows)],
+    }
+    return finding(results)[0]
+
+
+@pytest.mark.parametrize(
+    ("claims", "expected"),
+    [
+        (["uu"] * 12, "0 of 12 claims are decided in every run."),
+        (["ss", "cc", *["uu"] * 10], "2 of 12 claims are decided in every run; these agree."),
+        (["ss"], "1 of 1 claim is decided in every run; its verdicts agree."),
+        (["ss", "ss", "ss"], "3 of 3 claims are decided in every run; these agree."),
+        (
+            ["ss", "sc", "cc", "cu"],
+            "3 of 4 claims are decided in every run; 2 of these agree. Supported by one run and contradicted by another: 1. "
+            "1 claim is decided in some runs and undecided in others.",
+        ),
+        (["s-", "-u"], "No claim is made by all runs. 2 claims are not made by all runs."),
+    ],
+)
+def test_the_headline_counts_decided_claims(claims, expected):
+    assert headline(*claims) == expected
+
+
+def test_settings_that_differ_are_found_by_value_and_order():
     assert differing([{"a": 1, "b": {"x": 1, "y": 2}}, {"a": 1, "b": {"y": 2, "x": 1}, "c": None}]) == {
         "b": [{"x": 1, "y": 2}, {"y": 2, "x": 1}]
     }
 
 
-def test_a_run_that_decides_nothing_is_not_at_odds():
+def test_an_undecided_claim_is_not_at_odds():
     rows = [[{"verdict": verdict} for verdict in both] for both in (("supported", "undecided"), ("contradicted", "supported"))]
     assert at_odds([{"id": str(place), "rows": row} for place, row in enumerate(rows)]) == ["1"]
 
 
-def test_runs_are_called_by_what_tells_them_apart(tmp_path):
+def test_labels_are_the_shortest_distinct_ends_of_paths(tmp_path):
     assert labels([tmp_path / "a" / "run", tmp_path / "b" / "run"]) == ["a/run", "b/run"]
     assert labels([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
 
@@ -84,17 +124,18 @@ def refusal(tmp_path, *runs):
     return str(raised.value)
 
 
-def test_what_cannot_be_compared_is_refused(tmp_path, runs):
+def test_runs_that_cannot_be_compared_are_refused(tmp_path, runs):
     one, other = runs
-    assert refusal(tmp_path, one) == "runs: name 2 to 12 directories of finished runs, got 1"
-    assert refusal(tmp_path, one, other, one) == f"runs: every run once, {one.resolve()} is repeated"
+    assert refusal(tmp_path, one) == "runs: expected 2 to 12 directories of finished runs, got 1"
+    assert refusal(tmp_path, one, other, one) == f"runs: expected every run once, but {one.resolve()} is repeated"
     unfinished = make_run(tmp_path / "unfinished")
-    words = f"{unfinished}: its run has not finished; go on with it by its command and --resume"
+    words = f"{unfinished}: the run has not finished; continue it with its command and --resume"
     assert refusal(tmp_path, one, unfinished) == words
     assert "nothing says which study made it" in refusal(tmp_path, one, tmp_path)
-    of_others = make_run(tmp_path / "of others", finished=True, results={"claims": [{"verdict": 3}]})
-    assert refusal(tmp_path, one, of_others) == f"{of_others / 'results.json'}: holds no claims as a run writes them"
+    foreign = make_run(tmp_path / "of others", finished=True, results={"claims": [{"verdict": 3}]})
+    words = f"{foreign / 'results.json'}: its claims are not in the format of a run; run the study again"
+    assert refusal(tmp_path, one, foreign) == words
     (other / "results.json").write_text("{}")
     assert f"{other / 'results.json'}: is damaged" in refusal(tmp_path, one, other)
     out, _ = compared(tmp_path, [one, make_run(tmp_path / "third", finished=True, results=body())])
-    assert f"{one} is of exor, {out} of comparison" in refusal(tmp_path / "x", one, out)
+    assert f"{one} is a run of exor and {out} one of comparison" in refusal(tmp_path / "x", one, out)

@@ -1,4 +1,4 @@
-"""A finished run, as it is read to be compared: nothing in it is changed."""
+"""Finished runs, read to be compared; nothing in them is changed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from tiejax.lab.settings.command_line import BadInput
 
 
 class FinishedRun(NamedTuple):
-    """A finished run. settings: resolved, without those that change no result. results: the body of results.json."""
+    """A finished run. settings: resolved, without those that do not affect results. results: the content of results.json."""
 
     label: str
     folder: Path
@@ -20,23 +20,26 @@ class FinishedRun(NamedTuple):
 
 
 def read(folders: Sequence[Path], labels: Sequence[str]) -> list[FinishedRun]:
-    """Return finished runs of one study; raises BadInput."""
+    """Return the finished runs in `folders`; raises BadInput unless all are of one study that makes claims."""
     runs = [_read(folder, label) for folder, label in zip(folders, labels, strict=True)]
     first = runs[0]
     for run in runs[1:]:
         if run.study != first.study:
-            raise BadInput(f"runs: must be of one study, {first.folder} is of {first.study}, {run.folder} of {run.study}")
+            raise BadInput(
+                f"runs: expected runs of one study, but {first.folder} is a run of {first.study} and {run.folder} one of "
+                f"{run.study}"
+            )
     if "claims" not in first.results:
-        raise BadInput(f"runs: those of {first.study} make no claims that could be compared")
+        raise BadInput(f"runs: runs of {first.study} make no claims that could be compared")
     for run in runs:
         if not is_claims(run.results.get("claims")):
-            raise BadInput(f"{run.folder / RESULTS}: holds no claims as a run writes them")
+            raise BadInput(f"{run.folder / RESULTS}: its claims are not in the format of a run; run the study again")
     return runs
 
 
 def _read(folder: Path, label: str) -> FinishedRun:
-    made = RunDirectory.opened(folder)
-    results = RunDirectory.results(folder, made)
+    manifest = RunDirectory.opened(folder)
+    results = RunDirectory.results(folder, manifest)
     if results is None:
-        raise BadInput(f"{folder}: its run has not finished; go on with it by its command and --resume")
-    return FinishedRun(label, folder, made.study, made.settings, results)
+        raise BadInput(f"{folder}: the run has not finished; continue it with its command and --resume")
+    return FinishedRun(label, folder, manifest.study, manifest.settings, results)

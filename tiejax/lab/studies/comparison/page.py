@@ -1,4 +1,4 @@
-"""The page of a comparison, from the body of its results.json."""
+"""The page of a comparison, made from its results.json."""
 
 import json
 from collections.abc import Mapping
@@ -8,35 +8,55 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import counted, number
-from tiejax.lab.studies.comparison.beside import at_odds, verdicts
+from tiejax.lab.studies.comparison.compare import DECIDED, at_odds, verdicts
 
 NOTE = (
-    "Verdicts are those of the runs, each after the adjustment over its own claims. That one run decides a claim and another "
-    "does not is no tested difference between the two: look at estimates and intervals."
+    "A claim is decided if its verdict is supported or contradicted. Verdicts are those of the runs, each adjusted for the "
+    "number of its own claims. If one run decides a claim and another does not, that is not a tested difference between the "
+    "two: compare their estimates and intervals."
 )
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return what the runs agree on, and in which settings they differ."""
+    """Return how many claims are decided and agree, and the settings in which the runs differ."""
     runs, claims, odds = len(results["runs"]), results["claims"], at_odds(results["claims"])
-    shared = [claim for claim in claims if len(verdicts(claim)) == runs]
-    agreed = sum(len(set(verdicts(claim))) == 1 for claim in shared)
-    words = [f"Of {counted(len(shared), 'claim')} that all {runs} runs make, {agreed} have the same verdict in all."]
+    shared = [verdicts(claim) for claim in claims if len(verdicts(claim)) == runs]
+    words = [_agreement(shared)]
     if odds:
-        words.append(f"At odds, supported by one run and contradicted by another: {', '.join(odds)}.")
+        words.append(f"Supported by one run and contradicted by another: {', '.join(odds)}.")
+    if partly := sum(bool(set(found) & DECIDED) and not set(found) <= DECIDED for found in shared):
+        words.append(f"{counted(partly, 'claim')} {_are(partly)} decided in some runs and undecided in others.")
     if alone := len(claims) - len(shared):
-        words.append(f"{counted(alone, 'claim')} more {'is' if alone == 1 else 'are'} made by some of the runs only.")
+        words.append(f"{counted(alone, 'claim')} {_are(alone)} not made by all runs.")
     differ = ", ".join(results["settings"])
     return [" ".join(words), f"The runs differ in {differ}." if differ else "The runs have the same settings."]
 
 
+def _agreement(shared: list[list[str]]) -> str:
+    """Say how many claims, of those that all runs make, are decided in every run, and how many of these agree."""
+    if not shared:
+        return "No claim is made by all runs."
+    decided = [set(found) for found in shared if set(found) <= DECIDED]
+    agreeing = sum(len(found) == 1 for found in decided)
+    words = f"{len(decided)} of {counted(len(shared), 'claim')} {_are(len(decided))} decided in every run"
+    if not decided:
+        return f"{words}."
+    if agreeing == len(decided):
+        return f"{words}; {'its verdicts agree' if agreeing == 1 else 'these agree'}."
+    return f"{words}; {agreeing if agreeing else 'none'} of these {'agrees' if agreeing < 2 else 'agree'}."
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the tables of the page: claims, and settings that differ."""
+    """Return the tables of the page, by title: the claims, and the settings that differ."""
     labels = list(results["runs"])
     claims = [[claim["id"], *(_cell(row) for row in claim["rows"])] for claim in results["claims"]]
     settings = [[name, *map(json.dumps, values)] for name, values in results["settings"].items()]
-    shown = {"Claims: estimate, 95 % interval, adjusted p, verdict": (["claim", *labels], claims)}
-    return shown | ({"Settings that differ": (["setting", *labels], settings)} if settings else {})
+    titled = {"Claims: estimate, 95 % interval, adjusted p, verdict": (["claim", *labels], claims)}
+    return titled | ({"Settings that differ": (["setting", *labels], settings)} if settings else {})
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:
@@ -47,18 +67,18 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 
 def page(run: RunOnPage) -> str:
-    """Return the page."""
+    """Return the page as HTML."""
     results = run.results
-    of_runs = {
+    runs = {
         label: f"{about['folder']}, {counted(about['seeds'], 'seed')}"
-        + (f", left out: {', '.join(map(str, about['excluded_seeds']))}" if about["excluded_seeds"] else "")
+        + (f", excluded: {', '.join(map(str, about['excluded_seeds']))}" if about["excluded_seeds"] else "")
         for label, about in results["runs"].items()
     }
     return report.render(
-        title=f"{len(of_runs)} runs of {results['study']}",
-        question="Do these runs find the same, and in what were they made differently?",
+        title=f"{len(runs)} runs of {results['study']}",
+        question="Do these runs come to the same verdicts, and in which settings do they differ?",
         finding=finding(results),
-        setting=of_runs,
+        setting=runs,
         notes=[NOTE],
         claims={},
         figures=run.pictures,

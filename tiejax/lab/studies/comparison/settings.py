@@ -1,4 +1,4 @@
-"""What may be asked of a comparison of runs."""
+"""Settings of a comparison of runs."""
 
 import collections
 import dataclasses
@@ -13,36 +13,36 @@ MOST_RUNS = 12  # as many as one figure can tell apart
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Runs of one study beside each other.
+    """Which runs are compared.
 
     Args:
-        runs: directories of finished runs, all of one study
-        out: directory of the comparison (default: runs/compare/NAMES, by those of the runs)
+        runs: directories of finished runs of one study
+        out: directory of the comparison (default: runs/compare/NAMES, from the names of the runs)
     """
 
     runs: list[str] = dataclasses.field(default_factory=list)
     out: str | None = None
 
     def resolved(self) -> "Settings":
-        """Return the settings with every default written out; raises BadInput if they make no sense."""
+        """Return the settings with every default filled in; raises BadInput if they are invalid."""
         if not 2 <= len(self.runs) <= MOST_RUNS:
-            raise BadInput(f"runs: name 2 to {MOST_RUNS} directories of finished runs, got {len(self.runs)}")
-        places = collections.Counter(folder.resolve() for folder in self.folders)
-        if repeated := [str(place) for place, number in places.items() if number > 1]:
-            raise BadInput(f"runs: every run once, {repeated[0]} is repeated")
+            raise BadInput(f"runs: expected 2 to {MOST_RUNS} directories of finished runs, got {len(self.runs)}")
+        counts = collections.Counter(folder.resolve() for folder in self.folders)
+        if repeated := [str(folder) for folder, count in counts.items() if count > 1]:
+            raise BadInput(f"runs: expected every run once, but {repeated[0]} is repeated")
         if self.out == "":
-            raise BadInput("--out: must name a directory, got nothing")
+            raise BadInput("--out: expected a directory, got ''")
         names = "-".join(labels(self.folders)).replace("/", "_")
         return dataclasses.replace(self, out=self.out or str(Path("runs", "compare", names[:100])))
 
     @property
     def folders(self) -> list[Path]:
-        """Where the runs are."""
+        """The directories of the runs."""
         return [Path(run).expanduser() for run in self.runs]
 
 
 def labels(folders: list[Path]) -> list[str]:
-    """Return a name for each folder: the last parts of its path, as many as tell all of them apart."""
+    """Return a name for each folder: the shortest ends of their paths, of equal length, that are all distinct."""
     parts = [folder.absolute().parts for folder in folders]
     for number in range(1, max(map(len, parts)) + 1):
         names = ["/".join(of_folder[-number:]) for of_folder in parts]
@@ -61,14 +61,16 @@ STUDY = Study(
     "comparison",
     Settings,
     CommandLine(
-        description="Put finished runs of one study beside each other: the settings in which they differ, what each found on "
-        "every claim, and one figure of the effects. Leaves a report.",
+        description="Compare finished runs of one study: the settings in which they differ, their results for every claim, and "
+        "a figure of the effects. Writes a report.",
         example="Example: PROGRAM runs/exor/dh runs/exor/no-dh",
         switches={
-            "overwrite": "remove the comparison that is in the directory and start anew",
-            "quiet": "print nothing but warnings and the path of the report",
+            "overwrite": "delete the comparison in the directory and write a new one",
+            "quiet": "print only warnings and the path of the report",
+            "json": "print one JSON object instead of lines: finding, runs, settings that differ, claims with the verdict of "
+            "each run, path of the report",
         },
-        positional={"runs": "directories of finished runs, all of one study"},
+        positional={"runs": "directories of finished runs of one study"},
     ),
     run=_run,
     claims_at_end=True,

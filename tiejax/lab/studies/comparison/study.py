@@ -3,11 +3,12 @@
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import leave
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.run_directory import RunDirectory, plain
-from tiejax.lab.studies.comparison import page, plots
+from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.studies.comparison import figures, page
 from tiejax.lab.studies.comparison.compare import compare
 from tiejax.lab.studies.comparison.finished_run import read
 from tiejax.lab.studies.comparison.settings import STUDY, labels
+from tiejax.system.json_values import plain
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -18,7 +19,7 @@ def run(launched: Launched, console: Console) -> int:
     # Claimed last, so that a comparison that fails leaves no directory.
     directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     facts = directory.write_environment({"devices": []}, launched.command)
-    report = leave(directory, settings, results, facts, plots.plot_all(results), page.page)
+    report = leave(directory, settings, results, facts, figures.plot_all(results), page.page)
     if launched.switches["json"]:
         console.json({"finding": page.finding(results), **results, "report": str(report)})
         return 0

@@ -1,4 +1,4 @@
-"""Runs beside each other: the settings in which they differ, and what each says of every claim."""
+"""The comparison of runs: settings that differ, and the result of every run for every claim."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,17 +6,18 @@ from typing import Any
 from tiejax.lab.runs.manifest import differing
 from tiejax.lab.studies.comparison.finished_run import FinishedRun
 
-OF_CLAIM = ("estimate", "interval", "p_adjusted", "effect_size", "n", "verdict")
+CLAIM_FIELDS = ("estimate", "interval", "p_adjusted", "effect_size", "n", "verdict")
+DECIDED = frozenset({"supported", "contradicted"})
 
 
 def compare(runs: Sequence[FinishedRun]) -> dict[str, Any]:
-    """Return the body of results.json: runs, settings `{name: [value a run]}` that differ, claims with a row for each run."""
+    """Return the content of results.json: runs, settings that differ as `{name: [value of each run]}`, and claims."""
     return {
         "experiment": "comparison",
         "study": runs[0].study,
         "runs": {run.label: _about(run) for run in runs},
         "settings": differing([run.settings for run in runs]),
-        "claims": claims_of(runs),
+        "claims": compare_claims(runs),
     }
 
 
@@ -24,16 +25,16 @@ def _about(run: FinishedRun) -> dict[str, Any]:
     return {"folder": str(run.folder), "seeds": len(run.results["seeds"]), "excluded_seeds": run.results["excluded_seeds"]}
 
 
-def claims_of(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
-    """Return every claim of any run, with what each run says of it, None where it makes no such claim."""
+def compare_claims(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
+    """Return all claims with one row for each run, None for a run that does not make the claim."""
     statements = {claim["id"]: claim["statement"] for run in runs for claim in run.results["claims"]}
     by_run = [{claim["id"]: claim for claim in run.results["claims"]} for run in runs]
 
-    def of(claim: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        return None if claim is None else {field: claim[field] for field in OF_CLAIM}
+    def row(claim: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        return None if claim is None else {field: claim[field] for field in CLAIM_FIELDS}
 
     return [
-        {"id": name, "statement": statement, "rows": [of(claims.get(name)) for claims in by_run]}
+        {"id": name, "statement": statement, "rows": [row(claims.get(name)) for claims in by_run]}
         for name, statement in statements.items()
     ]
 
@@ -45,4 +46,4 @@ def verdicts(claim: Mapping[str, Any]) -> list[str]:
 
 def at_odds(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the ids of claims that one run supports and another contradicts."""
-    return [claim["id"] for claim in claims if {"supported", "contradicted"} <= set(verdicts(claim))]
+    return [claim["id"] for claim in claims if set(verdicts(claim)) >= DECIDED]
