@@ -1,4 +1,4 @@
-"""A small model that knows nothing of ties, and what its gradients are compared by."""
+"""A small autoencoder, written untied, and its training with both forms of ties."""
 
 import flax.linen as nn
 import jax
@@ -17,7 +17,7 @@ from tiejax.tying import (
 
 
 class Autoencoder(nn.Module):
-    """Two Dense layers, the decoder's kernel of the shape of the encoder's transposed: a model that knows nothing of ties."""
+    """Two Dense layers; the decoder's kernel has the shape of the encoder's, transposed."""
 
     hidden: int
     features: int
@@ -29,8 +29,6 @@ class Autoencoder(nn.Module):
 
 
 MODEL = Autoencoder(3, 5)
-
-
 TIE = Tie("encoder/kernel", "decoder/kernel", transform="transpose")
 
 

@@ -1,4 +1,4 @@
-"""That ties hold is asserted at once, and inside a compiled step."""
+"""`assert_tied`, outside and inside a compiled step."""
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +11,18 @@ TIES = [Tie("a", "b", transform="transpose")]
 A = jnp.array([[1.0, jnp.nan, 3.0]])
 
 
-def test_what_is_equal_passes():
+def test_equal_leaves_pass():
     assert_tied({"a": A, "b": A.T}, TIES)
     jax.jit(lambda tree: assert_tied(tree, TIES))({"a": A, "b": A.T})
     jax.effects_barrier()
 
 
-def test_what_differs_is_named():
-    with pytest.raises(TieError, match="tie a -> b: the leaves differ although they are tied"):
+def test_different_leaves_are_named():
+    with pytest.raises(TieError, match="tie a -> b: the values of the two leaves differ"):
         assert_tied({"a": A, "b": A.T + 1}, TIES)
 
 
-def test_what_differs_is_named_from_a_compiled_step():
+def test_different_leaves_are_named_from_a_compiled_step():
     @jax.jit
     def step(tree):
         assert_tied(tree, TIES)
@@ -34,5 +34,5 @@ def test_what_differs_is_named_from_a_compiled_step():
         jax.block_until_ready(step({"a": A, "b": A.T.at[0].add(1)}))
         jax.effects_barrier()
 
-    with pytest.raises(Exception, match="tie a -> b: the leaves differ although they are tied"):
+    with pytest.raises(Exception, match="tie a -> b: the values of the two leaves differ"):
         wrong()

@@ -1,4 +1,4 @@
-"""Ties that are found: one array in two places, equal arrays, transposes; and ties from what others write."""
+"""Ties found in a tree (shared, equal and transposed arrays), selected by functions, and converted from tied keys."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from tiejax.tying import Tie, TieError, find_ties, tie_between, ties_of_keys
 A = np.arange(6.0).reshape(2, 3)
 
 
-def test_one_array_in_two_places_is_a_tie_whatever_it_holds():
+def test_one_array_object_in_two_leaves_is_a_tie_for_any_values():
     shared = np.zeros(3)
     assert find_ties({"a": shared, "b": np.zeros(3), "c": shared}) == [Tie("a", "c")]
 
@@ -21,12 +21,12 @@ def test_equal_arrays_and_transposes_are_ties():
     assert find_ties(tree, equal=False) == []
 
 
-def test_blocks_of_stacks_are_transposed_by_their_last_axes():
+def test_stacks_are_transposed_in_their_last_two_axes():
     stack = np.arange(24.0).reshape(2, 3, 4)
     assert find_ties([stack, stack.swapaxes(1, 2).copy()]) == [Tie("0", "1", transform="transpose")]
 
 
-def test_what_is_equal_by_chance_is_none():
+def test_arrays_equal_by_chance_are_not_tied():
     tree = {"ones": np.ones((2, 2)), "scale": np.ones((2, 2)), "count": np.int32(3), "number": np.int32(3), "none": None}
     assert find_ties(tree) == []
     keys = {"a": jax.random.key(0), "b": jax.random.key(0)}
@@ -38,10 +38,12 @@ def test_nan_is_equal_to_the_same_nan():
     assert find_ties([odd, odd.copy()]) == [Tie("0", "1")]
 
 
-def test_selectors_name_leaves():
+def test_selector_functions():
     tree = {"a": [A, A], "b": 1.0}
     assert tie_between(tree, lambda t: t["a"][0], lambda t: t["a"][1], gradient="owner") == Tie("a/0", "a/1", gradient="owner")
-    with pytest.raises(TieError, match="target: selects list, no leaf; there are a/0, a/1, b"):
+    with pytest.raises(
+        TieError, match="target: expected a function that selects one leaf, got list; the leaves are a/0, a/1, b"
+    ):
         tie_between(tree, lambda t: t["b"], lambda t: t["a"])
 
 
@@ -49,5 +51,5 @@ def test_keys_of_the_transformers_library():
     assert ties_of_keys({"lm_head.weight": "model.embed_tokens.weight"}) == [Tie("model/embed_tokens/weight", "lm_head/weight")]
     (tie,) = ties_of_keys({"head.kernel": "emb.embedding"}, transform="transpose")
     assert tie == Tie("emb/embedding", "head/kernel", transform="transpose")
-    with pytest.raises(TieError, match="is a pattern"):
+    with pytest.raises(TieError, match="expected the name of a tensor, got the pattern"):
         ties_of_keys({r"layers\.\d+\.weight": "a"})

@@ -1,4 +1,4 @@
-"""Ties in the trees of five frameworks: trained tied, the gradient summed, optimizer state once, untied and tied again."""
+"""Ties in the trees of five frameworks: summed gradients, one optimizer state, untying and retying during training."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ TARGETS = (3 * TOKENS + 1) % VOCABULARY
 
 
 class Case(NamedTuple):
-    """tree: full parameters. apply: (tree, tokens) -> logits. selectors: of the two leaves, as a user writes them."""
+    """A model: full parameters `tree`, `apply(tree, tokens) -> logits`, and functions that select the leaves of its tie."""
 
     tree: object
     apply: object
@@ -123,7 +123,7 @@ def turned(array, case):
 
 
 @pytest.mark.parametrize("make", FRAMEWORKS)
-def test_the_gradient_is_the_sum_over_both_uses(make):
+def test_gradient_is_the_sum_over_both_uses(make):
     case = make()
     stored = store(case.tree, [case.tie])
     assert len(jax.tree.leaves(stored)) == len(jax.tree.leaves(case.tree)) - 1
@@ -135,7 +135,7 @@ def test_the_gradient_is_the_sum_over_both_uses(make):
 
 
 @pytest.mark.parametrize("make", FRAMEWORKS)
-def test_trained_tied_then_untied_and_tied_again(make):
+def test_untie_and_retie_during_training(make):
     case, optimizer = make(), optax.adamw(1e-2)
     ties, loss = [case.tie], loss_of(case)
 
@@ -166,7 +166,7 @@ def test_trained_tied_then_untied_and_tied_again(make):
 
 
 @pytest.mark.parametrize("make", FRAMEWORKS)
-def test_two_functions_name_a_tie(make):
+def test_tie_between_selected_leaves(make):
     case = make()
     found = tie_between(case.tree, *case.selectors, transform=case.tie.transform)
     full = view(store(case.tree, [found]), [found])
@@ -174,8 +174,8 @@ def test_two_functions_name_a_tie(make):
     np.testing.assert_array_equal(turned(source, case), target)
 
 
-def test_a_shared_variable_of_nnx_that_jax_takes_for_two():
-    """Natively the two places part in the first step; as a tie they stay one."""
+def test_shared_nnx_variable_stays_shared():
+    """jax differentiates the two occurrences separately, so they differ after one step; as a tie they stay equal."""
     from flax import nnx
 
     class Twice(nnx.Module):

@@ -1,4 +1,4 @@
-"""Fixed maps as published, random ones and those that a user writes, against lists written by hand."""
+"""Published, random and user-written maps of layers, against lists written by hand."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_maps_of_twelve_layers():
 
 @pytest.mark.parametrize("name", tying.MAPS)
 @pytest.mark.parametrize("layers", [1, 2, 7])
-def test_every_map_of_every_number_of_layers_is_a_map(name, layers):
+def test_all_maps_of_all_sizes_are_valid(name, layers):
     for distinct in range(1, layers + 1):
         owner = tying.static_map(name, layers, distinct)
         assert len(owner) == layers
@@ -39,7 +39,7 @@ def test_every_map_of_every_number_of_layers_is_a_map(name, layers):
             assert len(np.unique(owner)) == distinct
 
 
-def test_random_maps_have_so_many_distinct_layers_and_are_all_reached():
+def test_random_maps_reach_all_maps_with_this_number_of_distinct_layers():
     rng = np.random.default_rng(0)
     seen = {tuple(tying.random_map(3, 2, rng).tolist()) for _ in range(200)}
     assert seen == {(0, 0, 2), (0, 1, 0), (0, 1, 1)}
@@ -48,24 +48,24 @@ def test_random_maps_have_so_many_distinct_layers_and_are_all_reached():
 
 
 @pytest.mark.parametrize("distinct", [0, 4])
-def test_maps_with_too_many_or_no_layers(distinct):
-    with pytest.raises(tying.TieError, match=f"1 to 3 distinct ones, not {distinct}"):
+def test_number_of_distinct_layers_out_of_range(distinct):
+    with pytest.raises(tying.TieError, match=f"1 to 3 distinct ones, got {distinct}"):
         tying.random_map(3, distinct, np.random.default_rng(0))
 
 
 def test_groups_are_owned_by_their_first_layer():
-    # Groups as the published rule may leave them: layer 0's weights are used by 2, layer 2's old ones by 1 and 3.
-    assert tying.of_groups(np.array([0, 2, 0, 2])).tolist() == [0, 1, 0, 1]
+    # The published rule can lead to such groups: layer 2 reads layer 0's weights, layers 1 and 3 read the old weights of 2.
+    assert tying.owner_from_groups(np.array([0, 2, 0, 2])).tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(
     ("maps", "words"),
     [
         ({"mine": [0, 2, 2]}, "mine: owner: layer 1 cannot copy layer 2"),
-        ({"mine": [0, 0]}, "mine: must have one owner for each of the 3 layers, has 2 entries"),
-        ({"mine": [0, 0, 1]}, "mine: owner: layer 2 copies layer 1, which is itself a copy of 0"),
+        ({"mine": [0, 0]}, "mine: expected a list of one owner for each of the 3 layers, got 2 entries"),
+        ({"mine": [0, 0, 1]}, "mine: owner: layer 2 copies layer 1, which is itself a copy of layer 0; use 0"),
     ],
 )
-def test_maps_of_a_users_own_that_make_no_sense(maps, words):
+def test_invalid_user_maps(maps, words):
     with pytest.raises(tying.TieError, match=words):
         tying.check_maps(maps, 3)

@@ -1,4 +1,4 @@
-"""Ties while an agent chooses them, and what a step is told of them; against lists written by hand."""
+"""Layer ties while an agent chooses them, and their wiring, against lists written by hand."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def test_starts():
     own = tying.start_ties(3, "independent", "resolved")
     assert (own.owner.tolist(), own.trains.tolist(), own.observation.tolist()) == ([0, 1, 2], [True] * 3, [0, 1, 2])
     frozen = tying.start_ties(3, "frozen-random", "published")
-    # The agent is told of copies that there are not.
+    # The agent observes copies that do not exist.
     assert (frozen.owner.tolist(), frozen.trains.tolist(), frozen.observation.tolist()) == (
         [0, 1, 2],
         [True, False, False],
@@ -19,8 +19,8 @@ def test_starts():
     )
 
 
-def test_a_start_of_which_the_agent_is_told_otherwise():
-    """No layer is a copy and all train; the agent is told that all copy layer 0, and the truth of layers it has chosen for."""
+def test_told_tied_start():
+    """No layer is a copy and all train; the agent observes copies of layer 0, but the truth for layers it has chosen."""
     start = tying.start_ties(4, "told-tied", "published")
     assert (start.owner.tolist(), start.trains.tolist(), start.observation.tolist()) == ([0, 1, 2, 3], [True] * 4, [0] * 4)
     assert tying.wiring(start, "compact", "owner", "published").trained.tolist() == [1] * 4
@@ -32,13 +32,13 @@ def test_a_start_of_which_the_agent_is_told_otherwise():
     assert resolved.owner.tolist() == [0, 1, 1, 3]
     assert resolved.trains.tolist() == [True] * 4
     assert resolved.observation.tolist() == [0, 0, 1, 3]
-    # 2 follows 1, and the agent is told so; of 3 it was told what it chose.
+    # 2 follows 1, and the agent observes it; for 3 it observes its choice.
     assert tying.choose(resolved, 1, 0, "resolved").observation.tolist() == [0, 0, 0, 3]
 
 
-def test_resolved_ties_of_a_frozen_start():
+def test_resolved_ties_after_a_frozen_start():
     ties = tying.choose(tying.start_ties(3, "frozen-random", "resolved"), 2, 1, "resolved")
-    # 2 reads the frozen layer 1, and does not thaw it; of 1 nothing has been chosen yet.
+    # 2 reads the frozen layer 1 without unfreezing it; nothing has been chosen for layer 1 yet.
     wiring = tying.wiring(ties, "compact", "all", "resolved")
     assert (wiring.reads.tolist(), wiring.sends.tolist(), wiring.trained.tolist()) == ([0, 1, 1], [True, False, False], [1, 0])
     assert ties.observation.tolist() == [0, 0, 1]

@@ -1,4 +1,4 @@
-"""Owner vectors: what is one, choices and how ties resolve, places in the stack; against lists written by hand."""
+"""Owner vectors: validity, choices and the resolution of ties, moves between slots; against lists written by hand."""
 
 import numpy as np
 import pytest
@@ -14,20 +14,20 @@ from tiejax import tying
         ([0, 1, 1, 1], 1, 0, [0, 0, 0, 0]),  # copies of a layer that becomes a copy follow it
         ([0, 0, 0, 0], 2, 2, [0, 0, 2, 0]),  # independent, alone
         ([0, 1, 1, 3], 2, 2, [0, 1, 2, 3]),
-        ([0, 1, 2, 3], 3, 3, [0, 1, 2, 3]),  # it is independent already
-        ([0, 0, 2, 2], 3, 2, [0, 0, 2, 2]),  # it is a copy of that already
+        ([0, 1, 2, 3], 3, 3, [0, 1, 2, 3]),  # already independent
+        ([0, 0, 2, 2], 3, 2, [0, 0, 2, 2]),  # already a copy of it
     ],
 )
 def test_ties_resolve(before, layer, choice, after):
     assert tying.choose_owner(tying.check_owner(before), layer, choice).tolist() == after
 
 
-def test_a_later_layer_cannot_be_copied():
-    with pytest.raises(tying.TieError, match="layer 1 of 3 cannot copy layer 2"):
+def test_later_layers_cannot_be_copied():
+    with pytest.raises(tying.TieError, match="layer 1 of 3 cannot copy layer 2; expected an index from 0 to 1"):
         tying.choose_owner(tying.independent(3), 1, 2)
 
 
-def test_random_choices_keep_every_owner_its_own():
+def test_random_choices_give_valid_owner_vectors():
     rng = np.random.default_rng(1)
     owner = tying.independent(6)
     for _ in range(300):
@@ -44,7 +44,7 @@ def test_random_choices_keep_every_owner_its_own():
         ([0, 0, 2, 2], [0, 0, 0, 0], "compact", [0], [False]),
         ([0, 0, 2, 2], [0, 0, 2, 3], "full", [0, 1, 2, 2], [False, False, False, True]),
         ([0, 1, 2, 3], [0, 1, 2, 0], "full", [0, 1, 2, 3], [False] * 4),
-        # By the published rule layer 2's weights stay in use when it has others: it owns nothing, and is not lost.
+        # By the published rule layer 2's weights stay in use when it reads others: slot 2 is not lost.
         ([0, 1, 2, 2], [0, 1, 0, 2], "compact", [0, 1, 2], [False] * 3),
     ],
 )
@@ -65,13 +65,13 @@ def test_first_uses():
     [
         ([0, 2, 2], "layer 1 cannot copy layer 2"),
         ([0, -1], "layer 1 cannot copy layer -1"),
-        ([0, 0, 1], "layer 2 copies layer 1, which is itself a copy of 0"),
-        ([], "a vector of one layer index per layer"),
-        (np.array([0.0, 1.0]), "a vector of one layer index per layer"),
-        (np.array([[0, 1]]), "a vector of one layer index per layer"),
+        ([0, 0, 1], "layer 2 copies layer 1, which is itself a copy of layer 0; use 0"),
+        ([], "expected a vector of one layer index per layer"),
+        (np.array([0.0, 1.0]), "expected a vector of one layer index per layer"),
+        (np.array([[0, 1]]), "expected a vector of one layer index per layer"),
     ],
 )
-def test_owner_vectors_that_make_no_sense(owner, words):
+def test_invalid_owner_vectors(owner, words):
     with pytest.raises(tying.TieError, match=words):
         tying.check_owner(owner)
 

@@ -1,4 +1,4 @@
-"""The published rule of ties, step by step, against lists written by hand; and the table that explains it."""
+"""The published rule of layer ties, step by step, against lists written by hand, and the table in its documentation."""
 
 from collections import Counter
 
@@ -7,10 +7,10 @@ import numpy as np
 from tiejax import tying
 from tiejax.tying import published_rule
 
-ACTIONS = ((2, 2), (3, 2), (2, 0), (2, 2), (3, 3))  # a layer, and what it copies
+ACTIONS = ((2, 2), (3, 2), (2, 0), (2, 2), (3, 3))  # (layer, the layer it copies)
 
 
-def test_the_published_rule_step_by_step():
+def test_published_rule_step_by_step():
     ties = tying.start_ties(4, "frozen-random", "published")
     after = []
     for layer, choice in ACTIONS:
@@ -19,17 +19,17 @@ def test_the_published_rule_step_by_step():
         after.append((ties.owner.tolist(), wiring.sends.tolist(), wiring.trained.tolist(), ties.observation.tolist()))
     assert after == [
         ([0, 1, 2, 3], [True, False, True, False], [1, 0, 1, 0], [0, 0, 2, 0]),
-        # 3 copies 2: only 2's own position trains the weights.
+        # 3 copies 2: only layer 2 trains the weights.
         ([0, 1, 2, 2], [True, False, True, False], [1, 0, 1], [0, 0, 2, 2]),
-        # 2 copies 0, and 3 stays with the old weights, which nobody trains.
+        # 2 copies 0, and 3 keeps the old weights, which no layer trains.
         ([0, 1, 0, 2], [True, False, False, False], [1, 0, 0], [0, 0, 0, 2]),
-        # "Independent" trains again, but what is shared stays shared and is updated twice.
+        # Independent, 2 trains again, but shared weights stay shared and are updated twice.
         ([0, 1, 0, 2], [True, False, True, False], [2, 0, 0], [0, 0, 2, 2]),
         ([0, 1, 0, 2], [True, False, True, True], [2, 0, 1], [0, 0, 2, 3]),
     ]
 
 
-def test_copies_of_the_first_layer_do_not_train_where_all_start_tied():
+def test_start_tied_trains_only_the_first_layer():
     ties = tying.start_ties(3, "tied", "published")
     wiring = tying.wiring(ties, "full", "owner", "published")
     assert ties.owner.tolist() == ties.observation.tolist() == [0, 0, 0]
@@ -37,12 +37,12 @@ def test_copies_of_the_first_layer_do_not_train_where_all_start_tied():
 
 
 def cells(ties, wiring):
-    """The four columns of the table for the ties by one rule."""
+    """Return the four columns of the table for one rule."""
     rows = ties.owner, ("T" if trains else "." for trains in ties.trains), ties.observation, wiring.trained
     return ["".join(map(str, row)) for row in rows]
 
 
-def test_the_table_that_explains_the_rule_is_what_both_rules_do():
+def test_documented_table_matches_both_rules():
     lines = [line.split() for line in (published_rule.__doc__ or "").splitlines() if line.startswith("    ")]
     published, resolved = (tying.start_ties(4, "frozen-random", rule) for rule in ("published", "resolved"))
     table = []
@@ -56,8 +56,8 @@ def test_the_table_that_explains_the_rule_is_what_both_rules_do():
     assert [" ".join(line[:-8]) for line in lines[2:]] == words
 
 
-def actions_until_one_layer_has_all(layers, rng):
-    """How many random actions, for one layer after the other, until all layers read the first layer's weights."""
+def actions_until_all_read_the_first(layers, rng):
+    """Count random actions, for one layer after the other, until all layers read the first layer's weights."""
     ties, number = tying.start_ties(layers, "frozen-random", "published"), 0
     while ties.owner.any():
         layer = 1 + number % (layers - 1)
@@ -66,22 +66,22 @@ def actions_until_one_layer_has_all(layers, rng):
     return number
 
 
-def chances_until_one_layer_has_all(layers, most):
-    """The exact distribution of that number, up to `most`: over all maps that random actions can lead to."""
+def distribution_until_all_read_the_first(layers, most):
+    """Return the exact distribution of that count, up to `most`, over all maps that random actions can reach."""
     maps, ended = Counter({tuple(range(layers)): 1.0}), np.zeros(most + 1)
     for number in range(1, most + 1):
         layer, after = 1 + (number - 1) % (layers - 1), Counter()
         for owner, chance in maps.items():
-            for read in (*owner[:layer], owner[layer]):  # those of an earlier layer or, if it is independent, what it reads
+            for read in (*owner[:layer], owner[layer]):  # the weights of an earlier layer or, if independent, those it reads
                 after[(*owner[:layer], read, *owner[layer + 1 :])] += chance / (layer + 1)
         ended[number], maps = after.pop((0,) * layers, 0.0), after
     return ended
 
 
-def test_random_actions_soon_leave_one_layers_weights_to_all():
-    """The numbers that the documentation states."""
-    rng, exact = np.random.default_rng(0), chances_until_one_layer_has_all(5, 120)
-    found = np.array([actions_until_one_layer_has_all(5, rng) for _ in range(600)])
+def test_random_actions_soon_tie_all_layers_to_the_first():
+    """The documented numbers, exactly and by simulation."""
+    rng, exact = np.random.default_rng(0), distribution_until_all_read_the_first(5, 120)
+    found = np.array([actions_until_all_read_the_first(5, rng) for _ in range(600)])
     assert 1 - exact.sum() < 1e-6
     mean = (np.arange(121) * exact).sum()
     spread = np.sqrt(((np.arange(121) - mean) ** 2 * exact).sum())

@@ -1,4 +1,4 @@
-"""Ties that last: stored once and viewed."""
+"""Lasting ties: `store`, `view` and `equal_leaves`."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from tiejax.tying import (
 )
 
 
-def test_view_routes_the_source_to_the_target():
+def test_targets_of_a_view_read_their_sources():
     params, _ = autoencoder()
     stored = store(params, [TIE])
     assert stored["decoder"]["kernel"] is None
@@ -33,7 +33,7 @@ def test_identity_view_is_the_same_array():
     assert full["b"] is params["a"]
 
 
-def test_donated_buffers_work_where_aliased_leaves_would_not():
+def test_stored_parameters_can_be_donated():
     params, x = autoencoder()
     stored = store(params, [TIE])
     optimizer = optax.adamw(1e-2)
@@ -43,23 +43,23 @@ def test_donated_buffers_work_where_aliased_leaves_would_not():
         updates, opt_state = optimizer.update(grads, opt_state, stored)
         return optax.apply_updates(stored, updates), opt_state
 
-    kept, _ = jax.jit(step)(stored, optimizer.init(stored), x)
+    expected, _ = jax.jit(step)(stored, optimizer.init(stored), x)
     donated, _ = jax.jit(step, donate_argnums=(0, 1))(jax.tree.map(jnp.copy, stored), optimizer.init(stored), x)
-    assert_close(donated, kept, 1e-7)
+    assert_close(donated, expected, 1e-7)
 
 
 def test_equal_leaves_compares_bits():
-    """NaN is equal to itself here: a member that went non-finite is still tied."""
+    """NaN equals itself: a member whose loss became non-finite is still tied."""
     params = {"a": np.array([np.nan, 1.0]), "b": np.array([np.nan, 1.0]), "c": np.array([np.nan, 2.0])}
     assert equal_leaves(params, [Tie("a", "b"), Tie("a", "c")]) == {"b": True, "c": False}
 
 
-def test_equal_leaves_compares_tensors():
+def test_equal_leaves_compares_values():
     params, _ = autoencoder()
     assert equal_leaves(params, [TIE]) == {"decoder/kernel": False}
     assert equal_leaves(view(store(params, [TIE]), [TIE]), [TIE]) == {"decoder/kernel": True}
 
 
-def test_view_refuses_a_tree_that_was_not_stored():
-    with pytest.raises(TieError, match="holds an array of its own"):
+def test_view_rejects_full_parameters():
+    with pytest.raises(TieError, match="head/table still holds an array; pass the tree that"):
         view(LEAVES, [Tie("embed/table", "head/table")])

@@ -1,4 +1,4 @@
-"""Ties that are switched at run time, against stored ones and against the untied model."""
+"""Ties that are switched at run time, against ties stored once and against the untied model."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def test_clipping_counts_a_tied_pair_once(x64, max_norm):
     sgd = optax.sgd(0.1)
     once = train_stored_once(params, [TIE], sgd, x, 100, max_norm)
     assert_close(train_symmetric(params, [TIE], sgd, x, 100, max_norm=max_norm), once, 1e-12)
-    # The trap: optax's own clip on the symmetrised gradients counts the pair twice and drifts away.
+    # The pitfall: optax's clip counts the pair of symmetrised gradients twice, and the result drifts away.
     wrong = train_symmetric(params, [TIE], sgd, x, 100, max_norm=max_norm, count_twice=True)
     with pytest.raises(AssertionError):
         assert_close(wrong, once, 1e-6)
@@ -65,7 +65,7 @@ def test_switching_a_tie_does_not_recompile():
     assert not np.allclose(on["encoder"]["kernel"], off["encoder"]["kernel"])
 
 
-def test_members_of_one_ensemble_can_differ_in_their_ties(x64):
+def test_members_of_an_ensemble_can_differ_in_their_ties(x64):
     params, x = autoencoder()
     both = jax.vmap(lambda on: symmetrise(jax.grad(reconstruction)(params, x), [TIE], on))(jnp.array([False, True]))
     untied = jax.grad(reconstruction)(params, x)
@@ -75,7 +75,7 @@ def test_members_of_one_ensemble_can_differ_in_their_ties(x64):
     np.testing.assert_allclose(both["decoder"]["kernel"][1], total.T, rtol=1e-13)
 
 
-def test_copy_to_targets_finds_the_moments_in_any_optax_state():
+def test_copy_to_targets_finds_moments_in_a_chained_optax_state():
     params, x = autoencoder()
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(optax.cosine_decay_schedule(1e-2, 10)))
     grads = jax.grad(reconstruction)(params, x)

@@ -1,4 +1,4 @@
-"""The tied gradient is the sum over the uses; the oracle is the untied model's own gradient."""
+"""The tied gradient is the sum over both uses; the oracle is the gradient of the untied model."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from tiejax.tying import (
 )
 
 
-def test_tied_gradient_is_the_sum_of_the_untied_gradients_at_both_places(x64):
+def test_tied_gradient_is_the_sum_of_the_untied_gradients(x64):
     params, x = autoencoder()
     stored = store(params, [TIE])
     full = view(stored, [TIE])
@@ -25,7 +25,7 @@ def test_tied_gradient_is_the_sum_of_the_untied_gradients_at_both_places(x64):
     np.testing.assert_allclose(tied["decoder"]["bias"], untied["decoder"]["bias"], rtol=1e-13)
 
 
-def test_owner_gradient_is_the_source_s_own(x64):
+def test_owner_gradient_is_that_of_the_source(x64):
     tie = Tie("encoder/kernel", "decoder/kernel", transform="transpose", gradient="owner")
     params, x = autoencoder()
     stored = store(params, [tie])

@@ -1,4 +1,4 @@
-"""Ties that end and begin in mid-training. Oracles: equations by hand, and the other form of the same tie."""
+"""Untying and retying during training. Oracles: equations by hand, and the other form of the same tie."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ def start():
 
 
 def loss(params, step):
-    """Both uses of the table send gradients of their own, and different ones at every step."""
+    """The two uses of the table send different gradients, which change at every step."""
     x = jnp.sin(jnp.arange(4 * SIZE).reshape(4, SIZE) + step)
     return jnp.mean(jnp.square(jnp.tanh(x @ params["in"]["table"]) @ params["out"]["table"] + params["out"]["bias"] - x))
 
@@ -36,7 +36,7 @@ def adamw(counts="leaf"):
 
 
 def stored_once(optimizer, until, untie_at, policy, new="target", retie_at=None, keep="mean"):
-    """Train with the table stored once up to `untie_at`, with two from then on, and with one again from `retie_at`."""
+    """Train with one table up to step `untie_at`, with two from then on, and with one again from step `retie_at`."""
     stored = tying.store(start(), TIES)
     full = tying.view(stored, TIES)
     opt_state, uses, tied = optimizer.init(stored), optimizer.init(tying.only_tied(full, TIES)), True
@@ -59,7 +59,7 @@ def stored_once(optimizer, until, untie_at, policy, new="target", retie_at=None,
 
 
 def ensemble(optimizer, steps, phases, tied=True):
-    """An ensemble of this model, both leaves stored, with an arm for each phase."""
+    """Return an ensemble of this model with switched ties and one arm per phase."""
 
     def init(key):
         shift = jax.random.uniform(jax.random.fold_in(key, 1))
@@ -79,7 +79,7 @@ def ensemble(optimizer, steps, phases, tied=True):
 
 
 def switched(optimizer, until, phase):
-    """Train one member of such an ensemble, from the initial values of the other form."""
+    """Train one member of such an ensemble from the initial values of `stored_once`."""
     one = dataclasses.replace(ensemble(optimizer, until, [phase]), init=lambda key: start())
     trained = training.train(one, [0])
     return jax.tree.map(lambda leaf: leaf[0, 0], trained.members.state)
@@ -95,7 +95,7 @@ CASES = [("copy", "target"), ("zero", "target"), ("zero", "source"), ("zero-keep
 
 @pytest.mark.parametrize(("policy", "new"), CASES)
 def test_both_forms_agree(x64, policy, new):
-    """Stored once and rewritten by `untie`, or stored twice and switched, through the split and beyond it."""
+    """A table stored once and untied, and two switched tables, before and after the split."""
     once = stored_once(adamw(), 11, 6, policy, new)
     twice = switched(adamw(), 11, training.Phase(0, 6, policy, new))
     assert_equal_trees(once, (twice.params, twice.opt_state))
@@ -103,22 +103,22 @@ def test_both_forms_agree(x64, policy, new):
 
 
 @pytest.mark.parametrize("keep", ["mean", "source", "target"])
-def test_both_forms_agree_where_the_tie_begins_again(x64, keep):
+def test_both_forms_agree_when_the_tie_begins_again(x64, keep):
     once, state = stored_once(adamw(), 11, 4, "copy", retie_at=8, keep=keep)
     twice = switched(adamw(), 11, training.Phase(8, 4, keep=keep))
     assert_equal_trees(once, twice.params)
     assert_equal_trees(state[0].mu["in"], twice.opt_state[0].mu["in"])
     np.testing.assert_array_equal(twice.params["in"]["table"].T, twice.params["out"]["table"])
     at_begin = switched(adamw(), 8, training.Phase(8, 4)).params
-    # What was rewritten before step 8 is what both were after 8 updates.
-    joined, _ = tying.join(at_begin, (), TIES, keep)
+    # The tie begins from the leaves after 8 updates.
+    joined, _ = tying.retie_switched(at_begin, (), TIES, keep)
     first, second = np.asarray(at_begin["in"]["table"]), np.asarray(at_begin["out"]["table"]).T
     expected = {"mean": (first + second) / 2, "source": first, "target": second}[keep]
     np.testing.assert_allclose(joined["in"]["table"], expected, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("counts", ["all", "leaf"])
-def test_untied_at_0_is_never_tied_and_untied_at_the_end_is_always_tied(x64, counts):
+def test_untying_at_step_0_is_never_tied_and_at_the_end_always_tied(x64, counts):
     optimizer = adamw(counts)
     never = tying.view(tying.store(start(), TIES), TIES)
     state = optimizer.init(never)
@@ -135,7 +135,7 @@ def test_untied_at_0_is_never_tied_and_untied_at_the_end_is_always_tied(x64, cou
 
 
 def moments(policy, new="target", until=6):
-    """The optimizer's state right after the split at step `until`, and by hand: per-use moments over the tied past."""
+    """Return the optimizer state right after untying at step `until`, and by hand the moments of both and of each use."""
     optimizer = adamw()
     stored = tying.store(start(), TIES)
     opt_state, uses = optimizer.init(stored), optimizer.init(tying.only_tied(tying.view(stored, TIES), TIES))
@@ -162,31 +162,31 @@ def moments(policy, new="target", until=6):
     return after[0], shared, first, second
 
 
-NOTHING = (0.0, 0.0)
+EMPTY = (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("policy", "new", "of_source", "of_target", "counts"),
+    ("policy", "new", "source_state", "target_state", "counts"),
     [
         ("copy", "target", "shared", "shared", (6, 6)),
-        ("zero", "target", "shared", "nothing", (6, 0)),
-        ("zero", "source", "nothing", "shared", (0, 6)),
-        ("zero-keep-count", "target", "shared", "nothing", (6, 6)),
+        ("zero", "target", "shared", "empty", (6, 0)),
+        ("zero", "source", "empty", "shared", (0, 6)),
+        ("zero-keep-count", "target", "shared", "empty", (6, 6)),
         ("split", "target", "first", "second", (6, 6)),
     ],
 )
-def test_moments_are_what_the_policy_says(x64, policy, new, of_source, of_target, counts):
+def test_moments_after_each_policy(x64, policy, new, source_state, target_state, counts):
     adam, shared, first, second = moments(policy, new)
-    wanted = {"shared": shared, "first": first, "nothing": NOTHING}
-    wanted_out = {"shared": tuple(part.T for part in shared), "second": second, "nothing": NOTHING}
-    for place, part in enumerate((adam.mu, adam.nu)):
-        np.testing.assert_allclose(part["in"]["table"], wanted[of_source][place], rtol=0, atol=1e-14)
-        np.testing.assert_allclose(part["out"]["table"], wanted_out[of_target][place], rtol=0, atol=1e-14)
+    wanted = {"shared": shared, "first": first, "empty": EMPTY}
+    wanted_out = {"shared": tuple(part.T for part in shared), "second": second, "empty": EMPTY}
+    for moment, part in enumerate((adam.mu, adam.nu)):
+        np.testing.assert_allclose(part["in"]["table"], wanted[source_state][moment], rtol=0, atol=1e-14)
+        np.testing.assert_allclose(part["out"]["table"], wanted_out[target_state][moment], rtol=0, atol=1e-14)
     assert (int(adam.count["in"]["table"]), int(adam.count["out"]["table"])) == counts
     assert int(adam.count["out"]["bias"]) == 6
 
 
-def test_a_count_a_leaf_is_the_same_adam_until_one_restarts(x64):
+def test_counts_per_leaf_are_the_same_adam_until_one_restarts(x64):
     grads = [jax.grad(loss)(start(), step) for step in range(5)]
     found = []
     for counts in ("all", "leaf"):
@@ -199,8 +199,8 @@ def test_a_count_a_leaf_is_the_same_adam_until_one_restarts(x64):
     assert_equal_trees(*found, tolerance=1e-15)
 
 
-def test_zero_restarts_the_bias_correction_and_keeping_the_count_is_a_spike(x64):
-    """The first update of a leaf with a gradient g and no past: Adam's is g / |g|; with a count of 1,000 it is larger."""
+def test_zero_restarts_the_bias_correction_and_keeping_the_count_spikes(x64):
+    """Adam's first update of a leaf with gradient g and zero moments is g / |g|; with a count of 1,000 it is larger."""
     sizes = {}
     for policy in ("zero", "zero-keep-count"):
         optimizer = training.make_optimizer("adamw", training.constant(1.0), 0.0, eps=0.0, counts="leaf")
@@ -208,7 +208,7 @@ def test_zero_restarts_the_bias_correction_and_keeping_the_count_is_a_spike(x64)
         state = optimizer.init(params)
         many = jax.tree.map(lambda leaf: jnp.full_like(leaf, 1000), state[0].count)
         state = (state[0]._replace(count=many, nu=jax.tree.map(jnp.ones_like, state[0].nu)), *state[1:])
-        state = tying.part(optimizer, params, state, TIES, policy)
+        state = tying.untie_switched(optimizer, params, state, TIES, policy)
         updates, _ = optimizer.update(jax.grad(loss)(params, 0), state, params)
         sizes[policy] = np.abs(np.asarray(updates["out"]["table"]))
     np.testing.assert_allclose(sizes["zero"], 1.0, rtol=1e-9)
@@ -228,8 +228,8 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_belongs_to_a_leaf_is_found_in_any_optax_state(x64, name):
-    """`copy`, against a run that stored both leaves and was switched; then tied again, from equal leaves, nothing is lost."""
+def test_state_of_a_leaf_is_found_in_any_optax_state(x64, name):
+    """`copy` against a run with switched leaves; retying the equal leaves then restores the stored parameters and state."""
     optimizer = OTHERS[name]
     stored, full = tying.store(start(), TIES), tying.view(tying.store(start(), TIES), TIES)
     opt_state, full_state = optimizer.init(stored), optimizer.init(full)
@@ -237,7 +237,7 @@ def test_what_belongs_to_a_leaf_is_found_in_any_optax_state(x64, name):
         own = tying.gradients_by_use(loss, stored, TIES, step)
         updates, opt_state = optimizer.update(tying.collect(own, TIES), opt_state, stored)
         stored = optax.apply_updates(stored, updates)
-        # Clipping inside the optimizer counts a pair twice: the scale is far from 1 in neither, as no norm reaches 1.
+        # Clipping inside the optimizer counts a tied pair twice.
         updates, full_state = optimizer.update(tying.symmetrise(own, TIES, True), full_state, full)
         full = optax.apply_updates(full, updates)
     params, state = tying.untie(optimizer, stored, opt_state, TIES)
@@ -248,15 +248,17 @@ def test_what_belongs_to_a_leaf_is_found_in_any_optax_state(x64, name):
     assert_equal_trees((again, again_state), (stored, opt_state))
 
 
-def test_a_state_that_counts_for_all_leaves_cannot_restart_one():
+def test_errors_of_policies_and_foreign_states():
     optimizer = optax.adamw(1e-2)
     stored = tying.store(start(), TIES)
     opt_state = optimizer.init(stored)
-    with pytest.raises(TieError, match=r"zero: 0/count counts the steps of all leaves .* zero-keep-count"):
+    with pytest.raises(
+        TieError, match=r"policy 'zero' cannot restart out/table: 0/count .* counts the steps of all leaves .*zero-keep-count"
+    ):
         tying.untie(optimizer, stored, opt_state, TIES, "zero")
-    with pytest.raises(TieError, match="split: needs the optimizer state of each use"):
+    with pytest.raises(TieError, match="policy 'split' needs use_states: an optimizer state of each use"):
         tying.untie(optimizer, stored, opt_state, TIES, "split")
-    with pytest.raises(TieError, match="another optimizer"):
+    with pytest.raises(TieError, match=r"the optimizer state has no .*: it belongs to another optimizer"):
         tying.untie(optax.sgd(1e-2, momentum=0.9), stored, opt_state, TIES)
 
 
@@ -264,18 +266,18 @@ ENDS = [(0, "copy"), (7, "copy"), (10, "zero"), (13, "zero-keep-count"), (13, "s
 PHASES = [training.Phase(0, end, policy) for end, policy in ENDS]
 
 
-def test_members_with_different_phases_are_one_executable_and_resume_across_the_split(x64):
-    """Interrupted before, at and after a split, to the same bits; every member is the one it is in other company."""
+def test_members_with_different_phases_share_an_executable_and_resume_across_the_split(x64):
+    """Interrupted before, at and after a split, results agree bit for bit; a member alone equals itself among others."""
     many = ensemble(adamw(), 24, PHASES)
     runner, found = training.compile_ensemble(many, [0, 1], many.start([0, 1])), []
     for stops in ((24, 25), (7, 8, 24, 25), (1, 10, 13, 14, 25)):
         members = runner.to_devices(many.start([0, 1]))
         for until in stops:
             members, _, _ = runner.advance(members, until)
-            kept = runner.to_host(members)
-            many.check(kept)
-            members = runner.to_devices(kept)
-        found.append(kept)
+            on_host = runner.to_host(members)
+            many.check(on_host)
+            members = runner.to_devices(on_host)
+        found.append(on_host)
     for other in found[1:]:
         jax.tree.map(np.testing.assert_array_equal, other, found[0])
     params = found[0].state.params
@@ -286,7 +288,7 @@ def test_members_with_different_phases_are_one_executable_and_resume_across_the_
     np.testing.assert_allclose(alone["out"]["table"][0, 0], params["out"]["table"][1, 2], rtol=0, atol=1e-12)
 
 
-def test_leaves_that_differ_although_their_tie_is_on_are_refused():
+def test_tied_leaves_that_differ_are_rejected():
     many = ensemble(adamw(), 24, PHASES)
     members = many.start([0])
     many.check(members)

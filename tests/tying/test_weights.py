@@ -1,4 +1,4 @@
-"""Uses with weights: the oracle is a times the untied gradient at the source and b times that at the target."""
+"""Gradient weights: the oracle is a times the untied gradient at the source plus b times that at the target."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def expected(params, x, a, b):
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (1, 0), (0, 1), (0.3, 2.0), (0.0, 0.0)])
-def test_both_forms_weigh_the_uses(x64, weights):
+def test_weights_in_both_forms_of_a_tie(x64, weights):
     params, x = autoencoder()
     tie = Tie(*PATHS, gradient=weights)
     untied, total = expected(params, x, *weights)
@@ -31,8 +31,8 @@ def test_both_forms_weigh_the_uses(x64, weights):
     assert symmetrise(untied, [tie], False)["encoder"]["kernel"].tolist() == untied["encoder"]["kernel"].tolist()
 
 
-def test_weights_are_arrays_too(x64):
-    """One for each row of the source, and one for each of its numbers."""
+def test_array_weights(x64):
+    """One weight per row of the source, and one per entry."""
     params, x = autoencoder()
     shape = params["encoder"]["kernel"].shape
     rows, numbers = np.linspace(0, 1, shape[0])[:, None], np.random.default_rng(0).random(shape)
@@ -66,11 +66,11 @@ def test_weights_change_without_compiling_again(x64):
     assert len(traces) == 1
 
 
-def test_members_differ_in_their_weights(x64):
+def test_members_can_differ_in_their_weights(x64):
     params, x = autoencoder()
     untied, _ = expected(params, x, 1, 1)
     weights = jnp.array([[[1.0, 1.0]], [[0.5, 0.25]]])
-    found = jax.vmap(lambda of_member: symmetrise(untied, [Tie(*PATHS)], True, of_member))(weights)
+    found = jax.vmap(lambda weights: symmetrise(untied, [Tie(*PATHS)], True, weights))(weights)
     for member, (a, b) in enumerate(((1, 1), (0.5, 0.25))):
         np.testing.assert_allclose(found["encoder"]["kernel"][member], expected(params, x, a, b)[1], rtol=1e-12)
 
@@ -82,7 +82,7 @@ def test_several_targets_of_one_source():
     assert symmetrise(grads, ties, jnp.array([False, True]))["c"].tolist() == [300.5, 300.5]
 
 
-def test_of_several_ties_of_a_source_the_first_that_is_on_weighs_its_own_use():
+def test_first_tie_of_a_source_that_is_on_weights_the_sources_use():
     grads = {"a": jnp.ones(2), "b": jnp.full(2, 10.0), "c": jnp.full(2, 100.0)}
     ties, weights = [Tie("a", "b"), Tie("a", "c")], jnp.array([[0.5, 1.0], [0.25, 1.0]])
     for on, expected in (([True, True], 110.5), ([False, True], 100.25), ([False, False], 1.0)):
@@ -96,7 +96,7 @@ def test_gradients_keep_their_dtype():
     assert found["b"].tolist() == [0.75, 0.75]
 
 
-def test_equal_weights_of_one_source_may_be_other_objects():
+def test_equal_weights_of_one_source_may_be_different_objects():
     ties = [Tie("a", name, gradient=(np.array([0.5, 1.0]), 1.0)) for name in "bc"]
     assert store({name: jnp.ones(2) for name in "abc"}, ties)["c"] is None
 
@@ -105,10 +105,13 @@ def test_equal_weights_of_one_source_may_be_other_objects():
     ("ties", "words"),
     [
         ([Tie("a", "b", gradient=(1.0, 0.5)), Tie("b", "c")], "ties in a chain cannot have gradient weights"),
-        ([Tie("a", "b", gradient=(1.0, 0.5)), Tie("a", "c", gradient=(0.5, 0.5))], "another weight"),
-        ([Tie("a", "b", gradient=(np.ones((3, 1)), 1.0))], r"weights \(3, 1\) do not fit a \(2,\)"),
+        (
+            [Tie("a", "b", gradient=(1.0, 0.5)), Tie("a", "c", gradient=(0.5, 0.5))],
+            "gives the use of a another weight; give both the same",
+        ),
+        ([Tie("a", "b", gradient=(np.ones((3, 1)), 1.0))], r"weights of shape \(3, 1\) do not broadcast to a \(2,\)"),
     ],
 )
-def test_weights_that_say_nothing_clear_are_refused(ties, words):
+def test_ambiguous_weights_are_rejected(ties, words):
     with pytest.raises(TieError, match=words):
         store({name: jnp.ones(2) for name in "abc"}, ties)

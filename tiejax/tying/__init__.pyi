@@ -5,7 +5,7 @@ from .find import tie_between as tie_between
 from .find import ties_of_keys as ties_of_keys
 from .layer_maps import MAPS as MAPS
 from .layer_maps import check_maps as check_maps
-from .layer_maps import of_groups as of_groups
+from .layer_maps import owner_from_groups as owner_from_groups
 from .layer_maps import random_map as random_map
 from .layer_maps import static_map as static_map
 from .layer_ties import Gradient as Gradient
@@ -22,13 +22,14 @@ from .owner import Storage as Storage
 from .owner import Wiring as Wiring
 from .owner import check_owner as check_owner
 from .owner import choose_owner as choose_owner
+from .owner import expansion_slots as expansion_slots
 from .owner import first_uses as first_uses
 from .owner import independent as independent
 from .owner import move as move
 from .owner import places as places
 from .owner import sends_gradient as sends_gradient
+from .owner import slots as slots
 from .owner import stack_size as stack_size
-from .owner import written_out as written_out
 from .policies import POLICIES as POLICIES
 from .policies import Keep as Keep
 from .policies import New as New
@@ -47,8 +48,9 @@ from .tie import resolve as resolve
 from .tied_gradient import collect as collect
 from .tied_gradient import gradients_by_use as gradients_by_use
 from .tied_gradient import symmetrise as symmetrise
-from .untie import join as join
+from .untie import Optimizer as Optimizer
 from .untie import only_tied as only_tied
-from .untie import part as part
 from .untie import retie as retie
+from .untie import retie_switched as retie_switched
 from .untie import untie as untie
+from .untie import untie_switched as untie_switched

@@ -1,4 +1,4 @@
-"""That ties hold, also inside a compiled step."""
+"""An assertion that ties hold, which also works inside a compiled function."""
 
 from collections.abc import Sequence
 
@@ -13,24 +13,33 @@ from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resol
 def assert_tied(params: PyTree, ties: Sequence[Tie]) -> None:
     """Raise TieError unless the two leaves of every tie are equal; NaN equals NaN.
 
-    In a compiled function the comparison is part of it, and the error is raised on the host once its result is there: jax then
-    wraps it in one of its own, whose words hold ours. Leave it out of what is timed: the host is asked in every step.
+    In a compiled function the comparison becomes part of the program, and the error is raised on the host when its result
+    arrives; jax then wraps it in another exception that quotes this message. Every call waits for the host, so leave the
+    assertion out of code that is timed.
+
+    Args:
+        params: Full parameters, traced or not.
+        ties: Ties between leaves of `params`.
+
+    Raises:
+        TieError: The leaves of a tie differ, or the ties do not fit `params`.
     """
     leaves, _ = leaves_by_path(params)
     resolved = resolve(ties, params)
     equal = [_equal(apply_transform(tie, leaves[tie.source]), leaves[tie.target]) for tie in resolved]
     names = [str(tie) for tie in resolved]
     if any(isinstance(one, jax.core.Tracer) for one in equal):
-        jax.debug.callback(lambda *found: _tell(names, found), *equal)
+        jax.debug.callback(lambda *found: _raise_unless(found, names), *equal)
     else:
-        _tell(names, equal)
+        _raise_unless(equal, names)
 
 
 def _equal(one: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.array_equal(one, other, equal_nan=jnp.issubdtype(jnp.result_type(one), jnp.inexact))
 
 
-def _tell(names: Sequence[str], equal: Sequence[np.ndarray | jax.Array]) -> None:
-    apart = [name for name, is_equal in zip(names, equal, strict=True) if not is_equal]
-    if apart:
-        raise TieError(f"{apart[0]}: the leaves differ although they are tied" + (f" ({len(apart)} ties)" if apart[1:] else ""))
+def _raise_unless(equal: Sequence[np.ndarray | jax.Array], names: Sequence[str]) -> None:
+    different = [name for name, is_equal in zip(names, equal, strict=True) if not is_equal]
+    if different:
+        others = f"; so do those of {len(different) - 1} more" if different[1:] else ""
+        raise TieError(f"{different[0]}: the values of the two leaves differ{others}")

@@ -1,5 +1,8 @@
-"""What is raised where ties do not fit; imports no jax."""
+"""The error that ties raise; imports no jax."""
 
 
 class TieError(ValueError):
-    """A tie that names no leaf, joins leaves that do not fit, or closes a cycle."""
+    """Invalid ties: a missing leaf, mismatched shapes or dtypes, two sources of one leaf, a cycle, or values that differ.
+
+    The message names the tie, both paths and, where they matter, shapes and dtypes.
+    """

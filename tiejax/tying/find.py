@@ -1,4 +1,4 @@
-"""Ties that are there already: in a tree whose leaves are one array, or equal, and in what others say of their models."""
+"""Existing ties: shared or equal arrays in a tree, leaves selected by functions, and tied keys of the transformers library."""
 
 import hashlib
 import re
@@ -10,26 +10,39 @@ import numpy as np
 
 from tiejax.tying.errors import TieError
 from tiejax.tying.tie import PyTree, Tie, leaves_by_path
+from tiejax.tying.transforms import TRANSFORMS, TransformName
 
 
 def find_ties(tree: PyTree, equal: bool = True) -> list[Tie]:
-    """Return the ties of a tree as it is: leaves that are one array and, if `equal`, arrays that are equal bit for bit.
+    """Find the ties that a tree already has: leaves that are one array object or, if `equal`, have the same bits.
 
-    Two modules that share a variable, as of NNX, have one array in two places. Matrices are also compared transposed. The
-    first leaf of each group, in the order of the tree, is the source of all others. Arrays of one repeated number, as biases
-    that start as zeros, are equal by chance: they are ties only if they are one array. Nothing is found in traced arrays.
+    Equal arrays are also compared transposed. The first leaf of each group, in the order of the tree, is the source of all
+    others. Arrays whose entries are all one number, such as biases initialised to zero, are equal by chance: they are tied only
+    if they are one object. Traced arrays are skipped.
+
+    Args:
+        tree: Any tree, such as the parameters of a model or an NNX module whose layers share a variable.
+        equal: Whether to compare values. If false, only leaves that are one array object are tied.
+
+    Returns:
+        The ties, in the order of their targets in the tree.
+
+    Examples:
+        >>> import numpy as np
+        >>> table = np.arange(6.0).reshape(2, 3)
+        >>> find_ties({"embed": table, "head": table.T.copy(), "bias": np.zeros(2)})
+        [Tie(source='embed', target='head', transform='transpose', gradient='all')]
     """
     leaves = {path: leaf for path, leaf in leaves_by_path(tree)[0].items() if _is_array(leaf)}
     sources: dict[Any, str] = {}
     ties = []
     for path, leaf in leaves.items():
-        own, turned = _names(leaf, equal)
-        if source := next((sources[name] for name in own if name in sources), None):
-            ties.append(Tie(source, path))
-        elif turned in sources:
-            ties.append(Tie(sources[turned], path, transform="transpose"))
+        as_source, as_target = _fingerprints(leaf, equal)
+        found = next(((sources[key], transform) for key, transform in as_target if key in sources), None)
+        if found is not None:
+            ties.append(Tie(found[0], path, transform=found[1]))
         else:
-            sources |= dict.fromkeys(own, path)
+            sources |= dict.fromkeys(as_source, path)
     return ties
 
 
@@ -37,16 +50,23 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | jax.Array) and not isinstance(leaf, jax.core.Tracer)
 
 
-def _names(leaf: Any, equal: bool) -> tuple[list[Any], Any]:
-    """Return names that an array shares with those that are the same, and the name of those that it is the transpose of."""
-    one = ("object", id(leaf))
+def _fingerprints(leaf: Any, equal: bool) -> tuple[list[Any], list[tuple[Any, TransformName]]]:
+    """Return the fingerprints of an array, and those of possible sources, each with the transform that yields the array."""
+    same_object = ("object", id(leaf))
     if not equal or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):  # random keys are not compared
-        return [one], None
+        return [same_object], [(same_object, "identity")]
     array = np.asarray(leaf)
     if array.size < 2 or (array == array.flat[0]).all():
-        return [one], None
-    turned = array.swapaxes(-1, -2) if array.ndim > 1 else None
-    return [one, _contents(array)], None if turned is None else _contents(turned)
+        return [same_object], [(same_object, "identity")]
+    contents = {
+        name: _contents(TRANSFORMS[transform.inverse].apply(array))
+        for name, transform in TRANSFORMS.items()
+        if array.ndim >= transform.axes
+    }
+    return [same_object, contents["identity"]], [
+        (same_object, "identity"),
+        *((fingerprint, name) for name, fingerprint in contents.items()),
+    ]
 
 
 def _contents(array: np.ndarray) -> tuple[Any, ...]:
@@ -54,9 +74,24 @@ def _contents(array: np.ndarray) -> tuple[Any, ...]:
 
 
 def tie_between(tree: PyTree, source: Callable[[Any], Any], target: Callable[[Any], Any], **how: Any) -> Tie:
-    """Return the tie between the leaves of a tree that two functions select, as `lambda model: model.embed.weight`.
+    """Create the tie between two leaves that functions select, instead of naming their paths.
 
-    how: the other fields of `Tie`. Raises TieError if a function selects no leaf.
+    Args:
+        tree: The tree that holds both leaves; its values are not used.
+        source: Selects the source in a tree like `tree`, as `lambda model: model.embed.weight`.
+        target: Selects the target.
+        **how: The fields `transform` and `gradient` of the tie.
+
+    Returns:
+        A tie with the paths of both leaves.
+
+    Raises:
+        TieError: A function selects something other than one leaf.
+
+    Examples:
+        >>> params = {"embed": {"table": 1.0}, "head": [2.0, 3.0]}
+        >>> str(tie_between(params, lambda tree: tree["embed"]["table"], lambda tree: tree["head"][1]))
+        'tie embed/table -> head/1'
     """
     leaves, treedef = leaves_by_path(tree)
     marked = jax.tree_util.tree_unflatten(treedef, [_Mark(path) for path in leaves])
@@ -65,14 +100,17 @@ def tie_between(tree: PyTree, source: Callable[[Any], Any], target: Callable[[An
         selected = select(marked)
         found = jax.tree.leaves(selected)  # a variable of NNX is a tree of one leaf
         if len(found) != 1 or not isinstance(found[0], _Mark):
-            raise TieError(f"{role}: selects {type(selected).__name__}, no leaf; there are {', '.join(leaves)}")
+            raise TieError(
+                f"{role}: expected a function that selects one leaf, got {type(selected).__name__}; "
+                f"the leaves are {', '.join(leaves)}"
+            )
         return found[0].path
 
     return Tie(path(source, "source"), path(target, "target"), **how)
 
 
 class _Mark:
-    """Stands for a leaf, and knows its path."""
+    """Stand-in for a leaf, which records the leaf's path."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -81,12 +119,24 @@ class _Mark:
 def ties_of_keys(
     keys: Mapping[str, str], names: Callable[[str], str] = lambda name: name.replace(".", "/"), **how: Any
 ) -> list[Tie]:
-    """Return ties from a mapping of tied keys as the transformers library has it: target -> source, with dots.
+    """Convert a mapping of tied keys, as models of the transformers library declare it, to ties.
 
-    names: a key -> the path of that leaf here. how: the other fields of `Tie`, of all of them. Keys that are patterns are
-    refused with a TieError: write `*` in a `Tie`.
+    Args:
+        keys: A mapping from the target's to the source's key, with dots, such as `_tied_weights_keys` of a model.
+        names: Converts a key to the path of that leaf; replaces dots by slashes if omitted.
+        **how: The fields `transform` and `gradient` of all ties.
+
+    Returns:
+        One tie per entry of `keys`.
+
+    Raises:
+        TieError: A key is a regular expression. Write such a tie as a `Tie` with `*`.
+
+    Examples:
+        >>> [str(tie) for tie in ties_of_keys({"lm_head.weight": "model.embed_tokens.weight"})]
+        ['tie model/embed_tokens/weight -> lm_head/weight']
     """
     for name in (*keys, *keys.values()):
         if not re.fullmatch(r"[\w.]+", name):
-            raise TieError(f"{name}: is a pattern, not the name of a tensor")
+            raise TieError(f"expected the name of a tensor, got the pattern {name!r}; write it as a Tie with '*'")
     return [Tie(names(source), names(target), **how) for target, source in keys.items()]

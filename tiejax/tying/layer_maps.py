@@ -1,4 +1,4 @@
-"""Static maps of layers to owners, by the names under which they were published."""
+"""Fixed owner vectors: maps from the literature by name, random maps, and maps that a user writes."""
 
 from collections.abc import Mapping
 
@@ -11,47 +11,72 @@ MAPS = ("untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", 
 
 
 def static_map(name: str, layers: int, distinct: int) -> Owner:
-    """Return the owner vector of a static map by name.
+    """Return the owner vector of a published map.
 
-    untied: every layer its own; all-one: layer 0 for all (ALBERT, Lan et al., arXiv:1909.11942).
-    sequence, cycle, cycle-reversed: `distinct` layers, each several times in a row; one after the other, again and again; the
-    same with the last round backwards (Takase and Kiyono, arXiv:2104.06022).
-    sandwich: the first and the last their own, one for all between (Subformer, Reid et al., arXiv:2101.00234).
-    reversed-halves: the second half is the first one backwards.
-    Raises TieError if there is no such map, or `distinct` is not between 1 and `layers`.
+    * `untied`: every layer has separate weights.
+    * `all-one`: all layers read layer 0 (ALBERT, Lan et al., arXiv:1909.11942).
+    * `sequence`, `cycle`, `cycle-reversed`: `distinct` layers; each repeated several times in a row; all repeated in order; all
+      repeated in order, but reversed the last time (Takase and Kiyono, arXiv:2104.06022).
+    * `sandwich`: the first and the last layer are separate, and all layers between them are one (Subformer, Reid et al.,
+      arXiv:2101.00234).
+    * `reversed-halves`: the second half of the layers is the first half in reverse order.
+
+    Args:
+        name: The name of the map, one of `MAPS`.
+        layers: The number of layers.
+        distinct: The number of distinct layers, for `sequence`, `cycle` and `cycle-reversed`.
+
+    Returns:
+        The owner vector, int32 `[layers]`.
+
+    Raises:
+        TieError: The map is unknown, or `distinct` is not from 1 to `layers`.
     """
     _check_distinct(layers, distinct)
-    place = np.arange(layers)
+    layer = np.arange(layers)
     if name == "untied":
-        group = place
+        group = layer
     elif name == "all-one":
         group = np.zeros(layers, int)
     elif name == "sequence":
-        group = place * distinct // layers
+        group = layer * distinct // layers
     elif name == "cycle":
-        group = place % distinct
+        group = layer % distinct
     elif name == "cycle-reversed":
-        group = np.where(place < layers - distinct, place % distinct, layers - 1 - place)
+        group = np.where(layer < layers - distinct, layer % distinct, layers - 1 - layer)
     elif name == "sandwich":
-        group = np.where(place == 0, 0, np.where(place == layers - 1, 2, 1))
+        group = np.where(layer == 0, 0, np.where(layer == layers - 1, 2, 1))
     elif name == "reversed-halves":
-        group = np.minimum(place, layers - 1 - place)
+        group = np.minimum(layer, layers - 1 - layer)
     else:
-        raise TieError(f"there is no map {name}; there are {', '.join(MAPS)}")
-    return of_groups(group)
+        raise TieError(f"unknown map {name[:80]!r}; expected one of {', '.join(MAPS)}")
+    return owner_from_groups(group)
 
 
-def of_groups(group: np.ndarray) -> Owner:
-    """Return the owner vector under which layers of one group share weights, those of its first layer."""
+def owner_from_groups(group: np.ndarray) -> Owner:
+    """Return the owner vector in which the layers of each group read the weights of the group's first layer.
+
+    `group` holds a group label per layer, `[layers]`.
+    """
     _, first, which = np.unique(group, return_index=True, return_inverse=True)
     return check_owner(first[which])
 
 
 def random_map(layers: int, distinct: int, rng: np.random.Generator) -> Owner:
-    """Return a map of exactly so many distinct layers.
+    """Draw an owner vector with exactly `distinct` distinct layers.
 
-    Layer 0 is its own; which others are is uniform, and so is each copy's owner among those before it.
-    Raises TieError if `distinct` is not between 1 and `layers`.
+    Layer 0 owns itself. The other owners are drawn uniformly, and so is the owner of each copy among the earlier owners.
+
+    Args:
+        layers: The number of layers.
+        distinct: The number of distinct layers.
+        rng: The source of randomness.
+
+    Returns:
+        The owner vector, int32 `[layers]`.
+
+    Raises:
+        TieError: `distinct` is not from 1 to `layers`.
     """
     _check_distinct(layers, distinct)
     owners = np.r_[0, 1 + rng.choice(layers - 1, distinct - 1, replace=False)] if layers > 1 else np.zeros(1, int)
@@ -64,16 +89,19 @@ def random_map(layers: int, distinct: int, rng: np.random.Generator) -> Owner:
 
 def _check_distinct(layers: int, distinct: int) -> None:
     if not 1 <= distinct <= layers:
-        raise TieError(f"a map of {layers} layers has 1 to {layers} distinct ones, not {distinct}")
+        raise TieError(f"distinct: a map of {layers} layers has 1 to {layers} distinct ones, got {distinct}")
 
 
 def check_maps(maps: Mapping[str, object], layers: int) -> dict[str, Owner]:
-    """Return maps that a user has written, checked; raises TieError that names the map and what is wrong with it."""
+    """Check owner vectors that a user has written, by name.
+
+    Raises TieError with the name of the map if it is not a list of `layers` indices, or not an owner vector (`check_owner`).
+    """
     checked = {}
     for name, owner in maps.items():
         if not isinstance(owner, list) or len(owner) != layers:
-            length = f"{len(owner)} entries" if isinstance(owner, list) else repr(owner)
-            raise TieError(f"{name}: must have one owner for each of the {layers} layers, has {length}")
+            found = f"{len(owner)} entries" if isinstance(owner, list) else repr(owner)[:80]
+            raise TieError(f"{name}: expected a list of one owner for each of the {layers} layers, got {found}")
         try:
             checked[name] = check_owner(owner)
         except TieError as error:

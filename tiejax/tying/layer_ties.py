@@ -1,16 +1,15 @@
-"""The ties of a stack while an agent chooses them, by one of two rules: resolved ties, or those of the published code.
+"""Layer ties while an agent chooses them, by one of two rules: resolved ties, or the rule of the published code.
 
-resolved: what a user expects. A copy of a copy has its owner, the copies of a layer that becomes a copy follow it, and a layer
-that becomes independent has weights of its own. published: `published_rule`, where a table compares both.
+resolved: the rule that users expect. A copy of a copy reads its owner, the copies of a layer that becomes a copy follow it, and
+a layer that becomes independent has its own weights. published: see `published_rule`, where a table compares the two.
 """
 
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool
 
 from tiejax.tying import published_rule
-from tiejax.tying.owner import LayerTies, Storage, Wiring, choose_owner, independent, places, sends_gradient, stack_size
+from tiejax.tying.owner import LayerTies, Storage, Wiring, choose_owner, independent, sends_gradient, slots, stack_size
 
 Rule = Literal["resolved", "published"]
 Start = Literal["tied", "independent", "frozen-random", "told-tied"]
@@ -18,11 +17,22 @@ Gradient = Literal["all", "owner"]
 
 
 def start_ties(layers: int, start: Start, rule: Rule) -> LayerTies:
-    """Return the ties before the first choice.
+    """Return the ties before the agent's first choice.
 
-    tied: all are copies of layer 0. independent: none is a copy. frozen-random, as the published code starts: none is a copy,
-    those above layer 0 are frozen as they were drawn, and the agent is told that they are copies of layer 0. told-tied, as it
-    starts a BERT: the agent is told the same, but no layer is frozen.
+    * `tied`: all layers are copies of layer 0.
+    * `independent`: no layer is a copy.
+    * `frozen-random`: no layer is a copy, the layers above layer 0 are frozen at their random initial values, and the agent
+      observes all as copies of layer 0. The published code starts like this.
+    * `told-tied`: no layer is a copy and all train, but the agent observes all as copies of layer 0. The published code starts
+      a BERT like this.
+
+    Args:
+        layers: The number of layers.
+        start: The kind of start.
+        rule: The rule by which ties change; it matters for `tied`, where only layer 0 trains by the published rule.
+
+    Returns:
+        The ties of `layers` layers.
     """
     untied, all_first, every = independent(layers), np.zeros(layers, np.int32), np.ones(layers, bool)
     if start == "independent":
@@ -35,32 +45,53 @@ def start_ties(layers: int, start: Start, rule: Rule) -> LayerTies:
 
 
 def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
-    """Return the ties after an action: `layer` copies the earlier layer `choice` or, if that is itself, is independent."""
+    """Apply an action of the agent: `layer` becomes a copy of the earlier layer `choice`, or independent if they are equal.
+
+    Args:
+        ties: The ties before.
+        layer: The layer to change.
+        choice: The earlier layer to copy, or `layer` itself.
+        rule: The rule by which ties change.
+
+    Returns:
+        The ties after.
+
+    Raises:
+        TieError: By resolved ties, if `choice` is a later layer.
+    """
     if rule == "published":
         return published_rule.choose(ties, layer, choice)
     return choose_resolved(ties, layer, choice)
 
 
 def choose_resolved(ties: LayerTies, layer: int, choice: int) -> LayerTies:
-    """Return the ties after an action by resolved ties: owners as `choose_owner` has them, and the agent is told these.
+    """Apply an action by resolved ties: owners change as in `choose_owner`, and the agent observes the owners.
 
-    A layer that has started frozen trains from the first choice for it on. Where the agent has been told at the start of a copy
-    that there is not, the observation says so until that choice.
+    A layer that started frozen trains from the first choice for it on. A layer that the agent observed as a copy at the start,
+    though it was none, stays so in the observation until that choice.
     """
     owner, chosen = choose_owner(ties.owner, layer, choice), np.arange(len(ties.owner)) == layer
-    told = chosen | (ties.observation == ties.owner)
-    return LayerTies(owner, ties.trains | chosen, np.where(told, owner, ties.observation).astype(np.int32))
+    true = chosen | (ties.observation == ties.owner)
+    return LayerTies(owner, ties.trains | chosen, np.where(true, owner, ties.observation).astype(np.int32))
 
 
 def wiring(ties: LayerTies, storage: Storage, gradient: Gradient, rule: Rule) -> Wiring:
-    """Return what a step is told.
+    """Convert ties to the arrays that a training step takes.
 
-    gradient: weights are trained by `all` layers that read them, or by the `owner` alone; the published rule has its own.
+    Args:
+        ties: The ties.
+        storage: The storage of the stack.
+        gradient: Which layers train the weights that they read: `all` of them, or the `owner` alone. Ignored by the published
+            rule, which says itself which layers train.
+        rule: The rule by which ties change.
+
+    Returns:
+        A `Wiring`.
     """
     if rule == "published":
         return published_rule.wiring(ties, storage)
-    reads = places(ties.owner, storage)
-    # Frozen weights stay frozen, whoever else reads them.
-    sends: Bool[np.ndarray, "layers"] = sends_gradient(ties.owner, gradient) & ties.trains[ties.owner]
+    reads = slots(ties.owner, storage)
+    # Frozen weights stay frozen, whichever other layers read them.
+    sends = sends_gradient(ties.owner, gradient) & ties.trains[ties.owner]
     trained = np.bincount(reads[sends], minlength=stack_size(ties.owner, storage))
     return Wiring(reads, sends, np.minimum(trained, 1).astype(np.int32))

@@ -1,20 +1,25 @@
-"""Ties between the layers of a stack: an owner vector, which is data.
+"""Owner vectors: ties between the layers of a stack, as data.
 
-A stacked model holds its layers' weights as arrays `[stack_size, ...]` and is applied under an int32 vector of places in the
-stack, one for each layer. Full storage keeps a place for every layer, so that one executable serves every pattern, and the
-places are the owner vector itself; `owner = arange(layers)` is the untied model. Compact storage keeps the distinct layers
-alone. By which rules ties change is told in `layer_ties`.
+A stacked model stores its layers' weights as arrays `[stack_size, ...]`. A row of the stack is a slot. The model is applied
+with an int32 vector that names the slot each layer reads.
+
+An owner vector names, for each layer, the layer whose weights it reads; `arange(layers)` is the untied model. In full storage
+there is a slot for every layer and the vector of slots is the owner vector, so one executable serves every pattern of ties. In
+compact storage there are slots for the distinct layers only. `layer_ties` has the rules by which ties change.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32
+from numpy.typing import NDArray
 
 from tiejax.tying.errors import TieError
 
-Owner = Int32[np.ndarray, "layers"]
+Owner = NDArray[np.int32]  # [layers]
+Slots = NDArray[np.int32]  # [layers]
+Flags = NDArray[np.bool_]
 Storage = Literal["full", "compact"]
 
 
@@ -24,117 +29,170 @@ def independent(layers: int) -> Owner:
 
 
 def check_owner(owner: Sequence[int] | np.ndarray) -> Owner:
-    """Return `owner` as an int32 vector in which every layer's owner is an earlier layer, or itself, that owns itself.
+    """Check an owner vector and convert it to int32.
 
-    The explicit dtype matters: a weakly typed vector would compile a second executable.
-    Raises TieError, naming the layer, if it is empty, not integral, names a later layer or one that is itself a copy.
+    Every layer must read an earlier layer or itself, and every layer that is read must own itself. (The dtype is explicit
+    because a weakly typed vector would compile a second executable.)
+
+    Args:
+        owner: For each layer, the index of the layer whose weights it reads.
+
+    Returns:
+        The owner vector, int32 `[layers]`.
+
+    Raises:
+        TieError: The vector is empty or not integral, or a layer reads a later layer or one that is itself a copy.
     """
     vector = np.asarray(owner)
     if vector.ndim != 1 or vector.size == 0 or not np.issubdtype(vector.dtype, np.integer):
-        raise TieError(f"owner: a vector of one layer index per layer is needed, got {owner!r}")
+        raise TieError(f"owner: expected a vector of one layer index per layer, got {repr(owner)[:80]}")
     for layer, source in enumerate(vector):
         if not 0 <= source <= layer:
-            raise TieError(f"owner: layer {layer} cannot copy layer {source}: only 0 to {layer} come before it or are it")
+            raise TieError(f"owner: layer {layer} cannot copy layer {source}; expected an index from 0 to {layer}")
         if vector[source] != source:
             raise TieError(
-                f"owner: layer {layer} copies layer {source}, which is itself a copy of {vector[source]}; name that one"
+                f"owner: layer {layer} copies layer {source}, which is itself a copy of layer {vector[source]}; "
+                f"use {vector[source]}"
             )
     return vector.astype(np.int32)
 
 
-def first_uses(owner: Owner) -> Bool[np.ndarray, "layers"]:
-    """Say of each layer whether it is the first that uses its weights."""
+def first_uses(owner: Owner) -> Flags:
+    """Return for each layer whether it is the first one that reads its weights, `[layers]`."""
     return np.isin(np.arange(len(owner)), np.unique(owner, return_index=True)[1])
 
 
-def sends_gradient(owner: Owner, gradient: Literal["all", "owner"]) -> Bool[np.ndarray, "layers"]:
-    """Say of each layer whether its use sends gradient to the weights it reads: all do, or the first use alone."""
+def sends_gradient(owner: Owner, gradient: Literal["all", "owner"]) -> Flags:
+    """Return for each layer whether its use trains the weights it reads, `[layers]`: all uses do, or only the first one."""
     if gradient == "all":
         return np.ones(len(owner), dtype=bool)
     return first_uses(owner)
 
 
 def choose_owner(owner: Owner, layer: int, choice: int) -> Owner:
-    """Return the owner vector after `layer` has become a copy of the earlier layer `choice` (or independent: itself).
+    """Make a layer a copy of an earlier one, or independent, and resolve the resulting ties.
 
-    Ties resolve: the copy of a copy has the owner of that one, and the copies of a layer that becomes a copy follow it, so
-    that every owner still owns itself. Raises TieError if `choice` is a later layer.
+    A copy of a copy reads the owner of that copy, and the copies of a layer that becomes a copy follow it; so every owner still
+    owns itself.
+
+    Args:
+        owner: The owner vector before, int32 `[layers]`.
+        layer: The layer to change.
+        choice: The earlier layer to copy, or `layer` itself to make it independent.
+
+    Returns:
+        The owner vector after, int32 `[layers]`.
+
+    Raises:
+        TieError: `choice` is not from 0 to `layer`, or there is no such layer.
     """
     if not 0 <= choice <= layer < len(owner):
-        raise TieError(f"owner: layer {layer} of {len(owner)} cannot copy layer {choice}")
+        raise TieError(f"owner: layer {layer} of {len(owner)} cannot copy layer {choice}; expected an index from 0 to {layer}")
     after = owner.copy()
     if choice == layer:
         after[layer] = layer
     else:
-        # Copies of this layer, if it has any, have no weights left to share but those that it takes.
+        # Copies of this layer have no weights to share any more, so they read what it reads.
         after[(owner == layer) | (np.arange(len(owner)) == layer)] = owner[choice]
     return after
 
 
-def places(owner: Owner, storage: Storage) -> Int32[np.ndarray, "layers"]:
-    """Return the place in the stack that each layer reads."""
+def slots(owner: Owner, storage: Storage) -> Slots:
+    """Return the slot of the stack that each layer reads.
+
+    Args:
+        owner: The owner vector, int32 `[layers]`.
+        storage: `full`, a slot for every layer, or `compact`, a slot for every distinct layer.
+
+    Returns:
+        Indices into the stack, int32 `[layers]`: the `owner` argument of `tiejax.models.Transformer`.
+    """
     if storage == "full":
         return owner.astype(np.int32)
     return np.unique(owner, return_inverse=True)[1].astype(np.int32)
 
 
+def places(owner: Owner, storage: Storage) -> Slots:
+    """Deprecated name of `slots`."""
+    warnings.warn("tiejax.tying.places is deprecated; use tiejax.tying.slots", DeprecationWarning, stacklevel=2)
+    return slots(owner, storage)
+
+
 def stack_size(owner: Owner, storage: Storage) -> int:
-    """Return the number of places in the stack: of all layers (full storage), or of those that own weights (compact)."""
+    """Return the number of slots: one per layer in full storage, one per distinct layer in compact storage."""
     return len(owner) if storage == "full" else len(np.unique(owner))
 
 
-def written_out(owner: Owner) -> Int32[np.ndarray, "layers"]:
-    """Return, for every layer, the place in compact storage of the weights it owns or, if it owns none, of those that it reads.
+def expansion_slots(owner: Owner) -> Slots:
+    """Return the slots to take from a compact stack to expand it to full storage, `[layers]`.
 
-    A stack taken so has a place for every layer, and its places `unique(owner)` are the compact stack again. (By the published
-    rule a layer may own weights that only others read.)
+    Each layer takes the weights that it owns or, if it owns none, those that it reads; the rows `unique(owner)` of the expanded
+    stack are the compact stack again. (By the published rule a layer may own weights that only other layers read.)
     """
-    place = places(owner, "compact")
-    place[np.unique(owner)] = np.arange(len(np.unique(owner)))
-    return place
+    slot = slots(owner, "compact")
+    slot[np.unique(owner)] = np.arange(len(np.unique(owner)))
+    return slot
 
 
 class Move(NamedTuple):
-    """How a stack changes with its owners: new place p takes what stood at `source[p]`.
+    """How the slots of a stack change when the owner vector changes.
 
-    separated: those of layers that were copies and are independent now.
+    Attributes:
+        source: For each new slot, the old slot whose weights it takes, int32 `[stack_size]`.
+        separated: Whether the layer of each new slot was a copy and has become independent, boolean `[stack_size]`.
     """
 
-    source: Int32[np.ndarray, "stack_size"]
-    separated: Bool[np.ndarray, "stack_size"]
+    source: Slots
+    separated: Flags
 
 
 def move(before: Owner, after: Owner, storage: Storage) -> Move:
-    """Return how weights move between the places of two owner vectors; a layer that becomes independent takes what it read."""
-    place_of = dict(zip(before.tolist(), places(before, storage).tolist(), strict=True))
-    kept = np.arange(len(before)) if storage == "full" else np.unique(after)  # the layer whose weights each new place holds
-    separated = np.isin(kept, after) & ~np.isin(kept, before)
+    """Return how weights move between slots when the owner vector changes.
+
+    A layer that becomes independent takes the weights that it read before.
+
+    Args:
+        before: The owner vector before, int32 `[layers]`.
+        after: The owner vector after, int32 `[layers]`.
+        storage: The storage of the stack.
+
+    Returns:
+        A `Move`: new slot p takes the weights of old slot `source[p]`.
+    """
+    old_slot = dict(zip(before.tolist(), slots(before, storage).tolist(), strict=True))
+    owners = np.arange(len(before)) if storage == "full" else np.unique(after)  # the layer whose weights each new slot holds
+    separated = np.isin(owners, after) & ~np.isin(owners, before)
     source = [
-        place_of[int(before[layer])] if is_new else place_of.get(layer, layer)
-        for layer, is_new in zip(kept.tolist(), separated, strict=True)
+        old_slot[int(before[layer])] if is_new else old_slot.get(layer, layer)
+        for layer, is_new in zip(owners.tolist(), separated, strict=True)
     ]
     return Move(np.array(source, np.int32), separated)
 
 
 class LayerTies(NamedTuple):
-    """Which weights each layer reads, whether it trains them, and what an agent is told of it.
+    """Ties of a stack while an agent chooses them: who reads whose weights, who trains them, and what the agent observes.
 
-    owner: the layer whose weights are read. trains: false for a layer that has not been chosen for since it started frozen, or,
-    by the published rule, for a copy. observation: the state s of the agent, s_i the layer that i copies.
+    Attributes:
+        owner: The layer whose weights each layer reads, int32 `[layers]`.
+        trains: Whether each layer trains the weights it reads, boolean `[layers]`. False for a layer that started frozen until
+            the first choice for it and, by the published rule, for a copy.
+        observation: The agent's state s, int32 `[layers]`: s_i is the layer that layer i is reported to copy.
     """
 
     owner: Owner
-    trains: Bool[np.ndarray, "layers"]
+    trains: Flags
     observation: Owner
 
 
 class Wiring(NamedTuple):
-    """What a training step is told of the ties, as data.
+    """Ties in the form that a training step takes, as data.
 
-    reads: place of each layer's weights in the stack. sends: whether the layer sends them gradient. trained: how many updates
-    the weights at each place get in a step; 0 where no layer sends gradient.
+    Attributes:
+        reads: The slot that each layer reads, int32 `[layers]`.
+        sends: Whether each layer sends gradient to that slot, boolean `[layers]`.
+        trained: How many updates each slot receives in a step, int32 `[stack_size]`; 0 if no layer sends gradient to it.
     """
 
-    reads: Int32[np.ndarray, "layers"]
-    sends: Bool[np.ndarray, "layers"]
-    trained: Int32[np.ndarray, "stack_size"]
+    reads: Slots
+    sends: Flags
+    trained: NDArray[np.int32]

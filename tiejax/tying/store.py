@@ -1,4 +1,4 @@
-"""Ties that last: each distinct array is stored once, and the model's full tree is a view of it."""
+"""Lasting ties: `store` keeps each distinct array once, and `view` rebuilds the model's full tree from it."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -13,10 +13,28 @@ from tiejax.tying.weighted import weighted
 
 
 def store(params: PyTree, ties: Sequence[Tie]) -> PyTree:
-    """Keep each distinct array once: the full tree with `None` in place of every tie's target.
+    """Keep each distinct array once, with `None` in place of every tie's target.
 
-    jax.tree, optax and orbax carry the `None` along, so gradients and optimizer state exist once as well.
-    Raises TieError as `resolve` does.
+    The values of the targets are dropped. jax, optax and orbax treat `None` as an empty subtree, so gradients, the optimizer
+    state and checkpoints hold a tied array once as well.
+
+    Args:
+        params: Full parameters: any tree of arrays, or of shapes and dtypes as `jax.eval_shape` returns.
+        ties: Ties between leaves of `params`.
+
+    Returns:
+        The stored parameters, a tree of the same containers as `params`.
+
+    Raises:
+        TieError: The ties do not fit `params`: a leaf is missing, a pattern matches no leaf, a leaf has two sources, ties form
+            a cycle, or shapes or dtypes differ.
+
+    Examples:
+        >>> import numpy as np
+        >>> params = {"encoder": np.ones((3, 2)), "decoder": np.zeros((2, 3))}
+        >>> stored = store(params, [Tie("encoder", "decoder", transform="transpose")])
+        >>> stored["encoder"].shape, stored["decoder"]
+        ((3, 2), None)
     """
     leaves, treedef = leaves_by_path(params)
     for tie in resolve(ties, params):
@@ -25,43 +43,84 @@ def store(params: PyTree, ties: Sequence[Tie]) -> PyTree:
 
 
 def view(stored: PyTree, ties: Sequence[Tie]) -> PyTree:
-    """Give the model its full tree: every target reads its source through the tie's transform.
+    """Rebuild the full tree of a model from stored parameters: every target reads its source through the tie's transform T.
 
-    Call it inside the loss. The gradient with respect to `stored` is then the sum over all uses of each array,
-    dL/dW = dL/dW_source + T(dL/dW_target); with `gradient="owner"` the target's use is left out of the sum, and with weights
-    (a, b) it is a dL/dW_source + b T(dL/dW_target).
-    Raises TieError as `resolve` does, and if a target still holds an array of its own.
+    Call it inside the loss. Automatic differentiation then sums the gradient over all uses of each stored array:
+    dL/dW = dL/dW_source + T^-1(dL/dW_target), or a dL/dW_source + b T^-1(dL/dW_target) for a tie with gradient weights (a, b).
+
+    Args:
+        stored: What `store` returned.
+        ties: The ties that were passed to `store`.
+
+    Returns:
+        Full parameters, with the tree structure that `store` received.
+
+    Raises:
+        TieError: The ties do not fit `stored`, or a target still holds an array, as in a tree that `store` has not seen.
+
+    Examples:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> ties = [Tie("encoder", "decoder", transform="transpose")]
+        >>> stored = store({"encoder": jnp.ones((3, 2)), "decoder": jnp.zeros((2, 3))}, ties)
+        >>> def loss(stored, x):
+        ...     params = view(stored, ties)
+        ...     return jnp.mean((x @ params["encoder"] @ params["decoder"] - x) ** 2)
+        >>> grads = jax.grad(loss)(stored, jnp.eye(3))
+        >>> grads["encoder"].shape, grads["decoder"]
+        ((3, 2), None)
     """
     leaves, treedef = leaves_by_path(stored)
-    own = {}
+    sources = {}
     for tie in resolve(ties, stored):
         if leaves[tie.target] is not None:
-            raise TieError(f"{tie}: {tie.target} holds an array of its own; view() takes what store() returned")
-        leaves[tie.target] = apply_transform(tie, _sending(leaves[tie.source], tie.weights[1]))
-        own[tie.source] = _sending(leaves[tie.source], tie.weights[0])
-    leaves |= own
+            raise TieError(f"{tie}: {tie.target} still holds an array; pass the tree that store() returned")
+        leaves[tie.target] = apply_transform(tie, _with_gradient_weight(leaves[tie.source], tie.weights[1]))
+        sources[tie.source] = _with_gradient_weight(leaves[tie.source], tie.weights[0])
+    leaves |= sources
     return jax.tree_util.tree_unflatten(treedef, leaves.values())
 
 
-def _sending(x: Any, weight: Any) -> Any:
-    """Return an array that sends back its gradient so many times."""
+def _with_gradient_weight(x: Any, weight: Any) -> Any:
+    """Return `x` such that its gradient is multiplied by `weight`."""
     if isinstance(weight, int | float) and weight in (0, 1):
         return x if weight else jax.lax.stop_gradient(x)
     return weighted(x, weight)
 
 
 def tied_loss(loss: Callable[..., Any], ties: Sequence[Tie]) -> Callable[..., Any]:
-    """Return a loss of stored parameters from one of full parameters: stored, ... -> loss(view(stored, ties), ...)."""
+    """Turn a loss of full parameters into a loss of stored parameters.
+
+    Args:
+        loss: A function of full parameters and any other arguments.
+        ties: The ties that were passed to `store`.
+
+    Returns:
+        The function `(stored, *args, **kwargs) -> loss(view(stored, ties), *args, **kwargs)`.
+    """
 
     @functools.wraps(loss)
-    def of_stored(stored: PyTree, *args: Any, **kwargs: Any) -> Any:
+    def loss_of_stored(stored: PyTree, *args: Any, **kwargs: Any) -> Any:
         return loss(view(stored, ties), *args, **kwargs)
 
-    return of_stored
+    return loss_of_stored
 
 
 def equal_leaves(params: PyTree, ties: Sequence[Tie]) -> dict[str, bool]:
-    """Say of each tie's target whether its array equals its source bit for bit: tied in fact, whatever a flag says."""
+    """Report for each tie's target whether its array equals its source's, transformed, bit for bit.
+
+    This compares values, not flags: it reports ties that hold in fact. NaNs with the same bits are equal.
+
+    Args:
+        params: Full parameters, not traced.
+        ties: Ties between leaves of `params`.
+
+    Returns:
+        A mapping from the target's path to whether the two arrays are equal.
+
+    Raises:
+        TieError: The ties do not fit `params`.
+    """
     leaves, _ = leaves_by_path(params)
     return {
         tie.target: np.asarray(apply_transform(tie, leaves[tie.source])).tobytes() == np.asarray(leaves[tie.target]).tobytes()

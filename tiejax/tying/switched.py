@@ -1,25 +1,24 @@
-r"""Ties that are switched at run time: both leaves are stored, starting equal, and their gradients are made symmetric.
+r"""Ties that are switched at run time: both leaves are stored, start equal, and receive the same symmetrised gradient.
 
-Which form to take: a tie that lasts, for all members alike, is cheaper stored once (`store`, `view`): one array, one optimizer
-state. A tie that ends or begins while training runs, or that some members of an ensemble have and others not, is switched: two
-arrays, and one traced boolean decides, so that nothing is compiled again.
+Which form to use: a lasting tie that all members share is cheaper stored once (`store`, `view`): one array, one optimizer
+state. A tie that ends or begins during training, or that only some members of an ensemble have, is switched: two arrays, and a
+traced boolean that turns it on or off without recompiling.
 
-The gradients of both leaves are `symmetrise`d where the tie is on (`tied_gradient.py`). Leaves that start equal, with equal
-optimizer state, then receive equal updates from any element-wise optimizer (AdamW, its decoupled weight decay included) and so
-stay equal: this is the tie, at the memory of two leaves. `copy_to_targets` after the update makes the equality independent of
-how the two updates were compiled.
+Where a tie is on, the gradients of both leaves are replaced by their sum (`symmetrise` in `tied_gradient.py`). Leaves that
+start equal, with equal optimizer state, then receive equal updates from any element-wise optimizer (AdamW and its decoupled
+weight decay included) and stay equal: this is the tie, at the memory of two leaves. `copy_to_targets` after the update makes
+the equality independent of how the two updates were compiled.
 
-Whatever looks across leaves must count a tied pair once: `global_norm` and `clip_by_global_norm` do. (The same clip
+Anything that looks across leaves must count a tied pair once: `global_norm` and `clip_by_global_norm` do. (A clip by norm
 inside the optimizer would count it twice.)
 
-`on` is one boolean per resolved tie, or one for all of them.
+`on` is one boolean per resolved tie, or one for all of them; an array of shape `[ties]` or `[]`.
 """
 
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
 from tiejax.tying.tied_gradient import Switches, per_tie
@@ -28,10 +27,20 @@ Squares = Callable[[PyTree], PyTree]
 
 
 def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switches) -> PyTree:
-    """Overwrite every target by its source where the tie is on, in each part of `tree` that is built like `like`.
+    """Overwrite every target by its source, transformed, where the tie is on.
 
-    `tree` may be the parameters or any optax state: moments are found as the subtrees whose structure and paths are those
-    of the parameters `like`.
+    Args:
+        tree: Full parameters, or any optax state. In a state, the subtrees with the structure of `like` (moments, for example)
+            are rewritten.
+        like: Full parameters; only their structure, shapes and dtypes matter.
+        ties: Ties between leaves of `like`.
+        on: Whether each resolved tie is on, `[ties]`, or one boolean for all. It may be traced.
+
+    Returns:
+        The tree with overwritten targets.
+
+    Raises:
+        TieError: The ties do not fit `like`.
     """
     structure, switched = jax.tree.structure(like), per_tie(on, resolve(ties, like))
 
@@ -44,7 +53,7 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switche
         leaves, treedef = leaves_by_path(part)
         for tie, is_on in switched:
             shared = leaves[tie.source]
-            source = apply_transform(tie, shared) if jnp.ndim(shared) else shared  # a step count of a leaf is a number
+            source = apply_transform(tie, shared) if jnp.ndim(shared) else shared  # a leaf's step count is a scalar
             leaves[tie.target] = jnp.where(is_on, source, leaves[tie.target])
         return jax.tree_util.tree_unflatten(treedef, leaves.values())
 
@@ -52,30 +61,52 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switche
 
 
 def leaf_squares(grads: PyTree) -> PyTree:
-    """Return the sum of the squares of each leaf."""
+    """Return the sum of squares of each leaf, a scalar."""
     return jax.tree.map(lambda leaf: jnp.sum(jnp.square(leaf)), grads)
 
 
-def global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches, squares: Squares = leaf_squares) -> Float[Array, ""]:
-    """Return the Euclidean norm over all leaves of symmetrised gradients, a pair whose tie is on counted once.
+def global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches, squares: Squares = leaf_squares) -> jax.Array:
+    """Return the Euclidean norm of symmetrised gradients over all leaves, counting a tied pair once.
 
-    squares: gradients -> the sum of squares of each leaf, where what is here of a leaf is not all of it.
+    Args:
+        grads: Gradients as `symmetrise` returns them.
+        ties: Ties between leaves of `grads`.
+        on: Whether each resolved tie is on, `[ties]`, or one boolean for all. It may be traced.
+        squares: Maps gradients to a tree of sums of squares, one scalar per leaf. Replace it where each device holds only a
+            shard of a leaf, to sum over shards.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        TieError: The ties do not fit `grads`.
     """
-    of_leaves, _ = leaves_by_path(squares(grads))
+    sums, _ = leaves_by_path(squares(grads))
     counted = {tie.target: ~is_on for tie, is_on in per_tie(on, resolve(ties, grads))}
-    terms = [jnp.where(counted.get(path, True), square, 0.0) for path, square in of_leaves.items() if square is not None]
+    terms = [jnp.where(counted.get(path, True), square, 0.0) for path, square in sums.items() if square is not None]
     return jnp.sqrt(sum(terms, start=jnp.zeros(())))
 
 
-def clip_scale(
-    grads: PyTree, ties: Sequence[Tie], on: Switches, max_norm: float, squares: Squares = leaf_squares
-) -> Float[Array, ""]:
-    """Return min(1, max_norm / norm), the norm being `global_norm`'s of symmetrised gradients."""
+def clip_scale(grads: PyTree, ties: Sequence[Tie], on: Switches, max_norm: float, squares: Squares = leaf_squares) -> jax.Array:
+    """Return min(1, max_norm / norm), a scalar, for the `global_norm` of symmetrised gradients."""
     norm = global_norm(grads, ties, on, squares)
     return jnp.where(norm > max_norm, max_norm / norm, 1.0)
 
 
 def clip_by_global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches, max_norm: float) -> PyTree:
-    """Scale symmetrised gradients by `clip_scale`."""
-    scale = clip_scale(grads, ties, on, max_norm)
-    return jax.tree.map(lambda leaf: leaf * scale.astype(leaf.dtype), grads)
+    """Scale symmetrised gradients to a `global_norm` of at most `max_norm`, counting a tied pair once.
+
+    Args:
+        grads: Gradients as `symmetrise` returns them.
+        ties: Ties between leaves of `grads`.
+        on: Whether each resolved tie is on, `[ties]`, or one boolean for all. It may be traced.
+        max_norm: The largest norm.
+
+    Returns:
+        Gradients with the structure of `grads`.
+
+    Raises:
+        TieError: The ties do not fit `grads`.
+    """
+    factor = clip_scale(grads, ties, on, max_norm)
+    return jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), grads)

@@ -1,15 +1,15 @@
-r"""The tied gradient: the sum over the uses of a shared array, from the gradients of an untied loss.
+r"""The tied gradient: the sum over the uses of a shared array, computed from the gradients of an untied loss.
 
-With `a` the source, `b` the target, T the transform (its own inverse) and g the gradients of an untied loss,
+With the source `a`, the target `b`, the transform T (a permutation of entries) and the gradients g of an untied loss,
 
-    total = g_a + T(g_b),    g_a' = total,    g_b' = T(total)        where the tie is on
-    g_a' = g_a,              g_b' = g_b                              where it is off,
+    total = g_a + T^-1(g_b),    g_a' = total,    g_b' = T(total)        where the tie is on
+    g_a' = g_a,                 g_b' = g_b                              where it is off,
 
-or total = a g_a + b T(g_b) with the weights (a, b) of a tie.
+or total = a g_a + b T^-1(g_b) with the gradient weights (a, b) of a tie.
 
-For parameters stored once, automatic differentiation through `view` gives the same sum: dL/dW = dL/dW_a + T(dL/dW_b).
+For parameters that are stored once, automatic differentiation through `view` gives the same sum.
 
-`on` is one boolean per resolved tie, or one for all of them.
+`on` is one boolean per resolved tie, or one for all of them; an array of shape `[ties]` or `[]`.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,40 +17,50 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
 from tiejax.tying.store import store, view
-from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
-from tiejax.tying.weighted import times
+from tiejax.tying.tie import PyTree, Tie, apply_transform, invert_transform, leaves_by_path, resolve
+from tiejax.tying.weighted import scale
 
-Switches = Bool[Array, ""] | Bool[Array, "ties"] | bool
+Switches = jax.Array | bool  # boolean, [] or [ties]
 
 
 def per_tie(on: Switches, ties: Sequence[Tie]) -> list[tuple[Tie, jax.Array]]:
-    """Return every resolved tie with its switch."""
+    """Pair every resolved tie with its switch."""
     return list(zip(ties, jnp.broadcast_to(jnp.asarray(on), (len(ties),)), strict=True))
 
 
-def symmetrise(
-    grads: PyTree, ties: Sequence[Tie], on: Switches, gradient_weights: Float[Array, "ties 2"] | None = None
-) -> PyTree:
-    """Turn the gradients of the untied loss into those of the tied one, at every tie that is on (module docstring).
+def symmetrise(grads: PyTree, ties: Sequence[Tie], on: Switches, gradient_weights: jax.Array | None = None) -> PyTree:
+    """Turn the gradients of an untied loss into those of the tied loss, for every tie that is on.
 
-    A tie with `gradient="owner"` leaves g_b out of the total. gradient_weights: (a, b) of each resolved tie, instead of what
-    the ties say, which may so change while training runs, or differ between the members of an ensemble; where several ties of
-    one source are on, its own use has the weight that the first of them gives it. Raises TieError as `resolve` does.
+    With the gradients g of source a and target b, and the tie's transform T, both leaves receive the sum over both uses,
+    total = g_a + T^-1(g_b): the source as it is, the target as T(total). A tie with `gradient="owner"` leaves g_b out.
+
+    Args:
+        grads: Gradients of full parameters, taken where the two leaves of every tie that is on are equal.
+        ties: Ties between leaves of `grads`.
+        on: Whether each resolved tie is on, `[ties]`, or one boolean for all. It may be traced.
+        gradient_weights: Weights (a, b) of each resolved tie, `[ties, 2]`, instead of those of `ties`: they may be traced, and
+            so change during training or differ between the members of an ensemble. If several ties of one source are on, the
+            first of them decides the weight of the source's own use.
+
+    Returns:
+        Gradients with the structure of `grads`.
+
+    Raises:
+        TieError: The ties do not fit `grads`.
     """
     leaves, treedef = leaves_by_path(grads)
     switched = per_tie(on, resolve(ties, grads))
-    of_ties = [tie.weights for tie, _ in switched] if gradient_weights is None else gradient_weights
-    weighed = [(tie, is_on, a, b) for (tie, is_on), (a, b) in zip(switched, of_ties, strict=True)]
+    weights = [tie.weights for tie, _ in switched] if gradient_weights is None else gradient_weights
+    weighed = [(tie, is_on, a, b) for (tie, is_on), (a, b) in zip(switched, weights, strict=True)]
     totals = {tie.source: leaves[tie.source] for tie, _ in switched}
-    for tie, is_on, a, _ in reversed(weighed):  # so that of several ties of a source the first that is on has the last word
+    for tie, is_on, a, _ in reversed(weighed):  # reversed, so that the first tie of a source that is on is applied last
         if not _is(a, 1):
-            totals[tie.source] = jnp.where(is_on, times(a, leaves[tie.source]), totals[tie.source])
+            totals[tie.source] = jnp.where(is_on, scale(a, leaves[tie.source]), totals[tie.source])
     for tie, is_on, _, b in weighed:
         if not _is(b, 0):
-            from_target = times(b, apply_transform(tie, leaves[tie.target]))
+            from_target = scale(b, invert_transform(tie, leaves[tie.target]))
             totals[tie.source] = jnp.where(is_on, totals[tie.source] + from_target, totals[tie.source])
     for tie, is_on in switched:
         leaves[tie.target] = jnp.where(is_on, apply_transform(tie, totals[tie.source]), leaves[tie.target])
@@ -62,14 +72,34 @@ def _is(weight: Any, number: int) -> bool:
 
 
 def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: Sequence[Tie], *args: Any) -> PyTree:
-    r"""Return the gradient of every use of each shared array, dL/dW_source and dL/dW_target at W_source = T(W_target).
+    """Compute the gradient of each use of every shared array separately, at W_target = T(W_source).
 
-    loss: (full parameters, *args) -> scalar. The result has the shape of the full parameters; `collect` sums it to the
-    gradient of what is stored.
+    Args:
+        loss: A scalar function `(params, *args)` of full parameters.
+        stored: What `store` returned.
+        ties: The ties that were passed to `store`.
+        *args: Further arguments of `loss`.
+
+    Returns:
+        Gradients with the structure of the full parameters; `collect` sums them to the gradient of `stored`.
+
+    Raises:
+        TieError: The ties do not fit `stored`.
     """
     return jax.grad(loss)(view(stored, ties), *args)
 
 
 def collect(grads: PyTree, ties: Sequence[Tie]) -> PyTree:
-    """Return the gradient of stored parameters from that of each use: a dL/dW_source + b T(dL/dW_target), by (a, b) of ties."""
+    """Sum the gradients of each use to the gradient of stored parameters: a g_source + b T^-1(g_target) for weights (a, b).
+
+    Args:
+        grads: Gradients with the structure of the full parameters, as `gradients_by_use` returns.
+        ties: The ties that were passed to `store`.
+
+    Returns:
+        Gradients with the structure of stored parameters: `None` in place of the targets.
+
+    Raises:
+        TieError: The ties do not fit `grads`.
+    """
     return store(symmetrise(grads, ties, True), ties)

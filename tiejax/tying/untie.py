@@ -1,36 +1,60 @@
-r"""Ending a tie, and beginning one, in mid-training: what parameters and optimizer state become.
+r"""Ending and beginning a tie during training: what becomes of the parameters and of the optimizer state.
 
-When a tie ends, both leaves go on from the shared value. What the optimizer then remembers of each is a policy:
+When a tie ends, both leaves continue from the shared value. A policy decides what becomes of the optimizer state:
 
-* `copy`: both keep what it remembers of the shared leaf, moments and step count;
-* `zero`: it remembers nothing of the new leaf, whose bias correction restarts, as for a leaf that was just made;
-* `zero-keep-count`: its moments are 0 and its step count goes on. Adam's first updates are then too large, as a first moment
-  recovers in 10 steps what takes the second 1,000: a hidden spike;
-* `split`: each leaf gets what the optimizer would remember of its own use's gradient, kept apart from step 0 (`use_states`).
+* `copy`: both leaves keep the state of the shared leaf, moments and step count;
+* `zero`: the new leaf starts without state, and its bias correction restarts, as for a leaf that was just initialised;
+* `zero-keep-count`: the new leaf's moments are 0 and its step count continues. Adam's first updates are then too large, since
+  the first moment recovers within 10 steps and the second only within 1,000: a hidden spike;
+* `split`: each leaf gets the state that its own use's gradients alone would have built up, kept separately from step 0
+  (`use_states`).
 
-When a tie begins, the shared leaf and what is remembered of it are the mean of both, the source's or the target's.
+When a tie begins, the shared leaf and its state are the mean of both, or the source's, or the target's.
 
-`untie` and `retie` are for parameters stored once, `part` and `join` for ties that are switched (`switched`): shapes stay.
-All are pure, may be traced, and find what belongs to a leaf in any optax state by its path.
+`untie` and `retie` are for parameters that are stored once; `untie_switched` and `retie_switched` are for switched ties
+(`switched.py`), where shapes do not change. All four are pure and may be traced. They find the state of a leaf by its path, in
+any optax state.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from tiejax.tying.errors import TieError
-from tiejax.tying.policies import Keep, New, Policy
+from tiejax.tying.policies import POLICIES, Keep, New, Policy
 from tiejax.tying.store import store, view
-from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
+from tiejax.tying.tie import PyTree, Tie, apply_transform, invert_transform, leaves_by_path, resolve
+from tiejax.tying.transforms import TRANSFORMS
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """The interface of `optax.GradientTransformation`, so that ties do not need optax."""
+
+    def init(self, params: Any, /) -> Any:
+        """Return the initial state for `params`."""
+
+    def update(self, updates: Any, state: Any, params: Any = None, /) -> Any:
+        """Return transformed updates and the next state."""
 
 
 def only_tied(tree: PyTree, ties: Sequence[Tie]) -> PyTree:
-    """Return a tree of full parameters, or of their gradients, with `None` for every leaf that no tie names.
+    """Replace every leaf that no tie names by `None`.
 
-    `optimizer.init` of it is the state that `split` needs; it is updated at every step with the gradients of each use.
+    The policy `split` of `untie` needs `optimizer.init(only_tied(params, ties))`, updated at every step with the gradients of
+    each use, `only_tied(gradients_by_use(...), ties)`.
+
+    Args:
+        tree: Full parameters, or gradients of them.
+        ties: Ties between leaves of `tree`.
+
+    Returns:
+        A tree with the sources and targets of ties alone.
+
+    Raises:
+        TieError: The ties do not fit `tree`.
     """
     leaves, treedef = leaves_by_path(tree)
     named = {path for tie in resolve(ties, tree) for path in (tie.source, tie.target)}
@@ -38,7 +62,7 @@ def only_tied(tree: PyTree, ties: Sequence[Tie]) -> PyTree:
 
 
 def untie(
-    optimizer: optax.GradientTransformation,
+    optimizer: Optimizer,
     stored: PyTree,
     opt_state: PyTree,
     ties: Sequence[Tie],
@@ -46,10 +70,43 @@ def untie(
     new: New = "target",
     use_states: PyTree = None,
 ) -> tuple[PyTree, PyTree]:
-    """Return full parameters and their optimizer state, for training on untied, from those that `store` keeps once.
+    """End ties during training: return full parameters and their optimizer state, to continue without the ties.
 
-    new: which leaf of a tie leaves. use_states: for `split`, as `only_tied` describes.
-    Raises TieError as `part` does, and if a target has a state of a kind that its source has not.
+    Both leaves of a tie continue from the shared value, each in a separate buffer.
+
+    Args:
+        optimizer: The optax optimizer that built `opt_state`.
+        stored: What `store` returned, as trained so far.
+        opt_state: The optimizer state of `stored`.
+        ties: The ties that were passed to `store`.
+        policy: What becomes of the optimizer state:
+            `copy`: both leaves keep the moments and the step count of the shared leaf.
+            `zero`: the new leaf starts without state, and its bias correction restarts. This needs an optimizer that counts
+            steps per leaf, such as `tiejax.training.make_optimizer(..., counts="leaf")`.
+            `zero-keep-count`: the new leaf's moments are 0 and its step count continues; Adam's first updates are then too
+            large.
+            `split`: each leaf gets the state of its use's gradients alone, from `use_states`.
+        new: Which leaf of a tie counts as new.
+        use_states: For `split`: an optimizer state of `only_tied(params, ties)`, updated from step 0 with the gradients of each
+            use.
+
+    Returns:
+        Full parameters and their optimizer state.
+
+    Raises:
+        TieError: The ties do not fit `stored`; `opt_state` belongs to another optimizer or other parameters; `zero` with an
+            optimizer that counts the steps of all leaves together; or `split` without `use_states`.
+        ValueError: An unknown policy.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> ties = [Tie("embed", "head")]
+        >>> stored = store({"embed": jnp.ones(2), "head": jnp.zeros(2)}, ties)
+        >>> optimizer = optax.adamw(1e-3)
+        >>> params, opt_state = untie(optimizer, stored, optimizer.init(stored), ties)
+        >>> sorted(params), sorted(opt_state[0].mu)
+        (['embed', 'head'], ['embed', 'head'])
     """
     resolved = resolve(ties, stored)
     # A copy, since one buffer in two leaves could not be donated.
@@ -64,32 +121,61 @@ def untie(
         if tie is not None:
             source = f"{owners[path][0]}{tie.source}"
             if old.get(source) is None:
-                raise TieError(f"{tie}: the optimizer state has {path} and nothing at {source} to start it from")
-            leaves[path] = jnp.array(_turned(tie, old[source], path), copy=True)
+                raise TieError(f"{tie}: the optimizer state has no {source}, from which {path} would start")
+            leaves[path] = jnp.array(_state_of_target(tie, old[source], path), copy=True)
         elif like is not None and old.get(path) is None:
-            raise TieError(f"the optimizer state has no {path}: it belongs to another optimizer or other parameters")
+            raise _foreign_state(path)
         else:
             leaves[path] = old[path]
     state = jax.tree_util.tree_unflatten(treedef, leaves.values())
-    return params, part(optimizer, params, state, ties, policy, new, use_states)
+    return params, untie_switched(optimizer, params, state, ties, policy, new, use_states)
+
+
+def _foreign_state(path: str) -> TieError:
+    return TieError(f"the optimizer state has no {path}: it belongs to another optimizer or to other parameters")
 
 
 def retie(
-    optimizer: optax.GradientTransformation, params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep: Keep = "mean"
+    optimizer: Optimizer, params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep: Keep = "mean"
 ) -> tuple[PyTree, PyTree]:
-    """Return stored parameters and their optimizer state, for training on tied, from full ones; raises TieError as `join`."""
-    params, opt_state = join(params, opt_state, ties, keep)
+    """Begin ties during training: return stored parameters and their optimizer state, to continue with the ties.
+
+    Args:
+        optimizer: The optax optimizer that built `opt_state`.
+        params: Full parameters.
+        opt_state: The optimizer state of `params`.
+        ties: Ties between leaves of `params`.
+        keep: The value and the state of the shared leaf: the `mean` of both leaves, or those of the `source` or the `target`.
+            Step counts are not averaged: the mean has the source's.
+
+    Returns:
+        Stored parameters, as of `store`, and their optimizer state.
+
+    Raises:
+        TieError: The ties do not fit `params`, or `opt_state` belongs to another optimizer or other parameters.
+        ValueError: An unknown value of `keep`.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> optimizer = optax.adamw(1e-3)
+        >>> params = {"embed": jnp.array([1.0, 2.0]), "head": jnp.array([3.0, 4.0])}
+        >>> stored, opt_state = retie(optimizer, params, optimizer.init(params), [Tie("embed", "head")], keep="mean")
+        >>> stored["embed"].tolist(), stored["head"]
+        ([2.0, 3.0], None)
+    """
+    params, opt_state = retie_switched(params, opt_state, ties, keep)
     stored, joined = store(params, ties), leaves_by_path(opt_state)[0]
     fresh, treedef = leaves_by_path(jax.eval_shape(optimizer.init, stored))
     missing = [path for path, leaf in fresh.items() if leaf is not None and joined.get(path) is None]
     if missing:
-        raise TieError(f"the optimizer state has no {missing[0]}: it belongs to another optimizer or other parameters")
+        raise _foreign_state(missing[0])
     leaves = [None if leaf is None else joined[path] for path, leaf in fresh.items()]
     return stored, jax.tree_util.tree_unflatten(treedef, leaves)
 
 
-def part(
-    optimizer: optax.GradientTransformation,
+def untie_switched(
+    optimizer: Optimizer,
     params: PyTree,
     opt_state: PyTree,
     ties: Sequence[Tie],
@@ -97,10 +183,23 @@ def part(
     new: New = "target",
     use_states: PyTree = None,
 ) -> PyTree:
-    """Return the optimizer state of full parameters at the end of their ties.
+    """Apply a policy to the optimizer state of full parameters where switched ties end; parameters stay as they are.
 
-    Raises TieError as `resolve` does; for `zero`, if the state counts the steps of all leaves together; for `split`, without
-    `use_states`; ValueError for another policy.
+    Args:
+        optimizer: The optax optimizer that built `opt_state`.
+        params: Full parameters.
+        opt_state: The optimizer state of `params`.
+        ties: Ties between leaves of `params`.
+        policy: As of `untie`.
+        new: As of `untie`.
+        use_states: As of `untie`.
+
+    Returns:
+        The optimizer state after the ties.
+
+    Raises:
+        TieError: As of `untie`.
+        ValueError: An unknown policy.
     """
     if policy == "copy":
         return opt_state
@@ -108,38 +207,52 @@ def part(
     owners, resolved = _owners(leaves, params), resolve(ties, params)
     if policy == "split":
         if use_states is None:
-            raise TieError("split: needs the optimizer state of each use's gradients, kept from step 0 (see only_tied)")
-        given, leaving = leaves_by_path(use_states)[0], {path for tie in resolved for path in (tie.source, tie.target)}
+            raise TieError(
+                "policy 'split' needs use_states: an optimizer state of each use's gradients, from step 0 (see only_tied)"
+            )
+        given, replaced = leaves_by_path(use_states)[0], {path for tie in resolved for path in (tie.source, tie.target)}
     elif policy in ("zero", "zero-keep-count"):
-        given, leaving = leaves_by_path(optimizer.init(params))[0], {getattr(tie, new) for tie in resolved}
+        given, replaced = leaves_by_path(optimizer.init(params))[0], {getattr(tie, new) for tie in resolved}
     else:
-        raise ValueError(f"policy: copy, zero, zero-keep-count or split, got {policy!r}")
+        raise ValueError(f"policy: expected one of {', '.join(POLICIES)}, got {policy!r}")
     for path, (prefix, owner) in owners.items():
-        if owner not in leaving or leaves[path] is None:
+        if owner not in replaced or leaves[path] is None:
             continue
         kind = prefix.rstrip("/")
         parent = kind[: -len(kind.split("/")[-1])]
         if policy == "zero" and leaves.get(f"{parent}count") is not None:
             raise TieError(
-                f"zero: {parent}count counts the steps of all leaves together, so {owner} cannot restart; take an optimizer "
-                "that counts for each leaf (tiejax.training.make_optimizer(..., counts='leaf')), or zero-keep-count"
+                f"policy 'zero' cannot restart {owner}: {parent}count of the optimizer state counts the steps of all leaves "
+                "together; use an optimizer that counts steps per leaf, such as "
+                "tiejax.training.make_optimizer(..., counts='leaf'), or policy 'zero-keep-count'"
             )
         if policy == "zero-keep-count" and kind.split("/")[-1] == "count":
             continue
         if given.get(path) is None:
-            raise TieError(f"{policy}: there is nothing for {path} of the optimizer state")
+            missing = "use_states has" if policy == "split" else "a new optimizer state has"
+            raise TieError(f"policy {policy!r}: {missing} no {path}")
         leaves[path] = given[path]
     return jax.tree_util.tree_unflatten(treedef, leaves.values())
 
 
-def join(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep: Keep = "mean") -> tuple[PyTree, PyTree]:
-    """Return full parameters and optimizer state at the beginning of ties: both leaves of each equal, and their state.
+def retie_switched(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep: Keep = "mean") -> tuple[PyTree, PyTree]:
+    """Make both leaves of every tie, and their optimizer states, equal where switched ties begin.
 
-    keep: `mean` of both, or the `source`'s or the `target`'s. Step counts are not averaged: the mean has the source's.
-    Raises TieError as `resolve` does, and ValueError for another `keep`.
+    Args:
+        params: Full parameters.
+        opt_state: The optimizer state of `params`.
+        ties: Ties between leaves of `params`.
+        keep: As of `retie`.
+
+    Returns:
+        Full parameters and their optimizer state.
+
+    Raises:
+        TieError: The ties do not fit `params`, or `opt_state` lacks the state of a target.
+        ValueError: An unknown value of `keep`.
     """
     if keep not in ("mean", "source", "target"):
-        raise ValueError(f"keep: mean, source or target, got {keep!r}")
+        raise ValueError(f"keep: expected mean, source or target, got {keep!r}")
     resolved = resolve(ties, params)
     by_source: dict[str, list[Tie]] = {}
     for tie in resolved:
@@ -153,10 +266,11 @@ def join(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep: Keep = "m
             group = by_source[owner]
             others = []
             for tie in group:
-                other = leaves.get(f"{prefix}{tie.target}")
+                other_path = f"{prefix}{tie.target}"
+                other = leaves.get(other_path)
                 if other is None:
-                    raise TieError(f"{tie}: the optimizer state has {path} and no {prefix}{tie.target}")
-                others.append(_turned(tie, other, path))
+                    raise TieError(f"{tie}: the optimizer state has {path} but no {other_path}")
+                others.append(_state_of_source(tie, other, other_path))
             shared = leaves[path]
             if keep == "target":
                 shared = others[-1]
@@ -164,7 +278,7 @@ def join(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep: Keep = "m
                 shared = sum(others, start=shared) / (1 + len(others))
             leaves[path] = shared
             for tie in group:
-                leaves[f"{prefix}{tie.target}"] = _turned(tie, shared, path)
+                leaves[f"{prefix}{tie.target}"] = _state_of_target(tie, shared, path)
         return jax.tree_util.tree_unflatten(treedef, leaves.values())
 
     state_owners = _owners(leaves_by_path(opt_state)[0], params)
@@ -173,23 +287,32 @@ def join(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep: Keep = "m
 
 
 def _owners(state: dict[str, Any], params: PyTree) -> dict[str, tuple[str, str]]:
-    """Say of every leaf of an optimizer state that belongs to a parameter: what stands before its path, and whose it is."""
+    """Map the path of every optimizer leaf that belongs to a parameter to (prefix, path of the parameter)."""
     paths, owners = set(leaves_by_path(params)[0]), {}
     for name in state:
         parts = name.split("/")
-        # The longest match: `mu/head/table` is head/table's even where there is a parameter called table.
-        for place in range(len(parts)):
-            owner = "/".join(parts[place:])
+        # The longest match: `mu/head/table` belongs to head/table even if there is a parameter `table`.
+        for start in range(len(parts)):
+            owner = "/".join(parts[start:])
             if owner in paths:
                 owners[name] = (name[: len(name) - len(owner)], owner)
                 break
     return owners
 
 
-def _turned(tie: Tie, leaf: Any, path: str) -> Any:
-    """Apply a tie's transform to what the optimizer keeps of a leaf; a number, as a count, needs none."""
-    if tie.transform == "identity" or jnp.ndim(leaf) == 0:
-        return leaf
-    if jnp.ndim(leaf) < 2:
-        raise TieError(f"{tie}: {path} of the optimizer state, {jnp.shape(leaf)}, cannot be transposed")
-    return apply_transform(tie, leaf)
+def _state_of_target(tie: Tie, leaf: Any, path: str) -> Any:
+    """Transform the optimizer's leaf of a source to that of the target."""
+    return apply_transform(tie, leaf) if _is_transformed(tie, leaf, path) else leaf
+
+
+def _state_of_source(tie: Tie, leaf: Any, path: str) -> Any:
+    """Transform the optimizer's leaf of a target to that of the source."""
+    return invert_transform(tie, leaf) if _is_transformed(tie, leaf, path) else leaf
+
+
+def _is_transformed(tie: Tie, leaf: Any, path: str) -> bool:
+    """Whether an optimizer's leaf is transformed like the parameter; a scalar, such as a step count, is not."""
+    shape, axes = jnp.shape(leaf), TRANSFORMS[tie.transform].axes
+    if shape and len(shape) < axes:
+        raise TieError(f"{tie}: {tie.transform} needs at least {axes} axes, got {path} {shape} of the optimizer state")
+    return bool(shape)

@@ -1,0 +1,18 @@
+"""The examples in docstrings of public functions run and print what they claim."""
+
+import doctest
+
+import pytest
+
+from tiejax import tying
+
+EXAMPLES = ["Tie", "store", "view", "untie", "retie", "find_ties", "tie_between", "ties_of_keys"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples(name):
+    names = {"Tie": tying.Tie, "store": tying.store, name: getattr(tying, name)}
+    test = doctest.DocTestParser().get_doctest(getattr(tying, name).__doc__, names, name, None, None)
+    assert test.examples
+    report: list[str] = []
+    assert doctest.DocTestRunner(verbose=False).run(test, out=report.append).failed == 0, "".join(report)
