@@ -1,4 +1,4 @@
-"""Attention: jax's own fused kernel where the device has one, else a softmax with a derivative of its own."""
+"""Attention: jax's fused kernel where the device supports it, otherwise a softmax with a custom derivative."""
 
 import functools
 import math
@@ -15,10 +15,10 @@ HALF = (jnp.bfloat16, jnp.float16)
 
 
 def has_fused(capability: float | None, dtype: jnp.dtype, width: int, queries: int, length: int) -> bool:
-    """Say whether jax has a fused kernel for heads of this width: cuDNN's, on NVIDIA GPUs in half precision.
+    """Return whether cuDNN has a fused kernel for heads of this width, on NVIDIA GPUs in half precision.
 
-    capability: of the GPU, None elsewhere; cuDNN asks for 8.0, for widths that are multiples of 8 up to 128, and, for
-    gradients, for even numbers of queries and of positions. Source: `jax.nn.dot_product_attention`.
+    capability: the compute capability of the GPU, None on other devices. cuDNN requires 8.0, widths that are multiples of 8 up
+    to 128 and, for gradients, even numbers of queries and of positions. Source: `jax.nn.dot_product_attention`.
     """
     fits = width % 8 == 0 and width <= 128 and queries % 2 == length % 2 == 0
     return capability is not None and capability >= 8.0 and dtype in HALF and fits
@@ -28,7 +28,7 @@ def _capability() -> float | None:
     capability = getattr(jax.devices()[0], "compute_capability", None) if jax.default_backend() == "gpu" else None
     try:
         return None if capability is None else float(capability)
-    except ValueError:  # other makers' names
+    except ValueError:  # names of GPUs that are not from NVIDIA
         return None
 
 
@@ -41,11 +41,11 @@ def attend(
     dropout: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> Float[Array, "batch queries heads width"]:
-    """Return softmax(query key^T / sqrt(width)) value, over the positions that the mask allows, one at least to a query.
+    """Return softmax(query key^T / sqrt(width)) value over the positions that the mask allows, at least one for each query.
 
-    causal: no query sees a position behind its own, as many queries as positions being given; a fused kernel is told so, and
-    does not compute what nobody sees. The softmax is in float32 or wider. With a `dropout_key`, probabilities are dropped,
-    which no fused kernel of jax does.
+    causal: a query does not see later positions; there must be as many queries as positions. A fused kernel skips the masked
+    part. The softmax is in float32 or wider. With a `dropout_key`, attention weights are dropped, which jax's fused kernels do
+    not support.
     """
     (queries, length), kind = (query.shape[1], key.shape[1]), (query.dtype, query.shape[-1])
     if dropout_key is None and has_fused(_capability(), *kind, queries, length):
@@ -61,9 +61,9 @@ def attend(
 
 
 def _for_all(heads: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Return (mask, query) -> the mask of every head and row, and, where members are vmapped, of every member.
+    """Return (mask, query) -> the mask broadcast to every head and row and, under vmap, to every member.
 
-    cuDNN's rule for vmapped members takes no other masks.
+    cuDNN's batching rule accepts only such masks.
     """
 
     @jax.custom_batching.custom_vmap
@@ -71,7 +71,7 @@ def _for_all(heads: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
         return jnp.broadcast_to(mask, (query.shape[0], heads, *mask.shape[-2:]))
 
     @broadcast.def_vmap
-    def of_members(members: int, batched: list[bool], mask: jax.Array, query: jax.Array) -> tuple[jax.Array, bool]:
+    def over_members(members: int, batched: list[bool], mask: jax.Array, query: jax.Array) -> tuple[jax.Array, bool]:
         each = [
             leaf if is_batched else jnp.broadcast_to(leaf, (members, *leaf.shape))
             for leaf, is_batched in zip((mask, query), batched, strict=True)
@@ -93,10 +93,10 @@ def _attend(
     bias: Float[Array, "#batch 1 queries length"] | None,
     keep: Bool[Array, "batch heads queries length"] | None,
 ) -> Float[Array, "batch heads queries width"]:
-    """Return o = (k p) value, p = softmax(query key^T + bias), k = scale where `keep` says so, else 0 (default: 1).
+    """Return o = (k p) value, where p = softmax(query key^T + bias), and k = scale where `keep` is true, else 0 (default: 1).
 
-    With g the gradient of o: dvalue = (k p)^T g, ds = p (k (g value^T) - sum(g o)), the sum over the width, dquery = ds key,
-    dkey = ds^T query. What it keeps of the scores is p alone, and sum(g o), which is sum(p dp), takes no pass over them.
+    With g the gradient of o: dvalue = (k p)^T g, ds = p (k (g value^T) - sum(g o)) with the sum over the width,
+    dquery = ds key, dkey = ds^T query. Of the scores only p is saved, and sum(g o) = sum(p dp) needs no pass over them.
     """
     return _attend_forward(scale, query, key, value, bias, keep)[0]
 
@@ -115,22 +115,22 @@ def _scaled(x: jax.Array, keep: jax.Array | None, scale: float) -> jax.Array:
 
 
 def _attend_backward(
-    scale: float, saved: tuple[Any, ...], of_attended: jax.Array
+    scale: float, saved: tuple[Any, ...], attended_grad: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, None, None]:
     query, key, value, share, keep, attended = saved
-    of_share = _scaled(_product("bhqw,bhkw->bhqk", of_attended, value), keep, scale)
-    along = jnp.sum(of_attended.astype(of_share.dtype) * attended, axis=-1, keepdims=True)
-    of_scores = (share * (of_share - along)).astype(query.dtype)
-    of_value = jnp.einsum("bhqk,bhqw->bhkw", _scaled(share, keep, scale), of_attended)
-    of_query, of_key = jnp.einsum("bhqk,bhkw->bhqw", of_scores, key), jnp.einsum("bhqk,bhqw->bhkw", of_scores, query)
-    return of_query, of_key, of_value, None, None
+    share_grad = _scaled(_product("bhqw,bhkw->bhqk", attended_grad, value), keep, scale)
+    along = jnp.sum(attended_grad.astype(share_grad.dtype) * attended, axis=-1, keepdims=True)
+    scores_grad = (share * (share_grad - along)).astype(query.dtype)
+    value_grad = jnp.einsum("bhqk,bhqw->bhkw", _scaled(share, keep, scale), attended_grad)
+    query_grad, key_grad = jnp.einsum("bhqk,bhkw->bhqw", scores_grad, key), jnp.einsum("bhqk,bhqw->bhkw", scores_grad, query)
+    return query_grad, key_grad, value_grad, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _wide(x: jax.Array) -> jnp.dtype:
-    """Return the type of sums over x: float32 or wider."""
+    """Return the dtype for sums over x: float32 or wider."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 

@@ -1,4 +1,4 @@
-"""BERT's encoder with tables of any width, and the parameters that are left of it when its head is thrown away."""
+"""BERT's masked LM with tables of any width, and its parameters without the head or the top layers."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tiejax.models.transformer import Transformer
 
 PyTree = Any
 
-STD = 0.02  # of initial kernels and tables, as BERT's
+STD = 0.02  # of initial kernels and tables, as in BERT
 NORM_EPSILON = 1e-12
 HEAD = "head"
 
@@ -27,10 +27,10 @@ def build(
     dtype: Any = None,
     embedding_std: float = STD,
 ) -> LanguageModel:
-    """Return the masked LM of a shape, untied: BERT's layers (post-LN, exact GELU, feed-forward 4H) and its head.
+    """Return the untied masked LM of a shape: BERT's layers (post-LN, exact GELU, feed-forward width 4 H) and its head.
 
-    The input stage is E_in wide and mapped to H where that differs; the head maps H to E_out. `coupled` is a tie, which the
-    caller makes. Source: Devlin et al., 2019; Chung et al., ICLR 2021, section 3.
+    The input stage has width E_in and is mapped to H if the two differ; the head maps H to E_out. A coupled shape needs a tie,
+    which the caller adds. Source: Devlin et al., 2019; Chung et al., ICLR 2021, section 3.
     """
     encoder = Transformer(
         layers=shape.layers,
@@ -67,27 +67,27 @@ def build(
 
 
 def discard_head(params: PyTree) -> PyTree:
-    """Return the parameters that fine-tuning starts from: all but the prediction head."""
+    """Return the parameters without the prediction head, from which fine-tuning starts."""
     return {name: part for name, part in params.items() if name != HEAD}
 
 
 def drop_layers(params: PyTree, number: int) -> PyTree:
-    """Return the parameters without the top `number` layers of the encoder; raises ValueError if no layer were left."""
+    """Return the parameters without the top `number` layers of the encoder; raises ValueError if no layer would remain."""
     stack = params["encoder"]["layers"]
     layers = len(jax.tree.leaves(stack)[0])
     if not 0 <= number < layers:
-        raise ValueError(f"{number} of {layers} layers cannot be dropped: give 0 to {layers - 1}")
+        raise ValueError(f"cannot drop {number} of {layers} layers; expected 0 to {layers - 1}")
     return params | {"encoder": params["encoder"] | {"layers": jax.tree.map(lambda leaf: leaf[: layers - number], stack)}}
 
 
 def count_parameters(
     shape: Shape, vocabulary: int, max_positions: int = POSITIONS, token_types: int = TOKEN_TYPES
 ) -> tuple[int, int]:
-    """Return the parameters of a shape in pre-training and in fine-tuning, the pooler among both, from its sizes alone.
+    """Return the numbers of parameters of a shape in pre-training and in fine-tuning, each with the pooler.
 
-    In pre-training a coupled table counts once. Fine-tuning has no head, and not the layers that are dropped.
+    In pre-training a coupled table counts once. Fine-tuning has neither the head nor the dropped layers.
     """
-    of_encoder = counts.bert_encoder(shape, vocabulary, max_positions, token_types)
+    encoder = counts.bert_encoder(shape, vocabulary, max_positions, token_types)
     kept = counts.bert_fine_tuned(shape, vocabulary, max_positions, token_types)
     pooler = counts.pooler(shape)
-    return of_encoder + counts.bert_head(shape, vocabulary) + pooler, kept + pooler
+    return encoder + counts.bert_head(shape, vocabulary) + pooler, kept + pooler

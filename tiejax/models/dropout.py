@@ -1,4 +1,4 @@
-"""Dropout by 16 random bits a value: half of what 32 cost, which on a CPU is more than anything else in it."""
+"""Dropout with 16 random bits per value; on a CPU drawing the bits dominates its cost, and 32 would take twice as long."""
 
 import flax.linen as nn
 import jax
@@ -9,7 +9,7 @@ LEVELS = 2**16
 
 
 def dropped_of(rate: float) -> float:
-    """Return the probability that is used for a rate: the nearest multiple of 2^-16 below 1."""
+    """Return the probability used for a rate: the nearest multiple of 2^-16 below 1."""
     return min(round(rate * LEVELS), LEVELS - 1) / LEVELS
 
 
@@ -19,7 +19,7 @@ def kept(key: Key[Array, ""], rate: float, shape: tuple[int, ...]) -> Bool[Array
 
 
 class Dropout(nn.Module):
-    """y = x / (1 - rate) where x is kept, else 0; y = x where nothing is dropped. Randomness: the stream `dropout`."""
+    """Dropout: y = x / (1 - rate) where x is kept, else 0; y = x if deterministic. Randomness: the stream `dropout`."""
 
     rate: float
 

@@ -1,4 +1,4 @@
-"""The input stage of a language model: from tokens to what the encoder is given."""
+"""The input stage of a language model, from tokens to the encoder's input."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from tiejax.models.initializers import LAYER_NORM_EPSILON, Dense, default_dtype,
 
 
 class Embeddings(nn.Module):
-    """x = dropout(norm(E_in[token] + positions + token types)), then mapped to the encoder's width where that is another.
+    """x = dropout(norm(E_in[token] + positions + token types)), mapped to the encoder's width if that differs.
 
-    width: of the table and of all that is added to it, E_in. encoder_width: of what comes out, H. The map from E_in to H,
-    `projection`, is there where they differ, or always (`projected`).
-    embedding_std, padding, max_positions, norm, dropout, norm_epsilon, dtype: as of `LanguageModel`.
-    token_types: add a learned embedding of the kind of each token (BERT's two sentences), for so many kinds.
-    kernel_std: the map starts as N(0, kernel_std^2), its bias as 0 (default: as N(0, 1 / width)).
+    width: E_in, the width of the table and of everything added to it. encoder_width: H, the width of the output. The map from
+    E_in to H, `projection`, exists if they differ, or always with `projected`.
+    embedding_std, padding, max_positions, norm, dropout, norm_epsilon, dtype: see `LanguageModel`.
+    token_types: number of token types, whose learned embeddings are added (BERT's two sentences; default: none).
+    kernel_std: the map is initialised from N(0, kernel_std^2) (default: N(0, 1 / width)) and its bias is 0.
     Source: BERT (Devlin et al., 2019); the map of a narrow table: ALBERT (Lan et al., 2020).
     """
 
@@ -61,19 +61,20 @@ class Embeddings(nn.Module):
         deterministic: bool = True,
         token_types: Int[Array, "batch length"] | None = None,
     ) -> Float[Array, "batch length encoder_width"]:
-        """Return what the encoder is given. segments: several sequences in a row, by number; positions begin anew in each.
+        """Return the encoder's input.
 
-        token_types: the kind of each token (default: the first), where the model has kinds.
+        segments: the segment number of each token, if rows contain several sequences; positions restart in each segment.
+        token_types: the type of each token (default: the first type).
         """
         x = features_first.lookup(self.embed.embedding, tokens)
         if self.padding is not None:
             x = jnp.where((tokens == self.padding)[..., None], jax.lax.stop_gradient(x), x)
         if self.max_positions is not None:
-            # A row alone is one segment.
+            # Without segments a row is one segment.
             places = jnp.arange(tokens.shape[1])[None] if segments is None else restarting_positions(segments)
             x = x + self.positions(places)
         if self.token_types is not None:
-            # One row for all is added without a look-up, whose gradient is slow on a CPU.
+            # If all tokens have one type, avoid the look-up, whose gradient is slow on a CPU.
             x = x + (self.types.embedding[0] if token_types is None else self.types(token_types))
         x = x if self.dtype is None else x.astype(self.dtype)
         x = self.embedding_norm(x) if self.norm else x
@@ -82,7 +83,7 @@ class Embeddings(nn.Module):
 
 
 def table_init(std: float, padding: int | None = None) -> jax.nn.initializers.Initializer:
-    """Return the initializer N(0, std^2) of a table whose row `padding`, if there is one, starts at 0."""
+    """Return an initializer N(0, std^2) for a table whose row `padding`, if given, is 0."""
     normal = jax.nn.initializers.normal(std)
 
     def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
@@ -93,7 +94,7 @@ def table_init(std: float, padding: int | None = None) -> jax.nn.initializers.In
 
 
 def restarting_positions(segments: Integer[Array, "batch length"]) -> Int[Array, "batch length"]:
-    """Return the position of each token within its segment, segments being runs of one number."""
+    """Return the position of each token within its segment; a segment is a run of equal numbers."""
     place = jnp.arange(segments.shape[1])
     begins = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], axis=1)
     return place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)

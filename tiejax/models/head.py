@@ -1,4 +1,4 @@
-"""The prediction head of a language model: from the encoder's states to what the output table reads, and to logits."""
+"""The prediction head of a language model, from the encoder's states to logits."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ from tiejax.models.transformer import ACTIVATIONS
 class PredictionHead(nn.Module):
     """logits = t(h) . E_out^T + b, where t(h) = LN(act(W h)) maps states to the width of E_out, or t(h) = h.
 
-    `embedding` is E_out, [vocabulary, width]. activation: that of the transform t, with its parameters `dense` and `norm`
-    (default: no transform). bias: whether there is b, [vocabulary], at first 0. Others: as of `LanguageModel`.
-    In an encoder all of it is thrown away after pre-training.
-    Source: BERT (Devlin et al., 2019); E_out of a width of its own: Chung et al., ICLR 2021, section 3.
+    `embedding` is E_out, [vocabulary, width]. activation: the activation of the transform t, whose parameters are `dense` and
+    `norm` (default: no transform). bias: whether b, [vocabulary], exists; it starts at 0. Other fields: see `LanguageModel`.
+    Encoders are fine-tuned without their prediction head.
+    Source: BERT (Devlin et al., 2019); an independent width of E_out: Chung et al., ICLR 2021, section 3.
     """
 
     vocabulary: int
@@ -43,13 +43,13 @@ class PredictionHead(nn.Module):
             self.logit_bias = self.param("bias", jax.nn.initializers.zeros, (self.vocabulary,), default_dtype())
 
     def transform(self, states: Float[Array, "*batch width"]) -> Float[Array, "*batch width_out"]:
-        """Return what the output table reads of the encoder's states."""
+        """Return the transformed states, which are multiplied with the output table."""
         if self.activation is None:
             return states
         return self.transform_norm(ACTIVATIONS[self.activation](self.dense(states)))
 
     def __call__(self, states: Float[Array, "*batch width"]) -> Float[Array, "*batch vocabulary"]:
-        """Return the logits of states."""
+        """Return the logits of encoded states."""
         transformed = self.transform(states)
         logits = jnp.dot(transformed, self.embedding.astype(transformed.dtype).T)
         return logits + self.logit_bias if self.bias else logits

@@ -1,4 +1,4 @@
-"""Initial values as torch draws them, which shape the trajectories (specification of the EXor experiment)."""
+"""Layers with torch's initial values, which affect training trajectories (specification of the EXor experiment)."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from tiejax.models.layer_norm import LayerNorm
 
-LAYER_NORM_EPSILON = 1e-5  # torch's; Flax's own default is 1e-6
+LAYER_NORM_EPSILON = 1e-5  # torch's default; Flax's is 1e-6
 
 
 def uniform(bound: float) -> jax.nn.initializers.Initializer:
@@ -23,10 +23,10 @@ def uniform(bound: float) -> jax.nn.initializers.Initializer:
 
 
 class Dense(nn.Module):
-    """y = x W + b over the last axis of x; parameters and results are those of Flax's `nn.Dense`.
+    """Linear map y = x W + b over the last axis of x, with the parameters and results of Flax's `nn.Dense`.
 
-    The other axes are made one: the gradient of W is then a product of two matrices as they lie, where XLA would copy both of
-    them transposed on a CPU. dtype: of the computation (default: that of x and the parameters together).
+    The other axes are flattened, so the gradient of W is a product of two matrices in their stored layout; otherwise XLA would
+    transpose both on a CPU. dtype: dtype of the computation (default: the promoted dtype of x and the parameters).
     """
 
     features: int
@@ -45,13 +45,13 @@ class Dense(nn.Module):
 
 
 def linear(fan_in: int, features: int, name: str, dtype: Any = None) -> Dense:
-    """Return a Dense layer whose kernel and bias start uniform in +-1/sqrt(fan_in), as torch.nn.Linear does."""
+    """Return a Dense layer whose kernel and bias are initialised uniformly in +-1/sqrt(fan_in), as in torch.nn.Linear."""
     init = uniform(1 / math.sqrt(fan_in))
     return Dense(features, kernel_init=init, bias_init=init, param_dtype=default_dtype(), dtype=dtype, name=name)
 
 
 def layer_norm(name: str, axis: int = -1, dtype: Any = None, epsilon: float = LAYER_NORM_EPSILON) -> LayerNorm:
-    """Return a LayerNorm over one axis; its sums are in float32 whatever the `dtype` of its output. epsilon: torch's."""
+    """Return a LayerNorm over one axis, with sums in float32 for any output `dtype`, and torch's epsilon by default."""
     return LayerNorm(epsilon, axis, dtype, default_dtype(), name=name)
 
 

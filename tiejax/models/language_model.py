@@ -1,4 +1,4 @@
-"""A language model: input stage, encoder, prediction head."""
+"""The language model: input stage, encoder and prediction head."""
 
 from typing import Any
 
@@ -11,27 +11,36 @@ from tiejax.models.embeddings import Embeddings
 from tiejax.models.head import PredictionHead
 from tiejax.models.initializers import LAYER_NORM_EPSILON
 
-# The paths of the input and the output table in the parameters.
+# Paths of the input and the output table in the parameter tree.
 TABLE_PATHS = ("embed/embedding", "head/embedding")
 
 
 class LanguageModel(nn.Module):
-    """Predict a token from what the encoder shows of the others: logits = t(encoder(input stage(tokens))) . E_out^T + b.
+    """A language model, written untied: logits = t(encoder(input stage(tokens))) . E_out^T + b.
 
-    It is a masked LM where the encoder sees both sides, a causal one where it sees what came before. Unless something is said
-    of the input stage or the head, tables are as wide as the encoder, t is the identity and there is no b.
+    It is a masked LM if the encoder sees both sides, and a causal LM if it sees only earlier positions. By default the tables
+    are as wide as the encoder, t is the identity and there is no bias b.
 
     `embed/embedding` is E_in, [vocabulary, embed_width], and `head/embedding` is E_out, [vocabulary, head_width]; both are
-    N(0, embedding_std^2) at the start. All parameters of the head are below `head`.
-    width: of the encoder, H; embed_width, head_width: E_in and E_out (default: H).
-    padding: this row of both tables starts at 0, and looking it up sends it no gradient, as torch's padding_idx.
-    max_positions: add a learned embedding of the position, `positions/embedding`, for so many of them (default: none).
-    token_types: add one of the kind of each token, `types/embedding`, for so many kinds (default: none).
-    embedding_norm, embedding_dropout: LayerNorm (as BERT) and dropout (as BERT and GPT-2) of what is added up.
-    projected: map the input stage to the encoder's width also where both are equal, as the library's RemBERT does.
-    head_activation: the head maps states to E_out, with this activation and LayerNorm, as BERT's (default: it does not).
-    head_bias: add a bias to the logits. kernel_std: how the maps of input stage and head start (default: 1 / sqrt(E)).
-    norm_epsilon: of the LayerNorms of input stage and head. dtype: of the computation (default: that of the tables).
+    initialised from N(0, embedding_std^2). All parameters of the head are below `head`.
+
+    Attributes:
+        vocabulary: Number of tokens.
+        width: H, the width of the encoder.
+        encoder: Module from `[batch, length, width]` to the same shape.
+        embedding_std: Standard deviation of the initial tables.
+        padding: Row of both tables that starts at 0; looking it up sends it no gradient, as with torch's padding_idx.
+        max_positions: Number of learned position embeddings, `positions/embedding`, that are added (default: none).
+        token_types: Number of token types, whose learned embeddings, `types/embedding`, are added (default: none).
+        embedding_norm, embedding_dropout: LayerNorm (as in BERT) and dropout (as in BERT and GPT-2) of the summed embeddings.
+        dtype: Dtype of the computation (default: that of the tables).
+        embed_width, head_width: E_in and E_out, the widths of the tables (default: H).
+        projected: Map the input stage to the encoder's width even if both are equal, as RemBERT in transformers does.
+        head_activation: The head maps states to E_out with this activation and a LayerNorm, as in BERT (default: no map).
+        head_bias: Add a bias to the logits.
+        kernel_std: Standard deviation of the initial maps of input stage and head (default: 1 / sqrt(E)).
+        norm_epsilon: Epsilon of the LayerNorms of input stage and head.
+
     Source: Bertolotti and Cazzola, ICML 2024, sections on EXor and on large-scale experiments; GPT-2: Radford et al., 2019;
     tables of different widths: Chung et al., ICLR 2021.
     """
@@ -70,7 +79,7 @@ class LanguageModel(nn.Module):
             norm_epsilon=self.norm_epsilon,
             dtype=self.dtype,
         )
-        # Its parameters stand beside those of the encoder, as `embed`, `positions`, `norm`.
+        # Its parameters, `embed`, `positions` and `norm`, are at the same level as those of the encoder.
         nn.share_scope(self, self.inputs)
         self.head = PredictionHead(
             self.vocabulary,
@@ -95,20 +104,20 @@ class LanguageModel(nn.Module):
         token_types: Int[Array, "batch length"] | None = None,
         every_layer: bool = False,
     ) -> Float[Array, "*places width"]:
-        """Return h, the encoded states that the head reads: everywhere, or at one `position` of each sequence.
+        """Return h, the encoded states, at every position or at one `position` of each sequence.
 
-        segments: several sequences in one row, by number; each is encoded as in a row of its own.
-        owner, sends: whose weights each layer computes with, and whether it sends them gradient (`Transformer`).
-        every_layer: return what the first layer is given, and what every layer returns, one after the other.
+        segments: the segment number of each token, if rows contain several sequences, which are encoded independently.
+        owner, sends: the layer whose weights each layer uses, and whether it sends them gradient (see `Transformer`).
+        every_layer: return the input of the first layer and the output of every layer, stacked.
         """
         x = self.inputs(tokens, segments, deterministic, token_types)
-        # Encoders that know no segments, owners or layers are not asked for any.
+        # Encoders without support for segments, owners or layers are called without these arguments.
         options = {"segments": segments, "owner": owner, "sends": sends, "every_layer": every_layer or None}
         options = {name: value for name, value in options.items() if value is not None}
         return self.encoder(x, position=position, deterministic=deterministic, **options)
 
     def transform(self, states: Float[Array, "*batch width"]) -> Float[Array, "*batch head_width"]:
-        """Return what the output table reads of encoded states."""
+        """Return the transformed states, which are multiplied with the output table."""
         return jnp.asarray(self.head.transform(states))
 
     def __call__(
@@ -121,5 +130,5 @@ class LanguageModel(nn.Module):
         sends: Bool[Array, "layers"] | Bool[np.ndarray, "layers"] | None = None,
         token_types: Int[Array, "batch length"] | None = None,
     ) -> Float[Array, "batch *length vocabulary"]:
-        """Return the logits at `position`, the only place where a masked LM has something to predict, or everywhere."""
+        """Return the logits at one `position` of each sequence, or at every position."""
         return self.head(self.encode(tokens, position, segments, deterministic, owner, sends, token_types))

@@ -1,4 +1,4 @@
-"""LayerNorm with a derivative of its own, which keeps its input and two numbers a place instead of what autodiff would."""
+"""LayerNorm with a custom derivative, which saves less than autodiff: its input and two numbers per position."""
 
 import functools
 from typing import Any
@@ -10,10 +10,10 @@ from jaxtyping import Array, Float
 
 
 class LayerNorm(nn.Module):
-    """y = (x - mean) / sqrt(var + epsilon) scale + bias, over one axis, var the mean of (x - mean)^2.
+    """LayerNorm over one axis: y = (x - mean) / sqrt(var + epsilon) scale + bias, where var is the mean of (x - mean)^2.
 
-    Parameters, initial values and results are those of Flax's (with `use_fast_variance=False`): sums are in float32 or wider,
-    and the output is in `dtype` (default: that of x and the parameters together).
+    Parameters, initial values and results are those of Flax's LayerNorm with `use_fast_variance=False`. Sums are in float32 or
+    wider; the output is in `dtype` (default: the promoted dtype of x and the parameters).
     """
 
     epsilon: float
@@ -34,9 +34,9 @@ class LayerNorm(nn.Module):
 def normalise(
     x: Float[Array, "*shape"], scale: Float[Array, "size"], bias: Float[Array, "size"], axis: int, epsilon: float
 ) -> Float[Array, "*shape"]:
-    """Return x normalised over one axis, scaled and moved, in float32 or wider.
+    """Return x normalised over one axis, scaled and shifted, in float32 or wider.
 
-    With n = (x - mean) r and r = 1 / sqrt(var + epsilon), g the gradient of the result:
+    With n = (x - mean) r, r = 1 / sqrt(var + epsilon), and g the gradient of the result:
     dx = r (g scale - mean(g scale) - n mean(g scale n)), dscale = sum g n, dbias = sum g.
     """
     return _forward(x, scale, bias, axis, epsilon)[0]
@@ -53,19 +53,19 @@ def _forward(
     return y, (x, mean, rate, scale, bias)
 
 
-def _backward(axis: int, epsilon: float, kept: tuple[jax.Array, ...], of_y: jax.Array) -> tuple[jax.Array, ...]:
-    x, mean, rate, scale, bias = kept
+def _backward(axis: int, epsilon: float, saved: tuple[jax.Array, ...], y_grad: jax.Array) -> tuple[jax.Array, ...]:
+    x, mean, rate, scale, bias = saved
     normal = (x.astype(mean.dtype) - mean) * rate
     others = [other for other in range(x.ndim) if other != axis % x.ndim]
-    of_normal = of_y * _along(scale, x, axis)
-    along = jnp.mean(of_normal, axis, keepdims=True), jnp.mean(of_normal * normal, axis, keepdims=True)
-    of_x = rate * (of_normal - along[0] - normal * along[1])
-    of_scale, of_bias = jnp.sum(of_y * normal, others), jnp.sum(of_y, others)
-    return of_x.astype(x.dtype), of_scale.astype(scale.dtype), of_bias.astype(bias.dtype)
+    normal_grad = y_grad * _along(scale, x, axis)
+    along = jnp.mean(normal_grad, axis, keepdims=True), jnp.mean(normal_grad * normal, axis, keepdims=True)
+    x_grad = rate * (normal_grad - along[0] - normal * along[1])
+    scale_grad, bias_grad = jnp.sum(y_grad * normal, others), jnp.sum(y_grad, others)
+    return x_grad.astype(x.dtype), scale_grad.astype(scale.dtype), bias_grad.astype(bias.dtype)
 
 
 def _along(parameter: jax.Array, x: jax.Array, axis: int) -> jax.Array:
-    """Return [size] with the axes of x, so that it is multiplied along one of them."""
+    """Return a parameter [size] reshaped so that it broadcasts along one axis of x."""
     shape = [1] * x.ndim
     shape[axis] = -1
     return parameter.reshape(shape)

@@ -1,4 +1,4 @@
-"""LSTM encoder, one- or two-directional, with torch's two bias vectors."""
+"""LSTM encoder, uni- or bidirectional, with torch's two bias vectors."""
 
 import functools
 import math
@@ -15,17 +15,17 @@ from tiejax.models.initializers import default_dtype, uniform
 
 
 class LSTMWeights(nn.Module):
-    """What one direction of one layer is computed from: parameters in torch's form, joined to one matrix.
+    """Parameters of one direction of one layer in torch's form, concatenated to one matrix.
 
-    Gates in the order input, forget, cell, output. Both bias vectors are trained (Flax's cells have one); every parameter
-    starts uniform in +-1/sqrt(hidden).
+    Gates are in the order input, forget, cell, output. Both bias vectors are trained (Flax's cells have one). Every parameter
+    is initialised uniformly in +-1/sqrt(hidden).
     """
 
     hidden: int
 
     @nn.compact
     def __call__(self, features: int) -> Float[Array, "gates inputs"]:
-        """Return (W_x | W_h | b_x + b_h), [4 hidden, features + hidden + 1]: the gates are its product with (x; h; 1)."""
+        """Return (W_x | W_h | b_x + b_h), [4 hidden, features + hidden + 1]: its product with (x; h; 1) gives the gates."""
         init, dtype, gates = uniform(1 / math.sqrt(self.hidden)), default_dtype(), 4 * self.hidden
         input_kernel = self.param("input_kernel", init, (features, gates), dtype)
         hidden_kernel = self.param("hidden_kernel", init, (self.hidden, gates), dtype)
@@ -37,7 +37,7 @@ class LSTMWeights(nn.Module):
 class BidirectionalLSTM(nn.Module):
     """Stack of LSTM layers, then Linear(directions * hidden -> width); upper layers read both directions.
 
-    unrolled: whether the steps along the sequence are written out: fewer kernels on an accelerator, more to compile.
+    unrolled: unroll the steps along the sequence: fewer kernels on an accelerator, longer compilation.
     """
 
     layers: int
@@ -54,14 +54,14 @@ class BidirectionalLSTM(nn.Module):
         position: Int[Array, "batch"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "batch *length width"]:
-        """Return the encoded sequences, or their states at `position` alone."""
+        """Return the encoded sequences, or only their states at `position`."""
         directions = ("forward", "backward") if self.bidirectional else ("forward",)
         x = x.transpose(1, 2, 0)
         for layer in range(self.layers):
             if layer > 0:
                 x = Dropout(self.dropout, name=f"dropout_{layer}")(x, deterministic=deterministic)
             weights = [LSTMWeights(self.hidden, name=f"layer_{layer}_{name}")(x.shape[1]) for name in directions]
-            # The second direction reads from the end. As one computation both take half as many small products.
+            # The second direction reads from the end. Computing both at once takes half as many small products.
             read = jnp.stack([x, x[::-1]][: len(directions)], axis=1)
             states = recurrence(read, jnp.stack(weights), self.unrolled)
             x = jnp.concatenate([states[:, 0], *(states[::-1, other] for other in range(1, len(directions)))], axis=1)
@@ -71,9 +71,9 @@ class BidirectionalLSTM(nn.Module):
 
 
 class Step(NamedTuple):
-    """What one step of the recurrence keeps for its gradient: what it read, and what came of it, before its new state.
+    """Values of one step of the recurrence that are saved for its gradient.
 
-    read: (x_t; h_{t-1}; 1). cell: c_{t-1}. activations: of the gates i, f, g and o. squashed: tanh(c_t).
+    read: (x_t; h_{t-1}; 1). cell: c_{t-1}. activations: activations of the gates i, f, g and o. squashed: tanh(c_t).
     """
 
     read: Float[Array, "directions inputs batch"]
@@ -88,14 +88,14 @@ def recurrence(
     weights: Float[Array, "directions gates inputs"],
     unrolled: bool = False,
 ) -> Float[Array, "length directions hidden batch"]:
-    """Return the states h of LSTMs, each direction's from its weights (`LSTMWeights`), from a zero state.
+    """Return the states h of LSTMs that start from a zero state, for each direction with its weights (`LSTMWeights`).
 
     i, f, g, o = W_x x_t + b_x + W_h h_{t-1} + b_h
     c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g),    h_t = sigmoid(o) tanh(c_t)
 
-    Its derivative is its own: it keeps each activation once, and forms all gates' gradients in one pass, where autodiff
-    keeps them twice and copies them together. There is none for `jax.jvp`. Biases are part of the product, and so rounded as
-    its factors are where products are made coarser.
+    The custom derivative saves each activation once and computes the gradients of all gates in one pass; autodiff saves them
+    twice and concatenates them. `jax.jvp` is not supported. Biases are part of the matrix product, so reduced precision of
+    products applies to them as well.
     """
     return _forward(x, weights, unrolled)[0]
 
@@ -119,34 +119,34 @@ def _forward(x: jax.Array, weights: jax.Array, unrolled: bool) -> tuple[jax.Arra
     return states, (steps, weights)
 
 
-def _backward(unrolled: bool, kept: tuple[Step, jax.Array], of_states: jax.Array) -> tuple[jax.Array, jax.Array]:
-    steps, weights = kept
+def _backward(unrolled: bool, saved: tuple[Step, jax.Array], states_grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+    steps, weights = saved
     features, hidden = steps.read.shape[2] - steps.cell.shape[2] - 1, steps.cell.shape[2]
     transposed = jnp.swapaxes(weights, 1, 2)
 
     Carry = tuple[jax.Array, jax.Array, jax.Array]
 
     def step(after: Carry, at: tuple[jax.Array, Step]) -> tuple[Carry, jax.Array]:
-        (of_h, of_c, of_weights), (of_state, step) = after, at
-        of_h = of_h + of_state
-        of_c = of_c + of_h * step.activations[3] * (1 - step.squashed * step.squashed)
-        of_gates = _of_gates(step, of_h, of_c)
-        of_read = transposed @ of_gates
-        of_weights = of_weights + of_gates @ jnp.swapaxes(step.read, 1, 2)
-        before = of_read[:, features : features + hidden], of_c * step.activations[1], of_weights
-        return before, of_read[:, :features]
+        (h_grad, c_grad, weights_grad), (state_grad, step) = after, at
+        h_grad = h_grad + state_grad
+        c_grad = c_grad + h_grad * step.activations[3] * (1 - step.squashed * step.squashed)
+        gate_grads = _gate_grads(step, h_grad, c_grad)
+        read_grad = transposed @ gate_grads
+        weights_grad = weights_grad + gate_grads @ jnp.swapaxes(step.read, 1, 2)
+        before = read_grad[:, features : features + hidden], c_grad * step.activations[1], weights_grad
+        return before, read_grad[:, :features]
 
-    zeros = jnp.zeros_like(of_states[0])
+    zeros = jnp.zeros_like(states_grad[0])
     start = zeros, zeros, jnp.zeros_like(weights)
-    (_, _, of_weights), of_x = jax.lax.scan(step, start, (of_states, steps), reverse=True, unroll=unrolled)
-    return of_x, of_weights
+    (_, _, weights_grad), x_grad = jax.lax.scan(step, start, (states_grad, steps), reverse=True, unroll=unrolled)
+    return x_grad, weights_grad
 
 
-def _of_gates(step: Step, of_h: jax.Array, of_c: jax.Array) -> Float[Array, "directions gates batch"]:
+def _gate_grads(step: Step, h_grad: jax.Array, c_grad: jax.Array) -> Float[Array, "directions gates batch"]:
     """Return the gradients of all gates before their activations.
 
-    Of i, f, g: dc_t times g, c_{t-1}, i; of o: dh_t tanh(c_t); each times the derivative of its activation. Chosen by the
-    gate's number, not concatenated: XLA computes a concatenation on a CPU one number at a time.
+    For i, f, g they are dc_t times g, c_{t-1}, i; for o, dh_t tanh(c_t); each times the derivative of its activation. Gates are
+    selected by index, not concatenated, because XLA computes a concatenation element by element on a CPU.
     """
     gate = jax.lax.broadcasted_iota(jnp.int32, (4, 1, 1), 0)
 
@@ -157,8 +157,8 @@ def _of_gates(step: Step, of_h: jax.Array, of_c: jax.Array) -> Float[Array, "dir
     i, _, g, _ = step.activations
     activation = each(*step.activations)
     derivative = jnp.where(gate == 2, 1 - activation * activation, activation * (1 - activation))
-    of_gates = each(of_c, of_c, of_c, of_h) * each(g, step.cell, i, step.squashed) * derivative
-    return of_gates.reshape(len(of_h), -1, of_h.shape[-1])
+    gate_grads = each(c_grad, c_grad, c_grad, h_grad) * each(g, step.cell, i, step.squashed) * derivative
+    return gate_grads.reshape(len(h_grad), -1, h_grad.shape[-1])
 
 
 recurrence.defvjp(_forward, _backward)

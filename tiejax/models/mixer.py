@@ -12,7 +12,7 @@ from tiejax.models.transformer import ACTIVATIONS
 
 
 class MixerLayer(nn.Module):
-    """Pre-LN token mixing, then channel mixing, each with a residual.
+    """Pre-LN token mixing and channel mixing, each with a residual connection.
 
     x = x + (W_2 act(W_1 LN(x)^T))^T;    x = x + W_4 act(W_3 LN(x))
     """
@@ -60,7 +60,7 @@ class Mixer(nn.Module):
         position: Int[Array, "batch"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "batch *length width"]:
-        """Return the encoded sequences, or their states at `position` alone, with no work for others in the last layer."""
+        """Return the encoded sequences, or only their states at `position`, computed only there in the last layer."""
         x = x.transpose(2, 1, 0)
         for layer in range(self.layers):
             wanted = position if layer == self.layers - 1 else None

@@ -1,23 +1,23 @@
-r"""The multiset form of a masked LM without positional information: exact, and with far less arithmetic.
+r"""The multiset form of a masked LM without positional information: exact, with much less arithmetic.
 
-Nothing tells two tokens that carry the same symbol apart: they enter every layer equal, ask every other token alike and
-leave it equal. A sequence is then its multiset of symbols, n_u occurrences of symbol u, and hidden states are kept once a
-symbol. With x_s the state of symbol s, attention over tokens becomes attention over symbols,
+Without positions, two tokens of the same symbol have equal states in every layer. A sequence is then its multiset of symbols,
+with n_u occurrences of symbol u, and one hidden state per symbol suffices. With x_s the state of symbol s, attention over
+tokens becomes attention over symbols,
 
     sum_tokens exp(q_s . k_t) v_t / sum_tokens exp(q_s . k_t)  =  sum_u n_u exp(q_s . k_u) v_u / sum_u n_u exp(q_s . k_u)
 
-which is softmax attention with ln n_u added to the score of symbol u (absent symbols: -inf). The mask occurs once in every
-multiset, so no sum is empty. Three more savings are exact as well:
+which is softmax attention with ln n_u added to the score of symbol u (-inf for absent symbols). The mask occurs once in every
+multiset, so no sum is empty. Three further savings are also exact:
 
-* the states that enter the first layer are rows of the table: its scores do not depend on the multiset;
-* only the mask's state is read, so the last layer has one query;
-* multisets that occur more than once can be computed once and weighted (`training.asked_loss` takes the weights).
+* the inputs of the first layer are rows of the table, so its scores do not depend on the multiset;
+* only the state of the mask is read, so the last layer has one query;
+* repeated multisets can be computed once and weighted (`training.asked_loss` takes the weights).
 
-Arrays are [features, symbols, multisets], multisets last: contractions of the few features are then matrix products with
-long rows, and everything else runs along them. On two cores with AVX-512 this trains small models ten times faster than
-tokens do, and twice as fast as the same arithmetic with features written out and members last.
+Arrays are [features, symbols, multisets]: with multisets last, contractions over the few features are matrix products with long
+rows. On two cores with AVX-512 this trains small models ten times as fast as the token form, and twice as fast as the same
+arithmetic with unrolled features and members last.
 
-Dropout would tell equal symbols apart; the LSTM and the mixer see positions: `check` refuses them.
+Dropout would give equal symbols different states, and the LSTM and the mixer see positions: `check` rejects them.
 """
 
 import functools
@@ -54,7 +54,7 @@ def check(model: LanguageModel) -> None:
 
 
 def product_by_sums(matrix: Float[Array, "rows inner"], x: Float[Array, "inner columns"]) -> Float[Array, "rows columns"]:
-    """Return the matrix product, its few terms written out: what an accelerator computes together with what is around it."""
+    """Return the matrix product as an unrolled sum of few terms, which an accelerator fuses with the surrounding operations."""
     if len(x) > MOST_TERMS:
         return matrix @ x
     return functools.reduce(jnp.add, [matrix[:, term, None] * x[term] for term in range(len(x))])
@@ -67,10 +67,10 @@ def encode(
     mask: int,
     product: Product = jnp.matmul,
 ) -> Float[Array, "width multisets"]:
-    """Return h, the encoded state of the mask symbol in each multiset: what `LanguageModel.encode` gives for its sequences.
+    """Return h, the encoded state of the mask in each multiset, equal to `LanguageModel.encode` for its sequences.
 
-    counts: how often each symbol occurs; symbol `mask` once in every multiset. product: how matrices are multiplied. Raises
-    NotExact as `check` does.
+    counts: number of occurrences of each symbol; symbol `mask` occurs once in every multiset. product: the function that
+    multiplies matrices. Raises NotExact as `check` does.
     """
     check(model)
     encoder, weights = model.encoder, params["encoder"]["layers"]
@@ -78,8 +78,8 @@ def encode(
     bias = jnp.log(counts)
     for layer in range(encoder.layers):
         queries = slice(mask, mask + 1) if layer == encoder.layers - 1 else slice(None)
-        of_layer = jax.tree.map(lambda leaf, layer=layer: leaf[layer], weights)
-        x = _layer(of_layer, x, bias, queries, encoder.heads, encoder.activation, product)
+        layer_weights = jax.tree.map(lambda leaf, layer=layer: leaf[layer], weights)
+        x = _layer(layer_weights, x, bias, queries, encoder.heads, encoder.activation, product)
     return x[:, 0]
 
 
@@ -90,7 +90,7 @@ def logits(
     mask: int,
     product: Product = jnp.matmul,
 ) -> Float[Array, "vocabulary multisets"]:
-    """Return the logits at the mask of each multiset; arguments as of `encode`."""
+    """Return the logits at the mask of each multiset; arguments as in `encode`."""
     return product(params["head"]["embedding"], encode(model, params, counts, mask, product))
 
 
@@ -114,16 +114,16 @@ def _layer(
         scale = 1 / jnp.sqrt(jnp.mean(jnp.square(centred), axis=0) + LAYER_NORM_EPSILON)
         return centred * scale * weights[name]["scale"][:, None] + weights[name]["bias"][:, None]
 
-    # Only asking symbols need a query. Heads are taken one by one: XLA for CPUs multiplies batches of small matrices badly
-    # where one more axis has size 1.
-    asking = x[:, queries]
+    # Only the queried symbols need a query. Heads are computed one by one, because XLA for CPUs multiplies batches of small
+    # matrices slowly if another axis has size 1.
+    queried = x[:, queries]
     kernel, offset = weights["qkv"]["kernel"].T, weights["qkv"]["bias"][:, None]
-    query = product(kernel[:width], asking.reshape(width, -1)) + offset[:width]
+    query = product(kernel[:width], queried.reshape(width, -1)) + offset[:width]
     key_value = product(kernel[width:], x.reshape(width, -1)) + offset[width:]
-    query = query.reshape(heads, width // heads, *asking.shape[1:])
+    query = query.reshape(heads, width // heads, *queried.shape[1:])
     key, value = key_value.reshape(2, heads, width // heads, *x.shape[1:])
     attended = [_attend(*head, bias, product) for head in zip(query, key, value, strict=True)]
-    before = jnp.broadcast_to(asking, (*asking.shape[:2], multisets))
+    before = jnp.broadcast_to(queried, (*queried.shape[:2], multisets))
     x = norm("attention_norm", before.reshape(width, -1) + dense("out", jnp.concatenate(attended)))
     hidden = ACTIVATIONS[activation](dense("feed_forward_in", x))
     return norm("feed_forward_norm", x + dense("feed_forward_out", hidden)).reshape(width, -1, multisets)
@@ -136,7 +136,7 @@ def _attend(
     bias: Float[Array, "symbols multisets"],
     product: Product,
 ) -> Float[Array, "size queries*multisets"]:
-    """Attend from the queried symbols to all symbols, in one head; `bias` is ln n."""
+    """Attend from the queried symbols to all symbols in one head; `bias` is ln n."""
     scores = jnp.sum(key[:, :, None] * query[:, None], axis=0) / math.sqrt(len(query)) + bias[:, None]
     share = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=0)))  # [symbols, queries, multisets]
     total = jnp.sum(share, axis=0).reshape(-1)

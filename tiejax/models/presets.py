@@ -1,12 +1,12 @@
-"""Presets of published models: the sizes and training lengths that a paper states, by architecture and size.
+"""Published models: sizes and numbers of training steps, by architecture and size.
 
 Source: F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024
-(PMLR 235:3584-3610), and its published package. Plain dictionaries: this module loads neither jax nor a model.
+(PMLR 235:3584-3610), and its published package. This module loads neither jax nor a model.
 """
 
 from typing import Any
 
-# (architecture, size) -> fields of the encoder, and the largest learning rate that the size was trained with.
+# (architecture, size) -> fields of the encoder, and the largest learning rate used for the size.
 PUBLISHED_MODELS: dict[tuple[str, str], dict[str, Any]] = {
     ("transformer", "small"): {"layers": 1, "width": 4, "heads": 1, "feed_forward": 4, "learning_rate": 5e-4},
     ("transformer", "medium"): {"layers": 2, "width": 32, "heads": 1, "feed_forward": 32, "learning_rate": 1e-4},
@@ -19,7 +19,7 @@ PUBLISHED_MODELS: dict[tuple[str, str], dict[str, Any]] = {
 # size -> training steps.
 STEPS = {"small": 150_000, "medium": 500_000}
 
-# architecture -> the settings that it has and other architectures need not have, with their published values; None: by size.
+# architecture -> its specific settings with their published values; None: the value depends on the size.
 ARCHITECTURE_SETTINGS: dict[str, dict[str, Any]] = {
     "transformer": {"heads": None, "feed_forward": None, "activation": "gelu", "identical_layers": True},
     "lstm": {"hidden": None, "bidirectional": True},

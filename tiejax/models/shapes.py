@@ -1,24 +1,24 @@
-"""Shapes of encoders whose input and output embeddings have widths of their own, and the published ones.
+"""Shapes of encoders with independent widths of input and output embeddings, and the published shapes.
 
 Source: H. W. Chung, T. Fevry, H. Tsai, M. Johnson, S. Ruder, Rethinking Embedding Coupling in Pre-trained Language Models,
-ICLR 2021 (arXiv:2010.12821). Plain data: this module loads neither jax nor a model.
+ICLR 2021 (arXiv:2010.12821). This module loads neither jax nor a model.
 """
 
 import dataclasses
 from typing import NamedTuple
 
-FEED_FORWARD = 4  # widths of the feed-forward layer, as BERT's
+FEED_FORWARD = 4  # width of the feed-forward layer, in multiples of H, as in BERT
 TOKEN_TYPES = 2
 POSITIONS = 512
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The shape of an encoder with its prediction head: BERT's, but for the widths of its two tables.
+    """The shape of BERT's encoder and prediction head with tables of any width.
 
-    embed_in, embed_out: E_in and E_out, widths of the input and the output embedding. width: H, of the encoder.
-    layers, heads: of the encoder in pre-training. coupled: one table serves both ends, so that E_in = E_out; where it is
-    narrower than H the embedding is factorised, as ALBERT's. drop: top layers that are dropped after pre-training.
+    embed_in, embed_out: E_in and E_out, the widths of the input and the output embedding. width: H, the width of the encoder.
+    layers, heads: numbers of the encoder in pre-training. coupled: one table for input and output, so E_in = E_out; if it is
+    narrower than H, the embedding is factorised as in ALBERT. drop: number of top layers dropped after pre-training.
     """
 
     embed_in: int
@@ -30,21 +30,21 @@ class Shape:
     drop: int = 0
 
     def problem(self) -> str | None:
-        """Return the first reason why there is no such encoder, None if it can be built."""
+        """Return the first reason why the shape is invalid, or None if it is valid."""
         for name in ("embed_in", "embed_out", "width", "layers", "heads"):
             if getattr(self, name) < 1:
-                return f"{name} must be at least 1, got {getattr(self, name)}"
+                return f"{name}: expected an integer >= 1, got {getattr(self, name)}"
         if self.width % self.heads:
             return f"{self.heads} heads do not divide the width {self.width}"
         if self.coupled and self.embed_in != self.embed_out:
             return f"a coupled table has one width, but embed_in is {self.embed_in} and embed_out {self.embed_out}"
         if not 0 <= self.drop < self.layers:
-            return f"{self.drop} of {self.layers} layers cannot be dropped: give 0 to {self.layers - 1}"
+            return f"cannot drop {self.drop} of {self.layers} layers; expected 0 to {self.layers - 1}"
         return None
 
 
 class Published(NamedTuple):
-    """A model of the paper's tables. pretraining, fine_tuning: its printed parameters, in millions."""
+    """A model of the paper's tables; pretraining, fine_tuning: the printed numbers of parameters, in millions."""
 
     name: str
     shape: Shape
@@ -53,10 +53,10 @@ class Published(NamedTuple):
     fine_tuning: int
 
 
-# Vocabularies of multilingual BERT and of cased English BERT, which the paper's counts go back to.
+# Sizes of the vocabularies of multilingual BERT and of cased English BERT, which reproduce the counts of the paper.
 MULTILINGUAL, ENGLISH = 119_547, 28_996
 
-# The released RemBERT, and not the E_out 1,536 that is printed, has the printed number of parameters.
+# The released RemBERT has the printed number of parameters; the printed E_out of 1,536 does not reproduce it.
 REMBERT = Shape(256, 1664, 1152, 32, 18)
 
 PUBLISHED_SHAPES = (

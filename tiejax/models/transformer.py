@@ -1,4 +1,4 @@
-"""Transformer without positional information of its own, its layers stacked and applied under an owner vector."""
+"""Transformer without positional information, with stacked layers that an owner vector selects."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -24,16 +24,16 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
 
 
 class EncoderLayer(nn.Module):
-    """One post-LN layer: x = LN(x + attention(x)); x = LN(x + W_2 act(W_1 x)), as torch's TransformerEncoderLayer.
+    """One post-LN layer: x = LN(x + attention(x)); x = LN(x + W_2 act(W_1 x)), as in torch's TransformerEncoderLayer.
 
-    norm_first: a pre-LN layer instead, x = x + attention(LN(x)); x = x + W_2 act(W_1 LN(x)), as GPT-2's.
-    causal: a position sees itself and what came before.
-    kernel_std, residual_std: kernels start as N(0, kernel_std^2), those of the two maps that are added to x as
-        N(0, residual_std^2), and biases as 0, as GPT-2's and BERT's (default: as torch's).
-    hidden_dropout: drop values between W_2 and act too, as torch does; GPT-2 and BERT do not.
-    attention_dropout: probability of dropping an attention weight (default: as all else), which no fused kernel can.
-    norm_epsilon: of the LayerNorms.
-    dtype: of the computation (default: that of the input); parameters and LayerNorms stay in float32.
+    norm_first: a pre-LN layer instead, x = x + attention(LN(x)); x = x + W_2 act(W_1 LN(x)), as in GPT-2.
+    causal: a position sees itself and earlier positions only.
+    kernel_std, residual_std: kernels are initialised from N(0, kernel_std^2), those of the two maps added to x from
+        N(0, residual_std^2), and biases are 0, as in GPT-2 and BERT (default: torch's initialisation).
+    hidden_dropout: also apply dropout between act and W_2, as torch does; GPT-2 and BERT do not.
+    attention_dropout: probability of dropping an attention weight (default: dropout); fused kernels do not support it.
+    norm_epsilon: epsilon of the LayerNorms.
+    dtype: dtype of the computation (default: that of the input); parameters and LayerNorms stay in float32.
     """
 
     width: int
@@ -60,13 +60,13 @@ class EncoderLayer(nn.Module):
     ) -> Float[Array, "batch queries width"]:
         """Return the layer's output at every position, or at one `position` of each sequence.
 
-        segments: positions of one number see each other alone (default: all do).
+        segments: segment number of each position; positions see only their own segment (default: all positions).
         """
         attention_norm = layer_norm("attention_norm", dtype=self.dtype, epsilon=self.norm_epsilon)
         feed_forward_norm = layer_norm("feed_forward_norm", dtype=self.dtype, epsilon=self.norm_epsilon)
 
         query, key, value = self._project(attention_norm(x) if self.norm_first else x)  # each [batch, length, heads, size]
-        if position is not None:  # one query a sequence, while keys and values stay those of all positions
+        if position is not None:  # one query per sequence; keys and values of all positions
             chosen = jax.nn.one_hot(position, x.shape[1], dtype=x.dtype)
             x = jnp.einsum("bl,blw->bw", chosen, x)[:, None]
             query = jnp.einsum("bl,blhc->bhc", chosen, query)[:, None]
@@ -78,7 +78,7 @@ class EncoderLayer(nn.Module):
         return x if self.norm_first else feed_forward_norm(x)
 
     def _project(self, x: Float[Array, "batch length width"]) -> Float[Array, "3 batch length heads size"]:
-        """Return query, key and value; they start as one Xavier-uniform matrix [3 width, width], biases as zeros."""
+        """Return query, key and value; their initial kernel is one Xavier-uniform matrix [3 width, width], their bias 0."""
         xavier = uniform(math.sqrt(6 / (4 * self.width)))
         projected = self._dense(3 * self.width, "qkv", xavier, self.kernel_std)(x)
         heads = projected.reshape(*x.shape[:-1], 3, self.heads, self.width // self.heads)
@@ -93,7 +93,7 @@ class EncoderLayer(nn.Module):
         causal: bool,
         deterministic: bool,
     ) -> Float[Array, "batch queries width"]:
-        """Return what attention adds to the residual stream: W_out attend(query, key, value), dropped."""
+        """Return attention's update of the residual stream: dropout(W_out attend(query, key, value))."""
         rate = self.dropout if self.attention_dropout is None else self.attention_dropout
         dropout_key = self.make_rng("dropout") if rate > 0 and not deterministic else None
         attended = attend(query, key, value, mask, causal, rate, dropout_key).reshape(*query.shape[:2], self.width)
@@ -101,7 +101,7 @@ class EncoderLayer(nn.Module):
         return self._drop(out, "attention_dropout", deterministic)
 
     def _feed_forward(self, x: Float[Array, "batch queries width"], deterministic: bool) -> Float[Array, "batch queries width"]:
-        """Return what the feed-forward layer adds to the residual stream: W_2 act(W_1 x), dropped."""
+        """Return the feed-forward update of the residual stream: dropout(W_2 act(W_1 x))."""
         hidden = self._inner(self.width, self.feed_forward, "feed_forward_in", self.kernel_std)(x)
         hidden = ACTIVATIONS[self.activation](hidden)  # [batch, queries, feed_forward]
         hidden = self._drop(hidden, "hidden_dropout", deterministic) if self.hidden_dropout else hidden
@@ -112,26 +112,26 @@ class EncoderLayer(nn.Module):
         return Dropout(self.dropout, name=name)(x, deterministic=deterministic)
 
     def _dense(self, features: int, name: str, default: Any, std: float | None) -> Dense:
-        """Return a linear map whose kernel starts as N(0, std^2), or by `default`, and whose bias starts as 0."""
+        """Return a linear map with an initial kernel from N(0, std^2), or from `default` if `std` is None, and a bias of 0."""
         init = default if std is None else jax.nn.initializers.normal(std)
         return Dense(features, kernel_init=init, param_dtype=default_dtype(), dtype=self.dtype, name=name)
 
     def _inner(self, fan_in: int, features: int, name: str, std: float | None) -> Dense:
-        """Return a linear map of the feed-forward layer, which starts as torch's where no `std` is said."""
+        """Return a linear map of the feed-forward layer, initialised as in torch if `std` is None."""
         return linear(fan_in, features, name, self.dtype) if std is None else self._dense(features, name, None, std)
 
 
 def visible(
     length: int, position: Int[Array, "batch"] | None, segments: Integer[Array, "batch length"] | None, causal: bool
 ) -> Bool[Array, "#batch 1 queries length"] | None:
-    """Say which positions each query sees, or return None where it sees all; arguments as of `EncoderLayer`.
+    """Return which positions each query sees, or None if it sees all; arguments as in `EncoderLayer`.
 
-    Where all positions are queries, that a causal layer sees nothing behind them is left to whoever attends.
+    If all positions are queries, the causal mask is not part of the result: `attend` applies it.
     """
     mask = None
     if segments is not None:
-        of_query = segments if position is None else jnp.take_along_axis(segments, position[:, None], axis=1)
-        mask = of_query[:, None, :, None] == segments[:, None, None, :]
+        query_segments = segments if position is None else jnp.take_along_axis(segments, position[:, None], axis=1)
+        mask = query_segments[:, None, :, None] == segments[:, None, None, :]
     if causal and position is not None:
         before = position[:, None, None, None] >= jnp.arange(length)
         mask = before if mask is None else mask & before
@@ -139,9 +139,9 @@ def visible(
 
 
 class Use(NamedTuple):
-    """How a layer is applied, or how several are.
+    """How one layer, or several, are applied.
 
-    layer: its number, from the first on. reads: the place in the stack of its weights. sends: whether it sends them gradient.
+    layer: the layer's index. reads: the slot of the stack with its weights. sends: whether it sends them gradient.
     """
 
     layer: Int32[Array, "*layers"]
@@ -150,17 +150,17 @@ class Use(NamedTuple):
 
 
 class Transformer(nn.Module):
-    """`layers` post-LN layers with no positions and no final LayerNorm, or pre-LN ones and a final one (norm_first).
+    """A stack of `layers` post-LN layers without final LayerNorm, or of pre-LN layers with one (`norm_first`).
 
-    Weights are stacked: every leaf of `layers` is `[stack_size, ...]`. Layer i computes with the weights at `owner[i]`
-    (default: its own) and, where `sends[i]` is false, sends them no gradient.
+    Weights are stacked: every leaf of `layers` is `[stack_size, ...]`. Layer i uses the weights in slot `owner[i]` (default:
+    its own) and, if `sends[i]` is false, sends them no gradient.
 
-    identical_layers: start all layers as copies of one, as torch's TransformerEncoder does.
-    stack_size: number of layers whose weights `init` makes, `layers` by default; a stack of any size can be applied.
-    rematerialise: scan over the layers and recompute each in the backward pass, so that neither its activations nor a gradient
-        per layer use is held: for deep stacks. Otherwise layers are unrolled, which is faster for a few (by 45 % at
-        two layers of width 32 in an ensemble of 64).
-    causal, kernel_std, residual_std, hidden_dropout, attention_dropout, norm_epsilon, dtype: of each layer (`EncoderLayer`).
+    identical_layers: initialise all layers as copies of one, as torch's TransformerEncoder does.
+    stack_size: number of layers whose weights `init` creates (default: `layers`); a stack of any size can be applied.
+    rematerialise: scan over the layers and recompute each in the backward pass, so that neither activations nor a gradient for
+        each use of a layer are stored, which suits deep stacks. Otherwise layers are unrolled, which is faster for a few (by
+        45 % at two layers of width 32 in an ensemble of 64).
+    causal, kernel_std, residual_std, hidden_dropout, attention_dropout, norm_epsilon, dtype: see `EncoderLayer`.
     """
 
     layers: int
@@ -192,11 +192,12 @@ class Transformer(nn.Module):
         deterministic: bool = True,
         every_layer: bool = False,
     ) -> Float[Array, "*places width"]:
-        """Return the encoded sequences, or their states at `position` alone, with no work for others in the last layer.
+        """Return the encoded sequences, or only their states at `position`, computed only there in the last layer.
 
-        segments: several sequences in one row, by number; each sees itself alone, so that it is encoded as in a row of its own.
-        every_layer: return x and what every layer makes of it, `[layers + 1, batch, length, width]`; a final LayerNorm, where
-            there is one, acts on the last alone.
+        segments: the segment number of each position, if rows contain several sequences, which are encoded independently.
+        every_layer: return x and the output of every layer, `[layers + 1, batch, length, width]`; a final LayerNorm applies
+        only
+            to the last.
         """
         apply = self._apply_layer(self._stack(x), sends is not None, segments, deterministic)
 
@@ -216,7 +217,7 @@ class Transformer(nn.Module):
                 encoded = layer_norm("final_norm", dtype=self.dtype, epsilon=self.norm_epsilon)(encoded)
             return jnp.concatenate([x[None], states[:-1], encoded[None]])
         if self.rematerialise and position is None:
-            # Scanned with the others, the last layer adds no gradient of the whole stack of its own.
+            # In the same scan, the last layer does not need another gradient of the whole stack.
             x, _ = self._scan(at_every_position, x, uses)
         else:
             if self.layers > 1:
@@ -227,7 +228,7 @@ class Transformer(nn.Module):
         return x if position is None else x[:, 0]
 
     def _layer(self) -> EncoderLayer:
-        """Return one layer, which is applied to whatever weights it is given."""
+        """Return a layer module, to be applied to the weights of any layer."""
         return EncoderLayer(
             width=self.width,
             heads=self.heads,
@@ -247,7 +248,7 @@ class Transformer(nn.Module):
         )
 
     def _stack(self, x: Float[Array, "batch length width"]) -> Any:
-        """Return the weights of the layers, every leaf [stack_size, ...]: those that are given, or initial ones."""
+        """Return the weights of the layers, every leaf [stack_size, ...]: the given weights, or initial ones."""
         stack_size, layer = self.stack_size or self.layers, self._layer()
 
         def init_layer(key: jax.Array) -> Any:
@@ -258,13 +259,13 @@ class Transformer(nn.Module):
                 return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (stack_size, *leaf.shape)), init_layer(key))
             return jax.vmap(init_layer)(jax.random.split(key, stack_size))
 
-        # Not `self.param` where there is a stack: it would refuse another size than that of `init`, and ties change the size.
+        # Not `self.param` for an existing stack: it rejects sizes other than that of `init`, and ties change the size.
         return self.get_variable("params", "layers") if self.has_variable("params", "layers") else self.param("layers", init)
 
     def _apply_layer(
         self, stack: Any, gated: bool, segments: Integer[Array, "batch length"] | None, deterministic: bool
     ) -> Callable[[jax.Array, Use, jax.Array | None], jax.Array]:
-        """Return (x, use, position) -> the output of the layer that `use` describes. gated: layers may send no gradient."""
+        """Return (x, use, position) -> output of the layer that `use` describes. gated: some layers may send no gradient."""
         layer, drops = self._layer(), (self.dropout > 0 or (self.attention_dropout or 0) > 0) and not deterministic
         dropout_key = self.make_rng("dropout") if drops else None
 
@@ -278,7 +279,7 @@ class Transformer(nn.Module):
         return apply
 
     def _scan(self, body: Callable[[jax.Array, Use], tuple[jax.Array, Any]], x: jax.Array, uses: Use) -> tuple[jax.Array, Any]:
-        """Return x after one layer after the other, rematerialised or unrolled, and what else `body` returns of each."""
+        """Return x after all layers, rematerialised or unrolled, and the second output of `body` for each."""
         if self.rematerialise:
             return jax.lax.scan(jax.checkpoint(body), x, uses)
         return jax.lax.scan(body, x, uses, unroll=True)
