@@ -1,4 +1,4 @@
-"""What lies in a folder and is no file."""
+"""Special files for tests."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def socket_at(folder: Path, name: str) -> Iterator[Path]:
-    """A socket in a folder, bound from within it, since a socket's path may have 107 bytes."""
+    """Bind a socket in `folder`; from within it, since the path of a socket has at most 107 bytes."""
     before = os.open(".", os.O_RDONLY)
     try:
         with socket.socket(socket.AF_UNIX) as bound:

@@ -20,7 +20,7 @@ from tiejax.lab.studies.exor import settings as exor
 from tiejax.lab.studies.layer_tying import settings as layer_tying
 from tiejax.lab.studies.text_mlm import settings as text_mlm
 from tiejax.lab.studies.untying import settings as untying
-from tiejax.system.visible import shown
+from tiejax.system.visible import visible_line
 
 STUDIES: tuple[Study, ...] = (exor.STUDY, untying.STUDY, text_mlm.STUDY, layer_tying.STUDY, embedding_coupling.STUDY)
 SECONDS, MOST_KIB = 30.0, 2**20
@@ -65,7 +65,7 @@ def refused(work: Callable[[], object]) -> str | None:
         with contextlib.redirect_stdout(io.StringIO()):
             work()
     except BadInput as error:
-        line = shown(str(error))
+        line = visible_line(str(error))
         assert line
         assert len(line) < 5_000, f"{len(line)} letters"
         assert line.isprintable(), line

@@ -1,4 +1,4 @@
-"""Values that JSON can hold."""
+"""Conversion to values that JSON can represent."""
 
 import json
 

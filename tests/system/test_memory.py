@@ -1,4 +1,4 @@
-"""How much memory a process may use: what is installed, and what its groups and its limits leave of it."""
+"""The memory limit of a process: installed memory, control groups and the address space limit."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ from processes import end, start_python
 from tiejax.system.memory import machine_memory
 
 
-def test_memory_is_no_more_than_the_machine_has():
+def test_limit_is_at_most_the_installed_memory():
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < machine_memory() <= physical
 
@@ -44,11 +44,11 @@ def test_limits_of_control_groups(tmp_path, cgroup, limits, expected):
     assert machine_memory(machine(tmp_path, cgroup, limits)) == (installed if expected is None else expected)
 
 
-def test_a_machine_that_says_nothing_of_groups_has_what_is_installed(tmp_path):
+def test_installed_memory_without_control_groups(tmp_path):
     assert machine_memory(tmp_path) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_the_limit_of_the_address_space(tmp_path):
+def test_address_space_limit(tmp_path):
     code = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (2**30, resource.RLIM_INFINITY))

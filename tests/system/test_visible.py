@@ -1,4 +1,4 @@
-"""Text of unknown origin where it is shown."""
+"""Escaping of invisible characters in text of unknown origin."""
 
 import unicodedata
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiejax.system.visible import LONGEST, shown, visible, visible_lines
+from tiejax.system.visible import LONGEST, visible, visible_line, visible_lines
 
 
 @pytest.mark.parametrize(
@@ -20,16 +20,16 @@ from tiejax.system.visible import LONGEST, shown, visible, visible_lines
         ("\u202egpj.exe\u2066", r"\u202egpj.exe\u2066"),
         ("\u2028\u2029\u200e\ufeff", r"\u2028\u2029\u200e\ufeff"),
         ("\udcff", r"\udcff"),
-        # Joined letters of Hindi and of Persian.
+        # Joiners in Hindi and Persian words.
         ("क्\u200dष \u0645\u06cc\u200c\u062e", "क्\u200dष \u0645\u06cc\u200c\u062e"),
     ],
 )
-def test_what_is_not_seen_is_escaped(text, expected):
+def test_invisible_characters_are_escaped(text, expected):
     assert visible(text) == expected
 
 
 @given(st.text(max_size=30))
-def test_nothing_that_acts_is_left_and_every_letter_that_is_seen_stays(text):
+def test_no_invisible_characters_are_left_and_visible_ones_stay(text):
     found = visible(text)
     assert all(unicodedata.category(letter) not in {"Cc", "Cs", "Zl", "Zp"} for letter in found)
     assert found.encode().decode() == found
@@ -38,10 +38,10 @@ def test_nothing_that_acts_is_left_and_every_letter_that_is_seen_stays(text):
         assert found == text
 
 
-def test_a_line_of_megabytes_is_shown_by_its_ends():
-    line = shown("beginning " + "[" * 10**6 + " end")
+def test_long_lines_are_shortened_in_the_middle():
+    line = visible_line("beginning " + "[" * 10**6 + " end")
     assert len(line) < LONGEST + 100
     assert line.startswith("beginning [[[")
     assert line.endswith("[[[ end")
     assert "(996,014 characters)" in line
-    assert shown("a" * LONGEST) == "a" * LONGEST
+    assert visible_line("a" * LONGEST) == "a" * LONGEST

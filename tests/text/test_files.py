@@ -1,4 +1,4 @@
-"""Text files and folders: what is read of them, in which order, and what is said of those that cannot be used."""
+"""Text files and folders: the files that are read, their order, and errors about unusable files."""
 
 import gzip
 import os
@@ -9,7 +9,7 @@ from corpora import refused, write
 from tiejax.text import corpus
 
 
-def test_folders_are_read_by_path_and_only_text_in_them(tmp_path):
+def test_text_files_of_a_folder_in_the_order_of_their_paths(tmp_path):
     files = {
         "b.txt": "b",
         "a/z.md": "az",
@@ -20,12 +20,12 @@ def test_folders_are_read_by_path_and_only_text_in_them(tmp_path):
         "empty.txt": "",
     }
     folder = write(tmp_path, files)
-    # By parts of the path: the folder `a` before the file `a.txt.gz`.
+    # Sorted by the parts of the path: the folder `a` comes before the file `a.txt.gz`.
     assert list(corpus.documents([str(folder)])) == ["abc", "az", "a", "b"]
     assert list(corpus.documents([str(folder / "b.txt"), str(folder / "a")])) == ["b", "abc", "az"]
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path):
+def test_byte_order_mark_is_stripped(tmp_path):
     write(tmp_path, {"a.txt": "\ufeffOne.".encode()})
     assert list(corpus.documents([str(tmp_path / "a.txt")])) == ["One."]
 
@@ -38,39 +38,39 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
         ("latin.gz", gzip.compress("café".encode("latin-1"), mtime=0), ["latin.gz: unpacked byte 3 is not UTF-8"]),
         ("program.txt", b"\x7fELF\0\1", ["program.txt: byte 4 is NUL: a binary file"]),
         ("wide.txt", "ab".encode("utf-16-le"), ["wide.txt: byte 1 is NUL"]),
-        ("short.txt.gz", gzip.compress(b"a" * 1000, mtime=0)[:-9], ["short.txt.gz: is no whole .gz file"]),
-        ("flipped.gz", gzip.compress(b"One.", mtime=0)[:-8] + b"\0" * 8, ["flipped.gz: is no whole .gz file: CRC"]),
-        ("none.gz", b"One.", ["none.gz: is no whole .gz file: Not a gzipped file"]),
-        ("blank.txt", " \n\n ", ["corpus ", "blank.txt: there is no text in it"]),
-        ("x.pdf/y.pdf", b"", ["x.pdf: the folder holds no *.txt, *.text, *.md nor any .gz of these"]),
+        ("short.txt.gz", gzip.compress(b"a" * 1000, mtime=0)[:-9], ["short.txt.gz: is not a complete .gz file"]),
+        ("flipped.gz", gzip.compress(b"One.", mtime=0)[:-8] + b"\0" * 8, ["flipped.gz: is not a complete .gz file: CRC"]),
+        ("none.gz", b"One.", ["none.gz: is not a complete .gz file: Not a gzipped file"]),
+        ("blank.txt", " \n\n ", ["corpus ", "blank.txt: contains no text"]),
+        ("x.pdf/y.pdf", b"", ["x.pdf: the folder contains no *.txt, *.text, *.md, also as .gz"]),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value else "",
 )
-def test_files_that_cannot_be_used_are_named(tmp_path, name, content, words):
+def test_unusable_files_are_named(tmp_path, name, content, words):
     write(tmp_path, {name: content})
     refused([str(tmp_path / name.partition("/")[0])], *words)
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path):
-    refused([str(tmp_path / "nothing.txt")], f"corpus {tmp_path}/nothing.txt: there is no such file or folder")
+def test_unreadable_files_are_named(tmp_path):
+    refused([str(tmp_path / "nothing.txt")], f"corpus {tmp_path}/nothing.txt: not found; name a file, a folder or tfds:NAME")
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
     refused([str(tmp_path)], f"corpus {tmp_path}/gone.txt: cannot be read: No such file or directory")
     refused(["/dev/null"], "corpus /dev/null: cannot be read: it is a device, not a file")
 
 
-def test_pipes_are_refused_by_name_and_not_waited_for(tmp_path):
+def test_pipes_are_refused_without_waiting(tmp_path):
     write(tmp_path, {"a.txt": "One."})
     os.mkfifo(tmp_path / "b.txt")
     for name in (tmp_path, tmp_path / "b.txt"):
         refused([str(name)], f"corpus {tmp_path}/b.txt: cannot be read: it is a named pipe, not a file")
 
 
-def test_a_file_that_unpacks_to_too_much_is_named(tmp_path):
+def test_decompression_bomb(tmp_path):
     write(tmp_path, {"bomb.gz": gzip.compress(b"a" * 2**26 + b"b")})
-    refused([str(tmp_path / "bomb.gz")], "bomb.gz: its ", "unpack to more than 67,108,864", "smaller files")
+    refused([str(tmp_path / "bomb.gz")], "bomb.gz: its ", "unpack to more than the limit of 67,108,864", "smaller files")
 
 
-def test_a_file_larger_than_the_memory_is_named(tmp_path):
+def test_file_larger_than_memory(tmp_path):
     with (tmp_path / "huge.txt").open("wb") as file:
         file.truncate(2**43)
     refused([str(tmp_path)], "huge.txt: cannot be read: it has 8,796,093,022,208 bytes")

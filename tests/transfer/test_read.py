@@ -116,7 +116,7 @@ def test_files_that_cannot_be_read_are_named(write, tmp_path):
         read_labelled([str(tmp_path / "pipe.csv")], "text", "label")
     cut = tmp_path / "cut.csv.gz"
     cut.write_bytes(gzip.compress(b"text,label\n" * 100)[:-20])
-    with pytest.raises(TaskError, match=r"is no whole \.gz file"):
+    with pytest.raises(TaskError, match=r"is not a complete \.gz file"):
         read_labelled([str(cut)], "text", "label")
     latin = tmp_path / "latin.csv"
     latin.write_bytes("text,label\nf\xfcr,1\n".encode("latin-1"))

@@ -1,4 +1,4 @@
-"""Files that somebody else wrote, opened for reading: regular ones, and no larger than the memory can bear."""
+"""Checked reads of files from others: only regular files, and no larger than memory allows."""
 
 import errno
 import gzip
@@ -17,26 +17,26 @@ KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a directory",
 }
-# Of the memory, what one file may take: its text is then there several times, as bytes, characters and sentences.
+# One file may take 1/SHARE of the memory: its text exists several times, as bytes, characters and sentences.
 SHARE = 4
-# How many times its size a .gz may take unpacked: prose takes 3 times, what is a hundredth of its size says nothing.
+# A .gz file may unpack to this many times its size. Prose unpacks to about 3 times its size.
 MOST_UNPACKED = 100
-ALWAYS_UNPACKED = 2**26  # bytes; a small file may well be more repetitive
+ALWAYS_UNPACKED = 2**26  # bytes that any .gz file may unpack to; small files can be more repetitive
 BLOCK = 2**20
 
 
 def check_file(path: Path) -> None:
-    """Raise OSError, before the file is opened, unless it is a regular one: a pipe would be waited for, a device might act."""
+    """Raise OSError unless `path` is a regular file, without opening it: opening a pipe would block, and a device might act."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"it is {KINDS.get(stat.S_IFMT(mode), 'something else')}, not a file", str(path))
+        raise OSError(errno.EINVAL, f"it is {KINDS.get(stat.S_IFMT(mode), 'a special file')}, not a file", str(path))
 
 
-def content_of(path: Path, most: int) -> bytes:
-    """Return what a file holds that we wrote, or somebody in its place.
+def read_own_file(path: Path, most: int) -> bytes:
+    """Read a file that tiejax has written, unless something else has taken its place.
 
-    Raises ValueError where it is no regular file or has more than `most` bytes, which we never write; OSError where it is gone
-    or the system lets nobody read it.
+    Raises ValueError if it is not a regular file or has more than `most` bytes, the largest size that tiejax writes; OSError if
+    it is missing or not readable.
     """
     try:
         return read_bytes(path, most)
@@ -47,21 +47,21 @@ def content_of(path: Path, most: int) -> bytes:
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """Return what a regular file holds, if it has at most `most` bytes (default: a quarter of the memory); raises OSError."""
+    """Read a regular file of at most `most` bytes (default: a quarter of the memory); raises OSError."""
     check_file(path)
-    most = _share() if most is None else most
+    most = _memory_share() if most is None else most
     if (size := path.stat().st_size) > most:
         raise OSError(errno.EFBIG, f"it has {size:,} bytes; at most {most:,} are read into memory", str(path))
     return path.read_bytes()
 
 
-def unpacked(packed: bytes) -> bytearray:
-    """Return what the bytes of a .gz file unpack to; raises ValueError where they do not, or to too much.
+def gunzip(packed: bytes) -> bytearray:
+    """Decompress the bytes of a .gz file, with a limit.
 
-    Too much is more than 100 times their number (and than 64 MiB), or than a quarter of the memory. No more than that is
-    ever unpacked.
+    The limit is 100 times their number (but at least 64 MiB), or a quarter of the memory if that is less; decompression stops
+    there. Raises ValueError if the file is damaged or exceeds the limit.
     """
-    most = min(max(MOST_UNPACKED * len(packed), ALWAYS_UNPACKED), _share())
+    most = min(max(MOST_UNPACKED * len(packed), ALWAYS_UNPACKED), _memory_share())
     content = bytearray()
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
@@ -69,14 +69,13 @@ def unpacked(packed: bytes) -> bytearray:
                 content += block
                 if len(content) > most:
                     raise ValueError(
-                        f"its {len(packed):,} bytes unpack to more than {most:,}, the most that is read of them "
-                        f"({MOST_UNPACKED} times their number, or a quarter of the memory); cut it into smaller files"
+                        f"its {len(packed):,} bytes unpack to more than the limit of {most:,} bytes "
+                        f"({MOST_UNPACKED} times the packed size, or a quarter of the memory); split it into smaller files"
                     )
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"is no whole .gz file: {error}") from None
+        raise ValueError(f"is not a complete .gz file: {error}") from None
     return content
 
 
-def _share() -> int:
-    """Return the bytes that one file may take."""
+def _memory_share() -> int:
     return (machine_memory() or sys.maxsize) // SHARE

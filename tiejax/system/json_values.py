@@ -1,4 +1,4 @@
-"""Values that JSON can hold."""
+"""Conversion to values that JSON can represent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """Return a nested value with numpy scalars as Python numbers, and None for numbers that are not finite."""
+    """Convert numpy scalars of a nested value to Python numbers, and numbers that are not finite to None."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""How much memory this process may use."""
+"""The memory limit of this process."""
 
 import os
 from collections.abc import Iterator
@@ -6,24 +6,24 @@ from pathlib import Path
 
 
 def machine_memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes of memory that this process may use, None where nothing says so.
+    """Return this process's memory limit in bytes, or None if it cannot be determined.
 
-    The least of what is installed, of the limits of its control groups, and of the address space that it may have (ulimit -v).
-    root: where /proc and /sys are.
+    The limit is the least of the installed memory, the limits of the process's control groups, and its address space limit
+    (ulimit -v). `root` is the directory that holds /proc and /sys.
     """
-    limits = [*_installed(), *_of_control_groups(root), *_of_address_space()]
+    limits = [*_installed(), *_control_group_limits(root), *_address_space_limit()]
     return min(limits, default=None)
 
 
 def _installed() -> Iterator[int]:
     try:
         yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not everywhere
+    except (AttributeError, OSError, ValueError):  # not available on all systems
         return
 
 
-def _of_control_groups(root: Path) -> Iterator[int]:
-    """Yield the limits of the groups of this process and of those that they lie in, in either form of the hierarchy."""
+def _control_group_limits(root: Path) -> Iterator[int]:
+    """Yield the limits of the control groups of this process and of their parents, in version 1 or 2 of the hierarchy."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -43,14 +43,14 @@ def _of_control_groups(root: Path) -> Iterator[int]:
 def _number_in(file: Path) -> Iterator[int]:
     try:
         yield int(file.read_text())
-    except (OSError, ValueError):  # another group's, or `max`
+    except (OSError, ValueError):  # not visible from this group, or `max`
         return
 
 
-def _of_address_space() -> Iterator[int]:
+def _address_space_limit() -> Iterator[int]:
     try:
         import resource
-    except ImportError:  # not everywhere
+    except ImportError:  # not available on all systems
         return
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:

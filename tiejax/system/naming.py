@@ -1,4 +1,4 @@
-"""Errors of the system that name their file."""
+"""OSErrors that name their file."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let errors of the system inside say which path they are of: those of writing do not by themselves."""
+    """Add `path` to OSErrors raised inside that have no filename, such as those of a failed write."""
     try:
         yield
     except OSError as error:

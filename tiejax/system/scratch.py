@@ -1,4 +1,4 @@
-"""Arrays that are too large for memory and that nobody needs once this process has ended."""
+"""Temporary arrays on the disk, for results that are too large for memory."""
 
 import math
 import os
@@ -9,16 +9,18 @@ import numpy as np
 
 
 def scratch_array(shape: tuple[int, ...], folder: Path | None) -> np.ndarray:
-    """Return a float64 array to be filled: in memory, or in a file without a name on the disk of a folder.
+    """Return an uninitialised float64 array, in memory or in an unnamed temporary file in `folder`.
 
-    Raises OSError, with the folder, where the disk has no room for it.
+    The file disappears with the array. Raises OSError that names the folder if the disk has too little space.
     """
     size = np.dtype(float).itemsize * math.prod(shape)
     if folder is None or not size:
         return np.empty(shape)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            if hasattr(os, "posix_fallocate"):  # not everywhere; without it a full disk ends the process while this is filled
+            if hasattr(
+                os, "posix_fallocate"
+            ):  # not available on all systems; without it a full disk kills the process while the array is filled
                 os.posix_fallocate(file.fileno(), 0, size)
             else:
                 file.truncate(size)

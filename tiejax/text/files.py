@@ -1,27 +1,27 @@
-"""Text files, and folders of them, as documents."""
+"""Text files and folders of text files as sources of documents."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tiejax.system.files import check_file, read_bytes, unpacked
+from tiejax.system.files import check_file, gunzip, read_bytes
 from tiejax.text.errors import CorpusError
-from tiejax.text.sources import Document, Source, file_size
+from tiejax.text.sources import TFDS, Document, Source, file_size
 
 SUFFIXES = (".txt", ".text", ".md")
 
 
 def is_text(file: str) -> bool:
-    """Return whether a file of this name is read where its folder is a corpus."""
+    """Return whether a file of this name is read as part of a folder."""
     return file.lower().removesuffix(".gz").endswith(SUFFIXES)
 
 
 def text_files(name: str) -> list[Path]:
-    """Return the file of this name, or the text files of the folder, by path; raises CorpusError if there are none."""
+    """Return a file by itself, or the text files of a folder sorted by path; raises CorpusError if there are none."""
     path = Path(name)
     try:
         if not path.exists():
-            raise CorpusError(f"corpus {name}: there is no such file or folder")
+            raise CorpusError(f"corpus {name}: not found; name a file, a folder or {TFDS}NAME")
         if not path.is_dir():
             check_file(path)
             return [path]
@@ -30,7 +30,7 @@ def text_files(name: str) -> list[Path]:
         raise CorpusError(f"corpus {error.filename or name}: cannot be read: {error.strerror}") from None
     if not files:
         wanted = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
-        raise CorpusError(f"corpus {name}: the folder holds no {wanted} nor any .gz of these")
+        raise CorpusError(f"corpus {name}: the folder contains no {wanted}, also as .gz")
     return sorted(files, key=lambda file: file.relative_to(path).parts)
 
 
@@ -39,7 +39,7 @@ def _raise(error: OSError) -> None:
 
 
 class TextFile(Source):
-    """One document: a file in UTF-8, or such a file as .gz."""
+    """A text file in UTF-8, possibly compressed as .gz: one document."""
 
     kind = "_TextFile"
 
@@ -66,13 +66,13 @@ class TextFile(Source):
 
 
 def text_of(raw: bytes, packed: bool) -> str:
-    """Return the text in the bytes of a file, UTF-8 without a byte order mark; packed: they are gzip's.
+    """Decode the bytes of a UTF-8 file and strip a byte order mark. packed: whether they are compressed with gzip.
 
-    Raises ValueError that says why there is none.
+    Raises ValueError with the reason and the position if the bytes are not text.
     """
-    content, where = (unpacked(raw), "unpacked byte") if packed else (raw, "byte")
+    content, where = (gunzip(raw), "unpacked byte") if packed else (raw, "byte")
     if (at := content.find(b"\0")) >= 0:
-        raise ValueError(f"{where} {at} is NUL: a binary file, or text that is not UTF-8")
+        raise ValueError(f"{where} {at} is NUL: a binary file, or text that is not in UTF-8")
     try:
         return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:

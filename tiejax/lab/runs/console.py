@@ -15,7 +15,7 @@ import rich.table
 from rich.cells import cell_len, set_cell_size
 
 from tiejax.lab.reporting.words import cells, duration
-from tiejax.system.visible import shown
+from tiejax.system.visible import visible_line
 
 PLAIN_EVERY_S = 15.0
 # The time left is estimated as soon as either of these is done; the first steps of all are slow.
@@ -43,17 +43,17 @@ class Console:
     def say(self, line: str) -> None:
         """Print a line, unless quiet."""
         if not self.quiet:
-            self._rich.print(shown(line))
+            self._rich.print(visible_line(line))
 
     def result(self, line: str) -> None:
         """Print a line, even if quiet."""
         if not self._silent:
-            self._rich.print(shown(line))
+            self._rich.print(visible_line(line))
 
     def warn(self, line: str) -> None:
         """Print a warning, even if quiet."""
         if not self._silent:
-            self._rich.print(shown(f"warning: {line}"))
+            self._rich.print(visible_line(f"warning: {line}"))
 
     def json(self, value: object) -> None:
         """Print a value as JSON, in ASCII and so without characters that could control a terminal."""
@@ -111,7 +111,7 @@ class Console:
             self._show(self._bar, self._task, label, f"{share:.1%}", [left, ""], round(1000 * share), 1000)
         elif not self.quiet and self._clock() - self._printed_at > PLAIN_EVERY_S:
             self._printed_at = self._clock()
-            self.say(f"{shown(label)}; {share:.1%} of the run{', ' if left else ''}{left}")
+            self.say(f"{visible_line(label)}; {share:.1%} of the run{', ' if left else ''}{left}")
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[Callable[[str, int, int | None], None]]:
@@ -153,7 +153,7 @@ class Console:
             table.add_column(heading, justify="right", overflow="fold")
         table.add_column("verdict", no_wrap=True)
         for row in rows:
-            table.add_row(*map(shown, (row["id"], *cells(row), row["verdict"])))
+            table.add_row(*map(visible_line, (row["id"], *cells(row), row["verdict"])))
         self._rich.print(table, soft_wrap=False)
 
     def _new_bar(self) -> rich.progress.Progress:
@@ -175,7 +175,7 @@ class Console:
         total: int | None,
     ) -> None:
         """Update a bar with the first of `forms`, given from long to short, that fits next to label, bar and count."""
-        label = shown(label)
+        label = visible_line(label)
         free = self._rich.width - NARROWEST_BAR - cell_len(count) - 3  # a space between columns
         rates = next((form for form in forms if cell_len(form) <= free - cell_len(label)), forms[-1])
         most = max(free - cell_len(rates), NARROWEST_LABEL)

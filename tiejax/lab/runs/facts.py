@@ -14,7 +14,7 @@ from typing import Any
 from tiejax.lab.runs.manifest import MOST_BYTES, digest_of_json
 from tiejax.lab.runs.writing import replace
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.system.files import content_of
+from tiejax.system.files import read_own_file
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "matplotlib")
 
@@ -44,7 +44,7 @@ def _before(path: Path) -> dict[str, Any] | None:
     """Return what environment.json says, None if it is not there; raises BadInput if it is damaged."""
     with contextlib.suppress(ValueError, TypeError, RecursionError):
         try:
-            facts: dict[str, Any] = dict(json.loads(content_of(path, MOST_BYTES)))
+            facts: dict[str, Any] = dict(json.loads(read_own_file(path, MOST_BYTES)))
         except FileNotFoundError:
             return None
         if facts.pop("digest", None) == digest_of_json(facts) and isinstance(facts.get("resumed", []), list):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.lab.runs.writing import replace
-from tiejax.system.files import content_of
+from tiejax.system.files import read_own_file
 
 KIND = "run.json"
 # To be raised whenever a run directory of before can no longer be resumed or read.
@@ -55,7 +55,7 @@ def read(folder: Path) -> Manifest:
     """Return what run.json in a folder says; raises NoManifest, or OSError where the system lets nobody read it."""
     damage = NoManifest(f"{KIND}, which says which study made it, is damaged")
     try:
-        content = json.loads(content_of(folder / KIND, MOST_BYTES))
+        content = json.loads(read_own_file(folder / KIND, MOST_BYTES))
         study, version = str(content["study"]), content["format"]
     except FileNotFoundError:
         raise NoManifest(

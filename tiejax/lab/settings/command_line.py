@@ -1,7 +1,7 @@
-"""Typed command lines: a frozen dataclass is the configuration, its fields are the flags and the keys of a YAML file.
+"""Typed command lines: the fields of a frozen dataclass are the flags of a command and the keys of its YAML files.
 
-jsonargparse does the typing and the help. Added here: flags win over files wherever they stand, no abbreviations, and bad input
-is one line that names the option or the file, with exit status 2.
+jsonargparse parses values and prints the help. On top of that, flags override files in any order, flags cannot be abbreviated,
+and bad input is reported in one line that names the option or the file, with exit status 2.
 """
 
 import argparse
@@ -25,49 +25,52 @@ import jsonargparse
 from tiejax.lab.settings import named_configs, yaml_text
 from tiejax.lab.settings.yaml_text import NotYaml
 from tiejax.system.files import read_bytes
-from tiejax.system.visible import shown, visible_lines
+from tiejax.system.visible import visible_line, visible_lines
 
-# How jsonargparse reads values and prints a configuration.
+# The mode in which jsonargparse reads values and prints a configuration.
 MODE = "tiejax"
 jsonargparse.set_loader(MODE, yaml_text.load_flag, (NotYaml,))
 jsonargparse.set_dumper(MODE, yaml_text.dump)
-MOST_BYTES = 2**20  # of a configuration
-PROGRAM = "PROGRAM"  # stands for the command in an example
+MOST_BYTES = 2**20  # of a configuration file
+PROGRAM = "PROGRAM"  # placeholder for the command in an example
 CLOUD = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 Config = TypeVar("Config")
 
 
 STATUS = (
-    "Exit status: 0 done; 2 bad input; 3 another process of a cluster has ended; 4 a file could not be read or written; 130 "
-    "stopped. Each but 0 with one line that says what to do."
+    "Exit status: 0 success; 2 bad input; 3 another process of the cluster has ended; 4 a file could not be read or written; "
+    "130 stopped. Each except 0 comes with one line that says what to do."
 )
 ADVICE = {
-    errno.ENOSPC: "make room",
-    errno.EDQUOT: "make room",
-    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
-    errno.EACCES: "let it be read and written",
-    errno.EPERM: "let it be read and written",
-    errno.EROFS: "let it be written",
+    errno.ENOSPC: "free some disk space",
+    errno.EDQUOT: "free some disk space",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
+    errno.EACCES: "allow reading and writing",
+    errno.EPERM: "allow reading and writing",
+    errno.EROFS: "allow writing",
 }
 
-
-MOST_SHOWN = 60  # characters of a name that is too long
-# Whether this process is a command's own, and nobody else's who calls what it runs.
+# Whether this process runs a command and nothing else, so that it may be replaced.
 AS_COMMAND = contextvars.ContextVar("AS_COMMAND", default=False)
 
 
 class BadInput(Exception):
-    """Input that cannot be used: one line that names the offending option or file and says what would be right."""
+    """Invalid input: one line that names the option or file and says what is expected."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CommandLine:
-    """How a command is called: what it does, its plain switches (name -> help), an example.
+    """A command line and its help.
 
-    example: with PROGRAM where the command stands. positional: fields that are given without a flag (name -> help); each may be
-    left out, and then has its default. first: the fields and switches that are used most, which the help shows first.
-    configurations: the folder of those that come with tiejax. name: of one of several that a program has.
+    Args:
+        description: what the command does
+        example: an example, with PROGRAM in place of the command
+        switches: flags without a value, name -> help
+        positional: fields that are given without a flag, name -> help; each is optional
+        first: the fields and switches that are used most, which the help shows first
+        configurations: folder in `configs/` of the configurations that come with tiejax
+        name: subcommand, if the program has several
     """
 
     description: str
@@ -82,13 +85,13 @@ class CommandLine:
 def parse(
     config_class: type[Config], command: CommandLine, argv: Sequence[str], base: Path | None = None
 ) -> tuple[Config, dict[str, bool]]:
-    """Return the configuration and the switches that `argv` asks for.
+    """Return the configuration and the switches in `argv`; raises BadInput.
 
-    base: a file whose values stand under everything else (an earlier run's configuration, when it is resumed).
-    Raises BadInput; `--help` and `--print_config` print and exit.
+    base: a configuration that files and flags override (that of the run that is resumed). `--help` and `--print_config` print
+    and exit.
     """
     files, flags = _take_configs(list(argv))
-    # Switches are no part of the configuration, and so of what --print_config prints.
+    # Switches are not part of the configuration, so that --print_config does not print them.
     switches = {name: f"--{name}" in flags for name in command.switches}
     flags = [flag for flag in flags if flag not in {f"--{name}" for name in switches}]
     flags = _gather_words(flags, config_class)
@@ -104,19 +107,19 @@ def parse(
         raise BadInput(_explain(str(error), config_class, command)) from None
     chosen = {field.name: namespace[field.name] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     for name, value in chosen.items():
-        if reason := yaml_text.fault(value) or _fault_of_path(value):
+        if reason := yaml_text.fault(value) or _path_fault(value):
             raise BadInput(f"{'' if name in command.positional else '--'}{name}: {reason}")
     return config_class(**chosen), switches
 
 
 def program() -> str:
-    """Return how this command is started: by a script, `python experiments/exor.py`, or by name, `tiejax exor`."""
+    """Return how this command was started: `python experiments/exor.py` or `tiejax exor`."""
     started = sys.argv[0]
     return shlex.join(["python", started]) if started.endswith(".py") else started
 
 
 class _Parser(jsonargparse.ArgumentParser):
-    """Prints a help whose defaults, where they are from a file, do nothing to the terminal."""
+    """A parser whose help cannot control the terminal, even by defaults that were read from a file."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(visible_lines(message), file)
@@ -133,20 +136,20 @@ def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentPa
         parser_mode=MODE,
         formatter_class=jsonargparse.DefaultHelpFormatter,
     )
-    parser.add_argument("--config", action="config", help=_help_of_config(command))
+    parser.add_argument("--config", action="config", help=_config_help(command))
     for name, text in command.switches.items():
         parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
     for name, text in command.positional.items():
         several = typing.get_type_hints(config_class)[name] == list[str]
         parser.add_argument(name, nargs="*" if several else "?", type=str, help=text)
     parser.add_class_arguments(config_class, skip=set(command.positional))
-    # jsonargparse reads the docstrings of the class and of its first base alone.
+    # jsonargparse reads only the docstrings of the class and of its first base.
     docs = field_docs(config_class)
     for action in parser._actions:
         if action.dest in docs:
             action.help = docs[action.dest]
         if action.dest == "print_config":
-            action.metavar = "[=FLAGS]"  # jsonargparse's own goes back a place on the terminal
+            action.metavar = "[=FLAGS]"  # that of jsonargparse contains a backspace
     if command.first:
         _put_first(parser, ("config", *command.first))
     return parser
@@ -154,30 +157,30 @@ def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentPa
 
 def _usage(config_class: type, command: CommandLine) -> str:
     hints = typing.get_type_hints(config_class)
-    given = (f"{name.upper()} ..." if hints[name] == list[str] else f"[{name.upper()}]" for name in command.positional)
-    return " ".join(filter(None, ("%(prog)s", command.name, *given, "[--setting VALUE ...]")))
+    positional = (f"{name.upper()} ..." if hints[name] == list[str] else f"[{name.upper()}]" for name in command.positional)
+    return " ".join(filter(None, ("%(prog)s", command.name, *positional, "[--setting VALUE ...]")))
 
 
-def _help_of_config(command: CommandLine) -> str:
-    """Say what a configuration may be, with the names of those that come with tiejax."""
-    named = named_configs.names(command.configurations) if command.configurations else []
-    comes = f", or the name of one that comes with tiejax ({', '.join(named)})" if named else ""
-    return f"YAML file of any of the settings below{comes}; flags win over it"
+def _config_help(command: CommandLine) -> str:
+    """Return the help of `--config`, with the names of the configurations that come with tiejax."""
+    names = named_configs.names(command.configurations) if command.configurations else []
+    or_name = f", or the name of a configuration that comes with tiejax ({', '.join(names)})" if names else ""
+    return f"YAML file with any of the settings below{or_name}; flags override it"
 
 
 def _put_first(parser: jsonargparse.ArgumentParser, first: Sequence[str]) -> None:
-    """Show these options before all others, in this order. No parser of the standard library can be told to."""
+    """Show these options before all others, in this order; argparse has no option for that."""
     most_used = parser.add_argument_group("used most")
     by_name = {action.dest: action for action in parser._actions}
     for group in parser._action_groups:
         group._group_actions = [action for action in group._group_actions if action.dest not in first]
     most_used._group_actions = [by_name[name] for name in first]
     others = [group for group in parser._action_groups if group is not most_used]
-    parser._action_groups = [*others[:1], most_used, *others[1:]]  # after what is given without a flag
+    parser._action_groups = [*others[:1], most_used, *others[1:]]  # after the positional arguments
 
 
 def field_docs(config_class: type) -> dict[str, str]:
-    """Return what the docstrings of a class and of all its bases say of their fields; a class has the last word."""
+    """Return the documentation of each field, from the docstrings of a class and its bases; the class overrides its bases."""
     docs: dict[str, str] = {}
     for base in reversed(config_class.__mro__):
         parsed = docstring_parser.parse(base.__doc__ or "")
@@ -186,13 +189,13 @@ def field_docs(config_class: type) -> dict[str, str]:
 
 
 def _take_configs(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Take every `--config FILE` out, so that flags win wherever they stand."""
+    """Split off every `--config FILE`, so that flags override files in any order."""
     files, flags = [], []
     while argv:
         flag = argv.pop(0)
         if flag == "--config":
             if not argv:
-                raise BadInput("--config: needs a file")
+                raise BadInput("--config: expected a file")
             files.append(argv.pop(0))
         elif flag.startswith("--config="):
             files.append(flag.removeprefix("--config="))
@@ -202,7 +205,7 @@ def _take_configs(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _gather_words(flags: Sequence[str], config_class: type) -> list[str]:
-    """Turn `--name a b` into `--name=["a", "b"]` for fields that are lists of words, as a shell's patterns give them."""
+    """Turn `--name a b` into `--name=["a", "b"]` for fields that are lists of words, so that shell patterns can be given."""
     lists = {f"--{name}" for name, kind in typing.get_type_hints(config_class).items() if kind == list[str]}
     gathered: list[str] = []
     waiting = list(flags)
@@ -215,13 +218,13 @@ def _gather_words(flags: Sequence[str], config_class: type) -> list[str]:
         while waiting and not waiting[0].startswith("--"):
             words.append(waiting.pop(0))
         if not words:
-            raise BadInput(f"{flag}: needs at least one value")
+            raise BadInput(f"{flag}: expected at least one value")
         gathered.append(f"{flag}={words[0] if words[0].startswith('[') else yaml_text.dump_words(words)}")
     return gathered
 
 
 def _check_flags(flags: Sequence[str], config_class: type) -> None:
-    """Raise BadInput for a list or a mapping that is not read; jsonargparse, too, would try to read it, at any cost."""
+    """Raise BadInput for an invalid list or mapping, which jsonargparse would try to read at any cost."""
     hints = typing.get_type_hints(config_class)
     for flag, following in itertools.zip_longest(flags, flags[1:], fillvalue=""):
         option, equals, value = flag.partition("=")
@@ -231,15 +234,15 @@ def _check_flags(flags: Sequence[str], config_class: type) -> None:
         try:
             yaml_text.load_flag(value if equals else following)
         except NotYaml as error:
-            raise BadInput(f"{option}: must be {_type_name(hints[name])}, got {value or following}: {error}") from None
+            raise BadInput(f"{option}: expected {_type_name(hints[name])}, got {cut(value or following)}: {error}") from None
 
 
-def _fault_of_path(value: Any) -> str | None:
-    """Say why text cannot be a path of this machine, where it is one of another."""
+def _path_fault(value: Any) -> str | None:
+    """Return why a value with a path on another machine is invalid, or None."""
     if isinstance(value, str) and CLOUD.match(value):
-        return f"must be a path of this machine, got {value}; copy it here, or mount it"
+        return f"expected a path on this machine, got {cut(value)}; copy it here, or mount it"
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next(filter(None, map(_fault_of_path, parts)), None)
+    return next(filter(None, map(_path_fault, parts)), None)
 
 
 def _has_parts(kind: Any) -> bool:
@@ -248,30 +251,30 @@ def _has_parts(kind: Any) -> bool:
 
 
 def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser, command: CommandLine) -> dict[str, Any]:
-    if reason := _fault_of_path(file):
+    if reason := _path_fault(file):
         raise BadInput(f"--config: {reason}")
     try:
         found = named_configs.find(file)
         if found is None:
-            raise BadInput(f"--config {file}: there is no such file{_nearest_configuration(file, command)}")
+            raise BadInput(f"--config {cut(file)}: not found{_nearest_configuration(file, command)}")
         values = yaml_text.load(read_bytes(found, MOST_BYTES).decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--config {file}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
     except NotYaml as error:
         place = f", line {error.line}" if error.line else ""
-        raise BadInput(f"--config {file}{place}: not YAML of settings: {error}") from None
+        raise BadInput(f"--config {file}{place}: invalid YAML: {error}") from None
     if values is None:  # comments only: every default
         return {}
     if not isinstance(values, dict):
-        raise BadInput(f"--config {file}: must hold `field: value` lines, holds a {type(values).__name__}")
+        raise BadInput(f"--config {file}: expected lines `field: value`, got a {type(values).__name__}")
     names = [field.name for field in dataclasses.fields(config_class)]
     for name in values:
         if name not in names:
-            raise BadInput(f"--config {file}: unknown field {name}{nearest(str(name), names)}")
+            raise BadInput(f"--config {file}: unknown field '{cut(name)}'{nearest(str(name), names)}")
     hints = typing.get_type_hints(config_class)
-    for name, value in values.items():  # jsonargparse lets a null through
+    for name, value in values.items():  # jsonargparse accepts null for any field
         if value is None and type(None) not in typing.get_args(hints[name]):
-            raise BadInput(f"--config {file}: {name}: must be {_type_name(hints[name])}, got null")
+            raise BadInput(f"--config {file}: {name}: expected {_type_name(hints[name])}, got null")
         if reason := yaml_text.fault(value):
             raise BadInput(f"--config {file}: {name}: {reason}")
     try:
@@ -282,20 +285,20 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
 
 
 def _nearest_configuration(file: str, command: CommandLine) -> str:
-    """Name the configurations that come with tiejax, where one of them may be meant."""
-    of_study = file.removeprefix("configs/").partition("/")[0] if "/" in file else command.configurations or ""
-    names = named_configs.names(of_study) if re.fullmatch(r"\w+", of_study) else []
-    return f", and no configuration of that name; there are {', '.join(names)}" if names else ""
+    """Return an addition to a message that lists the configurations of the study that may be meant."""
+    study = file.removeprefix("configs/").partition("/")[0] if "/" in file else command.configurations or ""
+    names = named_configs.names(study) if re.fullmatch(r"\w+", study) else []
+    return f", neither as a file nor among the configurations {', '.join(names)}" if names else ""
 
 
 def nearest(name: str, names: Sequence[str], dashes: str = "") -> str:
-    """Ask whether the name was meant that is most like this one, if any is."""
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {dashes}{near[0]}?" if near else ""
+    """Return an addition to a message that asks for the most similar of `names`, or nothing if none is similar."""
+    near = difflib.get_close_matches(name[:100], names, n=1, cutoff=0.5)
+    return f"; did you mean '{dashes}{near[0]}'?" if near else ""
 
 
 def _explain(message: str, config_class: type, command: CommandLine | None) -> str:
-    """Say in one line what jsonargparse says in several."""
+    """Return a message of jsonargparse as one line."""
     dashes = "--" if command else ""
     hints = typing.get_type_hints(config_class)
     if match := re.match(r"unrecognized arguments: (\S+)", message):
@@ -303,18 +306,29 @@ def _explain(message: str, config_class: type, command: CommandLine | None) -> s
         positional = command.positional if command else ()
         names = [*(name for name in hints if name not in positional), *(command.switches if command else ())]
         names += ["config", "help", "print_config"]
-        return f"unknown option {flag}{nearest(flag.lstrip('-'), names, '--')}"
+        if not flag.startswith("-"):
+            return f"unexpected argument '{cut(flag)}'"
+        return f"unknown option '{cut(flag)}'{nearest(flag.lstrip('-'), names, '--')}"
     if match := re.match(r'Parser key "(\w+)"', message):
         name = match[1]
         if name in hints:
             value = re.search(r"(?:Given|Got) value: (.*)", message)
-            got = f", got {value[1]}" if value else ""
-            return f"{dashes}{name}: must be {_type_name(hints[name])}{got}"
+            got = f", got {_quoted(value[1])}" if value else ""
+            return f"{dashes}{name}: expected {_type_name(hints[name])}{got}"
     return " ".join(message.split())
 
 
+def _quoted(value: str) -> str:
+    """Return a value for a message, in quotes if YAML reads it as text."""
+    try:
+        is_text = isinstance(yaml_text.load_flag(value), str)
+    except NotYaml:
+        is_text = True
+    return f"'{cut(value)}'" if is_text else cut(value)
+
+
 def _type_name(kind: Any) -> str:
-    """Write a type in words."""
+    """Return a type in words."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         names = [_type_name(one) for one in inner if one is not type(None)]
@@ -325,11 +339,11 @@ def _type_name(kind: Any) -> str:
         return f"a list [...], each {_type_name(inner[0])}"
     if origin is dict:
         return f"{{{_type_name(inner[0])}: {_type_name(inner[1])}}}"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(kind, str(kind))
+    return {int: "an integer", float: "a number", bool: "true or false", str: "text"}.get(kind, str(kind))
 
 
 def differences(before: object, now: object) -> list[str]:
-    """Write the fields in which two configurations of one class differ, as `field: before -> now`."""
+    """Return the fields in which two configurations of one class differ, as `field: before -> now`."""
     return [
         f"{field.name}: {getattr(before, field.name)} -> {getattr(now, field.name)}"
         for field in dataclasses.fields(before)  # type: ignore[arg-type]
@@ -338,40 +352,40 @@ def differences(before: object, now: object) -> list[str]:
 
 
 class Refused(Exception):
-    """A path that the system does not let be read or written: one line that names it and says what to do."""
+    """A file that could not be read or written: one line that names it and says what to do."""
 
 
 def refused(error: OSError, then: str) -> BadInput | Refused:
-    """Return what to say of an error of the system; then: what to do once its cause is gone.
+    """Return the message for an error of the operating system; then: what to do once its cause is gone.
 
-    A name that no file can have is bad input.
+    A file name that is too long is bad input.
     """
     if error.errno == errno.ENAMETOOLONG:
-        return BadInput(f"{str(error.filename)[:MOST_SHOWN]}...: the name is too long for a file; give a shorter one")
+        return BadInput(f"{cut(error.filename)}: file name too long; use a shorter one")
     if isinstance(error, BrokenPipeError):
-        return Refused(f"nobody reads what is printed any more; {then}")
-    advice = ADVICE.get(error.errno or 0, "mend that")
+        return Refused(f"the reader of the output has ended; {then}")
+    advice = ADVICE.get(error.errno or 0, "correct that")
     where = f"{error.filename}: " if error.filename is not None else ""
     return Refused(f"{where}{error.strerror or error}; {advice}, then {then}")
 
 
 def report(error: BadInput | Refused) -> int:
-    """Print what a command cannot do in one line; return its exit status."""
-    print(f"{shown(Path(sys.argv[0]).name)}: error: {shown(str(error))}", file=sys.stderr, flush=True)
+    """Print an error in one line; return the exit status of the command."""
+    print(f"{visible_line(Path(sys.argv[0]).name)}: error: {visible_line(str(error))}", file=sys.stderr, flush=True)
     return 2 if isinstance(error, BadInput) else 4
 
 
 def run_main(main: Callable[[list[str]], int]) -> NoReturn:
-    """Run a script's `main(argv)` as a command: bad input is one line on standard error and exit status 2.
+    """Run `main(argv)` as a command and exit: with status 2 after bad input, 4 after an error of the operating system.
 
-    So is what the system refuses, with exit status 4: only our own faults show a traceback.
+    Both are reported in one line on standard error; only errors in tiejax itself show a traceback.
     """
     AS_COMMAND.set(True)
     try:
         status = main(sys.argv[1:])
     except (BadInput, Refused, OSError) as error:
         status = report(refused(error, "run it again") if isinstance(error, OSError) else error)
-    except KeyboardInterrupt:  # before or after training, where nothing is there to be saved
-        print(f"{shown(Path(sys.argv[0]).name)}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt:  # before or after training, when there is nothing to save
+        print(f"{visible_line(Path(sys.argv[0]).name)}: interrupted", file=sys.stderr)
         status = 130
     sys.exit(status)
