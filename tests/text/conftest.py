@@ -1,4 +1,4 @@
-"""A text to prepare."""
+"""Fixture of a text to prepare."""
 
 import random
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def text(tmp_path) -> Path:
-    """Some 300 sentences of 1 to 20 made-up words, in paragraphs."""
+    """A file of 300 sentences of 1 to 20 made-up words, in paragraphs of five."""
     generator = random.Random(0)
     words = ["".join(generator.choices("abcdefghij", k=generator.randint(1, 7))) for _ in range(60)]
     sentences = [" ".join(generator.choices(words, k=generator.randint(1, 20))).capitalize() + "." for _ in range(300)]

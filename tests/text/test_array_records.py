@@ -1,4 +1,4 @@
-"""Records: a TFDS data set as any other, of any size, written without a trace in the process."""
+"""Records as a TFDS data set of any size, written without side effects on the process or the temporary folder."""
 
 import shutil
 
@@ -12,7 +12,7 @@ from tiejax.text import sentences, tokenizer
 from tiejax.text.array_records import SPLITS
 
 
-def test_it_is_a_tfds_data_set_as_any_other(text, tmp_path):
+def test_records_can_be_read_by_tfds(text, tmp_path):
     found = sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
     (info,) = found.folder.rglob("dataset_info.json")
     builder = tfds.builder_from_directory(info.parent)
@@ -32,7 +32,7 @@ def test_ids_of_large_vocabularies_take_four_bytes(text, tmp_path):
     assert listed(train) == by_loop(text, found, 12, 6)[0][: len(train.offsets) - 1]
 
 
-def test_splits_above_the_memory_that_tfds_allows_itself(text, tmp_path, monkeypatch):
+def test_splits_above_the_buffer_size_of_tfds(text, tmp_path, monkeypatch):
     expected = sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
     monkeypatch.setattr(shuffle, "MAX_MEM_BUFFER_SIZE", 100)
     shutil.rmtree(expected.folder)
@@ -41,7 +41,7 @@ def test_splits_above_the_memory_that_tfds_allows_itself(text, tmp_path, monkeyp
     assert shuffle.MAX_MEM_BUFFER_SIZE == 100
 
 
-def test_no_progress_bar_is_drawn_and_others_still_can_be(text, tmp_path, capfd, monkeypatch):
+def test_progress_bars_are_off_while_writing_only(text, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(tqdm_utils, "_active", True)
     sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
     assert capfd.readouterr() == ("", "")

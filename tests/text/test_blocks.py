@@ -1,4 +1,4 @@
-"""Blocks of a stream, and batches of them drawn at random."""
+"""Blocks of a stream and random batches of them."""
 
 import numpy as np
 import pytest
@@ -21,18 +21,18 @@ def test_blocks_of_a_stream():
 
 
 @pytest.mark.parametrize("context", [1, 0, -3])
-def test_a_context_of_nothing(context):
-    with pytest.raises(CorpusError, match=f"^context {context}: must be 2 at least"):
+def test_context_too_small(context):
+    with pytest.raises(CorpusError, match=f"^context {context}: expected at least 2"):
         blocks.blocks(np.arange(5), context, 0)
 
 
-def test_a_stream_shorter_than_a_block():
+def test_stream_shorter_than_a_block():
     assert len(blocks.blocks(np.arange(5), 6, 0)) == 1
-    with pytest.raises(CorpusError, match=r"^context 7: a stream of the corpus has 5 tokens, a block takes 6$"):
+    with pytest.raises(CorpusError, match=r"^context 7: a stream of the corpus has 5 tokens, a block needs 6$"):
         blocks.blocks(np.arange(5), 7, 0)
 
 
-def test_batches_are_drawn_without_replacement_by_seed_and_group_alone():
+def test_batches_depend_on_seed_and_group_alone_and_are_without_replacement():
     stream = blocks.blocks(np.arange(600), 4, 0)  # 200 blocks; block i is 0, 3 i, 3 i + 1, 3 i + 2
 
     def drawn(seed: int, group: int, batch_size: int = 8, per_group: int = 5) -> list[int]:
@@ -45,12 +45,12 @@ def test_batches_are_drawn_without_replacement_by_seed_and_group_alone():
     groups = {(seed, group): drawn(seed, group) for group in (2, 0, 1) for seed in (7, 8)}
     assert all(len(set(numbers)) == 40 for numbers in groups.values())
     assert len({tuple(numbers) for numbers in groups.values()}) == 6
-    # In another order, by other calls between them, the same.
+    # The same in another order of calls.
     assert {key: drawn(*key) for key in sorted(groups)} == groups
-    # All of them, once each; then more than there are.
+    # All blocks once each; then more than there are.
     assert sorted(drawn(0, 0, 20, 10)) == list(range(200))
     assert len(set(drawn(0, 0, 20, 11))) < 200
-    # Every block is as likely as any other: over 400 groups of 40 each comes 80 times, give or take 8.
+    # Every block is equally likely: in 400 groups of 40 blocks each occurs 80 times, with standard deviation 8.
     counts = np.bincount(np.concatenate([drawn(3, group) for group in range(400)]), minlength=200)
     assert abs(counts.std() - np.sqrt(400 * 0.2 * 0.8)) < 1.5
     assert counts.min() > 80 - 5 * 8
@@ -64,8 +64,8 @@ def test_one_group_of_millions_of_blocks():
     assert len(set(found[..., 0].ravel().tolist())) == 80
 
 
-def test_draws_of_one_group_know_nothing_of_each_other():
-    """Each takes no block twice; of 30 blocks, two draws of 15 share 15 x 15 / 30 = 7.5 on average over many groups."""
+def test_draws_of_one_group_are_independent():
+    """Each draw is without replacement; two draws of 15 of 30 blocks share 15 x 15 / 30 = 7.5 on average."""
     stream = blocks.blocks(np.arange(90), 4, 0)
 
     def drawn(group: int, draw: int) -> set[int]:
@@ -73,6 +73,6 @@ def test_draws_of_one_group_know_nothing_of_each_other():
 
     shared = [len(drawn(group, 0) & drawn(group, 1)) for group in range(300)]
     assert all(len(drawn(group, 1)) == 15 for group in range(10))
-    # The variance of one is 15 (15 / 30) (15 / 30) (15 / 29) = 1.94.
+    # The variance of that number is 15 (15 / 30) (15 / 30) (15 / 29) = 1.94.
     assert abs(np.mean(shared) - 7.5) < 4 * np.sqrt(1.94 / 300)
     np.testing.assert_array_equal(blocks.batch(stream, 5, 0, 3, 2, draw=1), blocks.batch(stream, 5, 0, 3, 2, draw=1))

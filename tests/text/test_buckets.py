@@ -6,7 +6,7 @@ from tiejax.text.buckets import buckets
 from tiejax.text.twins import Twins
 
 
-def test_buckets_are_ranks_of_frequency():
+def test_buckets_by_frequency_rank():
     count = np.arange(2_000)[::-1].copy()
     count[[0, 1999]] = 0, 5_000
     twins = Twins(2_000, ("a", "b"), (3, 4), (0.5, 0.5))

@@ -1,4 +1,4 @@
-"""The cipher: a one-to-one map of ordinary tokens, by which whole sentences are written or not."""
+"""The cipher: a one-to-one map of ordinary tokens that is applied to whole sentences."""
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,14 @@ SPECIAL = (0, 1, 2, 3, 4)  # pad, unknown, cls, sep, mask
 TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c")
 
 
-def test_every_ordinary_token_has_a_twin_of_its_own():
+def test_every_ordinary_token_has_its_own_twin():
     twins = cipher(TOKENS, SPECIAL)
     assert twins.vocabulary == 11
     assert write(twins, np.array([[2, 5, 7, 1, 3, 0]])).tolist() == [[2, 8, 10, 1, 3, 0]]
 
 
-def test_sentences_are_written_whole_in_one_of_the_two_languages():
-    """Two sentences a row; about half are in the cipher, whatever the other one in the row is in."""
+def test_sentences_are_in_one_language():
+    """Of two sentences in a row each is in the cipher with probability 1/2, independently."""
     twins = cipher(TOKENS, SPECIAL)
     masking = Masking(twins, SPECIAL, mask=4, slots=40_000, whole_sentences=True)
     row, segments = [2, 5, 6, 3, 2, 7, 5, 6, 3, 0], [1] * 4 + [2] * 5 + [0]
@@ -27,7 +27,7 @@ def test_sentences_are_written_whole_in_one_of_the_two_languages():
     tokens = np.array(visit.tokens).ravel()
     used = np.asarray(visit.weight) > 0
     slot, target = np.asarray(visit.slot)[used], np.asarray(visit.target)[used]
-    tokens[slot] = target  # what stood there before it was masked
+    tokens[slot] = target  # undo the masks
     tokens = tokens.reshape(rows, -1)
     plain = np.array(row)
     ciphered = write(twins, plain)
@@ -36,12 +36,12 @@ def test_sentences_are_written_whole_in_one_of_the_two_languages():
         as_plain, as_cipher = (tokens[:, here] == one[here] for one in (plain, ciphered))
         assert (as_plain.all(1) | as_cipher.all(1)).all()
         in_cipher.append(as_cipher.all(1))
-    # Four standard deviations around a half, and around a quarter for both.
+    # Within four standard deviations of 1/2, and of 1/4 for both sentences.
     assert all(abs(share.mean() - 0.5) < 0.045 for share in in_cipher)
     assert abs((in_cipher[0] & in_cipher[1]).mean() - 0.25) < 0.04
 
 
-def test_random_tokens_are_of_either_language():
+def test_random_tokens_are_from_both_languages():
     twins = cipher(TOKENS, SPECIAL)
     masking = Masking(twins, SPECIAL, mask=4, slots=20_000, whole_sentences=True)
     tokens = jnp.full((400, 60), 5)

@@ -1,4 +1,4 @@
-"""Corpora: what is read, in which order, and what counts as a sentence."""
+"""Corpora: their documents, fingerprints and sentences."""
 
 import gzip
 import json
@@ -34,14 +34,14 @@ def test_sentences_of_a_page():
 
 @given(st.text(alphabet=" \n\r\t.!?\"'abcMrUS1,\u00e9\u201c\u3042", max_size=60))
 @settings(max_examples=200, deadline=None)
-def test_no_word_is_lost_between_sentences(text):
+def test_sentences_contain_every_word(text):
     found = corpus.sentences(text)
     assert "".join("".join(found).split()) == "".join(text.split())
     assert all(sentence and sentence == " ".join(sentence.split()) for sentence in found)
 
 
-def test_a_line_of_megabytes_without_a_space_is_cut_and_nothing_of_it_is_lost():
-    """Without the cut it would take minutes: nupunkt's time grows with the square of such a line."""
+def test_long_lines_without_spaces_are_cut_without_loss():
+    """Without the cut this would take minutes: the time of nupunkt grows with the square of the length of the line."""
     letters = "".join(random.Random(0).choices("abcdefghij.,?!", k=2_000_000))
     found = corpus.sentences(f"One. Two.\n\n{letters}\n\nThree.")
     assert "".join(found).replace(" ", "") == f"One.Two.{letters}Three."
@@ -49,9 +49,9 @@ def test_a_line_of_megabytes_without_a_space_is_cut_and_nothing_of_it_is_lost():
     assert corpus.sentences("a" * 10_000) == ["a" * 10_000]
 
 
-@pytest.mark.skipif(not NOVELS.is_dir(), reason="the novels of shared/data are not here")
+@pytest.mark.skipif(not NOVELS.is_dir(), reason="shared/data/gutenberg-fiction is missing")
 def test_sentences_of_a_novel():
-    """Against an independent estimate: ends of sentences, as a pattern of full stops before a capital, in Alice."""
+    """Against an estimate for Alice: the number of full stops, exclamation and question marks before a capital letter."""
     (text,) = corpus.documents([str(NOVELS / "carroll_alice-in-wonderland.txt")])
     found = corpus.sentences(text)
     assert "".join("".join(found).split()) == "".join(text.split())
@@ -65,12 +65,12 @@ def test_sentences_of_a_novel():
 # Sources.
 
 
-def test_only_data_sets_have_features():
+def test_text_feature_without_a_data_set():
     with pytest.raises(CorpusError, match=r"^text_feature body: only a corpus tfds:NAME has features"):
         list(corpus.documents([], text_feature="body"))
 
 
-def test_fingerprint_tells_contents_and_their_order_and_no_names(tmp_path):
+def test_fingerprint_depends_on_contents_and_order_but_not_names(tmp_path):
     write(tmp_path, {"a": "One.", "b": "Two.", "c": "One.", "ab": "One.Two.", "empty": ""})
     kind = corpus.sources([str(tmp_path / "a")])[0].kind
     write(tmp_path, {"as two": f"One.{kind}Two."})
@@ -88,18 +88,18 @@ def test_progress_ends_at_the_bytes_on_disk(tmp_path):
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert sum(source.size for source in found) == size
     for pass_over in (lambda seen: list(corpus.read(found, seen)), lambda seen: corpus.fingerprint(found, seen)):
-        told: list[int] = []
-        pass_over(told.append)
-        assert told == sorted(told)
-        assert told[-1] == size
+        reports: list[int] = []
+        pass_over(reports.append)
+        assert reports == sorted(reports)
+        assert reports[-1] == size
 
 
-def test_the_default_is_prose_and_needs_nothing():
+def test_default_corpus_is_prose_and_needs_no_network():
     ended = python(
         """
         import hashlib, json, socket, sys
         from tiejax.text import corpus
-        def refuse(*_): raise AssertionError("the network was asked")
+        def refuse(*_): raise AssertionError("the network was used")
         socket.socket.connect = socket.getaddrinfo = refuse
         texts = list(corpus.documents([]))
         assert texts == list(corpus.documents([]))
@@ -115,7 +115,7 @@ def test_the_default_is_prose_and_needs_nothing():
     assert len(text) > 500_000
     assert len(set(paragraphs)) == len(paragraphs)
     assert ">>>" not in text
-    # Of a module's docstring and of a topic.
-    assert "Remove any common leading whitespace from every line in `text`." not in text, "markup stays"
+    # From the docstring of a module, and from a topic.
+    assert "Remove any common leading whitespace from every line in `text`." not in text, "markup is left"
     assert "Remove any common leading whitespace from every line in text." in text
     assert 'Assignments to "__debug__" are illegal.' in text

@@ -1,4 +1,4 @@
-"""Data sets of TFDS: every split, features by name, names that do not exist, and preparation without TensorFlow."""
+"""TFDS data sets: splits, choice of features, unknown names, and preparation without TensorFlow."""
 
 import hashlib
 import importlib.util
@@ -16,12 +16,12 @@ from tiejax.text.array_records import SPLITS, without_progress_bar
 
 
 class Fables(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Two splits in an order that is not the alphabet's, a text feature inside another, and one that is no text."""
+    """Two splits, not in alphabetical order, with a nested text feature and a feature that is not text."""
 
     VERSION = tfds.core.Version("1.0.0")
     name = "fables"
     texts: ClassVar[dict[str, list[str]]] = {"train": ["One.", "Two, café."], "test": ["Three."]}
-    features: ClassVar[dict[str, object]] = {"told": {"body": tfds.features.Text(), "words": tfds.features.Scalar(np.int64)}}
+    features: ClassVar[dict[str, object]] = {"story": {"body": tfds.features.Text(), "words": tfds.features.Scalar(np.int64)}}
 
     def _info(self):
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(self.features), disable_shuffling=True)
@@ -34,7 +34,7 @@ class Fables(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             yield index, self.example(text)
 
     def example(self, text):
-        return {"told": {"body": text, "words": len(text.split())}}
+        return {"story": {"body": text, "words": len(text.split())}}
 
     def _log_download_bytes(self):
         pass
@@ -62,26 +62,26 @@ class Numbers(Fables):
 
 
 def prepared(builder: type[Fables], folder: Path) -> Path:
-    built = builder(data_dir=folder, file_format="array_record")
+    data_set = builder(data_dir=folder, file_format="array_record")
     with without_progress_bar():
-        built.download_and_prepare(file_format="array_record")
-    return Path(built.data_dir)
+        data_set.download_and_prepare(file_format="array_record")
+    return Path(data_set.data_dir)
 
 
-def test_every_split_of_a_tfds_data_set(tmp_path):
+def test_documents_of_every_split(tmp_path):
     prepared(Fables, tmp_path)
     expected = [
         text for split in tfds.builder_from_directory(tmp_path / "fables" / "1.0.0").info.splits for text in Fables.texts[split]
     ]
     assert sorted(expected) == ["One.", "Three.", "Two, café."]
     assert list(corpus.documents(["tfds:fables"], tfds_dir=str(tmp_path))) == expected
-    assert list(corpus.documents(["tfds:fables"], "told/body", str(tmp_path))) == expected
+    assert list(corpus.documents(["tfds:fables"], "story/body", str(tmp_path))) == expected
     found = corpus.sources(["tfds:fables"], tfds_dir=str(tmp_path))
     assert corpus.fingerprint(found) == corpus.fingerprint(corpus.sources(["tfds:fables"], tfds_dir=str(tmp_path)))
 
 
 class Verses(Fables):
-    """Ten examples; some hold several lines, several sentences, or nothing."""
+    """Ten examples, some with several lines or sentences, one empty."""
 
     name = "verses"
     texts: ClassVar[dict[str, list[str]]] = {"train": ["One\ntwo. Three.", "", *(f"{word} one." for word in "abcdefgh")]}
@@ -97,37 +97,42 @@ def test_every_example_is_a_row(tmp_path):
     assert [found.facts["splits"][split]["sentences"] for split in SPLITS] == [7, 1, 2]
 
 
-def test_tfds_features_are_chosen_by_name(tmp_path):
+def test_choice_of_the_text_feature(tmp_path):
     prepared(Titled, tmp_path)
     prepared(Numbers, tmp_path)
     there = {"tfds_dir": str(tmp_path)}
-    refused(["tfds:titled"], "text_feature: needed, since tfds:titled has the text features body, title", **there)
-    refused(["tfds:titled"], "text_feature text: tfds:titled has the text features body, title", text_feature="text", **there)
-    refused(["tfds:numbers"], "tfds:numbers: none of its features is text (label, number)", **there)
+    refused(["tfds:titled"], "text_feature: required, since tfds:titled has the text features body, title", **there)
+    refused(
+        ["tfds:titled"],
+        "text_feature text: unknown; tfds:titled has the text features body, title",
+        text_feature="text",
+        **there,
+    )
+    refused(["tfds:numbers"], "tfds:numbers: has no text feature; its features are label, number", **there)
     assert set(corpus.documents(["tfds:titled"], "title", str(tmp_path))) == {"A title."}
     body, title = (corpus.fingerprint(corpus.sources(["tfds:titled"], feature, str(tmp_path))) for feature in ("body", "title"))
     assert body != title
 
 
-def test_tfds_names_that_do_not_exist_give_the_nearest(tmp_path):
+def test_unknown_names_suggest_the_nearest(tmp_path):
     there = {"tfds_dir": str(tmp_path)}
-    refused(["tfds:imdb_review"], "tfds:imdb_review: TFDS knows no data set of this name; the nearest is imdb_reviews", **there)
-    refused(["tfds:imdb_reviews/plain"], "imdb_reviews has no configuration plain; the nearest is plain_text", **there)
+    refused(["tfds:imdb_review"], "tfds:imdb_review: unknown TFDS data set; did you mean 'imdb_reviews'?", **there)
+    refused(["tfds:imdb_reviews/plain"], "imdb_reviews has no configuration 'plain'; did you mean 'plain_text'?", **there)
     prepared(Fables, tmp_path)
-    refused(["tfds:fable"], "the nearest is fables", **there)
-    refused(["tfds:fables/long"], "tfds:fables/long: is prepared there only as fables/1.0.0", **there)
+    refused(["tfds:fable"], "did you mean 'fables'?", **there)
+    refused(["tfds:fables/long"], "tfds:fables/long: prepared only as fables/1.0.0", **there)
 
 
-def test_a_damaged_tfds_data_set_is_named(tmp_path):
+def test_damaged_data_set(tmp_path):
     (shard,) = prepared(Fables, tmp_path).glob("*-test.*")
     shard.write_bytes(shard.read_bytes()[:100])
     refused(["tfds:fables"], "corpus tfds:fables: split test cannot be read", tfds_dir=str(tmp_path))
 
 
-def test_a_tfds_data_set_in_another_format_says_so(tmp_path):
+def test_data_set_in_another_format(tmp_path):
     info = prepared(Fables, tmp_path) / "dataset_info.json"
     info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
-    refused(["tfds:fables"], "as tfrecord, which only TensorFlow reads", tfds_dir=str(tmp_path))
+    refused(["tfds:fables"], "as tfrecord, which only TensorFlow can read", tfds_dir=str(tmp_path))
 
 
 DOWNLOADED = """
@@ -162,7 +167,7 @@ READ = """
 
 
 def catalogue(folder: Path, host: str, needed: str = "") -> dict[str, str]:
-    """A data set of the catalogue that is downloaded from `host`, and the environment in which TFDS knows it."""
+    """Write a data set of the catalogue that is downloaded from `host`; return the environment in which TFDS finds it."""
     url, content = f"{host}/prose.txt", b"One is here."
     checksum = f"{url}\t{len(content)}\t{hashlib.sha256(content).hexdigest()}\tprose.txt\n"
     code = DOWNLOADED.replace("URL", url).replace("NEEDED", needed)
@@ -170,29 +175,29 @@ def catalogue(folder: Path, host: str, needed: str = "") -> dict[str, str]:
     return {"PYTHONPATH": f"{folder / 'code'}:{ROOT}"}
 
 
-def test_a_tfds_data_set_is_downloaded_and_prepared_without_tensorflow(tmp_path):
+def test_download_and_preparation_without_tensorflow(tmp_path):
     with serving(tmp_path / "site") as host:
         ended = python(READ, tmp_path / "data", env=catalogue(tmp_path, host))
-    said = f"TFDS downloads downloaded from {host.split('/')[2]} and prepares it in {tmp_path / 'data'}"
-    assert ended == (0, f"{said}\n['One is here.']\n", "")
-    # Now from disk: the server is gone, and nobody asks for it.
+    message = f"downloading downloaded from {host.split('/')[2]} and preparing it in {tmp_path / 'data'}"
+    assert ended == (0, f"{message}\n['One is here.']\n", "")
+    # Now from disk: the server has stopped.
     again = python(READ, tmp_path / "data", env={"PYTHONPATH": str(tmp_path / "code") + f":{ROOT}"})
     assert again == (0, "['One is here.']\n", "")
 
 
-def test_a_tfds_data_set_whose_host_does_not_answer(tmp_path):
+def test_host_that_does_not_answer(tmp_path):
     host = f"127.0.0.1:{closed_port()}"
     ended = python(READ, tmp_path, env=catalogue(tmp_path, f"http://{host}"))
     assert ended.out == (
-        f"corpus tfds:downloaded: is not prepared in {tmp_path}, and {host}, where it is downloaded, does not answer\n"
+        f"corpus tfds:downloaded: not prepared in {tmp_path} yet, and {host} does not answer; check the network\n"
     )
     assert ended.status == 0
     assert ended.err == ""
 
 
-def test_a_tfds_data_set_that_needs_tensorflow(tmp_path):
+def test_data_set_that_needs_tensorflow(tmp_path):
     if importlib.util.find_spec("tensorflow"):
-        pytest.skip("TensorFlow is installed here")
+        pytest.skip("TensorFlow is installed")
     with serving(tmp_path / "site") as host:
         needed = "from tensorflow_datasets.core.utils.lazy_imports_utils import tensorflow as tf; tf.io"
         ended = python(

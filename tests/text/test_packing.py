@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiejax.text.packing import Stream, TextFeed, filling, pack, rows_for
+from tiejax.text.packing import Stream, TextFeed, pack, row_averages, rows_for
 
 PAD = 99
 
@@ -186,5 +186,5 @@ def test_rows_of_one_sentence_each():
 
 def test_what_rows_hold():
     lengths = np.array([10, 6, 6, 4])  # rows of 12: 10 and 6 + 6 and 4, since neither 4 nor 6 fits beside 10
-    assert filling(lengths, 12, packed=True) == pytest.approx((26 / 3, 6.0, 8.0))  # maskable: 8, 8, 2
-    assert filling(lengths, 12, packed=False) == pytest.approx((6.5, 4.5, 4.75))  # maskable: 8, 4, 4, 2
+    assert row_averages(lengths, 12, packed=True) == pytest.approx((26 / 3, 6.0, 8.0))  # maskable: 8, 8, 2
+    assert row_averages(lengths, 12, packed=False) == pytest.approx((6.5, 4.5, 4.75))  # maskable: 8, 4, 4, 2

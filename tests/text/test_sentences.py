@@ -94,15 +94,15 @@ def test_rows_are_sentences(tmp_path):
 
 def test_where_splits_end():
     """Rounded down; or as TFDS slices by percent, to the nearest, of 74,004,228 rows at 51,802,959.6 and 59,203,382.4."""
-    assert sentences.ends_of(17, nearest=False) == [11, 13, 17]
-    assert sentences.ends_of(74_004_228, nearest=True) == [51_802_960, 59_203_382, 74_004_228]
+    assert sentences.split_ends(17, nearest=False) == [11, 13, 17]
+    assert sentences.split_ends(74_004_228, nearest=True) == [51_802_960, 59_203_382, 74_004_228]
     for number in [*range(3, 200), 74_004_227, 74_004_229]:
         instruction = tfds.core.ReadInstruction("train", to=70, unit="%") + tfds.core.ReadInstruction(
             "train", from_=70, to=80, unit="%"
         )
         info = tfds.core.SplitInfo(name="train", shard_lengths=[number], num_bytes=0)
         slices = instruction.to_absolute({"train": info})
-        assert [piece.to for piece in slices] == sentences.ends_of(number, nearest=True)[:2], number
+        assert [piece.to for piece in slices] == sentences.split_ends(number, nearest=True)[:2], number
 
 
 def test_text_that_cannot_be_used(text, tmp_path):

@@ -1,4 +1,4 @@
-"""Sequences of tokens as records: a TFDS data set in array_record files, written and read without TensorFlow."""
+"""Token sequences as a TFDS data set in array_record files, written and read without TensorFlow."""
 
 import contextlib
 import sys
@@ -18,35 +18,49 @@ from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.sources import TFDS
 
 SPLITS = ("train", "validation", "test")
-RECORDS = "records"  # their folder
+RECORDS = "records"  # the folder of the data set
 READ_AT_ONCE = 16_384
-TOLD_EVERY = 10_000
+PROGRESS_EVERY = 10_000
 
-# Told (phase, done, total) now and then.
+# Called with (phase, done, total) from time to time.
 Progress = Callable[[str, int, int | None], None]
 
 
 class Sequences(NamedTuple):
-    """Sequences of tokens, one after the other: `ids[offsets[i]:offsets[i + 1]]` is the i-th."""
+    """Concatenated sequences of tokens: sequence i is `ids[offsets[i]:offsets[i + 1]]`."""
 
     ids: Integer[np.ndarray, "tokens"]
     offsets: Int64[np.ndarray, "sequences+1"]
 
 
 def dtype_for(vocabulary: int) -> np.dtype[Any]:
-    """Return the integers that so many ids are stored in."""
+    """Return the integer type in which the ids of a vocabulary of this size are stored."""
     return np.dtype(np.uint16 if vocabulary <= 2**16 else np.int32)
 
 
 @contextlib.contextmanager
 def without_progress_bar() -> Iterator[None]:
-    """Let TFDS draw no progress bar of its own inside."""
+    """Context manager that turns off the progress bars of TFDS."""
     with temporary_assignment(tqdm_utils, "_active", False):
         yield
 
 
+class _LocalInfo(tfds.core.DatasetInfo):
+    """Metadata of a data set that exists only on this machine."""
+
+    def initialize_from_bucket(self) -> None:
+        """Skip the look-up of published metadata on Google Cloud Storage, which leaves an empty temporary folder behind."""
+
+
 class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
-    """Sequences of tokens as a TFDS data set of some name: one example a sequence, in order, with the feature `ids`."""
+    """TFDS data set of token sequences: one example per sequence, in order, with the feature `ids`.
+
+    Args:
+        name: name of the data set.
+        splits: the sequences of each split.
+        written: called with the number of examples written so far.
+        data_dir: folder in which the data set is written.
+    """
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -59,7 +73,7 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type:
     def _info(self) -> tfds.core.DatasetInfo:
         # As bytes: a list of integers takes seven times as long to parse without TensorFlow.
         ids = tfds.features.Tensor(shape=(None,), dtype=self.splits[SPLITS[0]].ids.dtype, encoding="bytes")
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({"ids": ids}), disable_shuffling=True)
+        return _LocalInfo(builder=self, features=tfds.features.FeaturesDict({"ids": ids}), disable_shuffling=True)
 
     def _split_generators(self, dl_manager: object) -> dict[str, Iterator[tuple[int, dict[str, np.ndarray]]]]:
         return {name: self._generate_examples(name) for name in self.splits}
@@ -67,7 +81,7 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type:
     def _generate_examples(self, name: str) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         ids, offsets = self.splits[name]
         for index, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
-            if index % TOLD_EVERY == 0:
+            if index % PROGRESS_EVERY == 0:
                 self.written(self.before[name] + index)
             yield index, {"ids": ids[start:end]}
 
@@ -79,10 +93,10 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type:
 
 
 def write(folder: Path, name: str, splits: Mapping[str, Sequences], progress: Progress) -> None:
-    """Write the splits into the folder as records of a data set of this name, and read them again; raises OSError."""
+    """Write the splits to `folder` as a data set called `name`, then read them back to verify them; raises OSError."""
     total = sum(len(sequences.offsets) - 1 for sequences in splits.values())
     try:
-        # Above 1 GB, TFDS would set a split aside in files, which it can do only with TensorFlow.
+        # TFDS buffers splits above 1 GB in files, for which it needs TensorFlow.
         with without_progress_bar(), temporary_assignment(shuffle, "MAX_MEM_BUFFER_SIZE", sys.maxsize):
             builder = Records(name, splits, lambda number: progress("writing", number, total), str(folder / RECORDS))
             builder.download_and_prepare(file_format="array_record")
@@ -90,16 +104,16 @@ def write(folder: Path, name: str, splits: Mapping[str, Sequences], progress: Pr
         for split, sequences in splits.items():
             written = read_split(folder, split, sequences.ids.dtype)
             if not all(np.array_equal(*pair) for pair in zip(sequences, written, strict=True)):
-                raise OSError(f"split {split} was not written whole")
+                raise OSError(f"split {split} differs from what was written; check the disk and start again")
     except OSError:
         raise
-    # The writer of array_record is C++ and raises what it likes.
+    # The C++ writer of array_record raises exceptions of any type.
     except Exception as error:
         raise OSError(first_line(error)) from error
 
 
 def read_split(folder: Path, split: str, dtype: np.dtype[Any]) -> Sequences:
-    """Return a split of the records in the folder, in the order in which it was written."""
+    """Return a split of the records in `folder`, in the order in which it was written."""
     (version,) = (folder / RECORDS).glob("*/*/dataset_info.json")
     values = [value for (value,) in byte_values(tfds.builder_from_directory(version.parent), split, "ids")]
     offsets = np.zeros(len(values) + 1, np.int64)
@@ -108,19 +122,19 @@ def read_split(folder: Path, split: str, dtype: np.dtype[Any]) -> Sequences:
 
 
 def byte_values(builder: Any, split: str, feature: str) -> Iterator[Sequence[bytes]]:
-    """Yield the byte strings of a feature of each example of an array_record split, without decoding the others.
+    """Yield the byte strings of one feature for each example of an array_record split; other features are not decoded.
 
-    builder: a tensorflow_datasets builder. Raises CorpusError where the records cannot be read.
+    builder: a TFDS builder. Raises CorpusError if the records cannot be read.
     """
     parse = tf_example_pb2.Example.FromString
     try:
         for shard in builder.info.splits[split].filepaths:
-            # The data source of TFDS reads the same ranges, at half the speed.
+            # Twice as fast as the data source of TFDS, which reads the same ranges.
             with contextlib.closing(ArrayRecordReader(str(shard))) as reader:
                 number = reader.num_records()
                 for start in range(0, number, READ_AT_ONCE):
                     for record in reader.read(start, min(start + READ_AT_ONCE, number)):
                         yield parse(record).features.feature[feature].bytes_list.value
-    # The readers are C++ and raise what they like.
+    # The C++ readers raise exceptions of any type.
     except Exception as error:
         raise CorpusError(f"corpus {TFDS}{builder.info.name}: split {split} cannot be read: {first_line(error)}") from None

@@ -1,7 +1,7 @@
-"""A second language without data: the first one, with another token for every token of it.
+"""A synthetic second language: the first one, with every ordinary token replaced by another.
 
-A sentence is written in the one or the other, whole, so that two languages have one grammar and share no ordinary token. What a
-model then knows of both it knows from their structure alone.
+Each sentence is written entirely in one of the two languages, so that they have the same grammar but share no ordinary token.
+Anything that a model transfers between them comes from structure alone.
 Source: K. Karthikeyan et al., Cross-Lingual Ability of Multilingual BERT, ICLR 2020 (their "fake" language).
 """
 
@@ -14,14 +14,14 @@ from tiejax.text.twins import Twins
 
 
 def cipher(tokens: Sequence[str], special: Sequence[int], probability: float = 0.5) -> Twins:
-    """Return the twins of all tokens of a vocabulary but the special ones, which both languages share.
+    """Return twins of all tokens of a vocabulary except the special ones, which both languages share.
 
-    probability: of writing a sentence in twins (`Masking.whole_sentences`).
+    probability: of writing a sentence in the second language (see `Masking.whole_sentences`).
     """
     ids = [token for token in range(len(tokens)) if token not in set(special)]
     return Twins(len(tokens), tuple(tokens[token] for token in ids), tuple(ids), (probability,) * len(ids))
 
 
 def write(twins: Twins, tokens: Int[np.ndarray, "*shape"]) -> Int[np.ndarray, "*shape"]:
-    """Return tokens of the first language as those of the second."""
+    """Translate tokens of the first language into the second."""
     return np.asarray(twins.tables()[0][tokens])

@@ -1,6 +1,6 @@
-"""A corpus: text files, folders, data sets of TFDS, or the prose that every CPython carries; and the sentences in it.
+"""Documents of a corpus (text files, folders, TFDS data sets, or the documentation inside CPython) and their sentences.
 
-Reading files or the default needs neither a network nor TFDS, and nothing here needs TensorFlow.
+Reading files or the default corpus needs neither a network nor TFDS. TensorFlow is never needed.
 """
 
 import hashlib
@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import lazy_loader
 import nupunkt
 
+from tiejax.system.visible import cut
 from tiejax.text.errors import CorpusError
 from tiejax.text.files import TextFile, text_files
 from tiejax.text.sources import TFDS, Source
 from tiejax.text.standard_library import StandardLibrary
 
-# What has no space for longer is no word, and finding sentences takes time that grows with its square.
+# Longer runs without a space are not words, and the time to find sentences grows with the square of their length.
 LONGEST_WORD = 10_000
 LONGER_WORD = re.compile(rf"(?<!\S)\S{{{LONGEST_WORD + 1},}}")
 
@@ -24,11 +25,11 @@ data_sets = lazy_loader.load("tiejax.text.data_sets", suppress_warning=True)
 
 
 def documents(corpus: Sequence[str], text_feature: str | None = None, tfds_dir: str | None = None) -> Iterator[str]:
-    """Yield the texts of `corpus` in order: one a file, or one an example of a data set.
+    """Yield the documents of `corpus` in order: one per file, or one per example of a data set.
 
-    corpus: files, folders (every .txt, .text, .md of them and .gz of these, by path), .gz files, `tfds:NAME[/CONFIG]`;
-    empty for the documentation inside the standard library. text_feature: the feature to read where a data set has
-    several. tfds_dir: where TFDS keeps its data sets. Raises CorpusError.
+    corpus: files, folders (their .txt, .text and .md files, also as .gz, sorted by path), .gz files, `tfds:NAME[/CONFIG]`;
+    empty for the documentation inside the standard library. text_feature: the text feature to read; needed if a data set
+    has several. tfds_dir: folder of the TFDS data sets (default: that of TFDS). Raises CorpusError.
     """
     yield from read(sources(corpus, text_feature, tfds_dir))
 
@@ -39,12 +40,12 @@ def sources(
     tfds_dir: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Source]:
-    """Return where the documents of `corpus` come from, every one of them known to exist.
+    """Return the sources of the documents of `corpus`; raises CorpusError if one does not exist.
 
-    A data set that TFDS has not prepared yet is downloaded and prepared, after `say` has said so.
+    A data set that TFDS has not prepared yet is downloaded and prepared; `say` is called with a line about it first.
     """
     if text_feature is not None and not any(name.startswith(TFDS) for name in corpus):
-        raise CorpusError(f"text_feature {text_feature}: only a corpus {TFDS}NAME has features")
+        raise CorpusError(f"text_feature {cut(text_feature)}: only a corpus {TFDS}NAME has features")
     if not corpus:
         return [StandardLibrary()]
     opened: list[Source] = []
@@ -57,9 +58,9 @@ def sources(
 
 
 def read(sources: Sequence[Source], seen: Callable[[int], None] = lambda taken: None) -> Iterator[str]:
-    """Yield the documents of these sources; `seen` is told the bytes on disk that were read so far.
+    """Yield the documents of the sources that are not blank.
 
-    Raises CorpusError if there is no text in any of them.
+    seen: called with the number of bytes read from disk so far. Raises CorpusError if all documents are blank.
     """
     return (text for _, text in _read(sources, seen) if not is_blank(text))
 
@@ -67,9 +68,9 @@ def read(sources: Sequence[Source], seen: Callable[[int], None] = lambda taken: 
 def read_sequences(
     sources: Sequence[Source], rows: bool, seen: Callable[[int], None] = lambda taken: None
 ) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yield the documents of these sources, each with the sequences that it is cut into: sentences, or its rows.
+    """Yield the documents of the sources, each with its sequences: its sentences, or its rows if `rows`.
 
-    rows: of a data set, every example is one, also a blank one; of a file, every line. Otherwise as `read`.
+    The rows of a data set are its examples, those of a file its lines, blank ones included. Otherwise as `read`.
     """
     for source, text in _read(sources, seen):
         if rows:
@@ -79,7 +80,7 @@ def read_sequences(
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text is nothing but white space."""
+    """Return whether a text is empty or only white space."""
     return not text or text.isspace()
 
 
@@ -94,11 +95,11 @@ def _read(sources: Sequence[Source], seen: Callable[[int], None]) -> Iterator[tu
     if empty:
         names = [source.name for source in sources]
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        raise CorpusError(f"corpus {shown}: there is no text in it")
+        raise CorpusError(f"corpus {shown}: contains no text")
 
 
 def fingerprint(sources: Iterable[Source], seen: Callable[[int], None] = lambda taken: None) -> str:
-    """Return the SHA-256 (hex) of what these sources hold, in order, whatever they are called."""
+    """Return the SHA-256 (hex) of the contents of the sources, in order; their names do not matter."""
     digest, taken = hashlib.sha256(), 0
     for source in sources:
         digest.update(source.kind.encode())
@@ -111,18 +112,18 @@ def fingerprint(sources: Iterable[Source], seen: Callable[[int], None] = lambda 
 
 
 def sentences(document: str) -> list[str]:
-    """Return the sentences of a text, white space normalised; blank lines end a sentence, other line ends do not.
+    """Split a text into sentences with normalised white space. Blank lines end a sentence, other line ends do not.
 
-    A word of more than 10,000 characters is cut into words of that length.
+    Words of more than 10,000 characters are cut into pieces of that length.
     """
-    # Punkt alone would join a heading to the paragraph below it.
+    # Punkt alone would join a heading and the paragraph below it.
     tokenize = nupunkt.load("default").tokenize
     lines = document.replace("\r\n", "\n").replace("\r", "\n")
-    lines = LONGER_WORD.sub(_cut, lines)
+    lines = LONGER_WORD.sub(_in_pieces, lines)
     paragraphs = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", lines))
     parts = (sentence.strip() for paragraph in paragraphs if paragraph for sentence in tokenize(paragraph))
     return [sentence for sentence in parts if sentence]
 
 
-def _cut(word: re.Match[str]) -> str:
+def _in_pieces(word: re.Match[str]) -> str:
     return " ".join(word[0][start : start + LONGEST_WORD] for start in range(0, len(word[0]), LONGEST_WORD))

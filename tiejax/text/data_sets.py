@@ -1,36 +1,37 @@
-"""Data sets of TFDS with a text feature as documents, one an example.
-
-One that is not on disk yet is downloaded and prepared.
-"""
+"""TFDS data sets with a text feature as sources of documents; those not on disk yet are downloaded and prepared."""
 
 import contextlib
 import difflib
+import functools
 import importlib
 import importlib.util
 import io
 import os
+import tempfile
+import types
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import tensorflow_datasets as tfds
 from huggingface_hub import constants
-from tensorflow_datasets.core import read_only_builder, registered
-from tensorflow_datasets.core.utils import dtype_utils, flatten_nest_dict
+from tensorflow_datasets.core import dataset_info, read_only_builder, registered
+from tensorflow_datasets.core.utils import dtype_utils, flatten_nest_dict, temporary_assignment
 
 from tiejax.system.files import check_file
+from tiejax.system.visible import cut
 from tiejax.text.array_records import byte_values, without_progress_bar
 from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.network import reachable
 from tiejax.text.sources import TFDS, Document, Source, file_size
 
-HUB = "huggingface:"  # how TFDS names the data sets of the hub
-# The older half of the catalogue is known only once the module that holds it has been imported.
+HUB = "huggingface:"  # prefix of the TFDS names of Hugging Face data sets
+# The older half of the catalogue is registered only when these modules are imported.
 CATALOGUE = ("question_answering", "summarization", "text", "text_simplification", "translate")
 
 
 class DataSet(Source):
-    """Every example of every split, in the order in which they are on disk. feature: the one that is read."""
+    """A TFDS data set as documents: every example of every split, in the order on disk. feature: the text feature to read."""
 
     kind = "_TFDS"
 
@@ -73,7 +74,7 @@ class DataSet(Source):
 
 
 def open_data_set(name: str, text_feature: str | None, tfds_dir: str | None, say: Callable[[str], None]) -> DataSet:
-    """Return the data set `tfds:NAME[/CONFIG]`, prepared if need be, after `say` has said so; raises CorpusError."""
+    """Return the data set `tfds:NAME[/CONFIG]`, prepared if necessary, after a call of `say`; raises CorpusError."""
     builder = open_builder(name, tfds_dir, say, lambda builder: _text_feature(name, builder, text_feature))
     return DataSet(name, builder, _text_feature(name, builder, text_feature))
 
@@ -81,24 +82,26 @@ def open_data_set(name: str, text_feature: str | None, tfds_dir: str | None, say
 def open_builder(
     name: str, tfds_dir: str | None, say: Callable[[str], None], check: Callable[[Any], object] = lambda builder: None
 ) -> Any:
-    """Return the TFDS builder of `tfds:NAME[/CONFIG]`, prepared if need be, after `say` has said so; raises CorpusError.
+    """Return the TFDS builder of `tfds:NAME[/CONFIG]`, prepared if necessary (`say` is called with a line first).
 
-    check: raises CorpusError for a data set that will not do, before it is downloaded.
+    check: called with the builder before a download; raises CorpusError if the data set is unsuitable.
+    Raises CorpusError if the data set is unknown or cannot be prepared.
     """
     wanted = name.removeprefix(TFDS)
     directory = os.path.expanduser(tfds_dir) if tfds_dir is not None else None
     try:
         builder = read_only_builder.builder_from_files(wanted, data_dir=directory)
     except registered.DatasetNotFoundError:
-        unprepared = _unprepared(name, wanted, directory)
-        check(unprepared)
-        return _download_and_prepare(name, unprepared, say)
+        with _temporary_folders_removed():
+            unprepared = _unprepared(name, wanted, directory)
+            check(unprepared)
+            return _download_and_prepare(name, unprepared, say)
     except Exception as error:
         raise CorpusError(f"corpus {name}: cannot be opened: {first_line(error)}") from None
     if tfds.core.FileFormat.ARRAY_RECORD not in builder.info.available_file_formats():
         form = builder.info.file_format.value
         raise CorpusError(
-            f"corpus {name}: is prepared in {builder.data_dir} as {form}, which only TensorFlow reads; "
+            f"corpus {name}: is prepared in {builder.data_dir} as {form}, which only TensorFlow can read; "
             "prepare it with file_format array_record in another tfds_dir"
         )
     return builder
@@ -108,29 +111,28 @@ def _text_feature(name: str, builder: Any, wanted: str | None) -> str:
     infos = flatten_nest_dict(builder.info.features.get_tensor_info())
     features = sorted(path for path, info in infos.items() if dtype_utils.is_string(info.np_dtype) and len(info.shape) <= 1)
     if not features:
-        raise CorpusError(f"corpus {name}: none of its features is text ({', '.join(sorted(infos))})")
+        raise CorpusError(f"corpus {name}: has no text feature; its features are {cut(', '.join(sorted(infos)))}")
     if wanted is not None and wanted not in features:
-        raise CorpusError(f"text_feature {wanted}: {name} has the text features {', '.join(features)}")
+        raise CorpusError(f"text_feature {cut(wanted)}: unknown; {name} has the text features {', '.join(features)}")
     if wanted is None and len(features) > 1:
-        raise CorpusError(f"text_feature: needed, since {name} has the text features {', '.join(features)}")
+        raise CorpusError(f"text_feature: required, since {name} has the text features {', '.join(features)}")
     return wanted or features[0]
 
 
 def _unprepared(name: str, wanted: str, directory: str | None) -> Any:
-    """Return the builder of a data set of the catalogue that is not on this disk yet."""
+    """Return the builder of a data set of the catalogue that is not on disk yet."""
     if wanted.startswith(HUB):
         if importlib.util.find_spec("datasets") is None:
-            raise CorpusError(f"corpus {name}: needs the package datasets, which is not installed (pip install datasets)")
+            raise CorpusError(f"corpus {name}: needs the package datasets; run `pip install datasets`")
         if not reachable(constants.ENDPOINT):
-            where = f"{constants.ENDPOINT}, where it is downloaded, does not answer"
-            raise CorpusError(f"corpus {name}: is not prepared, and {where}")
+            raise CorpusError(f"corpus {name}: not prepared yet, and {constants.ENDPOINT} does not answer; check the network")
         with _preparing(name):
             return tfds.builder(wanted, data_dir=directory, file_format="array_record")
     base, _, config = wanted.partition("/")
     cls = _catalogued(name, base.partition(":")[0], directory)
     config = config.partition(":")[0]
     if config and config not in cls.builder_configs:
-        raise CorpusError(f"corpus {name}: {base} has no configuration {config}{_nearest(config, cls.builder_configs)}")
+        raise CorpusError(f"corpus {name}: {base} has no configuration {config!r}{_nearest(config, cls.builder_configs)}")
     with _preparing(name):
         return tfds.builder(wanted, data_dir=directory, file_format="array_record")
 
@@ -140,28 +142,37 @@ def _download_and_prepare(name: str, builder: Any, say: Callable[[str], None]) -
     urls = [constants.ENDPOINT] if of_hub else [*(builder.url_infos or ()), "https://storage.googleapis.com"]
     url = next(url for url in urls if url.startswith("http"))
     host, where = url.split("/")[2], builder.data_dir_root
-    # TFDS itself would try again for minutes and not say so.
+    # TFDS itself would retry silently for minutes.
     if not reachable(url):
-        raise CorpusError(f"corpus {name}: is not prepared in {where}, and {host}, where it is downloaded, does not answer")
-    say(f"TFDS downloads {name.removeprefix(TFDS)} from {host} and prepares it in {where}")
+        raise CorpusError(f"corpus {name}: not prepared in {where} yet, and {host} does not answer; check the network")
+    say(f"downloading {name.removeprefix(TFDS)} from {host} and preparing it in {where}")
     with _preparing(name), without_progress_bar():
         builder.download_and_prepare(
             file_format="array_record", download_config=tfds.download.DownloadConfig(try_download_gcs=False)
         )
-    # Opened anew, since what is read from disk may come in another order.
+    # Opened again from disk, where the splits may be in another order.
     return tfds.builder_from_directory(builder.data_dir)
+
+
+@contextlib.contextmanager
+def _temporary_folders_removed() -> Iterator[None]:
+    """Remove at the end the temporary folders that TFDS creates for the metadata of each new builder and never deletes."""
+    with tempfile.TemporaryDirectory() as folder:
+        inside = types.SimpleNamespace(mkdtemp=functools.partial(tempfile.mkdtemp, dir=folder))
+        with temporary_assignment(dataset_info, "tempfile", inside):
+            yield
 
 
 @contextlib.contextmanager
 def _preparing(name: str) -> Iterator[None]:
     try:
-        # Where TensorFlow is missing, TFDS prints a box about it.
+        # Without TensorFlow, TFDS prints a box about it.
         with contextlib.redirect_stdout(io.StringIO()):
             yield
     except ImportError as error:
         missing = "TensorFlow" if "tensorflow" in str(error) else error.name
         raise CorpusError(f"corpus {name}: preparing it needs {missing}, which is not installed") from None
-    # Data sets are downloaded and read by code of many authors.
+    # The code of data sets, by many authors, raises exceptions of any type.
     except Exception as error:
         raise CorpusError(f"corpus {name}: cannot be prepared: {first_line(error)}") from None
 
@@ -175,14 +186,14 @@ def _catalogued(name: str, base: str, directory: str | None) -> Any:
     folders = [Path(folder) for folder in tfds.core.utils.file_utils.list_data_dirs(given_data_dir=directory)]
     known |= {entry.name for folder in folders if folder.is_dir() for entry in folder.iterdir() if entry.is_dir()}
     if base in known:
-        there = sorted({entry.name for folder in folders for entry in folder.glob(f"{base}/*") if entry.is_dir()})
-        raise CorpusError(f"corpus {name}: is prepared there only as {', '.join(f'{base}/{config}' for config in there)}")
-    raise CorpusError(f"corpus {name}: TFDS knows no data set of this name{_nearest(base, known)}")
+        prepared = sorted({entry.name for folder in folders for entry in folder.glob(f"{base}/*") if entry.is_dir()})
+        raise CorpusError(f"corpus {name}: prepared only as {', '.join(f'{base}/{config}' for config in prepared)}")
+    raise CorpusError(f"corpus {name}: unknown TFDS data set{_nearest(base, known)}")
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     near = difflib.get_close_matches(name, known, 1)
     if near:
-        return f"; the nearest is {near[0]}"
-    return f"; there are {', '.join(known)}" if 0 < len(known) <= 10 else ""
+        return f"; did you mean {near[0]!r}?"
+    return f"; expected one of {', '.join(known)}" if 0 < len(known) <= 10 else ""

@@ -1,11 +1,11 @@
-"""What is said of text that cannot be used."""
+"""Errors about text that cannot be used."""
 
 
 class CorpusError(ValueError):
-    """A corpus, tokenizer or prepared set that cannot be used: one line that begins with the field to blame."""
+    """A corpus, tokenizer or prepared set cannot be used. The message is one line that begins with the setting at fault."""
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an exception says, or else its name."""
+    """Return the first line of the message of an exception, or the name of its type if it has none."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

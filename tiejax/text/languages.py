@@ -1,4 +1,4 @@
-"""Sentences of several languages, of which the small ones are read more often than once an epoch."""
+"""Sampling of sentences of several languages, with small languages oversampled."""
 
 import dataclasses
 
@@ -8,35 +8,35 @@ from jaxtyping import Int, Int64
 
 @dataclasses.dataclass(frozen=True)
 class Languages:
-    """The language of every sentence, and with which exponent languages are sampled.
+    """The language of every sentence, and the exponent of their sampling.
 
-    names: of the languages. of_sentence: number of each sentence's language. exponent: language l, with n_l sentences, is
-    sampled with probability n_l^a / sum_k n_k^a; a = 1 reads every sentence as often as any other, a = 0 every language.
+    names: of the languages. sentence_language: index of the language of each sentence. exponent: language l, with n_l
+    sentences, is sampled with probability n_l^a / sum_k n_k^a: a = 1 samples sentences uniformly, a = 0 languages.
     Source: multilingual BERT; .5 for RemBERT (Chung et al., ICLR 2021, table 14).
     """
 
     names: tuple[str, ...]
-    of_sentence: Int[np.ndarray, "sentences"]
+    sentence_language: Int[np.ndarray, "sentences"]
     exponent: float
 
     def numbers(self) -> Int64[np.ndarray, "languages"]:
-        """Return how many sentences of each language an epoch reads: as many as there are in all, but for rounding.
+        """Return the number of sentences of each language in an epoch.
 
-        Every language is read: one sentence at least.
+        They add up to the number of all sentences, except for rounding; every language has at least one.
         """
-        count = np.bincount(self.of_sentence, minlength=len(self.names)).astype(float)
+        count = np.bincount(self.sentence_language, minlength=len(self.names)).astype(float)
         share = count**self.exponent / np.sum(count**self.exponent)
-        return np.maximum(1, np.rint(share * len(self.of_sentence))).astype(np.int64)
+        return np.maximum(1, np.rint(share * len(self.sentence_language))).astype(np.int64)
 
     def sample(self, order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return the sentences that an epoch reads, shuffled: `order`, a random permutation of all, thinned and repeated.
+        """Return the shuffled sentences of an epoch, from `order`, a random permutation of all sentences.
 
-        Of a language that is read less often than once these are its first sentences in that order; of one that is read more
-        often the first come once more than the others.
+        An undersampled language gives its first sentences in that order; an oversampled one repeats its sentences in that
+        order, so that the first of them occur once more than the others.
         """
         chosen = []
         for language, number in enumerate(self.numbers().tolist()):
-            own = order[self.of_sentence[order] == language]
+            own = order[self.sentence_language[order] == language]
             chosen.append(np.resize(own, number))
         together = np.concatenate(chosen)
         return np.asarray(together[rng.permutation(len(together))])

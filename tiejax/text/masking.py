@@ -1,7 +1,7 @@
-"""Masking: rows of tokens with twins and masks drawn afresh at every visit, on the device.
+"""Masking on the device: twins and masks drawn again at every visit of a row.
 
-In this order: a word is replaced by its twin, then tokens are masked; targets are the replaced tokens. Every row has a
-key of its own, so that a batch is the same on any number of devices.
+First words are replaced by their twins, then tokens are masked; the targets are the tokens after the replacement. Every row has
+its own random key, so that a batch is the same on any number of devices.
 Source: Bertolotti and Cazzola, ICML 2024, large-scale experiments; masking as in BERT.
 """
 
@@ -22,10 +22,10 @@ BY_MASK, BY_RANDOM = 0.8, 0.1
 
 
 class MaskedRows(NamedTuple):
-    """A batch of rows, with their masked places in a fixed number of slots.
+    """A batch of rows whose masked tokens are listed in a fixed number of slots.
 
-    slot: places in the flattened rows. weight: 1 for a slot that is used, else 0. target: the token that was there.
-    overflow: masked tokens beyond the last slot, which nothing is asked of.
+    slot: positions in the flattened rows. weight: 1 for used slots, else 0. target: the token before masking.
+    overflow: number of masked tokens without a slot, which have no loss.
     """
 
     tokens: Int[Array, "rows length"]
@@ -38,14 +38,14 @@ class MaskedRows(NamedTuple):
 
 
 def below(bits: UInt32[Array, "..."], probability: Any) -> Bool[Array, "..."]:
-    """Say where 32 random bits fall below a probability, to 2^-24."""
+    """Return where 32 random bits, as a number in [0, 1) to 2^-24, are below a probability."""
     return (bits >> 8).astype(jnp.float32) * 2.0**-24 < probability
 
 
 def slots_for(places: int | float, variance: int | float = 0, most: int | None = None) -> int:
-    """Return how many slots hold the masked ones of so many places: more are masked less often than once in 10^12 batches.
+    """Return a number of slots that a batch exceeds with probability below 10^-12.
 
-    places, variance: mean and variance of the number of places that can be masked, from batch to batch. most: there are.
+    places, variance: mean and variance over batches of the number of tokens that can be masked. most: its maximum.
     """
     highest = math.ceil(places + 7 * math.sqrt(variance))
     highest = highest if most is None else min(highest, most)
@@ -54,11 +54,11 @@ def slots_for(places: int | float, variance: int | float = 0, most: int | None =
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """How twins and masks are written into rows.
+    """The random replacement of tokens by twins and masks.
 
-    special: tokens that are never masked. mask: the token that stands for a masked one. slots: of one batch.
-    whole_sentences: a sentence is written in twins as a whole, or not at all (`text.cipher`); tokens drawn at random are
-    then of either language.
+    special: tokens that are never masked. mask: the id of the mask token. slots: number of slots of a batch.
+    whole_sentences: replace all tokens of a sentence by twins or none (see `text.cipher`); random tokens then come from both
+    languages.
     """
 
     twins: Twins
@@ -74,17 +74,17 @@ class Masking:
         row: Integer[Array, "rows"],
         key: Key[Array, ""],
     ) -> MaskedRows:
-        """Return one visit of the rows. row: their numbers in the batch, which with the key decide every draw."""
+        """Draw twins and masks for the rows. row: numbers of the rows in the batch; with `key` they determine every draw."""
         words = jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (4, tokens.shape[1]), jnp.uint32))(row)
         swap, masked, by, bits = jnp.moveaxis(words, 1, 0)
-        if self.whole_sentences:  # a row has no more sentences than places: the draw of place k is that of sentence k
+        if self.whole_sentences:  # sentence k takes the draw of position k: a row has fewer sentences than positions
             swap = jnp.take_along_axis(swap, segments.astype(jnp.int32), axis=1)
         twin, probability = (jnp.asarray(table) for table in self.twins.tables())
         original = tokens.astype(jnp.int32)
         target = jnp.where(below(swap, probability[original]), twin[original], original)
         ordinary = jnp.asarray(~np.isin(np.arange(self.twins.vocabulary), self.special))
         asked = below(masked, MASKED) & ordinary[target] & (segments > 0)
-        # The remainder prefers the first ids by one part in 2^32 / size.
+        # The remainder is biased towards the first ids by one part in 2^32 / size.
         ids = self.twins.vocabulary if self.whole_sentences else self.twins.size
         random = (bits % ids).astype(jnp.int32)
         shown = jnp.where(below(by, BY_MASK), self.mask, jnp.where(below(by, BY_MASK + BY_RANDOM), random, target))

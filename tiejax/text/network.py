@@ -1,4 +1,4 @@
-"""Whether a host answers, asked before a library would wait for it for minutes."""
+"""A quick test of whether a host answers, before a library waits for it for minutes."""
 
 import threading
 import urllib.error
@@ -20,8 +20,8 @@ def reachable(url: str) -> bool:
             return
         answered.append(True)
 
-    # The look-up of a name knows no time limit, so it is left behind in a thread that does not keep the process alive.
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(SECONDS_TO_ANSWER)
+    # Resolving a name has no time limit, so it runs in a daemon thread, which does not keep the process alive.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(SECONDS_TO_ANSWER)
     return bool(answered)

@@ -1,7 +1,7 @@
-"""Sentences packed into rows of one length, on the host and by their lengths alone; the rows are read ahead by grain.
+"""Packing of sentences into rows of equal length on the host, and the feed of such rows to an ensemble.
 
-An epoch visits every sentence once, in an order of its own for each seed. A row holds whole sentences, each a segment; what is
-left of it is padding.
+An epoch visits every sentence once, in an order that differs between seeds. A row contains whole sentences, one segment each,
+then padding. Packing depends only on the lengths of the sentences; grain prefetches the rows.
 """
 
 import dataclasses
@@ -14,21 +14,21 @@ from jaxtyping import Int64, UInt16
 
 from tiejax.text.languages import Languages
 
-# Sentences of so many are packed together: enough of every length to fill rows, and not enough to order an epoch by length.
+# Number of sentences packed together: large enough to fill rows well, too small to sort an epoch by length.
 POOL = 4096
 
 
 class Packing(NamedTuple):
-    """Which sentences share a row: row r holds order[starts[r]:starts[r + 1]]."""
+    """Assignment of sentences to rows: row r contains the sentences order[starts[r]:starts[r + 1]]."""
 
     order: Int64[np.ndarray, "sentences"]
     starts: Int64[np.ndarray, "rows_and_one"]
 
 
 def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random.Generator) -> Packing:
-    """Pack sentences into rows, pool after pool of the given order: the longest that still fits comes next.
+    """Pack sentences into rows, pool by pool in the given order, always adding the longest sentence that still fits.
 
-    The rows of a pool are then shuffled, so that neighbours are no more alike in length than chance makes them.
+    The rows of a pool are then shuffled, so that the lengths of neighbouring rows are not correlated.
     Raises ValueError if a sentence is longer than a row.
     """
     if len(lengths) and lengths.max() > row_length:
@@ -45,13 +45,13 @@ def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random
     )
 
 
-def one_a_row(order: np.ndarray) -> Packing:
-    """Return rows that hold one sentence each, the rest padding, as published."""
+def one_per_row(order: np.ndarray) -> Packing:
+    """Return the packing with one sentence per row, as published."""
     return Packing(order.astype(np.int64), np.arange(len(order) + 1, dtype=np.int64))
 
 
-def filled_up(packing: Packing, multiple: int) -> Packing:
-    """Return the rows followed by so many empty ones that they are a multiple of a number."""
+def padded_to_multiple(packing: Packing, multiple: int) -> Packing:
+    """Append empty rows until the number of rows is a multiple of `multiple`."""
     missing = -(len(packing.starts) - 1) % multiple
     return packing._replace(starts=np.append(packing.starts, np.repeat(packing.starts[-1:], missing)))
 
@@ -60,7 +60,7 @@ def _pack_pool(lengths: np.ndarray, pool: np.ndarray, row_length: int) -> list[l
     by_length: list[list[int]] = [[] for _ in range(row_length + 1)]
     for sentence, length in zip(pool.tolist(), lengths[pool].tolist(), strict=True):
         by_length[length].append(sentence)
-    # One bit for each length of which there is a sentence left: the longest that fits is the highest bit below.
+    # One bit for each length with a sentence left: the highest bit up to the space left is the longest that fits.
     present = sum(1 << length for length, those in enumerate(by_length) if those)
     rows = []
     while present:
@@ -76,9 +76,10 @@ def _pack_pool(lengths: np.ndarray, pool: np.ndarray, row_length: int) -> list[l
 
 
 class Rows(NamedTuple):
-    """Rows of tokens. tokens: padded with `padding`. segments: number of the sentence in its row, from 1; 0 is padding.
+    """Rows of tokens: leaves [..., rows, length], and `row` [..., rows].
 
-    row: number of the row in its step. Leaves are [..., rows, length] and [..., rows].
+    tokens: padded with the padding token. segments: number of the sentence in its row, from 1; 0 is padding. row: number of the
+    row in its step.
     """
 
     tokens: np.ndarray
@@ -88,11 +89,11 @@ class Rows(NamedTuple):
 
 @dataclasses.dataclass
 class Stream:
-    """The rows of one seed, epoch after epoch without end, each a pure function of seed and number.
+    """The endless sequence of rows of one seed, epoch after epoch; each row is a pure function of the seed and its number.
 
-    ids, offsets: the sentences' tokens, one after the other, and where each begins. packed: whether sentences share rows.
-    languages: of the sentences, and how often each is read (default: every sentence once an epoch).
-    multiple: each epoch ends with empty rows, so that its rows are a multiple of this.
+    ids, offsets: the concatenated tokens of the sentences, and where each sentence begins. packed: whether sentences share
+    rows. languages: sampling of the sentences by language (default: every sentence once per epoch).
+    multiple: pad each epoch with empty rows to a multiple of this number of rows.
     """
 
     ids: np.ndarray
@@ -106,26 +107,26 @@ class Stream:
 
     def __post_init__(self) -> None:
         if not len(self.offsets) > 1:
-            raise ValueError("there are no sentences")
+            raise ValueError("expected at least one sentence, got none")
         self._lengths = np.diff(self.offsets)
-        self._ends: list[int] = []  # the number of rows up to the end of each epoch
+        self._ends: list[int] = []  # cumulative number of rows at the end of each epoch
         self._packings: dict[int, Packing] = {}
 
     def packing(self, epoch: int) -> Packing:
-        """Return which sentences share a row in an epoch."""
+        """Return the assignment of sentences to rows in an epoch."""
         if epoch not in self._packings:
             rng = np.random.default_rng([self.seed, epoch])
             order = rng.permutation(len(self._lengths))
             order = order if self.languages is None else self.languages.sample(order, rng)
-            packing = pack(self._lengths, order, self.row_length, rng) if self.packed else one_a_row(order)
-            packing = filled_up(packing, self.multiple)
-            # A batch may end one epoch and begin the next; older ones are not asked for again.
+            packing = pack(self._lengths, order, self.row_length, rng) if self.packed else one_per_row(order)
+            packing = padded_to_multiple(packing, self.multiple)
+            # A batch can span two epochs; older ones are not needed again.
             before = {epoch - 1: self._packings[epoch - 1]} if epoch - 1 in self._packings else {}
             self._packings = before | {epoch: packing}
         return self._packings[epoch]
 
     def _epoch_of(self, row: int) -> tuple[int, int]:
-        """Return the epoch that a row belongs to, and the number of its first row."""
+        """Return the epoch of a row and the number of the first row of that epoch."""
         while not self._ends or self._ends[-1] <= row:
             before = self._ends[-1] if self._ends else 0
             self._ends.append(before + len(self.packing(len(self._ends)).starts) - 1)
@@ -133,7 +134,7 @@ class Stream:
         return epoch, self._ends[epoch - 1] if epoch else 0
 
     def rows(self, first: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return tokens and segments `[number, row_length]` of the rows from `first` on."""
+        """Return tokens and segments, both `[number, row_length]`, of `number` rows starting at row `first`."""
         sentences: list[np.ndarray] = []
         counts: list[np.ndarray] = []
         at = first
@@ -147,47 +148,47 @@ class Stream:
         return self._gather(np.concatenate(sentences), np.concatenate(counts))
 
     def _gather(self, sentences: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Copy sentences, `counts` of them to a row, with one gather."""
-        laid = lay_out(self.offsets, sentences, counts, self.row_length)
+        """Copy sentences into rows with one gather; counts: number of sentences of each row."""
+        layout = lay_out(self.offsets, sentences, counts, self.row_length)
         tokens = np.full(len(counts) * self.row_length, self.padding, self.ids.dtype)
         segments = np.zeros(len(counts) * self.row_length, np.uint16)
-        tokens[laid.target], segments[laid.target] = self.ids[laid.source], laid.segment
+        tokens[layout.target], segments[layout.target] = self.ids[layout.source], layout.segment
         shape = len(counts), self.row_length
         return tokens.reshape(shape), segments.reshape(shape)
 
 
-class Laid(NamedTuple):
-    """Sentences laid out in rows, token by token: its place in the text and in the flattened rows, and its segment, from 1."""
+class Layout(NamedTuple):
+    """Positions of tokens in rows: for each token its index in the text and in the flattened rows, and its segment (from 1)."""
 
     source: Int64[np.ndarray, "tokens"]
     target: Int64[np.ndarray, "tokens"]
     segment: Int64[np.ndarray, "tokens"]
 
 
-def lay_out(offsets: np.ndarray, sentences: np.ndarray, counts: np.ndarray, row_length: int) -> Laid:
-    """Return where every token of these sentences lies in rows, `counts` of them to a row; offsets: where each begins."""
+def lay_out(offsets: np.ndarray, sentences: np.ndarray, counts: np.ndarray, row_length: int) -> Layout:
+    """Lay out sentences in rows. offsets: where each sentence begins in the text. counts: number of sentences of each row."""
     lengths = np.diff(offsets)[sentences]
     ends = np.cumsum(lengths)
     within = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
-    # Where each sentence begins in the rows: behind those before it in its own row.
+    # Start of each sentence in its row: after the sentences before it in the same row.
     row = np.repeat(np.arange(len(counts)), counts)
     first_of_row = np.repeat(np.cumsum(counts) - counts, counts)
     before = (ends - lengths) - (ends - lengths)[first_of_row]
-    return Laid(
+    return Layout(
         np.repeat(offsets[sentences], lengths) + within,
         np.repeat(row * row_length + before, lengths) + within,
         np.repeat(np.arange(len(sentences)) - first_of_row + 1, lengths),
     )
 
 
-def part_of(rows: int, own: range, parts: int) -> np.ndarray:
-    """Return the numbers of the rows in some of so many equal parts; those from `rows` on are empty."""
+def rows_of_parts(rows: int, own: range, parts: int) -> np.ndarray:
+    """Return the row numbers of the parts `own` of `rows` rows in `parts` equal parts; numbers >= `rows` are empty rows."""
     size = -(-rows // parts)
     return np.arange(own.start * size, own.stop * size)
 
 
 def take_rows(leaf: np.ndarray, wanted: np.ndarray, empty: int) -> np.ndarray:
-    """Return these rows of `[..., rows, length]`; beyond the last, rows of nothing but `empty`."""
+    """Select rows of `leaf`, `[..., rows, length]`; row numbers beyond the last give rows filled with `empty`."""
     missing = max(0, int(wanted[-1]) + 1 - leaf.shape[-2])
     widths = [(0, 0)] * (leaf.ndim - 2) + [(0, missing), (0, 0)]
     return np.asarray(np.pad(leaf, widths, constant_values=empty)[..., wanted, :])
@@ -195,7 +196,7 @@ def take_rows(leaf: np.ndarray, wanted: np.ndarray, empty: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _StepWindows:
-    """The rows of windows of steps, by number, as grain reads them: a part of the rows of each step, for some seeds."""
+    """Windows of steps by number, as a data source of grain: the parts `own` of the rows of each step, for several seeds."""
 
     streams: Sequence[Stream]
     rows: int
@@ -207,13 +208,13 @@ class _StepWindows:
         return 2**31 // self.window
 
     def __getitem__(self, number: int) -> Rows:
-        wanted = part_of(self.rows, self.own, self.parts)
-        by_seed = [self._of(stream, number) for stream in self.streams]
+        wanted = rows_of_parts(self.rows, self.own, self.parts)
+        by_seed = [self._window(stream, number) for stream in self.streams]
         tokens, segments = (np.stack(leaves) for leaves in zip(*by_seed, strict=True))
         tokens = take_rows(tokens, wanted, self.streams[0].padding)
         return Rows(tokens, take_rows(segments, wanted, 0), np.broadcast_to(wanted.astype(np.int32), tokens.shape[:3]))
 
-    def _of(self, stream: Stream, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def _window(self, stream: Stream, number: int) -> tuple[np.ndarray, np.ndarray]:
         total = self.window * self.rows
         tokens, segments = stream.rows(number * total, total)
         shape = self.window, self.rows, stream.row_length
@@ -222,12 +223,12 @@ class _StepWindows:
 
 @dataclasses.dataclass(frozen=True)
 class TextFeed:
-    """The feed of an ensemble on text: `rows` rows a step, in windows of so many steps, read ahead by grain.
+    """Feed of an ensemble on text: `rows` rows per step, in windows of `window` steps, prefetched by grain.
 
-    Any window can be the first: a run resumes where it stopped, and packs what came before without reading it. Where rows are
-    split into parts that do not divide them, the last part ends with empty rows: a step is the same on any number of devices.
-    order: let all seeds read the rows of this one. languages: as of `Stream`. epochs_apart: an epoch's last step has the rows
-    that are left, then empty ones, so that the next epoch begins with a step of its own.
+    A run can resume at any window: earlier epochs are packed again without reading their tokens. If the number of parts does
+    not divide the rows, the last part ends with empty rows, so that a step is the same on any number of devices.
+    order: seed whose rows all seeds read (default: each its own). languages: as in `Stream`. epochs_apart: pad the last step of
+    an epoch with empty rows, so that every epoch begins with a new step.
     """
 
     ids: np.ndarray
@@ -242,40 +243,40 @@ class TextFeed:
     epochs_apart: bool = False
 
     def stream(self, seed: int) -> Stream:
-        """Return the rows that a seed, or an order, reads."""
+        """Return the rows of a seed."""
         multiple = self.rows if self.epochs_apart else 1
         return Stream(self.ids, self.offsets, self.row_length, self.padding, seed, self.packed, self.languages, multiple)
 
     def open(self, seeds: Sequence[tuple[int, int]], own: range, parts: int, first: int) -> Iterator[Rows]:
-        """Return the windows from `first` on, leaves `[seeds, window, len(own) ceil(rows / parts), ...]`."""
-        # A seed may occur again, where seeds are filled up to the number of devices.
+        """Return the windows from number `first` on: leaves `[seeds, window, len(own) * ceil(rows / parts), ...]`."""
+        # Seeds can repeat: they are padded to a multiple of the devices.
         names = [seed if self.order is None else self.order for seed, _ in seeds]
         by_name = {name: self.stream(name) for name in names}
         source = _StepWindows([by_name[name] for name in names], self.rows, self.window, own, parts)
-        # One thread: it packs and gathers faster than any device trains, and streams remember how they packed last.
+        # One thread packs and gathers faster than any device trains, and streams cache their last packings without a lock.
         options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
         windows = iter(grain.MapDataset.source(source).to_iter_dataset(options))
         windows.set_state({"next_index": first})
         return windows
 
 
-class Filling(NamedTuple):
-    """What a row holds on average: tokens, tokens that can be masked (no [CLS], no [SEP]), and the variance of the latter."""
+class RowAverages(NamedTuple):
+    """Averages over rows: tokens, maskable tokens (without [CLS] and [SEP]), and the variance of the latter."""
 
     tokens: float
     maskable: float
     variance: float
 
 
-def filling(lengths: np.ndarray, row_length: int, packed: bool) -> Filling:
-    """Return what the rows of an epoch hold."""
+def row_averages(lengths: np.ndarray, row_length: int, packed: bool) -> RowAverages:
+    """Return the averages over the rows of an epoch."""
     order = np.arange(len(lengths))
-    packing = pack(lengths, order, row_length, np.random.default_rng(0)) if packed else one_a_row(order)
+    packing = pack(lengths, order, row_length, np.random.default_rng(0)) if packed else one_per_row(order)
     in_row = np.add.reduceat((lengths - 2)[packing.order], packing.starts[:-1])
     tokens = float(lengths.sum()) / (len(packing.starts) - 1)
-    return Filling(tokens, float(in_row.mean()), float(in_row.var()))
+    return RowAverages(tokens, float(in_row.mean()), float(in_row.var()))
 
 
 def rows_for(lengths: np.ndarray, sentences: int | float, row_length: int) -> int:
-    """Return how many rows hold about so many sentences."""
+    """Return the number of rows for about `sentences` sentences."""
     return max(1, round(sentences * float(np.mean(lengths)) / row_length))

@@ -1,4 +1,4 @@
-"""A corpus as sentences of tokens: tokenised once, stored, and opened again in a moment."""
+"""A corpus as tokenised sentences, prepared once and stored on disk."""
 
 import array
 import dataclasses
@@ -17,16 +17,16 @@ from tiejax.text import tokenizer as tokenization
 from tiejax.text.array_records import SPLITS, Progress, Sequences, dtype_for, read_split
 from tiejax.text.errors import CorpusError
 from tiejax.text.sources import Source
-from tiejax.text.stored import TOKENIZER, nothing, told
+from tiejax.text.stored import TOKENIZER, byte_progress, ignore
 from tiejax.text.tokenizer import Vocabulary
 
-# Of every ten sentences, where each split ends.
+# Ends of training, validation and test split, in tenths of the sentences.
 ENDS = (7, 8, 10)
-# To be raised whenever the same text would give other sentences than before.
+# Increase whenever the same text would give other sentences than before.
 FORMAT = 3
 TOKENISED_AT_ONCE = 4096
 
-ROWS = "rows_are_sentences"  # in the manifest
+ROWS = "rows_are_sentences"  # key in the manifest
 Kind = Literal["WordPiece", "unigram"]
 TRAINERS = {"WordPiece": tokenization.train, "unigram": tokenization.train_unigram}
 NAMES = {"WordPiece": "", "unigram": "-unigram"}  # in file names
@@ -34,10 +34,10 @@ NAMES = {"WordPiece": "", "unigram": "-unigram"}  # in file names
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A prepared set on disk, checked against its manifest when it was opened.
+    """Prepared sentences on disk, verified against their manifest when opened.
 
-    fingerprint: SHA-256 (hex) of text, tokenizer and settings. facts: counts, in characters, sentences and tokens, and
-    where they come from, as JSON can hold them.
+    fingerprint: SHA-256 (hex) of text, tokenizer and settings. facts: the corpus, the settings, and counts of characters,
+    sentences and tokens; can be written as JSON.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class Prepared:
     facts: dict[str, Any]
 
     def split(self, name: str) -> Sequences:
-        """Return the sentences of "train", "validation" or "test", in the order of the corpus, [CLS] and [SEP] included."""
+        """Return the sentences of "train", "validation" or "test" in the order of the corpus, including [CLS] and [SEP]."""
         return read_split(self.folder, name, dtype_for(self.vocabulary.size))
 
 
@@ -63,31 +63,44 @@ def prepare(
     rows_are_sentences: bool = False,
     kind: Kind = "WordPiece",
     trained: str | None = None,
-    say: Callable[[str], None] = nothing,
-    progress: Progress = nothing,
+    say: Callable[[str], None] = ignore,
+    progress: Progress = ignore,
 ) -> Prepared:
-    """Return the corpus as sentences of tokens, prepared in `folder` or found there.
+    """Tokenise the sentences of a corpus into `folder`, or open them if they are prepared there already.
 
-    The first 70 % of the sentences are for training, the next 10 % for validation, the last 20 % for tests; rounded down, or
-    where rows are sentences to the nearest, as data sets are sliced by percent.
+    The first 70 % of the sentences are for training, the next 10 % for validation, the last 20 % for testing. The ends of the
+    splits are rounded down; with `rows_are_sentences` they are rounded to the nearest, as TFDS slices data sets by percent.
 
-    corpus, text_feature, tfds_dir: as in `corpus.documents`. tokenizer: as in `tokenizer.load`; None for a vocabulary of
-    this `kind` and of `vocab_size` tokens, trained once for each text. max_length, min_length: tokens of a sentence with [CLS]
-    and [SEP]; longer ones are cut, shorter ones dropped, and always those of no other token. rows_are_sentences: every example
-    of a data set, or line of a file, is one sentence, not to be split again; with a min_length of 2 none is dropped. say: is
-    told in one line what the user should know. trained: the file of a vocabulary that was trained on this text before.
-    progress: is told (phase, done, total) now and then. Raises CorpusError; OSError where the disk is full.
+    Args:
+        corpus: as in `corpus.documents`.
+        tokenizer: as in `tokenizer.load`; None to train one of this `kind` and `vocab_size`, once per text.
+        vocab_size: largest size of a vocabulary that is trained.
+        max_length: largest number of tokens of a sentence, including [CLS] and [SEP]; longer sentences are cut.
+        min_length: smallest number of tokens; shorter sentences are dropped, as are those without any token of text.
+        folder: folder of prepared data, created if missing.
+        text_feature: as in `corpus.documents`.
+        tfds_dir: as in `corpus.documents`.
+        rows_are_sentences: take every example of a data set, or line of a file, as one sentence; a `min_length` of 2 drops
+            none.
+        kind: of a tokenizer that is trained.
+        trained: file of a tokenizer trained on this text before, for `tokenizer` None.
+        say: called with one-line messages for the user.
+        progress: called with (phase, done, total) from time to time.
+
+    Raises:
+        CorpusError: if the corpus, the tokenizer or a setting cannot be used.
+        OSError: if the disk is full or cannot be written.
     """
     limits = _Limits(max_length, min_length, rows_are_sentences)
     limits.check()
 
     def recipe() -> stored.Recipe:
         sources = corpora.sources(corpus, text_feature, tfds_dir, say)
-        text = corpora.fingerprint(sources, told(progress, "reading", sources))
+        text = corpora.fingerprint(sources, byte_progress(progress, "reading", sources))
         return stored.Recipe(
             settings={
                 "format": FORMAT,
-                # What makes sentences of documents.
+                # The splitter of documents into sentences.
                 **({ROWS: True} if rows_are_sentences else {"nupunkt": importlib.metadata.version("nupunkt")}),
                 "text_sha256": text,
                 "max_length": max_length,
@@ -100,8 +113,8 @@ def prepare(
         )
 
     prepared = stored.prepare("sentences", folder, tokenizer or trained, recipe, say, progress)
-    by_training = f"{kind}, at most {vocab_size} tokens, trained on this text"
-    asked = {"corpus": list(corpus), "tokenizer": tokenizer or by_training}
+    default = f"{kind}, at most {vocab_size} tokens, trained on this text"
+    asked = {"corpus": list(corpus), "tokenizer": tokenizer or default}
     return Prepared(
         prepared.folder,
         prepared.fingerprint,
@@ -112,36 +125,36 @@ def prepare(
 
 
 def _trained(sources: Sequence[Source], kind: Kind, vocab_size: int, progress: Progress) -> tokenizers.Tokenizer:
-    """Return a vocabulary trained on the sources, which may be read more than once."""
+    """Return a tokenizer trained on the sources, which are read once or twice."""
     phases = iter(("finding the letters", "training the tokenizer")[kind != "WordPiece" :])
-    return TRAINERS[kind](lambda: corpora.read(sources, told(progress, next(phases), sources)), vocab_size)
+    return TRAINERS[kind](lambda: corpora.read(sources, byte_progress(progress, next(phases), sources)), vocab_size)
 
 
 class _Limits(NamedTuple):
-    """What a sentence is: tokens at most and at least, [CLS] and [SEP] included, and whether it is a row."""
+    """Largest and smallest number of tokens of a sentence, including [CLS] and [SEP]; rows: whether each row is a sentence."""
 
     most: int
     least: int
     rows: bool
 
     def check(self) -> None:
-        """Raise CorpusError if no sentence can be so long."""
+        """Raise CorpusError if no sentence can satisfy the limits."""
         if self.most < 3:
-            raise CorpusError(f"max_length {self.most}: must be 3 at least, for [CLS], a token and [SEP]")
+            raise CorpusError(f"max_length {self.most}: expected at least 3, for [CLS], a token and [SEP]")
         if self.least > self.most:
-            raise CorpusError(f"min_length {self.least}: is above max_length {self.most}")
+            raise CorpusError(f"min_length {self.least}: expected at most max_length, {self.most}")
 
     @property
     def fewest(self) -> int:
-        """The tokens of the shortest sentence that is kept; of rows, one of [CLS] and [SEP] alone may be asked for."""
+        """The smallest number of tokens in use: rows may be empty, [CLS] and [SEP] alone, sentences may not."""
         return self.least if self.rows else max(self.least, 3)
 
 
 @dataclasses.dataclass
-class _Kept:
-    """The sentences that are long enough, cut where they are too long, one after the other; and counts.
+class _Collected:
+    """Concatenated sentences within the limits, with counts.
 
-    lengths: tokens of each, [CLS] and [SEP] included. letters: characters of each.
+    lengths: number of tokens of each sentence, including [CLS] and [SEP]. letters: number of characters of each.
     """
 
     vocabulary: Vocabulary
@@ -153,7 +166,7 @@ class _Kept:
         self.dropped = self.cut = 0
 
     def add(self, sentence: str, tokens: list[int]) -> None:
-        """Keep a sentence unless it is too short; tokens: all of its own."""
+        """Append a sentence, cut if it is too long, or drop it if it is too short; tokens: without [CLS] and [SEP]."""
         self.cut += len(tokens) > self.limits.most - 2
         tokens = [self.vocabulary.cls, *tokens[: self.limits.most - 2], self.vocabulary.sep]
         if len(tokens) < self.limits.fewest:
@@ -171,14 +184,14 @@ def _tokenised(
     progress: Progress,
     tokenizer: tokenizers.Tokenizer,
 ) -> tuple[dict[str, Sequences], dict[str, Any]]:
-    """Return the splits and what is counted; text: the fingerprint of the sources."""
+    """Return the splits and the counts; text: the fingerprint of the sources."""
     vocabulary = tokenization.vocabulary(tokenizer)
-    kept = _Kept(vocabulary, limits)
+    collected = _Collected(vocabulary, limits)
     documents = characters = 0
 
     def sequences() -> Iterator[str]:
         nonlocal documents, characters
-        for document, parts in corpora.read_sequences(sources, limits.rows, told(progress, "tokenising", sources)):
+        for document, parts in corpora.read_sequences(sources, limits.rows, byte_progress(progress, "tokenising", sources)):
             documents += 1
             characters += len(document)
             yield from parts
@@ -186,36 +199,36 @@ def _tokenised(
     for batch in tokenization.in_batches(sequences(), TOKENISED_AT_ONCE):
         encoded = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
         for sentence, encoding in zip(batch, encoded, strict=True):
-            kept.add(sentence, encoding.ids)
-    splits, counts = _split(kept)
+            collected.add(sentence, encoding.ids)
+    splits, counts = _split(collected)
     if corpora.fingerprint(sources) != text:
-        raise CorpusError("corpus: changed while it was read; start again")
-    facts = {"documents": documents, "characters": characters, "dropped": kept.dropped, "cut": kept.cut}
+        raise CorpusError("corpus: changed while it was being read; start again")
+    facts = {"documents": documents, "characters": characters, "dropped": collected.dropped, "cut": collected.cut}
     return splits, {**facts, "splits": counts, "vocabulary": vocabulary.size}
 
 
-def ends_of(number: int, nearest: bool) -> list[int]:
-    """Return where each split of so many sentences ends: rounded down, or to the nearest, halves to the even number."""
+def split_ends(number: int, nearest: bool) -> list[int]:
+    """Return the end of each split of `number` sentences, rounded down, or to the nearest (halves to even)."""
     return [round(number * end / ENDS[-1]) if nearest else number * end // ENDS[-1] for end in ENDS]
 
 
-def _split(kept: _Kept) -> tuple[dict[str, Sequences], dict[str, dict[str, int]]]:
-    """Return the sentences of each split, and their counts; raises CorpusError if there are too few."""
-    number = len(kept.lengths)
+def _split(collected: _Collected) -> tuple[dict[str, Sequences], dict[str, dict[str, int]]]:
+    """Return the sentences and the counts of each split; raises CorpusError if there are too few sentences."""
+    number, limits = len(collected.lengths), collected.limits
     if number == 0:
-        raise CorpusError(f"corpus: no sentence long enough: none of {kept.dropped} has {kept.limits.least} tokens or more")
-    ends = ends_of(number, kept.limits.rows)
+        raise CorpusError(f"corpus: no sentence is long enough: none of {collected.dropped} has {limits.least} tokens or more")
+    ends = split_ends(number, limits.rows)
     starts = [0, *ends[:-1]]
     if any(start == end for start, end in zip(starts, ends, strict=True)):
-        raise CorpusError(f"corpus: {number} sentences of {kept.limits.least} tokens or more are too few to be split 70/10/20")
-    ids = np.frombuffer(kept.ids, kept.ids.typecode)
-    offsets = np.concatenate([[0], np.cumsum(kept.lengths, dtype=np.int64)])
+        raise CorpusError(f"corpus: {number} sentences of {limits.least} tokens or more are too few to split 70/10/20")
+    ids = np.frombuffer(collected.ids, collected.ids.typecode)
+    offsets = np.concatenate([[0], np.cumsum(collected.lengths, dtype=np.int64)])
     splits, counts = {}, {}
     for name, start, end in zip(SPLITS, starts, ends, strict=True):
         splits[name] = Sequences(ids[offsets[start] : offsets[end]], offsets[start : end + 1] - offsets[start])
         counts[name] = {
             "sentences": end - start,
             "tokens": len(splits[name].ids),
-            "characters": int(np.sum(kept.letters[start:end], dtype=np.int64)),
+            "characters": int(np.sum(collected.letters[start:end], dtype=np.int64)),
         }
     return splits, counts

@@ -1,4 +1,4 @@
-"""Somewhere that documents come from: what every kind of corpus can do."""
+"""The interface of the sources of a corpus."""
 
 import abc
 import re
@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-TFDS = "tfds:"  # what begins the name of a data set of TFDS
+TFDS = "tfds:"  # prefix of the names of TFDS data sets
 
 
 class Document(NamedTuple):
-    """A text, and how many bytes on disk it took, for a progress bar."""
+    """A text. taken: the number of bytes it takes on disk, for progress bars."""
 
     text: str
     taken: int
 
 
 class Source(abc.ABC):
-    """Somewhere that documents come from.
+    """A source of documents.
 
-    kind: part of a corpus's fingerprint, as it was first written: with another, prepared text would be prepared anew and runs
-    could not be resumed. name: for messages.
+    kind: part of the fingerprint of a corpus. It must not change: text would be prepared again and runs could not be resumed.
+    name: for messages.
     """
 
     kind: ClassVar[str]
@@ -29,24 +29,24 @@ class Source(abc.ABC):
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """Bytes on disk."""
+        """Number of bytes on disk."""
 
     @abc.abstractmethod
     def documents(self) -> Iterator[Document]:
-        """Yield its documents, always in the same order."""
+        """Yield the documents, always in the same order."""
 
     def rows(self, text: str) -> Iterator[str]:
-        """Yield the rows of one of its documents: its lines, blank ones among them, however a line is ended."""
+        """Yield the rows of a document: its lines, including blank ones; lines end with LF, CR or CR LF."""
         for line in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text):
             yield line[0].rstrip("\r\n")
 
     @abc.abstractmethod
     def raw(self) -> Iterator[bytes]:
-        """Yield bytes that are the same only if the documents are: cheaper to hash than the documents."""
+        """Yield bytes that determine the documents and are cheaper to hash than these."""
 
 
 def file_size(path: Path) -> int:
-    """Return the bytes of a file; 0 if it cannot be read, of which whoever reads it says what is wrong."""
+    """Return the size of a file in bytes, or 0 if it cannot be read: reading it will raise the error."""
     try:
         return path.stat().st_size
     except OSError:

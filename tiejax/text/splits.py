@@ -1,4 +1,4 @@
-"""The texts of a corpus's three streams: named one by one, found in a folder that is split already, or cut from one text."""
+"""Texts of the training, validation and test streams: named, found in one folder, or cut from one corpus."""
 
 import contextlib
 import dataclasses
@@ -13,34 +13,36 @@ from tiejax.text.array_records import SPLITS, Progress
 from tiejax.text.errors import CorpusError
 from tiejax.text.files import is_text
 from tiejax.text.sources import TFDS, Source
-from tiejax.text.stored import nothing
+from tiejax.text.stored import ignore
 
-# Of every ten characters, where each stream of a corpus that is not split yet ends.
+# Ends of the three streams of a corpus that is cut, in tenths of its characters.
 ENDS = (8, 9, 10)
-# The names of the files of a corpus that is split already, as WikiText has them.
+# File names of a corpus that is split already, as in WikiText.
 FILES = {"train": ("train",), "validation": ("valid", "validation", "dev"), "test": ("test",)}
 FIELDS = ("corpus", "validation", "test")
 
 
-def named(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of training, validation and test texts; of the last two none where the first are to be cut.
+def split_names(
+    corpus: Sequence[str], validation: Sequence[str], test: Sequence[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the names of the training, validation and test texts; the last two are empty if the corpus has to be cut.
 
-    Raises CorpusError where one of validation and test is missing.
+    Raises CorpusError if only one of validation and test is given.
     """
     for missing, present, field, other in ((validation, test, "validation", "test"), (test, validation, "test", "validation")):
         if present and not missing:
-            raise CorpusError(f"{field}: needed, since {other} is given; without both of them the corpus is cut 80/10/10")
-    if len(corpus) == 1 and not validation and (files := _split_already(corpus[0])):
+            raise CorpusError(f"{field}: required, since {other} is given; without both of them the corpus is cut 80/10/10")
+    if len(corpus) == 1 and not validation and (files := _presplit_files(corpus[0])):
         return [files["train"]], [files["validation"]], [files["test"]]
     return list(corpus), list(validation), list(test)
 
 
-def _split_already(name: str) -> dict[str, str] | None:
-    """Return the files of a folder that holds one for each stream, or None if it does not."""
+def _presplit_files(name: str) -> dict[str, str] | None:
+    """Return the files of a folder that contains one file for each stream, or None for any other path."""
     try:
         files = sorted(path for path in Path(name).iterdir() if path.is_file() and is_text(path.name))
     except OSError:
-        return None  # no folder, or whoever reads it says what is wrong
+        return None  # not a folder, or unreadable: reading it will raise the error
     by_split = {
         split: [path for path in files if path.name.lower().removesuffix(".gz").rpartition(".")[0] in stems]
         for split, stems in FILES.items()
@@ -50,12 +52,12 @@ def _split_already(name: str) -> dict[str, str] | None:
     for split, paths in by_split.items():
         if len(paths) > 1:
             several = " and ".join(path.name for path in paths)
-            raise CorpusError(f"corpus {name}: holds {several}, of which one can be the {split} stream; name the files")
+            raise CorpusError(f"corpus {name}: contains {several}, but only one can be the {split} stream; name the files")
     return {split: str(path) for split, (path,) in by_split.items()}
 
 
 class Passage(NamedTuple):
-    """A text of a stream, or the part of one. begins: whether it is the first part."""
+    """A document of a stream, or a part of one. begins: whether it is the first part of the document."""
 
     split: str
     text: str
@@ -63,7 +65,7 @@ class Passage(NamedTuple):
 
 
 class FieldText(NamedTuple):
-    """Sources to be read one after the other; what is wrong with them is said of `field`."""
+    """Sources that are read one after the other; errors about them name the setting `field`."""
 
     field: str
     sources: list[Source]
@@ -75,13 +77,13 @@ class FieldText(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SplitTexts:
-    """The texts of the three streams, or the one that is to be cut."""
+    """The texts of the three streams, or one text that has to be cut."""
 
     texts: list[FieldText]
     progress: Progress
 
     @property
-    def to_be_cut(self) -> bool:
+    def needs_cutting(self) -> bool:
         return len(self.texts) == 1
 
     @property
@@ -91,19 +93,19 @@ class SplitTexts:
     def fingerprints(self) -> list[str]:
         """Return the fingerprint of every text."""
         hashes = []
-        for text, told in self._told("reading"):
-            with _blamed(text.field):
-                hashes.append(corpora.fingerprint(text.sources, told))
+        for text, report in self._with_progress("reading"):
+            with _errors_about(text.field):
+                hashes.append(corpora.fingerprint(text.sources, report))
         return hashes
 
     def check(self, fingerprints: Sequence[str]) -> None:
-        """Raise CorpusError if a text has another fingerprint than before."""
-        again = dataclasses.replace(self, progress=nothing).fingerprints()
+        """Raise CorpusError if a fingerprint has changed."""
+        again = dataclasses.replace(self, progress=ignore).fingerprints()
         for text, before, now in zip(self.texts, fingerprints, again, strict=True):
             if now != before:
-                raise CorpusError(f"{text.field}: changed while it was read; start again")
+                raise CorpusError(f"{text.field}: changed while it was being read; start again")
 
-    def of_training(self) -> Iterator[str]:
+    def training_texts(self) -> Iterator[str]:
         """Yield the texts of the training stream."""
         phase = "training the tokenizer"
         for passage in self.passages(phase):
@@ -113,24 +115,24 @@ class SplitTexts:
         self.progress(phase, self.size, self.size)
 
     def passages(self, phase: str) -> Iterator[Passage]:
-        """Yield every text in order; of one that is cut, a passage for each split that has a part of it."""
-        if self.to_be_cut:
+        """Yield every document in order; one that is cut gives a passage for each stream with a part of it."""
+        if self.needs_cutting:
             ends = [self._characters * end // ENDS[-1] for end in ENDS]
-            ((text, told),) = self._told(phase)
-            yield from cut(corpora.read(text.sources, told), ends)
+            ((text, report),) = self._with_progress(phase)
+            yield from cut(corpora.read(text.sources, report), ends)
             return
-        for split, (text, told) in zip(SPLITS, self._told(phase), strict=True):
-            with _blamed(text.field):
-                for document in corpora.read(text.sources, told):
+        for split, (text, report) in zip(SPLITS, self._with_progress(phase), strict=True):
+            with _errors_about(text.field):
+                for document in corpora.read(text.sources, report):
                     yield Passage(split, document)
 
     @functools.cached_property
     def _characters(self) -> int:
-        ((text, told),) = self._told("counting the characters")
-        return sum(map(len, corpora.read(text.sources, told)))
+        ((text, report),) = self._with_progress("counting the characters")
+        return sum(map(len, corpora.read(text.sources, report)))
 
-    def _told(self, phase: str) -> Iterator[tuple[FieldText, Callable[[int], None]]]:
-        """Yield each text, with what is to be told how much of it was read."""
+    def _with_progress(self, phase: str) -> Iterator[tuple[FieldText, Callable[[int], None]]]:
+        """Yield each text with a callback for the number of bytes read from it."""
         size, before = self.size, 0
         for text in self.texts:
             yield text, functools.partial(lambda before, taken: self.progress(phase, before + taken, size), before)
@@ -144,21 +146,21 @@ def open_texts(
     say: Callable[[str], None],
     progress: Progress,
 ) -> SplitTexts:
-    """Return the texts of these names, every one of them known to exist; as `corpus.sources`."""
-    is_set = [any(name.startswith(TFDS) for name in of_split) for of_split in names]
+    """Return the texts of the training, validation and test names; arguments and errors as in `corpus.sources`."""
+    is_set = [any(name.startswith(TFDS) for name in one) for one in names]
     texts = []
     for index, field in enumerate(FIELDS):
         if index == 0 or names[index]:
-            # Where none of the three has features, the first says so.
+            # If none of the three has features, the error is about the first.
             feature = text_feature if is_set[index] or (index == 0 and not any(is_set)) else None
-            with _blamed(field):
+            with _errors_about(field):
                 texts.append(FieldText(field, corpora.sources(names[index], feature, tfds_dir, say)))
     return SplitTexts(texts, progress)
 
 
 @contextlib.contextmanager
-def _blamed(field: str) -> Iterator[None]:
-    """Let what is said of `corpus` be said of another field, whose text was read as a corpus."""
+def _errors_about(field: str) -> Iterator[None]:
+    """Replace `corpus` by `field` at the beginning of the messages of CorpusErrors raised inside."""
     try:
         yield
     except CorpusError as error:
@@ -166,9 +168,9 @@ def _blamed(field: str) -> Iterator[None]:
 
 
 def cut(texts: Iterable[str], ends: Sequence[int]) -> Iterator[Passage]:
-    """Yield the texts, cut at these numbers of characters, or before the next white space of the text that is cut.
+    """Cut the texts into training, validation and test passages, each at the next white space or end of a text.
 
-    ends: where train, validation and test end; the last is the number of all characters.
+    ends: total number of characters up to the end of each split; the last is the number of all characters.
     """
     before = split = 0
     for text in texts:

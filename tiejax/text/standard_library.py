@@ -1,4 +1,4 @@
-"""The prose that every CPython carries: its documentation topics and the docstrings of its standard library."""
+"""The prose inside every CPython as a corpus: its documentation topics and the docstrings of its standard library."""
 
 import ast
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from tiejax.text.errors import CorpusError
 from tiejax.text.sources import Document, Source, file_size
 
-# No tests, no data of tests, nothing that is not part of the library on every machine.
+# Tests, and folders that are not part of the library on every machine.
 SKIPPED_FOLDERS = {
     "__phello__",
     "__pycache__",
@@ -29,7 +29,7 @@ SKIPPED_FOLDERS = {
 
 
 class StandardLibrary(Source):
-    """One document a module, and one of all topics; no paragraph comes twice."""
+    """The default corpus: one document per module and one of all topics, without repeated paragraphs."""
 
     kind, name = "_StandardLibrary", "(the standard library)"
 
@@ -44,7 +44,7 @@ class StandardLibrary(Source):
         self.files = [*([topics] if topics.is_file() else []), *modules]
         if not self.files:
             raise CorpusError(
-                f"corpus: not given, and this Python carries no source of its library in {root}; name a text file"
+                f"corpus: required, since {root} contains no source files of the standard library; name a text file"
             )
 
     @property
@@ -52,7 +52,7 @@ class StandardLibrary(Source):
         return sum(map(file_size, self.files))
 
     def documents(self) -> Iterator[Document]:
-        # Some modules repeat one another, and what is in the training split should not come again in the test split.
+        # Modules repeat paragraphs of one another, which must not be in both the training and the test split.
         seen: set[str] = set()
         for file, raw in zip(self.files, self.raw(), strict=True):
             new = []
@@ -68,7 +68,7 @@ class StandardLibrary(Source):
             try:
                 yield file.read_bytes()
             except OSError as error:
-                raise CorpusError(f"corpus: not given, and {file} cannot be read: {error.strerror}") from None
+                raise CorpusError(f"corpus: the default cannot be read: {file}: {error.strerror}") from None
 
 
 def _topics(source: bytes) -> list[str]:
@@ -80,7 +80,7 @@ def _topics(source: bytes) -> list[str]:
 
 def _docstrings(source: bytes) -> list[str]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # SyntaxWarning and DeprecationWarning: how the library is written is not our matter
+        warnings.simplefilter("ignore")  # SyntaxWarning and DeprecationWarning about the code of the library
         tree = ast.parse(source)
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     documented = [node for node in ast.walk(tree) if isinstance(node, kinds)]
@@ -89,9 +89,9 @@ def _docstrings(source: bytes) -> list[str]:
 
 
 def prose(documentation: str) -> list[str]:
-    """Return the paragraphs of reStructuredText or of a docstring that are sentences: no code, signatures, tables, headings."""
+    """Return the paragraphs of prose in reStructuredText or a docstring, without code, signatures, tables and headings."""
     plain = re.sub(r"``?|\*\*|(?<!\w)\*(?=\w[^*\n]*\*)|(?<=\w)\*(?!\w)|:[a-z:]+:(?=`)|`_*", "", documentation)
-    # A bullet or a number begins a paragraph.
+    # A bullet or a number starts a new paragraph.
     blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[*+-]|\d+[.)]|\(\d+\))\s)", plain)
     paragraphs = (re.sub(r"^(?:[*+-]|\d+[.)]|\(\d+\))\s+", "", " ".join(block.split())) for block in blocks)
     return [paragraph for paragraph in paragraphs if _is_prose(paragraph)]

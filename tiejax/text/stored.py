@@ -1,4 +1,4 @@
-"""Sets of tokens on disk: made once under a lock, whole or not at all, and checked when they are opened."""
+"""Prepared token sets on disk: built once under a lock, atomically, and verified when opened."""
 
 import contextlib
 import errno
@@ -23,12 +23,12 @@ INCOMPLETE = "incomplete-"
 
 
 class Recipe(NamedTuple):
-    """How texts become a set of tokens.
+    """How texts are turned into a token set.
 
-    settings: what the tokens depend on beside the tokenizer, the texts' fingerprint among it, as JSON can hold it.
-    vocabulary: the name of a vocabulary that is trained on the texts. train: trains it.
-    check: raises CorpusError for a tokenizer that will not do.
-    tokenise: (tokenizer) -> splits and counts; raises CorpusError if the texts have changed since their fingerprint was taken.
+    settings: everything besides the tokenizer that determines the tokens, including the fingerprint of the texts; can be
+    written as JSON. vocabulary: name of the tokenizer that is trained on the texts. train: trains it.
+    check: raises CorpusError if a given tokenizer is unsuitable.
+    tokenise: (tokenizer) -> (splits, counts); raises CorpusError if the texts have changed since their fingerprint was taken.
     """
 
     settings: Mapping[str, Any]
@@ -39,7 +39,7 @@ class Recipe(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A set on disk. fingerprint: SHA-256 (hex) of texts, tokenizer and settings. facts: settings, counts and bytes."""
+    """A token set on disk. fingerprint: SHA-256 (hex) of texts, tokenizer and settings. facts: settings, counts and bytes."""
 
     folder: Path
     fingerprint: str
@@ -47,8 +47,8 @@ class Stored(NamedTuple):
     facts: dict[str, Any]
 
 
-def nothing(*_: object) -> None:
-    """Tell nobody."""
+def ignore(*_: object) -> None:
+    """No-op callback for messages and progress."""
 
 
 def prepare(
@@ -56,19 +56,19 @@ def prepare(
     folder: Path,
     tokenizer: str | None,
     recipe: Callable[[], Recipe],
-    say: Callable[[str], None] = nothing,
-    progress: Progress = nothing,
+    say: Callable[[str], None] = ignore,
+    progress: Progress = ignore,
 ) -> Stored:
-    """Return a set of tokens of this kind, prepared in `folder` or found there.
+    """Prepare a token set in `folder`, or open it if it is prepared there already.
 
-    tokenizer: as in `tokenizer.load`; None to train one, once for each text. recipe: finds the texts, while nobody else
-    works in the folder. say: is told in one line what the user should know. progress: is told (phase, done, total).
-    Raises CorpusError.
+    kind: prefix of the name of the set. tokenizer: as in `tokenizer.load`; None to train one, once per text. recipe: called
+    while the folder is locked; finds the texts. say: called with one-line messages for the user. progress: called with
+    (phase, done, total). Raises CorpusError.
     """
-    with _workplace(folder, say):
+    with _locked_folder(folder, say):
         asked = recipe()
         if tokenizer is None:
-            model = _once_trained(folder, asked.vocabulary, asked.train)
+            model = _trained_once(folder, asked.vocabulary, asked.train)
         else:
             given = tokenization.load(tokenizer)
             asked.check(given)
@@ -78,22 +78,22 @@ def prepare(
         target = folder / f"{kind}-{fingerprint[:16]}"
         if not target.exists():
             say(f"preparing the text in {target}")
-            with built(target) as incomplete:
+            with atomic_folder(target) as incomplete:
                 (incomplete / TOKENIZER).write_bytes(model)
                 splits, counts = asked.tokenise(tokenization.load(str(incomplete / TOKENIZER)))
                 write(incomplete, f"text_{kind}", splits, progress)
-                _seal(incomplete, fingerprint, {**settings, **counts})
-        facts = _opened(target, fingerprint)
+                _write_manifest(incomplete, fingerprint, {**settings, **counts})
+        facts = _verified_facts(target, fingerprint)
         return Stored(target, fingerprint, tokenization.load(str(target / TOKENIZER)), facts)
 
 
 def digest(content: object) -> str:
-    """Return the SHA-256 (hex) of something that JSON can hold."""
+    """Return the SHA-256 (hex) of the JSON of a value, with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def told(progress: Progress, phase: str, sources: Iterable[Source]) -> Callable[[int], None]:
-    """Return what is to be told how many bytes of these sources were read."""
+def byte_progress(progress: Progress, phase: str, sources: Iterable[Source]) -> Callable[[int], None]:
+    """Return a callback for the number of bytes read from the sources, which reports progress in a phase."""
     size = sum(source.size for source in sources)
     return lambda taken: progress(phase, taken, size)
 
@@ -102,14 +102,14 @@ def told(progress: Progress, phase: str, sources: Iterable[Source]) -> Callable[
 
 
 @contextlib.contextmanager
-def _workplace(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Make the folder and hold it against other processes, cleared of what a killed one left.
+def _locked_folder(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Create and lock the folder, and remove the incomplete files of killed processes.
 
-    say: is told where another process has to be waited for. Raises OSError, with a path, for what the disk refuses inside.
+    say: called with a message when it has to wait for another process. An OSError raised inside is given a path if it has none.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _held(folder, say):
+        with _locked(folder, say):
             for left in folder.glob(f"{INCOMPLETE}*"):
                 _remove(left)
             yield
@@ -122,12 +122,12 @@ def _workplace(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _held(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     lock = filelock.FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        say(f"another process prepares text in {folder}; waiting for it")
+        say(f"another process is preparing text in {folder}; waiting for it")
         lock.acquire()
     try:
         yield
@@ -143,10 +143,10 @@ def _remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def built(target: Path) -> Iterator[Path]:
-    """Give a folder beside `target` that becomes it, as one act, where nothing is raised."""
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder next to `target` that is renamed to `target` at the end, or removed after an exception."""
     incomplete = target.with_name(f"{INCOMPLETE}{target.name}")
-    _remove(incomplete)  # of a process that was killed
+    _remove(incomplete)  # left by a killed process
     try:
         incomplete.mkdir(parents=True)
         yield incomplete
@@ -155,21 +155,21 @@ def built(target: Path) -> Iterator[Path]:
         _remove(incomplete)
 
 
-def _once_trained(folder: Path, name: str, train: Callable[[], tokenizers.Tokenizer]) -> bytes:
-    """Return the tokenizer.json that was trained under this name, or now is; its file has its hash, so that damage shows."""
+def _trained_once(folder: Path, name: str, train: Callable[[], tokenizers.Tokenizer]) -> bytes:
+    """Return the tokenizer.json trained under this name, trained if there is none; the hash in its name reveals damage."""
     stem = f"tokenizer-{name}-"
     for path in sorted(folder.glob(f"{stem}*.json")):
         if path.name != f"{stem}{_sha256(path)[:16]}.json":
-            raise CorpusError(f"data_dir {folder}: {path.name} is damaged; remove it, and what was prepared with it is lost")
+            raise CorpusError(f"data_dir {folder}: {path.name} is damaged; remove it to train and prepare again")
         return path.read_bytes()
     model = train().to_str().encode()
     path = folder / f"{stem}{hashlib.sha256(model).hexdigest()[:16]}.json"
-    beside = folder / f"{INCOMPLETE}{path.name}"
+    partial = folder / f"{INCOMPLETE}{path.name}"
     try:
-        beside.write_bytes(model)
-        os.replace(beside, path)
+        partial.write_bytes(model)
+        os.replace(partial, path)
     finally:
-        _remove(beside)
+        _remove(partial)
     return model
 
 
@@ -181,22 +181,22 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _seal(folder: Path, fingerprint: str, facts: dict[str, Any]) -> None:
-    """Write the manifest: the fingerprint, the facts, and sizes and hashes of every file in the folder."""
+def _write_manifest(folder: Path, fingerprint: str, facts: dict[str, Any]) -> None:
+    """Write the manifest: the fingerprint, the facts, and the size and hash of every file in the folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in paths}
     content = {"fingerprint": fingerprint, "facts": facts, "files": files}
-    beside = folder / f".{MANIFEST}.part"
-    beside.write_text(json.dumps({**content, "digest": digest(content)}, indent=1))
-    os.replace(beside, folder / MANIFEST)
+    partial = folder / f".{MANIFEST}.part"
+    partial.write_text(json.dumps({**content, "digest": digest(content)}, indent=1))
+    os.replace(partial, folder / MANIFEST)
 
 
-def _opened(folder: Path, fingerprint: str) -> dict[str, Any]:
-    """Return the facts of a sealed folder, with its `bytes`, after every file was checked; raises CorpusError."""
+def _verified_facts(folder: Path, fingerprint: str) -> dict[str, Any]:
+    """Verify every file of a prepared folder and return its facts and `bytes`; raises CorpusError if one is damaged."""
 
     def damaged(file: str, what: str) -> CorpusError:
         return CorpusError(
-            f"data_dir {folder.parent}: {file} in {folder} {what}; remove the folder {folder} to prepare it anew"
+            f"data_dir {folder.parent}: {file} in {folder} {what}; remove the folder {folder} to prepare it again"
         )
 
     try:

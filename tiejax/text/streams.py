@@ -1,6 +1,6 @@
-"""A corpus as three streams of tokens, for causal language models: tokenised once, stored, and opened again in a moment.
+"""A corpus as three tokenised streams for causal language models, prepared once and stored on disk.
 
-The texts of a stream follow one another with the end-of-text token between them, every character as it is in the corpus.
+A stream is the concatenation of its documents, separated by the end-of-text token; every character is preserved.
 """
 
 import array
@@ -19,21 +19,21 @@ from tiejax.text import tokenizer as tokenization
 from tiejax.text.array_records import SPLITS, Progress, Sequences, dtype_for, read_split
 from tiejax.text.errors import CorpusError
 from tiejax.text.splits import FIELDS, Passage, SplitTexts
-from tiejax.text.stored import TOKENIZER, nothing
+from tiejax.text.stored import TOKENIZER, ignore
 
-# To be raised whenever the same text would give other streams than before.
+# Increase whenever the same text would give other streams than before.
 FORMAT = 2
-RECORD = 4096
+RECORD = 4096  # tokens of a record on disk
 
 
 @dataclasses.dataclass(frozen=True)
 class Streams:
-    """Three streams of tokens on disk, checked against their manifest when they were opened.
+    """Three streams of tokens on disk, verified against their manifest when opened.
 
     fingerprint: SHA-256 (hex) of texts, tokenizer and settings. vocabulary: the number of ids. begin: the id of the
-    end-of-text token, with which a block begins, too. facts: where the text comes from, and the tokens, words and characters
-    of every stream, as JSON can hold them; words are counted as WikiText's are, the end of a line being one. A document that is
-    cut is one of both streams.
+    end-of-text token, which also begins each block. facts: the corpus, the settings, and counts of documents, tokens, words and
+    characters of every stream; can be written as JSON. Words are counted as in WikiText, where the end of a line is a word. A
+    document that is cut counts in both streams.
     """
 
     folder: Path
@@ -58,36 +58,48 @@ def prepare(
     text_feature: str | None = None,
     tfds_dir: str | None = None,
     trained: str | None = None,
-    say: Callable[[str], None] = nothing,
-    progress: Progress = nothing,
+    say: Callable[[str], None] = ignore,
+    progress: Progress = ignore,
 ) -> Streams:
-    """Return the streams of a corpus, prepared in `folder` or found there.
+    """Tokenise the streams of a corpus into `folder`, or open them if they are prepared there already.
 
-    corpus, validation, test, text_feature, tfds_dir: as in `corpus.documents`. Without validation and test, a single folder
-    that holds one file each called train, valid (or validation, dev) and test is those three; the characters of any other
-    corpus are cut 80/10/10, in order, between two words. tokenizer: as in `tokenizer.load`; None for a byte-level BPE of
-    `vocab_size` tokens, trained once on each training stream, and on nothing else. trained: the file of one that was trained on
-    this text before. say: is told in one line what the user
-    should know. progress: is told (phase, done, total) now and then. Raises CorpusError; OSError where the disk is full.
+    Args:
+        corpus: the training text, as in `corpus.documents`. Without `validation` and `test`, a single folder with one file each
+            called train, valid (or validation, dev) and test gives the three streams; the characters of any other corpus are
+            cut 80/10/10, in order, between two words.
+        validation: the validation text, likewise.
+        test: the test text, likewise.
+        tokenizer: as in `tokenizer.load`; None to train a byte-level BPE on the training stream alone, once per stream.
+        vocab_size: largest size of a vocabulary that is trained.
+        folder: folder of prepared data, created if missing.
+        text_feature: as in `corpus.documents`.
+        tfds_dir: as in `corpus.documents`.
+        trained: file of a tokenizer trained on this text before, for `tokenizer` None.
+        say: called with one-line messages for the user.
+        progress: called with (phase, done, total) from time to time.
+
+    Raises:
+        CorpusError: if a text, the tokenizer or a setting cannot be used.
+        OSError: if the disk is full or cannot be written.
     """
-    names = splits.named(corpus, validation, test)
+    names = splits.split_names(corpus, validation, test)
 
     def recipe() -> stored.Recipe:
         texts = splits.open_texts(names, text_feature, tfds_dir, say, progress)
         hashes = texts.fingerprints()
-        ends = splits.ENDS if texts.to_be_cut else None
-        of_training = stored.digest({"text_sha256": hashes[0], "ends": ends})
+        ends = splits.ENDS if texts.needs_cutting else None
+        training_digest = stored.digest({"text_sha256": hashes[0], "ends": ends})
         return stored.Recipe(
             settings={"format": FORMAT, "text_sha256": hashes, "ends": ends},
-            vocabulary=f"bytes-{of_training[:16]}-{vocab_size}-{tokenization.FORMAT}",
-            train=lambda: tokenization.train_byte_level(texts.of_training, vocab_size),
+            vocabulary=f"bytes-{training_digest[:16]}-{vocab_size}-{tokenization.FORMAT}",
+            train=lambda: tokenization.train_byte_level(texts.training_texts, vocab_size),
             check=tokenization.end_of_text,
             tokenise=functools.partial(_tokenised, texts, hashes),
         )
 
     prepared = stored.prepare("streams", folder, tokenizer or trained, recipe, say, progress)
-    by_training = f"byte-level BPE, at most {vocab_size} tokens, trained on the training stream"
-    asked = {**dict(zip(FIELDS, names, strict=True)), "tokenizer": tokenizer or by_training}
+    default = f"byte-level BPE, at most {vocab_size} tokens, trained on the training stream"
+    asked = {**dict(zip(FIELDS, names, strict=True)), "tokenizer": tokenizer or default}
     return Streams(
         prepared.folder,
         prepared.fingerprint,
@@ -100,7 +112,7 @@ def prepare(
 
 @dataclasses.dataclass
 class _Stream:
-    """A stream on its way: its ids so far, and what is counted of it."""
+    """A stream under construction: its ids and counts so far."""
 
     ids: array.array
     documents: int = 0
@@ -109,7 +121,7 @@ class _Stream:
     has_words: bool = False
 
     def add(self, ids: Sequence[int], text: str, begins: bool, end: int) -> None:
-        """Append a part of a document and its ids; begins: whether it is the first part, which `end` stands before."""
+        """Append a part of a document and its ids; begins: whether it is the first part, preceded by the token `end`."""
         if begins and self.documents:
             self.ids.append(end)
         self.ids.extend(ids)
@@ -132,7 +144,7 @@ class _Stream:
 def _tokenised(
     texts: SplitTexts, fingerprints: Sequence[str], tokenizer: tokenizers.Tokenizer
 ) -> tuple[dict[str, Sequences], dict[str, Any]]:
-    """Return the streams as records, and what is counted."""
+    """Return the streams as records, and the counts."""
     dtype, end = dtype_for(tokenization.number_of_ids(tokenizer)), tokenization.end_of_text(tokenizer)
     streams = {name: _Stream(array.array(dtype.char)) for name in SPLITS}
     documents = 0
@@ -143,7 +155,9 @@ def _tokenised(
             documents += begins and passage.begins
     characters = sum(stream.characters for stream in streams.values())
     if empty := [name for name, stream in streams.items() if not (stream.has_words and stream.ids)]:
-        raise CorpusError(f"corpus: {characters} characters are too few: the {empty[0]} stream would have no word")
+        raise CorpusError(
+            f"corpus: {characters} characters are too few: the {empty[0]} stream would have no word; use more text"
+        )
     texts.check(fingerprints)
     counts = {name: stream.counts for name, stream in streams.items()}
     facts = {"documents": documents, "characters": characters, "splits": counts}
@@ -152,7 +166,7 @@ def _tokenised(
 
 
 def _parts(texts: SplitTexts, tokenizer: tokenizers.Tokenizer) -> Iterator[tuple[Passage, bool, str]]:
-    """Yield every passage in parts that can be encoded one by one, each with whether it is the first."""
+    """Yield every passage in parts that can be encoded separately; the flag marks the first part of a passage."""
     for passage in texts.passages("tokenising"):
         for index, part in enumerate(tokenization.in_parts(tokenizer, passage.text)):
             yield passage, index == 0, part

@@ -1,4 +1,4 @@
-"""Tokenizers: read from a file or the hub, or trained; what training needs to know of a vocabulary; long texts in parts."""
+"""Tokenizers from files, the hub or training; their vocabularies; and long texts split into parts for encoding."""
 
 import dataclasses
 import functools
@@ -14,39 +14,39 @@ from huggingface_hub import constants, errors, hf_hub_download
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tiejax.system.files import check_file, read_bytes
+from tiejax.system.visible import cut
 from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.network import reachable
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_OF_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-# How byte-level BPE and SentencePiece write the space before a word.
+# The space before a word as byte-level BPE and SentencePiece spell it.
 SPACES = ("\u0120", "\u2581")
-# To be raised whenever training on the same text would give another vocabulary than before.
+# Increase whenever training on the same text would give another vocabulary than before.
 FORMAT = 2
-WITHIN = "##"  # before a token of WordPiece that does not begin a word
-# What stands between two texts of one stream, by the name it has in GPT-2, T5 and LLaMA, BERT, and word-level models.
+WITHIN = "##"  # prefix of WordPiece tokens that do not begin a word
+# The separator of texts in a stream: its names in GPT-2, in T5 and LLaMA, in BERT, in word-level models, and in LLaMA 3.
 END_OF_TEXT = ("<|endoftext|>", "</s>", "[SEP]", "<eos>", "<|end_of_text|>")
-# The tokens of GPT-2, as the hub names their files and as they were first published.
+# The vocabulary files of GPT-2: their names on the hub and as first published.
 BYTE_LEVEL_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 LETTERS_OF_BYTES = 256
 PART, PARTS_AT_ONCE = 2**16, 16
-# Before the space between two words, or after the end of a line that white space neither precedes nor follows.
+# Before the space between two words, or after a line end without white space around it.
 BETWEEN_WORDS = re.compile(r"(?<=\S)(?= \w)|(?<=\S\n)(?=\S)")
 CUTS_TRIED, AROUND = 16, 128
-# Of a word, what is learnt from: the time that training takes grows with the square of the longest. SentencePiece, too, leaves
-# out lines that are longer (max_sentence_length, 4192 bytes).
-LEARNT_OF_A_WORD = 4096
-LONG_WORD = re.compile(rf"(?<!\S)(\S{{{LEARNT_OF_A_WORD}}})\S+")
+# Training ignores the rest of longer words: its time grows with the square of the longest word. SentencePiece likewise skips
+# longer lines (max_sentence_length, 4192 bytes).
+LEARNT_LETTERS = 4096
+LONG_WORD = re.compile(rf"(?<!\S)(\S{{{LEARNT_LETTERS}}})\S+")
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of a tokenizer, by id, and the ids of the special ones.
+    """The tokens of a tokenizer by id, and the ids of its special tokens.
 
-    size: ids are 0 .. size - 1. tokens: `tokens[id]`; empty where no token has an id. space: what stands before a token
-    that begins a word.
+    size: ids are 0 .. size - 1. tokens: `tokens[id]`; empty for unused ids. space: prefix of tokens that begin a word.
     """
 
     size: int
@@ -64,7 +64,7 @@ class Vocabulary:
         return self.pad, self.unknown, self.cls, self.sep, self.mask
 
     def id_of(self, word: str) -> int | None:
-        """Return the id of the token that begins a word and is `word`, letter by letter; None if there is none."""
+        """Return the id of the word-initial token spelled exactly `word`, or None if there is none."""
         return self._ids.get(self.space + word) if word else None
 
     @functools.cached_property
@@ -73,10 +73,10 @@ class Vocabulary:
 
 
 def load(name: str) -> tokenizers.Tokenizer:
-    """Return the tokenizer in a vocab.txt (BERT's, one token a line, lower-cased), a tokenizer.json, or of a hub name.
+    """Load a tokenizer from a tokenizer.json, a vocab.txt (one token per line, lower-casing as in BERT), a folder, or the hub.
 
-    Of a folder: its tokenizer.json, or the byte-level BPE in its vocab.json and merges.txt, or encoder.json and vocab.bpe.
-    It neither pads nor truncates, and special tokens spelled out in a text are text. Raises CorpusError.
+    A folder contains a tokenizer.json, or a byte-level BPE as vocab.json and merges.txt, or encoder.json and vocab.bpe. The
+    tokenizer neither pads nor truncates, and treats special tokens spelled out in a text as text. Raises CorpusError.
     """
     path = Path(name)
     try:
@@ -86,7 +86,7 @@ def load(name: str) -> tokenizers.Tokenizer:
             check_file(path)
             tokenizer = _from_json(path, name) if path.suffix == ".json" else _from_lines(path, name)
         elif path.suffix in (".json", ".txt") or path.is_absolute() or name.startswith(".") or name.count("/") > 1:
-            raise CorpusError(f"tokenizer {name}: there is no such file")
+            raise CorpusError(f"tokenizer {name}: not found; name a file, a folder or a model of the hub")
         else:
             tokenizer = _from_hub(name)
     except OSError as error:
@@ -101,9 +101,9 @@ def _from_json(path: Path, name: str) -> tokenizers.Tokenizer:
     content = read_bytes(path)
     try:
         return tokenizers.Tokenizer.from_str(content.decode("utf-8"))
-    # The parser of tokenizers raises plain Exception.
+    # The parser of the tokenizers library raises plain Exception.
     except Exception as error:
-        raise CorpusError(f"tokenizer {name}: is no tokenizer.json: {first_line(error)}") from None
+        raise CorpusError(f"tokenizer {name}: invalid tokenizer.json: {first_line(error)}") from None
 
 
 def _from_folder(path: Path, name: str) -> tokenizers.Tokenizer:
@@ -115,10 +115,10 @@ def _from_folder(path: Path, name: str) -> tokenizers.Tokenizer:
             try:
                 return byte_level(bpe(json.loads(read_bytes(vocab)), merges))
             except (ValueError, TypeError, AttributeError, RecursionError) as error:
-                raise CorpusError(f"tokenizer {name}: {' and '.join(files)} are no BPE: {first_line(error)}") from None
-    pairs = ", nor ".join(" with ".join(files) for files in BYTE_LEVEL_FILES)
+                raise CorpusError(f"tokenizer {name}: invalid BPE in {' and '.join(files)}: {first_line(error)}") from None
+    pairs = ", or ".join(" with ".join(files) for files in BYTE_LEVEL_FILES)
     raise CorpusError(
-        f"tokenizer {name}: is a folder; name the tokenizer.json or vocab.txt in it (it holds no tokenizer.json, nor {pairs})"
+        f"tokenizer {name}: the folder contains no tokenizer; expected tokenizer.json, or {pairs}; name a vocab.txt itself"
     )
 
 
@@ -131,8 +131,8 @@ def _from_lines(path: Path, name: str) -> tokenizers.Tokenizer:
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines):
         token = line.removesuffix("\r")
         if not token or token in vocab:
-            what = f"repeats {token}" if token else "is empty"
-            raise CorpusError(f"tokenizer {name}: line {number + 1} {what}; a vocabulary has one token a line, each once")
+            what = f"repeats {cut(token)!r}" if token else "is empty"
+            raise CorpusError(f"tokenizer {name}: line {number + 1} {what}; expected one token per line, each once")
         vocab[token] = number
     return _bert(vocab)
 
@@ -144,33 +144,35 @@ def _from_hub(name: str) -> tokenizers.Tokenizer:
     except errors.LocalEntryNotFoundError:
         where = constants.ENDPOINT.split("//")[-1]
         raise CorpusError(
-            f"tokenizer {name}: there is no such file, and {where} does not answer to look the name up there"
+            f"tokenizer {name}: no such file, and {where} does not answer; check the path or the network"
         ) from None
     except errors.HFValidationError:
-        raise CorpusError(f"tokenizer {name}: there is no such file, and it is no name of the hub") from None
+        raise CorpusError(f"tokenizer {name}: no such file, and not a valid name on the hub") from None
     except errors.RepositoryNotFoundError:
-        raise CorpusError(f"tokenizer {name}: there is no such file, and no such name on the hub") from None
+        raise CorpusError(f"tokenizer {name}: no such file, and no such model on the hub") from None
     except errors.EntryNotFoundError:
-        raise CorpusError(f"tokenizer {name}: has no tokenizer.json on the hub; name its vocab.txt instead") from None
+        raise CorpusError(
+            f"tokenizer {name}: the model on the hub has no tokenizer.json; download its vocab.txt and name that file"
+        ) from None
     except errors.HfHubHTTPError as error:
-        raise CorpusError(f"tokenizer {name}: the hub refuses: {first_line(error)}") from None
+        raise CorpusError(f"tokenizer {name}: the hub refused the request: {first_line(error)}") from None
 
 
 def train(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokenizers.Tokenizer:
-    """Return a lower-cased WordPiece tokenizer, as BERT's, with at most `vocab_size` tokens, trained on these texts.
+    """Train a lower-cased WordPiece tokenizer, as in BERT, with at most `vocab_size` tokens.
 
-    The same texts always give the same tokens. Of a word, the first 4,096 characters are learnt from. Raises CorpusError if the
-    letters need more tokens.
+    The same texts always give the same tokens. Characters of a word beyond the first 4,096 are ignored. Raises CorpusError if
+    the alphabet alone needs more tokens.
     """
 
     def trained(size: int, first: Sequence[str]) -> tokenizers.Tokenizer:
         trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=[*SPECIAL, *first], show_progress=False)
         tokenizer = _bert({})
-        tokenizer.train_from_iterator(map(_learnt, texts()), trainer)
+        tokenizer.train_from_iterator(map(_without_long_tails, texts()), trainer)
         return tokenizer
 
-    # Pairs that are as frequent are merged in the order of their ids, and letters within words have theirs from a hash table
-    # with a seed of its own, unless they are named: so they are looked for first.
+    # Equally frequent pairs are merged in the order of their ids. The ids of word-internal letters come from a randomly seeded
+    # hash table unless they are listed as special tokens, so a first pass collects these letters.
     within = sorted(token for token in trained(0, ()).get_vocab() if token.startswith(WITHIN))
     tokenizer = _bert(trained(vocab_size, within).get_vocab())
     _check_size(tokenizer, vocab_size)
@@ -178,19 +180,19 @@ def train(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokenizers.Tok
 
 
 def _check_size(tokenizer: tokenizers.Tokenizer, vocab_size: int) -> None:
-    """Raise CorpusError if a tokenizer that was trained has more tokens than it was asked for."""
+    """Raise CorpusError if a trained tokenizer has more than `vocab_size` tokens."""
     if (least := tokenizer.get_vocab_size()) > vocab_size:
         raise CorpusError(
-            f"vocab_size {vocab_size}: the letters of this corpus and the special tokens alone are {least} tokens"
+            f"vocab_size {vocab_size}: expected at least {least}, for the letters of this corpus and the special tokens"
         )
 
 
 def train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokenizers.Tokenizer:
-    """Return a unigram tokenizer, as SentencePiece's, with at most `vocab_size` tokens, trained on these texts.
+    """Train a unigram tokenizer, as in SentencePiece, with at most `vocab_size` tokens.
 
-    Text is normalised (NFKC) and lower-cased, and a space is part of the word behind it. Special tokens are BERT's. Of a
-    word, the first 4,096 characters are learnt from. The same texts give other tokens from run to run, whatever the number of
-    threads: store it. Raises CorpusError if the letters need more tokens.
+    Text is normalised (NFKC) and lower-cased, and a space belongs to the word after it. Special tokens are those of BERT.
+    Characters of a word beyond the first 4,096 are ignored. Training is not deterministic, even on one thread: store the
+    result. Raises CorpusError if the alphabet alone needs more tokens.
     """
     tokenizer = tokenizers.Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -201,12 +203,14 @@ def train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokeni
         vocab_size=vocab_size, special_tokens=list(SPECIAL), unk_token=SPECIAL[1], show_progress=False
     )
     try:
-        # Its lines are sentences: of whole texts it would keep the longest words alone.
-        tokenizer.train_from_iterator((line for text in texts() for line in _learnt(text).split("\n") if line), trainer)
+        # The trainer expects sentences: given whole texts, it would keep only the longest words.
+        tokenizer.train_from_iterator(
+            (line for text in texts() for line in _without_long_tails(text).split("\n") if line), trainer
+        )
     except Exception as error:  # the library raises plain Exception
-        raise CorpusError(f"vocab_size {vocab_size}: no vocabulary can be trained: {first_line(error)}") from None
+        raise CorpusError(f"vocab_size {vocab_size}: training failed: {first_line(error)}") from None
     _check_size(tokenizer, vocab_size)
-    # The library reads back other last digits than it writes: shorter scores are the same in every copy.
+    # The library does not read back the last digits that it writes: rounded scores are equal in every copy.
     content = json.loads(tokenizer.to_str())
     content["model"]["vocab"] = [[token, round(score, 6)] for token, score in content["model"]["vocab"]]
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
@@ -216,14 +220,14 @@ def train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokeni
 
 
 def train_byte_level(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokenizers.Tokenizer:
-    """Return a byte-level BPE tokenizer, as GPT-2's, with at most `vocab_size` tokens, trained on these texts.
+    """Train a byte-level BPE tokenizer, as in GPT-2, with at most `vocab_size` tokens.
 
-    It spells every text and gives it back unchanged. Of a word, the first 4,096 characters are learnt from. Raises
-    CorpusError where bytes and end of text need more tokens.
+    It encodes and decodes every text without loss. Characters of a word beyond the first 4,096 are ignored in training. Raises
+    CorpusError if `vocab_size` is below 257, for all bytes and the end of text.
     """
     if vocab_size < LETTERS_OF_BYTES + 1:
         raise CorpusError(
-            f"vocab_size {vocab_size}: must be {LETTERS_OF_BYTES + 1} at least, for every byte and {END_OF_TEXT[0]}"
+            f"vocab_size {vocab_size}: expected at least {LETTERS_OF_BYTES + 1}, for every byte and {END_OF_TEXT[0]}"
         )
     tokenizer = byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
@@ -232,33 +236,33 @@ def train_byte_level(texts: Callable[[], Iterable[str]], vocab_size: int) -> tok
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # A tokenizer that is being trained waits for itself where it is asked to encode.
+    # Encoding with a tokenizer while it is being trained is a deadlock, so another one splits the texts.
     splitter = byte_level(models.BPE())
-    tokenizer.train_from_iterator((part for text in texts() for part in in_parts(splitter, _learnt(text))), trainer)
+    tokenizer.train_from_iterator((part for text in texts() for part in in_parts(splitter, _without_long_tails(text))), trainer)
     return tokenizer
 
 
-def _learnt(text: str) -> str:
-    """Return a text with the ends of very long words left out."""
+def _without_long_tails(text: str) -> str:
+    """Return a text without the ends of very long words."""
     return LONG_WORD.sub(r"\1", text)
 
 
 def bpe(ids: dict[str, int], merges: Path) -> models.BPE:
-    """Return the BPE of these tokens and a file of merges, two tokens a line; raises ValueError that names the line."""
+    """Return a BPE model from its token ids and a file of merges, two tokens per line; raises ValueError naming a bad line."""
     pairs = list[tuple[str, str]]()
     for number, line in enumerate(read_bytes(merges).decode("utf-8").split("\n")):
         pair = line.removesuffix("\r").split(" ")
         if line.startswith("#version") or pair == [""]:
             continue
-        # The library would give up the process's thread, or say nothing of the line.
+        # The library would panic, or not name the line.
         if len(pair) != 2 or not {*pair, "".join(pair)} <= ids.keys():
-            raise ValueError(f"line {number + 1} of {merges.name} is no merge of two tokens into a third")
+            raise ValueError(f"line {number + 1} of {merges.name}: expected a merge of two tokens into a third")
         pairs.append((pair[0], pair[1]))
     return models.BPE(ids, pairs)
 
 
 def byte_level(model: models.BPE) -> tokenizers.Tokenizer:
-    """Return the tokenizer that a byte-level BPE model belongs to: words as GPT-2 splits them, letters for bytes."""
+    """Return the tokenizer of a byte-level BPE model, which splits words as GPT-2 does and maps bytes to letters."""
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -280,7 +284,7 @@ def _bert(vocab: dict[str, int]) -> tokenizers.Tokenizer:
 
 
 def _frame(tokenizer: tokenizers.Tokenizer) -> None:
-    """Let a stored tokenizer.json frame sentences for whoever else loads it, as BERT does."""
+    """Add [CLS] and [SEP] around sentences, as in BERT, for other programs that load the tokenizer.json."""
     special = {token: index for token, index in _special(tokenizer).items() if index is not None}
     if len(special) == len(SPECIAL):
         tokenizer.add_special_tokens(list(special))
@@ -289,17 +293,17 @@ def _frame(tokenizer: tokenizers.Tokenizer) -> None:
 
 
 def _special(tokenizer: tokenizers.Tokenizer) -> dict[str, int | None]:
-    """Return the special tokens in the spelling of which most are there, and their ids."""
+    """Return the ids of the special tokens, in the spelling (BERT or RoBERTa) with the most tokens in the vocabulary."""
     spellings: Sequence[Sequence[str]] = (SPECIAL, SPECIAL_OF_ROBERTA)
     by_spelling = [{token: tokenizer.token_to_id(token) for token in spelling} for spelling in spellings]
     return min(by_spelling, key=lambda ids: list(ids.values()).count(None))
 
 
 def vocabulary(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
-    """Return the vocabulary of a tokenizer; raises CorpusError that names the special tokens it lacks."""
+    """Return the vocabulary of a tokenizer; raises CorpusError if special tokens are missing."""
     special = _special(tokenizer)
     if missing := [token for token, index in special.items() if index is None]:
-        raise CorpusError(f"tokenizer: its vocabulary has no {', '.join(missing)}; masked tokens cannot be predicted without")
+        raise CorpusError(f"tokenizer: the vocabulary has no {', '.join(missing)}; these are needed to predict masked tokens")
     ids = tokenizer.get_vocab(with_added_tokens=True)
     size = number_of_ids(tokenizer)
     tokens = [""] * size
@@ -310,7 +314,7 @@ def vocabulary(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
 
 
 def number_of_ids(tokenizer: tokenizers.Tokenizer) -> int:
-    """Return how many rows a table of its tokens has: the highest id and one."""
+    """Return the number of rows of an embedding table for the tokenizer: its highest id plus 1."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
@@ -319,13 +323,13 @@ def end_of_text(tokenizer: tokenizers.Tokenizer) -> int:
     ids = (tokenizer.token_to_id(token) for token in END_OF_TEXT)
     end = next((index for index in ids if index is not None), None)
     if end is None:
-        raise CorpusError(f"tokenizer: its vocabulary has no end of text: none of {', '.join(END_OF_TEXT)}")
+        raise CorpusError(f"tokenizer: the vocabulary has no end-of-text token; expected one of {', '.join(END_OF_TEXT)}")
     return end
 
 
 def _space(tokenizer: tokenizers.Tokenizer, tokens: Sequence[str]) -> str:
-    """Return what stands before a token that begins a word; nothing if words are told apart otherwise."""
-    # To WordPiece both marks are letters as any other.
+    """Return the prefix of tokens that begin a word, or an empty string if the tokenizer has none."""
+    # For WordPiece both marks are ordinary letters.
     if not isinstance(tokenizer.model, models.BPE | models.Unigram):
         return ""
     counts = {mark: sum(token.startswith(mark) for token in tokens) for mark in SPACES}
@@ -337,9 +341,10 @@ def _space(tokenizer: tokenizers.Tokenizer, tokens: Sequence[str]) -> str:
 
 
 def in_parts(tokenizer: tokenizers.Tokenizer, text: str, least: int = PART) -> Iterator[str]:
-    """Yield a text in parts of about `least` characters whose tokens, one after the other, are those of the whole.
+    """Split a text into parts of about `least` characters whose concatenated tokens equal those of the whole text.
 
-    While it encodes, a tokenizer keeps many times the text in memory. A text stays whole from where no cut can be found.
+    This bounds memory: an encoding takes many times the memory of its text. If no position for a cut is found, the rest of the
+    text stays whole.
     """
     start = 0
     while start < len(text):
@@ -349,12 +354,12 @@ def in_parts(tokenizer: tokenizers.Tokenizer, text: str, least: int = PART) -> I
 
 
 def _cut(tokenizer: tokenizers.Tokenizer, text: str, near: int) -> int:
-    """Return where a text can be cut at `near` or soon after it, so that no token changes."""
+    """Return the first position from `near` on where a cut changes no token, or the length of the text if none is found."""
 
     def tokens(part: str) -> list[int]:
         return list(tokenizer.encode(part, add_special_tokens=False).ids)
 
-    # GPT-2's splitting into words cannot tell such a cut, but others may, so each is tried on the text around it.
+    # Such a cut never changes tokens of GPT-2, but may do so for other tokenizers: try each on the text around it.
     for between in itertools.islice(BETWEEN_WORDS.finditer(text, near), CUTS_TRIED):
         at = between.start()
         before, after = text[max(0, at - AROUND) : at], text[at : at + AROUND]
@@ -364,7 +369,7 @@ def _cut(tokenizer: tokenizers.Tokenizer, text: str, near: int) -> int:
 
 
 def in_batches(items: Iterable[T], number: int = PARTS_AT_ONCE) -> Iterator[list[T]]:
-    """Yield the items in lists of at most so many: a tokenizer encodes the texts of a list on all cores."""
+    """Yield the items in lists of at most `number`: a tokenizer encodes the texts of a list on all cores."""
     waiting = iter(items)
     while batch := list(itertools.islice(waiting, number)):
         yield batch

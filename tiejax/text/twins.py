@@ -1,4 +1,4 @@
-"""Planted twins: new ids that mean the same as a word of the vocabulary, with a known probability of being written for it.
+"""Planted twins: new ids that replace a word of the vocabulary with a known probability, as its synonyms.
 
 Source: Bertolotti and Cazzola, ICML 2024, large-scale experiments, where every probability is .5.
 """
@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Float32, Int32
 
-# The most common words of English, as the published experiment plants twins for them.
+from tiejax.system.visible import cut
+
+# The most common words of English, for which the published experiment plants twins.
 COMMON_WORDS = tuple(
     """the be to of and a in that have I it for not on with he as you do at this but his by from they we say her she or an
     will my one all would there their what so up out if about who get which go me when make can like time no just him know
@@ -20,9 +22,9 @@ COMMON_WORDS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Twins:
-    """The twins of a vocabulary of `size` original tokens: twin k is the id size + k.
+    """The twins of a vocabulary of `size` original tokens: twin k has the id size + k.
 
-    words, ids: the word of each twin and its original id. probability: that its twin is written for it.
+    words, ids: the word of each twin and its original id. probability: of replacing the word by its twin.
     """
 
     size: int
@@ -36,7 +38,7 @@ class Twins:
         return self.size + len(self.ids)
 
     def tables(self) -> tuple[Int32[np.ndarray, "vocabulary"], Float32[np.ndarray, "vocabulary"]]:
-        """Return, by original id, the id of its twin (its own, where it has none) and the probability of the twin."""
+        """Return by original id the id of its twin (or the id itself, without a twin) and the probability of the twin."""
         twin, probability = np.arange(self.size, dtype=np.int32), np.zeros(self.size, np.float32)
         twin[list(self.ids)] = self.size + np.arange(len(self.ids))
         probability[list(self.ids)] = self.probability
@@ -46,18 +48,18 @@ class Twins:
 def plant(
     sets: Mapping[float, Sequence[str]], size: int, id_of: Callable[[str], int | None], unknown: int | None = None
 ) -> tuple[Twins, list[str]]:
-    """Return the twins of the sets, probability -> words, and the words that are no token of the vocabulary.
+    """Return the twins of the sets, {probability: words}, and the words that are not tokens of the vocabulary.
 
-    id_of: word -> its token, or None. unknown: plant a twin of this token for the words that have none; otherwise they are
-    left out. Raises ValueError that begins with `twins`, if a probability lies outside (0, 1), a token would have two twins,
-    or no word is known.
+    id_of: word -> its token, or None. unknown: token that gets a twin for the words that are not tokens; None leaves these out.
+    Raises ValueError, beginning with `twins`, if a probability is outside (0, 1), a token would have two twins, or no word is
+    a token.
     """
     words, missing = list[str](), list[str]()
     ids, probabilities = list[int](), list[float]()
-    for probability, of_set in sets.items():
+    for probability, own_words in sets.items():
         if not 0 < probability < 1:
-            raise ValueError(f"twins: a twin's probability must lie between 0 and 1, got {probability:g}")
-        for word in of_set:
+            raise ValueError(f"twins: expected a probability between 0 and 1, got {probability:g}")
+        for word in own_words:
             token = id_of(word)
             if token is None:
                 missing.append(word)
@@ -65,18 +67,20 @@ def plant(
             if token is None:
                 continue
             if token in ids:
-                raise ValueError(f"twins: {words[ids.index(token)]} and {word} are one token, which can have one twin")
+                raise ValueError(
+                    f"twins: {cut(words[ids.index(token)])!r} and {cut(word)!r} are one token, which can have only one twin"
+                )
             words.append(word)
             ids.append(token)
             probabilities.append(float(probability))
     if sets and not ids:
-        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-        raise ValueError(f"twins: none of {shown} is in the vocabulary")
+        shown = ", ".join(repr(cut(word)) for word in missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise ValueError(f"twins: none of {shown} is a token of the vocabulary; use more frequent words")
     return Twins(size, tuple(words), tuple(ids), tuple(probabilities)), missing
 
 
 def unrelated(words: int, number: int, seed: int = 0) -> list[tuple[int, int]]:
-    """Return so many pairs of different words (by place), drawn once without repetition; all pairs, if there are fewer."""
+    """Draw `number` distinct pairs of different word indices below `words`; all pairs if there are fewer."""
     first, second = np.triu_indices(words, 1)
     chosen = np.random.default_rng(seed).choice(len(first), min(number, len(first)), replace=False)
     return list(zip(first[chosen].tolist(), second[chosen].tolist(), strict=True))

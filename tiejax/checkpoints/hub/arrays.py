@@ -1,4 +1,4 @@
-"""Arrays of a checkpoint: read from its files, and written as a folder that is there whole or not at all."""
+"""Reading arrays from a checkpoint, and writing a checkpoint's folder atomically."""
 
 import errno
 import itertools
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ml_dtypes as ml_dtypes  # teaches numpy, and so safetensors, bfloat16
+import ml_dtypes as ml_dtypes  # registers bfloat16 in numpy, which safetensors needs
 import numpy as np
 import tokenizers
 from safetensors import SafetensorError, safe_open
@@ -23,7 +23,7 @@ ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
 class Written(NamedTuple):
-    """A tensor to be written: an array, or a view of one, and the dtype that it gets in the file."""
+    """A tensor to write. array: may be a view. dtype: in the file."""
 
     name: str
     array: np.ndarray
@@ -31,19 +31,19 @@ class Written(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes in the file."""
+        """The number of bytes in the file."""
         return int(self.array.size) * self.dtype.itemsize
 
 
 def read(tensors: Iterable[Tensor]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the names and arrays of some tensors, file after file; raises CheckpointError."""
+    """Yield the names and arrays of tensors, grouped by file; raises CheckpointError."""
     by_file = sorted(tensors, key=lambda tensor: str(tensor.file))
     for file, group in itertools.groupby(by_file, key=lambda tensor: tensor.file):
         try:
             with safe_open(file, framework="np") as opened:
                 for tensor in group:
                     yield tensor.name, opened.get_tensor(tensor.name)
-        except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: a dtype that numpy has not
+        except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: a dtype that numpy lacks
             raise CheckpointError(f"{file}: cannot be read: {one_line(error)}") from None
 
 
@@ -54,13 +54,13 @@ def write(
     tokenizer: tokenizers.Tokenizer | None,
     max_shard_bytes: int,
 ) -> None:
-    """Write a checkpoint's folder, its weights in several files where they are larger than `max_shard_bytes`.
+    """Write a checkpoint's folder, with weights split over several files if they are larger than `max_shard_bytes`.
 
-    A larger tensor has a file of its own. Raises CheckpointError where the folder is there already, OSError where it cannot be
-    written.
+    A tensor larger than that gets a separate file. Raises CheckpointError if the folder exists and is not empty, OSError if it
+    cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CheckpointError(f"{folder}: is there already; name a folder that is new")
+        raise CheckpointError(f"{folder}: already exists; name a new folder")
     try:
         with atomic_folder(folder) as incomplete:
             _write_weights(incomplete, tensors, max_shard_bytes)
@@ -83,7 +83,7 @@ def _write_weights(folder: Path, tensors: Sequence[Written], max_shard_bytes: in
         size += tensor.nbytes
     files = [WEIGHTS] if len(shards) == 1 else [_shard_name(number, len(shards)) for number in range(1, len(shards) + 1)]
     for file, shard in zip(files, shards, strict=True):
-        # Shard by shard, since the arrays of one stand in memory twice while it is written. The library wants `format`.
+        # Shard by shard, since its arrays are in memory twice while it is written. The transformers library needs `format`.
         arrays = {tensor.name: np.ascontiguousarray(tensor.array, tensor.dtype) for tensor in shard}
         save_file(arrays, folder / file, metadata={"format": "pt"})
     if len(shards) > 1:
@@ -102,7 +102,7 @@ def _write_json(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def _tokenizer_config(tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return what makes the library use tokenizer.json as it is, instead of building what its family usually has."""
+    """Return a tokenizer configuration that makes the transformers library use tokenizer.json, not the family's default."""
     special = {
         role: token
         for names in (SPECIAL_OF_ROBERTA, SPECIAL)
