@@ -2,7 +2,9 @@
 
 import base64
 import html.parser
+import re
 
+import pytest
 from claim_rows import CLAIM
 from pictures import curves
 
@@ -91,3 +93,74 @@ def test_names_do_nothing_on_the_page(tmp_path):
     text = read(page).text
     assert text.count(seen) >= 12
     assert f"a: {seen}\nb: 2" in text
+
+
+def test_backticks_become_code_elements(tmp_path):
+    """Everywhere but in commands, which a reader copies; attributes and the title lose them."""
+    text = "run `tiejax tie` on <it>"
+    row = CLAIM | {"statement": text, "statistic": text}
+    parts = {"title": text, "question": text, "finding": [text], "notes": [text], "claims": {text: [row]}}
+    parts |= {"setting": {text: text}, "numbers": {text: ([text], [[text]])}, "reproduce": {text: "echo `date`"}}
+    page, pictures = render(tmp_path, **parts)
+    page = report.render(**(parts | {"figures": [(text, pictures[0])]}))
+    assert page.count("`") == 2
+    assert "<pre>echo `date`</pre>" in page
+    assert "<title>run tiejax tie on &lt;it&gt;</title>" in page
+    assert 'alt="run tiejax tie on &lt;it&gt;"' in page
+    assert page.count("run <code>tiejax tie</code> on &lt;it&gt;") == 13
+
+
+def test_each_claim_begins_with_its_verdict(tmp_path):
+    """So that no verdict is off the edge of a narrow screen; the numbers carry the names that a card shows."""
+    page, _ = render(tmp_path, claims={"Claims": [CLAIM, CLAIM | {"verdict": "undecided"}]})
+    table = page[page.index('<table class="claims">') :]
+    table = table[: table.index("</table>")]
+    heading, *rows = table.split("<tr>")[1:]
+    assert heading.startswith("<th>verdict</th>")
+    assert [row.startswith(f'<td class="{word}">{word}</td>') for row, word in zip(rows, ("supported", "undecided"))] == [
+        True
+    ] * 2
+    for row in rows:
+        named = dict(re.findall(r'<td data-name="([^"]+)">([^<]*)</td>', row))
+        assert named == {
+            "estimate": "0.333",
+            "95 % interval": "0.1 to 0.5",
+            "p": "0.0041",
+            "adjusted p": "0.0123",
+            "effect": "0.778",
+            "n": "8",
+        }
+
+
+def variables(style):
+    return dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", style))
+
+
+def luminance(colour):
+    """Relative luminance of WCAG 2.2."""
+    channels = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_enough_contrast_in_both_schemes(tmp_path, scheme):
+    """At least 4.5, as WCAG asks at level AA: text on the ground, in the answer, in notes and in code."""
+    style = re.search(r"<style>(.*?)</style>", render(tmp_path)[0], re.DOTALL)[1]
+    light, dark = style.split("@media (prefers-color-scheme: dark)", 1)
+    dark = dark[: dark.index("}")]
+    assert variables(light).keys() == variables(dark).keys()
+    colours = variables({"light": light, "dark": dark}[scheme])
+    pairs = [("text", ground) for ground in ("ground", "answer", "note", "code")]
+    pairs += [(text, "ground") for text in ("soft", "supported", "contradicted")]
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert {
+        pair: contrast(*(colours[name] for name in pair)) for pair in pairs if contrast(*(colours[n] for n in pair)) < 4.5
+    } == {}
+    bare = style.replace(light.split("}")[0], "").replace(dark, "")
+    assert set(re.findall(r"#[0-9a-f]{3,6}\b", bare)) == {"#ffffff"}, "colours are variables; figures alone stay on white"

@@ -1,5 +1,7 @@
 """What pages share: values named in words, medians and quartiles, settings in words."""
 
+import numpy as np
+
 from tiejax.lab.reporting import sections
 
 
@@ -19,6 +21,12 @@ def test_medians_stand_beside_their_quartiles():
         ["", "untied", "tied", "tied - untied"],
         [["loss", "3.0000  [2.0000, 4.0000]", "4.0000  [3.0000, 5.0000]", "1.0000  [1.0000, 1.0000]"]],
     )
+
+
+def test_accuracies_are_percentages():
+    untied, tied = {"exact accuracy, train": np.array([0.5, 0.75])}, {"exact accuracy, train": np.array([np.nan, np.nan])}
+    _, ((_, before, after, difference),) = sections.medians_table(untied, tied)
+    assert (before, after, difference) == ("62.50 %  [56.25 %, 68.75 %]", "-", "-")
 
 
 def test_times_are_of_this_process():

@@ -20,3 +20,10 @@ def test_numbers(value, text):
 
 def test_counts_have_a_plural():
     assert [words.counted(number, "seed") for number in (0, 1, 1234)] == ["0 seeds", "1 seed", "1,234 seeds"]
+
+
+def test_shares_are_percentages():
+    assert words.share(0.8437) == "84 %"
+    assert words.share(0.8437, 2) == "84.37 %"
+    assert words.of_all([True, False, False]) == "1 of 3 (33 %)"
+    assert words.of_all([]) == "0 of 0"

@@ -1,16 +1,19 @@
 """One self-contained HTML page about a run: the answer first, then the claims, then everything else."""
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+from markupsafe import Markup, escape
 
 from tiejax.lab.reporting.figures import RC
 from tiejax.lab.reporting.words import cells, number
 from tiejax.system.visible import visible_lines
 
+CODE = re.compile("`([^`\n]+)`")
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 CSS_PIXELS_PER_INCH = 112  # a little over the 96 of print, so that the text of plots is read beside that of the page
 
@@ -85,9 +88,20 @@ def _template(file: Path) -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.globals.update(cells=cells, number=number)
+    environment.filters.update(prose=_prose, plain=_plain)
     return environment.get_template(file.name)
 
 
 def _visible(value: Any) -> Any:
     # What a macro made of values, Markup, has been through here.
     return visible_lines(value) if type(value) is str else value
+
+
+def _prose(text: Any) -> Markup:
+    """Return text for an HTML element, escaped, with each `name` in backticks as a code element."""
+    return Markup(CODE.sub(r"<code>\1</code>", str(escape(visible_lines(str(text))))))
+
+
+def _plain(text: Any) -> str:
+    """Return text for an attribute or the page's title, where there are no elements, without backticks."""
+    return CODE.sub(r"\1", str(text))

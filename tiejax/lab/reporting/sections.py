@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting.words import duration
+from tiejax.lab.reporting.words import duration, share
 
 
 def arrays_in_words(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
@@ -30,10 +30,17 @@ def medians_table(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarra
     for name in untied:
         row = [name]
         for values in (untied[name], tied[name], tied[name] - untied[name]):
-            low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-            row.append("-" if math.isnan(middle) else f"{middle:.4f}  [{low:.4f}, {high:.4f}]")
+            low, middle, high = (decimal(name, value) for value in np.quantile(values, [0.25, 0.5, 0.75]))
+            row.append(f"{middle}  [{low}, {high}]" if middle != "-" else middle)
         rows.append(row)
     return ["", "untied", "tied", "tied - untied"], rows
+
+
+def decimal(name: str, value: float) -> str:
+    """Format the value of a named quantity with four decimals, an accuracy as a percentage with two; NaN as a dash."""
+    if math.isnan(value):
+        return "-"
+    return share(value, 2) if "accuracy" in name else f"{value:.4f}"
 
 
 def timing_words(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from tiejax.lab.reporting import untie_figures
 from tiejax.lab.reporting.finding import compose, listed, tally
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words, training_words
+from tiejax.lab.reporting.words import count_and_share
 
 Curves = Mapping[str, np.ndarray]  # curve -> numbers of its arms, in the order of their steps
 Table = tuple[list[str], list[list[str]]]  # columns, rows
@@ -112,7 +113,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     named = list(ends["tied"]["medians"])
     headings = ["", "loss", *_solved_heading(results), *named]
     rows = [
-        [end["words"], f"{end['median']:.4f}", *_solved(end), *(f"{end['medians'][name]:.4f}" for name in named)]
+        [end["words"], f"{end['median']:.4f}", *_solved(results, end), *(f"{end['medians'][name]:.4f}" for name in named)]
         for end in ends.values()
     ]
     return {
@@ -130,7 +131,7 @@ def _table_of_curve(results: Mapping[str, Any], curve: Mapping[str, Any]) -> tup
         between = 0 < place < len(curve["steps"]) - 1
         against = [_difference(curve["against"][base][place - 1]) if between else "" for base in ends]
         interval = " to ".join("-" if bound is None else f"{bound:.4f}" for bound in point["interval"])
-        rows.append([f"{step:,}", f"{point['median']:.4f}", interval, *_solved(point), *against])
+        rows.append([f"{step:,}", f"{point['median']:.4f}", interval, *_solved(results, point), *against])
     columns = ["untie step", "loss", "95 %", *_solved_heading(results), *(f"- {end['words']}" for end in ends.values())]
     return heading, (columns, rows)
 
@@ -142,8 +143,8 @@ def _difference(test: Mapping[str, Any]) -> str:
     return f"{test['estimate']:+.4f}{p}"
 
 
-def _solved(point: Mapping[str, Any]) -> list[str]:
-    return [str(point["solved"])] if "solved" in point else []
+def _solved(results: Mapping[str, Any], point: Mapping[str, Any]) -> list[str]:
+    return [count_and_share(point["solved"], len(results["seeds"]))] if "solved" in point else []
 
 
 def _solved_heading(results: Mapping[str, Any]) -> list[str]:

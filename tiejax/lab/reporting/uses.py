@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.figures import Curves
 from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.words import share
 
 
 def plot_uses(
@@ -117,7 +118,8 @@ def uses_table(rows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> dict[s
     for row in rows:
         until = "the end" if row["to"] is None else f"{row['to'] - 1:,}"
         steps = "0" if row["to"] == 1 else f"{row['from']:,} to {until}"
-        values = [f"{row[name][measure]:.3g}" for measure in ("ratio", "share", "cosine") for name in arms]
+        ratios, cosines = ([f"{row[name][measure]:.3g}" for name in arms] for measure in ("ratio", "cosine"))
+        values = [*ratios, *(share(row[name]["share"]) for name in arms), *cosines]
         lines.append([steps, *values, f"{row['published']:g}" if row["published"] else "-"])
     measures = ("output / input", "share of the output use", "cosine")
     headings = ["steps", *(f"{measure}, {name}" for measure in measures for name in arms), "OLMo-1B, published"]

@@ -14,9 +14,19 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def share(value: float, digits: int = 0) -> str:
+    """Format a share, 0 to 1, as a percentage with `digits` decimals: "84 %"."""
+    return f"{100 * value:.{digits}f} %"
+
+
 def of_all(found: Sequence[bool]) -> str:
-    """Write how many of all are so, as "12 of 32"."""
-    return f"{sum(found)} of {len(found)}"
+    """Format the number and the share of true entries: "12 of 32 (38 %)"."""
+    return count_and_share(sum(found), len(found))
+
+
+def count_and_share(count: int, total: int) -> str:
+    """Format `count` of `total` with its share: "12 of 32 (38 %)"; without a share if `total` is 0."""
+    return f"{count} of {total} ({share(count / total)})" if total else f"{count} of {total}"
 
 
 def counted(number: int, thing: str) -> str:

@@ -20,7 +20,7 @@ from tiejax.training import seed_keys
 def with_kernel(settings, compiler):
     ensemble = exor.build_ensemble(settings)
     return dataclasses.replace(
-        ensemble, train_steps=exor.build_kernel(settings, ensemble.arm_ties[:, 0].tolist(), compiler).train
+        ensemble, source=training.TrainSteps(exor.build_kernel(settings, ensemble.arm_ties[:, 0].tolist(), compiler).train)
     )
 
 
@@ -114,7 +114,7 @@ def test_what_the_kernel_cannot_run(how, reason):
 def test_a_cpu_is_told_and_trained_by_the_fast_engine():
     settings = Settings(engine="kernel").resolved()
     assert exor.why_no_kernel(settings) == "it is for a GPU or TPU, and this is a CPU"
-    assert exor.build_ensemble(settings).train_steps is None
+    assert not isinstance(exor.build_ensemble(settings).source, training.TrainSteps)
     assert exor.trained_by(settings) == "fast"
 
 

@@ -27,7 +27,9 @@ def test_where_dh_fails_the_page_says_for_whom_and_what_tying_costs():
         "draws them together (supported, 32 seeds), a tied table holds them farther apart (supported), and tying costs 0.113 "
         "nats of cross-entropy (supported)."
     )
-    assert counted.startswith("Of 4 claims, 3 supported, 1 contradicted. 32 of 32 untied and 20 of 32 tied models solved")
+    assert counted.startswith(
+        "Of 4 claims, 3 supported, 1 contradicted. 32 of 32 (100 %) untied and 20 of 32 (62 %) tied models solved"
+    )
 
 
 def test_where_dh_holds_the_page_asks_who_is_sooner():

@@ -17,7 +17,7 @@ from tiejax.lab.studies.exor.trajectories import trajectories
 from tiejax.lab.studies.untying import ensemble as untying
 from tiejax.lab.studies.untying import settings as untying_settings
 from tiejax.lab.studies.untying import sizes as untying_sizes
-from tiejax.training.ensemble import seed_keys
+from tiejax.training import seed_keys
 
 
 def bytes_of(tree):

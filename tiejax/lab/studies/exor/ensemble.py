@@ -154,11 +154,11 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
     recorders = {"record": Recorder(settings.record_every, measures)}
     if count_contexts(task, settings.ordered) <= MAX_CONTEXTS:
         recorders["exact"] = Recorder(settings.exact_every, exact_recorder(engine, settings.ordered))
-    arm_ties, train_steps, ahead = np.array([[False], [True]]), None, None
+    arm_ties, source = np.array([[False], [True]]), None
     if settings.engine == "kernel" and why_no_kernel(settings) is None:
-        train_steps = build_kernel(settings, arm_ties[:, 0].tolist(), COMPILERS[jax.default_backend()]).train
+        source = training.TrainSteps(build_kernel(settings, arm_ties[:, 0].tolist(), COMPILERS[jax.default_backend()]).train)
     elif platform != "cpu" and not settings.ordered and sampler.tabled:
-        ahead = outcomes_ahead(settings, sampler)
+        source = outcomes_ahead(settings, sampler)
     return Ensemble(
         init=init,
         sample=sample,
@@ -170,10 +170,9 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
         recorders=recorders,
         max_norm=settings.max_norm,
         precision=settings.matmul_precision,
-        at_once=seeds_at_once(settings, arms=2) if platform == "cpu" else None,
+        members=training.Vmapped(seeds_at_once(settings, arms=2) if platform == "cpu" else None),
         xla_options={"cpu": CPU_OPTIONS.get(settings.model, {}), "gpu": GRAPH_LOOPS if settings.graph_loops else {}},
-        train_steps=train_steps,
-        draw_ahead=ahead,
+        source=source,
         records_per_chunk=sizes.records_per_chunk(settings, arms=2),
     )
 

@@ -32,6 +32,7 @@ from tiejax.models.initializers import LAYER_NORM_EPSILON
 from tiejax.models.language_model import LanguageModel
 from tiejax.models.transformer import ACTIVATIONS
 from tiejax.training import SeedKey
+from tiejax.training.choices import OptimizerName
 from tiejax.training.optimizer import BETAS
 from tiejax.training.step import TrainState
 
@@ -50,7 +51,7 @@ WARPS = 4  # as many threads as a batch of 7 bits has visits
 class Recipe:
     """How members are updated: as `training.make_optimizer` and `training.make_step` take it."""
 
-    kind: Literal["adamw", "adam"]
+    kind: OptimizerName
     schedule: optax.Schedule
     weight_decay: float
     eps: float

@@ -10,6 +10,7 @@ from tiejax.lab.reporting.finding import Clause, sentence, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import (
     arrays_in_words,
+    decimal,
     excluded_notes,
     medians_table,
     model_words,
@@ -18,7 +19,7 @@ from tiejax.lab.reporting.sections import (
     training_words,
 )
 from tiejax.lab.reporting.uses import uses_table
-from tiejax.lab.reporting.words import of_all
+from tiejax.lab.reporting.words import of_all, share
 from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.lab.studies.exor.trajectories import TABLES
@@ -101,7 +102,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     by_seed = [
         [
             str(seed),
-            *("-" if np.isnan(arm[name][row]) else f"{arm[name][row]:.4f}" for name in columns for arm in (untied, tied)),
+            *(decimal(name, arm[name][row]) for name in columns for arm in (untied, tied)),
         ]
         for row, seed in enumerate(results["seeds"])
     ]
@@ -128,15 +129,15 @@ def _losses(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[
 
 def setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
     """Return what was trained on what, for the page; arguments as of `page`."""
-    bits, bayes = results["bits"], results["bayes"]
+    bits, bayes, train = results["bits"], results["bayes"], results["bayes"]["splits"]["train"]
     rows = {
         "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
         "strings": f"{2**bits - 1} of {bits} bits, {settings['batch_size'] or 'the whole training split'} a batch",
         "model": model_words(results),
         "seeds": f"{len(results['seeds'])}, each tied and untied from the same initial values on the same batches",
         "training": training_words(results, settings),
-        "Bayes": f"accuracy {bayes['accuracy']:.4f}, cross-entropy {bayes['cross_entropy']:.4f} nats "
-        f"(training split: {bayes['splits']['train']['accuracy']:.4f}, {bayes['splits']['train']['cross_entropy']:.4f})",
+        "Bayes": f"accuracy {share(bayes['accuracy'], 2)}, cross-entropy {bayes['cross_entropy']:.4f} nats "
+        f"(training split: {share(train['accuracy'], 2)}, {train['cross_entropy']:.4f} nats)",
         "source": SOURCE,
         **timing_words(results["timing"], facts),
     }

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tiejax.lab.settings.sizes import FLOAT, MOMENTS, STATE, Need, outgrow, records_of
+from tiejax.lab.settings.sizes import FLOAT, MOMENTS, STATE, Need, outgrow_memory, records_of
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.lab.studies.exor.task import SPLITS, train_size
 from tiejax.models import counts
@@ -50,7 +50,7 @@ def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
     places = seeds * (settings.batch_size or train_size(task.bits)) * task.length if settings.engine == "plain" else 0
     activations = arms * places * settings.layers * settings.width * FLOAT
     records, disk = members * record_bytes(settings), 0
-    if settings.records_on == "disk" or (settings.records_on == "auto" and outgrow(records)):
+    if settings.records_on == "disk" or (settings.records_on == "auto" and outgrow_memory(records)):
         numbers = members * records_of(settings.steps, settings.record_every)
         # The records, the same as metrics.npz, and for a while its largest array once more, then what is made of them: of all
         # seeds, and of those that solved the task.
