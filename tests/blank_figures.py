@@ -1,4 +1,4 @@
-"""Figures that are built but not drawn, for whole runs whose pictures nobody looks at: drawing takes half of their time."""
+"""A fixture that saves blank figures, for whole runs whose figures are not tested: drawing takes half of their time."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A row of claims as `assess` gives it, whose words would be markup if they were not escaped."""
+"""A claim as returned by `assess`, with a statement that needs escaping in HTML."""
 
 CLAIM = {
     "id": "output-conditional",

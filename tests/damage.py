@@ -1,4 +1,4 @@
-"""Damage to files, and to checkpoints where it matters."""
+"""Damage to files and checkpoints."""
 
 import random
 import shutil
@@ -10,7 +10,7 @@ from tiejax.training.checkpoint import CheckpointMismatch, Checkpoints
 
 
 def steps(out):
-    """The checkpoints that a run has finished writing."""
+    """Return the steps of the checkpoints that a run has finished writing."""
     folder = out / "checkpoints"
     return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()) if folder.is_dir() else []
 
@@ -26,19 +26,21 @@ def flip(path, bit):
 
 
 def flip_a_bit_that_matters(folder, step):
-    """Flip a bit of a checkpoint's largest file, which holds arrays, and also copies of tables that are of no use any more."""
+    """Flip a bit that matters in a checkpoint's largest file, which has arrays, but also obsolete copies of its tables."""
     path, rng = largest(folder / str(step)), random.Random(9)
     for _ in range(40):
         bit = rng.randrange(8 * path.stat().st_size)
         flip(path, bit)
-        trial, said = shutil.copytree(folder, folder.parent.parent / "trial" / "checkpoints"), []
+        trial, messages = shutil.copytree(folder, folder.parent.parent / "trial" / "checkpoints"), []
         quiet_libraries()
-        checkpoints = Checkpoints(trial, [], said.append)
-        with pytest.raises(CheckpointMismatch):  # of the run: the bits are looked at before, and the older step is sound
+        checkpoints = Checkpoints(trial, [], messages.append)
+        with pytest.raises(
+            CheckpointMismatch
+        ):  # other settings of the run: bits are checked first, and an older step is intact
             checkpoints.restore({})
         checkpoints.close()
         shutil.rmtree(trial.parent)
-        if said:
+        if messages:
             return
         flip(path, bit)
     pytest.fail("40 bits of the arrays' file changed nothing")

@@ -1,4 +1,4 @@
-"""Small models of the transformers library, made and saved by it. Imported where torch is."""
+"""Small models, created and saved by the transformers library. Needs torch."""
 
 import torch
 import transformers
@@ -8,7 +8,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
 )
 
-# Those that the library ties by the flag: not RemBERT, which it never ties, nor T5, which it always does.
+# Families that the library ties by the flag: not RemBERT, which it never ties, nor T5, which it always ties.
 TIED_BY_FLAG = [
     *("bert", "roberta", "xlm-roberta", "albert", "electra", "deberta-v2", "modernbert"),
     *("gpt2", "gpt_neo", "gpt_neox", "opt", "bloom", "falcon", "llama", "mistral", "mixtral", "gemma", "gemma2", "gemma3_text"),
@@ -38,7 +38,7 @@ def saved(name, tied, folder):
     usual = transformers.AutoConfig.for_model(name)
     small = {
         key: value for key, value in SMALL.items() if hasattr(usual, key) and (name, key) != ("falcon", "head_dim")
-    }  # which it computes
+    }  # which Falcon computes itself
     config = transformers.AutoConfig.for_model(name, **small, tie_word_embeddings=tied)
     kinds = (MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING)
     kind = next(kind[type(config)] for kind in kinds if type(config) in kind)

@@ -1,4 +1,4 @@
-"""Pictures that a test looks at, and curves to be plotted."""
+"""Checks of figures, and curves to plot."""
 
 import numpy as np
 from PIL import Image
@@ -10,7 +10,7 @@ def curves(seeds=4, records=30):
 
 
 def is_a_picture(png):
-    """A PNG file that is not blank, beside a PDF file."""
+    """Whether this is a PNG file that is not blank, next to a PDF file."""
     with Image.open(png) as picture:
         pixels = np.asarray(picture.convert("L"))
     return min(pixels.shape) > 300 and pixels.std() > 5 and png.with_suffix(".pdf").read_bytes().startswith(b"%PDF")

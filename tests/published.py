@@ -1,6 +1,6 @@
-"""The published models and fixed inputs for them, shared by parity, golden and model tests. Knows nothing of torch.
+"""The published models and fixed inputs for them, shared by parity, golden and model tests. Does not import torch.
 
-The table is written out from the specification and not read from the experiment, so that a slip there cannot hide here.
+The table is copied from the specification and not read from the experiment, so that tests detect an error there.
 """
 
 import functools
@@ -24,7 +24,7 @@ ENCODERS = {"transformer": Transformer, "lstm": BidirectionalLSTM, "mixer": Mixe
 
 
 class Case(NamedTuple):
-    """An architecture and its settings, by the names of our modules' fields."""
+    """An architecture and the fields of its module."""
 
     architecture: str
     settings: dict
@@ -41,7 +41,7 @@ PUBLISHED = {
 SMALL = [name for name in PUBLISHED if name.endswith("small")]
 MEDIUM = [name for name in PUBLISHED if name.endswith("medium")]
 
-# Settings nobody published, each size different from every other, so that no transposed or misread axis fits by luck.
+# Unpublished settings whose sizes all differ, so that no transposed or misread axis fits by chance.
 OPTIONS = {
     "transformer_relu_2_heads": Case(
         "transformer", {"layers": 2, "width": 6, "heads": 2, "feed_forward": 10, "activation": "relu"}
@@ -56,7 +56,7 @@ OPTIONS = {
 }
 CASES = PUBLISHED | OPTIONS
 
-# (untied, tied) numbers of parameters.
+# Numbers of parameters (untied, tied).
 COUNTS = {
     "transformer_small": (192, 164),
     "transformer_medium": (13_376, 13_152),
@@ -68,7 +68,7 @@ COUNTS = {
 
 
 class Protocol(NamedTuple):
-    """The optimizer of a training test; a short half period, so that the rate passes its minimum and rises again."""
+    """The optimizer of a training test. The half period is short, so that the rate passes its minimum and rises again."""
 
     kind: str = "adamw"
     maximum: float = 5e-4
@@ -79,27 +79,27 @@ class Protocol(NamedTuple):
     eps: float = 1e-12
 
 
-# What the training tests run: 300 steps of the small models, a few of the medium ones, always past a minimum.
+# Steps and optimizers of the training tests: all pass a minimum of the learning rate.
 TRAINING = {name: (300, Protocol(half_period=100)) for name in SMALL}
 TRAINING |= {name: (20, Protocol(half_period=8)) for name in MEDIUM}
 
 
 def build(case: Case) -> LanguageModel:
-    """Return our masked LM of a case."""
+    """Return the masked language model of a case."""
     settings = dict(case.settings)
     width = settings["width"]
     if case.architecture == "mixer":
-        del settings["width"]  # a mixer reads its width off its input
+        del settings["width"]  # a mixer infers its width from its input
     return LanguageModel(VOCABULARY, width, ENCODERS[case.architecture](**settings))
 
 
 def init(model: LanguageModel, key: jax.Array) -> dict:
-    """Draw our parameters, untied."""
+    """Initialise untied parameters."""
     return jax.jit(model.init)(key, jnp.zeros((1, LENGTH), jnp.int32), jnp.zeros(1, jnp.int32))["params"]
 
 
 def draws(model: LanguageModel, number: int) -> dict:
-    """Draw our initial values under that many keys, in the float type that is on: leaves [number, ...]."""
+    """Draw initial values for `number` keys, in the default float dtype: leaves [number, ...]."""
     return _draws(model, number, jnp.zeros(()).dtype)
 
 
@@ -112,15 +112,15 @@ def _draws(model: LanguageModel, number: int, dtype: jnp.dtype) -> dict:
 
 
 def by_path(params: dict) -> dict:
-    """Return the leaves by slash-separated path; `None` where a tie's target stood."""
+    """Return the leaves by slash-separated path; `None` for targets of ties."""
     pairs, _ = jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda leaf: leaf is None)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in pairs}
 
 
 def weights(model: LanguageModel, dtype: type = np.float64) -> dict:
-    """Return parameters that depend on nothing but their paths and shapes: the same wherever numpy runs.
+    """Return parameters that depend only on their paths and shapes, equal on all machines.
 
-    No leaf keeps a value that would hide it (a zero bias, a scale of 1), and layers of a stack differ.
+    No leaf has a value that could hide an error (a zero bias, a scale of 1), and the layers of a stack differ.
     """
 
     def draw(path: tuple, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -156,8 +156,8 @@ def visits(steps: int) -> MaskedSequences:
 
 
 def logits_everywhere(model: LanguageModel, params: dict, tokens: np.ndarray) -> np.ndarray:
-    """Return our logits at every position of every sequence, [batch, length, vocabulary]."""
-    # Accelerators multiply float32 in fewer bits unless told otherwise; the comparison is of mathematics.
+    """Return logits at every position of every sequence, [batch, length, vocabulary]."""
+    # Accelerators multiply float32 with reduced precision by default.
     with jax.default_matmul_precision("highest"):
         logits = _everywhere(model)(*jax.tree.map(jnp.asarray, (params, tokens)))
     return np.asarray(logits).reshape(*tokens.shape, VOCABULARY)

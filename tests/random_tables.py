@@ -1,4 +1,4 @@
-"""Tables of embeddings for tests, and what is computed from them by slow loops."""
+"""Embedding tables for tests, and slow loops as oracles."""
 
 import math
 
@@ -20,13 +20,13 @@ def centred(table):
 
 
 def mean_cosine(mapped, target):
-    """Mean cosine by a loop over tokens; a token with a zero row is left out."""
+    """Return the mean cosine by a loop over tokens, without tokens that have a zero row."""
     pairs = [(x, y) for x, y in zip(mapped, target, strict=True) if x.any() and y.any()]
     return np.mean([x @ y / math.sqrt(x @ x) / math.sqrt(y @ y) for x, y in pairs])
 
 
 class Reader:
-    """A table that is no array: it gives rows in a dtype of its own, and remembers the most that it was asked for."""
+    """A table that is not an array: it returns rows in a given dtype and records the largest number of rows requested."""
 
     def __init__(self, table, dtype=np.float32):
         self.stored = table.astype(dtype)
@@ -40,7 +40,7 @@ class Reader:
 
 
 def shares_by_loop(first, second, k):
-    """Share of common neighbours of every row, by sorting all cosines: larger first, then lower rows."""
+    """Return the share of common neighbours of every row, by sorting all cosines: larger first, then lower row numbers."""
 
     def neighbours(table, i):
         norms = [math.sqrt(row @ row) for row in table]

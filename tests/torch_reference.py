@@ -1,4 +1,4 @@
-"""The published architectures in plain torch, and how our parameters map onto theirs. The oracle of the parity tests."""
+"""The published architectures in plain torch, with a conversion of our parameters: the oracle of the parity tests."""
 
 import re
 
@@ -8,14 +8,14 @@ from published import LENGTH, VOCABULARY, Case, Protocol, by_path
 from torch import nn
 from torch.nn import functional
 
-# Matrices this small gain nothing from threads, which wait for each other where cores are shared (70 s instead of 1 s seen).
+# Threads do not help with matrices this small, and wait for each other on shared cores (70 s instead of 1 s measured).
 torch.set_num_threads(1)
 
 ACTIVATIONS = {"gelu": functional.gelu, "relu": functional.relu, "silu": functional.silu, "tanh": torch.tanh}
 
 
 class TransformerReference(nn.Module):
-    """torch's own post-LN encoder, no positions, no final norm."""
+    """torch's post-LN encoder, without positions and without a final norm."""
 
     def __init__(self, layers, width, heads, feed_forward, activation="gelu"):
         super().__init__()
@@ -30,7 +30,7 @@ class TransformerReference(nn.Module):
 
 
 class LSTMReference(nn.Module):
-    """torch's own LSTM, then Linear."""
+    """torch's LSTM, then Linear."""
 
     def __init__(self, layers, width, hidden, bidirectional=True):
         super().__init__()
@@ -58,7 +58,7 @@ class MixerLayerReference(nn.Module):
 
 
 class MixerReference(nn.Module):
-    """Mixer layers, no final norm."""
+    """Mixer layers without a final norm."""
 
     def __init__(self, layers, width, token_hidden, channel_hidden, activation="relu"):
         super().__init__()
@@ -74,7 +74,7 @@ ENCODERS = {"transformer": TransformerReference, "lstm": LSTMReference, "mixer":
 
 
 class MaskedLMReference(nn.Module):
-    """Input table, encoder, output table: logits = encoded . E_out^T. Tied, both tables are the same Parameter."""
+    """Input table, encoder, output table: logits = encoded . E_out^T. If tied, both tables are one Parameter."""
 
     def __init__(self, case: Case, tied: bool = False):
         super().__init__()
@@ -90,7 +90,7 @@ class MaskedLMReference(nn.Module):
 
 
 def build(case: Case, params: dict, tied: bool = False) -> MaskedLMReference:
-    """Return the torch model that holds our parameters, in their dtype. Tied, it reads our input table alone."""
+    """Return the torch model with our parameters, in their dtype. If tied, it uses only the input table."""
     model = MaskedLMReference(case, tied).to(torch.float64)
     state = to_torch(case.architecture, params)
     if tied:
@@ -100,7 +100,7 @@ def build(case: Case, params: dict, tied: bool = False) -> MaskedLMReference:
 
 
 def to_torch(architecture: str, params: dict) -> dict:
-    """Return our parameters by torch's names and in torch's layout. A leaf with no counterpart raises."""
+    """Return our parameters with torch's names and layout; a leaf without a counterpart is an error."""
     rename = {"transformer": _transformer_names, "lstm": _lstm_names, "mixer": _mixer_names}[architecture]
     state = {}
     for path, leaf in by_path(params).items():

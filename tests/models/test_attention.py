@@ -1,4 +1,4 @@
-"""Attention: a softmax of scaled products, by a fused kernel where there is one, and its own derivative."""
+"""Attention and its derivative, with and without a fused kernel, against the formula."""
 
 import jax
 import jax.export
@@ -10,7 +10,7 @@ from tiejax.models.attention import attend, has_fused
 from tiejax.models.dropout import dropped_of, kept
 
 
-def test_a_fused_kernel_is_used_where_there_is_one():
+def test_fused_kernel_is_used_where_available():
     assert has_fused(9.0, jnp.dtype("bfloat16"), 64, 128, 128)
     assert not has_fused(9.0, jnp.dtype("float32"), 64, 128, 128)
     assert not has_fused(None, jnp.dtype("bfloat16"), 64, 128, 128)
@@ -46,7 +46,7 @@ MASKS = {
 
 
 def plain(query, key, value, mask):
-    """The formula written down."""
+    """Attention by its formula."""
     scores = jnp.einsum("bqhw,bkhw->bhqk", query, key) / jnp.sqrt(query.shape[-1])
     scores = scores if mask is None else jnp.where(mask, scores, -1e30)
     share = jnp.exp(scores - scores.max(-1, keepdims=True))
@@ -60,7 +60,7 @@ def inputs(queries=LENGTH, dtype=None):
 
 
 def loss_of(attention, mask):
-    """A loss that hangs on every output, each in its own way; in float32 or wider."""
+    """Return a loss that depends on every output differently, computed in float32 or wider."""
 
     def loss(inputs):
         attended = attention(*inputs, mask) * jnp.float32(1)
@@ -70,7 +70,7 @@ def loss_of(attention, mask):
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_values_and_gradients_are_those_of_the_formula(x64, name):
+def test_values_and_gradients_match_the_formula(x64, name):
     mask = MASKS[name] if MASKS[name] is None else jnp.asarray(MASKS[name])
     given = inputs(1 if name == "one query" else LENGTH)
     expected = jax.value_and_grad(loss_of(plain, mask))(given)
@@ -79,8 +79,8 @@ def test_values_and_gradients_are_those_of_the_formula(x64, name):
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_dropped_probabilities_are_those_of_the_formula(x64, name):
-    """With the draws that are kept written into the formula; values and gradients."""
+def test_dropped_probabilities_match_the_formula(x64, name):
+    """Values and gradients, with the dropout mask written into the formula."""
     mask = MASKS[name] if MASKS[name] is None else jnp.asarray(MASKS[name])
     given, rate, key = inputs(1 if name == "one query" else LENGTH), 0.3, jax.random.key(3)
     keep = kept(key, rate, (BATCH, HEADS, given[0].shape[1], LENGTH))
@@ -99,14 +99,14 @@ def test_dropped_probabilities_are_those_of_the_formula(x64, name):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_causal_attention_is_attention_under_a_mask(x64, masked):
+def test_causal_attention_equals_attention_with_a_mask(x64, masked):
     mask = jnp.asarray(MASKS["segments"]) if masked else jnp.ones((1, 1, LENGTH, LENGTH), bool)
     before = jnp.asarray(MASKS["causal"])
     found = attend(*inputs(), mask if masked else None, causal=True)
     np.testing.assert_allclose(found, plain(*inputs(), mask & before), rtol=0, atol=1e-12)
 
 
-def test_gradient_by_differences(x64):
+def test_gradient_by_finite_differences(x64):
     given, mask, step = inputs(), jnp.asarray(MASKS["segments"]), 1e-5
     loss, rng = loss_of(attend, mask), np.random.default_rng(0)
     gradient = jax.grad(loss)(given)
@@ -117,7 +117,7 @@ def test_gradient_by_differences(x64):
         np.testing.assert_allclose((moved[0] - moved[1]) / (2 * step), slope, rtol=1e-7)
 
 
-def test_members_of_an_ensemble_and_rematerialised_layers_are_as_alone(x64):
+def test_vmap_and_rematerialisation_do_not_change_results(x64):
     mask = jnp.asarray(MASKS["segments"])
     gradient = jax.grad(loss_of(attend, mask))
     members = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf, leaf**2]), inputs())
@@ -131,18 +131,18 @@ def test_members_of_an_ensemble_and_rematerialised_layers_are_as_alone(x64):
             np.testing.assert_allclose(third[member], one, rtol=0, atol=1e-13)
 
 
-def test_half_precision_keeps_its_type_and_loses_no_more_than_it_must():
+def test_half_precision_keeps_its_dtype_and_is_accurate_to_rounding():
     mask = jnp.asarray(MASKS["segments"])
     gradient = jax.grad(loss_of(attend, mask))(inputs(dtype=jnp.bfloat16))
     assert {leaf.dtype for leaf in gradient} == {jnp.dtype(jnp.bfloat16)}
-    # The same numbers, which bfloat16 holds, in float32: 2^-8 is one part of its last place.
+    # The same numbers, exact in bfloat16, computed in float32: bfloat16 rounds to 2^-8.
     rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), inputs(dtype=jnp.bfloat16))
     for half, exact in zip(gradient, jax.grad(loss_of(attend, mask))(rounded), strict=True):
         np.testing.assert_allclose(half.astype(jnp.float32), exact, rtol=0, atol=2**-4 * float(jnp.abs(exact).max()))
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
-def test_it_lowers_for_other_platforms(platform):
+def test_lowers_for_other_platforms(platform):
     loss = loss_of(attend, jnp.asarray(MASKS["segments"]))
     lowered = jax.export.export(jax.jit(jax.grad(loss)), platforms=[platform])(inputs())
     assert lowered.platforms == (platform,)

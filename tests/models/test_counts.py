@@ -1,4 +1,4 @@
-"""Parameters in closed form, beside the shapes that the models' own initial values have."""
+"""Parameter counts in closed form, against the shapes of initialised models."""
 
 import math
 
@@ -16,7 +16,7 @@ def number_of(tree):
 
 
 def shapes_of(model, length, width):
-    """The shapes of an encoder's parameters."""
+    """Return the shapes of an encoder's parameters."""
     tokens = jax.ShapeDtypeStruct((1, length, width), jnp.float32)
     return jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
 
@@ -52,7 +52,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_bert(shape):
-    """Stored as pre-training does, a coupled table once; and without head and dropped layers."""
+    """Stored as in pre-training, with a coupled table once; and without the head and dropped layers."""
     model = bert.build(shape, 11, 16)
     ties = [tying.Tie(*models.TABLE_PATHS)] if shape.coupled else []
 

@@ -1,4 +1,4 @@
-"""Dropout: how often, by how much the rest is scaled, and when not at all."""
+"""Dropout: rate, scale, and when it is off."""
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +9,13 @@ from tiejax.models.dropout import Dropout, dropped_of, kept
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_as_many_are_dropped_as_the_rate_says(rate):
+def test_share_of_dropped_entries(rate):
     number = 400_000
     share = 1 - np.asarray(kept(jax.random.key(0), rate, (number,))).mean()
     assert abs(share - rate) < 5 * np.sqrt(rate * (1 - rate) / number) + 2**-17
 
 
-def test_what_is_kept_is_scaled_so_that_the_mean_stays():
+def test_remaining_entries_are_scaled_to_preserve_the_mean():
     x = jnp.full((1000, 200), 3.0)
     y = np.asarray(Dropout(0.25).apply({}, x, deterministic=False, rngs={"dropout": jax.random.key(1)}))
     assert set(np.unique(y)) == {0.0, 4.0}
@@ -25,18 +25,18 @@ def test_what_is_kept_is_scaled_so_that_the_mean_stays():
 
 
 @pytest.mark.parametrize(("rate", "deterministic"), [(0.0, False), (0.5, True)])
-def test_nothing_is_dropped_and_no_randomness_needed(rate, deterministic):
+def test_no_dropout_needs_no_key(rate, deterministic):
     x = jnp.arange(6.0)
     np.testing.assert_array_equal(Dropout(rate).apply({}, x, deterministic=deterministic), x)
 
 
-def test_half_precision_stays():
+def test_half_precision_keeps_its_dtype():
     x = jnp.ones(64, jnp.bfloat16)
     y = Dropout(0.5).apply({}, x, deterministic=False, rngs={"dropout": jax.random.key(0)})
     assert y.dtype == jnp.bfloat16
 
 
-def test_a_rate_is_used_to_16_bits_and_stays_below_one():
+def test_rates_are_rounded_to_16_bits_and_stay_below_one():
     assert dropped_of(0.5) == 0.5
     assert abs(dropped_of(0.1) - 0.1) <= 2**-17
     assert dropped_of(0.9999999) == 1 - 2**-16

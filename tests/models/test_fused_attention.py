@@ -1,4 +1,4 @@
-"""Fused attention, lowered for a GPU that is not there: jax is told that cuDNN is, and has no other way to be asked."""
+"""Fused attention, lowered for an absent GPU; jax is patched to report that cuDNN is available."""
 
 import re
 
@@ -25,12 +25,12 @@ def lowered(function, *arguments):
 
 
 def fused_calls(text):
-    """The fused kernels of a program for CUDA, forward and backward, by name."""
+    """Return the names of the fused kernels, forward and backward, in a program for CUDA."""
     return re.findall(r"__cudnn\$fmha\w+", text)
 
 
 def gradient_of(encoder, length=LENGTH, segments=False, position=False):
-    """The gradient of an encoder's output, and what it is taken at."""
+    """Return the gradient function of an encoder's output, and its arguments."""
     x = jax.ShapeDtypeStruct((ROWS, length, WIDTH), jnp.bfloat16)
     of_rows = jnp.asarray(np.repeat([[1] * (length // 2) + [2] * (length - length // 2)], ROWS, 0)) if segments else None
     at = jnp.arange(ROWS) if position else None
@@ -61,11 +61,11 @@ def encoder_of(causal=False, rematerialise=False):
     ("segments", "causal", "rematerialise"),
     [(False, False, False), (True, True, False), (True, False, True), (False, True, True)],
 )
-def test_every_layer_attends_by_the_fused_kernel_which_is_told_what_it_does(gpu, segments, causal, rematerialise):
+def test_every_layer_uses_the_fused_kernel_with_the_right_mask(gpu, segments, causal, rematerialise):
     text = lowered(*gradient_of(encoder_of(causal, rematerialise), segments=segments))
     calls = fused_calls(text)
     forward, backward = (sum(call.endswith("Backward") is way for call in calls) for way in (False, True))
-    # A rematerialised stack is one layer in a scan, computed forward once more.
+    # A rematerialised stack is one layer in a scan, whose forward pass runs again.
     assert (forward, backward) == ((2, 1) if rematerialise else (LAYERS, LAYERS))
     assert all(("ScaleBias" in call) is segments for call in calls)
     # \\22 is a quotation mark.
@@ -79,21 +79,23 @@ def test_vmapped_members_share_one_kernel(gpu, causal, segments):
     def members(leaf):
         return jax.ShapeDtypeStruct((3, 2, *leaf.shape), leaf.dtype)
 
-    of_arm = jax.vmap(gradient, in_axes=(0, None))  # seeds share batches among their arms
-    calls = fused_calls(lowered(jax.vmap(of_arm), jax.tree.map(members, params), jax.ShapeDtypeStruct((3, *x.shape), x.dtype)))
+    arm_gradient = jax.vmap(gradient, in_axes=(0, None))  # seeds share batches among their arms
+    calls = fused_calls(
+        lowered(jax.vmap(arm_gradient), jax.tree.map(members, params), jax.ShapeDtypeStruct((3, *x.shape), x.dtype))
+    )
     assert len(calls) == 2 * LAYERS
 
 
 @pytest.mark.parametrize(("segments", "causal"), [(False, True), (True, False)])
-def test_odd_lengths_and_single_queries_differentiate(gpu, causal, segments):
+def test_odd_lengths_and_single_queries_can_be_differentiated(gpu, causal, segments):
     odd = fused_calls(lowered(*gradient_of(encoder_of(causal), length=LENGTH + 1, segments=segments)))
     assert odd == []
     one = fused_calls(lowered(*gradient_of(encoder_of(causal), segments=segments, position=True)))
-    assert len(one) == 2 * (LAYERS - 1)  # the last layer has one query for each row
+    assert len(one) == 2 * (LAYERS - 1)  # the last layer has one query per row
 
 
-def test_dropout_of_all_but_attention_leaves_the_kernel_in_use(gpu):
-    """With attention weights dropped there is no kernel that could."""
+def test_only_dropout_of_attention_weights_excludes_the_kernel(gpu):
+    """No fused kernel can drop attention weights."""
     for rate, number in ((0.0, 2 * LAYERS), (None, 0)):
         encoder = encoder_of().clone(dropout=0.1, attention_dropout=rate)
         x = jax.ShapeDtypeStruct((ROWS, LENGTH, WIDTH), jnp.bfloat16)

@@ -1,4 +1,4 @@
-"""Our models and training against torch's recorded answers: what the parity tests show, where torch is not installed."""
+"""Models and training against recorded results of torch: the parity tests without torch."""
 
 import math
 from pathlib import Path
@@ -17,7 +17,7 @@ def recorded(name):
 
 
 @pytest.mark.parametrize("name", published.CASES)
-def test_weights_are_those_torch_was_given(name):
+def test_weights_equal_the_recorded_ones(name):
     leaves = published.by_path(published.weights(published.build(published.CASES[name]))).values()
     assert math.fsum(np.concatenate([leaf.ravel() for leaf in leaves])) == recorded(name)["weights_sum"], MADE
 
@@ -45,6 +45,6 @@ def test_training_in_float64(x64, name, tied):
     losses, final = published.train(model, published.weights(model), published.visits(steps), how, protocol)
     golden = recorded(name)
     assert published.difference(losses, golden[f"losses_{tied}"]) <= 1e-10, MADE
-    # The parity position is never predicted: nothing there reaches the loss, and a mixer's is free (see the parity tests).
+    # The parity position is never predicted, so a mixer's logits there are arbitrary (see test_parity).
     logits = published.logits_everywhere(model, final, published.random_tokens(8))
     assert published.difference(logits[:, :-1], golden[f"final_logits_{tied}"][:, :-1]) <= 1e-10, MADE

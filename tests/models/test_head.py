@@ -1,4 +1,4 @@
-"""Input stage and prediction head of widths of their own: values by hand, and what narrow tables become when they are wide."""
+"""Input stage and prediction head with separate widths: values by hand, and projections by the identity."""
 
 import math
 
@@ -19,7 +19,7 @@ def build(**fields):
 
 
 def init(model, seed=0):
-    """Parameters none of which is 0 or 1 for all that it should not be."""
+    """Return random parameters, so that no bias is 0 and no scale is 1."""
     params = jax.eval_shape(model.init, jax.random.key(seed), TOKENS)["params"]
     leaves, treedef = jax.tree.flatten(params)
     rng = np.random.default_rng(seed)
@@ -30,7 +30,7 @@ def normed(x, norm):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * norm["scale"] + norm["bias"]
 
 
-def test_the_input_stage_adds_normalises_and_maps(x64):
+def test_input_stage_adds_normalises_and_maps(x64):
     model = build(embed_width=EMBED)
     params = init(model)
     given = model.apply({"params": params}, TOKENS, every_layer=True, method="encode")[0]
@@ -41,7 +41,7 @@ def test_the_input_stage_adds_normalises_and_maps(x64):
     np.testing.assert_allclose(given, expected, rtol=1e-12)
 
 
-def test_token_types_are_told_apart(x64):
+def test_token_types_differ(x64):
     model = build()
     params, kinds = init(model), jnp.array([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
     given = model.apply({"params": params}, TOKENS, token_types=kinds, every_layer=True, method="encode")[0]
@@ -50,7 +50,7 @@ def test_token_types_are_told_apart(x64):
     np.testing.assert_allclose(given, expected, rtol=1e-12)
 
 
-def test_the_head_maps_activates_normalises_and_scores(x64):
+def test_head_maps_activates_normalises_and_scores(x64):
     model = build(head_width=HEAD)
     params = init(model)
     states = model.apply({"params": params}, TOKENS, method="encode")
@@ -63,8 +63,8 @@ def test_the_head_maps_activates_normalises_and_scores(x64):
     np.testing.assert_allclose(model.apply({"params": params}, states, method="transform"), x, rtol=1e-10)
 
 
-def test_every_layer_ends_with_what_the_encoder_returns(x64):
-    """Layer i of L is the last of a model of i layers with the same weights."""
+def test_layer_outputs_equal_those_of_shallower_models(x64):
+    """The output of layer i equals that of a model of i layers with the same weights."""
     model = build(embed_width=EMBED)
     params = init(model)
     every = model.apply({"params": params}, TOKENS, every_layer=True, method="encode")
@@ -78,8 +78,8 @@ def test_every_layer_ends_with_what_the_encoder_returns(x64):
     np.testing.assert_allclose(every[2], model.apply({"params": params}, TOKENS, method="encode"), rtol=1e-12)
 
 
-def test_a_projection_of_identity_changes_nothing(x64):
-    """As the library's RemBERT always has one."""
+def test_identity_projection_changes_nothing(x64):
+    """RemBERT in the transformers library always has a projection."""
     model, projected = build(), build(projected=True)
     params = init(model)
     with_map = params | {"projection": {"kernel": jnp.eye(WIDTH), "bias": jnp.zeros(WIDTH)}}
@@ -87,7 +87,7 @@ def test_a_projection_of_identity_changes_nothing(x64):
     np.testing.assert_allclose(projected.apply({"params": with_map}, TOKENS), logits, rtol=1e-12)
 
 
-def test_all_that_fine_tuning_discards_stands_below_head():
+def test_fine_tuning_discards_exactly_the_parameters_below_head():
     """Counts by hand: E_in 4, E_out 6, H 8, 2 layers of 4H, 11 tokens, 8 positions, 2 types."""
     shapes = jax.eval_shape(lambda: build(embed_width=EMBED, head_width=HEAD).init(jax.random.key(0), TOKENS)["params"])
     count = {name: sum(leaf.size for leaf in jax.tree.leaves(part)) for name, part in shapes.items()}

@@ -1,4 +1,4 @@
-"""Initial values of the published models, against the formulae by which torch draws them."""
+"""Initial values of the published models, against the distributions of torch."""
 
 import math
 
@@ -12,7 +12,7 @@ from scipy import stats
 
 from tiejax.models.initializers import Dense, default_dtype
 
-# Expected distributions by the end of a leaf's path, with width 6 and every other size different:
+# Expected distributions by the last parts of a leaf's path, with width 6 and all other sizes different:
 # a number is the bound of a uniform distribution, "normal" is N(0, 1), "zero" and "one" are constants.
 WIDTH, LENGTH, HIDDEN, FEED_FORWARD, TOKEN, CHANNEL = 6, 8, 5, 10, 9, 12
 EMBEDDINGS = {"embed/embedding": "normal", "head/embedding": "normal"}
@@ -55,17 +55,17 @@ EXPECTED = {
 
 
 def draw_many(name, **changes):
-    """Initial values under many keys, by path, [draws, ...]."""
+    """Return initial values for many keys, by path, [draws, ...]."""
     case = published.CASES[name]
     model = published.build(case._replace(settings=case.settings | changes))
     return published.by_path(published.draws(model, published.DRAWS))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_initial_values_follow_the_formulae(name):
+def test_initial_values_follow_their_distributions(name):
     for path, leaf in draw_many(name).items():
         (expected,) = (value for end, value in EXPECTED[name].items() if path.endswith(end))
-        # Layers of a stack are copies (next test): one of them is the sample.
+        # The layers of a stack are copies (see the next test), so one of them is the sample.
         sample = (leaf[:, 0] if "/layers/" in path else leaf).ravel()
         if expected in ("zero", "one"):
             assert (sample == (expected == "one")).all(), path
@@ -96,7 +96,7 @@ def test_leaves_and_layers_are_drawn_independently(name):
     assert compared > 5
 
 
-def test_layers_of_a_transformer_start_as_copies_unless_asked_otherwise():
+def test_layers_of_a_transformer_start_as_copies_by_default():
     for path, leaf in draw_many("transformer_relu_2_heads").items():
         if "/layers/" in path:
             assert (leaf == leaf[:, :1]).all(), path
@@ -105,7 +105,7 @@ def test_layers_of_a_transformer_start_as_copies_unless_asked_otherwise():
             assert (leaf[:, 0] != leaf[:, 1]).any(axis=(1, 2)).all(), path
 
 
-def test_parameters_take_the_float_type_that_is_on():
+def test_parameters_have_the_default_float_dtype():
     model = published.build(published.PUBLISHED["lstm_small"])
     for wide, dtype in ((False, jnp.float32), (True, jnp.float64)):
         with jax.enable_x64(wide):
@@ -114,8 +114,8 @@ def test_parameters_take_the_float_type_that_is_on():
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 2, 3, 5)])
-def test_a_linear_map_is_that_of_flax(x64, shape):
-    """Initial values, results and gradients, of any number of places."""
+def test_linear_map_equals_that_of_flax(x64, shape):
+    """Initial values, results and gradients, for any leading shape."""
     x = jnp.asarray(np.random.default_rng(0).standard_normal(shape))
     init = jax.nn.initializers.normal(0.3)
     ours, theirs = (kind(4, kernel_init=init, bias_init=init, param_dtype=default_dtype()) for kind in (Dense, nn.Dense))
@@ -129,7 +129,7 @@ def test_a_linear_map_is_that_of_flax(x64, shape):
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-13), found, expected)
 
 
-def test_a_linear_map_computes_in_the_type_it_is_told():
+def test_linear_map_computes_in_the_given_dtype():
     x = jnp.ones((2, 3))
     model = Dense(4, kernel_init=jax.nn.initializers.ones, dtype=jnp.bfloat16)
     params = model.init(jax.random.key(0), x)

@@ -1,4 +1,4 @@
-"""The masked language models: sizes, dropout, and what they can know of positions."""
+"""Masked language models: sizes, dropout, and dependence on positions."""
 
 import functools
 import math
@@ -27,7 +27,7 @@ def test_parameter_counts(name):
 
 
 def bits(number):
-    """Masked sequences as the task has them: the mask at position 3, parity last."""
+    """Return masked sequences of the task, with the mask at position 3 and the parity last."""
     tokens = np.random.default_rng(5).integers(0, 4, (number, LENGTH), dtype=np.int32)
     tokens[:, 3], tokens[:, -1] = 6, 4 + np.arange(number) % 2
     return tokens
@@ -48,7 +48,7 @@ def predict(model, params, tokens, position=3, deterministic=True, key=None):
 
 
 def dropout_key(seed):
-    """A key of a generator that compiles in a third of the default's time; how masks are drawn is not what is tested."""
+    """Return a key of a generator that compiles in a third of the default's time."""
     return jax.random.key(seed, impl="rbg")
 
 
@@ -58,7 +58,7 @@ def with_dropout(name, rate, **changes):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_dropout_acts_in_training_alone_and_follows_its_key(name):
+def test_dropout_acts_only_in_training_and_follows_its_key(name):
     model, plain = with_dropout(name, 0.5), with_dropout(name, 0.0)
     params = published.weights(plain, np.float32)
     tokens = bits(4)
@@ -73,7 +73,7 @@ def test_dropout_acts_in_training_alone_and_follows_its_key(name):
 
 
 def test_dropout_between_lstm_layers_only():
-    """As torch's: the output of the last layer is not dropped, so a single layer drops nothing."""
+    """As in torch, the output of the last layer is not dropped, so a single layer drops nothing."""
     model = with_dropout("lstm_uneven", 0.5, layers=1)
     params = published.weights(model, np.float32)
     dropped = predict(model, params, bits(4), deterministic=False, key=dropout_key(0))
@@ -81,7 +81,7 @@ def test_dropout_between_lstm_layers_only():
 
 
 def test_dropout_preserves_the_mean():
-    """With its channel mixing shut off, a one-layer mixer is linear in its dropout masks: the mean is then exact."""
+    """Without channel mixing, a one-layer mixer is linear in its dropout masks, so the mean is exact."""
     model = with_dropout("mixer_gelu", 0.3, layers=1)
     params = published.weights(model, np.float32)
     shut = params["encoder"]["layer_0"]["channel_out"]
@@ -96,7 +96,7 @@ def test_dropout_preserves_the_mean():
 
 
 @pytest.mark.parametrize("name", published.PUBLISHED)
-def test_only_the_transformer_is_blind_to_order(x64, name):
+def test_only_the_transformer_ignores_order(x64, name):
     model = published.build(published.PUBLISHED[name])
     tokens = bits(8)
 
@@ -105,10 +105,10 @@ def test_only_the_transformer_is_blind_to_order(x64, name):
         return logits[:, order.index(3)]
 
     plain = logits_at_mask([0, 1, 2, 3, 4, 5, 6, 7])
-    permuted = logits_at_mask([6, 0, 7, 3, 2, 5, 1, 4])  # the mask stays where it is, everything else moves
+    permuted = logits_at_mask([6, 0, 7, 3, 2, 5, 1, 4])  # the mask stays in place, all other tokens move
     if name.startswith("transformer"):
         assert published.difference(permuted, plain) < 1e-12
-        # The mask may move as well, as it does where contexts are counted as multisets.
+        # The mask may move as well, as in the multiset form.
         assert published.difference(logits_at_mask([3, 0, 1, 2, 4, 5, 6, 7]), plain) < 1e-12
     else:
         assert published.difference(permuted, plain) > 1e-2
@@ -124,8 +124,8 @@ ENCODERS = {
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_the_state_at_one_position_is_that_of_the_whole_sequence(name):
-    """And so is its gradient: the last layer alone does less."""
+def test_state_at_one_position_equals_that_of_the_whole_sequence(name):
+    """And so does its gradient; only the last layer computes less."""
     encoder, rng = ENCODERS[name], np.random.default_rng(4)
     x, position = jnp.asarray(rng.normal(size=(9, 4, 6)), jnp.float32), jnp.asarray(rng.integers(0, 4, 9), jnp.int32)
     params = jax.jit(encoder.init)(jax.random.key(1), x)

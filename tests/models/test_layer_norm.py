@@ -1,4 +1,4 @@
-"""LayerNorm and its own derivative, against Flax's and against the formula."""
+"""LayerNorm and its derivative, against Flax and against the formula."""
 
 import flax.linen as nn
 import jax
@@ -15,7 +15,7 @@ AXES = [-1, 0, 1]
 
 
 def inputs(axis, dtype=None):
-    """x far from its mean, scale and bias."""
+    """Return x with a mean far from 0, scale and bias."""
     rng = np.random.default_rng(3)
     size = SHAPE[axis]
     arrays = 3 + 2 * rng.standard_normal(SHAPE), 1 + rng.standard_normal(size), rng.standard_normal(size)
@@ -29,7 +29,7 @@ def theirs(axis, dtype=None):
 
 
 def loss_of(normal, axis):
-    """A loss that hangs on every output, each in its own way."""
+    """Return a loss that depends on every output differently."""
 
     def loss(inputs):
         y = normal(*inputs, axis, EPSILON)
@@ -43,7 +43,7 @@ def flax_normalise(x, scale, bias, axis, epsilon):
 
 
 @pytest.mark.parametrize("axis", AXES)
-def test_values_and_gradients_are_those_of_the_formula(x64, axis):
+def test_values_and_gradients_match_the_formula(x64, axis):
     given = inputs(axis)
     x, scale, bias = map(np.asarray, given)
     along = [1] * 3
@@ -57,7 +57,7 @@ def test_values_and_gradients_are_those_of_the_formula(x64, axis):
 
 
 @pytest.mark.parametrize("axis", AXES)
-def test_gradient_by_differences(x64, axis):
+def test_gradient_by_finite_differences(x64, axis):
     given, step, rng = inputs(axis), 1e-5, np.random.default_rng(0)
     loss = loss_of(normalise, axis)
     gradient = jax.grad(loss)(given)
@@ -68,7 +68,7 @@ def test_gradient_by_differences(x64, axis):
 
 
 @pytest.mark.parametrize("axis", AXES)
-def test_members_of_an_ensemble_and_rematerialised_layers_are_as_alone(x64, axis):
+def test_vmap_and_rematerialisation_do_not_change_results(x64, axis):
     loss = loss_of(normalise, axis)
     members = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf, leaf**2]), inputs(axis))
     found = jax.vmap(jax.grad(loss))(members)
@@ -82,7 +82,7 @@ def test_members_of_an_ensemble_and_rematerialised_layers_are_as_alone(x64, axis
 
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
-def test_the_module_has_the_parameters_and_types_of_flax(axis, dtype):
+def test_module_has_the_parameters_and_dtypes_of_flax(axis, dtype):
     x = inputs(axis, dtype)[0]
     ours = layer_norm("norm", axis, dtype, EPSILON)
     params = ours.init(jax.random.key(0), x)
@@ -91,13 +91,13 @@ def test_the_module_has_the_parameters_and_types_of_flax(axis, dtype):
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
     found, other = ours.apply(params, x), theirs(axis, dtype).apply(expected, x)
     assert found.dtype == other.dtype == (dtype or jnp.float32)
-    # The sums of both are in float32: what is left is the last place.
+    # Both sum in float32 and differ in the last place only.
     np.testing.assert_allclose(found.astype(jnp.float32), other.astype(jnp.float32), rtol=0, atol=2**-6 if dtype else 1e-5)
     gradient = jax.grad(lambda x: jnp.sum(jnp.sin(ours.apply(params, x).astype(jnp.float32))))(x)
     assert gradient.dtype == x.dtype
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
-def test_it_lowers_for_other_platforms(platform):
+def test_lowers_for_other_platforms(platform):
     lowered = jax.export.export(jax.jit(jax.grad(loss_of(normalise, -1))), platforms=[platform])(inputs(-1))
     assert lowered.platforms == (platform,)

@@ -1,4 +1,4 @@
-"""The LSTM's recurrence and its derivative, against its equations written out."""
+"""The LSTM's recurrence and its derivative, against its equations."""
 
 import functools
 
@@ -12,8 +12,8 @@ from tiejax.models.lstm import recurrence
 LENGTH, FEATURES, HIDDEN, BATCH = 6, 3, 5, 4
 
 
-def written_out(x, weights):
-    """The equations, a direction and a step at a time, without this module's own derivative."""
+def by_equations(x, weights):
+    """The equations, one direction and one step at a time, differentiated automatically."""
     all_states = []
     for direction, matrix in enumerate(weights):
         from_x, from_h, bias = jnp.split(matrix, [FEATURES, FEATURES + HIDDEN], axis=1)
@@ -39,21 +39,21 @@ def arrays(directions, *members, length=LENGTH):
 
 @pytest.mark.parametrize("unrolled", [False, True])
 @pytest.mark.parametrize(("directions", "length"), [(1, LENGTH), (2, LENGTH), (2, 1)])
-def test_states_and_gradients_are_those_of_the_equations(directions, length, unrolled):
+def test_states_and_gradients_match_the_equations(directions, length, unrolled):
     with jax.enable_x64(True):
         x, weights, seen = arrays(directions, length=length)
         values, back = jax.vjp(functools.partial(recurrence, unrolled=unrolled), x, weights)
-        expected, expected_back = jax.vjp(written_out, x, weights)
+        expected, expected_back = jax.vjp(by_equations, x, weights)
         np.testing.assert_allclose(values, expected, rtol=0, atol=1e-14)
         for gradient, right in zip(back(seen), expected_back(seen), strict=True):
             np.testing.assert_allclose(gradient, right, rtol=0, atol=1e-13)
 
 
-def test_vmapped_members_get_what_each_gets_alone():
+def test_vmap_does_not_change_results():
     with jax.enable_x64(True):
         x, weights, seen = arrays(2, 3)
         together = jax.vmap(lambda *leaves: jax.vjp(recurrence, *leaves[:2])[1](leaves[2]))(x, weights, seen)
         for member in range(3):
-            alone = jax.vjp(written_out, x[member], weights[member])[1](seen[member])
+            alone = jax.vjp(by_equations, x[member], weights[member])[1](seen[member])
             for gradients, right in zip(together, alone, strict=True):
                 np.testing.assert_allclose(gradients[member], right, rtol=0, atol=1e-13)

@@ -1,4 +1,4 @@
-"""A model computed on multisets of symbols against the Flax model on sequences: losses and gradients."""
+"""Losses and gradients of the multiset form of a model, against the Flax model on sequences."""
 
 import functools
 
@@ -20,11 +20,11 @@ BATCH = 9
 
 @st.composite
 def cases(draw):
-    """A model, random weights for it, and random sequences with one mask each, somewhere."""
+    """Draw a model, random weights, and random sequences with one mask each."""
     heads = draw(st.sampled_from([1, 2, 3]))
     encoder = models.Transformer(
         layers=draw(st.integers(1, 3)),
-        width=heads * draw(st.integers(-(-4 // heads), 5)),  # of fewer than 4 features, LayerNorm leaves next to no gradient
+        width=heads * draw(st.integers(-(-4 // heads), 5)),  # with fewer than 4 features, LayerNorm leaves almost no gradient
         heads=heads,
         feed_forward=draw(st.integers(1, 9)),
         activation=draw(st.sampled_from(sorted(ACTIVATIONS))),
@@ -73,7 +73,7 @@ def assert_equal_with_gradients(model, params, batch, tolerance):
 @pytest.mark.slow
 @settings(max_examples=5, deadline=None, derandomize=True)
 @given(cases())
-def test_loss_and_gradients_are_the_plain_models(case):
+def test_loss_and_gradients_equal_those_on_sequences(case):
     model, batch, rng = case
     with jax.enable_x64(True):
         assert_equal_with_gradients(model, random_weights(model, batch, rng), batch, 1e-12)
@@ -82,13 +82,13 @@ def test_loss_and_gradients_are_the_plain_models(case):
 @pytest.mark.slow
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(cases())
-def test_loss_and_gradients_are_the_plain_models_in_float32(case):
+def test_loss_and_gradients_equal_those_on_sequences_in_float32(case):
     model, batch, rng = case
     assert_equal_with_gradients(model, random_weights(model, batch, rng, scale=0.5), batch, 1e-5)
 
 
-def test_absent_symbols_with_huge_scores_take_nothing_away(x64):
-    """A softmax over all symbols, instead of those that occur, would underflow here: scores differ by thousands."""
+def test_absent_symbols_with_huge_scores_do_not_underflow(x64):
+    """A softmax over all symbols, instead of those that occur, would underflow: scores differ by thousands."""
     model = models.LanguageModel(6, 4, models.Transformer(layers=2, width=4, heads=1, feed_forward=3))
     tokens = jnp.array([[0, 1, 5], [2, 2, 5], [5, 3, 3]], jnp.int32)
     batch = MaskedSequences(tokens, jnp.array([2, 2, 0], jnp.int32), jnp.array([0, 1, 2], jnp.int32))
@@ -111,13 +111,13 @@ def test_absent_symbols_with_huge_scores_take_nothing_away(x64):
         (models.Transformer(2, 4, 1, 3, stack_size=1), "owner vector"),
     ],
 )
-def test_what_is_no_function_of_the_multiset_is_refused(encoder, reason):
+def test_models_that_depend_on_order_are_rejected(encoder, reason):
     with pytest.raises(multiset.NotExact, match=reason):
         multiset.encode(models.LanguageModel(7, 4, encoder), {}, jnp.ones((7, 1)), 6)
 
 
 @pytest.mark.parametrize("terms", [1, 8, 9])
-def test_a_product_by_sums_is_the_product(x64, terms):
+def test_product_by_sums_equals_the_product(x64, terms):
     keys = jax.random.split(jax.random.key(terms), 3)
     matrix, x, seen = (jax.random.normal(key, shape) for key, shape in zip(keys, ((5, terms), (terms, 6), (5, 6)), strict=True))
     value, back = jax.vjp(multiset.product_by_sums, matrix, x)

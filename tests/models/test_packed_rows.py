@@ -1,4 +1,4 @@
-"""The masked LM on packed text: rows of several sentences, and the options of the encoder."""
+"""The masked language model on packed rows of several sentences, and the options of the encoder."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from tiejax import models
 from tiejax.models.embeddings import restarting_positions
 
 VOCABULARY, WIDTH, LENGTH = 40, 8, 24
-SENTENCES = [4, 9, 9, 24, 4, 9, 9]  # few lengths: each is compiled for
+SENTENCES = [4, 9, 9, 24, 4, 9, 9]  # few lengths, since each is compiled separately
 ROWS = [[0, 1, 2], [3], [4, 5, 6]]
 OPTIONS = {
     "published": {},
@@ -19,7 +19,7 @@ OPTIONS = {
 }
 
 
-def build(norm_first=False, rematerialise=False, dropout=0.0, dtype=None, **of_model):
+def build(norm_first=False, rematerialise=False, dropout=0.0, dtype=None, **fields):
     encoder = models.Transformer(
         2,
         WIDTH,
@@ -31,11 +31,11 @@ def build(norm_first=False, rematerialise=False, dropout=0.0, dtype=None, **of_m
         rematerialise=rematerialise,
         dtype=dtype,
     )
-    return models.LanguageModel(VOCABULARY, WIDTH, encoder, embedding_std=0.3, padding=0, dtype=dtype, **of_model)
+    return models.LanguageModel(VOCABULARY, WIDTH, encoder, embedding_std=0.3, padding=0, dtype=dtype, **fields)
 
 
 def weights(model, seed=0):
-    """Random everywhere, norms and biases included, so that nothing is hidden by a 0 or a 1."""
+    """Return random weights, norms and biases included, so that no 0 or 1 hides an error."""
     params = jax.jit(model.init)(jax.random.key(seed), jnp.zeros((1, LENGTH), jnp.int32))["params"]
     leaves, treedef = jax.tree.flatten(params)
     rng = np.random.default_rng(seed)
@@ -43,7 +43,7 @@ def weights(model, seed=0):
 
 
 def packed():
-    """Rows of several sentences, and the same sentences alone, each in a row as long as itself."""
+    """Return rows of several sentences, and the same sentences each in a row of its length."""
     rng = np.random.default_rng(1)
     sentences = [rng.integers(1, VOCABULARY, length, dtype=np.int32) for length in SENTENCES]
     tokens, segments = np.zeros((len(ROWS), LENGTH), np.int32), np.zeros((len(ROWS), LENGTH), np.int32)
@@ -57,7 +57,7 @@ def packed():
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_packed_sentence_is_encoded_as_alone(x64, options):
+def test_packed_sentences_are_encoded_as_if_alone(x64, options):
     model = build(**OPTIONS[options])
     params = weights(model)
     tokens, segments, sentences = packed()
@@ -67,7 +67,7 @@ def test_a_packed_sentence_is_encoded_as_alone(x64, options):
         for number, sentence in enumerate(members, 1):
             alone = alone_in_a_row(sentences[sentence][None])[0]
             np.testing.assert_allclose(encoded[row][segments[row] == number], alone, rtol=0, atol=1e-12)
-    # Were segments ignored, it would be another result.
+    # The result would differ if segments were ignored.
     unaware = alone_in_a_row(tokens)
     assert np.abs(np.asarray(unaware - encoded))[0].max() > 1e-3
 
@@ -90,7 +90,7 @@ def test_only_learned_positions_see_the_order(x64):
         assert (float(jnp.abs(one - other).max()) > 1e-3) == sees
 
 
-def test_rematerialising_changes_no_gradient(x64):
+def test_rematerialisation_does_not_change_gradients(x64):
     tokens, segments, _ = packed()
     found = []
     for rematerialise in (False, True):
@@ -104,7 +104,7 @@ def test_rematerialising_changes_no_gradient(x64):
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-12), *found)
 
 
-def test_half_precision_computes_in_it_and_keeps_parameters():
+def test_half_precision_computes_in_it_with_float32_parameters():
     tokens, segments, _ = packed()
     exact, half = build(), build(dtype=jnp.bfloat16)
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), weights(exact))
@@ -114,7 +114,7 @@ def test_half_precision_computes_in_it_and_keeps_parameters():
         lambda: tuple(model.apply({"params": params}, tokens, None, segments, method="encode") for model in (exact, half))
     )()
     assert other.dtype == jnp.bfloat16
-    # bfloat16 has 8 bits: two layers of products are good to some percent, and not to float32.
+    # bfloat16 has 8 bits: after two layers of products, values agree to a few percent, but not to float32 precision.
     error = float(jnp.abs(one - other).max() / jnp.abs(one).max())
     assert 1e-4 < error < 0.05
 
@@ -133,7 +133,7 @@ def test_dropout_drops_only_in_training():
     assert float(jnp.abs(encode(model, False, 0) - encode(model, False, 1)).max()) > 0.1
 
 
-def test_the_padding_row_starts_at_zero_and_looking_it_up_sends_no_gradient():
+def test_padding_row_starts_at_zero_and_its_lookup_sends_no_gradient():
     tokens, segments, _ = packed()
     model = build()
     drawn = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, LENGTH), jnp.int32))["params"]

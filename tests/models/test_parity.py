@@ -1,4 +1,4 @@
-"""Our models, optimizers and initial values against torch's own modules, side by side in one process."""
+"""Models, optimizers and initial values against torch's modules in the same process."""
 
 import functools
 
@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 torch = pytest.importorskip("torch")
-import torch_reference  # noqa: E402 - only once torch is known to be there
+import torch_reference  # noqa: E402 - after torch is known to be installed
 
 pytestmark = pytest.mark.parity
 
@@ -37,7 +37,7 @@ def test_logits_agree_in_float64(x64, name):
 
 
 def start(name):
-    """Our own initial values; for the medium sizes, whose drawing takes longest to compile, the fixed weights."""
+    """Return initial values; fixed weights for the medium sizes, whose initialisation takes long to compile."""
     if name in published.MEDIUM:
         return published.weights(published.build(published.CASES[name]))
     return jax.tree.map(lambda leaf: leaf[0], published.draws(published.build(published.CASES[name]), 1))
@@ -45,7 +45,7 @@ def start(name):
 
 @functools.cache
 def torch_run(name, tied, steps, protocol):
-    """Train in torch from our initial values; return losses, parameters and final logits."""
+    """Train in torch from the same initial values; return losses, parameters and final logits."""
     model = torch_reference.build(published.CASES[name], start(name), tied)
     losses = torch_reference.train(model, published.visits(steps), protocol)
     state = {key: value.numpy() for key, value in model.state_dict().items()}
@@ -53,15 +53,15 @@ def torch_run(name, tied, steps, protocol):
 
 
 def without_gradient(name, key, value):
-    """Which entries of a torch parameter receive a gradient of exactly zero, hence only rounding divided by rounding."""
+    """Return the mask of entries of a torch parameter with a gradient of exactly zero, where Adam divides rounding errors."""
     free = np.zeros(value.shape, bool)
     if key.endswith("in_proj_bias"):
-        # q . (k + b) moves all scores of a query alike, so the key biases drop out of the softmax.
+        # q . (k + b) shifts all scores of a query equally, so key biases cancel in the softmax.
         width = len(value) // 3
         free[width : 2 * width] = True
     last = published.CASES[name].settings["layers"] - 1
     if key.endswith("token_out.bias") and f"layers.{last}." not in key:
-        # A constant at the parity position passes through the residual alone, unseen by the next norms, and is never read.
+        # A constant at the parity position only passes through the residual, is removed by the next norms, and is never read.
         free[-1] = True
     return free
 
@@ -74,7 +74,7 @@ def compare_training(name, how, steps, protocol):
     assert losses.dtype == np.float64
     assert published.difference(losses, torch_losses) <= 1e-10
 
-    # The parity position, the last one, is never predicted, and a mixer's logits there hang on the free bias entry.
+    # The parity position, the last one, is never predicted; a mixer's logits there depend on the arbitrary bias entry.
     logits = published.logits_everywhere(model, final, TOKENS)
     assert published.difference(logits[:, :-1], torch_logits[:, :-1]) <= 1e-10
 
@@ -93,13 +93,13 @@ def test_300_steps_of_adamw_agree(x64, name, how):
     compare_training(name, how, *published.TRAINING[name])
 
 
-def test_300_steps_agree_where_the_tie_is_switched_on_at_run_time(x64):
+def test_300_steps_agree_with_a_switched_tie(x64):
     compare_training("transformer_small", "switched", *published.TRAINING["transformer_small"])
 
 
 @pytest.mark.parametrize("how", ["untied", "stored"])
 @pytest.mark.parametrize("name", published.MEDIUM)
-def test_medium_models_train_alike(x64, name, how):
+def test_training_of_medium_models_agrees(x64, name, how):
     compare_training(name, how, *published.TRAINING[name])
 
 
@@ -109,7 +109,7 @@ def test_100_steps_of_adam_agree(x64, how):
 
 
 def test_adam_is_not_adamw(x64):
-    """The test above could not tell them apart if decay hardly mattered."""
+    """The test above could not distinguish them if decay hardly mattered."""
     _, adam, _ = torch_run("mixer_small", True, 100, published.Protocol(kind="adam", half_period=40))
     _, adamw, _ = torch_run("mixer_small", True, 100, published.Protocol(half_period=40))
     assert published.difference(adam["embed.weight"], adamw["embed.weight"]) > 1e-3
@@ -129,7 +129,7 @@ def test_initial_values_are_distributed_as_torch_draws_them(name):
     assert ours[0].keys() == theirs[0].keys()
     for key in ours[0]:
         samples = [np.stack([state[key] for state in side]).ravel() for side in (ours, theirs)]
-        # About 60 leaves are compared: at this level chance fails one of them in 1,600 sets of draws.
+        # About 60 leaves are compared; at this level one fails by chance in one of 1,600 runs.
         assert stats.ks_2samp(*samples, method="asymp").pvalue > 1e-5, key
         if case.architecture == "transformer" and ".layers.1." in key:
             first = key.replace(".layers.1.", ".layers.0.")

@@ -11,7 +11,7 @@ from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED_MODELS, STEPS
 
 
 @pytest.mark.parametrize("name", SPECIFIED)
-def test_sizes_are_those_of_the_specification(name):
+def test_sizes_match_the_specification(name):
     architecture, size = name.split("_")
     fields = {key: value for key, value in PUBLISHED_MODELS[architecture, size].items() if key != "learning_rate"}
     assert fields == SPECIFIED[name].settings
@@ -19,7 +19,7 @@ def test_sizes_are_those_of_the_specification(name):
     assert name in COUNTS
 
 
-def test_every_size_settles_what_its_architecture_leaves_open():
+def test_every_size_sets_all_fields_of_its_architecture():
     for (architecture, _), fields in PUBLISHED_MODELS.items():
         assert {name for name, value in ARCHITECTURE_SETTINGS[architecture].items() if value is None} <= set(fields)
 

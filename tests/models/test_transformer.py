@@ -1,4 +1,4 @@
-"""The stack of layers under an owner vector. The oracle applies layer after layer in a Python loop."""
+"""The stack of layers with an owner vector. The oracle applies the layers in a Python loop."""
 
 import functools
 import math
@@ -59,35 +59,35 @@ def train(loss, params, steps=100):
 
 
 def without_key_bias(params):
-    """Its gradient is zero in exact arithmetic: AdamW turns its rounding noise into steps."""
+    """Leave out the key bias: its exact gradient is zero, and AdamW turns rounding errors into steps."""
     qkv = params["layers"]["qkv"]
     return {"layers": params["layers"] | {"qkv": qkv | {"bias": jnp.delete(qkv["bias"], np.s_[8:16], axis=-1)}}}
 
 
 @functools.cache
 def trained_by_loop():
-    """The oracle in float64, whatever form the model has: it is compiled once."""
+    """Return the oracle in float64, compiled once for all forms of the model."""
     _, params, x = stack(rematerialise=False)
     return train(loss_of(lambda p, x: loop(p, x, range(LAYERS)), x), params)
 
 
 @functools.cache
 def gradients_by_use(owner):
-    """The same, for weights that are written out at every place, so that each use has a gradient of its own."""
+    """Return the gradient of the loop for weights copied to every layer: one gradient per use."""
     _, params, x = stack(rematerialise=False)
-    written_out = jax.tree.map(lambda leaf: leaf[np.array(owner)], params)
-    return jax.jit(jax.grad(loss_of(lambda p, x: loop(p, x, range(LAYERS)), x)))(written_out)
+    copied = jax.tree.map(lambda leaf: leaf[np.array(owner)], params)
+    return jax.jit(jax.grad(loss_of(lambda p, x: loop(p, x, range(LAYERS)), x)))(copied)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rematerialise", [False, True])
-def test_owner_arange_is_the_plain_model_over_100_steps(x64, rematerialise):
+def test_owner_arange_equals_the_plain_model_over_100_steps(x64, rematerialise):
     model, params, x = stack(rematerialise)
     owned = train(loss_of(lambda p, x: model.apply({"params": p}, x, independent(LAYERS)), x), params)
     assert largest_difference(without_key_bias(owned), without_key_bias(trained_by_loop())) < 1e-12
 
 
-def test_owner_arange_is_the_plain_model_in_float32():
+def test_owner_arange_equals_the_plain_model_in_float32():
     model, params, x = stack(rematerialise=True)
     owned = jax.jit(model.apply)({"params": params}, x, independent(LAYERS))
     np.testing.assert_allclose(owned, jitted_loop(params, x, range(LAYERS)), rtol=0, atol=1e-5)
@@ -126,13 +126,13 @@ def test_changing_owners_does_not_recompile():
         np.testing.assert_allclose(output, jitted_loop(params, x, owner), rtol=0, atol=1e-5)
 
 
-def test_numpy_parameters_as_a_checkpoint_gives_them():
+def test_numpy_parameters_of_a_checkpoint():
     model, params, x = stack(rematerialise=True)
     found = model.apply({"params": jax.tree.map(np.asarray, params)}, x, check_owner([0, 0, 2, 2]))
     np.testing.assert_allclose(found, jitted_loop(params, x, [0, 0, 2, 2]), rtol=0, atol=1e-5)
 
 
-def test_a_stack_of_any_size():
+def test_stacks_of_any_size():
     model = Transformer(LAYERS, 8, 2, 16, stack_size=2, identical_layers=False)
     x = jax.random.normal(jax.random.key(1), (3, 5, 8))
     owner = jnp.array([0, 1, 1, 0], jnp.int32)
@@ -142,7 +142,7 @@ def test_a_stack_of_any_size():
     np.testing.assert_allclose(found, jitted_loop(params, x, owner.tolist()), rtol=0, atol=1e-5)
 
 
-def test_activations_are_those_they_are_called(x64):
+def test_activations_by_name(x64):
     x = np.linspace(-4, 4, 33)
     expected = {
         "gelu": [v / 2 * (1 + math.erf(v / math.sqrt(2))) for v in x],

@@ -1,4 +1,4 @@
-"""Equivalence within a margin: exact p of small samples, and the verdicts that follow."""
+"""Equivalence within a margin: exact p of small samples, and verdicts."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tiejax.statistics.claims import Claim, assess
 from tiejax.statistics.equivalence import equivalence_test
 
 N = 10
-SMALLEST = 2 / 2**N  # of n signs that all agree, two-sided
+SMALLEST = 2 / 2**N  # two-sided p of N equal signs
 
 
 def around(centre):
@@ -23,19 +23,19 @@ def around(centre):
         (-0.02, SMALLEST, False),
     ],
 )
-def test_p_is_exact_where_all_differences_agree(centre, p, within):
-    """Every difference within the margin of .01, or every one beyond it on one side."""
+def test_p_is_exact_if_all_differences_agree(centre, p, within):
+    """All differences lie within the margin of 0.01, or all beyond it on one side."""
     found = equivalence_test(around(centre), 0.01)
     assert found.p == pytest.approx(p)
     assert found.within == within
 
 
-def test_on_the_margin_nothing_is_decided():
+def test_differences_on_the_margin_are_undecided():
     found = equivalence_test(around(0.01), 0.01)
     assert found.p > 0.2
 
 
-def test_too_few_or_equal_differences_decide_nothing():
+def test_too_few_or_equal_differences_are_undecided():
     assert equivalence_test(around(0.0)[:5], 0.01).p is None
     assert equivalence_test(np.zeros(N), 0.01).p is None
     assert equivalence_test(np.array([*around(0.0), np.nan]), 0.01).p is None
@@ -52,6 +52,6 @@ def test_verdicts_of_claims_of_no_difference():
     assert [row["verdict"] for row in rows] == ["supported", "contradicted", "undecided", "supported"]
     assert rows[0]["margin"] == 0.01
     assert "margin" not in rows[3]
-    # The estimate is that of the difference, and Holm counts all rows.
+    # The estimate is that of the difference, and Holm adjusts over all rows.
     assert rows[1]["estimate"] == pytest.approx(0.03025)
     assert rows[0]["p_adjusted"] == pytest.approx(4 * SMALLEST)

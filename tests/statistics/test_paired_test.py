@@ -37,7 +37,7 @@ def test_rank_biserial_by_hand():
 
 
 def test_bca_interval_covers_the_median_it_estimates():
-    """Coverage over 200 samples of a known median, which a wrong interval would miss."""
+    """Coverage over 200 samples with a known median."""
     generator = np.random.default_rng(1)
     inside = 0
     for _ in range(200):
@@ -57,7 +57,7 @@ def test_mcnemar_by_hand():
 
 
 @pytest.mark.parametrize("d", [[1.0, 2, 3, 4, 5], [2.0] * 10, [0.0] * 10])
-def test_nothing_is_decided_from_few_seeds_or_without_variance(d):
+def test_few_seeds_or_no_variance_give_no_p(d):
     result = paired_test(np.array(d))
     assert result.p is None
     assert result.interval is None

@@ -1,4 +1,4 @@
-"""The arms of an untie curve: what stands for which step, policy and new table."""
+"""The arms of an untie curve: step, policy and new table of each."""
 
 from tiejax.statistics.untie_arms import Arms
 

@@ -1,4 +1,4 @@
-"""What untying in mid-training does, against numpy: best steps, intervals, claims."""
+"""The untie curve against numpy: best steps, intervals, claims."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ STEPS = [0, 25, 50, 75, 100]
 
 
 def losses(seeds=12, best=50):
-    """A valley with its floor at `best`; the ends are high, tied ones highest; noise is a seed's own, nearly."""
+    """Return losses with a minimum at step `best`, highest if always tied; most noise is common to all arms of a seed."""
     rng = np.random.default_rng(0)
     arms = Arms.of([25, 0.5, 0.75, 0, 1.0], 100, ["copy"])
     base = {-1: 0.9, 0: 1.0, 100: 1.2} | {step: 0.5 + abs(step - best) / 100 for step in (25, 50, 75)}
@@ -19,19 +19,19 @@ def losses(seeds=12, best=50):
     return arms, np.array([base[step] + own + 0.01 * rng.normal(size=seeds) for step in arms.step.tolist()])
 
 
-def test_the_best_step_and_what_untying_there_gives():
+def test_best_step_and_its_gain():
     arms, loss = losses()
     body = untie_curve.analyse(arms, loss, loss < 1, {"twice": 2 * loss}, "loss")
     (curve,) = body["curves"]
     assert (curve["curve"], curve["best_step"], curve["steps"]) == ("copy", 50, STEPS)
     rows = {row["id"]: row for row in body["claims"]}
     assert set(rows) == {f"untying-helps/{base}/copy" for base in BASELINES}
-    # The inner steps are at .75, .5 and .75.
+    # The losses at the inner steps are 0.75, 0.5 and 0.75.
     for base, gain in {"tied": 2 / 3 - 1.2, "equal": 2 / 3 - 1, "independent": 2 / 3 - 0.9}.items():
         row = rows[f"untying-helps/{base}/copy"]
         assert row["verdict"] == "supported"
         assert row["estimate"] == pytest.approx(gain, abs=0.02)
-        # In the table: the paired difference at every inner step.
+        # The table has the paired difference at every inner step.
         number = arms.baseline(base)
         medians = [np.median(loss[one] - loss[number]) for one in (3, 4, 5)]
         np.testing.assert_allclose([one["estimate"] for one in curve["against"][base]], medians)
@@ -40,27 +40,27 @@ def test_the_best_step_and_what_untying_there_gives():
     assert body["ends"]["tied"]["medians"]["twice"] == pytest.approx(2 * np.median(loss[2]))
 
 
-def test_claims_choose_no_step(monkeypatch):
-    """Every seed is lucky at a step of its own, and no step is better than another: untying neither helps nor harms."""
-    monkeypatch.setattr(paired_test, "RESAMPLES", 99)  # the intervals take nearly all the time, and nothing is asked of them
+def test_claims_do_not_select_a_step(monkeypatch):
+    """The best step of each seed is random, and no step is better than another: untying neither helps nor harms."""
+    monkeypatch.setattr(paired_test, "RESAMPLES", 99)  # intervals take most of the time and are not tested
     rng, arms = np.random.default_rng(3), Arms.of(list(range(1, 21)), 21, ["copy"])
     verdicts = []
     for _ in range(40):
         rows = assess(untie_curve.claims(arms, rng.exponential(size=(len(arms.step), 20)), "loss"))
         verdicts += [row["p"] < 0.05 for row in rows if row["id"].startswith("untying-helps/tied")]
     assert len(verdicts) == 40
-    # The mean of 20 exponential values against one: the difference has mean 0 and a median a little above it.
+    # The mean of 20 exponential values minus one of them has mean 0 and a median slightly above 0.
     assert sum(verdicts) <= 8
 
 
 def test_intervals_of_the_median_cover_it():
-    """Of 200 samples of 15 normal values, about 95 % of the intervals hold the true median, 0."""
+    """In 200 samples of 15 normal values, about 95 % of the intervals contain the true median, 0."""
     low, high = untie_curve.median_interval(np.random.default_rng(1).normal(size=(200, 15)))
     assert 0.88 < ((low <= 0) & (high >= 0)).mean() < 0.995
     assert np.isnan(untie_curve.median_interval(np.ones((3, 1)))).all()
 
 
-def test_the_interval_of_the_best_step_tells_how_sure_it_is():
+def test_interval_of_the_best_step():
     arms, loss = losses(seeds=16)
     numbers = arms.curves()["copy"]
     assert untie_curve.best_step(arms.step[numbers], loss[numbers]) == (50, (50, 50))
