@@ -1,4 +1,4 @@
-"""A run of EXor made by hand: distances by a rule, risks a little different in every seed."""
+"""Synthetic results of EXor: distances by a rule, and risks that differ slightly between seeds."""
 
 import itertools
 
@@ -13,7 +13,7 @@ NO_DH = Symbols(7, 4, 5, {"zero": (0,), "one": (2, 3)}, (1.0, 0.0, 0.1, 0.9))
 
 
 def run_metrics(seeds=8, symbols=MAIN, exact=True, distance=None):
-    """A run made by hand: `distance(table, arm, seed, record, pair)` gives each distance."""
+    """Return a synthetic run with the distances `distance(table, arm, seed, record, pair)`."""
     steps = np.arange(0, 50_001, 500)
     index = symbol_pairs(7)
     between = set(group_pairs(symbols.used["zero"], symbols.used["one"]))
@@ -40,10 +40,10 @@ def run_metrics(seeds=8, symbols=MAIN, exact=True, distance=None):
 
 
 def as_the_paper_says(table, arm, seed, steps, pair):
-    """Distances (of symbols 2 apart) that do everything the paper claims; a little different in every seed."""
+    """Distances that support all claims of the paper, and differ slightly between seeds."""
     level = 1 + 0.01 * seed
     if pair == (0, 1):
-        if arm == 1:  # tied: held apart, restless
+        if arm == 1:  # tied: distant and fluctuating
             return level * 1.5 * np.where(np.arange(len(steps)) % 2, 1.2, 1.0)
         return level * (0.2 if table == "input" else 1.4) * np.ones(len(steps))
     if pair == (2, 3):

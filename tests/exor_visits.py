@@ -1,4 +1,4 @@
-"""EXor's variants, and every visit to its strings by a slow loop: the oracle of several tests."""
+"""The variants of EXor, and all visits to its strings by a slow loop, an oracle of several tests."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ def variant(name, bits=7):
 
 
 def every_visit(task, rows):
-    """Every (context, target) that visits to these strings can give, with its probability; a slow loop."""
+    """Return every (context, target) that visits to these strings can produce, with its probability."""
     used, probability = (task.used["zero"], task.used["one"]), task.probability
     for string in rows.tolist():
         parity = task.odd if sum(string) % 2 else task.even

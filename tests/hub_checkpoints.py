@@ -1,4 +1,4 @@
-"""Small checkpoints in the hub's format, written for tests, and how one is refused."""
+"""Small checkpoints in the hub's format, and an assertion that one is rejected."""
 
 import json
 
@@ -23,7 +23,7 @@ def checkpoint(folder, tensors, config=None, file="model.safetensors"):
 
 
 def refused(call, *words):
-    """One line that holds all `words` as a command line spells it; the error itself speaks of fields without dashes."""
+    """Assert that a call raises a CheckpointError of one line with all `words`; options have dashes only on a command line."""
     with pytest.raises(CheckpointError) as error:
         call()
     message = error.value.as_options()

@@ -1,4 +1,4 @@
-"""Small checkpoints of the families whose weights are read, for tests: names and shapes as the library has them."""
+"""Small checkpoints of the supported families, with names and shapes of the transformers library."""
 
 import ml_dtypes as ml_dtypes  # teaches numpy, and so safetensors, bfloat16
 import numpy as np
@@ -128,7 +128,7 @@ def head_shapes(kind, tied):
 
 
 def tensors(kind, head=True, tied=True, pooler=False, prefix=None, groups=LAYERS, dtype=np.float32, seed=0):
-    """Random tensors of one of the library's classes, by name."""
+    """Return random tensors of a class of the transformers library, by name."""
     prefix = PREFIXES[kind] if prefix is None else prefix
     shapes = encoder_shapes(kind, groups)
     if pooler:

@@ -1,4 +1,4 @@
-"""A command that writes a checkpoint anew, killed while it does: what must be there then, and what must not."""
+"""Kill a command that rewrites a checkpoint, and check that it leaves no partial result."""
 
 import signal
 
@@ -6,9 +6,9 @@ from processes import end, start_python, tree, wait_until
 
 
 def kill_while_it_writes(folder, out, command, *more, expected=()):
-    """Start `tiejax COMMAND FOLDER OUT`, kill it once something stands beside OUT: the folder is as before, OUT is not there.
+    """Start `tiejax COMMAND FOLDER OUT`, kill it while it writes, and check that FOLDER is unchanged and OUT does not exist.
 
-    expected: names beside OUT that other parts of the command make.
+    It is killed as soon as temporary output appears next to OUT. `expected` names other files that it creates there.
     """
     before = tree(folder)
     process = start_python("-c", "from tiejax.lab.command import main; main()", command, folder, out, *more)

@@ -1,4 +1,4 @@
-"""Experiments as commands, in this process and in others; and what they leave on disk."""
+"""Run experiments as commands, in this process and in others, and compare directory trees."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ class Ended(NamedTuple):
 
 
 def tree(root: Path) -> dict[str, tuple[int, bytes | None]]:
-    """Everything under a directory: its time of change, and the bytes of a file."""
+    """Return everything under a directory: modification times, and the bytes of files."""
     return {
         str(path.relative_to(root)): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
         for path in sorted(root.rglob("*"))
@@ -35,7 +35,7 @@ def tree(root: Path) -> dict[str, tuple[int, bytes | None]]:
 def command_here(
     argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], study: Study = STUDY
 ) -> Ended:
-    """Run a study's command in this process, up to where it would begin to train: getting there fails the test."""
+    """Run a study's command in this process; the test fails if it would begin to train."""
     script = "diagnose.py" if study.name == "diagnosis" else f"{study.name}.py"
     monkeypatch.setattr(sys, "argv", [script, *argv])
     monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail(f"{argv} was taken for good input"))
@@ -46,7 +46,7 @@ def command_here(
 
 
 def assert_refused(ended: Ended, *words: str, script: Path = SCRIPT) -> None:
-    """Exit status 2 and one line on standard error that holds every one of `words`."""
+    """Assert exit status 2 and one line on standard error that contains all `words`."""
     assert ended.status == 2
     assert ended.out == ""
     assert ended.err.startswith(f"{script.name}: error: ")
@@ -59,7 +59,7 @@ def assert_refused(ended: Ended, *words: str, script: Path = SCRIPT) -> None:
 def start(
     *argv: object, env: dict[str, str] | None = None, cwd: Path | None = None, script: Path = SCRIPT
 ) -> subprocess.Popen[str]:
-    """Start an experiment's command as a process."""
+    """Start an experiment's command in a new process."""
     return start_python(script, *argv, env=env, cwd=cwd)
 
 
@@ -76,13 +76,13 @@ def start_python(*argv: object, env: dict[str, str] | None = None, cwd: Path | N
 
 
 def end(process: subprocess.Popen[str], timeout: float = 300) -> Ended:
-    """Wait for a process."""
+    """Wait for a process to end."""
     out, err = process.communicate(timeout=timeout)
     return Ended(process.returncode, out, err)
 
 
 def wait_until(true: Callable[[], object], process: subprocess.Popen[str], timeout: float = 300) -> bool:
-    """Wait until something is true, or the process has ended, which gives False."""
+    """Wait until `condition` is true; return False if the process ends first."""
     deadline = time.monotonic() + timeout
     while not true():
         if process.poll() is not None:

@@ -1,4 +1,4 @@
-"""How annotations are checked while tests run: as by beartype, where a whole number will do for a number (PEP 484)."""
+"""The type checker of tests: beartype, with the numeric tower of PEP 484 (an int is a valid float)."""
 
 import beartype
 
