@@ -1,4 +1,4 @@
-"""Bodies of results of the study of shapes, with scores that are put in by hand: ten seeds around one number a shape."""
+"""Synthetic results of the study of embedding shapes: ten seeds around a given score for each shape."""
 
 import dataclasses
 import itertools
@@ -12,22 +12,22 @@ STARTS = ("pretrained", "control")
 
 
 def body_of(values, control=0.3, masked=None, probe=None, similarity=None, retrieval=None, cost=None):
-    """The body of a run of the default shapes.
+    """Return the results of a run of the default shapes.
 
-    values, masked, probe, cost (of dropping a layer): by shape. similarity: by shape and table. retrieval: by shape, a curve.
+    values, masked, probe, cost (of dropping a layer): by shape. similarity: by shape and table. retrieval: a curve by shape.
     """
     names, orders = list(DEFAULT_SHAPES), itertools.count()
 
     def seeds(value, spread=0.001):
-        """Ten numbers around a value, in an order of their own."""
+        """Return ten numbers around a value, in an independent random order."""
         order = np.random.default_rng(next(orders)).permutation(SEEDS)
         return (value + spread * (order - 4.3) / 5).tolist()
 
     def scores(value):
         return {f"{split}_{name}": seeds(value) for split in ("development", "test") for name in ("accuracy", "macro_f1")}
 
-    def by_start(value, of_control):
-        return {"pretrained": scores(value), "control": scores(of_control)}
+    def by_start(value, control_value):
+        return {"pretrained": scores(value), "control": scores(control_value)}
 
     masked, probe, cost = masked or dict.fromkeys(names, 0.2), probe or values, cost or dict.fromkeys(names, 0.01)
     rates = {start: {"chosen": 1e-3, "development": {"0.001": 0.5}} for start in STARTS}
@@ -46,12 +46,12 @@ def body_of(values, control=0.3, masked=None, probe=None, similarity=None, retri
         "unigram_entropy": 6.3,
         "shapes": {},
     }
-    for place, (name, shape) in enumerate(DEFAULT_SHAPES.items()):
-        counts = {"pretraining_parameters": 500_000 + 1000 * place, "fine_tuning_parameters": 300_000 + 9000 * place}
+    for index, (name, shape) in enumerate(DEFAULT_SHAPES.items()):
+        counts = {"pretraining_parameters": 500_000 + 1000 * index, "fine_tuning_parameters": 300_000 + 9000 * index}
         body["shapes"][name] = dataclasses.asdict(shape) | counts
     for name, by_table in (similarity or {}).items():
         body["similarity"][name] = {table: seeds(value, 0.005) for table, value in by_table.items()}
     for name, curve in (retrieval or {}).items():
-        of_start = np.stack([seeds(value) for value in curve], axis=1).tolist()
-        body["retrieval"][name] = {fit: dict.fromkeys(STARTS, of_start) for fit in ("all", "held_out")}
+        by_seed = np.stack([seeds(value) for value in curve], axis=1).tolist()
+        body["retrieval"][name] = {fit: dict.fromkeys(STARTS, by_seed) for fit in ("all", "held_out")}
     return body

@@ -1,4 +1,4 @@
-"""Small runs on the shapes of embeddings: their files, their command lines, and what they leave."""
+"""Helpers for small runs of the study of embedding shapes: input files, command lines, metrics."""
 
 import pydoc_data.topics
 import shlex
@@ -27,8 +27,8 @@ def write_files(folder: Path) -> Path:
     for split, number in (("train", 40), ("dev", 12), ("test", 12)):
         lines = []
         for _ in range(number):
-            for place, tag in enumerate(("DET", "NOUN", "VERB", "DET", "NOUN"), 1):
-                lines.append(f"{place}\t{rng.choice(words[tag])}\t_\t{tag}\t_\t_\t_\t_\t_\t_")
+            for index, tag in enumerate(("DET", "NOUN", "VERB", "DET", "NOUN"), 1):
+                lines.append(f"{index}\t{rng.choice(words[tag])}\t_\t{tag}\t_\t_\t_\t_\t_\t_")
             lines.append("")
         (folder / f"{split}.conllu").write_text("\n".join(lines) + "\n")
     for name, verb in (("is.txt", "is"), ("may.txt", "may")):
@@ -42,7 +42,7 @@ def write_files(folder: Path) -> Path:
 
 
 def arguments(folder: Path, *more: object) -> list[str]:
-    """The command line of a small run on the files in `folder`."""
+    """Return the arguments of a small run on the files in `folder`."""
     tasks = (
         f"{{tags: {{train: {folder}/train.conllu, development: {folder}/dev.conllu, test: {folder}/test.conllu}}, "
         f"verbs: {{train: [{folder}/is.txt, {folder}/may.txt]}}}}"
@@ -52,7 +52,7 @@ def arguments(folder: Path, *more: object) -> list[str]:
 
 
 def probes(folder: Path) -> list[str]:
-    """The options of all probes."""
+    """Return the options of all probes."""
     parallel = f"[{folder}/first.txt,{folder}/second.txt]"
     return ["--parallel", parallel, "--similarity", str(folder / "pairs.txt")]
 

@@ -1,4 +1,4 @@
-"""The claims about shapes: which shape plays which part, and verdicts where the truth was put in."""
+"""Tests of the claims about shapes: the roles of shapes, and verdicts on synthetic results."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def verdicts(body, shapes=DEFAULT_SHAPES):
     return {row["id"]: row["verdict"] for row in assess(claims(body, shapes))}
 
 
-def test_parts_of_the_default_shapes():
+def test_roles_of_the_default_shapes():
     assert roles_of(DEFAULT_SHAPES)._asdict() == {
         "coupled": "coupled",
         "decoupled": "decoupled",
@@ -47,15 +47,15 @@ def test_parts_of_the_default_shapes():
     }
 
 
-def test_parts_of_the_published_shapes():
-    """The multilingual ones, found by their widths."""
+def test_roles_of_the_published_shapes():
+    """The multilingual shapes are identified by their widths."""
     roles = roles_of({published.name: published.shape for published in PUBLISHED_SHAPES[:10]})
     assert (roles.narrow, roles.middle, roles.wide) == ("E_in 128, E_out 128", "E_in 128, E_out 768", "E_in 128, E_out 3072")
     assert (roles.coupled, roles.big_in) == ("coupled 768", "E_in 768, E_out 128")
     assert (roles.wider, roles.deeper) == ("E_in 128, E_out 768, H 1024", "E_in 128, E_out 768, L 23")
 
 
-def test_a_world_as_the_paper_found_it_supports_every_finding():
+def test_claims_are_supported_on_results_like_the_papers():
     found = verdicts(
         body_of(
             AS_PUBLISHED,
@@ -69,7 +69,7 @@ def test_a_world_as_the_paper_found_it_supports_every_finding():
     assert set(found.values()) == {"supported"}, found
 
 
-def test_the_other_way_round_contradicts_them():
+def test_claims_are_contradicted_on_opposite_results():
     values = {name: 1.2 - value for name, value in AS_PUBLISHED.items()} | {"decoupled": 0.63, "big-in": 0.70}
     found = verdicts(
         body_of(
@@ -88,7 +88,7 @@ def test_the_other_way_round_contradicts_them():
     assert set(found.values()) == {"contradicted"}, found
 
 
-def test_equal_shapes_decide_nothing_but_equivalence():
+def test_equal_shapes_support_only_equivalence_claims():
     found = verdicts(body_of(dict.fromkeys(DEFAULT_SHAPES, 0.6)))
     supported = {name for name, verdict in found.items() if verdict == "supported"}
     assert supported == {"pretraining/score", "decoupling/score", "large-output/score"}
@@ -105,13 +105,13 @@ def test_equal_shapes_decide_nothing_but_equivalence():
         ("deep-6", {"reinvest/deeper-wider", "reinvest/deeper-coupled"}),
     ],
 )
-def test_a_claim_needs_its_shapes(left_out, gone):
+def test_claims_need_their_shapes(left_out, gone):
     body = body_of(AS_PUBLISHED)
     shapes = {name: shape for name, shape in DEFAULT_SHAPES.items() if name != left_out}
     assert set(verdicts(body)) - set(verdicts(body, shapes)) == gone
 
 
-def test_one_shape_has_its_control_alone():
+def test_a_single_shape_is_only_compared_with_its_control():
     shapes = {"coupled": dataclasses.replace(DEFAULT_SHAPES["coupled"])}
     assert set(verdicts(body_of(AS_PUBLISHED), shapes)) == {"pretraining/score"}
     assert roles_of({"a": Shape(4, 4, 8, 2, 2)}).coupled is None

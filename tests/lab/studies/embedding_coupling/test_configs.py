@@ -1,4 +1,4 @@
-"""The configurations of the study: good input, the published shapes as they are counted, lowered for accelerators."""
+"""Tests of the configurations in configs/embedding_coupling: validity, published shapes, lowering for accelerators."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def settings_of(name):
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.stem)
-def test_every_configuration_is_good_input_and_says_what_it_is(file):
+def test_configurations_are_valid_and_documented(file):
     settings = settings_of(file.stem)
     assert settings.out == f"runs/embedding_coupling/{file.stem}"
     header = [line for line in file.read_text().splitlines() if line.startswith("# ")]
@@ -32,7 +32,7 @@ def test_every_configuration_is_good_input_and_says_what_it_is(file):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_have_the_shapes_that_are_counted(name):
+def test_configurations_have_the_published_shapes(name):
     settings = settings_of(name)
     assert list(settings.every_shape.values()) == [published.shape for published in PRESETS[name]]
     assert {published.vocabulary for published in PRESETS[name]} == {settings.vocab_size}
@@ -41,8 +41,8 @@ def test_presets_have_the_shapes_that_are_counted(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 @pytest.mark.parametrize("published", [PUBLISHED_SHAPES[i] for i in (5, 6, 16)], ids=lambda published: published.name)
-def test_a_step_of_the_published_size_lowers_for_accelerators(published, platform):
-    """The gradient of the loss, in bfloat16 and rematerialised, from shapes alone; E_out 3,072, factorised, RemBERT."""
+def test_published_shapes_lower_for_accelerators(published, platform):
+    """The gradient of the loss lowers from shapes alone, in bfloat16 and rematerialised; E_out 3,072, factorised, RemBERT."""
     rows, slots = 2, 164
     model = bert.build(published.shape, published.vocabulary, rematerialise=True, dtype=jnp.bfloat16)
     objective = MaskedLM(model, published.shape.coupled)

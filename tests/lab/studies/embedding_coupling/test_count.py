@@ -1,4 +1,4 @@
-"""Parameters counted from shapes: a small one by hand, and every row of the paper's tables within 2 %."""
+"""Parameter counts from shapes: a small shape by hand, and every row of the paper's tables within 2 %."""
 
 import pytest
 
@@ -10,14 +10,14 @@ from tiejax.models.shapes import PUBLISHED_SHAPES, Shape
 
 
 def by_hand(vocabulary, e_in, e_out, h, layers, positions=512, types=2):
-    """Parameters in pre-training and in fine-tuning, untied, as the paper's models have them."""
+    """Return the parameter counts of an untied model of the paper in pre-training and in fine-tuning."""
     embeddings = (vocabulary + positions + types) * e_in + 2 * e_in + (e_in * h + h if e_in != h else 0)
     attention = 4 * (h * h + h)
     layer = attention + (h * 4 * h + 4 * h) + (4 * h * h + h) + 2 * 2 * h
     head = h * e_out + e_out + 2 * e_out + vocabulary * e_out + vocabulary
     pooler = h * h + h
-    kept = embeddings + layers * layer + pooler
-    return kept + head, kept
+    encoder = embeddings + layers * layer + pooler
+    return encoder + head, encoder
 
 
 def test_a_small_shape_by_hand():
@@ -25,10 +25,10 @@ def test_a_small_shape_by_hand():
     assert count_parameters(Shape(8, 8, 8, 2, 2), 11, 16) == by_hand(11, 8, 8, 8, 2, 16)
 
 
-def test_a_coupled_table_counts_once_and_dropped_layers_not_in_fine_tuning():
-    both, kept = by_hand(11, 8, 8, 8, 3, 16)
-    assert count_parameters(Shape(8, 8, 8, 3, 2, coupled=True), 11, 16) == (both - 11 * 8, kept)
-    assert count_parameters(Shape(8, 8, 8, 3, 2, drop=1), 11, 16) == (both, by_hand(11, 8, 8, 8, 2, 16)[1])
+def test_a_coupled_table_counts_once_and_dropped_layers_only_in_pretraining():
+    pretraining, fine_tuning = by_hand(11, 8, 8, 8, 3, 16)
+    assert count_parameters(Shape(8, 8, 8, 3, 2, coupled=True), 11, 16) == (pretraining - 11 * 8, fine_tuning)
+    assert count_parameters(Shape(8, 8, 8, 3, 2, drop=1), 11, 16) == (pretraining, by_hand(11, 8, 8, 8, 2, 16)[1])
 
 
 @pytest.mark.parametrize("published", PUBLISHED_SHAPES, ids=lambda published: published.name)
@@ -36,8 +36,8 @@ def test_published_counts_within_two_percent(published):
     assert max(abs(count.residual) for count in counted(published)) < 0.02
 
 
-def test_the_printed_rembert_is_not_the_counted_one():
-    """E_out 1,536, as printed, would have 3 % fewer parameters than the printed number."""
+def test_printed_shape_of_rembert_does_not_give_its_printed_count():
+    """With E_out 1,536, as printed, RemBERT would have 3 % fewer parameters than the printed number."""
     assert abs(count_parameters(Shape(256, 1536, 1152, 32, 18), 250_300)[0] / 995e6 - 1) > 0.02
 
 

@@ -1,4 +1,4 @@
-"""The page and the plots of a run of the study of shapes, from bodies that were made by hand."""
+"""Tests of the report and the figures of the study of embedding shapes, on synthetic results."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tiejax.lab.studies.embedding_coupling.claims import claims
 from tiejax.lab.studies.embedding_coupling.settings import DEFAULT_SHAPES, Settings
 from tiejax.statistics.claims import assess
 
-VALUES = {name: 0.55 + 0.01 * place for place, name in enumerate(DEFAULT_SHAPES)}
+VALUES = {name: 0.55 + 0.01 * index for index, name in enumerate(DEFAULT_SHAPES)}
 FACTS = {
     "command": "python experiments/embedding_coupling.py",
     "versions": {"jax": "0"},
@@ -50,7 +50,7 @@ def metrics():
     return {"shapes": np.array(list(DEFAULT_SHAPES)), "validation_step": step, "validation_loss": losses}
 
 
-def test_every_plot_is_a_picture_with_a_caption(body, metrics, tmp_path):
+def test_all_figures_are_pictures_with_captions(body, metrics, tmp_path):
     drawn = figures.plot_all(body, DEFAULT_SHAPES, metrics)
     assert {plot.name for plot in drawn} == EVERY
     for plot in drawn:
@@ -58,14 +58,14 @@ def test_every_plot_is_a_picture_with_a_caption(body, metrics, tmp_path):
         assert plot.caption.endswith(".")
 
 
-def test_scores_show_every_shape_its_seeds_and_its_control(body, metrics):
+def test_score_figure_shows_shapes_seeds_and_controls(body, metrics):
     figure = figures.plot_parameters(body).figure
     (axes,) = figure.axes
     labels = [text.get_text().split(", ") for text in axes.get_yticklabels()]
     assert {name for name, _ in labels} == set(DEFAULT_SHAPES)
-    kept = [body["shapes"][name]["fine_tuning_parameters"] for name, _ in labels]
-    assert kept == sorted(kept)
-    assert [number for _, number in labels] == [f"{parameters / 1e3:.0f}k" for parameters in kept]
+    parameters = [body["shapes"][name]["fine_tuning_parameters"] for name, _ in labels]
+    assert parameters == sorted(parameters)
+    assert [number for _, number in labels] == [f"{number / 1e3:.0f}k" for number in parameters]
     control, seeds, mean = (np.concatenate([line.get_xdata() for line in axes.lines[kind::3]]) for kind in range(3))
     scores = {
         start: [np.mean([task[name][start]["test_accuracy"] for task in body["scores"].values()], axis=0) for name, _ in labels]
@@ -76,7 +76,7 @@ def test_scores_show_every_shape_its_seeds_and_its_control(body, metrics):
     np.testing.assert_allclose(control, np.mean(scores["control"], axis=1))
 
 
-def test_tables_of_the_probes_hold_means_over_seeds(body):
+def test_probe_tables_show_means_over_seeds(body):
     results = {**body, "seeds": list(range(10)), "claims": []}
     shown = page.tables(results)
     columns, rows = shown[f"Numbers: accuracy of {body['drop_task']} on test with top layers dropped"]
@@ -105,7 +105,7 @@ def test_tables_of_the_probes_hold_means_over_seeds(body):
         assert pretrained.startswith(f"{np.mean(body['layer_mix'][name]['pretrained']['test_accuracy']):.4f}")
 
 
-def test_only_shapes_that_differ_in_the_output_stand_over_its_width(body):
+def test_output_width_figure_has_only_shapes_that_differ_in_it(body):
     figure = figures.plot_output_width(body, DEFAULT_SHAPES).figure
     score, masked, probe = figure.axes
     for panel in (score, masked, probe):
@@ -117,7 +117,7 @@ def test_only_shapes_that_differ_in_the_output_stand_over_its_width(body):
     np.testing.assert_allclose(thick.get_ydata(), medians)
 
 
-def test_what_was_not_measured_is_not_plotted(body, metrics):
+def test_missing_measurements_have_no_figures(body, metrics):
     bare = body | {"retrieval": {}, "similarity": {}, "dropped": {}, "layer_mix": {}}
     names = {plot.name for plot in figures.plot_all(bare, DEFAULT_SHAPES, metrics)}
     assert names == {"score_parameters", "output_width", "pretraining"}
@@ -129,7 +129,7 @@ def rendered(body, **changes):
     return page.page(RunOnPage(body | changes, vars(settings), "steps: 300", FACTS, []))
 
 
-def test_the_page_answers_shows_claims_and_the_gate(body):
+def test_report_shows_finding_claims_and_gate(body):
     html = rendered(body)
     assert "wider output embedding fine-tunes better although it is discarded" in html
     assert "re-training is worth" in html
@@ -142,32 +142,32 @@ def test_the_page_answers_shows_claims_and_the_gate(body):
     assert "17 labels cut off in test" in html
 
 
-def test_a_gate_that_was_not_passed_is_said(body):
+def test_report_notes_a_failed_gate(body):
     assert "pre-training was too short" in rendered(body, gate=body["gate"] | {"passed": False})
 
 
-def test_without_a_seed_there_are_no_numbers(body):
+def test_report_without_a_finite_seed_has_no_numbers(body):
     html = rendered(body, seeds=[], excluded_seeds=[0], non_finite=[{"arm": "x", "seed": 0, "step": 3}], claims=[])
     assert "x seed 0 (at step 3)" in html
     assert "Numbers" not in html
 
 
-def test_the_page_of_a_checkpoint_says_which(body):
-    """It has no shape, no text and no gate."""
+def test_report_of_a_checkpoint_names_it(body):
+    """Such a report has no shapes, text or gate."""
     scores = {"tags": {"checkpoint": body["scores"]["tags"]["coupled"]}}
     rates = {"tags": {"checkpoint": body["rates"]["tags"]["coupled"]}}
-    of_checkpoint = {
+    changes = {
         "pretraining": {},
         "shapes": {"checkpoint": {"layers": 12, "fine_tuning_parameters": 85_000_000}},
         "scores": scores,
         "rates": rates,
         **{key: {} for key in ("dropped", "layer_mix", "retrieval", "similarity")},
     }
-    of_checkpoint["claims"] = assess(claims(body | of_checkpoint, {}))
-    made = {name: value for name, value in (body | of_checkpoint).items() if name not in ("gate", "unigram_entropy")}
+    changes["claims"] = assess(claims(body | changes, {}))
+    results = {name: value for name, value in (body | changes).items() if name not in ("gate", "unigram_entropy")}
     settings = vars(Settings(start="my-bert").resolved())
-    html = page.page(RunOnPage(made, settings, "start: my-bert", FACTS, []))
+    html = page.page(RunOnPage(results, settings, "start: my-bert", FACTS, []))
     assert "my-bert" in html
     assert "85,000,000" in html
     assert "unigram" not in html
-    assert [row["id"] for row in made["claims"]] == ["pretraining/score"]
+    assert [row["id"] for row in results["claims"]] == ["pretraining/score"]

@@ -1,4 +1,4 @@
-"""What may be asked of the study of shapes: defaults written out, and one line for what makes no sense."""
+"""Tests of the settings of the study of embedding shapes: defaults, and errors in one line."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ SCRIPT = EXPERIMENTS / "embedding_coupling.py"
 SHAPE = {"embed_in": 8, "embed_out": 8, "width": 8, "layers": 2, "heads": 2}
 
 
-def test_defaults_are_written_out():
+def test_defaults_are_filled_in():
     settings = Settings().resolved()
     assert settings.every_shape == DEFAULT_SHAPES
     assert (settings.baseline, settings.drop_task) == ("coupled", "library")
@@ -22,7 +22,7 @@ def test_defaults_are_written_out():
     assert settings.resolved() == settings
 
 
-def test_shapes_are_data():
+def test_user_defined_shapes():
     shapes = {"big-out": {**SHAPE, "embed_in": 4, "embed_out": 32}, "tied": {**SHAPE, "coupled": True, "drop": 1}}
     settings = Settings(shapes=shapes).resolved()
     assert settings.every_shape == {"big-out": Shape(4, 32, 8, 2, 2), "tied": Shape(8, 8, 8, 2, 2, coupled=True, drop=1)}
@@ -34,14 +34,14 @@ def test_shapes_are_data():
     [
         ({"embed_out": 16, "coupled": True}, ("tied", "one width", "embed_in is 8", "embed_out 16")),
         ({"heads": 3}, ("tied", "3 heads do not divide the width 8")),
-        ({"drop": 2}, ("tied", "2 of 2 layers cannot be dropped", "0 to 1")),
+        ({"drop": 2}, ("tied", "cannot drop 2 of 2 layers", "0 to 1")),
         ({"width": 0}, ("tied", "width must be at least 1")),
-        ({"embed": 3}, ("tied", "embed", "embed_in")),
-        ({"layers": 2.5}, ("tied", "layers", "whole number")),
-        ({"coupled": 1}, ("tied", "coupled", "true or false")),
+        ({"embed": 3}, ("tied", "unknown field 'embed'", "embed_in")),
+        ({"layers": 2.5}, ("tied", "layers", "whole number", "got 2.5")),
+        ({"coupled": 1}, ("tied", "coupled", "true or false", "got 1")),
     ],
 )
-def test_a_shape_that_does_not_fit_is_named(fields, words):
+def test_invalid_shapes_are_named(fields, words):
     with pytest.raises(BadInput) as error:
         Settings(shapes={"tied": SHAPE | fields}).resolved()
     assert str(error.value).startswith("--shapes: ")
@@ -52,16 +52,16 @@ def test_a_shape_that_does_not_fit_is_named(fields, words):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"shapes": {"a": {"embed_in": 8}}}, ("--shapes", "a needs embed_out")),
+        ({"shapes": {"a": {"embed_in": 8}}}, ("--shapes", "a: embed_out is missing")),
         ({"shapes": {"a/b": SHAPE}}, ("--shapes", "letters, digits")),
         ({"shapes": {"a": SHAPE}, "baseline": "b"}, ("--baseline", "one of a", "got b")),
-        ({"tasks": {"t": {"training": "x"}}}, ("--tasks", "training", "train, development")),
-        ({"tasks": {"t": {"test": "x"}}}, ("--tasks", "t needs train")),
+        ({"tasks": {"t": {"training": "x"}}}, ("--tasks", "unknown field 'training'", "train, development")),
+        ({"tasks": {"t": {"test": "x"}}}, ("--tasks", "t: train is missing")),
         ({"tasks": {}}, ("--tasks", "at least one")),
         ({"tasks": {"t": {"train": []}}}, ("--tasks", "train must be a file")),
         ({"tasks": {"t": {"train": 5}}}, ("--tasks", "train must be a file")),
-        ({"tasks": {"t": {"train": "a", "examples": "many"}}}, ("--tasks", "examples must be a whole number")),
-        ({"tasks": {"t": {"train": "a", "examples": -10}}}, ("--tasks", "examples must be a whole number")),
+        ({"tasks": {"t": {"train": "a", "examples": "many"}}}, ("--tasks", "examples must be an integer >= 1, got many")),
+        ({"tasks": {"t": {"train": "a", "examples": -10}}}, ("--tasks", "examples must be an integer >= 1, got -10")),
         ({"fine_tuning_rates": [float("nan")]}, ("--fine_tuning_rates", "above 0")),
         ({"start": "x", "plan": 4}, ("--start and --plan", "one of them")),
         ({"drop_task": "t"}, ("--drop_task", "library, or none")),
@@ -80,7 +80,7 @@ def test_a_shape_that_does_not_fit_is_named(fields, words):
         ({"start": "x", "shapes": {"a": SHAPE}}, ("--start and --shapes", "one of them")),
     ],
 )
-def test_what_makes_no_sense_is_said_in_one_line(fields, words):
+def test_invalid_settings_are_reported_in_one_line(fields, words):
     with pytest.raises(BadInput) as error:
         Settings(**fields).resolved()
     assert "\n" not in str(error.value)
@@ -113,7 +113,7 @@ def broken(folder, name, content):
         (("--start", "FOLDER/none", "--corpus", "[]"), ("--start", "none", "no such folder")),
     ],
 )
-def test_files_that_will_not_do_are_named_and_nothing_is_written(tmp_path, monkeypatch, capsys, more, words):
+def test_unusable_files_are_named_and_nothing_is_written(tmp_path, monkeypatch, capsys, more, words):
     folder = write_files(tmp_path)
     broken(folder, "bad.csv", "text,class\na,1\n")
     broken(folder, "is.csv", "text,label\n" + "".join(f"a{i},{'old' if i % 2 else 'other'}\n" for i in range(30)))
@@ -126,8 +126,8 @@ def test_files_that_will_not_do_are_named_and_nothing_is_written(tmp_path, monke
     assert not out.exists()
 
 
-def test_shapes_of_the_default_are_worth_their_layers():
-    """The table that a small input saves has as many parameters as three layers, as in the paper (10.9 of 12)."""
+def test_default_shapes_save_as_many_parameters_as_their_layers_have():
+    """A small input embedding saves the parameters of about three layers (in the paper 10.9 of 12)."""
     base, small = DEFAULT_SHAPES["coupled"], DEFAULT_SHAPES["out-64"]
     saved = Settings().vocab_size * (base.embed_in - small.embed_in)
     layer = 12 * base.width**2

@@ -1,4 +1,4 @@
-"""What a run needs, in closed form, beside the shapes of its members; and what its tasks decide."""
+"""Closed-form memory estimates of the study of embedding shapes against the shapes of its members."""
 
 import jax
 import numpy as np
@@ -21,17 +21,17 @@ from tiejax.text.twins import Twins
 
 @pytest.mark.parametrize("name", DEFAULT_SHAPES)
 def test_parameters(name):
-    """As they are stored in pre-training and in fine-tuning."""
+    """Parameter counts equal those of the stored parameters in pre-training and in fine-tuning."""
     settings, shape = Settings().resolved(), DEFAULT_SHAPES[name]
     objective = MaskedLM(bert.build(shape, 300, settings.max_length), shape.coupled)
     stored = jax.eval_shape(objective.init, jax.random.key(0))
-    kept = jax.eval_shape(lambda stored: bert.drop_layers(bert.discard_head(stored), shape.drop), stored)
-    expected = tuple(sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (stored, kept))
+    fine_tuned = jax.eval_shape(lambda stored: bert.drop_layers(bert.discard_head(stored), shape.drop), stored)
+    expected = tuple(sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (stored, fine_tuned))
     assert sizes.parameters(settings, shape, 300) == expected
 
 
-def test_the_largest_stage_of_the_largest_shape_is_counted():
-    """By hand: members of both starts with their moments, beside pre-trained parameters and those of the start."""
+def test_estimate_is_the_largest_stage_of_the_largest_shape():
+    """Computed by hand: members of both starts with their moments, and pre-trained and initial parameters."""
     fields = {"embed_in": 8, "embed_out": 8, "width": 8, "layers": 2, "heads": 2}
     others = {"seeds": 5, "fine_tuning_seeds": 3, "batch_rows": 1, "max_length": 16}
     settings = Settings(shapes={"a": fields, "b": fields | {"layers": 1}}, **others).resolved()
@@ -42,25 +42,25 @@ def test_the_largest_stage_of_the_largest_shape_is_counted():
     assert needed == one
 
 
-def test_a_cipher_doubles_the_vocabulary_but_for_special_tokens():
+def test_a_cipher_doubles_the_vocabulary_except_special_tokens():
     settings = Settings(cipher=True, vocab_size=300).resolved()
     assert len(SPECIAL) == sizes.SPECIAL
     assert sizes.before_text(settings).vocabulary <= 2 * 300 - len(SPECIAL)
     assert sizes.before_text(settings).vocabulary >= 2 * (300 - len(SPECIAL))
 
 
-def test_epochs_that_never_end_are_refused_before_the_run_directory(tmp_path, monkeypatch):
+def test_too_many_epochs_are_refused_before_the_run_directory(tmp_path, monkeypatch):
     folder = write_files(tmp_path)
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
-    monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail("was taken for good input"))
+    monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail("the input was accepted"))
     line = arguments(folder, "--fine_tuning_epochs", "1e9", "--out", folder / "run", "--quiet")
-    with pytest.raises(BadInput, match=r"^--fine_tuning_epochs: 1000000000.0 make 2,000,000,000 steps, must be at most"):
+    with pytest.raises(BadInput, match=r"^--fine_tuning_epochs: 1000000000.0 makes 2,000,000,000 steps, expected at most"):
         launch.main(STUDY, line)
     assert not (folder / "run").exists()
 
 
-def test_a_checkpoint_is_counted_once_it_is_loaded(tmp_path, monkeypatch):
-    """Its encoder, without head and pooler: members of both starts with their moments, beside what both start from."""
+def test_memory_of_a_checkpoint_is_estimated_once_it_is_loaded(tmp_path, monkeypatch):
+    """Its encoder without head and pooler: members of both starts with their moments, and the initial parameters."""
     settings = Settings(start=str(tmp_path), seeds=5, fine_tuning_seeds=3).resolved()
     params = {name: {"kernel": np.zeros((10, 10), np.float32)} for name in ("embed", "encoder", "head", "pooler")}
     start = Loaded(**dict.fromkeys(Loaded._fields) | {"params": params})

@@ -1,4 +1,4 @@
-"""The study of shapes as users run it: what a run leaves, checkpoints in and out, and resumption after kills."""
+"""End-to-end tests of the study of embedding shapes: its files, checkpoints, and resumption after kills."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(folder):
-    """A whole run of two seeds, with every probe."""
+    """A finished run of two seeds with every probe."""
     out = folder / "run"
     ended = end(start(*arguments(folder, "--out", out, *probes(folder)), script=SCRIPT), timeout=900)
     assert (ended.status, ended.err) == (0, "")
@@ -42,7 +42,7 @@ def results_of(out):
     return results
 
 
-def test_a_run_leaves_what_it_says(run):
+def test_run_writes_its_files(run):
     assert {path.stem for path in (run / "figures").glob("*.png")} == FIGURES
     assert not list((run / "checkpoints").iterdir())
     found, results = metrics(run), results_of(run)
@@ -65,17 +65,17 @@ def test_a_run_leaves_what_it_says(run):
     assert {row["id"] for row in results["claims"]} >= {"pretraining/score", "dropping/output-width", "similarity/output-width"}
     page = (run / "report.html").read_text()
     assert "Shapes of input and output embeddings" in page
-    assert "With fewer than 6 seeds no claim is decided" in page
+    assert "With fewer than 6 seeds no claim can be decided" in page
 
 
-def test_all_shapes_see_the_same_batches_and_start_alike_where_they_can(run):
-    """Before the first step every model predicts almost evenly, so that losses differ by little more than the heads do."""
+def test_all_shapes_start_from_almost_uniform_predictions(run):
+    """Before the first step all losses are close to that of uniform predictions, on the same batches."""
     first = metrics(run)["validation_loss"][:, :, 0]
     assert np.ptp(first) < 0.1
     np.testing.assert_allclose(first, np.log(300), atol=0.15)
 
 
-def test_pretrained_models_are_kept_in_the_hubs_format(run):
+def test_pretrained_models_are_saved_in_the_hubs_format(run):
     for name, family, tied in (("coupled", "BERT", True), ("out-4", "RemBERT", False)):
         loaded = load(run / "models" / name / "seed-1")
         assert (loaded.family, loaded.tied) == (family, tied)
@@ -91,8 +91,8 @@ def test_costs_name_every_stage(run):
     assert sorted(costs) == sorted(path.stem for path in (run / "finished").glob("*.npz"))
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(run, folder):
-    """Killed twice while a stage is trained, its checkpoint written: in fine-tuning, and resumed, in pre-training."""
+def test_killed_run_resumes_bitwise(run, folder):
+    """A run killed twice after a checkpoint of a stage, once in fine-tuning and once in pre-training."""
     out = folder / "killed"
     line = arguments(folder, "--out", out, *probes(folder), "--checkpoint_every", ".001")
     for stage, resume in (("scores.coupled.verbs", []), ("pretrain.out-4", ["--resume"])):
@@ -112,7 +112,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(run, folder):
 
 
 def test_a_checkpoint_is_fine_tuned_and_probed(run, folder):
-    """What was pre-trained here is such a checkpoint: its tagging scores are those of any other start."""
+    """A model pre-trained by the study is fine-tuned and probed as a checkpoint."""
     out = folder / "started"
     line = arguments(folder, "--out", out, *probes(folder), "--start", run / "models" / "out-4" / "seed-1")
     at = line.index("--shapes")
@@ -122,7 +122,7 @@ def test_a_checkpoint_is_fine_tuned_and_probed(run, folder):
     assert list(results["shapes"]) == ["checkpoint"]
     assert set(results["scores"]["tags"]["checkpoint"]) == {"pretrained", "control"}
     before = results_of(run)["similarity"]["out-4"]
-    # The words are filtered by their occurrences there, and not here, where no text is known.
+    # Words are filtered by their occurrences in the training text, which is unknown for a checkpoint.
     assert results["similarity"]["checkpoint"]["input"][0] == pytest.approx(results["similarity"]["checkpoint"]["input"][1])
     assert len(before["input"]) == 2
     assert not (out / "models").exists()
@@ -130,7 +130,7 @@ def test_a_checkpoint_is_fine_tuned_and_probed(run, folder):
     assert "report.html" in os.listdir(out)
 
 
-def test_a_cipher_is_retrieved_and_tagged_without_labels(folder):
+def test_run_with_a_cipher(folder):
     out = folder / "cipher"
     shapes = "{coupled: {embed_in: 8, embed_out: 8, width: 8, layers: 2, heads: 2, coupled: true}}"
     line = arguments(folder, "--out", out, "--cipher", "true", "--parallel", f"[{folder}/first.txt]", "--layer_mix", "false")

@@ -1,4 +1,4 @@
-"""What is read of the files of a run: words that occur often enough, as whole words."""
+"""Tests of counting the occurrences of whole words."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ UNIGRAM = Vocabulary(9, 0, 1, 2, 3, 4, (*SPECIAL, "\u2581sun", "flower", ".", "s
 SUN, FLOWER, STOP, S, SEP = 5, 6, 7, 8, 3
 
 
-def test_tokens_that_go_on_with_a_word():
+def test_tokens_within_words():
     assert np.flatnonzero(within_words(UNIGRAM)).tolist() == [FLOWER, S]
     pieces = Vocabulary(8, 0, 1, 2, 3, 4, (*SPECIAL, "sun", "##s", "."))
     assert np.flatnonzero(within_words(pieces)).tolist() == [6]
@@ -20,7 +20,7 @@ def test_tokens_that_go_on_with_a_word():
 @pytest.mark.parametrize(
     ("pieces", "expected"), [([SUN], 2), ([SUN, FLOWER], 1), ([SUN, FLOWER, S], 1), ([FLOWER, SUN], 0), ([], 0)]
 )
-def test_a_word_is_not_the_beginning_of_a_longer_one(pieces, expected):
-    """sun. sunflower. sun sunflowers"""
+def test_occurrences_of_whole_words(pieces, expected):
+    """The text is "sun. sunflower. sun sunflowers"."""
     ids = np.array([SUN, STOP, SUN, FLOWER, STOP, SUN, SUN, FLOWER, S, SEP], np.uint16)
     assert occurrences(ids, pieces, within_words(UNIGRAM)) == expected

@@ -1,8 +1,8 @@
-"""The paper's findings as claims about a run, one primary row each; they were stated before the run of record.
+"""The claims of the study, one for each finding of the paper; they were stated before the run of record.
 
-A score is a seed's accuracy on test, averaged over the tasks. A claim is made where the shapes that it needs are there: they
-are found by their widths, not by their names.
-Source: Chung et al., ICLR 2021; the numbers of the findings are those of the specification of the study.
+The score of a seed is its test accuracy, averaged over tasks. A claim is tested if the run has the shapes that it compares;
+these are identified by their widths, not by their names.
+Source: Chung et al., ICLR 2021; findings are numbered as in the specification of the study.
 """
 
 import functools
@@ -20,11 +20,11 @@ CORRELATION = 0.03
 
 
 class Roles(NamedTuple):
-    """Which shape plays which part, by name; None where there is none.
+    """The names of the shapes that the claims compare; None for a role that no shape has.
 
-    coupled: E_in = E_out = H, one table. decoupled: the same with two. big_in: large input, small output. narrow, middle, wide:
-    small input, with the smallest output, one of H, and the largest. dropped: narrow with layers that are dropped.
-    wider, deeper: middle, with a larger H, with more layers.
+    coupled: E_in = E_out = H with one table. decoupled: the same with two tables. big_in: large input, small output. narrow,
+    middle, wide: small input with the smallest output, an output of width H, and the largest output. dropped: narrow with extra
+    layers that are dropped. wider, deeper: middle with a larger H, or with more layers.
     """
 
     coupled: str | None
@@ -39,9 +39,9 @@ class Roles(NamedTuple):
 
 
 def roles_of(shapes: Mapping[str, Shape]) -> Roles:
-    """Return the parts that shapes play, relative to the first coupled one of full width, or else to the first of all.
+    """Assign shapes to roles, relative to the first coupled shape of full width, or to the first shape if there is none.
 
-    A checkpoint, which has no shapes, plays none.
+    Without shapes (a run from a checkpoint) all roles are None.
     """
     if not shapes:
         return Roles(*[None] * len(Roles._fields))
@@ -74,43 +74,43 @@ def roles_of(shapes: Mapping[str, Shape]) -> Roles:
 
 
 def base_of(body: Mapping[str, Any], roles: Roles) -> str:
-    """Return the encoder whose pre-training is compared with none: the coupled one, or else the first."""
+    """Return the encoder that tests the effect of pre-training: the coupled one, or the first if there is none."""
     first_task = next(iter(body["scores"].values()))
     return roles.coupled or str(next(iter(first_task)))
 
 
-# What is measured of an encoder: (body, its name) -> one number a seed, None where it was not measured.
+# (body, name of an encoder) -> one value per seed, None if it was not measured.
 Measure = Callable[[Mapping[str, Any], str], np.ndarray | None]
 
 
 def score_in_cipher(body: Mapping[str, Any], name: str, start: str) -> np.ndarray | None:
     """Return the score in the second language."""
-    measured = all("test_cipher_accuracy" in of_shape[name][start] for of_shape in body["scores"].values())
+    measured = all("test_cipher_accuracy" in by_shape[name][start] for by_shape in body["scores"].values())
     return score(body, name, start, "test_cipher_accuracy") if measured else None
 
 
 def masked_accuracy(body: Mapping[str, Any], name: str) -> np.ndarray | None:
-    """Return the accuracy at masked tokens of validation."""
+    """Return the validation accuracy at masked tokens."""
     return np.asarray(body["pretraining"][name]["accuracy"]) if name in body["pretraining"] else None
 
 
 def probe_accuracy(body: Mapping[str, Any], name: str) -> np.ndarray | None:
-    """Return the accuracy on test of the probe on a mix of layers."""
+    """Return the test accuracy of the probe on a mix of layers."""
     return np.asarray(body["layer_mix"][name]["pretrained"]["test_accuracy"]) if name in body["layer_mix"] else None
 
 
 def cost_of_dropping(body: Mapping[str, Any], name: str) -> np.ndarray | None:
-    """Return what dropping top layers loses, averaged over all numbers of layers."""
+    """Return the accuracy lost by dropping top layers, averaged over the numbers of dropped layers."""
     dropped = body["dropped"].get(name)
     if not dropped:
         return None
     whole = np.asarray(body["scores"][body["drop_task"]][name]["pretrained"]["test_accuracy"])
-    kept = [np.asarray(scores["pretrained"]["test_accuracy"]) for scores in dropped.values()]
-    return np.asarray(whole - np.mean(kept, axis=0))
+    remaining = [np.asarray(scores["pretrained"]["test_accuracy"]) for scores in dropped.values()]
+    return np.asarray(whole - np.mean(remaining, axis=0))
 
 
 def last_retrieval(body: Mapping[str, Any], name: str) -> np.ndarray | None:
-    """Return the accuracy of retrieval after the last layer, its difference fitted on other pairs."""
+    """Return the retrieval accuracy after the last layer, with the mean difference fitted on other pairs."""
     found = body["retrieval"].get(name)
     return None if found is None else np.asarray(found["held_out"]["pretrained"])[:, -1]
 
@@ -141,9 +141,9 @@ MEASURES: dict[str, Measure] = {
 
 
 class Comparison(NamedTuple):
-    """A claim that one measure of one part is larger than another, or within a margin of it.
+    """A claim that a measure of one role is larger than that of another, or within a margin of it.
 
-    first, second: part (a field of `Roles`, or `base`, the one of `base_of`) and measure.
+    first, second: (role, measure), with the role a field of `Roles` or `base` (see `base_of`).
     """
 
     id: str
@@ -156,7 +156,7 @@ class Comparison(NamedTuple):
 COMPARISONS = (
     Comparison(
         "pretraining/score",
-        "Pre-training helps: without this nothing below could show (control).",
+        "Pre-training helps (control; a precondition of all other claims).",
         ("base", SCORE),
         ("base", CONTROL),
     ),
@@ -189,25 +189,25 @@ COMPARISONS = (
     ),
     Comparison(
         "extra-layers/score",
-        "A larger output embedding is a better use of pre-training parameters than layers that are dropped (finding 4).",
+        "A larger output embedding is a better use of pre-training parameters than layers that are then dropped (finding 4).",
         ("wide", SCORE),
         ("dropped", SCORE),
     ),
     Comparison(
         "reinvest/deeper-wider",
-        "Saved parameters are better spent on layers than on width (finding 5).",
+        "The saved parameters are better spent on layers than on width (finding 5).",
         ("deeper", SCORE),
         ("wider", SCORE),
     ),
     Comparison(
         "reinvest/wider-none",
-        "Saved parameters spent on width are better than unspent (finding 5).",
+        "The saved parameters are better spent on width than not at all (finding 5).",
         ("wider", SCORE),
         ("middle", SCORE),
     ),
     Comparison(
         "reinvest/deeper-coupled",
-        "With as many fine-tuning parameters, more layers are better than a coupled table (finding 5).",
+        "With equally many fine-tuning parameters, more layers are better than a coupled table (finding 5).",
         ("deeper", SCORE),
         ("coupled", SCORE),
     ),
@@ -225,19 +225,19 @@ COMPARISONS = (
     ),
     Comparison(
         "retrieval/last-layer",
-        "After the last layer, a sentence finds its translation more often with a large output embedding (finding 7).",
+        "After the last layer, sentences retrieve their translations more often with a large output embedding (finding 7).",
         ("wide", RETRIEVAL),
         ("narrow", RETRIEVAL),
     ),
     Comparison(
         "zero-shot/pretraining",
-        "What is fine-tuned in one language is known in its cipher, of which no label was seen (ours).",
+        "Fine-tuning in one language transfers to its cipher, without labels in the cipher (ours).",
         ("base", CIPHER),
         ("base", CONTROL_IN_CIPHER),
     ),
     Comparison(
         "similarity/input-as-coupled",
-        "Word similarity of the input embedding is within .03 of the coupled one's (finding 8).",
+        "Word similarity of the input embedding is within .03 of that of the coupled one (finding 8).",
         ("middle", INPUT),
         ("coupled", INPUT),
         CORRELATION,
@@ -258,18 +258,18 @@ COMPARISONS = (
 
 
 def claims(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[Claim]:
-    """Return the claims that a run of these shapes can be asked; body: as `summary.collect` gives it."""
+    """Return the claims that can be tested with these shapes; body: the output of `summary.collect`."""
     roles = roles_of(shapes)
-    parts = {**roles._asdict(), "base": base_of(body, roles)}
-    rows = [_claim(comparison, body, parts) for comparison in COMPARISONS]
+    names = {**roles._asdict(), "base": base_of(body, roles)}
+    rows = [_claim(comparison, body, names) for comparison in COMPARISONS]
     return [row for row in rows if row is not None]
 
 
-def _claim(comparison: Comparison, body: Mapping[str, Any], parts: Mapping[str, str | None]) -> Claim | None:
-    """Return a comparison as a claim, None where a shape or a measure of it is not there."""
+def _claim(comparison: Comparison, body: Mapping[str, Any], names: Mapping[str, str | None]) -> Claim | None:
+    """Return a comparison as a claim; None if a shape or a measure is missing. names: of the shapes by role."""
     sides, words = [], []
-    for part, measure in (comparison.first, comparison.second):
-        name = parts[part]
+    for role, measure in (comparison.first, comparison.second):
+        name = names[role]
         values = None if name is None else MEASURES[measure](body, name)
         if values is None:
             return None

@@ -1,4 +1,4 @@
-"""The parameters of the paper's models, counted from their shapes, beside the printed numbers."""
+"""Parameter counts of the paper's models, computed from their shapes, next to the printed numbers."""
 
 from typing import NamedTuple
 
@@ -11,25 +11,25 @@ MILLION = 1e6
 
 
 class Counted(NamedTuple):
-    """Parameters in millions, and those that the paper prints."""
+    """A computed parameter count and the printed one, in millions."""
 
     millions: float
     printed: int
 
     @property
     def residual(self) -> float:
-        """By which share the count differs from the printed number."""
+        """The relative difference of the count from the printed number."""
         return self.millions / self.printed - 1
 
 
 def counted(published: Published) -> tuple[Counted, Counted]:
-    """Return the parameters of a published model in pre-training and in fine-tuning."""
+    """Return the parameter counts of a published model in pre-training and in fine-tuning."""
     before, after = count_parameters(published.shape, published.vocabulary)
     return Counted(before / MILLION, published.pretraining), Counted(after / MILLION, published.fine_tuning)
 
 
 def table() -> list[str]:
-    """Return the table as lines."""
+    """Return the lines of the table of parameter counts."""
     width = max(len(published.name) for published in PUBLISHED_SHAPES)
     heads = f"{'millions of parameters':{width}}  {'pre-training':>12} {'printed':>8} {'residual':>9}"
     lines = [f"{heads}  {'fine-tuning':>12} {'printed':>8} {'residual':>9}"]

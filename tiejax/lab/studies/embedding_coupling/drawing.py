@@ -1,4 +1,4 @@
-"""The figures of a run: arrays in, matplotlib figures out."""
+"""Drawing of the figures of the study of embedding shapes, from arrays."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -10,12 +10,12 @@ from matplotlib.ticker import MaxNLocator
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, SERIES
 
-Seeds = np.ndarray  # one number a seed
+Seeds = np.ndarray  # one value per seed
 GREY = "#888888"
 
 
 class Point(NamedTuple):
-    """A shape in a plot: its name, where it stands on the x axis, its scores and those of its control, one a seed."""
+    """A shape in a plot: its name, its x coordinate, and its scores and those of its control, one per seed."""
 
     name: str
     x: float
@@ -24,7 +24,7 @@ class Point(NamedTuple):
 
 
 def scores_by_parameters(points: Sequence[Point]) -> Figure:
-    """Plot the scores of every shape and of its control, a row a shape, those with most parameters in fine-tuning on top."""
+    """Plot the scores of every shape and of its control in rows, sorted by parameters in fine-tuning with the most on top."""
     figure, axes = figures.new_figure(1, 1, 7.2, 0.36 * len(points) + 1.6)
     panel = axes[0, 0]
     rows = sorted(points, key=lambda point: (point.x, point.pretrained.mean()))
@@ -45,7 +45,7 @@ def _parameters(number: float) -> str:
 
 
 def over_output_width(panels: Mapping[str, Sequence[Point]]) -> Figure:
-    """Plot a panel a measure against E_out: every seed thin, the mean thick, the control in grey."""
+    """Plot a panel per measure against E_out: seeds thin, their median thick, the control in grey."""
     figure, axes = figures.grid(len(panels), 3, 3.4, 3.0, below=0.3)
     for panel, (title, points) in zip(axes, panels.items(), strict=True):
         widths = [point.x for point in points]
@@ -64,7 +64,7 @@ def over_output_width(panels: Mapping[str, Sequence[Point]]) -> Figure:
 
 
 def dropped_layers(curves: Mapping[str, Mapping[int, Seeds]], control: float) -> Figure:
-    """Plot score against the number of layers that are left, a line a shape: means over seeds, and ranges."""
+    """Plot the score against the number of remaining layers, a line per shape: means over seeds."""
     figure, axes = figures.new_figure(1, 1, 7.2, 3.8)
     panel = axes[0, 0]
     for number, (name, by_left) in enumerate(curves.items()):
@@ -84,7 +84,7 @@ def dropped_layers(curves: Mapping[str, Mapping[int, Seeds]], control: float) ->
 
 
 def by_layer(panels: Mapping[str, Mapping[str, np.ndarray]], controls: Mapping[str, np.ndarray], ylabel: str) -> Figure:
-    """Plot curves over layers, `[seed, layer]` by shape, a panel a way of measuring. controls: by panel, means over shapes."""
+    """Plot curves over layers, `[seed, layer]` by shape, a panel per title. controls: by panel, means over shapes."""
     figure, axes = figures.grid(len(panels), 2, 4.6, 3.2, below=0.4)
     for panel, (title, curves) in zip(axes, panels.items(), strict=True):
         for number, (name, values) in enumerate(curves.items()):
@@ -101,17 +101,17 @@ def by_layer(panels: Mapping[str, Mapping[str, np.ndarray]], controls: Mapping[s
 
 
 def word_similarity(tables: Mapping[str, Mapping[str, Seeds]]) -> Figure:
-    """Plot the correlations of each shape's tables: every seed, and the mean as a bar."""
+    """Plot the correlations of the tables of each shape: every seed, and the mean as a bar."""
     figure, axes = figures.new_figure(1, 1, 7.2, 3.4)
     panel = axes[0, 0]
-    for place, by_table in enumerate(tables.values()):
+    for column, by_table in enumerate(tables.values()):
         for table, colour, side in (("input", BLUE, -0.18), ("output", ORANGE, 0.18)):
             if table in by_table:
                 values = by_table[table]
-                at = place + (side if "output" in by_table else 0)
+                at = column + (side if "output" in by_table else 0)
                 panel.plot(np.full(len(values), at), values, "o", color=colour, alpha=0.5, markersize=3)
                 panel.hlines(
-                    values.mean(), at - 0.14, at + 0.14, color=colour, linewidth=2.5, label=table if place == 1 else None
+                    values.mean(), at - 0.14, at + 0.14, color=colour, linewidth=2.5, label=table if column == 1 else None
                 )
     panel.set_xticks(range(len(tables)), list(tables), rotation=30, ha="right")
     panel.axhline(0, color="black", linewidth=0.8)
@@ -122,7 +122,7 @@ def word_similarity(tables: Mapping[str, Mapping[str, Seeds]]) -> Figure:
 
 
 def pretraining_curves(step: np.ndarray, losses: Mapping[str, np.ndarray], entropy: float) -> Figure:
-    """Plot validation loss over steps, `[seed, record]` by shape: means over seeds; and the unigram entropy as a line."""
+    """Plot the validation loss `[seed, record]` of each shape over steps, as means over seeds, and the unigram entropy."""
     figure, axes = figures.new_figure(1, 1, 7.2, 3.8)
     panel = axes[0, 0]
     for number, (name, values) in enumerate(losses.items()):
@@ -133,6 +133,6 @@ def pretraining_curves(step: np.ndarray, losses: Mapping[str, np.ndarray], entro
     shown = np.concatenate([values[:, 1:].ravel() for values in losses.values()])
     panel.set_ylim(min(shown.min(), entropy) - 0.1, max(np.quantile(shown, 0.98), entropy) + 0.2)
     figures.thousands(panel)
-    panel.set_ylabel("validation loss (nats a masked token)")
+    panel.set_ylabel("validation loss (nats per masked token)")
     figures.legend_below(figure, panel)
     return figure

@@ -1,4 +1,4 @@
-"""The encoders of a run: pre-trained here, or from a checkpoint, without their head and the layers that are dropped."""
+"""The encoders of a run, pre-trained or loaded from a checkpoint, without their head and dropped layers."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -28,20 +28,23 @@ MODELS = "models"  # folder of the pre-trained models, in the hub's format
 
 PyTree = Any
 Arrays = dict[str, np.ndarray]
-CHECKPOINT = "checkpoint"  # what a run that does not pre-train calls its encoder
+CHECKPOINT = "checkpoint"  # name of the encoder in a run from a checkpoint
 PRETRAINED, CONTROL = STARTS = ("pretrained", "control")
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoders:
-    """Encoders of one model: parameters `[seed, ...]` by start, pre-trained and not; and word tables `[seed, ...]` by name."""
+    """The encoders of one model.
+
+    by_start: parameters `[seed, ...]`, pre-trained and control. tables: word tables `[seed, ...]` by name, input and output.
+    """
 
     model: models.LanguageModel
     by_start: Mapping[str, PyTree]
     tables: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def without(self, layers: int) -> "Encoders":
-        """Return them without their top `layers`."""
+        """Return the encoders without their top `layers` layers."""
         if not layers:
             return self
         fewer = self.model.encoder.clone(layers=self.model.encoder.layers - layers)
@@ -50,21 +53,18 @@ class Encoders:
         return dataclasses.replace(self, model=self.model.clone(encoder=fewer), by_start=cut)
 
     def only(self, start: str) -> "Encoders":
-        """Return those of one start."""
+        """Return the encoders of one start."""
         return dataclasses.replace(self, by_start={start: self.by_start[start]})
 
-    def stacked(self, places: Sequence[int]) -> PyTree:
-        """Return `[seed, start, ...]` for these places of the seed axis."""
-        chosen = np.asarray(places)
-        of_starts = list(self.by_start.values())
-        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf)[chosen] for leaf in leaves], axis=1), *of_starts)
+    def stacked(self, indices: Sequence[int]) -> PyTree:
+        """Return parameters `[seed, start, ...]` for these indices of the seed axis."""
+        chosen = np.asarray(indices)
+        starts = list(self.by_start.values())
+        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf)[chosen] for leaf in leaves], axis=1), *starts)
 
 
 def pretrain(settings: Settings, name: str, text: Text, plan: StepPlan, stages: Stages) -> Arrays:
-    """Pre-train a shape with every seed; return records `[seed, record]`, and parameters at the end and at the start.
-
-    Those of the start are without their head.
-    """
+    """Pre-train a shape with every seed; return records `[seed, record]`, final parameters, and initial ones without head."""
     ensemble = build_ensemble(settings, settings.every_shape[name], text, plan)
     start = ensemble.start(settings.seed_list)
     ensemble = dataclasses.replace(ensemble, start_from=start.state)
@@ -77,7 +77,7 @@ def pretrain(settings: Settings, name: str, text: Text, plan: StepPlan, stages: 
 
 
 def encoders_of_shape(settings: Settings, shape: Shape, text: Text, pretrained: Arrays) -> Encoders:
-    """Return the encoders that a pre-training has left, and the same before their first step."""
+    """Return the encoders after pre-training, and as controls the same encoders before their first step."""
     params = unnamed(pretrained, "params")
     by_start = {PRETRAINED: bert.discard_head(params), CONTROL: unnamed(pretrained, "start")}
     tables = {"input": params["embed"]["embedding"]}
@@ -87,7 +87,7 @@ def encoders_of_shape(settings: Settings, shape: Shape, text: Text, pretrained: 
 
 
 def load_start(settings: Settings) -> weights.Loaded:
-    """Return the checkpoint that a run starts from; raises BadInput."""
+    """Load the checkpoint that a run starts from; raises BadInput."""
     assert settings.start is not None
     try:
         loaded = weights.load(Path(settings.start))
@@ -95,12 +95,14 @@ def load_start(settings: Settings) -> weights.Loaded:
         raise BadInput(f"--start {error.as_options()}") from None
     positions = loaded.model.max_positions
     if positions is not None and positions < settings.max_length:
-        raise BadInput(f"--max_length: {settings.start} has {positions} positions, got {settings.max_length}")
+        raise BadInput(
+            f"--max_length: expected at most {positions}, the positions of {settings.start}, got {settings.max_length}"
+        )
     return loaded
 
 
 def encoders_of_checkpoint(settings: Settings, loaded: weights.Loaded) -> Encoders:
-    """Return a checkpoint's encoder for every seed, and fresh ones of its shape, whose initial values are the seeds' own."""
+    """Return the encoder of a checkpoint, repeated for every seed, and controls of its shape initialised by each seed."""
 
     def init(key: jax.Array) -> PyTree:
         return bert.discard_head(loaded.model.init(training.stream(key, "init"), jnp.zeros((1, 1), jnp.int32))["params"])
@@ -117,14 +119,14 @@ def encoders_of_checkpoint(settings: Settings, loaded: weights.Loaded) -> Encode
 
 
 def export(settings: Settings, name: str, text: Text, pretrained: Arrays, run: RunDirectory) -> None:
-    """Write every seed's pre-trained model as a checkpoint in the hub's format, `models/SHAPE/seed-S`, unless it is there."""
+    """Write the pre-trained model of every seed in the hub's format to `models/SHAPE/seed-S`, unless it exists."""
     shape = settings.every_shape[name]
     model, stored = build_model(settings, shape, text), unnamed(pretrained, "params")
-    for place, seed in enumerate(settings.seed_list):
+    for index, seed in enumerate(settings.seed_list):
         below = f"{MODELS}/{name}/seed-{seed}"
         if not run.whole(below):
             run.remove(below)
-            member = jax.tree.map(lambda leaf, place=place: leaf[place], stored)
+            member = jax.tree.map(lambda leaf, index=index: leaf[index], stored)
             params = tying.view(with_target(member), (TIE,)) if shape.coupled else member
             try:
                 weights.save(run.path / below, model, params, tied=shape.coupled, tokenizer=text.tokenizer)
@@ -134,5 +136,5 @@ def export(settings: Settings, name: str, text: Text, pretrained: Arrays, run: R
 
 
 def with_target(stored: PyTree) -> PyTree:
-    """Return stored parameters with a place, None, for the table that is tied: files hold no such places."""
+    """Return stored parameters with a None leaf for the target of the tie, which files leave out."""
     return stored | {bert.HEAD: stored[bert.HEAD] | {"embedding": None}}

@@ -1,4 +1,4 @@
-"""The plots of a run with their captions, from the body of results.json and the records of pre-training."""
+"""The figures of a run on embedding shapes, with captions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +13,14 @@ from tiejax.lab.studies.embedding_coupling.summary import score
 from tiejax.models.shapes import Shape
 
 Body = Mapping[str, Any]
-FITS = {"all": "difference fitted on the pairs that are scored, as published", "held_out": "difference fitted on other pairs"}
+FITS = {"all": "difference fitted on the scored pairs, as published", "held_out": "difference fitted on other pairs"}
 
 
 def plot_all(body: Body, shapes: Mapping[str, Shape], metrics: Mapping[str, np.ndarray]) -> list[Plot]:
-    """Plot a run; nothing if no seed lasted. shapes: by name, none for a checkpoint. metrics: the arrays of metrics.npz."""
+    """Plot all figures of a run; none if no seed stayed finite.
+
+    body: results.json. shapes: by name, empty for a checkpoint. metrics: the arrays of metrics.npz.
+    """
     if not body["seeds"]:
         return []
     plots = [
@@ -36,19 +39,19 @@ def _point(body: Body, name: str, x: float) -> Point:
 
 
 def plot_parameters(body: Body) -> Plot:
-    """Plot the paper's argument: what counts is what fine-tuning keeps."""
+    """Plot the score of every shape against the parameters that remain in fine-tuning."""
     points = [_point(body, name, fields["fine_tuning_parameters"]) for name, fields in body["shapes"].items()]
     return Plot(
         "score_parameters",
-        "Score, which is accuracy on test averaged over the tasks, by shape; behind its name the parameters that fine-tuning "
-        "keeps, by which rows are sorted. Dots: means over seeds; strokes: seeds. Grey: the mean of the same encoder "
-        "fine-tuned without pre-training.",
+        "Score (test accuracy, averaged over tasks) by shape. Rows are sorted by the number of parameters in fine-tuning, "
+        "which follows the name. Dots: means over seeds; strokes: seeds. Grey: the mean of the same encoder fine-tuned without "
+        "pre-training.",
         drawing.scores_by_parameters(points),
     )
 
 
 def plot_output_width(body: Body, shapes: Mapping[str, Shape]) -> Plot | None:
-    """Plot scores, masked accuracy and the probe against E_out, of the shapes that differ in nothing else."""
+    """Plot score, masked accuracy and probe accuracy against E_out, for shapes that differ only in E_out."""
     roles = roles_of(shapes) if shapes else None
     if roles is None or roles.narrow is None:
         return None
@@ -61,7 +64,7 @@ def plot_output_width(body: Body, shapes: Mapping[str, Shape]) -> Plot | None:
     widths = [shapes[name].embed_out for name in names]
     none = np.zeros(0)
     panels = {"score on test": [_point(body, name, width) for name, width in zip(names, widths, strict=True)]}
-    panels["masked tokens predicted"] = [
+    panels["accuracy at masked tokens"] = [
         Point(name, width, np.array(body["pretraining"][name]["accuracy"]), none)
         for name, width in zip(names, widths, strict=True)
     ]
@@ -76,31 +79,29 @@ def plot_output_width(body: Body, shapes: Mapping[str, Shape]) -> Plot | None:
         ]
     return Plot(
         "output_width",
-        "What the width of the output embedding is worth, although fine-tuning discards it: score, accuracy at masked tokens, "
-        "and "
-        "a linear probe. Thin: one seed each; thick: their median. Grey: without pre-training.",
+        "Effect of the width of the output embedding, which fine-tuning discards, on the score, the accuracy at masked tokens "
+        "and a linear probe. Thin: a seed; thick: median. Grey: without pre-training.",
         drawing.over_output_width(panels),
     )
 
 
 def plot_dropped(body: Body) -> Plot | None:
-    """Plot the score without top layers."""
+    """Plot the score with top layers dropped."""
     if not any(body["dropped"].values()):
         return None
     task = body["scores"][body["drop_task"]]
     curves = {}
     for name, by_number in body["dropped"].items():
         fields = body["shapes"][name]
-        kept = fields["layers"] - fields.get("drop", 0)
-        curves[name] = {kept: np.array(task[name]["pretrained"]["test_accuracy"])} | {
-            kept - int(number): np.array(scores["pretrained"]["test_accuracy"]) for number, scores in by_number.items()
+        layers = fields["layers"] - fields.get("drop", 0)
+        curves[name] = {layers: np.array(task[name]["pretrained"]["test_accuracy"])} | {
+            layers - int(number): np.array(scores["pretrained"]["test_accuracy"]) for number, scores in by_number.items()
         }
     control = float(np.mean([task[name]["control"]["test_accuracy"] for name in curves]))
     return Plot(
         "dropped_layers",
-        f"Accuracy on test of {body['drop_task']} where top layers are dropped before fine-tuning: means over seeds. Dotted: "
-        "the "
-        "mean control, with all layers and without pre-training.",
+        f"Test accuracy of {body['drop_task']} with top layers dropped before fine-tuning: means over seeds. Dotted: mean of "
+        "the controls, with all layers and without pre-training.",
         drawing.dropped_layers(curves, control),
     )
 
@@ -120,14 +121,14 @@ def plot_retrieval(body: Body) -> Plot | None:
         controls[title] = np.mean([depth for depth in depths if len(depth) == most], axis=0)
     return Plot(
         "retrieval",
-        "How often the mean state of a sentence, plus the mean difference between the two languages, is nearest to that of its "
-        "translation, after each layer: means over seeds. Dotted: the deepest encoders without pre-training.",
-        drawing.by_layer(panels, controls, "share found"),
+        "How often the mean hidden state of a sentence, plus the mean difference between the two languages, is nearest to that "
+        "of its translation, after each layer: means over seeds. Dotted: the deepest encoders without pre-training.",
+        drawing.by_layer(panels, controls, "retrieval accuracy"),
     )
 
 
 def plot_similarity(body: Body) -> Plot | None:
-    """Plot word similarity of the tables."""
+    """Plot the word similarity of the tables."""
     if not body["similarity"]:
         return None
     tables = {
@@ -136,22 +137,20 @@ def plot_similarity(body: Body) -> Plot | None:
     }
     return Plot(
         "word_similarity",
-        "Spearman's correlation of human judgements with the dot products of word vectors: every seed, and the mean as a bar. "
-        "A "
+        "Spearman correlation of human judgements with dot products of word vectors: every seed, and the mean as a bar. A "
         "coupled table is both input and output.",
         drawing.word_similarity(tables),
     )
 
 
 def plot_pretraining(body: Body, metrics: Mapping[str, np.ndarray]) -> Plot | None:
-    """Plot validation loss over pre-training."""
+    """Plot the validation loss over pre-training."""
     if not body["pretraining"]:
         return None
     losses = dict(zip(metrics["shapes"].tolist(), metrics["validation_loss"], strict=True))
     return Plot(
         "pretraining",
         "Validation loss at masked tokens over pre-training: means over seeds, all shapes on the same batches and masks. "
-        "Dotted: "
-        "what the frequencies of tokens alone would give.",
+        "Dotted: the loss of a model that knows only token frequencies.",
         drawing.pretraining_curves(metrics["validation_step"], losses, body["unigram_entropy"]),
     )

@@ -1,4 +1,4 @@
-"""The page of a run on the shapes of embeddings, from the body of results.json."""
+"""The HTML report of a run on embedding shapes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,18 +11,16 @@ from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words
 
 QUESTION = (
-    "Input and output embeddings need not have one shape. The output is thrown away after pre-training: what is its width "
-    "worth to "
-    "fine-tuning, and what is better bought with the parameters that a small input embedding saves?"
+    "Input and output embeddings need not have the same shape, and the output embedding is discarded after pre-training. How "
+    "much is its width worth to fine-tuning, and how are the parameters that a small input embedding saves best spent?"
 )
 SOURCE = (
     "H. W. Chung, T. Fevry, H. Tsai, M. Johnson, S. Ruder, Rethinking Embedding Coupling in Pre-trained Language Models, ICLR "
     "2021, arXiv:2010.12821"
 )
 CLAIMS = (
-    "the paper's findings, one row each, stated before the run. Those with a margin claim no difference: that it lies within "
-    "the "
-    "margin (two one-sided tests). A score is a seed's accuracy on test, averaged over the tasks"
+    "one for each finding of the paper, stated before the run. A claim with a margin states that the difference lies within "
+    "the margin (two one-sided tests). The score of a seed is its test accuracy, averaged over tasks"
 )
 ON_SCORES = (
     Clause(
@@ -39,9 +37,9 @@ ON_SCORES = (
     ),
     Clause(
         "decoupling/score",
-        "decoupling at equal width changes less than one point",
-        "decoupling at equal width changes more than one point",
-        "whether decoupling at equal width changes anything",
+        "decoupling at equal width changes the score by less than one point",
+        "decoupling at equal width changes the score by more than one point",
+        "whether decoupling at equal width changes the score by less than one point",
     ),
 )
 ON_CONTROL = (
@@ -49,7 +47,7 @@ ON_CONTROL = (
         "pretraining/score",
         "pre-training is worth {size} of accuracy",
         "pre-training costs {size} of accuracy",
-        "whether pre-training helps at all, without which nothing else can show",
+        "whether pre-training helps at all, which the other claims presuppose",
     ),
 )
 FEWEST_SEEDS = 6
@@ -57,27 +55,27 @@ STARTS, ROLES = ("pretrained", "control"), ("input", "output")
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return the answer to the question of the page, and how many claims came out how."""
+    """Return the answer to the question of the report, and the number of claims with each verdict."""
     answers = [sentence(results["claims"], clauses) for clauses in (ON_SCORES, ON_CONTROL)]
     return [*filter(None, answers), tally(results["claims"])]
 
 
 def _spread(values: list[float]) -> str:
-    """Write the mean over seeds, and the standard deviation where there are several."""
+    """Format the mean over seeds, with the standard deviation if there are several."""
     return f"{np.mean(values):.4f}" + (f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else "")
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the numbers of the report: shapes, scores of every task, probes, learning rates."""
+    """Return the tables of the report by title: shapes, scores of every task, probes, learning rates."""
     if not results["seeds"]:
         return {}
     shown = {"Numbers: the shapes": _shapes(results)}
-    for task, of_shape in results["scores"].items():
-        splits = [name for name in next(iter(of_shape.values()))["pretrained"] if not name.startswith("development")]
+    for task, by_shape in results["scores"].items():
+        splits = [name for name in next(iter(by_shape.values()))["pretrained"] if not name.startswith("development")]
         columns = ["shape", *(f"{name.replace('_', ' ')}, {start}" for name in splits for start in ("pretrained", "control"))]
         rows = [
             [name, *(_spread(scores[start][split]) for split in splits for start in ("pretrained", "control"))]
-            for name, scores in of_shape.items()
+            for name, scores in by_shape.items()
         ]
         shown[f"Numbers: {task}, mean ± standard deviation over seeds"] = (columns, rows)
     shown |= _probes(results)
@@ -87,8 +85,10 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
 
 def _shapes(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     if any("embed_in" not in fields for fields in results["shapes"].values()):
-        kept = [[name, str(of["layers"]), f"{of['fine_tuning_parameters']:,}"] for name, of in results["shapes"].items()]
-        return ["checkpoint", "layers", "parameters in fine-tuning"], kept
+        rows = [
+            [name, str(fields["layers"]), f"{fields['fine_tuning_parameters']:,}"] for name, fields in results["shapes"].items()
+        ]
+        return ["checkpoint", "layers", "parameters in fine-tuning"], rows
     columns = [
         *("shape", "E_in", "E_out", "H", "layers", "dropped", "coupled"),
         *("parameters: pre-training", "fine-tuning", "loss", "masked accuracy"),
@@ -110,7 +110,7 @@ def _shapes(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _probes(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the tables of the probes that were asked for."""
+    """Return the tables of the probes that the run has."""
     shown = {}
     dropped, task = results["dropped"], results["drop_task"]
     if any(dropped.values()):
@@ -128,29 +128,37 @@ def _probes(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[
         ]
         shown[f"Numbers: accuracy of {task} on test with top layers dropped"] = ["shape", "none", *map(str, numbers)], rows
     if mixes := results["layer_mix"]:
-        rows = [[name, *(_spread(of[start]["test_accuracy"]) for start in STARTS)] for name, of in mixes.items()]
+        rows = [[name, *(_spread(mix[start]["test_accuracy"]) for start in STARTS)] for name, mix in mixes.items()]
         shown["Numbers: accuracy on test of a linear probe on a mix of frozen layers"] = ["shape", *STARTS], rows
     if any(results["retrieval"].values()):
         shown["Numbers: share of sentences that are found by layer, their difference fitted on other pairs"] = _retrieval(
             results["retrieval"]
         )
     if found := results["similarity"]:
-        rows = [[name, *(_spread(of[table]) if table in of else "-" for table in ROLES)] for name, of in found.items()]
-        shown["Numbers: word similarity, correlation with human judgement"] = ["shape", *(f"{of} table" for of in ROLES)], rows
+        rows = [
+            [name, *(_spread(values[table]) if table in values else "-" for table in ROLES)] for name, values in found.items()
+        ]
+        columns = ["shape", *(f"{table} table" for table in ROLES)]
+        shown["Numbers: word similarity, correlation with human judgement"] = columns, rows
     return shown
 
 
 def _retrieval(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    of_shape = {f"{name}, {start}": np.array(of["held_out"][start]).T for name, of in found.items() for start in STARTS if of}
-    layers = max(map(len, of_shape.values()))
-    rows = [[name, *(_spread(list(values)) for values in of), *["-"] * (layers - len(of))] for name, of in of_shape.items()]
+    by_name = {
+        f"{name}, {start}": np.array(fits["held_out"][start]).T for name, fits in found.items() for start in STARTS if fits
+    }
+    layers = max(map(len, by_name.values()))
+    rows = [
+        [name, *(_spread(list(values)) for values in by_layer), *["-"] * (layers - len(by_layer))]
+        for name, by_layer in by_name.items()
+    ]
     return ["shape", "before the first", *(f"layer {number}" for number in range(1, layers))], rows
 
 
 def _rates(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = []
-    for task, of_shape in results["rates"].items():
-        for name, by_start in of_shape.items():
+    for task, by_shape in results["rates"].items():
+        for name, by_start in by_shape.items():
             for start, found in by_start.items():
                 tried = ", ".join(f"{float(rate):g}: {value:.3f}" for rate, value in found["development"].items())
                 rows.append([task, name, start, f"{found['chosen']:g}", tried])
@@ -158,7 +166,7 @@ def _rates(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Write what was run, by name."""
+    """Return the settings of the run in words, by name."""
     tasks = [
         f"{name}: {task['kind']}, {len(task['labels'])} labels, {task['sentences']['train']:,} / "
         f"{task['sentences']['development']:,} / {task['sentences']['test']:,} sentences, most frequent label "
@@ -169,10 +177,10 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         **(_pretraining_words(results, settings) if settings["start"] is None else {"checkpoint": settings["start"]}),
         "tasks": "; ".join(tasks),
         "fine-tuning": f"{settings['fine_tuning_epochs']:g} epochs in batches of {settings['fine_tuning_batch']}, dropout "
-        f"{settings['fine_tuning_dropout']:g} before the classifier alone; sentences classified from their "
-        f"{settings['pooling']} state; rates chosen on development with fine-tuning seeds that are not reported; the test "
-        "split was read once",
-        "seeds": f"{len(results['seeds'])}, {settings['fine_tuning_seeds']} fine-tuning run(s) of each",
+        f"{settings['fine_tuning_dropout']:g} before the classifier only; sentences are classified from their "
+        f"{settings['pooling']} hidden state; rates selected on development with fine-tuning seeds that are not reported; the "
+        "test split was read once",
+        "seeds": f"{len(results['seeds'])}, with {settings['fine_tuning_seeds']} fine-tuning run(s) each",
         "claims": CLAIMS,
         "source": SOURCE,
         **timing_words(results["timing"], facts),
@@ -181,13 +189,13 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
 
 
 def _pretraining_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
-    """Write how encoders were pre-trained, by name."""
+    """Return the settings of pre-training in words, by name."""
     return {
-        "corpus": ", ".join(map(str, settings["corpus"] or settings["languages"] or ["the prose that CPython carries"])),
-        "tokens": f"{results['data'].get('vocabulary', 0):,} different ones, in rows of {settings['max_length']}",
+        "corpus": ", ".join(map(str, settings["corpus"] or settings["languages"] or ["the prose that comes with CPython"])),
+        "tokens": f"vocabulary {results['data'].get('vocabulary', 0):,}, rows of {settings['max_length']} tokens",
         "pre-training": f"{results['steps']:,} steps of {settings['batch_rows']} rows, the same for all shapes and seeds; "
-        f"AdamW, largest rate {settings['learning_rate']:g} after {settings['warm_up']} steps, then linear to 0; weight decay "
-        f"{settings['weight_decay']:g}, clipped at {settings['clip']:g}; no dropout",
+        f"AdamW, peak rate {settings['learning_rate']:g} after {settings['warm_up']} steps, then linear decay to 0; weight "
+        f"decay {settings['weight_decay']:g}, gradient norm clipped at {settings['clip']:g}; no dropout",
         "unigram entropy": f"{results['unigram_entropy']:.3f} nats",
         "gate": _gate(results.get("gate")),
     }
@@ -198,28 +206,28 @@ def _gate(gate: Mapping[str, Any] | None) -> str:
         return ""
     return (
         f"{'passed' if gate['passed'] else 'not passed'}: {gate['baseline']} ends {gate['nats_below_unigram']:.2f} nats below "
-        f"the unigram entropy (asked for: .3) and gains {gate['development_gain']:.4f} on development over its control"
+        f"the unigram entropy (required: .3) and gains {gate['development_gain']:.4f} on development over its control"
     )
 
 
 def _vocabulary(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Write which vocabulary to repeat a run with, where it was trained: training gives other tokens from run to run."""
+    """Return the option that reuses a trained vocabulary; training it again would give different tokens."""
     trained = settings["tokenizer"] is None and settings["start"] is None
-    return {"Its vocabulary, since training one anew gives other tokens:": "--tokenizer tokenizer.json"} if trained else {}
+    return {"With its vocabulary (training it again gives different tokens):": "--tokenizer tokenizer.json"} if trained else {}
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
-    """Write what limits what can be concluded."""
+    """Return notes on the limits of the conclusions."""
     notes = excluded_notes(results)
     if results["seeds"] and len(results["seeds"]) < FEWEST_SEEDS:
-        notes.append(f"With fewer than {FEWEST_SEEDS} seeds no claim is decided; the estimates are what there is.")
+        notes.append(f"With fewer than {FEWEST_SEEDS} seeds no claim can be decided; only estimates are given.")
     if results.get("gate") and not results["gate"]["passed"]:
-        notes.append("The gate was not passed: pre-training was too short for shapes to be compared.")
+        notes.append("The gate was not passed: pre-training was too short to compare shapes.")
     return notes
 
 
 def page(run: RunOnPage) -> str:
-    """Return the page of a run."""
+    """Return the HTML report of a run."""
     return report.render(
         title="Shapes of input and output embeddings",
         question=QUESTION,

@@ -1,4 +1,4 @@
-"""All that is read before a run begins: its text, its tasks, what its probes read, and the plan of its steps."""
+"""Preparation of a run: its text, tasks, probe data and step plan."""
 
 import hashlib
 from pathlib import Path
@@ -22,7 +22,7 @@ from tiejax.text.stored import digest
 
 
 class Prepared(NamedTuple):
-    """What a run reads. start: the checkpoint that it starts from, if it does not pre-train; its plan then has no steps."""
+    """The prepared input of a run. start: the checkpoint of a run that does not pre-train; its plan then has no steps."""
 
     text: Text
     plan: StepPlan
@@ -32,12 +32,12 @@ class Prepared(NamedTuple):
 
 
 def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepared:
-    """Return what a configuration reads; raises BadInput. resume: with the vocabulary that the run was started with."""
+    """Prepare the input of a run; raises BadInput. resume: use the vocabulary with which the run was started."""
     try:
         mesh = devices_of_member(len(settings.seed_list), jax.device_count(), jax.local_device_count(), settings.mesh)
     except ValueError as error:
         raise BadInput(f"--{error}") from None
-    # Files come first: what is wrong with them is told before a text is prepared.
+    # Read files first, so that errors in them are reported before a text is prepared.
     files = read_files(settings)
     if settings.start is not None:
         start = load_start(settings)
@@ -49,7 +49,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepa
     causal = start is not None and start.model.encoder.causal
     tasks = [task_data(settings, text, task, mesh, causal) for task in files.tasks]
     check_sizes(settings, text, mesh, tasks, start)
-    # A run is not resumed with another text, nor with other tasks or probes.
+    # The fingerprint covers tasks and probes too, so that a run is not resumed with others.
     whole = {"text": text.facts["fingerprint"], "files": digest([list(part) if part else part for part in files])}
     if start is not None:
         whole["weights"] = digest(
@@ -60,12 +60,12 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepa
 
 
 def check_sizes(settings: Settings, text: Text, mesh: int, tasks: list[TaskData], start: Loaded | None) -> None:
-    """Raise BadInput if, with what the text and the tasks decide, a run is too long or needs more memory than there is."""
+    """Raise BadInput if the run, with its text and tasks, has too many steps or needs more memory than the machine has."""
     for task in tasks:
         check_steps("fine_tuning_epochs", settings.fine_tuning_epochs, settings.fine_tuning_epochs * task.feed.steps_of_epoch)
-    of_checkpoint = 0
+    checkpoint_parameters = 0
     if start is not None:
         params = discard_head({name: part for name, part in start.params.items() if name != "pooler"})
-        of_checkpoint = sum(leaf.size for leaf in jax.tree.leaves(params))
-    decided = sizes.Decided(text.twins.vocabulary, mesh, of_checkpoint)
+        checkpoint_parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
+    decided = sizes.Decided(text.twins.vocabulary, mesh, checkpoint_parameters)
     check_memory(settings, lambda settings: sizes.need(settings, decided), sizes.OPTIONS)

@@ -1,4 +1,4 @@
-"""The members of pre-training: one shape, many seeds, all on the same batches with the same masks."""
+"""The ensemble of pre-training: one shape with many seeds, all on the same batches with the same masks."""
 
 from typing import Any
 
@@ -16,20 +16,19 @@ from tiejax.pretraining.step_plan import StepPlan
 from tiejax.pretraining.validation import Validation, held_out_rows
 from tiejax.text.masking import MaskedRows, Masking
 from tiejax.text.packing import Stream, TextFeed
-from tiejax.training.optimizer import make_optimizer
-from tiejax.training.schedule import warm_up_and_decay
+from tiejax.training.optimizer import make_optimizer, warm_up_and_decay
 
-ORDER = 0  # the seed whose batches and masks all members see
+ORDER = 0  # the seed of the batches and masks of all members
 
 
 def build_model(settings: Settings, shape: Shape, text: Text) -> models.LanguageModel:
-    """Return the masked LM of a shape, for the vocabulary of a text."""
+    """Return the masked LM of a shape for the vocabulary of a text."""
     dtype = None if settings.compute_dtype == "float32" else jnp.dtype(settings.compute_dtype)
     return bert.build(shape, text.twins.vocabulary, settings.max_length, rematerialise=settings.rematerialise, dtype=dtype)
 
 
 def build_ensemble(settings: Settings, shape: Shape, text: Text, plan: StepPlan) -> training.Ensemble:
-    """Return the members of a shape, with what is recorded of them."""
+    """Build the pre-training ensemble of a shape, with its recorders."""
     vocabulary = text.vocabulary
     objective = MaskedLM(build_model(settings, shape, text), shape.coupled)
     masking = Masking(text.twins, vocabulary.special, vocabulary.mask, plan.slots, whole_sentences=settings.cipher)
@@ -65,8 +64,8 @@ def build_ensemble(settings: Settings, shape: Shape, text: Text, plan: StepPlan)
             "validation": training.Recorder(settings.validate_every, validate),
         },
         max_norm=settings.clip,
-        feed=TextFeed(*text.train, settings.max_length, vocabulary.pad, plan.rows, order=ORDER, languages=text.languages),
-        members="scanned",
+        source=TextFeed(*text.train, settings.max_length, vocabulary.pad, plan.rows, order=ORDER, languages=text.languages),
+        members=training.Scanned(),
         devices=plan.mesh,
         precision=settings.matmul_precision,
     )

@@ -1,4 +1,4 @@
-"""What encoders are probed with beside tasks: retrieval of parallel sentences by layer, and word similarity of their tables."""
+"""Probes of encoders: retrieval of parallel sentences by layer, and word similarity of their tables."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from tiejax.geometry.word_similarity import WordPairs, bootstrap_interval, simil
 from tiejax.lab.studies.embedding_coupling.encoders import Arrays, Encoders
 from tiejax.lab.studies.embedding_coupling.task_data import ParallelRows, ProbeData
 from tiejax.models import LanguageModel
-from tiejax.training.map_members import map_members
+from tiejax.training.placement import map_members
 from tiejax.transfer.batches import TaskRows
 
 PyTree = Any
@@ -21,7 +21,7 @@ FITTED: tuple[Fitted, ...] = ("all", "held_out")
 
 
 def probe(encoders: Encoders, data: ProbeData, mesh: int) -> Arrays:
-    """Return retrieval by layer, `retrieval_FITTED[start, seed, layer]`, and similarity, `similarity_TABLE[seed]`."""
+    """Return retrieval accuracies `retrieval_FITTED[start, seed, layer]` and correlations `similarity_TABLE[seed]`."""
     arrays: Arrays = {}
     if data.parallel is not None:
         arrays |= retrieval(encoders, data.parallel, mesh)
@@ -31,30 +31,30 @@ def probe(encoders: Encoders, data: ProbeData, mesh: int) -> Arrays:
 
 
 def similarity(tables: Mapping[str, np.ndarray], pairs: WordPairs) -> Arrays:
-    """Return the correlation of every seed's table, `[seed]`, and its interval, `[seed, 2]`."""
+    """Return the correlation of each table by seed, `[seed]`, and its bootstrap interval, `[seed, 2]`."""
     arrays: Arrays = {}
     for name, table in tables.items():
-        arrays[f"similarity_{name}"] = np.array([similarity_correlation(of_seed, pairs) for of_seed in table])
-        arrays[f"similarity_{name}_interval"] = np.array([bootstrap_interval(of_seed, pairs) for of_seed in table])
+        arrays[f"similarity_{name}"] = np.array([similarity_correlation(embeddings, pairs) for embeddings in table])
+        arrays[f"similarity_{name}_interval"] = np.array([bootstrap_interval(embeddings, pairs) for embeddings in table])
     return arrays
 
 
 def mean_states(model: LanguageModel, params: PyTree, rows: TaskRows) -> Float[Array, "batches layers_and_one rows width"]:
-    """Return the mean state of each row's sentence, without [CLS] and [SEP], before the first layer and after each."""
+    """Return the mean hidden state of each row's sentence, without [CLS] and [SEP], before the first layer and after each."""
 
-    def of_batch(rows: TaskRows) -> jax.Array:
+    def batch_means(rows: TaskRows) -> jax.Array:
         segments = jnp.asarray(rows.segments)
         states = model.apply({"params": params}, rows.tokens, segments=segments, every_layer=True, method="encode")
-        place, last = jnp.arange(segments.shape[1]), jnp.sum(segments, axis=1, keepdims=True) - 1
-        inside = (place > 0) & (place < last)
+        position, last = jnp.arange(segments.shape[1]), jnp.sum(segments, axis=1, keepdims=True) - 1
+        inside = (position > 0) & (position < last)
         number = jnp.maximum(jnp.sum(inside, axis=1), 1)[:, None]
         return jnp.sum(jnp.asarray(states) * inside[..., None], axis=2) / number
 
-    return jax.lax.map(of_batch, rows)
+    return jax.lax.map(batch_means, rows)
 
 
 def retrieval(encoders: Encoders, parallel: ParallelRows, mesh: int) -> Arrays:
-    """Return the accuracy of retrieval by layer, `[start, seed, layer]`, with the mean difference fitted both ways."""
+    """Return the retrieval accuracy by layer, `[start, seed, layer]`, with the mean difference fitted in both ways."""
     seeds = len(jax.tree.leaves(next(iter(encoders.by_start.values())))[0])
     both = jax.tree.map(lambda *leaves: np.concatenate(leaves), parallel.source, parallel.target)
     members = encoders.stacked(range(seeds))
@@ -70,8 +70,8 @@ def retrieval(encoders: Encoders, parallel: ParallelRows, mesh: int) -> Arrays:
 
 
 def by_start_and_layer(source: np.ndarray, target: np.ndarray, fitted: Fitted) -> list[list[float]]:
-    """Return the accuracies of one seed, of vectors `[start, layer, sentence, width]`."""
+    """Return the retrieval accuracies of one seed, `[start][layer]`, from vectors `[start, layer, sentence, width]`."""
     return [
-        [translation_accuracy(*vectors, fitted) for vectors in zip(*of_start, strict=True)]
-        for of_start in zip(source, target, strict=True)
+        [translation_accuracy(*vectors, fitted) for vectors in zip(*layers, strict=True)]
+        for layers in zip(source, target, strict=True)
     ]

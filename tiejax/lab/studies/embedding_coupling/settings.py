@@ -1,4 +1,4 @@
-"""What may be asked of a run on the shapes of embeddings."""
+"""The settings of the study of embedding shapes."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.embedding_coupling import sizes
 from tiejax.models.shapes import POSITIONS, Shape
 
-# Small enough for two cores: the table that a small E_in saves is worth all layers, as in the paper.
+# Small enough for two cores. A small E_in saves about as many parameters as all layers have, as in the paper.
 DEFAULT_SHAPES = {
     "coupled": Shape(64, 64, 64, 3, 4, coupled=True),
     "decoupled": Shape(64, 64, 64, 3, 4),
@@ -30,50 +30,52 @@ TASK_FIELDS = ("train", "development", "test", "text", "label", "examples")
 
 @with_defaults(seeds=2, vocab_size=3072, learning_rate=3e-3, out="runs/embedding_coupling")
 class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
-    """Encoders whose input and output embeddings have different shapes: pre-trained, fine-tuned and probed.
+    """Pre-train, fine-tune and probe encoders with input and output embeddings of different shapes.
 
     Args:
         tokenizer: vocab.txt of a BERT WordPiece, a tokenizer.json, or a name on the hub (default: a unigram vocabulary trained
             on the corpus)
-        languages: instead of a corpus, one for each language, as {en: [novels/], de: [romane/]}; their sentences are sampled
-            by language_exponent, and the vocabulary is trained on all of them
+        languages: a corpus for each language, instead of --corpus, as {en: [novels/], de: [romane/]}; languages are sampled by
+            --language_exponent, and share one vocabulary
         language_exponent: a language with n sentences is sampled in proportion to n to this power
-        cipher: add a second language without data: every ordinary token has a twin, in which half of the sentences are written
-        shapes: what is compared, name -> {embed_in, embed_out, width, layers, heads, coupled, drop}; feed-forward layers are
+        cipher: add an artificial second language: every ordinary token has a twin, and half of the sentences are written in
+            twins
+        shapes: shapes to compare, name -> {embed_in, embed_out, width, layers, heads, coupled, drop}; feed-forward layers are
             four times as wide as the encoder, and `drop` top layers are dropped after pre-training (default: nine small shapes)
-        baseline: the shape that others are compared with (default: the first)
+        baseline: the shape on which pre-training is checked to be long enough (default: the first)
         max_length: tokens of a row; longer sentences are cut
-        min_length: sentences of fewer tokens are left out
-        batch_rows: rows of one step of pre-training, filled with whole sentences
-        steps: of pre-training
-        warm_up: steps over which the learning rate rises; it then falls to 0
-        eps: of AdamW
-        clip: largest norm of a gradient
-        compute_dtype: of the encoder and the logits' product; parameters and losses stay in float32
+        min_length: minimum tokens of a sentence; shorter ones are dropped
+        batch_rows: rows of a pre-training step, filled with whole sentences
+        steps: steps of pre-training
+        warm_up: steps over which the learning rate rises; afterwards it decays to 0
+        eps: epsilon of AdamW
+        clip: maximum global norm of the gradient
+        compute_dtype: dtype of the encoder and of the matrix product of the logits; parameters and losses stay in float32
         rematerialise: recompute each layer in the backward pass, for deep encoders
         record_every: steps between records of the training loss
         validate_every: steps between validations
-        validation_batches: batches of one validation
-        tasks: name -> {train, development, test, text, label, examples}: CoNLL-U files are tagged (UPOS); CSV, TSV and JSON
-            lines with columns text and label, several files of one class each, and tfds:NAME are classified; without
-            development and test, train is split by hashes (default: which part of Python's documentation a sentence is from)
-        examples: training sentences of a task that does not say how many
-        fine_tuning_epochs: how often each of them is visited
-        fine_tuning_batch: sentences a step
-        fine_tuning_rates: learning rates, of which each shape and task takes the best on development
+        validation_batches: batches of each validation
+        tasks: name -> {train, development, test, text, label, examples}. CoNLL-U files are for tagging (UPOS); CSV, TSV and
+            JSON lines with columns text and label, several files of one class each, and tfds:NAME are for classification.
+            Without development and test, train is split by hashes (default: which part of Python's documentation a sentence is
+            from)
+        examples: training sentences of tasks without `examples`
+        fine_tuning_epochs: passes over the training sentences of a task
+        fine_tuning_batch: sentences per step
+        fine_tuning_rates: learning rates to try; the best on development is used for each shape and task
         rate_seeds: pre-training seeds on which rates are tried, with fine-tuning seeds that are not reported
-        fine_tuning_seeds: runs of each pre-trained encoder that are reported
-        fine_tuning_dropout: of what the classifier is given; there is none elsewhere
-        pooling: what a sentence is classified from, the mean of its states, or the first, that of [CLS], as BERT's, which no
-            objective of pre-training shapes here
-        drop_task: the task on which encoders without their top layers are fine-tuned (default: the first); none for not at all
-        layer_mix: train a linear probe on a learnt mix of the frozen layers, on the same task
-        parallel: two files of as many sentences, for retrieval by layer; with --cipher one, whose other side is its cipher
-        similarity: a file of word pairs and human judgements, as MEN's
+        fine_tuning_seeds: reported fine-tuning runs of each pre-trained encoder
+        fine_tuning_dropout: dropout before the classifier; there is none elsewhere
+        pooling: classify a sentence from the mean of its hidden states (mean) or from that of [CLS] (first), as BERT does,
+            though no pre-training objective here trains it
+        drop_task: task on which encoders without top layers are fine-tuned (default: the first task), or none
+        layer_mix: train a linear probe on a learnt mix of the frozen layers, on --drop_task
+        parallel: two files with equally many sentences, for retrieval by layer; with --cipher one file, paired with its cipher
+        similarity: file of word pairs and human judgements, in the format of MEN
         start: fine-tune and probe a checkpoint folder of BERT, RemBERT, ALBERT or GPT-2, instead of pre-training shapes
         mesh: devices that train one member together
-        plan: bytes a device for each shape on a mesh of so many devices a member, then stop
-        memory: with --plan, bytes of a device, for the largest batch that fits
+        plan: print the bytes per device for each shape with this many devices per member, and exit
+        memory: with --plan, bytes of a device, to find the largest batch that fits
     """
 
     languages: dict[str, list[str]] | None = None
@@ -112,7 +114,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
     memory: float | None = None
 
     def resolved(self) -> "Settings":
-        """Return the configuration with every default written out; raises BadInput if it makes no sense."""
+        """Return the settings with every default filled in; raises BadInput if they are invalid."""
         fields = dataclasses.asdict(self)
         if self.data_dir is None:
             fields["data_dir"] = checks.default_data_dir()
@@ -132,7 +134,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         return settings
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if a resolved configuration cannot be run."""
+        """Raise BadInput, naming the option, if resolved settings cannot be run."""
         super().check()
         checks.check_counts(
             self,
@@ -145,20 +147,20 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         for name in ("batch_rows", "fine_tuning_batch"):
             check_places(name, getattr(self, name), self.max_length)
         if not 0 <= self.warm_up < self.steps:
-            raise BadInput(f"--warm_up: must be 0 at least and below --steps {self.steps}, got {self.warm_up}")
+            raise BadInput(f"--warm_up: expected an integer >= 0 and below --steps {self.steps}, got {self.warm_up}")
         if not 0 <= self.language_exponent <= 1:
-            raise BadInput(f"--language_exponent: must lie between 0 and 1, got {self.language_exponent}")
+            raise BadInput(f"--language_exponent: expected a number between 0 and 1, got {self.language_exponent}")
         checks.check_shares(self, ("fine_tuning_dropout",))
         if not self.fine_tuning_rates or not all(0 < rate < math.inf for rate in self.fine_tuning_rates):
-            raise BadInput(f"--fine_tuning_rates: needs rates above 0, got {self.fine_tuning_rates}")
+            raise BadInput(f"--fine_tuning_rates: expected rates above 0, got {self.fine_tuning_rates}")
         if self.memory is not None and self.plan is None:
-            raise BadInput("--memory: says how much a device of --plan has; give --plan as well")
+            raise BadInput("--memory: only used with --plan; give --plan as well")
         self._check_corpus()
         self._check_shapes()
         self._check_tasks()
 
     def _check_start(self) -> None:
-        """A checkpoint has a shape and a text of its own."""
+        """Raise BadInput for options that a checkpoint already determines."""
         for name in ("shapes", "languages", "corpus", "cipher", "plan"):
             if getattr(self, name):
                 raise BadInput(f"--start and --{name}: give one of them")
@@ -167,45 +169,51 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         if self.languages is not None and self.corpus:
             raise BadInput("--corpus and --languages: give one of them")
         if self.languages is not None and (not self.languages or not all(self.languages.values())):
-            raise BadInput("--languages: needs a corpus for each language, as {en: [novels/], de: [romane/]}")
+            raise BadInput("--languages: expected a corpus for each language, as {en: [novels/], de: [romane/]}")
         if len(self.parallel) not in ((0, 1) if self.cipher else (0, 2)):
-            wanted = "one file, whose other side is its cipher" if self.cipher else "two files"
-            raise BadInput(f"--parallel: needs {wanted}, got {len(self.parallel)}")
+            wanted = "one file, to be paired with its cipher" if self.cipher else "two files"
+            raise BadInput(f"--parallel: expected {wanted}, got {len(self.parallel)}")
 
     def _check_shapes(self) -> None:
         if not self.shapes and self.start is None:
-            raise BadInput("--shapes: needs at least one shape")
+            raise BadInput("--shapes: expected at least one shape")
         for name, fields in (self.shapes or {}).items():
             if unknown := [field for field in fields if field not in SHAPE_FIELDS]:
-                raise BadInput(f"--shapes: {name} has a field {unknown[0]}; a shape has {', '.join(SHAPE_FIELDS)}")
+                raise BadInput(
+                    f"--shapes: {name}: unknown field {unknown[0][:80]!r}; the fields of a shape are {', '.join(SHAPE_FIELDS)}"
+                )
             if missing := [field for field in SHAPE_FIELDS[:5] if field not in fields]:
-                raise BadInput(f"--shapes: {name} needs {missing[0]}; a shape has {', '.join(SHAPE_FIELDS)}")
+                raise BadInput(
+                    f"--shapes: {name}: {missing[0]} is missing; the fields of a shape are {', '.join(SHAPE_FIELDS)}"
+                )
             if wrong := [field for field, value in fields.items() if type(value) is not (bool if field == "coupled" else int)]:
                 kind = "true or false" if wrong[0] == "coupled" else "a whole number"
-                raise BadInput(f"--shapes: {name}: {wrong[0]} must be {kind}")
+                raise BadInput(f"--shapes: {name}: {wrong[0]} must be {kind}, got {str(fields[wrong[0]])[:80]}")
             if huge := [field for field in SHAPE_FIELDS[:5] if fields[field] > most_of(field)]:
                 raise BadInput(f"--shapes: {name}: {huge[0]} must be at most {most_of(huge[0]):,}, got {fields[huge[0]]}")
             if problem := Shape(**fields).problem():
                 raise BadInput(f"--shapes: {name}: {problem}")
             _check_name("shapes", name)
         if self.shapes and self.baseline not in self.shapes:
-            raise BadInput(f"--baseline: must be one of {', '.join(self.shapes)}, got {self.baseline}")
+            raise BadInput(f"--baseline: expected one of {', '.join(self.shapes)}, got {self.baseline}")
 
     def _check_tasks(self) -> None:
         for name, fields in (self.tasks or {}).items():
             if unknown := [field for field in fields if field not in TASK_FIELDS]:
-                raise BadInput(f"--tasks: {name} has a field {unknown[0]}; a task has {', '.join(TASK_FIELDS)}")
+                raise BadInput(
+                    f"--tasks: {name}: unknown field {unknown[0][:80]!r}; the fields of a task are {', '.join(TASK_FIELDS)}"
+                )
             if type(fields.get("examples", 1)) is not int or fields.get("examples", 1) < 1:
-                raise BadInput(f"--tasks: {name}: examples must be a whole number of at least 1, got {fields['examples']}")
+                raise BadInput(f"--tasks: {name}: examples must be an integer >= 1, got {fields['examples']}")
             if wrong := [split for split in TASK_FIELDS[:3] if split in fields and not _names_files(fields[split])]:
                 raise BadInput(f"--tasks: {name}: {wrong[0]} must be a file or a list of files, got {fields[wrong[0]]}")
             if "train" not in fields and set(fields) - {"examples"}:
-                raise BadInput(f"--tasks: {name} needs train, a file, several of one class each, or tfds:NAME")
+                raise BadInput(f"--tasks: {name}: train is missing: a file, several files of one class each, or tfds:NAME")
             _check_name("tasks", name)
         if not self.tasks:
-            raise BadInput("--tasks: needs at least one task")
+            raise BadInput("--tasks: expected at least one task")
         if self.drop_task not in (*self.tasks, "none"):
-            raise BadInput(f"--drop_task: must be one of {', '.join(self.tasks)}, or none, got {self.drop_task}")
+            raise BadInput(f"--drop_task: expected one of {', '.join(self.tasks)}, or none, got {self.drop_task}")
 
     @property
     def every_shape(self) -> dict[str, Shape]:
@@ -214,13 +222,13 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
 
 
 def _check_name(option: str, name: str) -> None:
-    """The name of a shape or a task is part of the names of files."""
+    """Raise BadInput if the name of a shape or a task cannot be part of a file name."""
     if not name.replace("-", "").replace("_", "").isalnum():
-        raise BadInput(f"--{option}: {name!r} names files, so it must be of letters, digits, - and _")
+        raise BadInput(f"--{option}: names may contain only letters, digits, - and _, got {name[:80]!r}")
 
 
 def _names_files(value: Any) -> bool:
-    """Say whether a field of a task is a file, or a list of them."""
+    """Return whether a field of a task is a file name or a list of file names."""
     names = [value] if isinstance(value, str) else value
     return isinstance(names, list) and bool(names) and all(isinstance(name, str) and name for name in names)
 

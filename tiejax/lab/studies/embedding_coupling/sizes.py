@@ -1,6 +1,6 @@
-"""What a run on the shapes of embeddings needs of memory, in closed form: before jax is imported, and once the text is known.
+"""Memory estimates of a run on embedding shapes in closed form, before jax is imported and once the text is known.
 
-Shapes are trained one after the other, and each is pre-trained before it is fine-tuned: the largest stage is counted.
+Shapes are trained one after another, and each is pre-trained before it is fine-tuned; the largest stage counts.
 """
 
 from typing import Any, NamedTuple
@@ -9,21 +9,22 @@ from tiejax.lab.settings.sizes import FLOAT, INDEX, STATE, Need, bytes_of_rows, 
 from tiejax.models import counts
 from tiejax.models.shapes import Shape
 
-SPECIAL = 5  # tokens that have no twin in a cipher
-STARTS = 2  # of every fine-tuning: pre-trained, and not
-# Settings, resolved, that decide what is needed.
+SPECIAL = 5  # tokens without a twin in a cipher
+STARTS = 2  # of every fine-tuning: pre-trained and control
+# The resolved settings that the estimate depends on.
 OPTIONS = (
     "vocab_size", "shapes", "seeds", "fine_tuning_seeds", "rate_seeds", "batch_rows", "max_length", "steps", "record_every",
     "validate_every", "validation_batches",
 )  # fmt: skip
-RECORD = 2 * FLOAT + INDEX + 1  # loss and accuracy, overflow, whether all is finite
+RECORD = 2 * FLOAT + INDEX + 1  # loss and accuracy, overflow, finite
 VALIDATION = 2 * FLOAT
 
 
 class Decided(NamedTuple):
-    """What text and devices decide: tokens, their cipher's among them, and how many devices train one member together.
+    """Sizes that depend on text and devices.
 
-    checkpoint: the parameters that are fine-tuned of one that is loaded, where none are pre-trained.
+    vocabulary: tokens, including those of the cipher. mesh: devices that train one member together. checkpoint: fine-tuned
+    parameters of a loaded checkpoint.
     """
 
     vocabulary: int
@@ -32,18 +33,18 @@ class Decided(NamedTuple):
 
 
 def before_text(settings: Any) -> Decided:
-    """Return the least that the text can decide; a vocabulary that is trained is taken to be as large as is asked for."""
+    """Return lower bounds of the sizes before the text is read; a trained vocabulary is assumed to have its full size."""
     return Decided(max(1, settings.vocab_size - SPECIAL) * (1 + settings.cipher) if settings.tokenizer is None else 1)
 
 
 def parameters(settings: Any, shape: Shape, vocabulary: int) -> tuple[int, int]:
-    """Return the parameters of a shape in pre-training, a coupled table once, and in fine-tuning without the task's head."""
+    """Return the parameter counts of a shape in pre-training (a coupled table once) and in fine-tuning (without task head)."""
     before = counts.bert_encoder(shape, vocabulary, settings.max_length) + counts.bert_head(shape, vocabulary)
     return before, counts.bert_fine_tuned(shape, vocabulary, settings.max_length)
 
 
 def need(settings: Any, decided: Decided | None = None) -> Need:
-    """Return what a run of resolved settings needs; without what the text decides, the least that it can be."""
+    """Estimate the memory of a run of resolved settings; a lower bound if `decided` is None."""
     text = decided or before_text(settings)
     if settings.start is not None:
         return Need(_transfer(settings, 0, text.checkpoint))
@@ -53,21 +54,21 @@ def need(settings: Any, decided: Decided | None = None) -> Need:
 
 def _of_shape(settings: Any, shape: Shape, text: Decided) -> Need:
     before, after = parameters(settings, shape, text.vocabulary)
-    seeds, of_value = settings.number_of_seeds, bytes_of_value(settings.compute_dtype)
-    # One member at a time is trained on a device: its gradients, and what enters each layer.
-    places = -(-settings.batch_rows // text.mesh) * settings.max_length
+    seeds, value_bytes = settings.number_of_seeds, bytes_of_value(settings.compute_dtype)
+    # A device trains one member at a time: its gradients and the inputs of each layer.
+    tokens = -(-settings.batch_rows // text.mesh) * settings.max_length
     pretraining = Need(
         STATE * before * seeds,
         seeds * _record_bytes(settings),
         bytes_of_rows(settings.batch_rows, settings.max_length, text.vocabulary, seeds, settings.validation_batches),
-        FLOAT * before // text.mesh + places * shape.width * shape.layers * of_value,
+        FLOAT * before // text.mesh + tokens * shape.width * shape.layers * value_bytes,
     )
     transfer = Need(_transfer(settings, before, after), pretraining.records)
     return max(pretraining, transfer, key=lambda stage: stage.total)
 
 
 def _transfer(settings: Any, before: int, after: int) -> int:
-    """Return the bytes of fine-tuned members with their moments, beside what pre-training has left and both starts."""
+    """Return the bytes of fine-tuned members with their moments, and of the pre-trained and initial parameters."""
     seeds = settings.number_of_seeds
     scored = seeds * settings.fine_tuning_seeds
     tried = min(settings.rate_seeds, seeds) * len(settings.fine_tuning_rates)

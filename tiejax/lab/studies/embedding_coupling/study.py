@@ -1,4 +1,4 @@
-"""Encoders with input and output embeddings of different shapes: pre-trained, their head discarded, fine-tuned, probed."""
+"""Embedding coupling: encoders with input and output embeddings of different shapes are pre-trained, fine-tuned and probed."""
 
 import dataclasses
 import functools
@@ -57,7 +57,7 @@ def run(launched: Launched, console: Console) -> int:
                 encoders = encoders_of_checkpoint(settings, prepared.start)
                 left |= transfer(settings, CHECKPOINT, encoders, prepared, stages)
     except Stopped:
-        console.result(f"stopped with {stages.share:.0%} of the run done; go on with the same command and --resume")
+        console.result(f"stopped with {stages.share:.0%} of the run done; continue with the same command and --resume")
         return 130
 
     metrics = metrics_of(settings, left)
@@ -72,7 +72,7 @@ def run(launched: Launched, console: Console) -> int:
 
 
 def announce(settings: Settings, prepared: Prepared, console: Console) -> None:
-    """Say what is about to be trained on what."""
+    """Print the text, the tasks and the shapes of the run."""
     text, plan = prepared.text, prepared.plan
     if prepared.start is None:
         sentences = {name: split["sentences"] for name, split in text.facts["splits"].items()}
@@ -87,15 +87,15 @@ def announce(settings: Settings, prepared: Prepared, console: Console) -> None:
             f"task {task.name}: {task.kind}, {len(task.labels)} labels, {number['train']:,} sentences for training, "
             f"{number['development']:,} for development, {number['test']:,} for test"
         )
-    what = f"{len(settings.every_shape)} shapes x {len(settings.seed_list)} seeds, {plan.steps:,} steps of {plan.rows} rows "
-    what += f"({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding)"
+    models = f"{len(settings.every_shape)} shapes x {len(settings.seed_list)} seeds, {plan.steps:,} steps of {plan.rows} rows "
+    models += f"({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding)"
     if prepared.start is not None:
-        what = f"the {prepared.start.family} in {settings.start} x {len(settings.seed_list)} seeds"
-    console.say(f"{what} on {jax.device_count()} x {jax.devices()[0].device_kind}, {plan.mesh} a member, in {settings.out}")
+        models = f"the {prepared.start.family} in {settings.start} x {len(settings.seed_list)} seeds"
+    console.say(f"{models} on {jax.device_count()} x {jax.devices()[0].device_kind}, {plan.mesh} per member, in {settings.out}")
 
 
 def run_shape(settings: Settings, name: str, prepared: Prepared, directory: RunDirectory, stages: Stages) -> dict[str, Arrays]:
-    """Pre-train, fine-tune and probe one shape; return what its stages leave, parameters left out."""
+    """Pre-train, fine-tune and probe one shape; return the arrays of its stages, without parameters."""
     text, stage = prepared.text, f"pretrain.{name}"
     pretrained = stages.once(stage, lambda: pretrain(settings, name, text, prepared.plan, stages))
     export(settings, name, text, pretrained, directory)
@@ -105,7 +105,7 @@ def run_shape(settings: Settings, name: str, prepared: Prepared, directory: RunD
 
 
 def transfer(settings: Settings, name: str, encoders: Encoders, prepared: Prepared, stages: Stages) -> dict[str, Arrays]:
-    """Fine-tune and probe encoders; return what each stage leaves."""
+    """Fine-tune and probe encoders; return the arrays of each stage."""
     left: dict[str, Arrays] = {}
     tuning = Tuning(settings, name, encoders, prepared.plan.mesh, stages)
     for task in prepared.tasks:
@@ -127,12 +127,12 @@ def metrics_of(settings: Settings, left: Mapping[str, Arrays]) -> dict[str, np.n
     arrays = {"shapes": np.array(shapes, dtype=str), "seeds": np.array(settings.seed_list)}
     each = [left[f"pretrain.{name}"] for name in shapes]
     for field in each[0] if each else ():
-        arrays[field] = each[0][field] if field.endswith("step") else np.stack([of_shape[field] for of_shape in each])
+        arrays[field] = each[0][field] if field.endswith("step") else np.stack([records[field] for records in each])
     return arrays
 
 
 def conclude(settings: Settings, prepared: Prepared, left: Mapping[str, Arrays]) -> dict[str, Any]:
-    """Return what results.json says of a run."""
+    """Analyse a run; return its part of results.json."""
     shapes = settings.every_shape
     names = [CHECKPOINT] if prepared.start is not None else list(shapes)
     body = collect(names, [task.name for task in prepared.tasks], left, settings.seed_list)
@@ -153,7 +153,7 @@ def conclude(settings: Settings, prepared: Prepared, left: Mapping[str, Arrays])
 
 
 def facts_of_shapes(settings: Settings, prepared: Prepared) -> dict[str, dict[str, Any]]:
-    """Return what results say of every shape, with its parameters; of a checkpoint, those that are fine-tuned."""
+    """Return the shapes with their parameter counts, as in results.json; for a checkpoint, its fine-tuned parameters."""
     if prepared.start is not None:
         params = bert.discard_head({name: part for name, part in prepared.start.params.items() if name != "pooler"})
         number = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -166,9 +166,10 @@ def facts_of_shapes(settings: Settings, prepared: Prepared) -> dict[str, dict[st
 
 
 def gate(settings: Settings, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether pre-training was long enough for shapes to be compared, as the protocol asks before the run of record.
+    """Return whether pre-training was long enough to compare shapes, as the protocol requires before the run of record.
 
-    The baseline's validation loss at least .3 nat below the unigram entropy, and its score on development above its control's.
+    The gate passes if the validation loss of the baseline is at least .3 nats below the unigram entropy, and its score on
+    development is above that of its control.
     """
     base = settings.baseline
     assert base is not None

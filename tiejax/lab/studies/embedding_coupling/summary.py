@@ -1,4 +1,4 @@
-"""What the stages of a run have left, as one body: lists of one number a seed, by shape, task and start."""
+"""The results of all stages of a run in one body: lists of one value per seed, by shape, task and start."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,25 +12,25 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def collect(shapes: list[str], tasks: list[str], stages: Mapping[str, Arrays], seeds: list[int]) -> dict[str, Any]:
-    """Return scores and probes of the seeds whose members all stayed finite, and which seeds those are.
+    """Return the scores and probes of the seeds with finite members only, and the lists of included and excluded seeds.
 
-    Means over the runs of a seed; lists of one number a seed.
+    Values are means over the fine-tuning runs of a seed, in lists of one value per seed.
     """
     finite = np.ones(len(seeds), bool)
-    left = []
+    non_finite = []
     for stage, arrays in stages.items():
         if "record_finite" in arrays:
-            lasted = arrays["record_finite"].all(axis=-1)
+            finite_in_stage = arrays["record_finite"].all(axis=-1)
         elif "finite" in arrays and not stage.startswith("mix."):
-            lasted = arrays["finite"].all(axis=(0, 2))
+            finite_in_stage = arrays["finite"].all(axis=(0, 2))
         else:
             continue
-        finite &= lasted
-        left += [{"arm": stage, "seed": seeds[place], "step": "?"} for place in np.flatnonzero(~lasted)]
+        finite &= finite_in_stage
+        non_finite += [{"arm": stage, "seed": seeds[index], "step": "?"} for index in np.flatnonzero(~finite_in_stage)]
     body: dict[str, Any] = {
-        "seeds": [seed for seed, lasts in zip(seeds, finite, strict=True) if lasts],
-        "excluded_seeds": [seed for seed, lasts in zip(seeds, finite, strict=True) if not lasts],
-        "non_finite": left,
+        "seeds": [seed for seed, is_finite in zip(seeds, finite, strict=True) if is_finite],
+        "excluded_seeds": [seed for seed, is_finite in zip(seeds, finite, strict=True) if not is_finite],
+        "non_finite": non_finite,
         "pretraining": {},
         "rates": {task: {} for task in tasks},
         "scores": {task: {} for task in tasks},
@@ -54,12 +54,12 @@ def _of_shape(body: dict[str, Any], shape: str, tasks: list[str], stages: Mappin
         rates = stages[f"rates.{shape}.{task}"]
         body["rates"][task][shape] = {
             start: {
-                "chosen": float(rates["rate"][place]),
+                "chosen": float(rates["rate"][index]),
                 "development": dict(
-                    zip(map(str, rates["tried"].tolist()), rates["development"][:, place].mean(-1).tolist(), strict=True)
+                    zip(map(str, rates["tried"].tolist()), rates["development"][:, index].mean(-1).tolist(), strict=True)
                 ),
             }
-            for place, start in enumerate(_starts(rates["rate"]))
+            for index, start in enumerate(_starts(rates["rate"]))
         }
         body["scores"][task][shape] = _scores(stages[f"scores.{shape}.{task}"], finite)
     numbers = sorted(int(name.rsplit(".", 1)[1]) for name in stages if name.startswith(f"dropped.{shape}."))
@@ -74,7 +74,7 @@ def _of_shape(body: dict[str, Any], shape: str, tasks: list[str], stages: Mappin
         if f"retrieval_{fitted}" in probes:
             by_start = probes[f"retrieval_{fitted}"]
             body["retrieval"].setdefault(shape, {})[fitted] = {
-                start: by_start[place][finite].tolist() for place, start in enumerate(_starts(by_start))
+                start: by_start[index][finite].tolist() for index, start in enumerate(_starts(by_start))
             }
     for table in ("input", "output"):
         if f"similarity_{table}" in probes:
@@ -84,7 +84,7 @@ def _of_shape(body: dict[str, Any], shape: str, tasks: list[str], stages: Mappin
 
 
 def _starts(values: np.ndarray) -> tuple[str, ...]:
-    """Return the starts that arrays `[start, ...]` are of: dropped layers have the first alone."""
+    """Return the starts of arrays `[start, ...]`; encoders with dropped layers have only the first."""
     return STARTS[: len(values)]
 
 
@@ -92,11 +92,11 @@ def _scores(arrays: Arrays, finite: np.ndarray) -> dict[str, Any]:
     """Return the scores of every split by start: `{start: {SPLIT_MEASURE: [seed]}}`."""
     measured = [name for name in arrays if name.endswith(("_accuracy", "_macro_f1"))]
     return {
-        start: {name: arrays[name][place][finite].mean(-1).tolist() for name in measured}
-        for place, start in enumerate(_starts(arrays[measured[0]]))
+        start: {name: arrays[name][index][finite].mean(-1).tolist() for name in measured}
+        for index, start in enumerate(_starts(arrays[measured[0]]))
     }
 
 
 def score(body: Mapping[str, Any], shape: str, start: str = "pretrained", measure: str = "test_accuracy") -> np.ndarray:
-    """Return a shape's score of every seed: the mean over tasks of the accuracy on test."""
-    return np.mean([np.asarray(of_shape[shape][start][measure]) for of_shape in body["scores"].values()], axis=0)
+    """Return the score of a shape by seed: the mean of `measure` over tasks."""
+    return np.mean([np.asarray(by_shape[shape][start][measure]) for by_shape in body["scores"].values()], axis=0)

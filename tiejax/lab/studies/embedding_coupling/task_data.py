@@ -1,4 +1,4 @@
-"""The tasks of a run as rows of tokens, and the files that its probes read."""
+"""The tasks of a run as rows of tokens, and the data of its probes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,20 +16,21 @@ from tiejax.system.files import read_bytes
 from tiejax.text import cipher
 from tiejax.text.tokenizer import Vocabulary
 from tiejax.transfer.batches import TaskFeed, TaskRows, all_rows, rows_of_batch
-from tiejax.transfer.encoding import NOTHING, Encoded, encode, encode_texts
+from tiejax.transfer.encoding import NO_LABEL, Encoded, encode, encode_texts
 from tiejax.transfer.errors import TaskError
 from tiejax.transfer.read import read_sentences
 from tiejax.transfer.tasks import SPLITS, Kind, Task, TaskFiles, load_task
 
 ROWS_AT_ONCE = 16
-FEWEST_PAIRS = 4  # of parallel sentences: two to fit the difference on, two to find
-LEAST_OCCURRENCES = 50  # of a word, in the text of training, for its vector to mean something
+FEWEST_PAIRS = 4  # of parallel sentences: two to fit the difference on, two to retrieve
+LEAST_OCCURRENCES = 50  # of a word in the training text, so that its vector is meaningful
 
 
 class TaskData(NamedTuple):
-    """A task as rows. splits: "development" and "test", [batches, rows, length], and with a cipher both in the second language.
+    """A task as rows of tokens.
 
-    facts: sentences and labels, for results.json.
+    splits: "development" and "test", [batches, rows, length], and with a cipher also "development_cipher" and "test_cipher".
+    facts: numbers of sentences and labels, for results.json.
     """
 
     name: str
@@ -41,7 +42,7 @@ class TaskData(NamedTuple):
 
 
 class ParallelRows(NamedTuple):
-    """Sentences of both sides, one a row: tokens and segments [batches, rows, length]; `number` of them, the rest empty."""
+    """Parallel sentences, one per row, [batches, rows, length]; the first `number` rows are used, the others are empty."""
 
     source: TaskRows
     target: TaskRows
@@ -49,7 +50,7 @@ class ParallelRows(NamedTuple):
 
 
 class ProbeData(NamedTuple):
-    """What encoders are probed with: parallel sentences, word pairs; None where none are given."""
+    """The data of the probes: parallel sentences and word pairs, each None if not given."""
 
     parallel: ParallelRows | None
     pairs: WordPairs | None
@@ -57,9 +58,9 @@ class ProbeData(NamedTuple):
 
 
 class Files(NamedTuple):
-    """What the files of a configuration hold, before anything is known of tokens.
+    """The content of a run's files before tokenisation.
 
-    parallel: the sentences of each side. pairs: word, word, judgement.
+    parallel: the sentences of each side. pairs: (word, word, judgement).
     """
 
     tasks: list[Task]
@@ -68,7 +69,7 @@ class Files(NamedTuple):
 
 
 def read_files(settings: Settings) -> Files:
-    """Return what the files of a configuration hold; raises BadInput."""
+    """Read the files named by the settings; raises BadInput."""
     try:
         tasks = [_read_task(settings, name, fields) for name, fields in (settings.tasks or {}).items()]
         parallel = _read_parallel(settings.parallel)
@@ -91,19 +92,19 @@ def _read_parallel(files: Sequence[str]) -> list[list[str]]:
         except TaskError as error:
             raise TaskError(f"parallel {error}") from None
     if sides and len(sides[0]) < FEWEST_PAIRS:
-        raise TaskError(f"parallel {files[0]}: needs {FEWEST_PAIRS} sentences at least, got {len(sides[0])}")
+        raise TaskError(f"parallel {files[0]}: expected at least {FEWEST_PAIRS} sentences, got {len(sides[0])}")
     if len(sides) == 2 and len(sides[0]) != len(sides[1]):
         numbers = " and ".join(f"{file} has {len(side)}" for file, side in zip(files, sides, strict=True))
-        raise TaskError(f"parallel: needs as many sentences on both sides, but {numbers}")
+        raise TaskError(f"parallel: expected equally many sentences in both files, but {numbers}")
     return sides
 
 
 def _read_pairs(file: str) -> list[tuple[str, str, float]]:
-    """Return the pairs of a file: word, word, judgement a line."""
+    """Read word pairs from a file with lines of word, word, judgement."""
     try:
         lines = read_bytes(Path(file)).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise TaskError(f"similarity {file}: cannot be read: {reason}") from None
     rows = []
     for number, line in enumerate(lines, 1):
@@ -113,12 +114,12 @@ def _read_pairs(file: str) -> list[tuple[str, str, float]]:
             if not math.isfinite(rows[-1][2]):
                 raise ValueError
         except (IndexError, ValueError):
-            raise TaskError(f"similarity {file}: line {number} must be two words and a number") from None
+            raise TaskError(f"similarity {file}: line {number}: expected two words and a number, got {line[:80]!r}") from None
     return rows
 
 
 def task_data(settings: Settings, text: Text, task: Task, devices: int, causal: bool) -> TaskData:
-    """Return a task as rows, for encoders on so many devices each. causal: they see what came before."""
+    """Encode a task as rows. devices: devices per member. causal: whether encoders attend only to earlier tokens."""
     vocabulary, length = text.vocabulary, settings.max_length
     data = {
         split: encode(text.tokenizer, vocabulary, sentences, task.labels, task.kind, length, causal)
@@ -128,13 +129,13 @@ def task_data(settings: Settings, text: Text, task: Task, devices: int, causal: 
     rows = devices * rows_of_batch(train.lengths, -(-settings.fine_tuning_batch // devices), length)
     splits = {split: all_rows(data[split], length, vocabulary.pad, ROWS_AT_ONCE) for split in SPLITS[1:]}
     if settings.cipher:
-        splits |= {f"{split}_cipher": in_cipher(text, of_split) for split, of_split in splits.items()}
+        splits |= {f"{split}_cipher": in_cipher(text, rows_of_split) for split, rows_of_split in splits.items()}
     facts = {
         "kind": task.kind,
         "labels": list(task.labels),
         "sentences": {split: len(sentences) for split, sentences in task.splits.items()},
-        "asked": {split: int((encoded.label != NOTHING).sum()) for split, encoded in data.items()},
-        "cut_off": {split: encoded.unasked for split, encoded in data.items()},
+        "asked": {split: int((encoded.label != NO_LABEL).sum()) for split, encoded in data.items()},
+        "cut_off": {split: encoded.cut_off for split, encoded in data.items()},
         "most_frequent_label": most_frequent(data["test"]),
     }
     feed = TaskFeed(train, length, vocabulary.pad, settings.fine_tuning_batch, rows)
@@ -142,14 +143,14 @@ def task_data(settings: Settings, text: Text, task: Task, devices: int, causal: 
 
 
 def task_files(fields: Mapping[str, Any]) -> TaskFiles:
-    """Return where a task's data is, as its settings say: a file, or a list of them."""
+    """Return the files of a task from its settings, where each split is a file or a list of files."""
     train, development, test = ([value] if isinstance(value := fields.get(split), str) else value for split in SPLITS)
     return TaskFiles(train or [], development, test, fields.get("text", "text"), fields.get("label", "label"))
 
 
 def most_frequent(data: Encoded) -> float:
-    """Return the accuracy of always answering the label that is asked for most."""
-    count = np.bincount(data.label[data.label != NOTHING])
+    """Return the accuracy of always predicting the most frequent label."""
+    count = np.bincount(data.label[data.label != NO_LABEL])
     return float(count.max() / count.sum())
 
 
@@ -159,7 +160,7 @@ def in_cipher(text: Text, rows: TaskRows) -> TaskRows:
 
 
 def probe_data(settings: Settings, text: Text, files: Files) -> ProbeData:
-    """Return what encoders are probed with; raises BadInput."""
+    """Encode the data of the probes; raises BadInput."""
     facts: dict[str, Any] = {}
     parallel = pairs = None
     if files.parallel:
@@ -175,47 +176,49 @@ def probe_data(settings: Settings, text: Text, files: Files) -> ProbeData:
 
 def _one_a_row(settings: Settings, text: Text, sentences: list[str]) -> TaskRows:
     tokens, _ = encode_texts(text.tokenizer, text.vocabulary, sentences, settings.max_length)
-    data = Encoded(tokens.ids, tokens.offsets, np.full(len(tokens.ids), NOTHING, np.int32), 0)
+    data = Encoded(tokens.ids, tokens.offsets, np.full(len(tokens.ids), NO_LABEL, np.int32), 0)
     return all_rows(data, settings.max_length, text.vocabulary.pad, ROWS_AT_ONCE, packed=False)
 
 
 def _word_pairs(settings: Settings, text: Text, rows: Sequence[tuple[str, str, float]]) -> WordPairs:
-    """Return the pairs whose words both occur often enough in training."""
+    """Return the pairs in which both words occur often enough in the training text."""
     words = sorted({word for first, second, _ in rows for word in (first, second)})
     pieces = {word: text.tokenizer.encode(word, add_special_tokens=False).ids for word in words}
-    # A checkpoint's own text is not known: all words are taken that it can spell.
-    known = not len(text.train.ids)
+    # The training text of a checkpoint is unknown: use all words that its tokenizer can encode.
+    unknown_text = not len(text.train.ids)
     within = within_words(text.vocabulary)
 
     def counts(pieces: list[int]) -> bool:
-        return bool(pieces) and (known or occurrences(text.train.ids, pieces, within) >= LEAST_OCCURRENCES)
+        return bool(pieces) and (unknown_text or occurrences(text.train.ids, pieces, within) >= LEAST_OCCURRENCES)
 
     often = {word for word in words if counts(pieces[word])}
-    kept = [row for row in rows if row[0] in often and row[1] in often]
-    if len(kept) < 3:
+    usable = [row for row in rows if row[0] in often and row[1] in often]
+    if len(usable) < 3:
         raise BadInput(
-            f"--similarity {settings.similarity}: of {len(rows)} pairs only {len(kept)} have words that occur "
-            f"{LEAST_OCCURRENCES} times in training"
+            f"--similarity {settings.similarity}: expected at least 3 pairs with words that occur {LEAST_OCCURRENCES} times in "
+            f"the training text, got {len(usable)} of {len(rows)}"
         )
     return WordPairs(
-        [pieces[first] for first, *_ in kept], [pieces[second] for _, second, _ in kept], np.array([row[2] for row in kept])
+        [pieces[first] for first, *_ in usable],
+        [pieces[second] for _, second, _ in usable],
+        np.array([row[2] for row in usable]),
     )
 
 
 def within_words(vocabulary: Vocabulary) -> Bool[np.ndarray, "vocabulary"]:
-    """Say of every token whether it goes on with the word before it."""
+    """Return for every token whether it continues a word."""
 
-    def goes_on(token: str) -> bool:
+    def continues(token: str) -> bool:
         begins = token.startswith(vocabulary.space) if vocabulary.space else not token.startswith("##")
         return not begins and token.removeprefix("##")[:1].isalnum()
 
-    return np.array([goes_on(token) for token in vocabulary.tokens])
+    return np.array([continues(token) for token in vocabulary.tokens])
 
 
 def occurrences(ids: Integer[np.ndarray, "tokens"], pieces: list[int], within: Bool[np.ndarray, "vocabulary"]) -> int:
-    """Return how often these tokens come one after the other, and no token that goes on with their word behind them."""
-    places = len(ids) - len(pieces)  # there is [SEP] behind every word
-    found = np.ones(max(places, 0), bool)
-    for place, piece in enumerate(pieces):
-        found &= ids[place : places + place] == piece
-    return int((found & ~within[ids[len(pieces) :]]).sum()) if pieces and places > 0 else 0
+    """Count the occurrences of a sequence of tokens that are not followed by a continuation of the word."""
+    positions = len(ids) - len(pieces)  # each sentence ends with [SEP], so a word is never the end of `ids`
+    found = np.ones(max(positions, 0), bool)
+    for offset, piece in enumerate(pieces):
+        found &= ids[offset : positions + offset] == piece
+    return int((found & ~within[ids[len(pieces) :]]).sum()) if pieces and positions > 0 else 0

@@ -1,4 +1,4 @@
-"""The text of a run: sentences of one corpus or of several languages, their vocabulary, and its cipher."""
+"""The text of a run: sentences of one corpus or of several languages, their vocabulary, and the cipher."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from tiejax.text.twins import Twins
 
 
 class Text(NamedTuple):
-    """What encoders are pre-trained on. twins: of every ordinary token where there is a cipher, else none."""
+    """The text of pre-training. twins: one of every ordinary token with a cipher, otherwise none."""
 
     tokenizer: tokenizers.Tokenizer
     vocabulary: Vocabulary
@@ -40,7 +40,7 @@ class Text(NamedTuple):
 
 
 def prepare_text(settings: Settings, console: Console, resume: bool) -> Text:
-    """Return the text of a configuration; raises BadInput. resume: with the vocabulary that the run was started with."""
+    """Prepare the text of a run; raises BadInput. resume: use the vocabulary with which the run was started."""
     try:
         with console.preparing() as progress:
             return _prepared(settings, trained_tokenizer(settings, resume), console.say, progress)
@@ -71,7 +71,7 @@ def _prepared(settings: Settings, trained: str | None, say: Callable[[str], None
         splits = [whole.split(name) for name in ("train", "validation")]
         languages, facts, fingerprint = None, whole.facts, whole.fingerprint
     else:
-        # One vocabulary for all, then every language by itself, so that each is split as it would be alone.
+        # Train one vocabulary on all languages, then prepare each separately, so that its splits do not depend on the others.
         every = [name for corpus in settings.languages.values() for name in corpus]
         whole = sentences_of(every, settings.tokenizer, trained)
         each = {name: sentences_of(corpus, str(whole.tokenizer_file)) for name, corpus in settings.languages.items()}
@@ -91,17 +91,18 @@ def _prepared(settings: Settings, trained: str | None, say: Callable[[str], None
 
 
 def text_of_checkpoint(settings: Settings, folder: Path, vocabulary_size: int) -> Text:
-    """Return the tokens of a checkpoint, without a text; raises BadInput. vocabulary_size: rows of its input table."""
+    """Return the vocabulary of a checkpoint as an empty text; raises BadInput. vocabulary_size: rows of its input table."""
     try:
         found = find_tokens(folder, settings.tokenizer)
         if found is None or not found.whole:
-            raise BadInput(f"--tokenizer: needed, since {folder} holds none that can encode a text")
+            raise BadInput(f"--tokenizer: required, since {folder} has no tokenizer that can encode text")
         vocabulary = sentence_vocabulary(found.tokenizer)
     except (CorpusError, CheckpointError) as error:
         raise BadInput(f"--start: {error}") from None
     if vocabulary.size > vocabulary_size:
         raise BadInput(
-            f"--tokenizer {found.file}: has {vocabulary.size:,} tokens, the checkpoint in {folder} knows {vocabulary_size:,}"
+            f"--tokenizer {found.file}: expected at most {vocabulary_size:,} tokens, the size of the checkpoint in {folder}, "
+            f"got {vocabulary.size:,}"
         )
     model = found.tokenizer.to_str().encode()
     nothing = Sequences(np.zeros(0, np.int32), np.zeros(1, np.int64))
@@ -111,7 +112,7 @@ def text_of_checkpoint(settings: Settings, folder: Path, vocabulary_size: int) -
 
 
 def sentence_vocabulary(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
-    """Return the vocabulary of a tokenizer; one without BERT's special tokens has its end of text in their place."""
+    """Return the vocabulary of a tokenizer; without BERT's special tokens, the end-of-text token replaces them."""
     try:
         return tokenization.vocabulary(tokenizer)
     except CorpusError:
@@ -121,13 +122,13 @@ def sentence_vocabulary(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
 
 
 def joined(parts: Sequence[Sequences]) -> Sequences:
-    """Return several lists of sequences as one."""
+    """Concatenate lists of sequences."""
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     return Sequences(np.concatenate([part.ids for part in parts]), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
 
 
 def plan(settings: Settings, text: Text, mesh: int) -> StepPlan:
-    """Return the plan of the steps of pre-training with so many devices a member."""
+    """Plan the steps of pre-training with `mesh` devices per member."""
     lengths = np.diff(text.train.offsets)
     if text.languages is not None:
         lengths = lengths[text.languages.sample(np.arange(len(lengths)), np.random.default_rng(0))]
@@ -135,9 +136,9 @@ def plan(settings: Settings, text: Text, mesh: int) -> StepPlan:
 
 
 def unigram_entropy(text: Text) -> float:
-    """Return the entropy (nats) of the ordinary tokens of training: what a model that knows frequencies alone would reach.
+    """Return the entropy -sum_t p_t ln p_t of the ordinary training tokens in nats: the loss of a model of frequencies only.
 
-    -sum_t p_t ln p_t. A cipher adds nothing: which language a sentence is in is seen from its tokens.
+    A cipher adds nothing, because the tokens of a sentence show its language.
     """
     count = np.bincount(text.train.ids, minlength=text.vocabulary.size).astype(float)
     count[list(text.vocabulary.special)] = 0

@@ -1,4 +1,4 @@
-"""Parameters as named arrays, and back: what a stage leaves in its .npz file."""
+"""Conversion of parameters to named arrays, as in the .npz file of a stage, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +10,12 @@ PyTree = Any
 
 
 def named(params: PyTree, prefix: str) -> dict[str, np.ndarray]:
-    """Return the leaves of nested dictionaries by `prefix/path`; leaves that are None are left out."""
+    """Flatten nested dictionaries to arrays named `prefix/path`; None leaves are left out."""
     leaves = flax.traverse_util.flatten_dict({prefix: params}, sep="/")
     return {name: np.asarray(leaf) for name, leaf in leaves.items() if leaf is not None}
 
 
 def unnamed(arrays: Mapping[str, np.ndarray], prefix: str) -> PyTree:
-    """Return the nested dictionaries whose leaves are named `prefix/path`."""
-    own = {name: leaf for name, leaf in arrays.items() if name.startswith(f"{prefix}/")}
-    return flax.traverse_util.unflatten_dict(own, sep="/")[prefix]
+    """Rebuild nested dictionaries from the arrays named `prefix/path`."""
+    chosen = {name: leaf for name, leaf in arrays.items() if name.startswith(f"{prefix}/")}
+    return flax.traverse_util.unflatten_dict(chosen, sep="/")[prefix]

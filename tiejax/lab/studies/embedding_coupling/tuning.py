@@ -1,7 +1,7 @@
-"""Fine-tuning as stages of a run: learning rates tried and chosen, every seed scored, top layers dropped, layers mixed.
+"""The fine-tuning stages of a run: selection of learning rates, scores of every seed, dropped top layers, mixed layers.
 
-Members are `[seed, arm]`: a seed is a pre-training seed with a fine-tuning seed, and its arms are its starts, pre-trained and
-not (the control), or each of these at every learning rate.
+Members are `[seed, arm]`. A seed is a pre-training seed with a fine-tuning seed; its arms are its starts (pre-trained and
+control), or each start at every learning rate.
 """
 
 import functools
@@ -16,19 +16,19 @@ from tiejax.lab.runs.stages import Stages
 from tiejax.lab.studies.embedding_coupling.encoders import PRETRAINED, Arrays, Encoders
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.task_data import TaskData
-from tiejax.training.map_members import map_members
+from tiejax.training.placement import map_members
 from tiejax.transfer import fine_tuning
 from tiejax.transfer.batches import TaskRows
 from tiejax.transfer.scores import accuracy, macro_f1
 from tiejax.transfer.task_head import HeadKind
 
 PyTree = Any
-UNREPORTED = 2**20  # the first fine-tuning seed of those on which rates are chosen
+UNREPORTED = 2**20  # the first fine-tuning seed for the selection of rates
 WARM_UP = 0.1  # share of the steps, as BERT's
 
 
 class Tuned(NamedTuple):
-    """Fine-tuned members `[seed, arm]`: parameters, whether all of them are finite, and by split the confusion matrix."""
+    """Fine-tuned members `[seed, arm]`: parameters, whether all are finite, and confusion matrices by split."""
 
     params: PyTree
     finite: np.ndarray
@@ -36,15 +36,15 @@ class Tuned(NamedTuple):
 
 
 class Members(NamedTuple):
-    """Which members are fine-tuned: places of their pre-training seeds, their fine-tuning seeds, rates `[seed, arm]`."""
+    """The members to fine-tune: indices of their pre-training seeds, their fine-tuning seeds, and rates `[seed, arm]`."""
 
-    places: Sequence[int]
+    indices: Sequence[int]
     runs: Sequence[int]
     rates: np.ndarray
 
 
 class Tuning(NamedTuple):
-    """How the encoders of one shape are fine-tuned. mesh: devices a member."""
+    """Fine-tuning of the encoders of one shape. mesh: devices per member."""
 
     settings: Settings
     name: str
@@ -53,15 +53,15 @@ class Tuning(NamedTuple):
     stages: Stages
 
     def rates(self, task: TaskData) -> Arrays:
-        """Try every learning rate on a few seeds; return accuracies `development[rate, start, seed]`, and the `rate[start]`."""
+        """Try every learning rate on a few seeds; return accuracies `development[rate, start, seed]` and best `rate[start]`."""
         seeds, tried = self.settings.seed_list, np.asarray(self.settings.fine_tuning_rates)
-        places = range(min(self.settings.rate_seeds, len(seeds)))
+        indices = range(min(self.settings.rate_seeds, len(seeds)))
         starts = len(self.encoders.by_start)
-        rates = np.tile(np.repeat(tried, starts), (len(places), 1))
-        members = Members(places, [UNREPORTED + place for place in places], rates)
+        rates = np.tile(np.repeat(tried, starts), (len(indices), 1))
+        members = Members(indices, [UNREPORTED + index for index in indices], rates)
         tuned = self._tune(f"rates.{self.name}.{task.name}", self.encoders, task, task.kind, members, ["development"])
         by_arm = accuracy(tuned.confusions["development"]).T
-        development = by_arm.reshape(len(tried), starts, len(places))
+        development = by_arm.reshape(len(tried), starts, len(indices))
         best = np.argmax(development.mean(-1), axis=0)
         return {"development": development, "rate": tried[best], "tried": tried}
 
@@ -70,12 +70,13 @@ class Tuning(NamedTuple):
     ) -> Arrays:
         """Fine-tune every seed at the rate of its start; return `SPLIT_accuracy` and `SPLIT_macro_f1` `[start, seed, run]`.
 
-        SPLIT: development, and test, which is read here and nowhere else. encoders, kind: others than all, and than the task's.
+        SPLIT is development or test; test is used only here. encoders, kind: override the encoders of the shape and the kind of
+        the task's head.
         """
         encoders, kind = encoders or self.encoders, kind or task.kind
         seeds, runs = self.settings.seed_list, self.settings.fine_tuning_seeds
-        places = [place for place in range(len(seeds)) for _ in range(runs)]
-        members = Members(places, [*range(runs)] * len(seeds), np.tile(rates, (len(places), 1)))
+        indices = [index for index in range(len(seeds)) for _ in range(runs)]
+        members = Members(indices, [*range(runs)] * len(seeds), np.tile(rates, (len(indices), 1)))
         tuned = self._tune(stage, encoders, task, kind, members, list(task.splits))
 
         def by_start(values: np.ndarray) -> np.ndarray:
@@ -89,7 +90,7 @@ class Tuning(NamedTuple):
         return arrays
 
     def dropped(self, task: TaskData, rates: np.ndarray) -> dict[str, Arrays]:
-        """Fine-tune pre-trained encoders without 1, 2, ... top layers; return what each stage leaves. rates: by start."""
+        """Fine-tune pre-trained encoders without 1, 2, ... top layers; return the arrays of each stage. rates: by start."""
         left, pretrained = {}, self.encoders.only(PRETRAINED)
         for number in range(1, self.encoders.model.encoder.layers):
             stage = f"dropped.{self.name}.{number}"
@@ -98,14 +99,14 @@ class Tuning(NamedTuple):
         return left
 
     def mixed(self, task: TaskData) -> dict[str, Arrays]:
-        """Train a linear probe on a learnt mix of the frozen layers, at the largest rate; return what its stage leaves."""
+        """Train a linear probe on a learnt mix of the frozen layers, at the largest rate; return the arrays of its stage."""
         stage, largest = f"mix.{self.name}", np.full(len(self.encoders.by_start), max(self.settings.fine_tuning_rates))
         return {stage: self.stages.once(stage, lambda: self.scores(task, largest, stage, kind="layer_mix"))}
 
     def _tune(
         self, stage: str, encoders: Encoders, task: TaskData, kind: HeadKind, members: Members, splits: Sequence[str]
     ) -> Tuned:
-        """Fine-tune members and read these splits, together."""
+        """Fine-tune members, and evaluate them on these splits."""
         settings = self.settings
         pooling = settings.pooling if task.kind == "classification" else "first"
         objective = fine_tuning.Objective(encoders.model, kind, len(task.labels), settings.fine_tuning_dropout, pooling)
@@ -117,17 +118,17 @@ class Tuning(NamedTuple):
             settings.clip,
             settings.matmul_precision,
         )
-        seeds = [settings.seed_list[place] for place in members.places]
-        # The arms are all starts at the first rate, then all at the second.
+        seeds = [settings.seed_list[index] for index in members.indices]
+        # The arms are all starts at the first rate, then all starts at the second, and so on.
         repeats = members.rates.shape[1] // len(encoders.by_start)
-        start = jax.tree.map(lambda leaf: np.concatenate([leaf] * repeats, axis=1), encoders.stacked(members.places))
+        start = jax.tree.map(lambda leaf: np.concatenate([leaf] * repeats, axis=1), encoders.stacked(members.indices))
         ensemble = fine_tuning.build_ensemble(
             objective, recipe, task.feed, seeds, members.runs, start, members.rates, self.mesh
         )
         params = self.stages.train(stage, ensemble, seeds, members.runs).members.state.params
 
         def measure(params: PyTree, rows: Mapping[str, TaskRows]) -> tuple[jax.Array, dict[str, jax.Array]]:
-            confusions = {split: objective.confusion(params, of_split) for split, of_split in rows.items()}
+            confusions = {split: objective.confusion(params, batches) for split, batches in rows.items()}
             return training.all_finite(params), confusions
 
         return Tuned(params, *map_members(measure, params, {split: task.splits[split] for split in splits}, self.mesh))
