@@ -21,8 +21,8 @@ from tiejax.geometry.optimality import Conditioning, Residual, check_pair, condi
 Predict = Callable[[np.ndarray, np.ndarray], Any]
 Case = Literal["holds: same", "holds: different", "fails: same meaning", "fails: same use", "unknown"]
 
-# In nats. As a conditional distance, about that of two symbols with probabilities .4 and .6 in every context that asks for
-# them.
+# In nats. As a conditional distance, about that of two symbols that have probabilities .4 and .6 in every context that asks
+# for them.
 THRESHOLD = 0.02
 # A pair is asked for if its mean probability is at least this fraction of its probability under a uniform prediction.
 SMALLEST_SHARE = 0.01
@@ -158,13 +158,13 @@ def conditional_distance(
         D_c = sum_c w_c m_c [ln 2 - H(p(s1 | c) / m_c)] / sum_c w_c m_c,    m_c = p(s1 | c) + p(s2 | c),
 
     where H(r) = -r ln r - (1 - r) ln(1 - r). The bracket is the Jensen-Shannon divergence between the model's distribution
-    within
-    the pair and the same with the symbols swapped: 0 if they are equally likely, ln 2 if one is impossible, and lambda^2 / 8
-    for a small log ratio lambda. Mean and root mean square of lambda = ln[p(s1 | c) / p(s2 | c)] use the same weights w_c m_c,
-    because a context in which neither is expected (another bit of EXor, another word of a text) does not inform their ratio.
+    within the pair and the same with the symbols swapped: 0 if they are equally likely, ln 2 if one is impossible, and
+    lambda^2 / 8 for a small log ratio lambda. Mean and root mean square of lambda = ln[p(s1 | c) / p(s2 | c)] use the same
+    weights w_c m_c, because a context in which neither is expected (another bit of EXor, another word of a text) does not
+    inform their ratio.
 
-    The symbols of a pair that is never asked for (mean m below `smallest_share` of 2 / vocabulary) count as equally likely: D_c
-    = 0.
+    The symbols of a pair that is never asked for (mean m below `smallest_share` of 2 / vocabulary) count as equally
+    likely: D_c = 0.
     """
     check_pair(pair, log_probabilities.shape[1])
     chosen = np.asarray(log_probabilities[:, list(pair)], float)

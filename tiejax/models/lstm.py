@@ -37,7 +37,13 @@ class LSTMWeights(nn.Module):
 class BidirectionalLSTM(nn.Module):
     """Stack of LSTM layers, then Linear(directions * hidden -> width); upper layers read both directions.
 
-    unrolled: unroll the steps along the sequence: fewer kernels on an accelerator, longer compilation.
+    Attributes:
+        layers: Number of layers.
+        width: Width of the output.
+        hidden: Width of the state of each direction.
+        bidirectional: Whether each layer also reads the sequence from its end.
+        dropout: Probability of dropout between layers.
+        unrolled: Unroll the steps along the sequence: fewer kernels on an accelerator, longer compilation.
     """
 
     layers: int

@@ -45,7 +45,15 @@ class MixerLayer(nn.Module):
 
 
 class Mixer(nn.Module):
-    """Stack of mixer layers with independent initial values and no final LayerNorm."""
+    """Stack of mixer layers with independent initial values and no final LayerNorm.
+
+    Attributes:
+        layers: Number of layers.
+        token_hidden: Hidden width of the mixing of positions.
+        channel_hidden: Hidden width of the mixing of channels.
+        activation: Activation of both, a key of `ACTIVATIONS`.
+        dropout: Probability of dropout.
+    """
 
     layers: int
     token_hidden: int

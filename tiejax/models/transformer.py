@@ -155,12 +155,20 @@ class Transformer(nn.Module):
     Weights are stacked: every leaf of `layers` is `[stack_size, ...]`. Layer i uses the weights in slot `owner[i]` (default:
     its own) and, if `sends[i]` is false, sends them no gradient.
 
-    identical_layers: initialise all layers as copies of one, as torch's TransformerEncoder does.
-    stack_size: number of layers whose weights `init` creates (default: `layers`); a stack of any size can be applied.
-    rematerialise: scan over the layers and recompute each in the backward pass, so that neither activations nor a gradient for
-        each use of a layer are stored, which suits deep stacks. Otherwise layers are unrolled, which is faster for a few (by
-        45 % at two layers of width 32 in an ensemble of 64).
-    causal, kernel_std, residual_std, hidden_dropout, attention_dropout, norm_epsilon, dtype: see `EncoderLayer`.
+    Attributes:
+        layers: Number of layers.
+        width: Width of the states.
+        heads: Number of attention heads.
+        feed_forward: Width of the feed-forward layers.
+        activation: Activation of the feed-forward layers, a key of `ACTIVATIONS`.
+        dropout: Probability of dropout.
+        identical_layers: Initialise all layers as copies of one, as torch's TransformerEncoder does.
+        stack_size: Number of layers whose weights `init` creates (default: `layers`); a stack of any size can be applied.
+        rematerialise: Scan over the layers and recompute each in the backward pass, so that neither activations nor a gradient
+            for each use of a layer are stored, which suits deep stacks. Otherwise layers are unrolled, which is faster for few
+            layers (by 45 % for two layers of width 32 in an ensemble of 64).
+        norm_first: Pre-LN layers and a final LayerNorm.
+        causal, kernel_std, residual_std, hidden_dropout, attention_dropout, norm_epsilon, dtype: See `EncoderLayer`.
     """
 
     layers: int
@@ -195,9 +203,8 @@ class Transformer(nn.Module):
         """Return the encoded sequences, or only their states at `position`, computed only there in the last layer.
 
         segments: the segment number of each position, if rows contain several sequences, which are encoded independently.
-        every_layer: return x and the output of every layer, `[layers + 1, batch, length, width]`; a final LayerNorm applies
-        only
-            to the last.
+        every_layer: return x and the output of every layer, `[layers + 1, batch, length, width]`; only the last has the final
+            LayerNorm of a pre-LN stack.
         """
         apply = self._apply_layer(self._stack(x), sends is not None, segments, deterministic)
 

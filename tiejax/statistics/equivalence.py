@@ -30,6 +30,10 @@ def equivalence_test(differences: np.ndarray, margin: float) -> Equivalence:
         differences: One difference d per pair.
         margin: The margin, in the unit of the differences.
 
+    Returns:
+        The p-value, and whether the evidence is for equivalence. With fewer than 6 differences, without variance, or with a
+        value that is not finite, p is None.
+
     Source: D. J. Schuirmann, J. Pharmacokin. Biopharm. 15 (1987) 657-680, with ranks in place of t.
     """
     d = np.asarray(differences, dtype=float)

@@ -86,7 +86,14 @@ def _bca(d: np.ndarray, average: Callable[..., Any]) -> tuple[float, float] | No
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return Holm's adjusted p-values, p_(i) -> max_{j <= i} min(1, (m - j + 1) p_(j)); None stays None and is not counted."""
+    """Adjust p-values for multiple tests by Holm's method: p_(i) -> max_{j <= i} min(1, (m - j + 1) p_(j)) in ascending order.
+
+    Args:
+        p_values: The p-values of m tests; None for tests without one, which are not counted.
+
+    Returns:
+        The adjusted p-values, in the order of `p_values`; None stays None.
+    """
     order = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     largest = 0.0
