@@ -57,9 +57,9 @@ def test_uses_are_told_beside_the_published_ratios():
         "OLMo-1B, published",
     ]
     assert rows == [
-        ["0", "2", "0.667", "0.5", "-"],
-        ["10 to 99", "4", "0.8", "-0.5", "10"],
-        ["10,000 to the end", "1", "0.5", "0", "-"],
+        ["0", "2", "67 %", "0.5", "-"],
+        ["10 to 99", "4", "80 %", "-0.5", "10"],
+        ["10,000 to the end", "1", "50 %", "0", "-"],
     ]
     assert uses_table([], ["untied"]) == {}
 

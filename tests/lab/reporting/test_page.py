@@ -107,7 +107,7 @@ def test_backticks_become_code_elements(tmp_path):
     assert "<pre>echo `date`</pre>" in page
     assert "<title>run tiejax tie on &lt;it&gt;</title>" in page
     assert 'alt="run tiejax tie on &lt;it&gt;"' in page
-    assert page.count("run <code>tiejax tie</code> on &lt;it&gt;") == 13
+    assert page.count("run <code>tiejax tie</code> on &lt;it&gt;") == 14
 
 
 def test_each_claim_begins_with_its_verdict(tmp_path):
@@ -117,9 +117,8 @@ def test_each_claim_begins_with_its_verdict(tmp_path):
     table = table[: table.index("</table>")]
     heading, *rows = table.split("<tr>")[1:]
     assert heading.startswith("<th>verdict</th>")
-    assert [row.startswith(f'<td class="{word}">{word}</td>') for row, word in zip(rows, ("supported", "undecided"))] == [
-        True
-    ] * 2
+    for row, word in zip(rows, ("supported", "undecided"), strict=True):
+        assert row.startswith(f'<td class="{word}">{word}</td>')
     for row in rows:
         named = dict(re.findall(r'<td data-name="([^"]+)">([^<]*)</td>', row))
         assert named == {
@@ -159,8 +158,7 @@ def test_text_has_enough_contrast_in_both_schemes(tmp_path, scheme):
     pairs = [("text", ground) for ground in ("ground", "answer", "note", "code")]
     pairs += [(text, "ground") for text in ("soft", "supported", "contradicted")]
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert {
-        pair: contrast(*(colours[name] for name in pair)) for pair in pairs if contrast(*(colours[n] for n in pair)) < 4.5
-    } == {}
+    measured = {pair: contrast(*(colours[name] for name in pair)) for pair in pairs}
+    assert {pair: ratio for pair, ratio in measured.items() if ratio < 4.5} == {}
     bare = style.replace(light.split("}")[0], "").replace(dark, "")
     assert set(re.findall(r"#[0-9a-f]{3,6}\b", bare)) == {"#ffffff"}, "colours are variables; figures alone stay on white"

@@ -117,6 +117,12 @@ def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray | Seeds, colour
     axes.plot(steps[points], values.median, color=colour, linewidth=2, label=label, zorder=3, path_effects=outline)
 
 
+def percentages(axes: Axes) -> None:
+    """Show a share on the y axis, from 0 to 100 %."""
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(lambda y, _: f"{100 * y:g} %")
+
+
 def thousands(axes: Axes) -> None:
     """Write steps from a thousand on in thousands."""
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if x >= 1000 else f"{x:g}")

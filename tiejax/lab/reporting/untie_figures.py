@@ -39,8 +39,8 @@ def plot_untie_curve(
         below = axes[1, 0]
         below.axhline(independent_share, color="grey", linewidth=1.2)
         _plot_intervals(below, shares)
-        below.set_ylim(0, 1)
-        below.set_ylabel("share of seeds that solve it")
+        figures.percentages(below)
+        below.set_ylabel("seeds that solve the task")
     figures.legend_below(figure, above, columns=3)
     return figure
 

@@ -69,8 +69,8 @@ def plot_dose_cost(doses: np.ndarray, excess: Curves, solved: Curves) -> Figure:
     axes[1, 0].set_title("cost of tying (nats), tied - untied")
     for name in names:
         axes[1, 1].plot(doses, solved[name].mean(axis=1), "o-", color=figures.ARM_COLOURS[name], label=name)
-    axes[1, 1].set_title("share of seeds within .1 nat of Bayes")
-    axes[1, 1].set_ylim(0, 1)
+    axes[1, 1].set_title("seeds within .1 nat of Bayes")
+    figures.percentages(axes[1, 1])
     axes[1, 1].legend(frameon=False)
     for panel in axes.flat:
         panel.set_xlabel("p")
