@@ -34,10 +34,6 @@ def test_flag_and_fact(tmp_path, fact, flag):
             "equal": "trains them separately",
             "absent": "initialises a new one at random",
         }
-            "untied": "replaces the stored output table",
-            "equal": "trains them separately",
-            "absent": "initialises a new one at random",
-        }
         assert wrong[fact] in sentence
     first_line = verdict(results)[0]
     assert ("tied" in first_line or flag is False) if fact != "untied" else "untied" in first_line

@@ -1,4 +1,4 @@
-"""What the library makes of a factorised OPT: loaded with nothing missing, and the same logits where the rank loses nothing."""
+"""A factorised OPT in the transformers library: no missing tensors, and the same logits at a lossless rank."""
 
 import json
 
@@ -11,8 +11,8 @@ transformers = pytest.importorskip("transformers")
 from library_models import SMALL, saved  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from tiejax.lab.commands.check import checked  # noqa: E402
-from tiejax.lab.commands.factorise import main  # noqa: E402
+from tiejax.checkpoints.check import check_folder  # noqa: E402
+from tiejax.checkpoints.rewrite.factorise import factorise  # noqa: E402
 
 pytestmark = pytest.mark.parity
 
@@ -32,7 +32,7 @@ def logits(folder):
 
 
 def with_table(folder, rank):
-    """Replace the table of a tied OPT by one of this rank."""
+    """Replace the table of a tied OPT by its truncation to a rank."""
     tensors = load_file(folder / "model.safetensors")
     u, s, v = torch.linalg.svd(tensors[EMBED], full_matrices=False)
     tensors[EMBED] = ((u[:, :rank] * s[:rank]) @ v[:rank]).contiguous()
@@ -42,14 +42,14 @@ def with_table(folder, rank):
 
 def test_two_tables_at_full_rank(tmp_path):
     folder = saved("opt", False, tmp_path / "c")
-    assert main([str(folder), str(tmp_path / "out"), "--rank", str(2 * WIDTH)]) == 0
+    factorise(folder, tmp_path / "out", rank=2 * WIDTH)
     np.testing.assert_allclose(logits(tmp_path / "out"), logits(folder), atol=1e-5)
     assert np.abs(logits(folder)).max() > 0.05
-    assert checked(tmp_path / "out").answer == "agrees"
+    assert check_folder(tmp_path / "out").answer == "agrees"
 
 
 @pytest.mark.parametrize("shift", [True, False], ids=["layer norm before", "layer norm after"])
-def test_a_tied_table_of_low_rank_at_its_rank(tmp_path, shift):
+def test_tied_table_of_low_rank(tmp_path, shift):
     folder = with_table(saved("opt", True, tmp_path / "c"), 5)
     config = json.loads((folder / "config.json").read_text())
     if not shift:
@@ -58,16 +58,16 @@ def test_a_tied_table_of_low_rank_at_its_rank(tmp_path, shift):
         assert len(last) == 2
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config | {"do_layer_norm_before": shift}))
-    assert main([str(folder), str(tmp_path / "out"), "--rank", "5"]) == 0
+    factorise(folder, tmp_path / "out", rank=5)
     np.testing.assert_allclose(logits(tmp_path / "out"), logits(folder), atol=1e-5)
-    assert main([str(folder), str(tmp_path / "lossy"), "--rank", "2"]) == 0
+    factorise(folder, tmp_path / "lossy", rank=2)
     assert np.abs(logits(tmp_path / "lossy") - logits(folder)).max() > 1e-3
 
 
 @pytest.mark.parametrize("rank", [1, 7])
 def test_embeddings_through_the_map_are_the_truncated_svd(tmp_path, rank):
     folder = saved("opt", True, tmp_path / "c")
-    assert main([str(folder), str(tmp_path / "out"), "--rank", str(rank)]) == 0
+    factorise(folder, tmp_path / "out", rank=rank)
     decoder = loaded(tmp_path / "out").model.decoder
     with torch.no_grad():
         through = decoder.project_in(decoder.embed_tokens(torch.arange(SMALL["vocab_size"]))).numpy()
@@ -75,10 +75,9 @@ def test_embeddings_through_the_map_are_the_truncated_svd(tmp_path, rank):
     np.testing.assert_allclose(through, (u[:, :rank] * s[:rank]) @ v[:rank], atol=1e-5)
 
 
-def test_both_tables_of_an_untied_opt_lose_what_the_budget_says(tmp_path):
+def test_losses_of_both_tables_match_the_budget(tmp_path):
     folder = saved("opt", False, tmp_path / "c")
-    assert main([str(folder), str(tmp_path / "out"), "--rank", "9"]) == 0
-    said = json.loads((tmp_path / "out-budget" / "budget.json").read_text())["chosen"]
+    chosen = factorise(folder, tmp_path / "out", rank=9).budget.at(9)
     before, model = load_file(folder / "model.safetensors"), loaded(tmp_path / "out")
     decoder = model.model.decoder
     with torch.no_grad():
@@ -88,13 +87,13 @@ def test_both_tables_of_an_untied_opt_lose_what_the_budget_says(tmp_path):
         }
     for role, (name, found) in through.items():
         lost = float(torch.sum((before[name] - found) ** 2) / torch.sum(before[name] ** 2))
-        assert said[f"energy_{role}"] == pytest.approx(1 - lost, abs=1e-5)
+        assert chosen[f"energy_{role}"] == pytest.approx(1 - lost, abs=1e-5)
 
 
-def test_an_opt_with_maps_is_narrowed(tmp_path):
-    """Made narrow at no loss, it is a model with maps; made narrower at no loss, its logits stay."""
+def test_opt_with_maps_is_narrowed(tmp_path):
+    """Factorised twice, both times without loss, the model keeps its logits."""
     folder = with_table(saved("opt", True, tmp_path / "c"), 4)
-    assert main([str(folder), str(tmp_path / "narrow"), "--rank", "9"]) == 0
-    assert main([str(tmp_path / "narrow"), str(tmp_path / "narrower"), "--rank", "4"]) == 0
+    factorise(folder, tmp_path / "narrow", rank=9)
+    factorise(tmp_path / "narrow", tmp_path / "narrower", rank=4)
     assert loaded(tmp_path / "narrower").config.word_embed_proj_dim == 4
     np.testing.assert_allclose(logits(tmp_path / "narrower"), logits(folder), atol=1e-5)

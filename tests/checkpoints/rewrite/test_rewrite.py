@@ -123,7 +123,7 @@ def test_deeply_nested_folders(tmp_path):
     untie(folder, tmp_path / "out")
     assert (tmp_path / "out" / deep.relative_to(folder)).is_dir()
     (deep / "d").mkdir()
-    refused("tie", folder, tmp_path / "more", "holds folders more than 64 deep")
+    refused("tie", folder, tmp_path / "more", "has folders nested more than 64 deep")
 
 
 def test_folder_named_like_a_leftover_is_not_touched(tmp_path):

@@ -1,4 +1,4 @@
-"""What a masked and a causal model are asked of a text."""
+"""Hidden states of a masked and a causal model on a text."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,7 @@ from hub_weights import CONFIGS, POSITIONS, tensors
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.tokens import find_tokens
 from tiejax.checkpoints.rewrite.text_states import causal_task, masked_task
-from tiejax.lab.commands import tie as command
-from tiejax.lab.settings.command_line import BadInput
+from tiejax.checkpoints.rewrite.tie import tie
 
 
 @pytest.fixture
@@ -18,7 +17,7 @@ def tokens(tmp_path):
     return find_tokens(tmp_path)
 
 
-def test_a_causal_model_predicts_all_but_the_first_token_of_each_row():
+def test_causal_task_predicts_all_but_the_first_token():
     task = causal_task(iter(range(100)), 10, 20)
     np.testing.assert_array_equal(task.inputs, np.arange(30).reshape(3, 10))
     for row in range(3):
@@ -27,7 +26,7 @@ def test_a_causal_model_predicts_all_but_the_first_token_of_each_row():
     assert task.targets.size == 27
 
 
-def test_a_masked_model_predicts_what_its_input_masks(tokens):
+def test_masked_task_predicts_the_masked_tokens(tokens):
     ids = np.resize([5, 6, 6], 200)
     task = masked_task(iter(ids), tokens, 42, 10, seed=0)
     assert task.inputs.shape == (2, 42)
@@ -43,9 +42,9 @@ def test_a_masked_model_predicts_what_its_input_masks(tokens):
     assert not np.array_equal(task.places, masked_task(iter(ids), tokens, 42, 10, seed=1).places)
 
 
-def test_a_text_that_ends_gives_fewer_rows_and_one_row_at_least():
+def test_short_text_gives_fewer_rows():
     assert causal_task(iter(range(25)), 10, 900).inputs.shape == (2, 10)
-    with pytest.raises(CheckpointError, match="text: holds 9 tokens; at least 10 are needed"):
+    with pytest.raises(CheckpointError, match="text: has 9 tokens; one row takes at least 10"):
         causal_task(iter(range(9)), 10, 5)
 
 
@@ -53,7 +52,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"]
 
 
 def runnable(tmp_path, kind, positions=POSITIONS, words=WORDS, **changed):
-    """An untied checkpoint that can be run, with a vocabulary of letters, and a text of letters."""
+    """Write an untied checkpoint that tiejax can run, a vocabulary of letters, and a text of letters."""
     config = CONFIGS[kind] | {"tie_word_embeddings": False}
     config["n_positions" if kind == "gpt2" else "max_position_embeddings"] = positions
     written = tensors(kind, tied=False) | changed
@@ -65,32 +64,34 @@ def runnable(tmp_path, kind, positions=POSITIONS, words=WORDS, **changed):
     return folder
 
 
-def tied(folder, tmp_path, *flags):
-    return command.main([str(folder), str(tmp_path / "out"), "--text", str(tmp_path / "text.txt"), "--force", *flags])
+def tie_on_text(folder, tmp_path, keep="input"):
+    return tie(folder, tmp_path / "out", keep, text=str(tmp_path / "text.txt"), force=True)
 
 
 @pytest.mark.parametrize(("kind", "least"), [("bert", 3), ("gpt2", 2)])
-def test_a_model_needs_positions_for_one_place_to_predict(tmp_path, kind, least):
+def test_too_few_positions_are_refused(tmp_path, kind, least):
     for positions in range(1, least):
-        with pytest.raises(BadInput, match=f"--text: .*c has {positions} positions; for one .* it needs {least}"):
-            tied(runnable(tmp_path, kind, positions), tmp_path)
+        with pytest.raises(
+            CheckpointError, match=f"text: .*c has {positions} positions; .* takes at least {least}"
+        ):
+            tie_on_text(runnable(tmp_path, kind, positions), tmp_path)
     assert not (tmp_path / "out").exists()
-    assert tied(runnable(tmp_path, kind, least), tmp_path) == 0
+    assert tie_on_text(runnable(tmp_path, kind, least), tmp_path).whole
 
 
-def test_a_special_token_that_the_table_has_not_is_refused(tmp_path):
-    """jax would read the table's last row for it."""
+def test_special_token_outside_the_table_is_refused(tmp_path):
+    """jax would clamp the id and read the last row."""
     words = [word for word in WORDS if word != "[MASK]"] + ["g", "[MASK]"]
-    with pytest.raises(BadInput, match=r"vocab.txt: gives \[MASK\] the id 11; the input table has 11 rows"):
-        tied(runnable(tmp_path, "bert", words=words), tmp_path)
+    with pytest.raises(CheckpointError, match=r"vocab.txt: the id of \[MASK\] is 11, but the input table has 11 rows"):
+        tie_on_text(runnable(tmp_path, "bert", words=words), tmp_path)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("keep", ["input", "output"])
-def test_a_model_whose_states_are_not_finite_is_refused(tmp_path, keep):
+def test_states_that_are_not_finite_are_refused(tmp_path, keep):
     name = "bert.embeddings.position_embeddings.weight"
     spoilt = tensors("bert", tied=False)[name]
     spoilt[0, 0] = np.nan
-    with pytest.raises(BadInput, match=r"--text .*text.txt: .*c makes states of it that are not finite"):
-        tied(runnable(tmp_path, "bert", **{name: spoilt}), tmp_path, "--keep", keep)
+    with pytest.raises(CheckpointError, match=r"text .*text.txt: .*c computes hidden states that are not finite"):
+        tie_on_text(runnable(tmp_path, "bert", **{name: spoilt}), tmp_path, keep)
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""An untied checkpoint written as a tied one: which table stays, how far logits move, what is refused, a process killed."""
+"""Tying a checkpoint: the table for both roles, the measures of the report, and refused checkpoints."""
 
 import json
 
@@ -6,18 +6,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hub_checkpoints import checkpoint, values
-from killed_rewrite import kill_while_it_writes
 from processes import tree
 from safetensors.numpy import load_file, save_file
 
+from tiejax.checkpoints.check import check_folder
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
+from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.rewrite import logits as of_logits
 from tiejax.checkpoints.rewrite.logits import moved
 from tiejax.checkpoints.rewrite.one_table import distances, one_table
-from tiejax.lab.commands import tie as command
-from tiejax.lab.commands.check import checked
-from tiejax.lab.settings.command_line import BadInput
+from tiejax.checkpoints.rewrite.tie import plan, tie
 
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 UNTIED = {"model_type": "llama", "tie_word_embeddings": False, "vocab_size": 23}
@@ -35,42 +34,47 @@ def tables(tmp_path, first, second):
     return HubTable(tensors[EMBED]), HubTable(tensors[HEAD])
 
 
+def report(folder, hidden=None):
+    """The report of tying to the input table."""
+    return plan(folder, None, "input", None, hidden, 256, 0).report
+
+
 def read(folder):
     return load_file(folder / "model.safetensors")
 
 
 def kl(p, q):
-    """KL(softmax(p) || softmax(q)) of two rows of logits, term by term."""
+    """KL(softmax(p) || softmax(q)) of two rows of logits, summed term by term."""
     p, q = (np.exp(row) / np.exp(row).sum() for row in (p, q))
     return sum(float(a) * float(np.log(a / b)) for a, b in zip(p, q, strict=True))
 
 
 @pytest.mark.parametrize("keep", ["input", "output", "mean"])
-def test_one_table_is_written_and_nothing_else_changes(tmp_path, keep):
+def test_only_the_table_changes(tmp_path, keep):
     folder = untied(tmp_path / "c")
     before = tree(folder)
-    assert command.main([str(folder), str(tmp_path / "out"), "--keep", keep, "--force"]) == 0
+    tie(folder, tmp_path / "out", keep, force=True)
     assert tree(folder) == before
     old, new = read(folder), read(tmp_path / "out")
     expected = {"input": old[EMBED], "output": old[HEAD], "mean": (old[EMBED] + old[HEAD]) / 2}[keep]
     assert new.pop(EMBED).tobytes() == expected.tobytes()
     assert {name: array.tobytes() for name, array in new.items()} == {name: old[name].tobytes() for name in (NORM, "w")}
     assert json.loads((tmp_path / "out" / "config.json").read_text()) == UNTIED | {"tie_word_embeddings": True}
-    assert (checked(tmp_path / "out").stored, checked(tmp_path / "out").answer) == ("one table", "agrees")
+    assert (check_folder(tmp_path / "out").stored, check_folder(tmp_path / "out").answer) == ("one table", "agrees")
 
 
-def test_a_table_that_is_another_with_scaled_columns_is_tied_without_moving_a_logit(tmp_path):
+def test_scaled_columns_are_aligned_exactly(tmp_path):
     scale = np.array([0.5, -2.0, 1.25, 4.0], np.float32)
     folder = untied(tmp_path / "c", values() * scale)
-    assert command.main([str(folder), str(tmp_path / "out"), "--keep", "aligned"]) == 0
+    tie(folder, tmp_path / "out", "aligned")
     new = read(tmp_path / "out")
     np.testing.assert_allclose(new[EMBED], values(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(new[NORM], WEIGHT * scale, rtol=1e-5)
     assert sorted(new) == sorted([EMBED, NORM, "w"])
 
 
-def test_aligned_is_the_least_squares_pair_of_table_and_scale(tmp_path):
-    """Column by column the best matrix of rank one that fits both, by numpy's singular values."""
+def test_aligned_table_and_scale_are_the_least_squares_solution(tmp_path):
+    """Column by column, the best rank-one fit of both tables, from numpy's SVD."""
     x, y = values(200, 4), 3 * values(200, 4) * WEIGHT + values(200, 4, seed=7)
     first, second = tables(tmp_path, x, y)
     found = one_table(first, second, "aligned")
@@ -84,15 +88,15 @@ def test_aligned_is_the_least_squares_pair_of_table_and_scale(tmp_path):
         np.testing.assert_allclose(found.scale[column], ratio * right[0, 1] / right[0, 0], rtol=1e-5)
 
 
-def test_gemma_adds_one_to_the_weight_of_its_norm(tmp_path):
+def test_gemma_norm_multiplies_by_weight_plus_one(tmp_path):
     config = UNTIED | {"model_type": "gemma"}
     folder = untied(tmp_path / "c", values() * 3, config)
-    assert command.main([str(folder), str(tmp_path / "out"), "--keep", "aligned"]) == 0
+    tie(folder, tmp_path / "out", "aligned")
     np.testing.assert_allclose(read(tmp_path / "out")[NORM], 3 * (WEIGHT + 1) - 1, rtol=1e-5)
 
 
 EVERY = {"logit_scale": 1e-6, "logits_scaling": 1e6, "final_logit_softcapping": 1e-6}
-# What the library does to logits by its own numbers or the configuration's; of other families it reads none of these keys.
+# How the library transforms logits, from the configuration or its defaults. Other families ignore these keys.
 BENT = {
     "cohere": ({"logit_scale": 0.5, "final_logit_softcapping": 1e-6}, lambda x: x / 2),
     "cohere2": ({"logits_scaling": 9.0}, lambda x: x / 16),
@@ -108,7 +112,7 @@ BENT = {
 @pytest.mark.parametrize("together", [7 * 40, 2**22], ids=["blocks", "one block"])
 @pytest.mark.parametrize("kind", BENT)
 def test_logits_and_losses_by_hand(tmp_path, monkeypatch, kind, together):
-    """Logits with a bias, and a factor or a cap, with another state after than before."""
+    """Logits with a bias and a factor or a cap, and different states before and after."""
     monkeypatch.setattr(of_logits, "TOGETHER", together)
     first, second = tables(tmp_path, values(), values(seed=1))
     before, after = values(40, 4, seed=2), values(40, 4, seed=3)
@@ -138,8 +142,8 @@ def test_distances(tmp_path):
     np.testing.assert_allclose(found.output, np.linalg.norm((x - y) / 2) / np.linalg.norm(y), rtol=1e-6)
 
 
-def test_a_mean_is_measured_as_it_is_stored(tmp_path):
-    """In bfloat16 the mean is rounded, and what is measured is the rounded one."""
+def test_mean_is_measured_as_stored(tmp_path):
+    """In bfloat16 the mean is rounded, and the rounded mean is measured."""
     x, y = (values(seed=seed).astype(ml_dtypes.bfloat16) for seed in (0, 1))
     table = one_table(*tables(tmp_path, x, y), "mean")
     wide = (x.astype(np.float32) + y.astype(np.float32)) / 2
@@ -147,33 +151,30 @@ def test_a_mean_is_measured_as_it_is_stored(tmp_path):
     assert not np.array_equal(table.rows(slice(0, 23)), wide)
 
 
-def test_given_states_count(tmp_path, capsys):
-    """States on which both tables agree: of tables that differ in one column, those that are 0 there."""
+def test_given_states_are_used(tmp_path):
+    """Tables that differ in one column only have equal logits on states that are 0 there."""
     second = values()
     second[:, 3] *= 3
     folder = untied(tmp_path / "c", second)
     states = values(50, 4, seed=8)
     states[:, 3] = 0
     np.save(tmp_path / "h.npy", states)
-    assert command.main([str(folder), "--hidden", str(tmp_path / "h.npy"), "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["moved"]["kl"], report["moved"]["top1"], report["obstacle"], report["states"]) == (0.0, 1.0, None, 50)
-    assert command.main([str(folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["moved"]["kl"] > 0.1
+    given = report(folder, str(tmp_path / "h.npy"))
+    assert (given.moved.kl, given.moved.top1, given.obstacle(), given.states) == (0.0, 1.0, None, 50)
+    assert report(folder).moved.kl > 0.1
 
 
-def test_drawn_states_have_the_norms_weight(tmp_path, capsys):
-    """A norm whose weight is 0 but in one column hides every other column, in which the tables differ."""
+def test_drawn_states_are_scaled_by_the_norm(tmp_path):
+    """A norm whose weight is 0 in all but one column hides the columns in which the tables differ."""
     second = values(seed=1)
     second[:, 0] = values()[:, 0]
     weight = np.array([1, 0, 0, 0], np.float32)
     folder = untied(tmp_path / "c", second, **{NORM: weight})
-    assert command.main([str(folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["moved"]["kl"] < 1e-12
+    assert report(folder).moved.kl < 1e-12
 
 
-def test_the_bias_of_a_decoder_goes_a_level_up(tmp_path):
-    """The one that an untied BERT adds is the decoder's own."""
+def test_decoder_bias_moves_one_level_up(tmp_path):
+    """An untied BERT adds the bias of its decoder, not the shared one."""
     own, shared = np.arange(23, dtype=np.float32), np.zeros(23, np.float32)
     tensors = {
         "bert.embeddings.word_embeddings.weight": values(),
@@ -182,24 +183,24 @@ def test_the_bias_of_a_decoder_goes_a_level_up(tmp_path):
         "cls.predictions.bias": shared,
     }
     folder = checkpoint(tmp_path / "c", tensors, {"model_type": "bert", "tie_word_embeddings": False})
-    assert command.main([str(folder), str(tmp_path / "out")]) == 0
+    tie(folder, tmp_path / "out")
     new = read(tmp_path / "out")
     assert sorted(new) == ["bert.embeddings.word_embeddings.weight", "cls.predictions.bias"]
     np.testing.assert_array_equal(new["cls.predictions.bias"], own)
 
 
 @pytest.mark.parametrize("equal", [True, False])
-def test_inner_tables_are_the_shared_one_or_stay(tmp_path, equal):
-    """BART stores three tables while its flag says untied; tied, the library reads one."""
+def test_inner_tables_must_equal_the_shared_one(tmp_path, equal):
+    """An untied BART stores three input tables; of a tied one, the library reads only the shared table."""
     names = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
     tensors = {"model.shared.weight": values(), HEAD: values()} | dict.fromkeys(names, values(seed=0 if equal else 3))
     folder = checkpoint(tmp_path / "c", tensors, {"model_type": "bart", "tie_word_embeddings": False})
     if equal:
-        assert command.main([str(folder), str(tmp_path / "out")]) == 0
+        tie(folder, tmp_path / "out")
         assert list(read(tmp_path / "out")) == ["model.shared.weight"]
     else:
-        with pytest.raises(BadInput, match=r"encoder\.embed_tokens\.weight differs from model\.shared\.weight"):
-            command.main([str(folder), str(tmp_path / "out")])
+        with pytest.raises(CheckpointError, match=r"encoder\.embed_tokens\.weight differs from model\.shared\.weight"):
+            tie(folder, tmp_path / "out")
 
 
 def test_shards(tmp_path):
@@ -210,87 +211,24 @@ def test_shards(tmp_path):
         "weight_map": {EMBED: "a.safetensors", "w": "a.safetensors", HEAD: "b.safetensors"},
     }
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert command.main([str(folder), str(tmp_path / "out")]) == 0
+    tie(folder, tmp_path / "out")
     written = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
     assert written == {"metadata": {"total_size": 384}, "weight_map": {EMBED: "a.safetensors", "w": "a.safetensors"}}
     assert not (tmp_path / "out" / "b.safetensors").exists()
-    assert checked(tmp_path / "out").answer == "agrees"
-
-
-@pytest.mark.parametrize(
-    ("second", "argv", "words"),
-    [
-        (values(seed=1), [], ["logits move by", "--force writes it all the same"]),
-        (values() + 0.1 * values(seed=1), ["--keep", "output"], ["input table moves by", "keep the input table"]),
-        (values(seed=1), ["--hidden", "none.npy"], ["--hidden none.npy: cannot be read"]),
-        (values(seed=1), ["--text", "none.txt"], ["model_type is llama; weights are read of BERT"]),
-        (values(seed=1), ["--text", "a", "--hidden", "b"], ["--hidden: states come from a file or from --text"]),
-        (values(seed=1), ["--states", "0"], ["--states: must be at least 1"]),
-        (values(25), [], ["2 rows more than its input table"]),
-        (values(23, 5), [], ["two tables of different shapes, where two of one shape are needed"]),
-        (values(23, 4, dtype=np.float32).astype(np.int32), [], ["lm_head.weight is stored as I32"]),
-    ],
-)
-def test_what_had_better_not_be_tied_is_refused(tmp_path, second, argv, words):
-    folder = untied(tmp_path / "c", second)
-    with pytest.raises(BadInput) as error:
-        command.main([str(folder), str(tmp_path / "out"), *argv])
-    assert len(str(error.value).splitlines()) == 1
-    for word in words:
-        assert word in str(error.value)
-    assert not (tmp_path / "out").exists()
+    assert check_folder(tmp_path / "out").answer == "agrees"
 
 
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"model_type": "rembert"}, "ties no RemBERT"),
-        ({"model_type": "new"}, "whether loaders of 'new' read the flag is not known"),
+        ({"model_type": "rembert"}, "never ties RemBERT"),
+        ({"model_type": "new"}, "whether loaders of 'new' models read the flag is unknown"),
         ({"model_type": "llama", "architectures": ["LlamaModel"]}, "predicts no tokens"),
     ],
 )
-def test_families_that_cannot_be_tied_are_refused(tmp_path, config, words):
+def test_refused_families(tmp_path, config, words):
     tensors = {EMBED: values(), HEAD: values()}
     if config["model_type"] == "rembert":
         tensors = {"word_embeddings.weight": values(), "cls.predictions.decoder.weight": values()}
-    with pytest.raises(BadInput, match=words):
-        command.main([str(checkpoint(tmp_path / "c", tensors, config)), str(tmp_path / "out")])
-
-
-@pytest.mark.parametrize(
-    ("array", "words"),
-    [
-        (np.zeros((2, 5), np.float32), r"must be \[states, 4\]"),
-        (np.zeros(4, np.float32), r"must be \[states, 4\]"),
-        (np.zeros((2, 4), np.int32), "floating-point"),
-        (np.full((2, 4), np.nan), "not finite"),
-        (np.array([{}]), "no .npy file of numbers"),
-    ],
-    ids=["width", "axes", "dtype", "nan", "pickle"],
-)
-def test_states_that_are_none(tmp_path, array, words):
-    np.save(tmp_path / "h.npy", array)
-    with pytest.raises(BadInput, match=words):
-        command.main([str(untied(tmp_path / "c")), "--hidden", str(tmp_path / "h.npy")])
-
-
-def test_aligned_needs_a_norm(tmp_path):
-    folder = checkpoint(tmp_path / "c", {EMBED: values(), HEAD: values()}, UNTIED)
-    with pytest.raises(BadInput, match=r"--keep aligned: .* has no layer normalisation"):
-        command.main([str(folder), "--keep", "aligned"])
-
-
-def test_killed_while_it_writes_it_leaves_no_half_folder(tmp_path):
-    folder = untied(tmp_path / "c", values(), big=np.zeros((6000, 6000), np.float32))
-    kill_while_it_writes(folder, tmp_path / "out", "tie")
-
-
-def test_the_report_in_words(tmp_path, capsys):
-    second = values()
-    second[0, 0] += 1e-3
-    assert command.main([str(untied(tmp_path / "c", second)), str(tmp_path / "out")]) == 0
-    out = capsys.readouterr().out
-    assert "two different tables; kept: the input table" in out
-    assert "the input table 0.000%, the output table 0.0" in out
-    assert "on 256 states drawn at random: KL" in out
-    assert out.endswith(f"tied: {tmp_path / 'out'}, by {EMBED}\n")
+    with pytest.raises(CheckpointError, match=words):
+        tie(checkpoint(tmp_path / "c", tensors, config), tmp_path / "out")

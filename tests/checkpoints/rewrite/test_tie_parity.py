@@ -1,6 +1,5 @@
 """What the library makes of a checkpoint that was tied: nothing missing, and the logits and losses of the report."""
 
-import json
 import string
 
 import numpy as np
@@ -14,7 +13,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tiejax.checkpoints.hub.tokens import find_tokens  # noqa: E402
 from tiejax.checkpoints.rewrite.text_states import masked_task  # noqa: E402
-from tiejax.lab.commands import tie as command  # noqa: E402
+from tiejax.checkpoints.rewrite.tie import plan, tie  # noqa: E402
 
 pytestmark = pytest.mark.parity
 
@@ -36,10 +35,10 @@ def logits(model, rows=None):
 
 @pytest.mark.parametrize("keep", ["input", "aligned"])
 @pytest.mark.parametrize("name", TIED_BY_FLAG)
-def test_a_tied_checkpoint_computes_with_the_one_table(tmp_path, name, keep):
-    """The untied model, with the one table, times its scale, put into both places by hand."""
+def test_tied_checkpoint_computes_with_the_shared_table(tmp_path, name, keep):
+    """Compare with the untied model after copying the shared table, times its scale, into both places."""
     folder = filled(saved(name, False, tmp_path / "untied"))
-    assert command.main([str(folder), str(tmp_path / "tied"), "--keep", keep, "--force", "--json"]) == 0
+    tie(folder, tmp_path / "tied", keep, force=True)
     tied, untied = loaded(tmp_path / "tied"), loaded(folder)
     table, output = tied.get_input_embeddings().weight, untied.get_output_embeddings().weight
     assert table.data_ptr() == tied.get_output_embeddings().weight.data_ptr()
@@ -57,7 +56,7 @@ def test_a_tied_checkpoint_computes_with_the_one_table(tmp_path, name, keep):
 
 
 def filled(folder):
-    """Give every bias random numbers; the library makes zeros, of which one is as good as another."""
+    """Set every bias to random numbers, instead of the zeros it is initialised with."""
     tensors, generator = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(5)
     for name, tensor in tensors.items():
         if name.endswith("bias"):
@@ -67,7 +66,7 @@ def filled(folder):
 
 
 def with_words(name, tmp_path):
-    """A random untied model, its biases too, whose tokens are letters, and a text of letters."""
+    """Write a random untied model whose tokens are letters, and a text of letters."""
     folder = filled(saved(name, False, tmp_path / "untied"))
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCABULARY))
     words = np.random.default_rng(0).choice(LETTERS, 900)
@@ -75,43 +74,40 @@ def with_words(name, tmp_path):
     return folder, [VOCABULARY.index(word) for word in words]
 
 
-def losses(folder, tmp_path, *argv):
-    """What the report says, and the checkpoint that it speaks of."""
-    text = ("--text", str(tmp_path / "text.txt"), "--states", "200")
-    assert command.main([str(folder), str(tmp_path / "tied"), "--keep", "mean", *text, "--force", "--json", *argv]) == 0
-    return loaded(folder), loaded(tmp_path / "tied")
+def tie_on_text(folder, tmp_path, seed=0):
+    """Tie a checkpoint by the mean of its tables; return the report, and the models before and after."""
+    report = tie(folder, tmp_path / "tied", "mean", text=str(tmp_path / "text.txt"), states=200, seed=seed, force=True)
+    return report, (loaded(folder), loaded(tmp_path / "tied"))
 
 
-def test_the_losses_of_a_causal_model_on_a_text(tmp_path, capsys):
+def test_losses_of_a_causal_model_on_a_text(tmp_path):
     folder, ids = with_words("gpt2", tmp_path)
-    models = losses(folder, tmp_path)
-    report = json.loads(capsys.readouterr().out)
-    assert (report["states"], report["whole"]) == (254, True)
+    report, models = tie_on_text(folder, tmp_path)
+    assert (report.states, report.whole) == (254, True)
     rows = np.array(ids[:256]).reshape(2, 128)
     log_p = [torch.log_softmax(logits(model, rows)[:, :-1], dim=-1) for model in models]
     for name, log in zip(("loss_before", "loss_after"), log_p, strict=True):
         of_targets = log.gather(2, torch.tensor(rows)[:, 1:, None])
-        np.testing.assert_allclose(report["moved"][name], -of_targets.mean(), rtol=1e-5)
+        np.testing.assert_allclose(getattr(report.moved, name), -of_targets.mean(), rtol=1e-5)
     before, after = log_p
-    np.testing.assert_allclose(report["moved"]["kl"], (before.exp() * (before - after)).sum(-1).mean(), rtol=1e-3)
+    np.testing.assert_allclose(report.moved.kl, (before.exp() * (before - after)).sum(-1).mean(), rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["bert", "albert"])
-def test_the_losses_of_a_masked_model_on_a_text(tmp_path, capsys, name):
+def test_losses_of_a_masked_model_on_a_text(tmp_path, name):
     folder, ids = with_words(name, tmp_path)
-    models = losses(folder, tmp_path, "--seed", "3")
-    report = json.loads(capsys.readouterr().out)
+    report, models = tie_on_text(folder, tmp_path, seed=3)
     task = masked_task(iter(ids), find_tokens(folder), 128, 200, seed=3)
     for role, model in zip(("loss_before", "loss_after"), models, strict=True):
         log = torch.log_softmax(logits(model, task.inputs), dim=-1)
         at = torch.tensor(task.places)[:, :, None]
         of_targets = log.gather(1, at.expand(-1, -1, log.shape[-1])).gather(2, torch.tensor(task.targets)[:, :, None].long())
-        np.testing.assert_allclose(report["moved"][role], -of_targets.mean(), rtol=1e-5)
+        np.testing.assert_allclose(getattr(report.moved, role), -of_targets.mean(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "bart", "mbart", "phi", "cohere2", "gemma2", "gpt2", "llama"])
-def test_given_states_are_read_as_the_librarys_head_reads_them(tmp_path, capsys, name):
-    """Logits of the states that its output table reads, with every bias, factor and cap that it has."""
+def test_logits_of_given_states_match_the_library(tmp_path, name):
+    """Logits of given hidden states, with the biases, factors and caps of each family."""
     folder = filled(saved(name, False, tmp_path / "untied"))
     model, seen = loaded(folder), []
     model.get_output_embeddings().register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
@@ -122,14 +118,13 @@ def test_given_states_are_read_as_the_librarys_head_reads_them(tmp_path, capsys,
         model.get_output_embeddings().weight.copy_(model.get_input_embeddings().weight)
     after = logits_of_untouched_states(model, states)
     p, q = (torch.log_softmax(part, dim=-1) for part in (before, after))
-    assert command.main([str(folder), "--hidden", str(tmp_path / "h.npy"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["moved"]
-    np.testing.assert_allclose(found["kl"], (p.exp() * (p - q)).sum(-1).mean(), rtol=1e-3)
-    assert found["top1"] == float((p.argmax(-1) == q.argmax(-1)).double().mean())
-    assert found["kl"] > 1e-6
+    found = plan(folder, None, "input", None, str(tmp_path / "h.npy"), 256, 0).report.moved
+    np.testing.assert_allclose(found.kl, (p.exp() * (p - q)).sum(-1).mean(), rtol=1e-3)
+    assert found.top1 == float((p.argmax(-1) == q.argmax(-1)).double().mean())
+    assert found.kl > 1e-6
 
 
 def logits_of_untouched_states(model, states):
-    """Return logits with the head that is there now, of the states that it read before."""
+    """Return the logits of the current head for the hidden states recorded before."""
     model.get_output_embeddings().register_forward_pre_hook(lambda module, inputs: (states.reshape(inputs[0].shape),))
     return logits(model).flatten(0, -2).double()

@@ -16,7 +16,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 class Tensor(NamedTuple):
-    """Where a tensor is, and its shape and dtype, by the names of safetensors."""
+    """The file, shape and dtype of a stored tensor; the dtype is safetensors' name for it, such as BF16."""
 
     name: str
     file: Path
@@ -25,12 +25,12 @@ class Tensor(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many values it has."""
+        """The number of values."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
 class Checkpoint(NamedTuple):
-    """A folder's configuration and its tensors by name; nothing is loaded."""
+    """A checkpoint's configuration, and the headers of its tensors by name. No tensor is loaded."""
 
     folder: Path
     config: dict[str, Any]
@@ -38,17 +38,17 @@ class Checkpoint(NamedTuple):
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Return what a checkpoint folder holds; raises CheckpointError, one line, where it cannot be used."""
+    """Open the checkpoint in a folder; raises CheckpointError if it cannot be used."""
     try:
         if not folder.is_dir():
-            what = "is a file; name the folder that it is in" if folder.exists() else "there is no such folder"
+            what = "is a file; name the folder that contains it" if folder.exists() else "not found"
             raise CheckpointError(f"{folder}: {what}; a checkpoint is a folder with {CONFIG} and *.safetensors")
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be read: {error.strerror}") from None
-    tensors = _tensors(folder, names)  # first: a folder of pickles may well lack the rest
+    tensors = _tensors(folder, names)  # before the configuration: the error for pickles is more useful
     if CONFIG not in names:
-        raise CheckpointError(f"{folder}: has no {CONFIG}, which says what the model is and whether it is tied")
+        raise CheckpointError(f"{folder}: has no {CONFIG}, which describes the model and whether it is tied")
     return Checkpoint(folder, read_json(folder / CONFIG), tensors)
 
 
@@ -58,10 +58,10 @@ def read_json(file: Path) -> dict[str, Any]:
         content = json.loads(read_bytes(file, MOST_JSON_BYTES).decode("utf-8"))
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8 is a ValueError too
-        raise CheckpointError(f"{file}: is not JSON: {one_line(error)}") from None
+    except (ValueError, RecursionError) as error:  # invalid UTF-8 is a ValueError too
+        raise CheckpointError(f"{file}: invalid JSON: {one_line(error)}") from None
     if not isinstance(content, dict):
-        raise CheckpointError(f"{file}: must hold a JSON object, holds a {type(content).__name__}")
+        raise CheckpointError(f"{file}: expected a JSON object, got a {type(content).__name__}")
     return content
 
 
@@ -73,39 +73,37 @@ def _tensors(folder: Path, names: list[str]) -> dict[str, Tensor]:
         pickles = [name for name in names if name.endswith(PICKLES)]
         if pickles:
             raise CheckpointError(
-                f"{folder}: holds its weights as pickle ({pickles[0]}), which can run any code when it is opened; "
-                "only *.safetensors is read: convert it, or download the safetensors files"
+                f"{folder}: the weights are stored as pickle ({pickles[0]}), which can run arbitrary code when loaded; "
+                "convert them to *.safetensors, or download the safetensors files"
             )
-        raise CheckpointError(f"{folder}: holds no weights; a checkpoint has *.safetensors")
+        raise CheckpointError(f"{folder}: has no weights; a checkpoint has *.safetensors")
     tensors: dict[str, Tensor] = {}
     for file in files:
         for name, tensor in _header(folder / file).items():
             if name in tensors:
-                raise CheckpointError(f"{folder}: {tensors[name].file.name} and {file} both hold {name}; keep one of them")
+                raise CheckpointError(f"{folder}: {tensors[name].file.name} and {file} both contain {name}; remove one of them")
             tensors[name] = tensor
     if not tensors:
-        raise CheckpointError(f"{folder}: {', '.join(files)} holds no tensors")
+        raise CheckpointError(f"{folder}: no tensors in {', '.join(files)}")
     return tensors
 
 
 def _indexed(folder: Path) -> dict[str, Tensor]:
     places = read_json(folder / INDEX).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
-        raise CheckpointError(f"{folder / INDEX}: must hold a weight_map of tensor names and files")
+        raise CheckpointError(f"{folder / INDEX}: expected a weight_map from tensor names to files")
     shards: dict[str, dict[str, Tensor]] = {}
     for file in sorted(set(places.values())):
-        # A link in the folder may lead anywhere, as the hub's own cache has them; a name may not.
+        # A link in the folder may point anywhere, as in the hub's cache; a file name in the index may not.
         if "/" in file or "\\" in file or "\0" in file or file in ("", ".", ".."):
-            raise CheckpointError(
-                f"{folder / INDEX}: names {file!r}, which leads out of its folder; a name of a file in it would do"
-            )
+            raise CheckpointError(f"{folder / INDEX}: {file!r} is not the name of a file in the same folder")
         if not (folder / file).exists():
-            raise CheckpointError(f"{folder}: {INDEX} names {file}, which is not there; download that file too")
+            raise CheckpointError(f"{folder}: {file}, named in {INDEX}, not found; download that file too")
         shards[file] = _header(folder / file)
     tensors: dict[str, Tensor] = {}
     for name, file in places.items():
         if name not in shards[file]:
-            raise CheckpointError(f"{folder / file}: has no tensor {name}, which {INDEX} says it holds; download both again")
+            raise CheckpointError(f"{folder / file}: has no tensor {name}, although {INDEX} lists it; download both again")
         tensors[name] = shards[file][name]
     return tensors
 
@@ -114,14 +112,14 @@ def _header(file: Path) -> dict[str, Tensor]:
     try:
         check_file(file)
         with safe_open(file, framework="np") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
             return {name: Tensor(name, file, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
     except SafetensorError as error:
-        raise CheckpointError(f"{file}: is damaged or cut off ({one_line(error)}); download it again") from None
+        raise CheckpointError(f"{file}: damaged or truncated ({one_line(error)}); download it again") from None
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from None
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return the message of an error in one line."""
     return " ".join(str(error).split())

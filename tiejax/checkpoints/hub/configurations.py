@@ -1,4 +1,4 @@
-"""Between a checkpoint's config.json and our models: what it says of sizes, and the model that is built to them."""
+"""Conversion between a checkpoint's config.json and our models: the sizes it gives, and the model built from them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from tiejax.models.shapes import Shape
 from tiejax.models.transformer import Transformer
 from tiejax.text.tokenizer import SPECIAL, SPECIAL_OF_ROBERTA
 
-# The library's activations that we have, by our names; the first of each is written.
+# The library's name of an activation -> ours. Of several names, the first is written.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -31,7 +31,7 @@ ACTIVATIONS = {
     "swish": "silu",
     "tanh": "tanh",
 }
-# Settings that change what a model computes, with the only value that ours computes with.
+# Settings that change what a model computes, with the only supported value.
 ONLY: dict[str, Any] = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -43,7 +43,7 @@ ONLY: dict[str, Any] = {
 
 
 class Sizes(NamedTuple):
-    """What a model is built from. embed_in, embed_out: E_in and E_out. groups: of layers that share their weights."""
+    """The sizes of a model. embed_in, embed_out: E_in and E_out. groups: number of groups of layers that share weights."""
 
     vocabulary: int
     width: int
@@ -60,10 +60,10 @@ class Sizes(NamedTuple):
 
 
 class Family(NamedTuple):
-    """A family whose weights are read and written: its keys of sizes in config.json, with the library's defaults.
+    """A family whose weights can be read and written.
 
-    keys: field of `Sizes` -> (key, what its absence means, the key's other name or ""). classes: the library's, without a head
-    and with that of a language model.
+    keys: field of `Sizes` -> (key in config.json, the library's default, another name of the key or ""). classes: the library's
+    classes, without a head and with a language model's head.
     """
 
     title: str
@@ -139,20 +139,20 @@ FAMILIES = (BERT, REMBERT, ALBERT, GPT2)
 
 
 def family_of(checkpoint: Checkpoint) -> Family:
-    """Return the family of a checkpoint; raises CheckpointError where it is another than those of `FAMILIES`."""
+    """Return the family of a checkpoint; raises CheckpointError unless it is one of `FAMILIES`."""
     kind = checkpoint.config.get("model_type")
     for family in FAMILIES:
         if kind == family.type:
             return family
     readable = ", ".join(f"{family.title} ({family.type})" for family in FAMILIES)
-    raise CheckpointError(f"{checkpoint.folder / CONFIG}: model_type is {kind}; weights are read of {readable}")
+    raise CheckpointError(f"{checkpoint.folder / CONFIG}: model_type is {kind}; weights can be read for {readable}")
 
 
 def sizes_of(config: Mapping[str, Any], family: Family, file: Path) -> Sizes:
-    """Return the sizes in a configuration; raises CheckpointError for what we cannot build. file: to blame."""
+    """Return the sizes in a configuration; raises CheckpointError for unsupported ones. file: named in errors."""
     for key, only in ONLY.items():
         if config.get(key) is not None and config[key] != only:
-            raise CheckpointError(f"{file}: {key} is {config[key]}; only {only} can be read")
+            raise CheckpointError(f"{file}: {key} is {config[key]}; only {only} is supported")
     values = {field: _value(config, key, other, default) for field, (key, default, other) in family.keys.items()}
     width = values["width"]
     if "feed_forward" in values and values["feed_forward"] is None and isinstance(width, int):
@@ -164,7 +164,7 @@ def sizes_of(config: Mapping[str, Any], family: Family, file: Path) -> Sizes:
     sizes = Sizes(**{"types": None, **values})
     problem = _shape(sizes).problem()
     if problem is None and sizes.groups > sizes.layers:
-        problem = f"{sizes.groups} groups are more than {sizes.layers} layers"
+        problem = f"more groups ({sizes.groups}) than layers ({sizes.layers})"
     if problem:
         raise CheckpointError(f"{file}: {problem}")
     return sizes
@@ -175,17 +175,17 @@ def _value(config: Mapping[str, Any], key: str, other: str, default: Any) -> Any
 
 
 def _checked(field: str, value: Any, key: str, file: Path) -> Any:
-    """Return what a key says of a field, as we say it; raises CheckpointError."""
+    """Return the value of a key, converted to that of our field; raises CheckpointError."""
     if field == "activation":
         if not isinstance(value, str) or value not in ACTIVATIONS:
-            raise CheckpointError(f"{file}: {key} is {value!r}; it can be one of {', '.join(ACTIVATIONS)}")
+            raise CheckpointError(f"{file}: {key}: expected one of {', '.join(ACTIVATIONS)}, got {value!r}")
         return ACTIVATIONS[value]
     if field == "epsilon":
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise CheckpointError(f"{file}: {key} is {value!r}; it must be a number above 0")
+            raise CheckpointError(f"{file}: {key}: expected a number above 0, got {value!r}")
         return float(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CheckpointError(f"{file}: {key} is {value!r}; it must be a whole number, at least 1")
+        raise CheckpointError(f"{file}: {key}: expected an integer >= 1, got {value!r}")
     return value
 
 
@@ -194,7 +194,7 @@ def _shape(sizes: Sizes) -> Shape:
 
 
 def build(sizes: Sizes, family: Family, dropout: float) -> LanguageModel:
-    """Return our model of these sizes. dropout: in training; a configuration's own is not asked."""
+    """Return our model of these sizes. dropout: in training; the configuration's value is ignored."""
     if family.causal:
         return _gpt2(sizes, dropout)
     assert sizes.types is not None
@@ -237,16 +237,16 @@ def _gpt2(sizes: Sizes, dropout: float) -> LanguageModel:
 
 
 def parameter_shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:
-    """Return path -> shape of a model's parameters; nothing is computed."""
+    """Return path -> shape of a model's parameters, without computing them."""
     params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
     return {path: leaf.shape for path, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
 
 
 def counterpart(model: LanguageModel, tied: bool, head: bool) -> Family:
-    """Return the family that a model of ours is saved as.
+    """Return the family as which a model of ours is saved.
 
-    A causal model is a GPT-2. A coupled one is a BERT, or with a table narrower than H an ALBERT; others are RemBERTs.
-    Without a head there is nothing to couple: with a table as wide as H it is a BERT.
+    A causal model is saved as GPT-2, a tied one as BERT, or as ALBERT if its table is narrower than H, and an untied one as
+    RemBERT. A model without a head is saved as BERT if its table is as wide as H.
     """
     wide = (model.embed_width or model.width) == model.width and not model.projected
     if getattr(model.encoder, "causal", False):
@@ -257,15 +257,13 @@ def counterpart(model: LanguageModel, tied: bool, head: bool) -> Family:
 
 
 def sizes_of_model(model: LanguageModel, family: Family, target: Path) -> Sizes:
-    """Return the sizes of a model that is saved to `target`; raises CheckpointError where the family has no such model."""
+    """Return the sizes of a model to be saved; raises CheckpointError, naming `target`, if the family has no such model."""
     encoder = model.encoder
     if not isinstance(encoder, Transformer):
-        raise CheckpointError(
-            f"{target}: an encoder that is a {type(encoder).__name__} has no counterpart; only a Transformer has"
-        )
+        raise CheckpointError(f"{target}: a {type(encoder).__name__} encoder cannot be saved; only a Transformer can")
     embed_in, embed_out = model.embed_width or model.width, model.head_width or model.width
     causal, maps = family.causal, parameter_names.PROJECTION in family.names.modules
-    # field -> (what it is, what the family has)
+    # field -> (the model's value, the family's value)
     fields: dict[str, tuple[Any, Any]] = {
         "causal": (encoder.causal, causal),
         "norm_first": (encoder.norm_first, causal),
@@ -281,7 +279,7 @@ def sizes_of_model(model: LanguageModel, family: Family, target: Path) -> Sizes:
     }
     for field, (value, needed) in fields.items():
         if value != needed:
-            raise CheckpointError(f"{target}: a model is saved as {family.title} with {field} {needed}, but has {value}")
+            raise CheckpointError(f"{target}: a {family.title} has {field} {needed}, but the model to save has {value}")
     assert model.max_positions is not None
     return Sizes(
         vocabulary=model.vocabulary,
@@ -300,9 +298,9 @@ def sizes_of_model(model: LanguageModel, family: Family, target: Path) -> Sizes:
 
 
 def new(model: LanguageModel, family: Family, tokenizer: tokenizers.Tokenizer | None) -> dict[str, Any]:
-    """Return what a configuration says of a model of ours beside its sizes.
+    """Return the entries of a new configuration other than the sizes.
 
-    tokenizer: has the token that pads, where the model does not say.
+    tokenizer: for the id of the padding token, if the model does not have it.
     """
     dropout = getattr(model.encoder, "dropout", 0.0)
     kinds = (
@@ -316,14 +314,14 @@ def new(model: LanguageModel, family: Family, tokenizer: tokenizers.Tokenizer | 
         **dict.fromkeys(kinds, dropout),
         "initializer_range": bert.STD,
         "pad_token_id": pads[0] if pads else None,
-        # The library's defaults are tokens of its own vocabularies.
+        # The library's defaults are ids in its own vocabularies.
         "bos_token_id": None,
         "eos_token_id": None,
     }
 
 
 def configuration(sizes: Sizes, family: Family, old: Sizes | None, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `config` with the sizes of a model; those that are as in `old`, which it says already, stay as they are spelt."""
+    """Return `config` with the sizes of a model. Sizes that equal those in `old` keep their present spelling."""
     changed = {}
     for field, (key, _, other) in family.keys.items():
         value = getattr(sizes, field)

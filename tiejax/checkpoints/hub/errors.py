@@ -1,16 +1,17 @@
-"""What is raised where a checkpoint, or a setting that names a part of it, cannot be used."""
+"""Errors about checkpoints."""
 
 
 class Field(str):
-    """The name of a setting within a message: whoever shows the message may spell it as an option."""
+    """The name of a setting within a message, which a command line may spell as a flag."""
 
     __slots__ = ()
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used: one line that begins with the file or the field to blame.
+    """Raised for a checkpoint or a setting that cannot be used; the message is one line that starts with the file or setting.
 
-    parts: the line in pieces, of which those that name settings are `Field`s.
+    Args:
+        parts: the pieces of the message, in which names of settings are `Field`s
     """
 
     def __init__(self, *parts: str) -> None:
@@ -18,5 +19,5 @@ class CheckpointError(ValueError):
         self.parts = parts
 
     def as_options(self) -> str:
-        """Return the line with its fields as a command line spells them, `--name`."""
+        """Return the message with its settings spelled as flags, `--name`."""
         return "".join(f"--{part}" if isinstance(part, Field) else part for part in self.parts)

@@ -1,4 +1,4 @@
-"""Where the common families of models keep their input and output tables, and what their configuration says of them."""
+"""Names of the input and output tables in common model families, and the tying flag in their configurations."""
 
 import re
 from collections.abc import Sequence
@@ -10,32 +10,33 @@ from tiejax.checkpoints.hub.tables import DTYPES, HubTable, table
 
 FLAG, TEXT = "tie_word_embeddings", "text_config."
 BIAS_OF_BART = "final_logits_bias"  # [1, tokens]
-FACTORISED = "factorised"  # key of a configuration whose tables `tiejax factorise` has stored as factors
+FACTORISED = "factorised"  # key in the configuration of a checkpoint written by `tiejax factorise`
 INPUT, OUTPUT = Field("input_table"), Field("output_table")
-NORMED = "Layer normalisation follows the input table, so that the scale of its rows is lost on the way into the model."
-TRANSFORMED = "A dense layer of its own stands before the output table, and can turn hidden states into another space."
+NORMED = "Layer normalisation follows the input table, so that the scale of its rows has no effect."
+TRANSFORMED = "A separate dense layer precedes the output table, and can map hidden states to another space."
 SCALED_LOGITS = (
-    "Where the flag says tied, logits are divided by the square root of the width; where it says untied, they are not. "
-    "Tied and untied models of this family so differ in scale as well, and the norms of their tables with it. From version 5 "
-    "on the transformers library ties them whatever the flag says, and reads it as this division alone."
+    "Logits are divided by the square root of the width if the flag says tied, and not if it says untied, so that tied and "
+    "untied models of this family differ in the scale of logits and in the norms of their tables. From version 5 on, the "
+    "transformers library ties them whatever the flag says, and uses the flag only for this division."
 )
 SCALED_INPUT = (
     "Input embeddings are multiplied by the square root of the width before the first layer, output embeddings are not: "
-    "the norms of the two tables are on different scales, also in a tied model."
+    "the norms of the two uses are on different scales, even in a tied model."
 )
-ONLY_OUTPUT = "Only the output table is stored, and is looked at as the one table; loaders look for it under the input's name."
-# How quantised weights are called, in place of `weight`.
+ONLY_OUTPUT = "Only the output table is stored, and is used as the one table; loaders expect it under the input table's name."
+# Suffixes of quantised weights, instead of `weight`.
 QUANTISED = re.compile(r"(qweight|weight_packed|weight_scale|qzeros|SCB|absmax)$")
-# Keys of a configuration that scale embeddings or logits, whatever the family.
+# Keys of a configuration that scale embeddings or logits, in any family.
 SCALES = ("embedding_multiplier", "scale_emb", "logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
 
 
 class Family(NamedTuple):
-    """The names of a family's tables, the likeliest first; each may stand behind a prefix and a dot.
+    """A family of models, and the names of its tables.
 
-    types: `model_type` of its configurations. ties: what a configuration without the flag means, None where versions of the
-    library disagree. notes: what its tables have between them and the model, which no table shows. never: the library ties
-    nothing, whatever the flag says. always: from version 5 on it ties, whatever the flag says.
+    types: `model_type` of its configurations. input, output: names of the tables, the likeliest first; each may have a prefix
+    that ends in a dot. ties: the default of the flag, None if versions of the transformers library disagree. notes: properties
+    of the family that the tables do not show. never: the library never ties it, whatever the flag says. always: from version 5
+    on, the library always ties it, whatever the flag says.
     """
 
     title: str
@@ -89,18 +90,18 @@ FAMILIES = (
 
 
 class Flag(NamedTuple):
-    """What the configuration says: tied or not, None where it is unknown; and where that stands."""
+    """The tying flag of a configuration. tied: None if unknown. where: the source of the value, in words."""
 
     tied: bool | None
     where: str
 
 
 class Tables(NamedTuple):
-    """The input table of a checkpoint and its output table, None if none is stored; what is known around them.
+    """The input and output tables of a checkpoint, and related facts.
 
-    family: None if `model_type` is unknown. bias: the tensor that adds to the logits of each token, where there is one.
-    head: False if the checkpoint's architecture predicts no tokens at all. quantised: the output table is stored in a form that
-    is not read.
+    family: its title, None if `model_type` is unknown. output: None if no output table is stored. bias: the tensor added to
+    the logits, if any. head: False if the architecture predicts no tokens. notes: facts that the tables do not show.
+    quantised: whether the output table is stored in a quantised form, which is not read.
     """
 
     family: str | None
@@ -114,9 +115,9 @@ class Tables(NamedTuple):
 
 
 def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_table: str | None = None) -> Tables:
-    """Return the tables of a checkpoint, found by its family's names or, where given, by their own.
+    """Find the tables of a checkpoint, by the names of its family or by the given names.
 
-    Raises CheckpointError where there is none, or several, or where the shapes do not fit each other.
+    Raises CheckpointError if no tensor or several tensors match, or if the shapes do not fit.
     """
     if input_table is None:
         check_whole(checkpoint)
@@ -133,23 +134,23 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
     tokens = text_part(config).get("vocab_size")
     first = table(checkpoint, name, INPUT, tokens if isinstance(tokens, int) else None)
     if output_table is not None and output_table == name:
-        raise CheckpointError(OUTPUT, f" {output_table}: is the input table itself; leave it out if no other is stored")
+        raise CheckpointError(OUTPUT, f" {output_table}: is the input table; omit it if no output table is stored")
     rows = first.shape[0]
     others = [tensor for tensor in named(checkpoint, outputs) if tensor.name != name]
     fitting = [tensor for tensor in others if rows in tensor.shape]
-    # A head whose shape does not fit is still the head: better to say so than to call the model tied.
+    # A head of a wrong shape is still the head: an error is better than reporting the model as tied.
     other = output_table or _name_of_only(checkpoint, fitting or (others if family else []), "output")
     second = table(checkpoint, other, OUTPUT, rows) if other else None
     if second is not None and output_table is None and second.shape[0] > rows and second.shape[1] == first.shape[1]:
         more += (
-            f"The output table has {second.shape[0] - rows:,} rows more than the input table, for padding: left out here.",
+            f"The output table has {second.shape[0] - rows:,} more rows than the input table, for padding, which are ignored.",
         )
         second = second.cut(rows)
     if second is not None and second.shape[0] != rows:
         raise CheckpointError(
             OUTPUT,
-            f" {second.name}: is {list(second.tensor.shape)}, the input table {name} {list(first.tensor.shape)}: "
-            "both need one row per token; name the right ones by ",
+            f" {second.name}: the shape is {list(second.tensor.shape)}, that of the input table {name} is "
+            f"{list(first.tensor.shape)}; both need one row per token: name the right tensors with ",
             INPUT,
             " and ",
             OUTPUT,
@@ -163,16 +164,16 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
 
 
 def check_whole(checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError where tables are stored as factors, whose other table might be taken for the only one."""
+    """Raise CheckpointError if a table is stored as factors; the other table might be mistaken for the only one."""
     if isinstance(checkpoint.config.get(FACTORISED), dict):
         raise CheckpointError(
-            f"{checkpoint.folder}: its tables are factorised (`{FACTORISED}` in config.json), and are not stored whole; "
-            "name the checkpoint that it was made from"
+            f"{checkpoint.folder}: its tables are factorised (`{FACTORISED}` in config.json); name the checkpoint that it was "
+            "written from"
         )
 
 
 def has_quantised_head(checkpoint: Checkpoint, outputs: Sequence[Sequence[str]]) -> bool:
-    """Say whether a head is there in a quantised form, under one of these names of output tables."""
+    """Whether a quantised output table is stored under one of these names."""
     stems = {wanted.removesuffix("weight") for names in outputs for wanted in names}
     return any(
         QUANTISED.search(name) and any(name.startswith(stem) or f".{stem}" in name for stem in stems)
@@ -181,24 +182,24 @@ def has_quantised_head(checkpoint: Checkpoint, outputs: Sequence[Sequence[str]])
 
 
 def family_of(config: dict[str, Any]) -> Family | None:
-    """Return the family that a configuration's `model_type`, or that of its text model, names."""
+    """Return the family for the `model_type` of a configuration or of its text model, None if unknown."""
     types = [part.get("model_type") for part in (config, text_part(config))]
     return next((family for kind in types for family in FAMILIES if kind in family.types), None)
 
 
 def flag_of(config: dict[str, Any]) -> Flag:
-    """Return what a configuration says of tying, by its flag or by its family's default."""
+    """Return the tying flag of a configuration, or its family's default."""
     for where, part in levels(config).items():
         if isinstance(part.get(FLAG), bool):
             return Flag(part[FLAG], f"{where}{FLAG}: {str(part[FLAG]).lower()}")
     family = family_of(config)
     if family is None or family.ties is None:
-        return Flag(None, f"no {FLAG}, and no default is known for this model")
+        return Flag(None, f"no {FLAG}, and no known default for this model")
     return Flag(family.ties, f"no {FLAG}; the default of {family.title} is {str(family.ties).lower()}")
 
 
 def levels(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the parts of a configuration in which its flag may stand, the whole first, by what stands before the flag."""
+    """Return the parts of a configuration that may contain the flag, outermost first, by the prefix of the flag."""
     part = config.get("text_config")
     return {"": config} | ({TEXT: part} if isinstance(part, dict) else {})
 
@@ -210,17 +211,17 @@ def with_flag(config: dict[str, Any], tied: bool) -> dict[str, Any]:
 
 
 def text_part(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a configuration that is about the text model."""
+    """Return the part of a configuration that describes the text model."""
     return levels(config).get(TEXT, config)
 
 
 def called(name: str, wanted: str) -> bool:
-    """Say whether a tensor has a name, alone or behind a prefix and a dot."""
+    """Whether a tensor has the wanted name, possibly with a prefix that ends in a dot."""
     return name == wanted or name.endswith(f".{wanted}")
 
 
 def named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tensor]:
-    """Return the matrices under any of the families' names; within a family, under its first that occurs."""
+    """Return the matrices with any of the names of each family; within a family, only with its first name that occurs."""
     matrices: dict[str, Tensor] = {}
     for of_family in names:
         for wanted in of_family:
@@ -234,7 +235,7 @@ def named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tensor
 
 
 def only(checkpoint: Checkpoint, candidates: Sequence[Tensor], role: str, *remedy: str) -> Tensor | None:
-    """Return the only candidate, None if there is none; raises CheckpointError, with the remedy, if there are several."""
+    """Return the only candidate, None if there is none; raises CheckpointError, with a remedy, if there are several."""
     if len(candidates) > 1:
         shown = ", ".join(_shown(tensor) for tensor in candidates[:5]) + (", ..." if len(candidates) > 5 else "")
         raise CheckpointError(f"{checkpoint.folder}: several tensors may be the {role} table", *remedy, f": {shown}")
@@ -242,7 +243,7 @@ def only(checkpoint: Checkpoint, candidates: Sequence[Tensor], role: str, *remed
 
 
 def _name_of_only(checkpoint: Checkpoint, candidates: Sequence[Tensor], role: str) -> str | None:
-    found = only(checkpoint, candidates, role, "; name one by ", Field(f"{role}_table"))
+    found = only(checkpoint, candidates, role, "; name one with ", Field(f"{role}_table"))
     return None if found is None else found.name
 
 
@@ -254,17 +255,17 @@ def _no_input(checkpoint: Checkpoint) -> CheckpointError:
     matrices = [tensor for tensor in checkpoint.tensors.values() if len(tensor.shape) == 2 and tensor.dtype in DTYPES]
     tall = sorted(matrices, key=lambda tensor: -max(tensor.shape))[:3]
     shown = f" (the longest matrices: {', '.join(map(_shown, tall))})" if tall else ""
-    nowhere = f"{checkpoint.folder}: no tensor has a usual name of an input table; name it by "
-    return CheckpointError(nowhere, INPUT, shown)
+    message = f"{checkpoint.folder}: no tensor has one of the usual names of an input table; name it with "
+    return CheckpointError(message, INPUT, shown)
 
 
 def bias_of(checkpoint: Checkpoint, heads: Sequence[str], rows: int) -> str | None:
-    """Return the tensor that adds to the logits of each of so many tokens, None where there is none.
+    """Return the name of the tensor added to the logits, None if there is none.
 
-    heads: names of output tables, of which one is stored, or left out as it is tied.
+    heads: possible names of the output table, which is stored or, if tied, left out. rows: of the output table.
     """
     own = [head.removesuffix("weight") + "bias" for head in heads]
-    # BERT and its kin have one a level up as well, which the decoder's own is while tied: untied, its own is what counts.
+    # BERT-like models also have a bias one level up. In a tied model it is the decoder's bias; in an untied one it is unused.
     above = [name.removesuffix("decoder.bias") + "bias" for name in own if name.endswith(".decoder.bias")]
     for wanted in (*own, *above, BIAS_OF_BART):
         for name, tensor in checkpoint.tensors.items():
@@ -274,7 +275,7 @@ def bias_of(checkpoint: Checkpoint, heads: Sequence[str], rows: int) -> str | No
 
 
 def predicts(config: dict[str, Any]) -> bool:
-    """Whether the architecture, where it is named, predicts tokens."""
+    """Whether the architecture predicts tokens; True if the configuration names none."""
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
         return True
@@ -284,4 +285,4 @@ def predicts(config: dict[str, Any]) -> bool:
 def _scales(config: dict[str, Any]) -> tuple[str, ...]:
     text = text_part(config)
     scales = [f"{key} {text[key]}" for key in SCALES if isinstance(text.get(key), int | float) and text[key] != 1]
-    return (f"config.json scales embeddings or logits ({', '.join(scales)}), which no table shows.",) if scales else ()
+    return (f"config.json scales embeddings or logits ({', '.join(scales)}), which the tables do not show.",) if scales else ()

@@ -1,4 +1,4 @@
-"""What families of checkpoints call our parameters, and where each of their tensors lies in ours."""
+"""Mapping between the tensor names of checkpoint families and tiejax's parameter arrays."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -7,19 +7,19 @@ import numpy as np
 
 TABLE, OUTPUT_TABLE, OUTPUT_BIAS = "embed/embedding", "head/embedding", "head/bias"
 PROJECTION, POOLER, HEAD, STACK = "projection", "pooler", "head/", "encoder/layers/"
-# Our leaves by torch's names; the second are those of checkpoints that once came from TensorFlow.
+# Torch's names of our leaves; the second name is that of checkpoints converted from TensorFlow.
 LEAVES = {"kernel": ("weight",), "embedding": ("weight",), "scale": ("weight", "gamma"), "bias": ("bias", "beta")}
 
 
 class Names(NamedTuple):
-    """What a family calls our modules.
+    """A family's names for the modules of our model.
 
-    prefix: stands before all names but the head's, in classes that have a head of any kind. modules: ours -> theirs.
-    layers: what stands before the names of a layer, with a place for its number. layer: modules of a layer, ours -> theirs;
-    three of them where only we keep query, key and value as one map. head: modules of the head, ours -> theirs.
-    table, bias: of the head; of several names of the bias the first that is there is what the library adds to the logits.
-    linear: maps are torch's Linear, [out, in]; otherwise [in, out] as ours.
-    ties: the library ties the table of the head to the input table, where a file lacks the one or where both are equal.
+    prefix: precedes all names except those of the head, in classes with a head. modules: our name -> theirs. layers: the prefix
+    of a layer's names, with a placeholder for its number. layer: our module of a layer -> theirs, or three of theirs where
+    only we store query, key and value as one map. head: our module of the head -> theirs. table, bias: names in the head; of
+    several names of the bias, the library adds the first that exists to the logits. linear: whether maps are torch's Linear
+    [out, in]; otherwise they are [in, out] like ours. ties: whether the library ties the head's table to the input table if it
+    is missing or equal.
     """
 
     prefix: str
@@ -98,10 +98,10 @@ GPT2 = Names(
 
 
 class Slot(NamedTuple):
-    """A tensor's place in our parameters.
+    """The slot of a tensor in our parameters.
 
-    names: what the tensor may be called. path: of our array. layer: which of the stack it is of. part, parts: which columns
-    it is of that many equal parts. transposed: it is [out, in], ours [in, out].
+    names: possible names of the tensor. path: of our array. layer: index in the stack of layers, None outside it. part, parts:
+    the tensor fills columns `part` of `parts` equal parts. transposed: the tensor is [out, in], our array [in, out].
     """
 
     names: tuple[str, ...]
@@ -113,9 +113,9 @@ class Slot(NamedTuple):
 
 
 def slots(names: Names, paths: Sequence[str], prefix: str, numbers: Sequence[int]) -> Iterator[Slot]:
-    """Yield the places of all tensors that make up our arrays of these paths.
+    """Yield the slots of all tensors that make up our arrays at these paths.
 
-    prefix: that of the file, the family's or none. numbers: of each of our layers, the number that it has in the file.
+    prefix: of names in the file: the family's, or "". numbers: for each of our layers, its number in the file.
     """
     for path in paths:
         module, _, leaf = path.rpartition("/")
@@ -137,7 +137,7 @@ def slots(names: Names, paths: Sequence[str], prefix: str, numbers: Sequence[int
 
 
 def view(array: np.ndarray, slot: Slot) -> np.ndarray:
-    """Return what a slot is of our array, laid out as in the file: a view, so that what is written to it is ours."""
+    """Return the slot's part of our array, in the layout of the file, as a view: assigning to it fills our array."""
     array = array if slot.layer is None else array[slot.layer]
     size = array.shape[-1] // slot.parts
     array = array[..., slot.part * size : (slot.part + 1) * size]

@@ -1,4 +1,4 @@
-"""Which tensor of a checkpoint goes where in our parameters, checked before any of them is read."""
+"""Assignment of a checkpoint's tensors to the arrays of our parameters, checked before any tensor is read."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,17 @@ from tiejax.checkpoints.hub.families import predicts
 from tiejax.checkpoints.hub.parameter_names import HEAD, OUTPUT_TABLE, POOLER, Slot, slots, view
 from tiejax.checkpoints.hub.tables import DTYPES
 
-# Constants that older versions of the library stored among the weights.
+# Constants that older versions of the transformers library stored among the weights.
 BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids|attn\.(masked_)?bias)$")
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Places(NamedTuple):
-    """Where the tensors of a checkpoint go.
+    """The assignment of a checkpoint's tensors.
 
-    prefix: of the encoder's names. shapes: of our arrays, by path. placed: the slots that a tensor fills, by its name; several
-    where layers share it. copies: tensors under a second name of a slot. others: tensors that have no place in ours.
+    prefix: of the encoder's names. shapes: of our arrays, by path. placed: tensor name -> the slots it fills, several if layers
+    share it. copies: tensors stored under a second name of a slot. others: tensors without a slot.
     """
 
     prefix: str
@@ -34,10 +34,10 @@ class Places(NamedTuple):
 
 
 def find_places(checkpoint: Checkpoint, family: Family, shapes: Shapes, width: int, numbers: Sequence[int]) -> Places:
-    """Return where the tensors of a checkpoint go.
+    """Assign the tensors of a checkpoint to slots of our parameters.
 
-    shapes: of the model that its configuration describes, by path. width: H. numbers: as of `slots`.
-    Raises CheckpointError for a tensor that is missing, or has another shape, or has no place in such a model.
+    shapes: of the arrays of the model that the configuration describes, by path. width: H. numbers: as for `slots`. Raises
+    CheckpointError for a tensor that is missing, has another shape, or has no slot in the encoder of that model.
     """
     prefix = _prefix(checkpoint, family)
     wanted = _stored(checkpoint, family, prefix, shapes, width)
@@ -49,7 +49,7 @@ def find_places(checkpoint: Checkpoint, family: Family, shapes: Shapes, width: i
             continue
         if not present:
             raise CheckpointError(
-                f"{checkpoint.folder}: has no tensor {slot.names[0]}, which a {family.title} of its {CONFIG} has"
+                f"{checkpoint.folder}: has no tensor {slot.names[0]}, which the {family.title} in its {CONFIG} needs"
             )
         for name in present:
             _check(checkpoint.tensors[name], slot, wanted)
@@ -61,7 +61,7 @@ def find_places(checkpoint: Checkpoint, family: Family, shapes: Shapes, width: i
 
 
 def _prefix(checkpoint: Checkpoint, family: Family) -> str:
-    """Return what stands before the names of the encoder: the family's prefix, or nothing in its bare class."""
+    """Return the prefix of the encoder's names: that of the family, or "" for a class without a head."""
     table = f"{family.names.modules['embed']}.weight"
     for prefix in (family.names.prefix, ""):
         if prefix + table in checkpoint.tensors:
@@ -72,10 +72,10 @@ def _prefix(checkpoint: Checkpoint, family: Family) -> str:
 
 
 def _stored(checkpoint: Checkpoint, family: Family, prefix: str, shapes: Shapes, width: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of those parts of our parameters that the file has: without a head, with a pooler."""
+    """Return the shapes of our parameters that the file stores: without a missing head, with a pooler."""
     head = [path for path in shapes if path.startswith(HEAD)]
     names = [name for slot in slots(family.names, head, prefix, ()) for name in slot.names]
-    # GPT-2's head is a table alone, which a tied file has as its input table.
+    # GPT-2's head consists of the output table, which a tied file stores as its input table.
     has_head = any(name in checkpoint.tensors for name in names) or (family.causal and predicts(checkpoint.config))
     stored = {path: shape for path, shape in shapes.items() if has_head or path not in head}
     pooler = family.names.modules.get(POOLER)
@@ -85,23 +85,23 @@ def _stored(checkpoint: Checkpoint, family: Family, prefix: str, shapes: Shapes,
 
 
 def _check(tensor: Tensor, slot: Slot, shapes: Shapes) -> None:
-    """Raise CheckpointError unless a tensor is of a float dtype and of the shape that its slot has."""
+    """Raise CheckpointError unless a tensor has a float dtype and the shape of its slot."""
     if tensor.dtype not in DTYPES:
         kinds = ", ".join(DTYPES.values())
         raise CheckpointError(
-            f"{tensor.file}: {tensor.name} is stored as {tensor.dtype}; weights are read as {kinds}, not quantised"
+            f"{tensor.file}: {tensor.name} is stored as {tensor.dtype}; expected one of {kinds}, not quantised"
         )
-    # No memory: only its shape is looked at.
+    # A broadcast scalar gives the shape without memory.
     shape = view(np.broadcast_to(np.float32(0), shapes[slot.path]), slot).shape
     if tensor.shape != shape:
-        raise CheckpointError(f"{tensor.file}: {tensor.name} is {list(tensor.shape)}; by {CONFIG} it must be {list(shape)}")
+        raise CheckpointError(f"{tensor.file}: {tensor.name} is {list(tensor.shape)}, but by {CONFIG} it is {list(shape)}")
 
 
 def _check_others(checkpoint: Checkpoint, family: Family, prefix: str, others: Sequence[str]) -> None:
-    """Raise CheckpointError for a tensor of the encoder that our model has no place for: it would compute something else."""
+    """Raise CheckpointError for a tensor of the encoder without a slot: our model would compute something else."""
     names = family.names
-    of_encoder = tuple(prefix + part.split(".")[0] + "." for part in (*names.modules.values(), names.layers))
+    encoder = tuple(prefix + part.split(".")[0] + "." for part in (*names.modules.values(), names.layers))
     for name in others:
-        if name.startswith(of_encoder) and not BUFFERS.search(name):
+        if name.startswith(encoder) and not BUFFERS.search(name):
             file = checkpoint.tensors[name].file
-            raise CheckpointError(f"{file}: {name} has no place in the {family.title} that {CONFIG} describes")
+            raise CheckpointError(f"{file}: {name} is not part of the {family.title} that {CONFIG} describes")

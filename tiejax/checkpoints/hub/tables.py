@@ -1,9 +1,9 @@
-"""The tables of a checkpoint, read by rows from its file: one may be larger than the memory."""
+"""Embedding tables of a checkpoint, read from the file by rows, so that they may be larger than the memory."""
 
 import difflib
 from collections.abc import Iterator
 
-import ml_dtypes  # teaches numpy, and so safetensors, bfloat16
+import ml_dtypes  # registers bfloat16 in numpy, which safetensors needs
 import numpy as np
 from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
@@ -14,16 +14,15 @@ from tiejax.checkpoints.hub.errors import CheckpointError, Field
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-# What is read of a transposed table at a time, since its rows lie across the whole file.
-BLOCK_BYTES = 64 * 2**20
+BLOCK_BYTES = 64 * 2**20  # read at a time of a transposed table, whose rows are spread over the whole file
 
 Rows = slice | Int[np.ndarray, "rows"]
 
 
 class HubTable:
-    """A table of a checkpoint, [rows, width], whose rows are read from the file when they are asked for.
+    """A table of a checkpoint, [rows, width], whose rows are read from the file on access.
 
-    transposed: the file holds [width, rows]. Nothing stays in memory, nor mapped: a table larger than the memory can be read.
+    Nothing stays in memory or mapped, so that a table may be larger than the memory. transposed: the file stores [width, rows].
     """
 
     def __init__(self, tensor: Tensor, transposed: bool = False) -> None:
@@ -35,22 +34,25 @@ class HubTable:
         self.given = np.dtype(np.float32)
 
     def cut(self, rows: int) -> "HubTable":
-        """Return the first rows as a table of their own."""
+        """Return a table of the first `rows` rows."""
         table = HubTable(self.tensor, self.transposed)
         table.shape, table.given = (rows, self.shape[1]), self.given
         return table
 
     def as_stored(self) -> "HubTable":
-        """Return the table whose rows come in bfloat16 if they are stored so, unchecked, and else in float32."""
+        """Return this table with rows in bfloat16, unchecked, if they are stored in bfloat16, and in float32 otherwise."""
         table = self.cut(self.shape[0])
         table.given = BFLOAT16 if self.tensor.dtype == "BF16" else np.dtype(np.float32)
         return table
 
     def __getitem__(self, rows: Rows) -> Float[np.ndarray, "rows width"]:
-        """Return a slice of rows, or those of an ascending integer array, in the dtype given. Raises CheckpointError."""
+        """Return the rows of a slice or an ascending integer array, in the dtype `given`.
+
+        Raises CheckpointError if they cannot be read, or are not finite in float32.
+        """
         chosen = np.arange(self.shape[0])[rows] if isinstance(rows, slice) else np.asarray(rows)
         try:
-            # Opened anew each time: the pages of a file that stays mapped count as this process's memory.
+            # Opened for each read, since the pages of a mapped file count as this process's memory.
             with safe_open(self.file, framework="np") as file, np.errstate(over="ignore"):
                 stored = file.get_slice(self.name)
                 parts = []
@@ -61,15 +63,15 @@ class HubTable:
                 none = np.empty((0, self.shape[1]), self.given)
                 values = parts[0] if len(parts) == 1 else np.concatenate([none, *parts])
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{self.file}: cannot be read any more: {one_line(error)}") from None
+            raise CheckpointError(f"{self.file}: can no longer be read: {one_line(error)}") from None
         finite = self.given == BFLOAT16 or np.isfinite(values).all(axis=1)
         if not np.all(finite):
             row = chosen[np.argmin(finite)]
-            raise CheckpointError(f"{self.file}: row {row} of {self.name} holds a value that is not finite in float32")
+            raise CheckpointError(f"{self.file}: row {row} of {self.name} has a value that is not finite in float32")
         return values
 
     def _runs(self, rows: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the places [first, last) of rows that are read together, and the rows [start, stop) that are read for them."""
+        """Yield ranges [first, last) of indices into `rows` read together, and the rows [start, stop) read for them."""
         if not self.transposed:
             ends = np.flatnonzero(np.diff(rows) != 1) + 1
             for first, last in zip([0, *ends], [*ends, len(rows)], strict=True):
@@ -84,9 +86,9 @@ class HubTable:
 
 
 def table(checkpoint: Checkpoint, name: str, field: Field, rows: int | None = None) -> HubTable:
-    """Return a tensor as a table of one row per token; raises CheckpointError that begins with the field that named it.
+    """Return a tensor as a table with one row per token; raises CheckpointError, starting with the setting that named it.
 
-    rows: the tokens, where they are known: a tensor [width, rows] is then read transposed.
+    rows: the number of tokens, if known; a tensor [width, rows] is then read transposed.
     """
     if name not in checkpoint.tensors:
         near = difflib.get_close_matches(name, checkpoint.tensors, 1)
@@ -94,7 +96,7 @@ def table(checkpoint: Checkpoint, name: str, field: Field, rows: int | None = No
         raise CheckpointError(field, f" {name}: {checkpoint.folder} has no such tensor{hint}")
     tensor = checkpoint.tensors[name]
     if len(tensor.shape) != 2 or 0 in tensor.shape:
-        raise CheckpointError(field, f" {name}: has the shape {list(tensor.shape)}; a table is [tokens, width]")
+        raise CheckpointError(field, f" {name}: expected a table [tokens, width], got the shape {list(tensor.shape)}")
     if tensor.dtype not in DTYPES:
         kinds = ", ".join(DTYPES.values())
         raise CheckpointError(field, f" {name}: is stored as {tensor.dtype}; a table must be one of {kinds}, not quantised")

@@ -1,4 +1,4 @@
-"""What the tokens of a checkpoint are: their texts, and how often each occurs in a text of one's own."""
+"""Tokens of a checkpoint: their texts, and their counts in a corpus."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,13 +14,12 @@ from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.tokenizer import bpe, byte_level, in_batches, in_parts, load
 
-# Long documents are encoded in parts.
-CHARACTERS = 2**18
-TOGETHER = 16
+CHARACTERS = 2**18  # longer documents are encoded in parts
+TOGETHER = 16  # parts encoded at a time
 
 
 class Tokens(NamedTuple):
-    """A checkpoint's tokenizer. whole: it can encode; a vocab.json without its merges only names tokens."""
+    """A checkpoint's tokenizer. whole: whether it can encode; a vocab.json without merges.txt only gives the tokens' texts."""
 
     tokenizer: tokenizers.Tokenizer
     file: Path
@@ -28,9 +27,10 @@ class Tokens(NamedTuple):
 
 
 def find_tokens(folder: Path, name: str | None = None) -> Tokens | None:
-    """Return the tokenizer of a checkpoint: tokenizer.json, or vocab.txt, or vocab.json with merges.txt; None without one.
+    """Return the tokenizer of a checkpoint, None if it has none.
 
-    name: a file or hub name to use instead. Raises CorpusError or CheckpointError where it cannot be read.
+    Looks for tokenizer.json, vocab.txt, and vocab.json with merges.txt, in this order. name: a file, or a name on the hub, to
+    use instead. Raises CorpusError or CheckpointError if the tokenizer cannot be read.
     """
     if name is not None:
         return Tokens(load(name), Path(name), True)
@@ -51,7 +51,7 @@ def _byte_level(folder: Path) -> Tokens:
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     ids = read_json(vocabulary)
     if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in ids.values()):
-        raise CheckpointError(f"{vocabulary}: must give every token an id, a whole number from 0")
+        raise CheckpointError(f"{vocabulary}: every token needs an id, an integer >= 0")
     whole = merges.exists()
     try:
         model = bpe(ids, merges) if whole else models.BPE(ids, [])
@@ -63,13 +63,13 @@ def _byte_level(folder: Path) -> Tokens:
 
 
 def text_of(tokens: Tokens, token: int) -> str:
-    """Return a token as it may be printed, spaces as ␣ and line ends escaped; "" if the tokenizer has no such id."""
+    """Return the printable text of a token, with spaces as ␣ and line breaks escaped; "" if the tokenizer has no such id."""
     tokenizer = tokens.tokenizer
     text = tokenizer.id_to_token(token)
     if text is None:
         return ""
     if isinstance(tokenizer.decoder, decoders.ByteLevel):
-        # Bytes are spelled as letters of their own; a token that holds a part of a letter stays so.
+        # Byte-level tokens spell bytes as letters. A token that is only part of a character keeps that spelling.
         decoded = tokenizer.decode([token], skip_special_tokens=False)
         text = decoded if decoded and "\ufffd" not in decoded else text
     shown = text.replace(" ", "␣").replace("\u2581", "␣")
@@ -79,13 +79,13 @@ def text_of(tokens: Tokens, token: int) -> str:
 def count_tokens(
     tokens: Tokens, documents: Iterable[str], rows: int, seen: Callable[[int], None] = lambda number: None
 ) -> Int[np.ndarray, "rows"]:
-    """Return how often each token occurs in some documents, special tokens not added.
+    """Count the tokens of documents, without added special tokens.
 
-    rows: tokens of the table. seen: is told how many were counted so far. Raises CorpusError if the tokenizer cannot encode,
-    or has an id that the table has not.
+    rows: of the table. seen: called with the number of tokens counted so far. Raises CorpusError if the tokenizer cannot
+    encode, or produces an id outside the table.
     """
     if not tokens.whole:
-        raise CorpusError(f"corpus: {tokens.file} alone cannot split a text; merges.txt or tokenizer.json must be beside it")
+        raise CorpusError(f"corpus: {tokens.file} alone cannot encode a text; add merges.txt or tokenizer.json to its folder")
     counts = np.zeros(rows, np.int64)
     parts = (part for document in documents for part in in_parts(tokens.tokenizer, document, CHARACTERS))
     for batch in in_batches(parts, TOGETHER):
@@ -93,8 +93,8 @@ def count_tokens(
             occurrences = np.bincount(np.asarray(encoding.ids, np.int64), minlength=rows)
             if len(occurrences) > rows:
                 raise CorpusError(
-                    f"corpus: {tokens.file} gives the id {len(occurrences) - 1}, the input table has {rows} rows: "
-                    "the tokenizer is not that of the checkpoint"
+                    f"corpus: {tokens.file}: a token has the id {len(occurrences) - 1}, but the input table has {rows} rows; "
+                    "use the tokenizer of the checkpoint"
                 )
             counts += occurrences
         seen(int(counts.sum()))

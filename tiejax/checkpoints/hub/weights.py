@@ -1,4 +1,4 @@
-"""Weights in and out: checkpoints in the hub's format as parameters and models of ours, and ours as such checkpoints."""
+"""Loading a checkpoint in the hub's format as a model of tiejax, and saving such a model as a checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,17 +31,21 @@ from tiejax.checkpoints.hub.places import Places, find_places
 from tiejax.checkpoints.hub.tables import DTYPES
 from tiejax.models.language_model import LanguageModel
 
-# Of one file; the arrays of a file stand in memory twice while it is written.
-MAX_SHARD_BYTES = 5 * 10**9
+MAX_SHARD_BYTES = 5 * 10**9  # of one file, whose arrays are in memory twice while it is written
 
 Flat = dict[str, np.ndarray]
 
 
 class Origin(NamedTuple):
-    """What a checkpoint holds beside our parameters, so that it can be written again.
+    """The parts of a loaded checkpoint that are needed to write it again, besides our parameters.
 
-    sizes: those that its configuration says. prefix: of its encoder's names. dtypes: of the tensors that our parameters are,
-    by name. others: tensors that have no place in ours, as those of a head for another task.
+    Attributes:
+        family: its family
+        config: its configuration
+        sizes: the sizes in its configuration
+        prefix: of the names of its encoder
+        dtypes: of the tensors that our parameters hold, by name
+        others: tensors that our model has no place for, such as a head for another task
     """
 
     family: Family
@@ -53,13 +57,19 @@ class Origin(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A checkpoint as a model of ours.
+    """A checkpoint as a model of tiejax.
 
-    family: its title. params: the tree of `model`, numpy arrays in float32 (float64 where the file has any); without `head`
-    where the file has none, and with `pooler`, kernel and bias, where it has one: tanh(W h + b) of the first token's state,
-    which `model` does not compute.
-    tied: whether the output table is the input table; both leaves are then one array. vocabulary: rows of the input table.
-    owner: for each layer, the first one that has its weights: in an ALBERT that shares them, each layer of ours has a copy.
+    Attributes:
+        family: the title of its family
+        model: the Flax module
+        params: the parameters of `model`, as numpy arrays in float32, or float64 if the file has any. Without `head` if the
+            file has none. With `pooler` (kernel and bias) if the file has one: tanh(W h + b) of the first token's state, which
+            `model` does not compute
+        tied: whether the output table is the input table; both leaves are then the same array
+        vocabulary: rows of the input table
+        owner: for each layer, the first layer with the same weights; our model has a copy for each layer of an ALBERT that
+            shares them
+        origin: what `save` needs to write the checkpoint again
     """
 
     family: str
@@ -72,12 +82,21 @@ class Loaded(NamedTuple):
 
 
 def load(folder: Path, dropout: float = 0.0) -> Loaded:
-    """Return the weights in a folder of BERT, RemBERT, ALBERT or GPT-2, with or without a head, and the model that they fit.
+    """Load a checkpoint of BERT, RemBERT, ALBERT or GPT-2, with or without a head.
 
-    There is a tie where the tensor of the output table is absent or equal to the input table, whatever the flag says; RemBERT
-    has none. A map E_in -> H that is the identity, to the bit, is left out of our model; `save` writes it again.
-    The library's attention mask is our `segments`: padding is another segment, after the tokens.
-    dropout: of the model, in training; that of the configuration is not asked. Raises CheckpointError.
+    The tables are tied if the output table is missing or equal to the input table, whatever the flag says; those of RemBERT
+    never are. A map E_in -> H that is exactly the identity is left out of our model, and `save` writes it again. The library's
+    attention mask corresponds to our `segments`: padding is a separate segment after the tokens.
+
+    Args:
+        folder: a checkpoint in the hub's format
+        dropout: of the model, in training; the configuration's value is ignored
+
+    Returns:
+        The model and its parameters.
+
+    Raises:
+        CheckpointError: if the checkpoint cannot be used
     """
     checkpoint = open_checkpoint(folder)
     family = configurations.family_of(checkpoint)
@@ -112,15 +131,26 @@ def save(
     tokenizer: tokenizers.Tokenizer | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """Write a model of ours as a new folder that the library loads: whole or not at all.
+    """Write a model as a new folder that the transformers library loads. The folder appears atomically.
 
-    Coupled, it becomes a BERT, or with a table narrower than H an ALBERT whose layers share nothing; decoupled, a RemBERT,
-    whose map E_in -> H is the identity where ours has none; causal, a GPT-2. With `origin`, of a loaded checkpoint, it becomes
-    what that was, but for what has changed since.
-    params: as of `Loaded`, of numpy or jax, both tables even if tied. Without `head`, the library's class is that of the
-    encoder alone, which misses a pooler unless it is told to have none. Layers are those of the stack.
-    Raises CheckpointError for a model that has no counterpart, and where the folder is there already; OSError where it
-    cannot be written.
+    A tied model is written as BERT, or as ALBERT without shared layers if its table is narrower than H; an untied one as
+    RemBERT, with an identity map E_in -> H if ours has none; a causal one as GPT-2. With the `origin` of a loaded checkpoint,
+    it is written as that checkpoint, except for what has changed.
+
+    Args:
+        folder: the folder to write, which must not exist
+        model: the Flax module
+        params: as in `Loaded`, as numpy or jax arrays, with both tables even if tied. Without `head`, the library's class is
+            that of the encoder, which expects a pooler unless loaded with `add_pooling_layer=False`. The number of layers is
+            that of the stack
+        tied: whether the tables are tied
+        origin: of the loaded checkpoint, if any
+        tokenizer: written as tokenizer.json
+        max_shard_bytes: size limit of a file; larger checkpoints are split
+
+    Raises:
+        CheckpointError: if the library has no such model, or the folder exists
+        OSError: if the folder cannot be written
     """
     flat = {path: np.asarray(leaf) for path, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
     head = any(path.startswith(HEAD) for path in flat)
@@ -134,26 +164,26 @@ def save(
         flat = _identity(sizes.width, flat[TABLE].dtype) | flat
     tensors = _written(flat, family, _numbers(layers, groups), tied, head, origin)
     config = _configuration(model, sizes, family, tied, head, tokenizer, origin)
-    kept = origin is not None and all(one.dtype == origin.dtypes.get(one.name, one.dtype) for one in tensors)
-    if not kept:
+    same_dtypes = origin is not None and all(one.dtype == origin.dtypes.get(one.name, one.dtype) for one in tensors)
+    if not same_dtypes:
         config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": tensors[0].dtype.name}
     write(folder, config, tensors, tokenizer, max_shard_bytes)
 
 
 def _numbers(layers: int, groups: int) -> list[int]:
-    """Return the number of each layer's weights in a file, where so many groups of layers share theirs, as ALBERT counts."""
+    """Return the number of each layer's weights in the file, if `groups` groups of layers share weights, as in ALBERT."""
     return [int(layer / (layers / groups)) for layer in range(layers)]
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two arrays hold the same bits, once they are of one dtype: equal numbers are not enough, for 0 and -0."""
+    """Whether two arrays are bitwise equal after conversion to one dtype; 0 and -0 differ."""
     bits = f"u{other.dtype.itemsize}"
     one = np.ascontiguousarray(one, other.dtype)
     return one.shape == other.shape and np.array_equal(one.view(bits), np.ascontiguousarray(other).view(bits))
 
 
 def _filled(checkpoint: Checkpoint, places: Places) -> Flat:
-    """Return our parameters by path, read from the tensors that they lie in."""
+    """Return our parameters by path, read from their tensors."""
     tensors = [checkpoint.tensors[name] for name in places.placed]
     dtype = np.float64 if any(tensor.dtype == "F64" for tensor in tensors) else np.float32
     paths = {slot.path for filled in places.placed.values() for slot in filled}
@@ -165,7 +195,7 @@ def _filled(checkpoint: Checkpoint, places: Places) -> Flat:
 
 
 def _tie(flat: Flat, head: bool) -> bool:
-    """Say whether the tables are tied, and make one array of them where they are."""
+    """Return whether the tables are tied, and if so, make both the same array."""
     tied = head and (OUTPUT_TABLE not in flat or _same(flat[OUTPUT_TABLE], flat[TABLE]))
     if tied:
         flat[OUTPUT_TABLE] = flat[TABLE]
@@ -177,7 +207,7 @@ def _identity(width: int, dtype: np.dtype) -> Flat:
 
 
 def _drop_identity(flat: Flat) -> bool:
-    """Remove the map E_in -> H if it changes nothing, and say whether it did."""
+    """Remove the map E_in -> H if it is the identity; return whether it was removed."""
     kernel = flat.get(f"{PROJECTION}/kernel")
     if kernel is None or kernel.shape[0] != kernel.shape[1]:
         return False
@@ -203,7 +233,7 @@ def _shares(flat: Flat, sizes: Sizes) -> bool:
 
 
 def _check(folder: Path, flat: Flat, model: LanguageModel, tied: bool) -> None:
-    """Raise CheckpointError unless the parameters are those of the model, with any number of layers, and tied if so said."""
+    """Raise CheckpointError unless the parameters fit the model, with any number of layers, and are tied if `tied`."""
     head = any(path.startswith(HEAD) for path in flat)
     shapes = {
         path: shape for path, shape in configurations.parameter_shapes(model).items() if head or not path.startswith(HEAD)
@@ -212,20 +242,20 @@ def _check(folder: Path, flat: Flat, model: LanguageModel, tied: bool) -> None:
         shapes |= {f"{POOLER}/kernel": (model.width, model.width), f"{POOLER}/bias": (model.width,)}
     if unlike := sorted(shapes.keys() ^ flat.keys()):
         what = "lack" if unlike[0] in shapes else "have"
-        raise CheckpointError(f"{folder}: the parameters to be saved {what} {unlike[0]}, unlike the model")
+        raise CheckpointError(f"{folder}: the parameters to save {what} {unlike[0]}, unlike the model")
     layers = _layers(flat)
     for path, leaf in flat.items():
         shape = (layers, *shapes[path][1:]) if path.startswith(STACK) else shapes[path]
         if leaf.shape != shape:
-            raise CheckpointError(f"{folder}: {path} to be saved is {list(leaf.shape)}, the model's is {list(shape)}")
+            raise CheckpointError(f"{folder}: the parameter {path} is {list(leaf.shape)}, but the model's is {list(shape)}")
     if tied and head and not np.array_equal(flat[TABLE], flat[OUTPUT_TABLE], equal_nan=True):
-        raise CheckpointError(f"{folder}: {TABLE} and {OUTPUT_TABLE} to be saved are said to be tied, but differ")
+        raise CheckpointError(f"{folder}: {TABLE} and {OUTPUT_TABLE} differ, but were to be saved as tied")
 
 
 def _written(
     flat: Flat, family: Family, numbers: Sequence[int], tied: bool, head: bool, origin: Origin | None
 ) -> list[Written]:
-    """Return the tensors of a file: in the dtypes of its origin if that loses nothing, and with what only the origin has."""
+    """Return the tensors to write, in the dtypes of the origin if that is exact, with the tensors that only the origin has."""
     prefix = origin.prefix if origin else family.names.prefix if head else ""
     known, others = (origin.dtypes, origin.others) if origin else ({}, {})
     arrays = {}
@@ -241,12 +271,12 @@ def _written(
 
 
 def _names(slot: Slot, family: Family, tied: bool, known: Mapping[str, np.dtype]) -> list[str]:
-    """Return the names under which a slot's tensor is written: those it was read under, or those that the library has."""
+    """Return the names under which a slot's tensor is written: those it was read from, or else the library's."""
     names = [name for name in slot.names if name in known]
     if slot.path == OUTPUT_TABLE and tied and family.names.ties:
         return names
     if slot.path == OUTPUT_BIAS and not (tied and names):
-        return list(slot.names)  # untied, the library has two biases, of which it adds the first
+        return list(slot.names)  # untied, the library stores two biases and adds the first
     return names or list(slot.names[:1])
 
 
@@ -259,7 +289,7 @@ def _configuration(
     tokenizer: tokenizers.Tokenizer | None,
     origin: Origin | None,
 ) -> dict[str, Any]:
-    """Return the configuration to write: that of the origin with what has changed, or a new one."""
+    """Return the configuration to write: that of the origin with changes, or a new one."""
     if origin is None:
         old, config = None, configurations.new(model, family, tokenizer)
     else:

@@ -1,4 +1,4 @@
-"""What lies in a checkpoint's folder, at any depth, and whether it may be copied: no link leads anywhere else."""
+"""Files and folders in a checkpoint's folder, at any depth; links to other places are refused."""
 
 import os
 import stat
@@ -8,21 +8,21 @@ from typing import NamedTuple
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.system.files import KINDS
 
-MOST_DEPTH = 64  # of folders in folders; what is made of them must be removed again where writing fails
-BLOBS = "blobs"  # where the hub's cache has the files that the links in `snapshots/REVISION` lead to
+MOST_DEPTH = 64  # of nested folders, so that a copy can be removed again if writing fails
+BLOBS = "blobs"  # folder of the hub's cache to which the links in `snapshots/REVISION` point
 
 
 class Entries(NamedTuple):
-    """Folders and files in a folder, by their paths within it, each folder before what it holds."""
+    """Folders and files below a folder, as relative paths, each folder before its contents."""
 
     folders: list[Path]
     files: list[Path]
 
 
 def entries(root: Path) -> Entries:
-    """Return what is in a folder; raises CheckpointError, naming it, for anything but files, folders and links to files.
+    """List a folder recursively; raises CheckpointError for an entry that is not a file, a folder or a link to a file.
 
-    A link may lead to a file in the folder itself, or, as in the hub's cache, in the `blobs` two levels up.
+    A link may point to a file in the folder itself, or, as in the hub's cache, in the `blobs` two levels up.
     """
     own = Path(os.path.realpath(root))
     allowed = (own, own.parent.parent / BLOBS)
@@ -36,7 +36,7 @@ def entries(root: Path) -> Entries:
         for name in names:
             if _is_folder(root, folder / name, allowed):
                 if len(folder.parts) >= MOST_DEPTH:
-                    raise CheckpointError(f"{root}: holds folders more than {MOST_DEPTH} deep; take them away")
+                    raise CheckpointError(f"{root}: has folders nested more than {MOST_DEPTH} deep; remove them")
                 found.folders.append(folder / name)
                 waiting.append(folder / name)
             else:
@@ -45,7 +45,7 @@ def entries(root: Path) -> Entries:
 
 
 def _is_folder(root: Path, entry: Path, allowed: tuple[Path, ...]) -> bool:
-    """Say whether this is a folder, or else a file; raises CheckpointError where it is neither."""
+    """Whether an entry is a folder; raises CheckpointError unless it is a folder or a file that may be copied."""
     path = root / entry
     try:
         mode = path.lstat().st_mode
@@ -57,5 +57,5 @@ def _is_folder(root: Path, entry: Path, allowed: tuple[Path, ...]) -> bool:
         raise CheckpointError(f"{path}: cannot be copied: {error.strerror}") from None
     what = f"a link to {os.path.realpath(path)}" if linked else KINDS.get(stat.S_IFMT(mode), "something else")
     if not stat.S_ISREG(mode) or (linked and not any(Path(os.path.realpath(path)).is_relative_to(place) for place in allowed)):
-        raise CheckpointError(f"{path}: is not copied: it is {what}; put a file in its place, or take it away")
+        raise CheckpointError(f"{path}: cannot be copied: it is {what}; replace it by a file, or remove it")
     return False

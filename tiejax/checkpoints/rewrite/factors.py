@@ -1,7 +1,8 @@
-"""Factorised tables as they are stored: as OPT has them, which the transformers library loads, or else as our own.
+"""Storage of factorised tables E ~ A B: in the form of OPT, which the transformers library loads, or in tiejax's own form.
 
-Our own: where X.weight was, X.weight.rows holds A [V, r] and X.weight.map holds B [r, D], with E ~ A B. Two tables that share A
-have a map each, and the rows stand under the input table's name. config.json names them under `factorised`.
+In tiejax's form, X.weight is replaced by X.weight.rows, which holds A [V, r], and X.weight.map, which holds B [r, D]. Two
+tables that share A have one map each, and the rows have the input table's name. config.json names the tensors under
+`factorised`.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,14 +25,14 @@ ROLES = ("input", "output")
 
 
 class Factors(NamedTuple):
-    """A table E ~ A B. rows: A [V, r], read by rows when they are asked for; map: B [r, D] in float32."""
+    """A table E ~ A B. rows: A [V, r], read from the file on access; map: B [r, D] in float32."""
 
     rows: HubTable
     map: Float[np.ndarray, "rank width"]
 
 
 class Product(NamedTuple):
-    """Factors that are to be written. rows: gives A in blocks of rows, float32; maps: B by role; energy: kept of the tables."""
+    """Factors to write. energy: the share kept of the tables. rows: yields A in blocks of rows, float32; maps: B by role."""
 
     tables: dict[str, HubTable]
     rank: int
@@ -41,7 +42,7 @@ class Product(NamedTuple):
 
 
 class Form(NamedTuple):
-    """How factors are written: what it is, the configuration, and the tensors that take the place of the tables."""
+    """The form of written factors. title: a description. config: config.json. parts: tensors that replace the tables."""
 
     title: str
     config: dict[str, Any]
@@ -49,15 +50,22 @@ class Form(NamedTuple):
 
 
 def factors(folder: Path) -> dict[str, Factors]:
-    """Return the factors of a checkpoint that stores them as our own, by role: `input`, `output`, or both.
+    """Return the factors of a checkpoint in tiejax's form, by role: `input`, `output`, or both.
 
-    E ~ A B, A [V, r], B [r, D]. Raises CheckpointError where it has none, or where they do not fit each other.
+    Args:
+        folder: a checkpoint written by `tiejax factorise`
+
+    Returns:
+        For each role, A [V, r] and B [r, D] with E ~ A B.
+
+    Raises:
+        CheckpointError: if the checkpoint has no factors, or their shapes do not fit
     """
     checkpoint = open_checkpoint(folder)
     entry = checkpoint.config.get(FACTORISED)
     named = {role: entry[role] for role in ROLES if role in entry} if isinstance(entry, dict) else {}
     if not named:
-        raise CheckpointError(f"{folder}: config.json names no factors under `{FACTORISED}`")
+        raise CheckpointError(f"{folder}: config.json has no factors under `{FACTORISED}`")
     return {role: _read(checkpoint, role, names) for role, names in named.items()}
 
 
@@ -66,8 +74,8 @@ def _read(checkpoint: Checkpoint, role: str, names: object) -> Factors:
     rows, second = (_matrix(checkpoint, names.get(part)) for part in ("rows", "map"))
     if rows is None or second is None or rows.shape[1] != second.shape[0]:
         raise CheckpointError(
-            f"{checkpoint.folder}: `{FACTORISED}` in config.json must name rows [tokens, rank] and a map [rank, width] of the "
-            f"{role} table"
+            f"{checkpoint.folder}: `{FACTORISED}` in config.json must name tensors rows [tokens, rank] and map [rank, width] "
+            f"of the {role} table"
         )
     return Factors(HubTable(rows), HubTable(second)[:])
 
@@ -78,7 +86,7 @@ def _matrix(checkpoint: Checkpoint, name: object) -> Tensor | None:
 
 
 def form_of(checkpoint: Checkpoint, stored: Stored, product: Product) -> Form:
-    """Return how factors are written: as OPT where the library computes just that, or else as our own."""
+    """Return the form of OPT where the transformers library computes exactly that product, or else tiejax's own form."""
     return _opt(checkpoint, stored, product) or _own(checkpoint, product)
 
 
@@ -91,19 +99,19 @@ def _own(checkpoint: Checkpoint, product: Product) -> Form:
     for role, table in product.tables.items():
         entry[role] = {"rows": rows, "map": f"{table.name}.map"}
         parts.append(part_of(entry[role]["map"], table.tensor.dtype, product.maps[role]))
-    return Form("in a form of tiejax's own, which no other library loads", {**checkpoint.config, FACTORISED: entry}, parts)
+    return Form("in tiejax's own form, which no other library loads", {**checkpoint.config, FACTORISED: entry}, parts)
 
 
 def _opt(checkpoint: Checkpoint, stored: Stored, product: Product) -> Form | None:
-    """Return factors as OPT has them, None where it cannot.
+    """Return the factors in the form of OPT, None if that form cannot hold them.
 
-    OPT adds A_i W_in^T to the positions, and its logits are (h W_out^T) A^T, with W_in [H, r] `project_in`, W_out [r, H]
-    `project_out`, and nothing in between: so W_in = B_in^T and W_out = B_out. It makes them where r differs from H.
+    OPT adds A_i W_in^T to the position embeddings, and computes logits as (h W_out^T) A^T, with W_in [H, r] `project_in` and
+    W_out [r, H] `project_out`; so W_in = B_in^T and W_out = B_out. The library creates the two only if r differs from H.
     """
     if stored.family is None or stored.family.title != "OPT" or not predicts(checkpoint.config):
         return None
     input_table = product.tables.get("input")
-    # One of two different tables alone would leave the other without the narrow one that OPT has for both.
+    # OPT uses one narrow table for both roles, so that one of two different tables cannot be factorised alone.
     serves_both = len(product.tables) > 1 or (stored.relation == "one" and flag_of(checkpoint.config).tied is True)
     if input_table is None or not serves_both or not input_table.name.endswith(OPT_INPUT):
         return None
@@ -120,7 +128,7 @@ def _opt(checkpoint: Checkpoint, stored: Stored, product: Product) -> Form | Non
 
 
 def _maps_of_opt(checkpoint: Checkpoint, product: Product, names: dict[str, str]) -> dict[str, np.ndarray] | None:
-    """Return B_in and B_out, [r, H], through the maps that the checkpoint has already; None where shapes do not fit its H."""
+    """Return B_in and B_out, [r, H], composed with the maps that the checkpoint already has; None if shapes do not fit H."""
     hidden, width = checkpoint.config.get("hidden_size"), product.maps["input"].shape[1]
     maps = {role: product.maps.get(role, product.maps["input"]) for role in ROLES}
     old = [_matrix(checkpoint, name) for name in names.values()]

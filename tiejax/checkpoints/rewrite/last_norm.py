@@ -1,4 +1,4 @@
-"""The layer normalisation whose result the output table of a checkpoint reads."""
+"""The layer normalisation directly before the output table of a checkpoint."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
 from tiejax.checkpoints.hub.families import called, levels
 from tiejax.checkpoints.rewrite.vectors import rounded, vector
 
-# What the weight of that layer is called: of decoders, and of the heads of encoders.
+# Names of its weight, in decoders and in the heads of encoders.
 NAMES = (
     *("ln_f.weight", "norm_f.weight", "model.norm.weight", "model.final_layernorm.weight"),
     *("gpt_neox.final_layer_norm.weight", "model.decoder.final_layer_norm.weight", "model.decoder.layer_norm.weight"),
@@ -20,26 +20,26 @@ PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text")  # `model_type` of the m
 
 
 class LastNorm(NamedTuple):
-    """Its parameters: the result is normalised x (weight + offset) + bias. bias: None where it has none."""
+    """Parameters of the layer normalisation. Its output is normalised * (weight + offset) + bias; bias: None if absent."""
 
     weight: Tensor
     bias: Tensor | None
     offset: float
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return weight, with the offset, and bias in float32; raises CheckpointError unless they are vectors of one width."""
+        """Return weight + offset and bias in float32; raises CheckpointError unless they are vectors of one width."""
         width = self.weight.number
         weight = vector(self.weight, width) + np.float32(self.offset)
         return weight, None if self.bias is None else vector(self.bias, width)
 
     def storable(self, scale: np.ndarray) -> np.ndarray:
-        """Return the scale that the weight will have, once it is rounded to the dtype of the file; raises CheckpointError."""
+        """Return the scale after the scaled weight is rounded to the dtype of the file; raises CheckpointError."""
         weight, _ = self.arrays()
         held = rounded(weight * scale - self.offset, self.weight.dtype, self.weight.name).astype(np.float64) + self.offset
         return np.divide(held, weight, out=scale.copy(), where=weight != 0)
 
     def scaled(self, scale: np.ndarray) -> Iterator[tuple[Tensor, np.ndarray]]:
-        """Yield each of its tensors with what it must hold for a result that is `scale` times as large."""
+        """Yield each parameter's tensor with the values that multiply the output by `scale`."""
         weight, bias = self.arrays()
         yield self.weight, weight * scale - self.offset
         if self.bias is not None and bias is not None:
@@ -47,7 +47,7 @@ class LastNorm(NamedTuple):
 
 
 def last_norm(checkpoint: Checkpoint, width: int) -> LastNorm | None:
-    """Return the layer normalisation before an output table of that width, None where none is found by its usual names."""
+    """Return the layer normalisation before an output table of this width, None if no usual name finds exactly one."""
     found = [
         tensor
         for name, tensor in checkpoint.tensors.items()

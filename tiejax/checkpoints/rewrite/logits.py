@@ -1,4 +1,4 @@
-"""How far the logits of a model move where another table takes the place of its output table."""
+"""Change of a model's logits when another table replaces its output table."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -10,18 +10,18 @@ from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import text_part
 from tiejax.checkpoints.rewrite.one_table import OneTable, blocks
 
-TOGETHER = 2**22  # logits that are in memory at one time, of all states and some tokens
-# What the library does to the logits of a `model_type`, and the numbers that it takes where a configuration names none: it
-# multiplies by a factor, or takes cap x tanh(logits / cap). Of any other type it reads neither, whatever is there.
+TOGETHER = 2**22  # logits in memory at one time, of all states and some tokens
+# How the transformers library transforms the logits of each `model_type`, with its defaults: it multiplies by a factor, or
+# computes cap * tanh(logits / cap). It ignores these keys for other types.
 FACTOR, FACTORS = "logit_scale", {"cohere": 0.0625, "cohere2": 0.0625}
 CAP, CAPS = "final_logit_softcapping", {"gemma2": 30.0, "gemma3_text": None, "gemma3n": 30.0, "gemma3n_text": 30.0}
 
 
 class Moved(NamedTuple):
-    """How far logits moved, over some states.
+    """Change of the logits over a set of states.
 
-    kl: mean of KL(softmax of the old logits || of the new), in nats. top1: part of the states whose likeliest token stayed.
-    loss_before, loss_after: mean of -ln softmax(logits)[target], in nats, where the targets are known.
+    kl: mean KL(softmax(old logits) || softmax(new logits)), in nats. top1: share of the states whose likeliest token stays the
+    same. loss_before, loss_after: mean of -ln softmax(logits)[target], in nats; None if the targets are unknown.
     """
 
     kl: float
@@ -30,43 +30,43 @@ class Moved(NamedTuple):
     loss_after: float | None
 
 
-class Bend(NamedTuple):
-    """What becomes of logits before their softmax: cap x tanh(factor x logits / cap), without tanh where there is no cap."""
+class LogitTransform(NamedTuple):
+    """The transform of logits before the softmax: cap * tanh(factor * logits / cap), or factor * logits without a cap."""
 
     factor: float
     cap: float | None
 
     def __call__(self, logits: Float[np.ndarray, "states tokens"]) -> Float[np.ndarray, "states tokens"]:
-        """Return the logits that the softmax sees."""
+        """Return the transformed logits."""
         logits = logits * self.factor
         return logits if self.cap is None else self.cap * np.tanh(logits / self.cap)
 
 
-def bend_of(config: dict[str, Any]) -> Bend:
-    """Return what a model does to its logits; raises CheckpointError for a number that is not finite or not above 0."""
+def logit_transform(config: dict[str, Any]) -> LogitTransform:
+    """Return a model's transform of its logits; raises CheckpointError for a number that is not finite or not above 0."""
     kind, text = config.get("model_type"), text_part(config)
     if not isinstance(kind, str):
-        return Bend(1.0, None)
+        return LogitTransform(1.0, None)
     factor = _number(FACTOR, text.get(FACTOR, FACTORS[kind])) if kind in FACTORS else 1.0
     cap = text.get(CAP, CAPS[kind]) if kind in CAPS else None
-    return Bend(factor, None if cap is None else _number(CAP, cap))
+    return LogitTransform(factor, None if cap is None else _number(CAP, cap))
 
 
 def _number(key: str, value: object) -> float:
-    """Return a number of a configuration, which the library holds in float32."""
+    """Return a number of a configuration, checked to be positive and finite in float32, as the library stores it."""
     try:
         with np.errstate(over="ignore", under="ignore"):
             number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
             held = np.float32(number)
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer with hundreds of digits
         number, held = np.inf, np.float32(np.inf)
     if not np.isfinite(held) or held < np.finfo(np.float32).tiny:
-        raise CheckpointError(f"config.json: {key}: must be a finite number above 0, got {str(value)[:20]}")
+        raise CheckpointError(f"config.json: {key}: expected a finite number above 0, got {str(value)[:20]}")
     return number
 
 
 class Softmax:
-    """A softmax of every state over tokens that are seen in blocks: its normaliser and its likeliest token so far."""
+    """A streaming softmax for each state over blocks of tokens: the normaliser and the likeliest token so far."""
 
     def __init__(self, states: int) -> None:
         self.most, self.sum = np.full(states, -np.inf), np.zeros(states)
@@ -75,7 +75,10 @@ class Softmax:
     def see(
         self, logits: Float[np.ndarray, "states block"], first: int
     ) -> tuple[Float[np.ndarray, "states"], Float[np.ndarray, "states block"]]:
-        """Take the logits of the tokens from `first` on; return by what sums so far were multiplied, and what is added."""
+        """Add the logits of a block of tokens that starts at `first`.
+
+        Returns the factor by which earlier sums are rescaled, and exp(logits) of the block on the new scale.
+        """
         token = logits.argmax(axis=1)
         highest = np.take_along_axis(logits, token[:, None], axis=1)[:, 0]
         self.likeliest = np.where(highest > self.most, first + token, self.likeliest)
@@ -87,7 +90,7 @@ class Softmax:
 
     @property
     def log_sum(self) -> Float[np.ndarray, "states"]:
-        """The logarithm of the sum of exp(logits)."""
+        """The logarithm of the sum of exp(logits), for each state."""
         return self.most + np.log(self.sum)
 
 
@@ -99,42 +102,42 @@ def moved(
     config: dict[str, Any],
     targets: Int[np.ndarray, "states"] | None = None,
 ) -> Moved:
-    """Return how far logits move from before . Y^T + b to (after diag(c)) . T^T + b, c where the table has one.
+    """Compare the logits before . Y^T + b with (after diag(c)) . T^T + b, where c is the scale of the table, if any.
 
-    before, after: the states that the output table reads, of the old model and of the new. config: whose factor or cap of
-    logits counts. Both tables are read once, in blocks of tokens: KL = sum_t p_t (l_t - m_t) - ln sum e^l + ln sum e^m, with l
-    the old logits and m the new ones. Raises CheckpointError where a file cannot be read, or a number is not finite.
+    before, after: hidden states before the output table, of the old and the new model. config: of the model, for the transform
+    of its logits. Both tables are read once, in blocks of tokens: KL = sum_t p_t (l_t - m_t) - ln sum e^l + ln sum e^m, with l
+    the old logits and m the new ones. Raises CheckpointError if a file cannot be read or a number is not finite.
     """
     old, new, number = Softmax(len(before)), Softmax(len(before)), len(before)
-    apart, of_targets = np.zeros(number), np.zeros((2, number))
-    for first, was, now in _logits(table, before, after, bias, bend_of(config)):
+    difference, target_logits = np.zeros(number), np.zeros((2, number))
+    for first, was, now in _logits(table, before, after, bias, logit_transform(config)):
         less, added = old.see(was, first)
         new.see(now, first)
-        apart = apart * less + np.einsum("ij,ij->i", added, was - now)
+        difference = difference * less + np.einsum("ij,ij->i", added, was - now)
         if targets is not None:
             here = np.flatnonzero((targets >= first) & (targets < first + was.shape[1]))
-            of_targets[:, here] = [logits[here, targets[here] - first] for logits in (was, now)]
-    kl = float(np.mean(apart / old.sum - old.log_sum + new.log_sum))
-    losses = [float(np.mean(softmax.log_sum - found)) for softmax, found in zip((old, new), of_targets, strict=True)]
+            target_logits[:, here] = [logits[here, targets[here] - first] for logits in (was, now)]
+    kl = float(np.mean(difference / old.sum - old.log_sum + new.log_sum))
+    losses = [float(np.mean(softmax.log_sum - found)) for softmax, found in zip((old, new), target_logits, strict=True)]
     if not np.isfinite([kl, *losses]).all():
-        raise CheckpointError(f"{table.output.file}: {table.output.name}: gives logits that are not finite")
+        raise CheckpointError(f"{table.output.file}: {table.output.name}: the logits are not finite")
     known = targets is not None
     top1 = float(np.mean(old.likeliest == new.likeliest))
     return Moved(max(kl, 0.0), top1, losses[0] if known else None, losses[1] if known else None)
 
 
 def _logits(
-    table: OneTable, before: np.ndarray, after: np.ndarray, bias: np.ndarray | None, bend: Bend
+    table: OneTable, before: np.ndarray, after: np.ndarray, bias: np.ndarray | None, transform: LogitTransform
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield the first token of each block, and the old and the new logits of its tokens, in float64; raises CheckpointError."""
-    with np.errstate(all="ignore"):  # what overflows here, the logits show
+    """Yield, for each block of tokens, its first token and the old and new logits in float64; raises CheckpointError."""
+    with np.errstate(all="ignore"):  # an overflow shows in the logits
         scaled = after if table.scale is None else (after * table.scale).astype(np.float32)
     for block in blocks(table.input, max(TOGETHER // len(before), 1)):
         with np.errstate(all="ignore"):
             pair = before @ table.output[block].T, scaled @ table.rows(block).T
         for one, logits in zip((table.output, table.input), pair, strict=True):
             if not np.isfinite(logits).all():
-                raise CheckpointError(f"{one.file}: {one.name}: gives logits that are not finite in float32")
+                raise CheckpointError(f"{one.file}: {one.name}: the logits are not finite in float32")
         added = 0 if bias is None else bias[block]
-        was, now = (bend(logits.astype(np.float64) + added) for logits in pair)
+        was, now = (transform(logits.astype(np.float64) + added) for logits in pair)
         yield block.start, was, now

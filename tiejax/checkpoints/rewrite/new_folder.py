@@ -1,4 +1,4 @@
-"""A folder that is there whole or not at all: made beside its place under a name of its own, where nothing is removed."""
+"""Atomic creation of a folder: it is written next to its final place under a unique name, then renamed."""
 
 import contextlib
 import os
@@ -10,36 +10,37 @@ from pathlib import Path
 from tiejax.checkpoints.hub.errors import CheckpointError
 
 INCOMPLETE = "incomplete-"
-MOST_LETTERS = 50  # of the folder's own name: a name has at most 255 bytes, and a letter up to four
+MOST_LETTERS = 50  # of the final name: a name has at most 255 bytes, a letter up to four
 
 
 def check_new(out: Path) -> None:
-    """Raise CheckpointError unless nothing is at `out`, no link that leads nowhere either, and a folder can have that name."""
+    """Raise CheckpointError if `out` exists, even as a dangling link, or if no folder can have that name."""
     try:
         out.lstat()
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{out}: no folder can be made there: {getattr(error, 'strerror', None) or error}") from None
-    raise CheckpointError(f"{out}: is there already; name a folder that is new")
+        raise CheckpointError(f"{out}: cannot be created: {getattr(error, 'strerror', None) or error}") from None
+    raise CheckpointError(f"{out}: already exists; name a new folder")
 
 
 @contextlib.contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Give a folder beside `out` that becomes it, as one act, where nothing is raised; else both, and new parents, are gone.
+    """Yield a new folder next to `out`, and rename it to `out` at the end.
 
-    A process that is killed leaves `incomplete-...-OUT`, which nobody else takes for anything, and nobody removes.
+    After an exception, the folder and any parents created for it are removed. A process that is killed leaves
+    `incomplete-...-OUT`, which no later process uses or removes.
     """
     parents = [parent for parent in out.absolute().parents if not os.path.lexists(parent)]
     folder = out.with_name(f"{INCOMPLETE}{secrets.token_hex(4)}-{out.name[:MOST_LETTERS]}")
     try:
         folder.mkdir(parents=True)
         yield folder
-        check_new(out)  # what another process has made meanwhile stays
+        check_new(out)  # another process may have created it meanwhile
         os.rename(folder, out)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
-        for parent in parents:  # the innermost first
+        for parent in parents:  # innermost first
             with contextlib.suppress(OSError):
                 parent.rmdir()
         raise

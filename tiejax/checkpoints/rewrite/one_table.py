@@ -1,7 +1,7 @@
-"""One table for both roles, made of two: the input table, the output table, their mean, or what fits both up to a scale.
+"""One table for both roles, computed from two: the input table, the output table, their mean, or an aligned table.
 
-X is the input table, Y the output table, [tokens, width]; T is the table that takes the place of both. Read by rows, so that
-tables may be larger than the memory.
+X is the input table and Y the output table, [tokens, width]; T replaces both. Tables are read by rows, and may be larger than
+the memory.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,14 @@ from tiejax.checkpoints.rewrite.vectors import rounded
 Keep = Literal["input", "output", "mean", "aligned"]
 
 BLOCK_BYTES = 2**25
-MOST_SCALE = 10.0  # of a column, once both tables have one norm: beyond it, the column is one table's alone
+MOST_SCALE = 10.0  # of a column, between tables of equal norm; beyond it, one table hardly has that column
 
 
 class OneTable(NamedTuple):
-    """T by its rows. scale: the numbers c by which the states that the output table reads are multiplied, where there are any.
+    """The table T, computed by rows.
 
-    output_norm: that of Y relative to that of X, where tables are aligned.
+    scale: c, which multiplies the hidden states before the output table; None unless aligned. output_norm: |Y| / |X|, 1 unless
+    aligned.
     """
 
     input: HubTable
@@ -33,32 +34,32 @@ class OneTable(NamedTuple):
     output_norm: float
 
     def rows(self, block: slice) -> Float[np.ndarray, "rows width"]:
-        """Return rows of T as they are written, rounded to the input table's dtype, in float32; raises CheckpointError."""
+        """Return rows of T, rounded to the input table's dtype as when stored, in float32; raises CheckpointError."""
         if self.keep == "input":
             return self.input[block]
         rows = self.output[block].astype(np.float64)
         if self.keep != "output" and self.scale is None:
             rows = (self.input[block] + rows) / 2
         elif self.scale is not None:
-            # The minimum of |T - x|^2 + |(c T - y) / n|^2 for given c, column by column.
+            # The minimiser of |T - x|^2 + |(c T - y) / n|^2 for given c, column by column.
             weight = self.scale / self.output_norm**2
             rows = (self.input[block] + weight * rows) / (1 + self.scale * weight)
         return rounded(rows, self.input.tensor.dtype, self.input.name).astype(np.float32)
 
 
 class Distances(NamedTuple):
-    """How far both uses move: |T - X| / |X| and |T diag(c) - Y| / |Y|, in Frobenius norms."""
+    """Relative distances of the new table from both old ones: |T - X| / |X| and |T diag(c) - Y| / |Y|, in Frobenius norms."""
 
     input: float
     output: float
 
 
 def one_table(first: HubTable, second: HubTable, keep: Keep) -> OneTable:
-    """Return the table that takes the place of two of one shape.
+    """Return the table that replaces two tables of one shape.
 
     input: T = X. output: T = Y. mean: T = (X + Y) / 2. aligned: the T and c that minimise |T - X|^2 + |(T diag(c) - Y) / n|^2,
-    with n = |Y| / |X|, so that both tables count the same: the first principal direction of (x, y / n) of each column. A
-    column's c / n is at most 10. Raises CheckpointError where a file cannot be read.
+    with n = |Y| / |X|, so that both tables have equal weight; column by column, the first principal direction of (x, y / n).
+    The absolute value of c / n is limited to 10. Raises CheckpointError if a file cannot be read.
     """
     if keep != "aligned":
         return OneTable(first, second, keep, None, 1.0)
@@ -76,7 +77,7 @@ def one_table(first: HubTable, second: HubTable, keep: Keep) -> OneTable:
 
 
 def distances(table: OneTable) -> Distances:
-    """Return how far T is from both tables, each relative to its norm; raises CheckpointError where that is not finite."""
+    """Return the relative distances of T from both tables; raises CheckpointError if they are not finite."""
     sums = np.zeros(4)
     for block in blocks(table.input):
         x, y, t = (part.astype(np.float64) for part in (table.input[block], table.output[block], table.rows(block)))
@@ -85,14 +86,14 @@ def distances(table: OneTable) -> Distances:
             sums += [np.vdot(t - x, t - x), np.vdot(x, x), np.vdot(used - y, used - y), np.vdot(y, y)]
     if not np.isfinite(sums).all():
         raise CheckpointError(
-            f"{table.input.file}: {table.input.name} and {table.output.name} are too far apart to be measured"
+            f"{table.input.file}: the distance between {table.input.name} and {table.output.name} overflows float64"
         )
-    of_input, of_output = np.sqrt(sums[[0, 2]] / np.where(sums[[1, 3]] > 0, sums[[1, 3]], 1))
-    return Distances(float(of_input), float(of_output))
+    relative = np.sqrt(sums[[0, 2]] / np.where(sums[[1, 3]] > 0, sums[[1, 3]], 1))
+    return Distances(float(relative[0]), float(relative[1]))
 
 
 def blocks(table: HubTable, most: int | None = None) -> Iterator[slice]:
-    """Yield all rows of a table, as many at a time as may be in memory several times, or `most` where that is less."""
+    """Return slices that cover the rows of a table, small enough to hold several in memory, of `most` rows or fewer."""
     step = max(BLOCK_BYTES // (4 * table.shape[1]), 1)
     step = step if most is None else min(step, most)
     return (slice(start, min(start + step, table.shape[0])) for start in range(0, table.shape[0], step))

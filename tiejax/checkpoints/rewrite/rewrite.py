@@ -1,7 +1,7 @@
-"""A checkpoint's folder written anew with tensors added, replaced or left out; everything else is copied bit for bit.
+"""Modified copies of a checkpoint's folder: tensors are added, replaced or left out, and everything else is copied bitwise.
 
-Nothing is loaded: tensors go from file to file in blocks. The new folder is there whole or not at all, whenever the process is
-killed, and the old one is not touched. Links are copied as the files that they lead to.
+Tensors are copied from file to file in blocks, never loaded whole. The new folder appears atomically, even if the process is
+killed, and the old one is not changed. Links are copied as the files they point to.
 """
 
 import errno
@@ -21,11 +21,11 @@ from tiejax.checkpoints.rewrite.stored import LENGTH_BYTES, blocks_of, extent_of
 from tiejax.checkpoints.rewrite.vectors import rounded
 
 METADATA = "__metadata__"
-ALIGNED = 8  # safetensors pads its header to this many bytes
+ALIGNED = 8  # bytes; safetensors pads its header to a multiple of this
 
 
 class Part(NamedTuple):
-    """A tensor to be written: its name, its dtype by safetensors' names, and its bytes, block by block."""
+    """A tensor to write. dtype: safetensors' name for it. blocks: yields the bytes."""
 
     name: str
     dtype: str
@@ -35,27 +35,27 @@ class Part(NamedTuple):
 
 
 def copy_of(tensor: Tensor, name: str | None = None) -> Part:
-    """Return a tensor of a file as a part, under another name if one is given."""
+    """Return a part that copies a tensor from its file, under another name if one is given."""
     start, length = extent_of(tensor)
     return Part(name or tensor.name, tensor.dtype, tensor.shape, length, lambda: blocks_of(tensor.file, start, length))
 
 
 def part_of(name: str, dtype: str, values: np.ndarray) -> Part:
-    """Return an array as a part, in a dtype by safetensors' names; raises CheckpointError where a value is too large for it."""
+    """Return an array as a part, in a dtype by safetensors' name; raises CheckpointError if a value overflows it."""
     content = rounded(values, dtype, name).tobytes()
     return Part(name, dtype, values.shape, len(content), lambda: [content])
 
 
 def check_new(checkpoint: Checkpoint, out: Path) -> Entries:
-    """Return what is copied to `out`; raises CheckpointError unless that can be, and `out` is new and outside what is read."""
+    """Return the entries to copy; raises CheckpointError unless `out` is new, and outside a folder that can be copied."""
     new_folder.check_new(out)
     if within(out, checkpoint.folder):
-        raise CheckpointError(f"{out}: lies in {checkpoint.folder}, which is not written to; name a folder outside it")
+        raise CheckpointError(f"{out}: lies in {checkpoint.folder}, which is only read; name a folder outside it")
     return entries(checkpoint.folder)
 
 
 def within(path: Path, folder: Path) -> bool:
-    """Say whether a path is a folder or lies in it, wherever links lead."""
+    """Whether a path, with links resolved, is a folder or lies in it."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
@@ -66,14 +66,20 @@ def rewrite(
     added: Mapping[Path, list[Part]],
     left_out: Collection[str] = (),
 ) -> None:
-    """Write a checkpoint's folder as `out`.
+    """Write a modified copy of a checkpoint's folder.
 
-    config: what its config.json is to hold. added: file of the checkpoint -> parts that are written behind what it holds,
-    instead of tensors of their names. left_out: tensors that are not written; a file that would hold nothing is left out too.
-    Raises CheckpointError where `out` or the folder will not do (`check_new`) or the folder cannot be read, OSError where `out`
-    cannot be written.
+    Args:
+        checkpoint: the checkpoint to copy
+        out: the folder to write
+        config: the new content of config.json
+        added: for files of the checkpoint, parts to append; they replace any tensors of their names
+        left_out: names of tensors to leave out; a file left without tensors is not written
+
+    Raises:
+        CheckpointError: if `out` or the folder cannot be used (see `check_new`), or the folder cannot be read
+        OSError: if `out` cannot be written
     """
-    there = check_new(checkpoint, out)
+    listed = check_new(checkpoint, out)
     leave = {part.name for parts in added.values() for part in parts} | set(left_out)
     changed = {tensor.file for tensor in checkpoint.tensors.values() if tensor.name in leave} | set(added)
     filled = {tensor.file for tensor in checkpoint.tensors.values() if tensor.name not in leave} | set(added)
@@ -82,9 +88,9 @@ def rewrite(
         texts[checkpoint.folder / INDEX] = _text(checkpoint.folder / INDEX, index)
     try:
         with new_folder.new_folder(out) as folder:
-            for path in there.folders:
+            for path in listed.folders:
                 (folder / path).mkdir()
-            for path in there.files:
+            for path in listed.files:
                 file, target = checkpoint.folder / path, folder / path
                 if file in changed & filled:
                     _write(file, target, leave, added.get(file, []))
@@ -110,15 +116,15 @@ def _size(file: Path) -> int:
 
 
 def _text(file: Path, content: Mapping[str, Any]) -> bytes:
-    """Return JSON as it is written, with escapes for what UTF-8 might not hold."""
+    """Return JSON as bytes, with characters outside ASCII escaped, since UTF-8 cannot encode lone surrogates."""
     try:
         return (json.dumps(content, indent=2) + "\n").encode()
     except RecursionError:
-        raise CheckpointError(f"{file}: is nested too deep to be written again") from None
+        raise CheckpointError(f"{file}: nested too deeply to be written") from None
 
 
 def _write(file: Path, out: Path, leave: set[str], added: list[Part]) -> None:
-    """Write a safetensors file again, without some of its tensors and with others behind the rest."""
+    """Copy a safetensors file without some of its tensors, and append others."""
     header, begin = header_of(file)
     kept = sorted(
         ((name, entry) for name, entry in header.items() if name not in leave and name != METADATA),
@@ -143,16 +149,16 @@ def _write(file: Path, out: Path, leave: set[str], added: list[Part]) -> None:
         for part in added:
             target.writelines(part.blocks())
         if target.tell() != LENGTH_BYTES + len(content) + at:
-            raise OSError(errno.EIO, f"{file}: its tensors have other sizes than its header says")
+            raise OSError(errno.EIO, f"{file}: the sizes of its tensors differ from its header")
 
 
 def _index(checkpoint: Checkpoint, leave: set[str], added: Mapping[Path, list[Part]]) -> dict[str, Any] | None:
-    """Return the index of a sharded checkpoint with the places of what was added and the new size, None where it has none."""
+    """Return the new index of a sharded checkpoint, with updated files and total size; None if it has no index to update."""
     file = checkpoint.folder / INDEX
     if not os.path.lexists(file):
         return None
     index = read_json(file)
-    if not isinstance(index.get("weight_map"), dict):  # beside model.safetensors, where nobody reads it
+    if not isinstance(index.get("weight_map"), dict):  # unused, next to model.safetensors
         return None
     places = {name: place for name, place in index["weight_map"].items() if name not in leave}
     places |= {part.name: target.name for target, parts in added.items() for part in parts}
@@ -165,7 +171,7 @@ def _index(checkpoint: Checkpoint, leave: set[str], added: Mapping[Path, list[Pa
 
 
 def _to_disk(folder: Path) -> None:
-    """Let everything be on the disk before the folder gets its name."""
+    """Flush the files and folders to the disk, so that they are complete before the folder is renamed."""
     for path in (*folder.rglob("*"), folder):
         if path.is_dir() or path.suffix in (".safetensors", ".json"):
             handle = os.open(path, os.O_RDONLY)

@@ -1,10 +1,10 @@
-"""The best approximation of one table, or of two that share a factor, by a product of fewer columns.
+"""The best rank-r approximation of one table, or of two tables that share a factor.
 
-From a Gram matrix, or from the singular values of the rows themselves where these are fewer than the columns.
+Computed from a Gram matrix, or from the singular values of the rows where these are fewer than the columns.
 
-One table E [V, D], or two side by side, M = [E_in / s_in, E_out / s_out] [V, 2D], is approximated by A B, with r columns in A
-and r rows in B. Each of the two is divided by the root s of its own sum of squares, so that both count the same: the table of
-larger norms would otherwise fill the factor that they share.
+M is one table E [V, D], or two side by side, M = [E_in / s_in, E_out / s_out] [V, 2D]. It is approximated by A B, with r
+columns in A and r rows in B. Each of two tables is divided by its Frobenius norm s, so that both have equal weight; otherwise
+the table of larger norm would dominate the shared factor.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,20 +16,20 @@ from scipy import linalg
 
 from tiejax.checkpoints.hub.tables import HubTable
 
-BLOCK_BYTES = 64 * 2**20  # of rows, as float32
-MOST_EXACT = 1024  # columns whose products are summed in float64; of more they are float32, at half the time
-ARRAYS = 3  # of the size of the Gram matrix, or of the few rows, that are in memory at one time
+BLOCK_BYTES = 64 * 2**20  # of a block of rows, as float32
+MOST_EXACT = 1024  # columns up to which products are computed in float64; beyond, in float32, which halves the time
+ARRAYS = 3  # of the size of the Gram matrix, or of all rows where they are few, in memory at one time
 
-NOT_FINITE = "squares do not add up to a finite number above 0: all are zeros, or too large or small for float32"
+NOT_FINITE = "the sum of squares is not a finite number above 0: all values are zero, or too large or too small for float32"
 
 Table = HubTable | Float[np.ndarray, "rows width"]
 
 
 class Spectrum(NamedTuple):
-    """Eigenvalues, the largest first and adding up to 1, and eigenvectors, in columns, of the Gram matrix of M.
+    """Eigenvalues and eigenvectors of the Gram matrix of M: as many as M has columns, or rows if these are fewer.
 
-    There are as many as M has columns, or rows where these are fewer. scales: s of each table; widths: its columns in M.
-    precision: of the energies, which cannot be told from 1 when they are so close to it.
+    values: descending, with sum 1. vectors: in columns. scales: s of each table. widths: columns of each table in M.
+    precision: numerical error of the energies; closer to 1 than this, they count as 1.
     """
 
     values: Float[np.ndarray, "directions"]
@@ -40,40 +40,40 @@ class Spectrum(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """The scale of A, in which B has entries of order one whatever the tables' norms."""
+        """The factor moved from B to A, so that the entries of B are of order one for tables of any norm."""
         return float(np.sqrt(np.mean(np.square(self.scales))))
 
 
 def spectrum(tables: Sequence[Table], weights: Float[np.ndarray, "rows"] | None = None) -> Spectrum:
     """Return the spectrum of M^T diag(w) M.
 
-    Its r eigenvectors V_r of the largest eigenvalues minimise sum_i w_i |m_i - a_i V_r^T|^2, where a_i = m_i V_r whatever the
-    weights, since every row has its own a_i. Tables have the same number of rows, V; weights: w [V] above 0, all equal if None.
-    Raises ValueError where squares do not add up to a finite number above 0.
+    The r eigenvectors V_r of the largest eigenvalues minimise sum_i w_i |m_i - a_i V_r^T|^2. The optimal a_i = m_i V_r does not
+    depend on the weights, since every row has its own a_i. The tables have the same number of rows, V; weights: w [V] above 0,
+    all equal if None. Raises ValueError if the sum of squares is not a finite number above 0.
     """
     widths = tuple(table.shape[1] for table in tables)
     few = tables[0].shape[0] < sum(widths)
     values, vectors, scales = _of_rows(tables, weights, widths) if few else _of_gram(tables, weights, widths)
-    # What products round is noise: its eigenvalues, as many as there are columns, are each its size by the root of that number.
+    # Rounding of the products acts as a noise matrix, whose eigenvalues grow with the square root of the number of columns.
     rounding = float(np.finfo(np.float64 if few or _exact(widths) else np.float32).eps)
     precision = rounding * np.sqrt(sum(widths))
     return Spectrum(values / values.sum(), vectors, tuple(map(float, scales)), widths, float(precision))
 
 
 def bytes_needed(rows: int, width: int) -> int:
-    """Return about how much memory the spectrum of so many rows and columns takes, beside the blocks that are read."""
+    """Return about how many bytes the spectrum of a table [rows, width] takes, without the blocks of rows that are read."""
     return ARRAYS * 8 * width * min(rows, width)
 
 
 def energy_kept(found: Spectrum) -> Float[np.ndarray, "directions"]:
-    """Return the energy that every rank from 1 keeps: 1 - |M - A B|^2 / |M|^2, the sum of the largest eigenvalues."""
+    """Return the energy kept at ranks 1, 2, ...: 1 - |M - A B|^2 / |M|^2, the sum of the largest eigenvalues."""
     return _shares(found.values, found.precision)
 
 
 def energies_by_table(found: Spectrum) -> list[Float[np.ndarray, "directions"]]:
-    """Return the energy that every rank from 1 keeps of each table alone, 1 - |E - A B|^2 / |E|^2.
+    """Return, for each table alone, the energy kept at ranks 1, 2, ...: 1 - |E - A B|^2 / |E|^2.
 
-    With v the table's part of an eigenvector, this is the sum of eigenvalue x |v|^2 over its sum at full rank.
+    With v the table's part of an eigenvector, this is the sum of eigenvalue * |v|^2, divided by its value at full rank.
     """
     energies = []
     for part in _parts(found.widths):
@@ -83,25 +83,25 @@ def energies_by_table(found: Spectrum) -> list[Float[np.ndarray, "directions"]]:
 
 
 def _shares(parts: np.ndarray, precision: float) -> np.ndarray:
-    """Return which share of the whole the first one, the first two, ... are, and 1 for those that cannot be told from it."""
+    """Return the cumulative shares of the total, set to 1 where they differ from 1 by less than `precision`."""
     sums = np.cumsum(parts)
     shares: np.ndarray = sums / sums[-1]
     return np.where(shares > 1 - precision, 1.0, shares)
 
 
 def rank_for(energies: Float[np.ndarray, "ranks"], wanted: float) -> int:
-    """Return the lowest rank that keeps this energy, the full one where rounding leaves none."""
+    """Return the lowest rank that keeps this energy, or the full rank if rounding leaves none."""
     return min(int(np.searchsorted(energies, wanted)), len(energies) - 1) + 1
 
 
 def maps(found: Spectrum, rank: int) -> list[Float[np.ndarray, "rank width"]]:
-    """Return B of each table, [r, D], in float32: s / scale times its part of the eigenvectors."""
+    """Return B [r, D] of each table, in float32: s / scale times the table's part of the eigenvectors."""
     parts = zip(found.scales, _parts(found.widths), strict=True)
     return [(s / found.scale * found.vectors[part, :rank].T).astype(np.float32) for s, part in parts]
 
 
 def factor_rows(tables: Sequence[Table], found: Spectrum, rank: int) -> Iterator[Float[np.ndarray, "block rank"]]:
-    """Return A [V, r], in float32 and block by block: scale x M V_r."""
+    """Return A [V, r] = scale * M V_r in blocks of rows, in float32."""
     by_column = found.scale / np.repeat(found.scales, found.widths)
     basis = (by_column[:, None] * found.vectors[:, :rank]).astype(np.float32)
     return (block @ basis for _, block in _blocks(tables))
@@ -116,13 +116,13 @@ def _of_gram(tables: Sequence[Table], weights: np.ndarray | None, widths: Sequen
     gram /= by_column
     if not np.isfinite(gram).all():
         raise ValueError(NOT_FINITE)
-    # The transpose of a symmetric matrix is in LAPACK's order, so that nothing is copied; `evr` needs the least memory.
+    # The transpose of a symmetric matrix has LAPACK's memory order, which saves a copy; `evr` needs the least memory.
     values, vectors = linalg.eigh(gram.T, overwrite_a=True, driver="evr", check_finite=False)
     return np.clip(values[::-1], 0, None), vectors[:, ::-1], scales
 
 
 def _gram(tables: Sequence[Table], weights: np.ndarray | None, widths: Sequence[int]) -> np.ndarray:
-    """Return [E_in, E_out]^T diag(w) [E_in, E_out]: sums over blocks of rows in float64, of products in float64 or float32."""
+    """Return [E_in, E_out]^T diag(w) [E_in, E_out]: products of blocks in float64 or float32, summed in float64."""
     gram = np.zeros((sum(widths), sum(widths)))
     for start, block in _blocks(tables, np.float64 if _exact(widths) else np.float32):
         if weights is not None:
@@ -133,7 +133,7 @@ def _gram(tables: Sequence[Table], weights: np.ndarray | None, widths: Sequence[
 
 
 def _of_rows(tables: Sequence[Table], weights: np.ndarray | None, widths: Sequence[int]) -> tuple[np.ndarray, ...]:
-    """Return the same from the singular values of all rows at once, [rows, all_widths], where these are few."""
+    """Return eigenvalues, eigenvectors and scales from the singular values of all rows at once, [rows, all_widths]."""
     m = np.concatenate([block for _, block in _blocks(tables, np.float64)])
     if weights is not None:
         m *= np.sqrt(weights)[:, None]
@@ -154,13 +154,13 @@ def _scales(squares: Sequence[float]) -> np.ndarray:
 
 
 def _by_column(scales: np.ndarray, widths: Sequence[int]) -> np.ndarray:
-    """Return the number by which every column is divided, so that all squares add up to 1."""
+    """Return the divisor of each column, which makes the sum of all squares 1."""
     columns: np.ndarray = np.repeat(scales, widths) * np.sqrt(len(widths))
     return columns
 
 
 def _blocks(tables: Sequence[Table], dtype: type[np.floating[Any]] = np.float32) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the first row of each block, and the block's rows of all tables side by side, which may be written to."""
+    """Yield the first row of each block, and a new array with the block's rows of all tables side by side."""
     rows, width = tables[0].shape[0], sum(table.shape[1] for table in tables)
     step = max(BLOCK_BYTES // (4 * width), 1)
     for start in range(0, rows, step):
@@ -168,6 +168,6 @@ def _blocks(tables: Sequence[Table], dtype: type[np.floating[Any]] = np.float32)
 
 
 def _parts(widths: Sequence[int]) -> list[slice]:
-    """Return the columns that each table has in M."""
+    """Return the columns of each table in M."""
     stops = np.cumsum(widths)
     return [slice(int(stop) - width, int(stop)) for stop, width in zip(stops, widths, strict=True)]

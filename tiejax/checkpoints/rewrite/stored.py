@@ -1,4 +1,4 @@
-"""What a checkpoint stores of its two tables, from the headers of its files, and how the two are related."""
+"""The embedding tables that a checkpoint stores, and the relation between the two."""
 
 import json
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from tiejax.checkpoints.hub.families import FAMILIES, Family, check_whole, famil
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
 
 BLOCK_BYTES = 2**22
-LENGTH_BYTES = 8  # at the start of a safetensors file: how long its header is
+LENGTH_BYTES = 8  # at the start of a safetensors file, for the length of its header
 MOST_HEADER_BYTES = 10**8
-SAMPLED = 64  # rows, on which two tables are asked whether one is the other times a number
+SAMPLED = 64  # rows on which a constant ratio of two tables is tested first
 SCALE_TOLERANCE = 1e-3
 
-# one: the input table alone. head: the output table alone. Both: equal bit for bit, one a number times the other, or else
-# different. shapes: of different widths. quantised: the head is there in another form.
+# one: only the input table. head: only the output table. Two tables: bitwise equal (equal), equal up to a constant factor
+# (scaled), of different widths (shapes), or other (differ). quantised: the head is stored in a quantised form.
 Relation = Literal["one", "head", "equal", "scaled", "differ", "shapes", "quantised", "nothing"]
 
 WORDS = {
@@ -35,7 +35,7 @@ WORDS = {
 
 
 class Stored(NamedTuple):
-    """What is stored. scale: output = scale x input, where that is so. padding: rows by which the output table is longer."""
+    """The stored tables. scale: if the relation is scaled, output = scale * input. padding: extra rows of the output table."""
 
     family: Family | None
     input: Tensor | None
@@ -46,9 +46,9 @@ class Stored(NamedTuple):
 
 
 def stored_tables(checkpoint: Checkpoint) -> Stored:
-    """Return what a checkpoint stores of its tables.
+    """Find the embedding tables of a checkpoint and compare them.
 
-    Raises CheckpointError where names fit several tensors, where one is empty, or where the tables are stored as factors.
+    Raises CheckpointError if several tensors match the names of a table, if a table is empty, or if the tables are factorised.
     """
     check_whole(checkpoint)
     family = family_of(checkpoint.config)
@@ -59,7 +59,7 @@ def stored_tables(checkpoint: Checkpoint) -> Stored:
     for tensor in (first, second):
         if tensor is not None and 0 in tensor.shape:
             shape = list(tensor.shape)
-            raise CheckpointError(f"{checkpoint.folder}: {tensor.name} has the shape {shape}; there is nothing in it")
+            raise CheckpointError(f"{checkpoint.folder}: {tensor.name} has the shape {shape}, which is empty")
     if first is None:
         return Stored(family, None, second, "nothing" if second is None else "head", None, 0)
     if second is None:
@@ -71,10 +71,10 @@ def stored_tables(checkpoint: Checkpoint) -> Stored:
 
 
 def compare(first: Tensor, second: Tensor) -> tuple[Relation, float | None]:
-    """Return how two tables are related, and the number by which the first is multiplied where they differ in scale alone.
+    """Return the relation of two tables, and their constant ratio second / first if they are scaled.
 
-    Bytes are read only as far as the first difference. A second table that has more rows, for padding, is compared in the rows
-    that both have. Raises CheckpointError where a file cannot be read.
+    Bytes are read only up to the first difference. If the second table has more rows, for padding, only the common rows are
+    compared. Raises CheckpointError if a file cannot be read.
     """
     if first.shape[1:] != second.shape[1:] or second.shape[0] < first.shape[0]:
         return "shapes", None
@@ -93,7 +93,7 @@ def _equal_bytes(first: Tensor, second: Tensor) -> bool:
 
 
 def blocks_of(file: Path, start: int, length: int) -> Iterator[bytes]:
-    """Yield so many bytes of a file, block by block; raises CheckpointError where they cannot be read."""
+    """Yield `length` bytes of a file from `start`, in blocks; raises CheckpointError if they cannot be read."""
     try:
         with file.open("rb") as opened:
             opened.seek(start)
@@ -103,22 +103,22 @@ def blocks_of(file: Path, start: int, length: int) -> Iterator[bytes]:
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
     if length > 0:
-        raise CheckpointError(f"{file}: ends before its tensors do; download it again")
+        raise CheckpointError(f"{file}: truncated; download it again")
 
 
 def extent_of(tensor: Tensor) -> tuple[int, int]:
-    """Return where the bytes of a tensor begin in its file, and how many there are; safetensors has checked the header."""
+    """Return the offset of a tensor's bytes in its file, and their number. The header has been checked by safetensors."""
     header, begin = header_of(tensor.file)
     start, stop = header[tensor.name]["data_offsets"]
     return begin + start, stop - start
 
 
 def header_of(file: Path) -> tuple[dict[str, Any], int]:
-    """Return the header of a safetensors file, and where the bytes of its tensors begin."""
+    """Return the header of a safetensors file, and the offset of the tensors' bytes."""
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
-            if length > MOST_HEADER_BYTES:  # safetensors takes no longer one, and has taken this file before
+            if length > MOST_HEADER_BYTES:  # safetensors refuses a longer header, but accepted this file before
                 raise CheckpointError(f"{file}: was changed while it was read")
             return json.loads(opened.read(length)), LENGTH_BYTES + length
     except OSError as error:
@@ -126,9 +126,9 @@ def header_of(file: Path) -> tuple[dict[str, Any], int]:
 
 
 def _scale(first: HubTable, second: HubTable) -> float | None:
-    """Return c where second = c x first in all rows that both have, None where there is no such number.
+    """Return c such that second = c * first in all common rows, None if there is no such number.
 
-    A few rows are asked first, and all only where these fit.
+    All rows are tested only if a sample of them fits.
     """
     rows = first.shape[0]
     sample = np.unique(np.linspace(0, rows - 1, SAMPLED).astype(int))
@@ -142,9 +142,9 @@ def _scale(first: HubTable, second: HubTable) -> float | None:
         blocks = (slice(start, min(start + step, rows)) for start in range(0, rows, step))
         if not all(_fits(first[block], second[block], scale) for block in blocks):
             return None
-    except CheckpointError:  # values that are not finite have no scale
+    except CheckpointError:  # a table with values that are not finite has no scale
         return None
-    if abs(scale - 1) < SCALE_TOLERANCE:  # of one dtype they are two tables, of two dtypes one that was rounded
+    if abs(scale - 1) < SCALE_TOLERANCE:  # with one dtype: two similar tables; with two dtypes: one table that was rounded
         return None if first.dtype == second.dtype else 1.0
     return scale
 

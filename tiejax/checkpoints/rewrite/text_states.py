@@ -1,4 +1,4 @@
-"""The states of a model on a text, before and after one table takes the place of two: for families that we can run."""
+"""Hidden states of a model on a text, before and after its tables are replaced by one, for families that tiejax can run."""
 
 import itertools
 from collections.abc import Iterator
@@ -19,35 +19,37 @@ from tiejax.checkpoints.rewrite.states import States
 from tiejax.text import corpus
 from tiejax.text.tokenizer import in_batches, in_parts, vocabulary
 
-LENGTH = 128  # tokens of a row, or as many as the model has positions
-MASKED = 0.15  # of the tokens of a row; BERT, Devlin et al. 2019
-LEAST_CAUSAL, LEAST_MASKED = 2, 3  # tokens of a row: one and the next, or [CLS], one, and [SEP]
-TOGETHER = 8  # rows that are encoded at a time
+LENGTH = 128  # tokens per row, or the number of the model's positions if smaller
+MASKED = 0.15  # share of masked tokens in a row; BERT, Devlin et al. 2019
+LEAST_CAUSAL, LEAST_MASKED = 2, 3  # tokens per row: one and the next, or [CLS], one, and [SEP]
+TOGETHER = 8  # rows encoded at a time
 NAME = Field("text")
 
 
 class Task(NamedTuple):
-    """What a model is asked. places: where in each row a state is read. targets: the tokens to be predicted from these."""
+    """A prediction task. places: positions in each row whose states are read. targets: the tokens to predict from them."""
 
     inputs: Int[np.ndarray, "rows length"]
     places: Int[np.ndarray, "rows predicted"]
     targets: Int[np.ndarray, "rows predicted"]
 
 
-def of_text(checkpoint: Checkpoint, table: OneTable, text: str, number: int, seed: int) -> States:
-    """Return the states at the first places of a text that a model predicts, with its own input table and with T.
+def states_on_text(checkpoint: Checkpoint, table: OneTable, text: str, number: int, seed: int) -> States:
+    """Return the hidden states at the predicted positions of a text, with the model's input table and with T instead.
 
-    number: at least so many places, in whole rows. A causal model predicts every token but the first of a row from those
-    before it; a masked one 15 % of the tokens of a row, drawn from `seed`, each replaced by the mask. Raises CheckpointError
-    or CorpusError.
+    number: of predicted positions, at least; rounded up to whole rows. A causal model predicts every token of a row but the
+    first; a masked one predicts 15 % of the tokens of a row, sampled with `seed` and replaced by the mask. Raises
+    CheckpointError or CorpusError.
     """
     loaded = load(checkpoint.folder)
     tokens = find_tokens(checkpoint.folder)
     if tokens is None or not tokens.whole:
-        raise CheckpointError(NAME, f": {checkpoint.folder} has no tokenizer that splits a text; put its tokenizer.json there")
+        raise CheckpointError(NAME, f": {checkpoint.folder} has no tokenizer that can encode a text; add its tokenizer.json")
     causal, length = loaded.model.encoder.causal, min(LENGTH, loaded.origin.sizes.positions)
     if length < (least := LEAST_CAUSAL if causal else LEAST_MASKED):
-        raise CheckpointError(NAME, f": {checkpoint.folder} has {length} positions; for one place to predict it needs {least}")
+        raise CheckpointError(
+            NAME, f": {checkpoint.folder} has {length} positions; predicting one token takes at least {least}"
+        )
     if not causal:
         _check_special(tokens, loaded.vocabulary)
     ids = _ids(tokens, text, loaded.vocabulary)
@@ -56,27 +58,30 @@ def of_text(checkpoint: Checkpoint, table: OneTable, text: str, number: int, see
     after = _states(loaded, np.concatenate([table.rows(block) for block in blocks(table.input)]), task)
     for states in (before, after):
         if not np.isfinite(states).all():
-            raise CheckpointError(NAME, f" {text}: {checkpoint.folder} makes states of it that are not finite")
+            raise CheckpointError(NAME, f" {text}: {checkpoint.folder} computes hidden states that are not finite")
     by = f"of {len(task.inputs):,} rows of {length} tokens of {Path(text).name}"
     return States(before, after, task.targets.reshape(-1), by, whole=True)
 
 
 def causal_task(ids: Iterator[int], length: int, number: int) -> Task:
-    """Return rows of which every token but the first is predicted, at least `number` of them; raises CheckpointError."""
+    """Return rows in which every token but the first is predicted, `number` tokens or more; raises CheckpointError."""
     rows = _rows(ids, length, -(-number // (length - 1)))
     places = np.broadcast_to(np.arange(length - 1), (len(rows), length - 1))
     return Task(rows, places, rows[:, 1:])
 
 
 def masked_task(ids: Iterator[int], tokens: Tokens, length: int, number: int, seed: int) -> Task:
-    """Return rows `[CLS] ... [SEP]` of which 15 % are masked and predicted, at least `number`; raises CheckpointError."""
+    """Return rows `[CLS] ... [SEP]` in which 15 % of the tokens are masked and predicted, `number` tokens or more.
+
+    Raises CheckpointError.
+    """
     special = vocabulary(tokens.tokenizer)
-    of_text = length - 2  # between [CLS] and [SEP]
-    of_row = max(round(MASKED * of_text), 1)
-    rows = _rows(ids, of_text, -(-number // of_row))
+    inner = length - 2  # between [CLS] and [SEP]
+    masked = max(round(MASKED * inner), 1)
+    rows = _rows(ids, inner, -(-number // masked))
     rows = np.pad(rows, ((0, 0), (1, 1)), constant_values=((0, 0), (special.cls, special.sep)))
     generator = np.random.default_rng(seed)
-    places = np.stack([np.sort(generator.choice(of_text, of_row, replace=False)) + 1 for _ in rows])
+    places = np.stack([np.sort(generator.choice(inner, masked, replace=False)) + 1 for _ in rows])
     targets = np.take_along_axis(rows, places, axis=1)
     inputs = rows.copy()
     np.put_along_axis(inputs, places, special.mask, axis=1)
@@ -84,35 +89,37 @@ def masked_task(ids: Iterator[int], tokens: Tokens, length: int, number: int, se
 
 
 def _rows(ids: Iterator[int], length: int, number: int) -> Int[np.ndarray, "rows length"]:
-    """Return the first so many rows of a stream of tokens, or as many whole ones as there are."""
+    """Return the first `number` rows of a stream of tokens, or fewer if it ends; incomplete rows are dropped."""
     taken = np.fromiter(itertools.islice(ids, number * length), np.int64)
     rows = len(taken) // length
     if rows == 0:
-        raise CheckpointError(NAME, f": holds {len(taken)} tokens; at least {length} are needed, for one row")
+        raise CheckpointError(NAME, f": has {len(taken)} tokens; one row takes at least {length}")
     return taken[: rows * length].reshape(rows, length).astype(np.int32)
 
 
 def _check_special(tokens: Tokens, rows: int) -> None:
-    """Raise CheckpointError for a special token that the table has not, CorpusError for one that the tokenizer has not."""
+    """Raise CheckpointError for a special token outside the table, CorpusError for one that the tokenizer lacks."""
     special = vocabulary(tokens.tokenizer)
     if (highest := max(special.cls, special.sep, special.mask)) >= rows:
         raise CheckpointError(
-            f"{tokens.file}: gives {special.tokens[highest]} the id {highest}; the input table has {rows} rows"
+            f"{tokens.file}: the id of {special.tokens[highest]} is {highest}, but the input table has {rows} rows"
         )
 
 
 def _ids(tokens: Tokens, text: str, rows: int) -> Iterator[int]:
-    """Yield the tokens of a text; raises CheckpointError for one that the table has not."""
+    """Yield the tokens of a text; raises CheckpointError for a token outside the table."""
     parts = (part for document in corpus.read(corpus.sources([text])) for part in in_parts(tokens.tokenizer, document))
     for batch in in_batches(parts):
         for encoding in tokens.tokenizer.encode_batch_fast(batch, add_special_tokens=False):
             if encoding.ids and max(encoding.ids) >= rows:
-                raise CheckpointError(f"{tokens.file}: gives the id {max(encoding.ids)}; the input table has {rows} rows")
+                raise CheckpointError(
+                    f"{tokens.file}: a token has the id {max(encoding.ids)}, but the input table has {rows} rows"
+                )
             yield from encoding.ids
 
 
 def _states(loaded: Loaded, embedding: np.ndarray, task: Task) -> Float[np.ndarray, "places width"]:
-    """Return what the output table reads at the places of a task, with this input table."""
+    """Return the hidden states before the output table at the places of a task, for a given input table."""
     params: dict[str, Any] = {**loaded.params, "embed": {**loaded.params["embed"], "embedding": embedding}}
 
     @jax.jit

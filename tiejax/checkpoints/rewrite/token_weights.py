@@ -1,4 +1,4 @@
-"""How much each row of a table counts: how often its token occurs in a corpus."""
+"""Weights of a table's rows: how often their tokens occur in a corpus."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,22 +14,23 @@ from tiejax.text.sources import TFDS
 
 
 def token_weights(
-    name: str | None, folder: Path, rows: int, tell: Callable[[str, int, int | None], None]
+    name: str | None, folder: Path, rows: int, progress: Callable[[str, int, int | None], None]
 ) -> tuple[Float[np.ndarray, "rows"] | None, dict[str, Any] | None]:
-    """Return a weight for each row, the count of its token in the corpus plus one, and what a report says of them.
+    """Return the weights of the rows, and an entry for the report; both None if `name`, the corpus, is None.
 
-    Without the one, rows of tokens that the corpus lacks would be free to become anything. Weights are scaled to a mean of one;
-    None where no corpus is named. Raises CheckpointError or CorpusError.
+    A weight is the count of the row's token in the corpus plus one, scaled to a mean of one. Without the one, rows of tokens
+    that do not occur would be unconstrained. folder: of the checkpoint, with its tokenizer. Raises CheckpointError or
+    CorpusError.
     """
     if name is None:
         return None, None
     tokens = find_tokens(folder)
     if tokens is None:
-        raise CorpusError(f"corpus: {folder} has no tokenizer.json, vocab.txt or vocab.json to count its tokens with")
+        raise CorpusError(f"corpus: {folder} has no tokenizer.json, vocab.txt or vocab.json, which are needed to count tokens")
     if name.startswith(TFDS):
-        raise CorpusError(f"corpus {name}: must be a text file or a folder of them")
+        raise CorpusError(f"corpus {name}: expected a text file or a folder of text files")
     documents = corpus.read(corpus.sources([name]))
-    counts = count_tokens(tokens, documents, rows, lambda number: tell("tokens counted", number, None))
+    counts = count_tokens(tokens, documents, rows, lambda number: progress("tokens counted", number, None))
     facts = {
         "corpus": name,
         "tokenizer": tokens.file.name,

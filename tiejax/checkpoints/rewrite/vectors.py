@@ -1,4 +1,4 @@
-"""Vectors of a checkpoint, such as biases: read as finite numbers, and written in the dtype of the file."""
+"""Vectors of a checkpoint, such as biases, read as finite numbers and rounded to the dtype of the file."""
 
 import numpy as np
 from jaxtyping import Float
@@ -10,27 +10,27 @@ from tiejax.checkpoints.hub.tables import DTYPES
 
 
 def vector(tensor: Tensor, length: int) -> Float[np.ndarray, "length"]:
-    """Return a tensor [length] or [1, length] in float32; raises CheckpointError where it is none, or is not finite."""
+    """Return a tensor [length] or [1, length] in float32; raises CheckpointError for other shapes or values not finite."""
     if tensor.shape not in ((length,), (1, length)) or tensor.dtype not in DTYPES:
         kinds = ", ".join(DTYPES.values())
         raise CheckpointError(
-            f"{tensor.file}: {tensor.name} is {list(tensor.shape)} {tensor.dtype}; it must be [{length}], one of {kinds}"
+            f"{tensor.file}: {tensor.name} is {list(tensor.shape)} {tensor.dtype}; expected [{length}], in one of {kinds}"
         )
     ((_, stored),) = read([tensor])
     with np.errstate(over="ignore"):
         values: np.ndarray = stored.reshape(length).astype(np.float32)
     if not np.isfinite(values).all():
-        raise CheckpointError(f"{tensor.file}: {tensor.name} holds a value that is not finite in float32")
+        raise CheckpointError(f"{tensor.file}: {tensor.name} has a value that is not finite in float32")
     return values
 
 
 def rounded(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
-    """Return values in the dtype, by safetensors' names, of a tensor that is to hold them.
+    """Return values rounded to a dtype, by safetensors' name.
 
-    Raises CheckpointError, with the tensor's name, where one is too large for it.
+    Raises CheckpointError, naming the tensor, if a value overflows the dtype.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        held = values.astype(DTYPES[dtype])
-    if not np.isfinite(held).all():
-        raise CheckpointError(f"{name}: would hold a value that is too large for {DTYPES[dtype]}")
-    return held
+        converted = values.astype(DTYPES[dtype])
+    if not np.isfinite(converted).all():
+        raise CheckpointError(f"{name}: holds a value too large for {DTYPES[dtype]}")
+    return converted

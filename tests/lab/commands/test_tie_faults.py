@@ -1,4 +1,4 @@
-"""Checkpoints, states and texts that no sound report can be made of: refused in one line, without a warning or a folder."""
+"""The command `tiejax tie` on unusable checkpoints, states and texts: refused in one line, with no warning and no folder."""
 
 import json
 
@@ -26,7 +26,7 @@ HUGE = {EMBED: 1e30 * values(), HEAD: 1e30 * values(seed=1), NORM: 1e9 * WEIGHT}
 
 
 def refused(folder, tmp_path, words, *flags):
-    """One line that holds these words, nothing written though it is forced, and no warning: pytest makes errors of them."""
+    """Assert a one-line error with these words, nothing written despite --force, and no warning (pytest makes them errors)."""
     before = sorted(tmp_path.iterdir())
     with pytest.raises(BadInput, match=words) as error:
         command.main([str(folder), str(tmp_path / "out"), "--force", *map(str, flags)])
@@ -34,35 +34,36 @@ def refused(folder, tmp_path, words, *flags):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def said(folder, capsys, *flags):
+def report(folder, capsys, *flags):
+    """Run the command without OUT, and return its JSON report."""
     assert command.main([str(folder), "--json", *map(str, flags)]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-# Numbers that are none.
+# Values that are not finite numbers.
 
 
 @pytest.mark.parametrize("keep", ["input", "aligned"])
 @pytest.mark.parametrize(
     ("tensors", "words"),
     [
-        ({**EQUAL, NORM: WEIGHT * np.nan}, f"{NORM} holds a value that is not finite"),
-        ({**EQUAL, NORM: np.full(4, 1e300)}, f"{NORM} holds a value that is not finite in float32"),
-        ({**EQUAL, NORM: 1.5e38 * WEIGHT}, f"{NORM} gives states that are not finite"),
-        ({**EQUAL, "model.norm.bias": WEIGHT + np.inf}, "model.norm.bias holds a value that is not finite"),
-        ({**EQUAL, "model.norm.bias": values(3, 1)[:, 0]}, r"model.norm.bias is \[3\] F32; it must be \[4\]"),
-        ({**EQUAL, NORM: np.ones(4, np.int64)}, rf"{NORM} is \[4\] I64; it must be \[4\], one of float64"),
+        ({**EQUAL, NORM: WEIGHT * np.nan}, f"{NORM} has a value that is not finite"),
+        ({**EQUAL, NORM: np.full(4, 1e300)}, f"{NORM} has a value that is not finite in float32"),
+        ({**EQUAL, NORM: 1.5e38 * WEIGHT}, f"the output of {NORM} is not finite"),
+        ({**EQUAL, "model.norm.bias": WEIGHT + np.inf}, "model.norm.bias has a value that is not finite"),
+        ({**EQUAL, "model.norm.bias": values(3, 1)[:, 0]}, r"model.norm.bias is \[3\] F32; expected \[4\]"),
+        ({**EQUAL, NORM: np.ones(4, np.int64)}, rf"{NORM} is \[4\] I64; expected \[4\], in one of float64"),
         ({**EQUAL, NORM: np.ones(4, bool)}, rf"{NORM} is \[4\] BOOL"),
         ({**EQUAL, NORM: np.ones(4, ml_dtypes.float8_e4m3fn)}, rf"{NORM} is \[4\] F8_E4M3"),
-        ({**EQUAL, BIAS: values(23, 1)[:, 0] + np.nan}, f"{BIAS} holds a value that is not finite"),
+        ({**EQUAL, BIAS: values(23, 1)[:, 0] + np.nan}, f"{BIAS} has a value that is not finite"),
         ({**EQUAL, BIAS: np.ones(23, ml_dtypes.float8_e4m3fn)}, rf"{BIAS} is \[23\] F8_E4M3"),
-        ({**EQUAL, BIAS: np.ones(22, np.float32)}, rf"{BIAS} is \[22\] F32; it must be \[23\]"),
-        ({**EQUAL, EMBED: values() * np.inf}, "model.embed_tokens.weight holds a value that is not finite"),
-        (HUGE, "lm_head.weight: gives logits that are not finite in float32"),
+        ({**EQUAL, BIAS: np.ones(22, np.float32)}, rf"{BIAS} is \[22\] F32; expected \[23\]"),
+        ({**EQUAL, EMBED: values() * np.inf}, "model.embed_tokens.weight has a value that is not finite"),
+        (HUGE, "lm_head.weight: the logits are not finite in float32"),
     ],
     ids=range(13),
 )
-def test_tensors_that_are_not_finite_numbers(tmp_path, tensors, words, keep):
+def test_invalid_tensors(tmp_path, tensors, words, keep):
     refused(checkpoint(tmp_path / "c", tensors, CONFIG), tmp_path, words, "--keep", keep)
 
 
@@ -71,14 +72,14 @@ def test_tensors_that_are_not_finite_numbers(tmp_path, tensors, words, keep):
     [("cohere", "logit_scale"), ("cohere2", "logit_scale"), ("gemma2", "final_logit_softcapping")],
 )
 @pytest.mark.parametrize("number", ["NaN", "1e400", "-1e400", "1" + "0" * 400, "0", "-1", "1e-320", '"x"', "[1]", "true"])
-def test_scales_of_logits_that_are_none(tmp_path, kind, key, number):
+def test_invalid_scales_of_logits(tmp_path, kind, key, number):
     folder = checkpoint(tmp_path / "c", EQUAL, {"model_type": kind, "tie_word_embeddings": False})
     (folder / "config.json").write_text((folder / "config.json").read_text()[:-1] + f', "{key}": {number}}}')
-    refused(folder, tmp_path, f"config.json: {key}: must be a finite number above 0, got ")
+    refused(folder, tmp_path, f"config.json: {key}: expected a finite number above 0, got ")
 
 
-def test_a_scale_that_another_family_has_does_not_count(tmp_path):
-    """A llama whose configuration would make every logit the same, were it a cohere's."""
+def test_scale_of_another_family_is_ignored(tmp_path):
+    """A Llama with keys that would make all logits equal in a Cohere model."""
     tensors = {**EQUAL, HEAD: values(seed=1)}
     small = {"logit_scale": 1e-6, "logits_scaling": 1e6, "final_logit_softcapping": 1e-6}
     with pytest.raises(BadInput, match="logits move by"):
@@ -86,25 +87,25 @@ def test_a_scale_that_another_family_has_does_not_count(tmp_path):
 
 
 @pytest.mark.parametrize(("kl", "top1"), [(np.nan, 1.0), (0.0, np.nan), (0.02, 1.0), (0.0, 0.9)])
-def test_what_is_no_number_does_not_pass(kl, top1):
-    report = Report("input", "differ", Distances(0.0, 0.1), "drawn", 1, False, Moved(kl, top1, None, None), 0)
-    assert "logits move by" in report.obstacle()
+def test_nan_is_an_obstacle(kl, top1):
+    found = Report("input", "differ", Distances(0.0, 0.1), "drawn", 1, False, Moved(kl, top1, None, None), 0)
+    assert "logits move by" in found.obstacle()
 
 
 @pytest.mark.parametrize("keep", ["output", "mean", "aligned"])
-def test_a_table_that_is_too_large_for_the_dtype_of_the_file(tmp_path, keep):
+def test_table_that_overflows_its_dtype(tmp_path, keep):
     tensors = {EMBED: values(dtype=np.float16), HEAD: 1e7 * values(seed=1), NORM: WEIGHT}
-    words = f"{EMBED if keep != 'aligned' else NORM}: would hold a value that is too large for float16"
-    if keep == "aligned":  # where the scale takes the size, and the norm cannot
+    words = f"{EMBED if keep != 'aligned' else NORM}: holds a value too large for float16"
+    if keep == "aligned":  # the scale takes up the size, and overflows the norm
         tensors = {EMBED: values(), HEAD: 10 * values(), NORM: (3e4 * WEIGHT).astype(np.float16)}
     refused(checkpoint(tmp_path / "c", tensors, CONFIG), tmp_path, words, "--keep", keep)
 
 
-def test_equal_tables_of_huge_numbers_have_a_mean(tmp_path, capsys):
-    """A sum of both overflows, their mean does not."""
+def test_mean_of_huge_equal_tables(tmp_path, capsys):
+    """The sum of both tables overflows, their mean does not."""
     one = np.where(values() > 0, 3e38, -3e38).astype(np.float32)
     folder = checkpoint(tmp_path / "c", {EMBED: one, HEAD: one, NORM: 1e-38 * WEIGHT}, CONFIG)
-    found = said(folder, capsys, "--keep", "mean")
+    found = report(folder, capsys, "--keep", "mean")
     assert (found["distances"], found["moved"]["kl"]) == ({"input": 0.0, "output": 0.0}, 0.0)
 
 
@@ -118,30 +119,30 @@ def with_biases(tmp_path, **biases):
 
 
 def spiked(shape=(23,)):
-    """A bias under which one token is the likeliest, whatever the states."""
+    """A bias that makes one token the likeliest for every state."""
     return np.where(np.arange(23) == 3, 100, 0).astype(np.float32).reshape(shape)
 
 
-def test_an_untied_bert_adds_the_bias_of_its_decoder(tmp_path, capsys):
-    assert said(with_biases(tmp_path), capsys)["moved"]["top1"] < 1
-    assert said(with_biases(tmp_path, **{"cls.predictions.decoder.bias": spiked()}), capsys)["moved"]["top1"] == 1
-    assert said(with_biases(tmp_path, **{"cls.predictions.bias": spiked()}), capsys)["moved"]["top1"] < 1
+def test_untied_bert_adds_the_bias_of_its_decoder(tmp_path, capsys):
+    assert report(with_biases(tmp_path), capsys)["moved"]["top1"] < 1
+    assert report(with_biases(tmp_path, **{"cls.predictions.decoder.bias": spiked()}), capsys)["moved"]["top1"] == 1
+    assert report(with_biases(tmp_path, **{"cls.predictions.bias": spiked()}), capsys)["moved"]["top1"] < 1
 
 
-def test_the_bias_of_bart_counts(tmp_path, capsys):
+def test_bias_of_bart_is_added(tmp_path, capsys):
     tensors = {"model.shared.weight": values(), HEAD: values(seed=1)}
     config = {"model_type": "bart", "tie_word_embeddings": False}
-    assert said(checkpoint(tmp_path / "c", tensors, config), capsys)["moved"]["top1"] < 1
+    assert report(checkpoint(tmp_path / "c", tensors, config), capsys)["moved"]["top1"] < 1
     with_bias = checkpoint(tmp_path / "c", {**tensors, "final_logits_bias": spiked((1, 23))}, config)
-    assert said(with_bias, capsys)["moved"]["top1"] == 1
+    assert report(with_bias, capsys)["moved"]["top1"] == 1
 
 
-def test_a_vocabulary_as_large_as_the_width(tmp_path, capsys):
-    """The bias is of the tokens, however their number compares with the width."""
+def test_vocabulary_as_large_as_the_width(tmp_path, capsys):
+    """The bias has one value per token, even if the vocabulary is as large as the width."""
     square = {EMBED: values(4), HEAD: values(4), NORM: WEIGHT, BIAS: values(4, 1)[:, 0]}
-    assert said(checkpoint(tmp_path / "c", square, CONFIG | {"vocab_size": 4}), capsys)["moved"]["kl"] == 0
+    assert report(checkpoint(tmp_path / "c", square, CONFIG | {"vocab_size": 4}), capsys)["moved"]["kl"] == 0
     folder = checkpoint(tmp_path / "d", {**EQUAL, BIAS: values(4, 1)[:, 0]}, CONFIG | {"vocab_size": 4})
-    refused(folder, tmp_path, rf"{BIAS} is \[4\] F32; it must be \[23\]")
+    refused(folder, tmp_path, rf"{BIAS} is \[4\] F32; expected \[23\]")
 
 
 # The last layer normalisation.
@@ -161,63 +162,63 @@ def test_a_vocabulary_as_large_as_the_width(tmp_path, capsys):
         ({"model_type": "llama"}, 0),
     ],
 )
-def test_which_norms_multiply_by_weight_plus_one(tmp_path, config, offset):
+def test_norms_that_multiply_by_weight_plus_one(tmp_path, config, offset):
     assert last_norm(open_checkpoint(checkpoint(tmp_path / "c", EQUAL, config)), 4).offset == offset
 
 
-def test_gemma3n_multiplies_by_the_weight_alone(tmp_path):
+def test_gemma3n_norm_multiplies_by_the_weight(tmp_path):
     config = {"model_type": "gemma3n_text", "tie_word_embeddings": False}
     folder = checkpoint(tmp_path / "c", {**EQUAL, HEAD: 3 * values()}, config)
     assert command.main([str(folder), str(tmp_path / "out"), "--keep", "aligned"]) == 0
     np.testing.assert_allclose(load_file(tmp_path / "out" / "model.safetensors")[NORM], 3 * WEIGHT, rtol=1e-5)
 
 
-def test_mbart_has_a_norm_behind_its_decoder(tmp_path, capsys):
+def test_mbart_has_a_norm_after_its_decoder(tmp_path, capsys):
     x = 0.02 * values(40, 16)
     tensors = {"model.shared.weight": x, HEAD: x + 0.003 * values(40, 16, 1)}
     tensors["model.decoder.layer_norm.weight"] = np.full(16, 30, np.float32)
     config = {"model_type": "mbart", "tie_word_embeddings": False}
-    assert said(checkpoint(tmp_path / "c", tensors, config), capsys)["moved"]["kl"] > 0.01
+    assert report(checkpoint(tmp_path / "c", tensors, config), capsys)["moved"]["kl"] > 0.01
     del tensors["model.decoder.layer_norm.weight"]
-    found = said(checkpoint(tmp_path / "c", tensors, config), capsys)
+    found = report(checkpoint(tmp_path / "c", tensors, config), capsys)
     assert found["moved"]["kl"] < 0.01
     assert found["any_scale"] is True
 
 
-def test_states_whose_size_is_a_guess_do_not_pass(tmp_path, capsys):
+def test_states_of_unknown_scale_are_refused(tmp_path, capsys):
     folder = checkpoint(tmp_path / "c", {EMBED: values(), HEAD: NEAR[HEAD]}, CONFIG)
-    with pytest.raises(BadInput, match=r"no layer normalisation is known .* a guess: give states by --hidden, or a text"):
+    with pytest.raises(BadInput, match=r"no layer normalisation is known .* a guess: give a file of hidden states, or a text"):
         command.main([str(folder), str(tmp_path / "out")])
-    assert "the size of its states is a guess: were they larger, logits would move further" in capsys.readouterr().out
+    assert "the scale of the hidden states is a guess: with larger states, the logits would move further" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
     assert command.main([str(folder), str(tmp_path / "forced"), "--force"]) == 0
     capsys.readouterr()
     np.save(tmp_path / "h.npy", values(9, 4))
     assert command.main([str(folder), str(tmp_path / "given"), "--hidden", str(tmp_path / "h.npy")]) == 0
     assert "a guess" not in capsys.readouterr().out
-    # An output table that stays as it is moves no logit, whatever the states.
+    # An unchanged output table moves no logit, whatever the states.
     assert command.main([str(checkpoint(tmp_path / "d", {EMBED: values(), HEAD: values()}, CONFIG)), str(tmp_path / "e")]) == 0
 
 
-# What is written.
+# The written checkpoint.
 
 
 @pytest.mark.parametrize("config", [CONFIG, CONFIG | {"tie_word_embeddings": True}])
-def test_a_flag_that_says_tied_already_is_told(tmp_path, capsys, config):
+def test_flag_that_already_says_tied_is_reported(tmp_path, capsys, config):
     flagged = config["tie_word_embeddings"]
-    assert (said(checkpoint(tmp_path / "c", NEAR, config), capsys)["flagged"] is not None) == flagged
+    assert (report(checkpoint(tmp_path / "c", NEAR, config), capsys)["flagged"] is not None) == flagged
     assert command.main([str(tmp_path / "c")]) == 0
-    line = "config.json says tied already (tie_word_embeddings: true): who trusts it has used the input table for both"
+    line = "config.json already says tied (tie_word_embeddings: true): loaders that trust it used the input table for both"
     assert (line in capsys.readouterr().out.splitlines()) == flagged
 
 
-def test_an_output_table_of_64_bits_is_kept_to_the_bit(tmp_path):
+def test_output_table_in_float64_is_copied_bitwise(tmp_path):
     wide = values(dtype=np.float64) + 1e-12 * values(seed=1, dtype=np.float64)
     folder = checkpoint(tmp_path / "c", {EMBED: values(dtype=np.float64), HEAD: wide, NORM: WEIGHT}, CONFIG)
     assert command.main([str(folder), str(tmp_path / "kept"), "--keep", "output"]) == 0
     assert load_file(tmp_path / "kept" / "model.safetensors")[EMBED].tobytes() == wide.tobytes()
     for keep in ("mean", "aligned"):
-        refused(folder, tmp_path, f"--keep {keep}: .* stores F64, which is read in float32", "--keep", keep)
+        refused(folder, tmp_path, f"--keep {keep}: .* stores F64, but the {keep} table is computed in float32", "--keep", keep)
 
 
 # Memory.
@@ -228,8 +229,8 @@ LIMITED += "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30)); sys.exit(mai
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["drawn", "given"])
-def test_states_times_tokens_need_not_fit_into_memory(tmp_path, where):
-    """Both logits of 10,000 states and 24,000 tokens take 1.8 GiB in float32, and 1 GiB may be used."""
+def test_logits_need_not_fit_into_memory(tmp_path, where):
+    """Old and new logits of 10,000 states and 24,000 tokens take 1.8 GiB in float32; the limit is 1 GiB."""
     tables = {EMBED: values(24_000, 2, dtype=np.float16), HEAD: values(24_000, 2, 1, np.float16)}
     folder = checkpoint(tmp_path / "c", {**tables, NORM: np.ones(2, np.float32)}, CONFIG)
     np.save(tmp_path / "h.npy", values(10_000, 2))
@@ -241,21 +242,21 @@ def test_states_times_tokens_need_not_fit_into_memory(tmp_path, where):
     assert found["moved"]["kl"] > 0.1
 
 
-def test_states_that_the_memory_cannot_hold_are_refused(tmp_path, monkeypatch):
+def test_states_that_exceed_the_memory_are_refused(tmp_path, monkeypatch):
     folder = checkpoint(tmp_path / "c", EQUAL, CONFIG)
     np.save(tmp_path / "h.npy", values(256, 4))
     monkeypatch.setattr(of_states, "machine_memory", lambda: 3 * 4 * 256 * 4 - 1)
-    refused(folder, tmp_path, "--states: 256 states of width 4 take 12,288 bytes; the memory has 12,287")
+    refused(folder, tmp_path, "--states: 256 states of width 4 take 12,288 bytes; this machine has 12,287")
     refused(folder, tmp_path, "--hidden: 256 states of width 4 take", "--hidden", tmp_path / "h.npy")
 
 
-def test_more_states_than_are_compared(tmp_path):
+def test_too_many_states_are_refused(tmp_path):
     folder = checkpoint(tmp_path / "c", EQUAL, CONFIG)
     np.save(tmp_path / "h.npy", np.zeros((2**16 + 1, 4), np.float16))
-    refused(folder, tmp_path, "h.npy: holds 65,537 states; at most 65,536 are compared", "--hidden", tmp_path / "h.npy")
+    refused(folder, tmp_path, "h.npy: has 65,537 states; expected at most 65,536", "--hidden", tmp_path / "h.npy")
 
 
-# States of a file.
+# States from a file.
 
 
 def npy(header, version=b"\x01\x00"):
@@ -290,13 +291,13 @@ def shaped(shape, descr="'<f4'"):
     ],
     ids=range(17),
 )
-def test_files_that_are_no_states(tmp_path, content):
+def test_invalid_state_files(tmp_path, content):
     folder = checkpoint(tmp_path / "c", EQUAL, CONFIG)
     (tmp_path / "h.npy").write_bytes(content)
-    refused(folder, tmp_path, "--hidden .*h.npy: (is no .npy file of numbers|must )", "--hidden", tmp_path / "h.npy")
+    refused(folder, tmp_path, "--hidden .*h.npy: (not a .npy file of numbers|expected )", "--hidden", tmp_path / "h.npy")
 
 
-def test_states_that_float32_cannot_hold(tmp_path):
+def test_states_that_overflow_float32(tmp_path):
     folder = checkpoint(tmp_path / "c", EQUAL, CONFIG)
     for array, words in (
         (np.full((2, 4), 1e300), "not finite in float32"),
@@ -309,15 +310,15 @@ def test_states_that_float32_cannot_hold(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--hidden", ""], "--hidden: must name a file, got nothing"),
-        (["--text", ""], "--text: must name a file, got nothing"),
-        (["--text", "tfds:wiki40b"], "--text tfds:wiki40b: must be a text file or a folder of them"),
+        (["--hidden", ""], "--hidden: expected the path of a file, got ''"),
+        (["--text", ""], "--text: expected the path of a file, got ''"),
+        (["--text", "tfds:wiki40b"], "--text tfds:wiki40b: expected a text file or a folder of text files"),
     ],
 )
-def test_names_that_are_none(tmp_path, flags, words):
+def test_invalid_paths(tmp_path, flags, words):
     refused(checkpoint(tmp_path / "c", EQUAL, CONFIG), tmp_path, words, *flags)
 
 
-def test_no_name_for_the_new_folder(tmp_path):
-    with pytest.raises(BadInput, match="out: must name a folder, got nothing"):
+def test_empty_out(tmp_path):
+    with pytest.raises(BadInput, match="out: expected the path of a folder, got ''"):
         command.main([str(checkpoint(tmp_path / "c", EQUAL, CONFIG)), ""])

@@ -1,0 +1,85 @@
+"""The command `tiejax tie`: its report, refusals and flags, and a killed process."""
+
+import numpy as np
+import pytest
+from hub_checkpoints import checkpoint, values
+from killed_rewrite import kill_while_it_writes
+
+from tiejax.lab.commands import tie as command
+from tiejax.lab.settings.command_line import BadInput
+
+EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+UNTIED = {"model_type": "llama", "tie_word_embeddings": False, "vocab_size": 23}
+
+
+def untied(folder, second=None, **tensors):
+    second = values() + 1e-4 * values(seed=1) if second is None else second
+    norm = np.array([1.0, 2.0, 0.5, 1.5], np.float32)
+    return checkpoint(folder, {EMBED: values(), HEAD: second, NORM: norm, **tensors}, UNTIED)
+
+
+@pytest.mark.parametrize(
+    ("second", "argv", "words"),
+    [
+        (values(seed=1), [], ["logits move by", "use --force to write it anyway"]),
+        (values() + 0.1 * values(seed=1), ["--keep", "output"], ["input table moves by", "keep the input table"]),
+        (values(seed=1), ["--hidden", "none.npy"], ["--hidden none.npy: cannot be read"]),
+        (values(seed=1), ["--text", "none.txt"], ["model_type is llama; weights are read of BERT"]),
+        (
+            values(seed=1),
+            ["--text", "a", "--hidden", "b"],
+            ["--hidden: states come from this file or from --text"],
+        ),
+        (values(seed=1), ["--states", "0"], ["--states: must be at least 1"]),
+        (values(25), [], ["2 rows more than its input table"]),
+        (values(23, 5), [], ["two tables of different shapes; tying needs two of one shape"]),
+        (values(23, 4, dtype=np.float32).astype(np.int32), [], ["lm_head.weight is stored as I32"]),
+    ],
+)
+def test_refused_checkpoints_and_flags(tmp_path, second, argv, words):
+    folder = untied(tmp_path / "c", second)
+    with pytest.raises(BadInput) as error:
+        command.main([str(folder), str(tmp_path / "out"), *argv])
+    assert len(str(error.value).splitlines()) == 1
+    for word in words:
+        assert word in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.zeros((2, 5), np.float32), r"expected \[states, 4\]"),
+        (np.zeros(4, np.float32), r"expected \[states, 4\]"),
+        (np.zeros((2, 4), np.int32), "floating-point"),
+        (np.full((2, 4), np.nan), "not finite"),
+        (np.array([{}]), "not a .npy file of numbers"),
+    ],
+    ids=["width", "axes", "dtype", "nan", "pickle"],
+)
+def test_invalid_state_files(tmp_path, array, words):
+    np.save(tmp_path / "h.npy", array)
+    with pytest.raises(BadInput, match=words):
+        command.main([str(untied(tmp_path / "c")), "--hidden", str(tmp_path / "h.npy")])
+
+
+def test_aligned_needs_a_norm(tmp_path):
+    folder = checkpoint(tmp_path / "c", {EMBED: values(), HEAD: values()}, UNTIED)
+    with pytest.raises(BadInput, match=r"--keep aligned: no layer normalisation is known to precede the head"):
+        command.main([str(folder), "--keep", "aligned"])
+
+
+def test_killed_process_leaves_no_partial_folder(tmp_path):
+    folder = untied(tmp_path / "c", values(), big=np.zeros((6000, 6000), np.float32))
+    kill_while_it_writes(folder, tmp_path / "out", "tie")
+
+
+def test_report(tmp_path, capsys):
+    second = values()
+    second[0, 0] += 1e-3
+    assert command.main([str(untied(tmp_path / "c", second)), str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert "two different tables; keeping the input table" in out
+    assert "the input table 0.000%, the output table 0.0" in out
+    assert "on 256 states drawn at random: KL" in out
+    assert out.endswith(f"tied: {tmp_path / 'out'}, by {EMBED}\n")
