@@ -136,8 +136,8 @@ def train_ours(job: OurJob) -> Train:
     planned = plan(study, text, jax.device_count())
     ensemble = ensemble_of(study, job.settings, text, planned)
     timed, cursor = TimedEnsemble(ensemble, study.seed_list), 0
-    assert ensemble.feed is not None
-    stream = ensemble.feed.stream(0)  # type: ignore[attr-defined]  # all seeds read the same rows
+    assert isinstance(ensemble.source, training.Feed)
+    stream = ensemble.source.stream(0)  # type: ignore[attr-defined]  # all seeds read the same rows
 
     def steps(number: int) -> Work:
         nonlocal cursor

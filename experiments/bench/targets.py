@@ -1,7 +1,7 @@
-"""What a training step of every study compiles to for GPUs and TPUs that are not here: kernels, bytes, precision.
+"""Training steps of every study compiled for absent GPUs and TPUs: number of kernels, memory and precision.
 
-The compiler of the target is all that is needed, and runs on a CPU. Nothing is run, so no time is known. For a GPU nothing is
-tuned and no cuDNN kernel is planned, which takes one.
+This needs only the target's compiler, which runs on a CPU. Nothing is executed, so there are no times. For GPUs the compiler
+tunes nothing and plans no cuDNN kernels, since both need a GPU.
 """
 
 import collections
@@ -40,48 +40,48 @@ from tiejax.lab.studies.text_mlm import text as study_text
 from tiejax.lab.studies.text_mlm.ensemble import build_ensemble as build_text
 from tiejax.models.shapes import PUBLISHED_SHAPES
 from tiejax.pretraining.memory import Pretraining, shapes_of_step
-from tiejax.training.layout import SEEDS
-from tiejax.training.sharding import DATA
-from tiejax.training.step_on_mesh import step_on_mesh
+from tiejax.system.visible import cut
+from tiejax.training.chunk import step_on_mesh
+from tiejax.training.placement import DATA, SEEDS
 
 PyTree = Any
-# What a scheduled program has beside its kernels.
+# Instructions of a scheduled program that are not kernels.
 NO_KERNELS = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all"}
 NO_KERNELS |= {"partition-id", "replica-id", "iota"}
 
 
 def run(settings: TargetsBench, console: Console) -> None:
-    """Compile every program for the target, print one table, compare with numbers of before, write results.json."""
+    """Compile every program for the target, print one table compared with earlier numbers, write results.json."""
     platform, devices = devices_of(settings.target)
     before = read_before(settings)
     programs: dict[str, Any] = {}
     for name in settings.programs:
         began = time.perf_counter()
         lowered = PROGRAMS[name](devices).lower(lowering_platforms=(platform,))
-        programs[name] = facts_of(lowered) | {"compile_s": time.perf_counter() - began}
+        programs[name] = describe(lowered) | {"compile_s": time.perf_counter() - began}
         console.say(program_line(name, programs[name], before.get(name)))
     found: dict[str, Any] = {"programs": programs}
     if platform == "cuda" and "exor, fast" in settings.programs:
         found["host_loops"] = host_loops()
-        console.say(f"loops of a chunk of EXor that the host drives: {found['host_loops']}")
+        console.say(f"loops per chunk of EXor that the host drives: {found['host_loops']}")
     console.result(f"results: {write_results('targets', settings, found)}")
 
 
 def read_before(settings: TargetsBench) -> dict[str, Any]:
-    """Return what the file to compare with has of the target, program by program; raises BadInput."""
+    """Return the programs of the target in the file of `compare`, by name. Raises BadInput."""
     if settings.compare is None:
         return {}
     try:
         before = json.loads(Path(settings.compare).read_text())[settings.target]["programs"]
     except (ValueError, KeyError, TypeError):
         raise BadInput(
-            f"--compare: {settings.compare} has no programs of {settings.target}, as docs/targets.json has"
+            f"--compare: {settings.compare} has no programs of {settings.target}; give a file such as docs/targets.json"
         ) from None
     return dict(before)
 
 
 def devices_of(target: str) -> tuple[str, list[Any]]:
-    """Return the platform and the devices of a target, h100:2 or v5e:2x2; raises BadInput."""
+    """Return the platform and the devices of a target such as h100:2 or v5e:2x2. Raises BadInput."""
     return _gpus(target) if target.startswith("h100:") else _tpus(target)
 
 
@@ -90,8 +90,8 @@ def _gpus(target: str) -> tuple[str, list[Any]]:
         raise BadInput("--target: the compiler for NVIDIA GPUs is not installed (pip install -e '.[cuda]')")
     number = target.removeprefix("h100:")
     if not number.isdecimal() or int(number) < 1:
-        raise BadInput(f"--target: {target} is no number of GPUs, as h100:2 is")
-    shape = f"1x1x{number}"  # slices, hosts, devices of a host
+        raise BadInput(f"--target: expected a number of GPUs such as h100:2, got {cut(target)}")
+    shape = f"1x1x{number}"  # slices, hosts, devices per host
     topology = topologies.get_topology_desc("h100", platform="cuda", topology=shape, target_config=TARGET_CONFIG)
     return "cuda", list(topology.devices)
 
@@ -101,17 +101,18 @@ def _tpus(target: str) -> tuple[str, list[Any]]:
     if found is None or found.origin is None:
         raise BadInput("--target: the compiler for TPUs is not installed (pip install -e '.[tpu]')")
     os.environ.setdefault("TPU_LIBRARY_PATH", str(Path(found.origin).with_name("libtpu.so")))
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # which would ask the network what machine this is
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise libtpu queries the cloud's metadata server
     try:
         bounds = [*(int(size) for size in target.split(":")[1].split("x")), 1]
         topology = topologies.get_topology_desc(f"{target}x1", platform="tpu", chips_per_host_bounds=bounds)
     except (ValueError, IndexError, RuntimeError) as error:
-        raise BadInput(f"--target: {target} is no topology, as v5e:2x2 or h100:2 are ({str(error).splitlines()[0]})") from None
+        first_line = str(error).splitlines()[0]
+        raise BadInput(f"--target: expected a topology such as v5e:2x2 or h100:2, got {cut(target)} ({first_line})") from None
     return "tpu", list(topology.devices)
 
 
-def facts_of(lowered: Any) -> dict[str, Any]:
-    """Return kernels, bytes on a device and precisions of a program."""
+def describe(lowered: Any) -> dict[str, Any]:
+    """Compile a program; return the number of its kernels, its bytes per device, and the precisions of its products."""
     compiled = lowered.compile()
     memory = compiled.memory_analysis()
     return {
@@ -123,9 +124,9 @@ def facts_of(lowered: Any) -> dict[str, Any]:
 
 
 def kernels(text: str) -> int:
-    """Return how many kernels a compiled program has, those of a loop's body counted once.
+    """Return the number of kernels in the HLO text of a compiled program; those in a loop's body count once.
 
-    Computations that a fusion or a reduction names are parts of a kernel; what is called is not.
+    Computations that a fusion or a reduction names are parts of a kernel; those that a `call` names are not.
     """
     named = re.findall(r"%[\w.\-]+ = [^\n]*? ([a-z][\w\-]*)\([^\n]*?(?:calls|to_apply)=%([\w.\-]+)", text)
     parts = {name for opcode, name in named if opcode != "call"}
@@ -140,13 +141,13 @@ def kernels(text: str) -> int:
 
 
 def products(text: str) -> dict[str, int]:
-    """Return how many products a lowered program has of each type of factors and precision."""
+    """Return the number of matrix products in the StableHLO text of a program, by data type and precision."""
     found = re.findall(r"stablehlo\.dot_general[^\n]*?precision = \[(\w+), \w+\][^\n]*?\(tensor<(?:\w+x)*(\w+)>", text)
     return dict(collections.Counter(f"{kind} {precision.lower()}" for precision, kind in found))
 
 
 def program_line(name: str, found: dict[str, Any], before: dict[str, Any] | None) -> str:
-    """Write what a program compiles to, and what it was before where that is otherwise."""
+    """Return the line of a program for the terminal, with the earlier numbers that differ."""
     words = f"{name:>22}: {found['kernels']:>5} kernels, {found['argument_bytes'] / 2**20:,.1f} + "
     words += f"{found['temporary_bytes'] / 2**20:,.1f} MiB, products {found['products']}, {found['compile_s']:.0f} s"
     if before is None:
@@ -157,7 +158,7 @@ def program_line(name: str, found: dict[str, Any], before: dict[str, Any] | None
 
 
 def table_rows(targets: dict[str, Any]) -> list[str]:
-    """Write all programs, each for every target, as rows of a table in Markdown."""
+    """Return the rows of a Markdown table: every program on every target."""
     rows = []
     for name in PROGRAMS:
         for target, compiled in targets.items():
@@ -168,11 +169,11 @@ def table_rows(targets: dict[str, Any]) -> list[str]:
     return rows
 
 
-# The programs: each from the devices of the target to its step, traced from shapes alone.
+# The programs: functions from the target's devices to a training step, traced from shapes without values.
 
 
 def traced_step(ensemble: training.Ensemble, devices: Sequence[Any], seeds: int, fed: PyTree) -> Any:
-    """Return one step of so many seeds, as traced for these devices; fed: shapes of what one seed and step is fed."""
+    """Return one step of `seeds` seeds, traced for these devices; fed: shapes of the host data for one seed and step."""
     mesh = Mesh(np.asarray(devices).reshape(-1, ensemble.devices), (SEEDS, DATA))
     by_seed = PartitionSpec(SEEDS)
     of_feed = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, DATA) if leaf.shape else by_seed, fed)
@@ -186,51 +187,51 @@ def traced_step(ensemble: training.Ensemble, devices: Sequence[Any], seeds: int,
     return jax.jit(local, donate_argnums=1).trace(names, jax.tree.map(shaped, state, lies), of_all)
 
 
-def fed_by(ensemble: training.Ensemble) -> PyTree:
-    """Return the shapes of what one seed and step is fed, by reading the first window."""
-    assert ensemble.feed is not None
-    window = next(ensemble.feed.open([(0, 0)], range(ensemble.devices), ensemble.devices, 0))
+def feed_shapes(ensemble: training.Ensemble) -> PyTree:
+    """Return the shapes of the host data for one seed and step, by reading the first window of the feed."""
+    assert isinstance(ensemble.source, training.Feed)
+    window = next(ensemble.source.open([(0, 0)], range(ensemble.devices), ensemble.devices, 0))
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), window)
 
 
-def drawn_by(ensemble: training.Ensemble) -> PyTree:
-    """Return the shapes of what is drawn ahead for one seed and step."""
-    if ensemble.draw_ahead is None:
+def drawn_shapes(ensemble: training.Ensemble) -> PyTree:
+    """Return the shapes of the draws for one seed and step if they are drawn ahead, otherwise None."""
+    if not isinstance(ensemble.source, training.DrawAhead):
         return None
     seed_key = jax.tree.map(lambda leaf: leaf[0], training.seed_keys([0]))
-    return jax.eval_shape(ensemble.draw_ahead.draw, seed_key, jnp.int32(0))
+    return jax.eval_shape(ensemble.source.draw, seed_key, jnp.int32(0))
 
 
 def platform_of(devices: Sequence[Any]) -> Platform:
-    """Return what the devices of a target are."""
+    """Return the platform of a target's devices."""
     return "tpu" if devices[0].platform == "tpu" else "gpu"
 
 
-def exor(devices: Sequence[Any], engine: Any, **how: Any) -> Any:
+def exor(devices: Sequence[Any], engine: Any, **options: Any) -> Any:
     """Return EXor with 32 seeds on one device."""
-    study = exor_settings.Settings(seeds=32, engine=engine, **how).resolved()
+    study = exor_settings.Settings(seeds=32, engine=engine, **options).resolved()
     ensemble = build_exor(study, platform_of(devices))
-    return traced_step(ensemble, devices[:1], 32, drawn_by(ensemble))
+    return traced_step(ensemble, devices[:1], 32, drawn_shapes(ensemble))
 
 
 def exor_kernel(devices: Sequence[Any]) -> Any:
-    """Return EXor's kernel with 32 seeds on one device, and what draws its batches."""
+    """Return EXor's kernel with 32 seeds on one device, with the drawing of its batches."""
     study = exor_settings.Settings(seeds=32, engine="kernel").resolved()
-    ensemble = dataclasses.replace(build_exor(study), at_once=None)
+    ensemble = dataclasses.replace(build_exor(study), members=training.Vmapped())
     kernel = build_kernel(study, ensemble.arm_ties[:, 0].tolist(), COMPILERS[platform_of(devices)])
-    return traced_step(dataclasses.replace(ensemble, train_steps=kernel.train), devices[:1], 32, None)
+    return traced_step(dataclasses.replace(ensemble, source=training.TrainSteps(kernel.train)), devices[:1], 32, None)
 
 
 def text(devices: Sequence[Any], dtype: Any = "float32") -> Any:
-    """Return the text study at its published size, two seeds tied and untied as one computation."""
+    """Return the text study at its published size: two seeds, tied and untied, as one computation."""
     study = dataclasses.replace(TextBench(vocab_size=8192).study_settings("packed"), compute_dtype=dtype)
     ensemble = build_text(study, *study_text.prepare(study, Console(quiet=True)))
-    ensemble = dataclasses.replace(ensemble, members="vmapped")  # as on an accelerator
-    return traced_step(ensemble, devices[:1], 2, fed_by(ensemble))
+    ensemble = dataclasses.replace(ensemble, members=training.Vmapped())  # as on an accelerator
+    return traced_step(ensemble, devices[:1], 2, feed_shapes(ensemble))
 
 
 def layers(devices: Sequence[Any], number: int, dtype: Any = "float32") -> Any:
-    """Return a GPT-2 of so many layers, whose rows two devices share."""
+    """Return a GPT-2 of `number` layers; two devices share the rows of its batch."""
     bench = LayersBench()
     study = dataclasses.replace(bench.study_settings(number, "compact"), compute_dtype=dtype)
     owner = tying.independent(number)
@@ -239,16 +240,16 @@ def layers(devices: Sequence[Any], number: int, dtype: Any = "float32") -> Any:
 
 
 def encoder(devices: Sequence[Any]) -> Any:
-    """Return the coupled base encoder of the study of shapes, 10 seeds on one device."""
+    """Return pre-training of the coupled base encoder, 10 seeds on one device."""
     bench = EncoderBench()
     study = bench.study_settings(10)
     prepared = prepare_text(study, Console(quiet=True), False)
     ensemble = build_coupling(study, bench.shape, prepared, encoder_plan(study, prepared, 10))
-    return traced_step(ensemble, devices[:1], 10, fed_by(ensemble))
+    return traced_step(ensemble, devices[:1], 10, feed_shapes(ensemble))
 
 
 def rembert(devices: Sequence[Any]) -> Any:
-    """Return RemBERT at its published size in bfloat16, one row a device, over all devices."""
+    """Return pre-training of RemBERT at its published size in bfloat16, over all devices with one row each."""
     published = PUBLISHED_SHAPES[-1]
     of = Pretraining(published.shape, published.vocabulary, 512, devices=len(devices), rematerialise=True, dtype=jnp.bfloat16)
     ensemble, here = shapes_of_step(of, len(devices))

@@ -1,4 +1,4 @@
-"""How times are taken: an ensemble trained for so many steps at a time, repeated measurements in one line, results.json."""
+"""Timing of an ensemble's training, summaries of repeated measurements, and results.json."""
 
 import dataclasses
 import json
@@ -14,20 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.bench.settings import ENDLESS
-from tiejax.training import Ensemble, Recorder, compile_ensemble
+from tiejax.training import DrawAhead, Ensemble, Recorder, compile_ensemble
 
 
 class Timed(NamedTuple):
-    """How long some steps took, and how much of that the devices worked."""
+    """Seconds that some steps took, and the part of them in which the devices worked."""
 
     seconds: float
     worked_s: float
 
 
 class TimedEnsemble:
-    """An ensemble that is compiled and on its devices, to be trained on for a while again and again.
+    """A compiled ensemble on its devices; every call of `train` continues where the last one ended.
 
-    compile_s: seconds that compilation took. memory_bytes: arguments and temporaries of all devices, by the compiler's count.
+    compile_s: seconds of compilation. memory_bytes: arguments and temporaries on all devices, as counted by the compiler.
     """
 
     def __init__(self, ensemble: Ensemble, seeds: Sequence[int]) -> None:
@@ -40,7 +40,7 @@ class TimedEnsemble:
         self._placed, self._cursor = self._runner.to_devices(members), 0
 
     def train(self, steps: int) -> Timed:
-        """Train on for so many steps, chunk after chunk, as a run does."""
+        """Train `steps` more steps, in chunks as a run does."""
         began, worked_s, end = time.perf_counter(), 0.0, self._cursor + steps
         while self._cursor < end:
             until = min(end, self._ensemble.longest_chunk(self._cursor))
@@ -50,14 +50,14 @@ class TimedEnsemble:
         return Timed(time.perf_counter() - began, worked_s)
 
     def steps_in(self, seconds: float, few: int) -> float:
-        """Return about how many steps take so long, by training a few: at least those for which batches are drawn at a time."""
-        ahead = self._ensemble.draw_ahead
-        few = few if ahead is None else max(few, ahead.steps)
+        """Return about how many steps take `seconds` seconds, by training `few` steps, or one window of draws if longer."""
+        source = self._ensemble.source
+        few = max(few, source.steps) if isinstance(source, DrawAhead) else few
         return seconds / self.train(few).seconds * few
 
 
 def recording_nothing(ensemble: Ensemble) -> Ensemble:
-    """Return an ensemble that records next to nothing, and once: only its training is measured, and only its memory."""
+    """Return the ensemble with a single tiny record at the start, so that only training and its memory are measured."""
     nothing = Recorder(ENDLESS, lambda params, batch, seed_key, step: {"step_seen": jnp.asarray(step)})
     return dataclasses.replace(ensemble, recorders={"none": nothing})
 
@@ -68,7 +68,7 @@ def spread(measurements: Sequence[float]) -> dict[str, float]:
 
 
 def write_results(benchmark: str, settings: Any, measured: dict[str, Any]) -> Path:
-    """Write results.json: what was measured, with what settings, on what machine; return its path."""
+    """Write results.json with the measurements, the settings and a description of the machine; return its path."""
     results = {
         "benchmark": benchmark,
         "config": dataclasses.asdict(settings),

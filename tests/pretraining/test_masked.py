@@ -8,7 +8,7 @@ import pytest
 from tiejax.pretraining.loss import Head
 from tiejax.pretraining.masked import masked_loss, masked_loss_on_devices, predict_masked
 from tiejax.text.masking import MaskedRows
-from tiejax.training.sharding import DATA
+from tiejax.training.placement import DATA
 
 ROWS, LENGTH, WIDTH, VOCABULARY = 4, 6, 5, 9
 PLACES = [[1, 7, 8], [13, 14, 23]]  # in the rows of the first half, and of the second

@@ -173,8 +173,8 @@ for name, (shape, case) in json.loads(sys.argv[1]).items():
         steps=100,
         recorders={"step": training.Recorder(100, lambda params, batch, seed_key, step: {"step": step})},
         max_norm=1.0,
-        feed=TextFeed(ids, np.arange(0, len(ids) + 1, 20), length, 0, case["rows"]),
-        members="scanned",
+        source=TextFeed(ids, np.arange(0, len(ids) + 1, 20), length, 0, case["rows"]),
+        members=training.Scanned(),
         devices=jax.device_count(),
     )
     memory = training.compile_ensemble(ensemble, [0], ensemble.start([0])).executable.memory_analysis()

@@ -14,7 +14,7 @@ from tiejax.pretraining.validation import Validation, batches_of_epoch, held_out
 from tiejax.text.masking import Masking
 from tiejax.text.packing import Stream
 from tiejax.text.twins import Twins
-from tiejax.training.sharding import DATA
+from tiejax.training.placement import DATA
 
 SIZE, LENGTH, SPECIAL, MASK, BATCHES = 30, 8, (0, 1, 2, 3, 4), 4, 3
 BUCKET, BUCKETS = (np.arange(SIZE) // 10).astype(np.int32), 4  # the last bucket is empty

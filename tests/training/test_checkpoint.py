@@ -1,4 +1,4 @@
-"""Checkpoints by themselves, with a small state: what is damaged is known, moved aside and said in one line."""
+"""Checkpoints of a small state: damage is detected, moved aside and reported in one line; other runs are refused."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ TIES = [Tie("embed/embedding", "head/embedding")]
 
 
 def state(step):
-    """Arrays of several types and shapes, some with random bits, different for every step."""
+    """Return arrays of several dtypes and shapes, some with random bits, different for every step."""
     key = jax.random.key(step)
     params = {"embed": {"embedding": jax.random.normal(key, (40, 33))}, "head": {"bias": jax.random.normal(key, (5,))}}
     return {"params": params, "count": jnp.int32(step), "half": jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3) * step}
@@ -47,7 +47,7 @@ def assert_same_checkpoint(found, step):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """A folder with the checkpoints of steps 10 and 20."""
+    """Return a folder with the checkpoints of steps 10 and 20."""
     folder = tmp_path_factory.mktemp("pair") / "checkpoints"
     checkpoints = Checkpoints(folder, TIES, pytest.fail)
     for step in (5, 10, 20):
@@ -57,10 +57,10 @@ def pair(tmp_path_factory):
 
 
 def restored(folder, step_saved=None, ties=TIES, like=None):
-    """Restore the newest sound checkpoint; return it, what was said, and the step that was saved and restored thereafter."""
-    said = []
+    """Restore the newest undamaged checkpoint, and optionally save and restore another; return the first one and the messages."""
+    messages = []
     quiet_libraries()
-    checkpoints = Checkpoints(folder, ties, said.append)
+    checkpoints = Checkpoints(folder, ties, messages.append)
     try:
         found = checkpoints.restore(state(0) if like is None else like)
         if step_saved is not None:
@@ -68,15 +68,15 @@ def restored(folder, step_saved=None, ties=TIES, like=None):
             assert_same_checkpoint(checkpoints.restore(state(0)), step_saved)
     finally:
         checkpoints.close()
-    return found, said
+    return found, messages
 
 
 def test_checkpoints_keep_the_two_newest(pair, tmp_path):
     folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
     assert steps(folder.parent) == [10, 20]
-    found, said = restored(folder)
+    found, messages = restored(folder)
     assert_same_checkpoint(found, 20)
-    assert said == []
+    assert messages == []
     assert not (folder.parent / "damaged").exists()
 
 
@@ -85,20 +85,20 @@ def test_no_checkpoint(tmp_path):
 
 
 def assert_taken_or_left(folder, harmful):
-    """Either the newest as it was saved, in silence; or the one before, as it was saved, and one line on the newest."""
-    found, said = restored(folder)
-    if said:
-        assert len(said) == 1
-        assert len(said[0].splitlines()) == 1
-        assert f"{folder / '20'} is damaged (" in said[0]
-        assert said[0].endswith("; taking the one before it")
+    """Check that the newest checkpoint is restored without a message, or the previous one with one line about the newest."""
+    found, messages = restored(folder)
+    if messages:
+        assert len(messages) == 1
+        assert len(messages[0].splitlines()) == 1
+        assert f"{folder / '20'} is damaged (" in messages[0]
+        assert messages[0].endswith("; taking the one before it")
         assert_same_checkpoint(found, 10)
         assert (folder.parent / "damaged" / "20").is_dir()
         assert not (folder / "20").exists()
     else:
         assert_same_checkpoint(found, 20)
         assert not harmful
-    return said
+    return messages
 
 
 def parts(pair):
@@ -106,21 +106,21 @@ def parts(pair):
 
 
 def test_one_flipped_bit(pair, tmp_path):
-    """In every file of the newest checkpoint; many in the large ones, where orbax alone restores wrong arrays in silence."""
-    rng, said = random.Random(7), []
+    """One at a time in every file, many in the large files, where orbax restores wrong arrays without an error."""
+    rng, messages = random.Random(7), []
     in_arrays, in_facts = (largest(pair / "20" / folder).relative_to(pair) for folder in ("arrays", "facts"))
     for part in parts(pair):
         size = (pair / part).stat().st_size
         many = part in (in_arrays, in_facts)
         for number in range(40 if many else 3 if size else 0):
-            folder = shutil.copytree(pair, tmp_path / f"{len(said)}" / "checkpoints")
+            folder = shutil.copytree(pair, tmp_path / f"{len(messages)}" / "checkpoints")
             flip(folder / part, rng.randrange(8 * size))
-            said.append((part, number, assert_taken_or_left(folder, harmful=False)))
+            messages.append((part, number, assert_taken_or_left(folder, harmful=False)))
             shutil.rmtree(folder.parent)
-    reasons = [lines[0] for _, _, lines in said if lines]
-    # Most of the largest file is arrays of random bits, of which none can change without changing a value.
-    assert sum(bool(lines) for part, _, lines in said if part == in_arrays) > 20
-    # Arrays that were read without an error, and were wrong.
+    reasons = [lines[0] for _, _, lines in messages if lines]
+    # Most of the largest file is random bits: any change there changes a value.
+    assert sum(bool(lines) for part, _, lines in messages if part == in_arrays) > 20
+    # Arrays that orbax read without an error, but wrongly.
     assert any("the digest of state/" in reason for reason in reasons)
     assert any("the digest of its facts differs" in reason for reason in reasons)
 
@@ -136,7 +136,7 @@ def test_a_broken_file(pair, tmp_path, damage):
         elif damage == "zeroed":
             (folder / part).write_bytes(bytes(size))
         else:
-            # The last bytes of a file of arrays may be an index that a later one replaces: half of it is never enough.
+            # The last bytes of a file of arrays may be an obsolete index; half of the file is never enough.
             kept = rng.randrange((size + 1) // 2) if damage == "truncated" else 0
             (folder / part).write_bytes((folder / part).read_bytes()[:kept])
         # Nothing can be restored without the arrays and the facts.
@@ -145,7 +145,7 @@ def test_a_broken_file(pair, tmp_path, damage):
 
 
 def test_one_flipped_bit_of_every_array(tmp_path, monkeypatch):
-    """The digest alone: what is restored is sound to orbax, and differs in the last bit of one array from what was saved."""
+    """Digests alone: orbax restores without an error, but the last bit of one array differs from the digest."""
     arrays = len(jax.tree.leaves((state(20), records(20))))
     digest = checkpoint._digest
     for wrong in range(arrays):
@@ -170,31 +170,31 @@ def test_one_flipped_bit_of_every_array(tmp_path, monkeypatch):
         assert "the digest of" in assert_taken_or_left(folder, harmful=True)[0]
 
 
-def test_saving_goes_on_after_a_damaged_checkpoint(pair, tmp_path):
-    """Also at the very step that was damaged, which orbax would refuse in silence."""
+def test_saving_after_a_damaged_checkpoint(pair, tmp_path):
+    """At the step that was damaged, which orbax alone would refuse without a message."""
     folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
     largest(folder / "20").unlink()
-    found, said = restored(folder, step_saved=20)
+    found, messages = restored(folder, step_saved=20)
     assert_same_checkpoint(found, 10)
-    assert len(said) == 1
-    found, said = restored(folder)
+    assert len(messages) == 1
+    found, messages = restored(folder)
     assert_same_checkpoint(found, 20)
-    assert said == []
+    assert messages == []
 
 
 def test_all_damaged(pair, tmp_path):
     folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
     for step in (10, 20):
         largest(folder / str(step)).unlink()
-    found, said = restored(folder, step_saved=3)
+    found, messages = restored(folder, step_saved=3)
     assert found is None
-    assert [str(folder / step) in line for step, line in zip(("20", "10"), said, strict=True)] == [True, True]
-    assert said[0].endswith("taking the one before it")
-    assert said[1].endswith("there is none before it")
+    assert [str(folder / step) in line for step, line in zip(("20", "10"), messages, strict=True)] == [True, True]
+    assert messages[0].endswith("taking the one before it")
+    assert messages[1].endswith("there is none before it")
     assert steps(folder.parent) == [3]
 
 
-def test_ties_are_saved_beside_the_arrays(pair):
+def test_ties_are_saved_with_the_arrays(pair):
     facts = json.loads(largest(pair / "20/facts").read_text())
     assert facts["content"]["ties"] == [dataclasses.asdict(tie) for tie in TIES]
 
@@ -211,7 +211,7 @@ OTHER_TIES = [
 def test_checkpoint_of_other_ties_is_refused_and_kept(pair, tmp_path, ties):
     folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
     before = tree(folder)
-    with pytest.raises(CheckpointMismatch, match=r"20 has the ties .*embed/embedding"):
+    with pytest.raises(CheckpointMismatch, match=r"20 has other ties: .*embed/embedding"):
         restored(folder, ties=ties)
     assert tree(folder) == before
     assert not (folder.parent / "damaged").exists()
@@ -235,13 +235,10 @@ def test_checkpoint_of_other_arrays_is_refused_and_kept(pair, tmp_path, like):
     assert tree(folder) == before
 
 
-# Whose a checkpoint is.
-
-
 def opened(folder, run="", read_only=False):
-    said = []
+    messages = []
     quiet_libraries()
-    return Checkpoints(folder, TIES, said.append, run, read_only=read_only), said
+    return Checkpoints(folder, TIES, messages.append, run, read_only=read_only), messages
 
 
 def test_checkpoint_of_another_run_is_refused_and_kept(tmp_path):
@@ -251,49 +248,49 @@ def test_checkpoint_of_another_run_is_refused_and_kept(tmp_path):
     assert_same_checkpoint(checkpoints.restore(state(0)), 10)
     checkpoints.close()
     before = tree(folder)
-    checkpoints, said = opened(folder, "another")
-    with pytest.raises(CheckpointMismatch, match="10 is of another run"):
+    checkpoints, messages = opened(folder, "another")
+    with pytest.raises(CheckpointMismatch, match="10 belongs to another run"):
         checkpoints.restore(state(0))
     checkpoints.close()
-    assert (tree(folder), said) == (before, [])
+    assert (tree(folder), messages) == (before, [])
 
 
-def test_a_checkpoint_under_another_step_is_damaged(pair, tmp_path):
-    """Copied by hand to look like a later one."""
+def test_renamed_checkpoint_is_damaged(pair, tmp_path):
+    """As if copied by hand to look like a later one."""
     folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
     (folder / "20").rename(folder / "30")
-    found, said = restored(folder)
+    found, messages = restored(folder)
     assert_same_checkpoint(found, 10)
-    assert len(said) == 1
-    assert "30 is damaged (it is that of step 20)" in said[0]
+    assert len(messages) == 1
+    assert "30 is damaged (its facts are those of step 20)" in messages[0]
 
 
-def test_a_reader_changes_nothing(pair, tmp_path):
+def test_reader_changes_nothing(pair, tmp_path):
     folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
     largest(folder / "20").unlink()
     before = tree(folder.parent)
-    checkpoints, said = opened(folder, read_only=True)
+    checkpoints, messages = opened(folder, read_only=True)
     assert_same_checkpoint(checkpoints.restore(state(0)), 10)
     checkpoints.close()
-    assert len(said) == 1
-    assert "taking the one before it" in said[0]
+    assert len(messages) == 1
+    assert "taking the one before it" in messages[0]
     assert tree(folder.parent) == before
 
 
-def test_a_pipe_in_a_checkpoint_is_damage_and_not_waited_for(pair, tmp_path):
+def test_pipe_in_a_checkpoint_is_damage_and_is_not_read(pair, tmp_path):
     folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
     (metadata,) = (folder / "20" / "facts").glob("metadata")
     metadata.unlink()
     os.mkfifo(metadata)
-    checkpoints, said = opened(folder, read_only=True)
+    checkpoints, messages = opened(folder, read_only=True)
     assert_same_checkpoint(checkpoints.restore(state(0)), 10)
     checkpoints.close()
-    assert said == [f"checkpoint {folder / '20'} is damaged (facts/metadata is no file); taking the one before it"]
+    assert messages == [f"checkpoint {folder / '20'} is damaged (facts/metadata is not a file); taking the one before it"]
 
 
-def test_a_reader_looks_again_where_a_checkpoint_is_pruned_meanwhile(pair, tmp_path, monkeypatch):
+def test_reader_retries_if_a_checkpoint_is_pruned_meanwhile(pair, tmp_path, monkeypatch):
     folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
-    checkpoints, said = opened(folder, read_only=True)
+    checkpoints, messages = opened(folder, read_only=True)
     read = Checkpoints._read
 
     def and_pruned(self, step, like):
@@ -306,12 +303,12 @@ def test_a_reader_looks_again_where_a_checkpoint_is_pruned_meanwhile(pair, tmp_p
 
     monkeypatch.setattr(Checkpoints, "_read", and_pruned)
     assert_same_checkpoint(checkpoints.restore(state(0)), 40)
-    assert said == []
+    assert messages == []
     assert steps(folder.parent) == [30, 40]
 
 
-def test_what_the_system_refuses_names_the_checkpoint(tmp_path):
-    """By a limit on the size of files, as a full disk would; what was saved before stays, and can be restored."""
+def test_system_errors_name_the_checkpoint(tmp_path):
+    """With a limit on file sizes in place of a full disk; the checkpoint before stays, and can be restored."""
     code = """
 import resource, sys
 from pathlib import Path
@@ -331,11 +328,11 @@ print(checkpoints.restore({"w": jnp.zeros(4)})[0])
     assert ended.out == f"{tmp_path / 'checkpoints' / '2'} File too large\n1\n", ended
 
 
-def test_errors_that_are_no_damage_leave_checkpoints_alone(pair, tmp_path, monkeypatch):
-    """Too many open files, for one: the next attempt may find all as it was."""
+def test_other_system_errors_are_not_damage(pair, tmp_path, monkeypatch):
+    """For example too many open files: the next attempt may succeed."""
     folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
     before = tree(folder)
-    checkpoints, said = opened(folder)
+    checkpoints, messages = opened(folder)
 
     def too_many(*args):
         raise ValueError("Error opening file [os_error_code='24']")
@@ -345,4 +342,4 @@ def test_errors_that_are_no_damage_leave_checkpoints_alone(pair, tmp_path, monke
         checkpoints.restore(state(0))
     assert error.value.filename == str(folder / "20")
     checkpoints.close()
-    assert (tree(folder), said) == (before, [])
+    assert (tree(folder), messages) == (before, [])

@@ -1,4 +1,4 @@
-"""The seed ensemble. Oracles: a Python loop over single members, and runs in other company."""
+"""The seed ensemble, against a Python loop over single members and against runs with other seeds or settings."""
 
 import dataclasses
 import functools
@@ -14,8 +14,7 @@ from tiejax.lab.studies.exor.ensemble import build_ensemble, steps_ahead
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.untying.ensemble import build_ensemble as build_untying
 from tiejax.lab.studies.untying.settings import Settings as UntyingSettings
-from tiejax.training import SeedKey, TrainState, make_step, stream, train
-from tiejax.training.ensemble import seed_keys
+from tiejax.training import DrawAhead, SeedKey, TrainState, TrainSteps, Vmapped, make_step, seed_keys, stream, train
 
 
 def config(**changes):
@@ -29,7 +28,7 @@ def run(settings, **options):
 
 
 def light(settings):
-    """An ensemble that records its training loss and tables alone: what EXor records takes most of the time to compile."""
+    """Return an ensemble that records only its training loss and tables: EXor's own recorders dominate compile time."""
     ensemble = build_ensemble(settings)
 
     def measure(params, batch, seed_key, step):
@@ -39,7 +38,7 @@ def light(settings):
     return dataclasses.replace(ensemble, recorders={"record": training.Recorder(settings.record_every, measure)})
 
 
-def test_tied_and_untied_of_a_seed_start_equal_and_see_the_same_batches():
+def test_arms_of_a_seed_start_equal():
     ensemble = build_ensemble(config())
     params = ensemble.start([0, 1]).state.params
     untied, tied = (jax.tree.map(lambda leaf, v=v: np.asarray(leaf[:, v]), params) for v in (0, 1))
@@ -49,7 +48,7 @@ def test_tied_and_untied_of_a_seed_start_equal_and_see_the_same_batches():
     jax.tree.map(np.testing.assert_array_equal, tied, untied)
 
 
-def test_members_differ_in_every_random_quantity():
+def test_seeds_differ_in_every_random_quantity():
     ensemble = build_ensemble(config(model="lstm", batch_size=50))
     params = ensemble.start([0, 1]).state.params
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -84,14 +83,15 @@ def test_seed_7_alone_is_seed_7_among_32():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", [3, 2, 7])
-def test_members_in_blocks_are_the_members_of_one_block(at_once):
-    """Five seeds, so that two blocks of three have a copy that nobody reads; through more than one chunk, with all records."""
+def test_members_in_blocks_equal_members_in_one_block(at_once):
+    """Five seeds: blocks of three contain one padding copy. Several chunks, all records."""
     settings = config(seeds=[4, 0, 2, 9, 1], steps=30, record_every=10, exact_every=30)
-    whole = dataclasses.replace(build_ensemble(settings), at_once=None, records_per_chunk=2)
-    one, other = (train(ensemble, settings.seed_list) for ensemble in (whole, dataclasses.replace(whole, at_once=at_once)))
+    whole = dataclasses.replace(build_ensemble(settings), members=Vmapped(), records_per_chunk=2)
+    in_blocks = dataclasses.replace(whole, members=Vmapped(at_once))
+    one, other = (train(ensemble, settings.seed_list) for ensemble in (whole, in_blocks))
     assert jax.tree.map(np.shape, one.records) == jax.tree.map(np.shape, other.records)
     np.testing.assert_array_equal(one.records["record"]["step"], [0, 10, 20, 30])
-    # Not the biases of keys, whose gradient is rounding alone.
+    # Biases of attention keys are left out: their gradient is only rounding error.
     (tables, found), (other_tables, other_found) = (
         ([trained.members.state.params[part]["embedding"] for part in ("embed", "head")], trained.records)
         for trained in (one, other)
@@ -104,15 +104,8 @@ def test_members_in_blocks_are_the_members_of_one_block(at_once):
     assert int(one.members.cursor) == int(other.members.cursor) == 31
 
 
-class NoFeed:
-    window = 1
-
-    def open(self, seeds, own, parts, first):
-        return iter(())
-
-
-def test_what_is_drawn_ahead_is_what_each_step_is_handed():
-    """A number moves by what is drawn for its steps: by its seed's condition plus the step, and by 1,000 at each measure."""
+def test_each_step_receives_its_draw():
+    """A number grows by the draws of its steps, the seed's condition plus the step; a measure adds 1,000 instead of a draw."""
 
     def sample(seed_key, step, drawn):
         return jnp.float32(1000) if drawn is None else drawn
@@ -126,7 +119,7 @@ def test_what_is_drawn_ahead_is_what_each_step_is_handed():
         arm_ties=np.zeros((2, 0), bool),
         steps=11,
         recorders={"record": training.Recorder(5, lambda params, batch, *_: {"sum": params["number"] + batch})},
-        draw_ahead=training.DrawAhead(lambda seed_key, step: (seed_key.condition + step).astype(jnp.float32), 3),
+        source=DrawAhead(lambda seed_key, step: (seed_key.condition + step).astype(jnp.float32), 3),
     )
     records = train(ensemble, [4, 2], conditions=[0, 7]).records["record"]
     steps = records["step"]
@@ -134,20 +127,17 @@ def test_what_is_drawn_ahead_is_what_each_step_is_handed():
     for seed, condition in enumerate((0, 7)):
         wanted = 1000 + steps * (steps - 1) / 2 + condition * steps
         np.testing.assert_array_equal(records["sum"][:, seed], np.stack([wanted, wanted], axis=1))
-    for other in ({"feed": NoFeed()}, {"train_steps": lambda *given: given[1]}):
-        with pytest.raises(ValueError, match="draw_ahead: not with a feed or train_steps"):
-            dataclasses.replace(ensemble, **other)
 
 
 @pytest.mark.parametrize("how", [{"engine": "fast"}, {"engine": "plain"}, {"batch_size": 20}, {"doses": [0.1, 0.3]}])
-def test_what_is_drawn_ahead_is_the_batch_of_its_step(how):
-    """The measures of a step draw for themselves, and see the batch that its update saw."""
+def test_batches_drawn_ahead_equal_batches_drawn_by_step(how):
+    """Recorders draw their batch themselves, and must get the batch of the step's update."""
     settings = config(**how)
     ensemble = build_ensemble(settings, "gpu")
     condition = len(settings.tasks) - 1
     for seed, step in ((0, 0), (3, 41)):
         seed_key = jax.tree.map(lambda leaf: leaf[0], seed_keys([seed], [condition]))
-        drawn = ensemble.draw_ahead.draw(seed_key, jnp.int32(step))
+        drawn = ensemble.source.draw(seed_key, jnp.int32(step))
         batches = (ensemble.sample(seed_key, jnp.int32(step), fed) for fed in (drawn, None))
         jax.tree.map(np.testing.assert_array_equal, *batches)
 
@@ -163,7 +153,7 @@ def test_what_is_drawn_ahead_is_the_batch_of_its_step(how):
         (10**5, {"bits": 16}, 1),
     ],
 )
-def test_batches_are_drawn_for_as_many_steps_as_there_is_room_for(seeds, how, steps):
+def test_steps_ahead_are_limited_by_records_and_memory(seeds, how, steps):
     settings = Settings(**{"seeds": seeds, "record_every": 500, "exact_every": 500, **how}).resolved()
     assert steps_ahead(settings) == steps
 
@@ -171,8 +161,8 @@ def test_batches_are_drawn_for_as_many_steps_as_there_is_room_for(seeds, how, st
 @pytest.mark.parametrize(
     "engine", ["fast", pytest.param("plain", marks=pytest.mark.slow), pytest.param("lstm", marks=pytest.mark.slow)]
 )
-def test_members_of_few_kernels_are_those_of_a_cpu(x64, engine):
-    """What an accelerator trains, against what a CPU does. Biases of keys have no gradient, and so no value of their own."""
+def test_members_of_an_accelerator_equal_members_of_a_cpu(x64, engine):
+    """The computation chosen for accelerators against that for CPUs, without biases of keys, which have no gradient."""
     how = {"model": "lstm"} if engine == "lstm" else {"engine": engine}
     settings = config(seeds=[4, 0], steps=25, record_every=10, exact_every=20, max_norm=0.5, **how)
     one, other = (
@@ -187,28 +177,29 @@ def test_members_of_few_kernels_are_those_of_a_cpu(x64, engine):
 
 
 def trained_by(settings, platform):
-    """What decides how many kernels a step has."""
+    """Return the fields of an ensemble that depend on the platform."""
     ensemble = build_ensemble(settings, platform)
-    assert (ensemble.draw_ahead is not None) == (platform == "gpu" and settings.model != "lstm")  # which sees order
-    return {name: getattr(ensemble, name) for name in ("sample", "loss", "draw_ahead", "at_once")}
+    ahead = platform == "gpu" and settings.model != "lstm"  # an LSTM depends on the order of a batch
+    assert isinstance(ensemble.source, DrawAhead) == ahead
+    return {name: getattr(ensemble, name) for name in ("sample", "loss", "source", "members")}
 
 
-def test_a_gpu_is_noticed(monkeypatch):
+def test_default_platform_is_the_backend(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     ensemble = build_ensemble(config())
-    assert ensemble.draw_ahead is not None
-    assert ensemble.at_once is None
+    assert isinstance(ensemble.source, DrawAhead)
+    assert ensemble.members == Vmapped()
 
 
 @pytest.mark.slow
-def test_ties_that_change_between_draws_change_as_ever(x64):
-    """Tie, then untie, whose phases end at step 7, within the five steps that are drawn for from step 5 on."""
+def test_ties_can_change_between_two_draws(x64):
+    """Phases that end at step 7, within the five steps for which batches are drawn at step 5."""
     settings = UntyingSettings(seeds=2, steps=12, record_every=5, exact_every=10, half_period=5, untie_at=[7]).resolved()
     made = build_untying(settings)
-    ahead = build_ensemble(settings, "gpu").draw_ahead
+    ahead = build_ensemble(settings, "gpu").source
     assert ahead.steps == 5
     one, other = (
-        train(dataclasses.replace(made, recorders={}, draw_ahead=drawn), settings.seed_list) for drawn in (None, ahead)
+        train(dataclasses.replace(made, recorders={}, source=source), settings.seed_list) for source in (None, ahead)
     )
     jax.tree.map(np.testing.assert_array_equal, one.members.state.params, other.members.state.params)
 
@@ -217,7 +208,7 @@ def test_ties_that_change_between_draws_change_as_ever(x64):
     ("how", "word", "platforms"),
     [({"engine": "fast"}, "dot_general", ["cpu", "tpu"]), ({"model": "lstm"}, "while", ["cpu"])],
 )
-def test_gradients_for_a_gpu_have_no_small_products_and_no_loops(how, word, platforms):
+def test_gpu_gradients_have_no_small_products_or_loops(how, word, platforms):
     settings = config(**how)
 
     def count(platform):
@@ -232,8 +223,8 @@ def test_gradients_for_a_gpu_have_no_small_products_and_no_loops(how, word, plat
 
 
 @pytest.mark.parametrize("model", ["transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "mixer"))])
-def test_the_ensemble_is_a_loop_over_single_members(x64, model):
-    """Two seeds, tied and untied, against a Python loop that stores the tied table once and knows no vmap."""
+def test_ensemble_equals_a_loop_over_single_members(x64, model):
+    """Two seeds, tied and untied, against a Python loop without vmap that stores the tied table once."""
     settings = config(seeds=[3, 5], steps=12, record_every=4, exact_every=12, half_period=5, model=model)
     ensemble = light(settings)
     trained = train(ensemble, settings.seed_list)
@@ -263,7 +254,7 @@ def test_the_ensemble_is_a_loop_over_single_members(x64, model):
 
 
 @pytest.mark.slow
-def test_one_run_is_one_compilation_whatever_the_chunks():
+def test_chunks_of_any_length_use_one_compilation():
     settings = config(seeds=2, steps=53, record_every=10, exact_every=30)
     ensemble = build_ensemble(settings)
     members = ensemble.start(settings.seed_list)
@@ -289,7 +280,7 @@ def test_one_run_is_one_compilation_whatever_the_chunks():
     jax.tree.map(np.testing.assert_array_equal, members.state, whole.members.state)
 
 
-def test_a_chunk_longer_than_its_room_is_refused_and_never_asked_for():
+def test_chunks_fit_the_record_buffers():
     settings = config(seeds=1, steps=1000, record_every=2, exact_every=1000)
     ensemble = light(settings)
     assert ensemble.longest_chunk(0) == 2 * (ensemble.records_per_chunk - 1) + 1
@@ -301,8 +292,8 @@ def test_a_chunk_longer_than_its_room_is_refused_and_never_asked_for():
 
 
 @pytest.mark.parametrize(("every", "restart"), [(4, 10), (10, 4), (5, 10), (1, 3), (7, 7), (3, None)])
-def test_when_records_are_due(every, restart):
-    """Against a loop that counts anew in every stretch."""
+def test_due_against_a_loop(every, restart):
+    """The loop restarts its count in every stretch of `restart` steps."""
     recorder = training.Recorder(every, lambda *_: {}, restart)
     wanted = [step for step in range(200) if (step if restart is None else step % restart) % every == 0]
     assert [step for step in range(200) if recorder.due(step) == step] == wanted
@@ -314,8 +305,8 @@ def test_when_records_are_due(every, restart):
         assert tuple(map(int, traced(jnp.int32(step)))) == (recorder.due(step), recorder.due(step, 1))
 
 
-def test_records_that_restart_are_all_kept():
-    """More are due than a chunk has room for, closer to each other where a stretch ends: 0, 4, 8, 10, 14, 18, 20, ...
+def test_restarting_recorder_over_several_chunks():
+    """More records than a chunk can buffer, with a shorter interval at the end of a stretch: 0, 4, 8, 10, 14, 18, 20, ...
 
     Gradient descent on x^2 / 2 at rate .1 from 1: after t updates x is .9^t.
     """
@@ -336,7 +327,7 @@ def test_records_that_restart_are_all_kept():
     np.testing.assert_allclose(found["x"][:, 0, 0], 0.9 ** found["step"], rtol=1e-5)
 
 
-def test_a_record_of_step_t_follows_t_updates():
+def test_record_of_step_t_follows_t_updates():
     settings = config(seeds=1, steps=3, record_every=1, exact_every=3)
     ensemble, trained = run(settings)
     tables = [np.asarray(ensemble.start([0]).state.params["embed"]["embedding"][0, 0])]
@@ -349,7 +340,7 @@ def test_a_record_of_step_t_follows_t_updates():
     np.testing.assert_allclose(trained.records["record"]["distance_input"][:, 0, 0, 0], expected, rtol=1e-6)
 
 
-def test_a_member_that_goes_non_finite_changes_nothing_in_the_others():
+def test_non_finite_member_does_not_affect_others():
     settings = config(seeds=3)
     ensemble = light(settings)
     healthy = ensemble.start(settings.seed_list)
@@ -370,7 +361,7 @@ def test_a_member_that_goes_non_finite_changes_nothing_in_the_others():
     assert finite[:, [seed for seed, _ in others], [arm for _, arm in others]].all()
 
 
-def test_tied_members_stay_tied_to_the_bit():
+def test_tied_leaves_stay_bitwise_equal():
     settings = config(steps=200)
     ensemble = light(settings)
     trained = train(ensemble, settings.seed_list)
@@ -385,7 +376,7 @@ def test_tied_members_stay_tied_to_the_bit():
 
 
 def test_clipping_in_the_step_counts_a_tied_pair_once(x64):
-    """The step of a switched tie under clipping against optax's own clip on the table stored once."""
+    """A clipped step with a switched tie, against optax's clipping on the table stored once."""
     tie = tying.Tie("a", "b")
     params = {"a": jnp.array([1.0, 2.0]), "b": jnp.array([1.0, 2.0]), "c": jnp.array([3.0])}
 
@@ -414,7 +405,7 @@ def test_every_option_changes_the_trajectory(change):
 
 @functools.cache
 def after_20_steps(**changes):
-    """Parameters of one seed after 20 steps, long enough for the cosine to leave the constant rate."""
+    """Return the parameters of one seed after 20 steps, enough for the cosine to differ from the constant rate."""
     settings = config(seeds=1, half_period=10, **changes)
     ensemble = build_ensemble(settings)
     state, step = ensemble.start([0]).state, jax.jit(ensemble.step)
@@ -424,8 +415,8 @@ def after_20_steps(**changes):
 
 
 @pytest.mark.slow
-def test_dropout_acts_in_training_alone():
-    """Recorded validation and exact risk at step 0 are those of the same parameters without dropout."""
+def test_dropout_acts_only_in_training():
+    """Validation loss and exact risk at step 0 equal those without dropout; the training loss differs."""
     dropped = run(config(seeds=1, steps=1, record_every=1, exact_every=1, dropout=0.5))[1].records
     plain = run(config(seeds=1, steps=1, record_every=1, exact_every=1, engine="plain"))[1].records
     np.testing.assert_array_equal(dropped["exact"]["cross_entropy"][0], plain["exact"]["cross_entropy"][0])
@@ -435,7 +426,7 @@ def test_dropout_acts_in_training_alone():
 
 @pytest.mark.slow
 def test_a_short_training_learns():
-    """A golden range: 3,000 steps at ten times the rate take every member below the loss of guessing by frequency."""
+    """3,000 steps at ten times the default rate take every member below the loss of guessing by frequency."""
     settings = config(seeds=2, steps=3000, record_every=1000, exact_every=3000, learning_rate=5e-3)
     _, trained = run(settings)
     exact = trained.records["exact"]["cross_entropy"][-1, :, :, 0]
@@ -444,8 +435,8 @@ def test_a_short_training_learns():
     assert (exact > 0.5077 - 1e-4).all()
 
 
-def test_weights_of_the_uses_are_those_of_the_step():
-    """Of three arms, at every step: the oracle sums the untied gradients by hand and updates by plain gradient descent."""
+def test_gradient_weights_vary_by_arm_and_step():
+    """Three arms, against gradient descent on hand-weighted sums of the untied gradients."""
     steps, rate = 3, 0.5
 
     def init(key):
@@ -482,15 +473,16 @@ def test_weights_of_the_uses_are_those_of_the_step():
         np.testing.assert_allclose(params["data"][0, arm], second, rtol=1e-5)
 
 
-def test_many_steps_at_once_know_no_phases():
+@pytest.mark.parametrize("other", [{"gradient_weights": lambda step: None}, {"phases": [training.Phase(), training.Phase()]}])
+def test_multi_step_source_excludes_phases_and_weights(other):
     ensemble = build_ensemble(config())
-    with pytest.raises(ValueError, match="train_steps: not with phases, a feed or gradient_weights"):
-        dataclasses.replace(ensemble, train_steps=lambda *given: given[1], gradient_weights=lambda step: None)
+    with pytest.raises(ValueError, match="source: TrainSteps supports neither phases, gradient_weights nor unrolled members"):
+        dataclasses.replace(ensemble, source=TrainSteps(lambda keys, state, first, stop: state), **other)
 
 
 @pytest.mark.slow
-def test_exor_trains_by_the_weights_that_are_asked_for():
-    """All of the input's use and nothing of the output's is a tie whose gradient is the owner's."""
+def test_exor_gradient_weights_1_0_equal_an_owner_tie():
+    """Weights (1, 0) for the uses as input and output table are `Tie(gradient="owner")`."""
     asked = light(config(gradient_weights=[1, 0]))
     owner = dataclasses.replace(light(config()), ties=[tying.Tie("embed/embedding", "head/embedding", gradient="owner")])
     both, weighed, by_owner = (train(ensemble, [3]).records["record"] for ensemble in (light(config()), asked, owner))

@@ -77,9 +77,9 @@ def trained(layered, storage, choices, steps_between=2, gradient="all", rule="re
             losses.append(float(loss))
         stack_sizes.append(stack_size_of(state.params, STACK))
     on_host = jax.device_get(state)
-    reads = tying.places(ties.owner, storage)
-    stack, of_stack = jax.tree.map(lambda leaf: leaf[reads], (stack_of(on_host.params, STACK), on_host.of_stack))
-    return LayeredState(with_stack(on_host.params, STACK, stack), of_stack, on_host.of_rest), losses, stack_sizes
+    reads = tying.slots(ties.owner, storage)
+    stack, stack_state = jax.tree.map(lambda leaf: leaf[reads], (stack_of(on_host.params, STACK), on_host.stack_state))
+    return LayeredState(with_stack(on_host.params, STACK, stack), stack_state, on_host.rest_state), losses, stack_sizes
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_compact_storage_is_full_storage_over_50_steps_of_random_ties(compact, f
     np.testing.assert_allclose(losses, losses_of_full, rtol=1e-6)
     # A key bias has no gradient but rounding noise, which Adam makes steps of.
     for state in (own, whole):
-        moments = state.of_rest.layers if rule == "published" else state.of_stack
+        moments = state.rest_state.layers if rule == "published" else state.stack_state
         for stack in (stack_of(state.params, STACK), moments.mu, moments.nu):
             stack["qkv"]["bias"] = np.delete(stack["qkv"]["bias"], np.s_[8:16], axis=-1)
     for one, other in zip(jax.tree.leaves(own), jax.tree.leaves(whole), strict=True):
@@ -186,8 +186,8 @@ def hand_made(stack_size):
     """A state whose place p holds 10 p in its weights, 10 p + 1 and + 2 in its moments, p in its count."""
     numbers = jnp.arange(stack_size, dtype=jnp.float32) * 10
     params = {"embed": {"embedding": jnp.ones(2)}, "encoder": {"layers": {"w": numbers[:, None]}}}
-    of_stack = optax.ScaleByAdamState(jnp.arange(stack_size), {"w": numbers[:, None] + 1}, {"w": numbers[:, None] + 2})
-    return LayeredState(params, of_stack, None)
+    stack_state = optax.ScaleByAdamState(jnp.arange(stack_size), {"w": numbers[:, None] + 1}, {"w": numbers[:, None] + 2})
+    return LayeredState(params, stack_state, None)
 
 
 @pytest.mark.parametrize(
@@ -204,10 +204,10 @@ def test_a_layer_that_separates_starts_from_what_it_read(storage, moments, weigh
     before, after = tying.check_owner([0, 1, 0, 0]), tying.check_owner([0, 1, 2, 0])
     source, separated = tying.move(before, after, storage)
     state = hand_made(2 if storage == "compact" else 4)
-    stack, of_stack = moved(stack_of(state.params, STACK), state.of_stack, jnp.asarray(source), jnp.asarray(separated), moments)
+    stack, stack_state = moved(stack_of(state.params, STACK), state.stack_state, jnp.asarray(source), jnp.asarray(separated), moments)
     assert stack["w"][:, 0].tolist() == weights
-    assert of_stack.mu["w"][:, 0].tolist() == mu
-    assert of_stack.count.tolist() == count
+    assert stack_state.mu["w"][:, 0].tolist() == mu
+    assert stack_state.count.tolist() == count
 
 
 def test_adamw_is_optax_with_clipping_and_counts_of_its_own_for_each_place(x64):
@@ -224,7 +224,7 @@ def test_adamw_is_optax_with_clipping_and_counts_of_its_own_for_each_place(x64):
         expected = optax.apply_updates(expected, updates)
     for own, other in zip(jax.tree.leaves(state.params), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-12)
-    assert state.of_stack.count.tolist() == [4, 4]
+    assert state.stack_state.count.tolist() == [4, 4]
 
     # A place that nobody trains keeps its state to the bit.
     grads = {"embed": jnp.zeros((3, 2)), "encoder": {"layers": {"w": jnp.full((2, 4), 0.1)}}}
@@ -233,8 +233,8 @@ def test_adamw_is_optax_with_clipping_and_counts_of_its_own_for_each_place(x64):
     start, single, chosen = (stack_of(each.params, STACK)["w"] for each in (state, once, other))
     np.testing.assert_array_equal(chosen[0], single[0])
     np.testing.assert_array_equal(chosen[1], start[1])
-    assert other.of_stack.count.tolist() == [5, 4]
-    np.testing.assert_array_equal(other.of_stack.mu["w"][1], state.of_stack.mu["w"][1])
+    assert other.stack_state.count.tolist() == [5, 4]
+    np.testing.assert_array_equal(other.stack_state.mu["w"][1], state.stack_state.mu["w"][1])
 
 
 def test_frozen_layers_stay_as_they_started_and_others_train(published):
@@ -283,8 +283,8 @@ def test_the_stack_is_where_its_path_says():
     assert jax.tree.structure(rest_of(other, "a/b/stack")) == jax.tree.structure(without)
     # The optimizer finds it there: every place has a step count of its own.
     state = LayeredAdamW(0.1, 0.0, optax.clip_by_global_norm(1.0), "a/b/stack").init(params)
-    assert state.of_stack.count.shape == (3,)
-    assert state.of_rest.count.shape == ()
+    assert state.stack_state.count.shape == (3,)
+    assert state.rest_state.count.shape == ()
 
 
 # The same steps on one device and on two, which share the rows: parameters, losses, and the loss of one more batch.

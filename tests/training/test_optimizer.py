@@ -1,4 +1,6 @@
-"""Optimizers against the equations, by hand in numpy."""
+"""Optimizers and schedules against their equations in numpy."""
+
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -6,13 +8,19 @@ import numpy as np
 import optax
 import pytest
 
-from tiejax.training import make_optimizer
-from tiejax.training.optimizer import clip_as_torch, with_rates
+from tiejax.training import constant, cosine_cycle, make_optimizer, make_schedule
+from tiejax.training.choices import OptimizerName, ScheduleName
+from tiejax.training.optimizer import clip_as_torch, warm_up_and_decay, with_rates
 
 
-@pytest.mark.parametrize("kind", ["adamw", "adam"])
+# name -> (gradient in the moments, term added to Adam's direction), both given g and decay * p.
+EQUATIONS = {"adamw": (lambda g, decay: g, lambda decay: decay), "adam": (lambda g, decay: g + decay, lambda decay: 0)}
+
+
+@pytest.mark.parametrize("kind", get_args(OptimizerName))
 def test_optimizers_against_the_equations(x64, kind):
-    """Three steps by hand, with a schedule that changes: the first update uses schedule(0)."""
+    """Three steps with a changing schedule; the first update uses schedule(0)."""
+    moment_gradient, added = EQUATIONS[kind]
     rates, decay, eps, (b1, b2) = [0.1, 0.05, 0.01], 0.1, 1e-12, (0.9, 0.999)
     optimizer = make_optimizer(kind, lambda step: jnp.asarray(rates)[step], decay, eps=eps)
     p = np.array([1.0, -2.0, 0.5])
@@ -22,24 +30,23 @@ def test_optimizers_against_the_equations(x64, kind):
         g = np.array([0.3, -1.0, 2.0]) * t
         updates, opt_state = optimizer.update(jnp.asarray(g), opt_state, params)
         params = optax.apply_updates(params, updates)
-        if kind == "adam":
-            g = g + decay * p
+        g = moment_gradient(g, decay * p)
         m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
         direction = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
-        p = p - rate * (direction + (decay * p if kind == "adamw" else 0))
+        p = p - rate * (direction + added(decay * p))
     np.testing.assert_allclose(params, p, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("max_norm", "scale"), [(2.5, 2.5 / (5 + 1e-6)), (5.0, 5 / (5 + 1e-6)), (5.1, 1.0)])
-def test_clipping_as_torch_divides_by_the_norm_and_a_millionth(x64, max_norm, scale):
+def test_clip_as_torch(x64, max_norm, scale):
     grads = {"a": jnp.array([3.0]), "b": jnp.array([[0.0], [4.0]])}  # of norm 5
     clipped, _ = clip_as_torch(max_norm).update(grads, optax.EmptyState())
     np.testing.assert_allclose(clipped["a"], [3 * scale], rtol=1e-14)
     np.testing.assert_allclose(clipped["b"], [[0], [4 * scale]], rtol=1e-14)
 
 
-def test_decay_of_matrices_alone_leaves_biases_and_norms(x64):
-    """Without gradients, what decays shrinks by rate x decay; stacked biases are matrices by their shape alone."""
+def test_decay_of_matrices_skips_biases_and_norms(x64):
+    """Without gradients, decayed parameters shrink by rate x decay; stacked biases have the shape of matrices."""
     params = {"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones((3, 2))}, "norm": {"scale": jnp.ones((3, 2))}}
     optimizer = make_optimizer("adamw", optax.constant_schedule(0.5), 0.1, decayed="matrices")
     updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
@@ -48,8 +55,8 @@ def test_decay_of_matrices_alone_leaves_biases_and_norms(x64):
     assert not np.any(updates["norm"]["scale"])
 
 
-def test_members_have_rates_of_their_own(x64):
-    """Factors 1 and 3 on a schedule of 1, .5: as two optimizers with these rates."""
+def test_with_rates_is_two_optimizers_with_scaled_schedules(x64):
+    """Factors 1 and 3 on the rates 1, .5."""
     schedule, gradient = lambda step: jnp.asarray([1.0, 0.5])[step], {"kernel": jnp.array([0.2, -0.4])}
     params = {"kernel": jnp.array([1.0, 2.0])}
     optimizer = make_optimizer("adamw", schedule, 0.1, own_rates=True)
@@ -63,3 +70,32 @@ def test_members_have_rates_of_their_own(x64):
             updates, state_of_plain = reference.update(gradient, state_of_plain, plain)
             plain = optax.apply_updates(plain, updates)
         np.testing.assert_allclose(ours["kernel"], plain["kernel"], rtol=1e-7)
+
+
+@pytest.mark.parametrize("step", [0, 1, 3_333, 10_000, 15_000, 20_000, 149_999, 499_999])
+def test_cosine_cycle_is_never_clamped(x64, step):
+    expected = 1e-5 + (5e-4 - 1e-5) / 2 * (1 + np.cos(np.pi * step / 10_000))
+    np.testing.assert_allclose(cosine_cycle(5e-4, 1e-5, 10_000)(jnp.int32(step)), expected, rtol=1e-9)
+
+
+def test_cosine_cycle_is_accurate_in_float32():
+    """At this step, cos(pi t / 10,000) without reduction of t would be off by 6e-5 of the range."""
+    step = 489_500
+    expected = 1e-5 + (5e-4 - 1e-5) / 2 * (1 + np.cos(np.pi * (step % 20_000) / 10_000))
+    np.testing.assert_allclose(cosine_cycle(5e-4, 1e-5, 10_000)(jnp.int32(step)), expected, rtol=1e-6)
+
+
+def test_constant_schedule():
+    assert constant(0.25)(jnp.int32(12_345)) == 0.25
+
+
+def test_warm_up_and_decay_are_linear():
+    schedule = warm_up_and_decay(2.0, 4, 12)
+    expected = [0, 0.5, 1.0, 1.5, 2.0, 1.75, 1.5, 1.25, 1.0, 0.75, 0.5, 0.25, 0.0]
+    np.testing.assert_allclose([schedule(step) for step in range(13)], expected, rtol=1e-6)
+    np.testing.assert_allclose([warm_up_and_decay(2.0, 0, 4)(step) for step in range(5)], [2, 1.5, 1, 0.5, 0], rtol=1e-6)
+
+
+def test_schedules_by_name():
+    made = {name: make_schedule(name, 0.5, 0.1, 10)(jnp.int32(10)) for name in get_args(ScheduleName)}
+    assert made == {"cosine": pytest.approx(0.1), "constant": 0.5}

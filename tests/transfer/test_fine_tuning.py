@@ -11,9 +11,9 @@ import pytest
 from tiejax import training
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
-from tiejax.training.map_members import map_members
+from tiejax.training.placement import map_members
 from tiejax.transfer.batches import TaskFeed, all_rows, rows_of_batch
-from tiejax.transfer.encoding import NOTHING, Encoded
+from tiejax.transfer.encoding import NO_LABEL, Encoded
 from tiejax.transfer.fine_tuning import Objective, Recipe, build_ensemble
 from tiejax.transfer.task_head import head_logits, init_head, mean_of_segments
 
@@ -27,7 +27,7 @@ def data():
     rng = np.random.default_rng(0)
     lengths = rng.integers(3, 7, 20)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    label = np.full(offsets[-1], NOTHING)
+    label = np.full(offsets[-1], NO_LABEL)
     label[offsets[:-1]] = np.arange(20) % LABELS
     return Encoded(rng.integers(1, VOCABULARY, offsets[-1]), offsets, label, 0)
 
@@ -90,7 +90,7 @@ def test_the_loss_is_the_mean_over_the_labels_asked_for(x64, data):
     params = {"encoder": encoder(0, model), "head": jax.tree.map(lambda leaf: 20 * leaf, head)}
     loss = jax.jit(jax.vmap(lambda _: objective.loss(params, rows, None), axis_name="data"))(jnp.zeros(1))
     logits = np.asarray(jax.jit(objective.logits)(params, rows, None))
-    places = np.argwhere(rows.label != NOTHING)
+    places = np.argwhere(rows.label != NO_LABEL)
     nats = [-jax.nn.log_softmax(logits[r, c])[rows.label[r, c]] for r, c in places]
     right = [logits[r, c].argmax() == rows.label[r, c] for r, c in places]
     assert len(places) == 6
@@ -107,7 +107,7 @@ def test_confusion_counts_every_answer(data):
     expected, logits = np.zeros((LABELS, LABELS), int), jax.jit(objective.logits)
     for batch in zip(*rows, strict=True):
         answers = np.asarray(logits(params, type(rows)(*batch), None)).argmax(-1)
-        for r, c in np.argwhere(batch[2] != NOTHING):
+        for r, c in np.argwhere(batch[2] != NO_LABEL):
             expected[batch[2][r, c], answers[r, c]] += 1
     assert expected.sum() == 20
     np.testing.assert_array_equal(jax.jit(objective.confusion)(params, rows), expected)
@@ -182,5 +182,5 @@ def test_an_encoder_without_its_top_layers_is_a_smaller_one(x64):
     below = jax.jit(lambda params: model.apply({"params": params}, tokens, every_layer=True, method="encode")[1])(params)
     kept = jax.jit(lambda params: smaller.apply({"params": params}, tokens, method="encode"))(bert.drop_layers(params, 1))
     np.testing.assert_allclose(kept, below, rtol=1e-12)
-    with pytest.raises(ValueError, match=r"^2 of 2 layers cannot be dropped: give 0 to 1$"):
+    with pytest.raises(ValueError, match=r"^cannot drop 2 of 2 layers; expected 0 to 1$"):
         bert.drop_layers(params, 2)

@@ -1,4 +1,4 @@
-"""The loss head of language models: predictions at chosen places, the logits of a chunk at a time."""
+"""The loss head of language models: predictions at selected positions, with the logits of one chunk at a time."""
 
 import functools
 from collections.abc import Callable
@@ -12,12 +12,12 @@ PyTree = Any
 
 
 def identity(states: jax.Array) -> jax.Array:
-    """Return the states: a head without a transform."""
+    """Return the states unchanged: the transform of a head without one."""
     return states
 
 
 class Head(NamedTuple):
-    """What predicts tokens from the encoder's states: the output embedding, a transform t before it, a bias behind it."""
+    """A prediction head: logits `table . transform(states) + bias`."""
 
     table: Float[Array, "vocabulary width"]
     transform: Callable[[jax.Array], jax.Array] = identity
@@ -25,18 +25,18 @@ class Head(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """How the slots of a batch were predicted, slot by slot: cross-entropy (nats), and whether no token scored higher."""
+    """Predictions of slots: cross-entropy (nats), and whether no token has a higher logit than the target."""
 
     cross_entropy: Float[Array, "slots"]
     correct: Bool[Array, "slots"]
 
 
-# Logits of one chunk take at most so much memory, which is large enough for the matrix products to run at full rate.
+# Memory limit of the logits of one chunk, large enough for matrix products to run at full speed.
 CHUNK_BYTES = 2**25
 
 
 def chunk_of(slots: int, vocabulary: int) -> int:
-    """Return how many slots are predicted at a time."""
+    """Return the number of slots in a chunk."""
     chunks = -(-slots * vocabulary * 4 // CHUNK_BYTES)
     return max(1, -(-slots // chunks))
 
@@ -49,11 +49,11 @@ def predict_slots(
     bias: Float[Array, "vocabulary"] | None = None,
     chunk: int | None = None,
 ) -> tuple[Float[Array, ""], Predicted]:
-    """Return sum_i weight_i (-ln softmax(table . states_i + bias)[target_i]), and every slot's prediction.
+    """Return sum_i weight_i (-ln softmax(table . states_i + bias)[target_i]), and the prediction of every slot.
 
     Logits exist for `chunk` slots at a time, forward and backward: the gradient with respect to the logits of a chunk,
-    weight (softmax - onehot(target)), is formed beside them and taken to states, table and bias at once, so that memory does
-    not grow with slots x vocabulary and no product is computed twice. Products are in the dtype of the states.
+    weight (softmax - onehot(target)), is computed together with the logits and propagated to states, table and bias immediately, so
+    that memory does not grow with slots x vocabulary and no product is computed twice. Products are in the dtype of the states.
     Only the sum is differentiable.
     """
     size = chunk_of(len(states), len(table)) if chunk is None else chunk
@@ -68,7 +68,7 @@ def predict_slots(
 
 
 class _Output(NamedTuple):
-    """What scores tokens: the output table, and the bias of the logits where there is one."""
+    """The output table and the optional bias of the logits."""
 
     table: Float[Array, "vocabulary width"]
     bias: Float[Array, "vocabulary"] | None
@@ -80,9 +80,9 @@ class _Output(NamedTuple):
 
 
 class _Softmax(NamedTuple):
-    """What one pass over the logits [slots, vocabulary] gives: e^(l - max l), its sum over tokens, and the predictions.
+    """Results of one pass over logits l [slots, vocabulary]: e^(l - max l), its sum over tokens, and the predictions.
 
-    A pass of its own for the argmax would cost more than anything else in this head: right is what no token beats.
+    A target counts as correct if no logit is higher: a separate pass for the argmax would dominate the cost of this head.
     """
 
     exponentials: jax.Array
@@ -99,7 +99,7 @@ class _Softmax(NamedTuple):
 
 
 def _in_chunks(size: int, *leaves: jax.Array) -> list[jax.Array]:
-    """Return leaves `[slots, ...]` as `[chunks, size, ...]`."""
+    """Reshape leaves `[slots, ...]` to `[chunks, size, ...]`."""
     return [leaf.reshape(-1, size, *leaf.shape[1:]) for leaf in leaves]
 
 
@@ -107,7 +107,7 @@ def _in_chunks(size: int, *leaves: jax.Array) -> list[jax.Array]:
 def _chunked(
     size: int, states: jax.Array, output: _Output, target: jax.Array, weight: jax.Array
 ) -> tuple[jax.Array, Predicted]:
-    """Return the sum and the predictions, of a multiple of `size` slots."""
+    """Return the weighted sum and the predictions; the number of slots must be a multiple of `size`."""
 
     def predict(chunk: list[jax.Array]) -> Predicted:
         return _Softmax.of(output.logits(chunk[0]), chunk[1]).predicted
@@ -124,25 +124,27 @@ def _chunked_forward(
         states, target, weight = chunk
         softmax = _Softmax.of(output.logits(states), target)
         at_target = jnp.arange(len(output.table)) == target[:, None]
-        # Of the logits: weight (softmax - onehot(target)).
+        # The gradient of the logits: weight (softmax - onehot(target)).
         gradient = softmax.exponentials * (weight / softmax.total)[:, None] - jnp.where(at_target, weight[:, None], 0)
-        of_bias = None if gradients.bias is None else gradients.bias + jnp.sum(gradient, axis=0).astype(gradients.bias.dtype)
+        bias_gradient = (
+            None if gradients.bias is None else gradients.bias + jnp.sum(gradient, axis=0).astype(gradients.bias.dtype)
+        )
         gradient = gradient.astype(states.dtype)
-        of_table = gradients.table + jnp.matmul(gradient.T, states, preferred_element_type=output.table.dtype)
-        return _Output(of_table, of_bias), (softmax.predicted, gradient @ output.table.astype(gradient.dtype))
+        table_gradient = gradients.table + jnp.matmul(gradient.T, states, preferred_element_type=output.table.dtype)
+        return _Output(table_gradient, bias_gradient), (softmax.predicted, gradient @ output.table.astype(gradient.dtype))
 
     start = jax.tree.map(jnp.zeros_like, output)
-    gradients, (predicted, of_states) = jax.lax.scan(add, start, _in_chunks(size, states, target, weight))
+    gradients, (predicted, states_gradient) = jax.lax.scan(add, start, _in_chunks(size, states, target, weight))
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1), predicted)
     loss = jnp.sum(weight * flat.cross_entropy)
-    return (loss, flat), (of_states.reshape(states.shape), gradients)
+    return (loss, flat), (states_gradient.reshape(states.shape), gradients)
 
 
 def _chunked_backward(
     size: int, gradients: tuple[jax.Array, _Output], cotangent: tuple[jax.Array, Any]
 ) -> tuple[jax.Array, _Output, None, None]:
-    of_states, of_output = jax.tree.map(lambda leaf: leaf * cotangent[0].astype(leaf.dtype), gradients)
-    return of_states, of_output, None, None
+    states_gradient, output_gradient = jax.tree.map(lambda leaf: leaf * cotangent[0].astype(leaf.dtype), gradients)
+    return states_gradient, output_gradient, None, None
 
 
 _chunked.defvjp(_chunked_forward, _chunked_backward)

@@ -1,7 +1,7 @@
-"""Masked language modelling: from the encoder's states of masked rows to the loss.
+"""The masked language modelling loss of a batch of masked rows.
 
-The masked tokens of a batch lie in a fixed number of slots (see `text.masking`), and logits exist for these alone. Slot i has
-the logits `table . t(states[slot_i]) + bias` and the loss `-ln softmax(logits)[target_i]`, which counts `weight_i` times.
+The masked tokens of a batch are listed in a fixed number of slots (see `text.masking`), and only these have logits. Slot i has
+the logits `table . t(states[slot_i]) + bias` and the loss `-ln softmax(logits)[target_i]` with weight `weight_i`.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from tiejax.pretraining.loss import Head, Predicted, predict_slots
 from tiejax.text.masking import MaskedRows
-from tiejax.training.sharding import total
+from tiejax.training.placement import total
 
 
 def predict_masked(
@@ -20,7 +20,7 @@ def predict_masked(
 ) -> tuple[Float[Array, ""], Predicted]:
     """Return the weighted sum of the losses (nats) of the masked tokens, and the prediction of every slot.
 
-    states: the encoder's, of every token. weight: how much each slot counts.
+    states: of every token. weight: of each slot.
     """
     at_slots = head.transform(states.reshape(-1, states.shape[-1])[masked.slot])
     return predict_slots(at_slots, head.table, masked.target, weight, head.bias)
@@ -31,22 +31,22 @@ def masked_loss(
     head: Head,
     masked: MaskedRows,
     weight: Float[Array, "rows"],
-    of_all: Callable[[jax.Array], jax.Array] = lambda number: number,
+    sum_over_devices: Callable[[jax.Array], jax.Array] = lambda number: number,
 ) -> Float[Array, ""]:
-    """Return the mean loss (nats) of the masked tokens of a batch; weight: how much each row counts.
+    """Return the mean loss (nats) of the masked tokens of a batch.
 
-    of_all: as `causal_loss` has it.
+    weight: of each row. sum_over_devices: as in `causal_loss`.
     """
-    of_slot = masked.weight * weight[masked.slot // states.shape[1]]
-    nats, _ = predict_masked(states, head, masked, of_slot)
-    # Of a small batch it may be that nothing is masked.
-    return nats / jnp.maximum(of_all(jnp.sum(of_slot)), 1)
+    slot_weight = masked.weight * weight[masked.slot // states.shape[1]]
+    nats, _ = predict_masked(states, head, masked, slot_weight)
+    # A small batch can have no masked token.
+    return nats / jnp.maximum(sum_over_devices(jnp.sum(slot_weight)), 1)
 
 
 def masked_loss_on_devices(
     states: Float[Array, "rows length width"], head: Head, masked: MaskedRows
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-    """Return this device's share of the mean loss of a batch that the devices of a member hold together, and its metrics.
+    """Return this device's share of the mean loss of a batch that is split over the devices of a member, and its metrics.
 
     The shares add up to the mean (see `training.sharding`). Metrics: `loss` (nats) and `accuracy`, over the whole batch.
     """

@@ -1,4 +1,4 @@
-"""An encoder in masked-LM pre-training: how it starts, and its loss; a tied table is stored once."""
+"""Initial parameters and loss of an encoder in masked-LM pre-training, with separate or tied tables."""
 
 import dataclasses
 from typing import Any
@@ -18,9 +18,9 @@ TIE = tying.Tie(*models.TABLE_PATHS)
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM:
-    """A model of `models.bert`, coupled or not. Its parameters are stored with each distinct array once.
+    """Masked-LM objective of a model of `models.bert`; coupled: tie its two tables, so that the table is stored once.
 
-    In shapes, `rows` are one device's rows of a step, `length` tokens each.
+    In shapes, `rows` is the number of rows of a step on one device, `length` their number of tokens.
     """
 
     model: models.LanguageModel
@@ -28,11 +28,11 @@ class MaskedLM:
 
     @property
     def ties(self) -> tuple[tying.Tie, ...]:
-        """The tie of the two tables, or none."""
+        """The tie of the two tables, empty if not coupled."""
         return (TIE,) if self.coupled else ()
 
     def init(self, key: jax.Array) -> PyTree:
-        """Return initial parameters; raises TieError where the tables that are to be one have different shapes."""
+        """Return initial parameters; raises TieError if the tied tables have different shapes."""
         return tying.store(self.model.init(key, jnp.zeros((1, 1), jnp.int32))["params"], self.ties)
 
     def loss(self, stored: PyTree, masked: MaskedRows, key: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -40,7 +40,7 @@ class MaskedLM:
         return masked_loss_on_devices(*self._read(stored, masked), masked)
 
     def predict(self, stored: PyTree, masked: MaskedRows) -> Predicted:
-        """Return how every slot is predicted."""
+        """Return the predictions of all slots."""
         return predict_masked(*self._read(stored, masked), masked, masked.weight)[1]
 
     def _read(self, stored: PyTree, masked: MaskedRows) -> tuple[jax.Array, Head]:

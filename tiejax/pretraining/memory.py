@@ -1,8 +1,8 @@
-"""What the pre-training of an encoder takes of the memory of each device, of a mesh that need not be there.
+"""Memory per device of the pre-training of an encoder, for meshes of devices that need not exist.
 
-A member lies on its devices as `training.sharding` says: rows split, every leaf of parameters and moments split along its
-largest axis that fits, parameters gathered where the loss reads them. The step is traced on an abstract mesh and the arrays
-that are alive at its worst moment are counted (`live_arrays.py`): nothing is compiled, and no array is made.
+A member is sharded as in `training.placement`: rows are split, every leaf of parameters and moments is split along its largest
+axis that the devices divide, and parameters are gathered where the loss reads them. The step is traced on an abstract mesh, and the
+arrays that are live at its peak are counted (`live_arrays.py`): nothing is compiled or allocated.
 """
 
 import dataclasses
@@ -24,20 +24,19 @@ from tiejax.pretraining.live_arrays import ACTIVATIONS, KINDS, OPTIMIZER, PARAME
 from tiejax.pretraining.masked_lm import MaskedLM
 from tiejax.pretraining.step_plan import MOST_PLACES
 from tiejax.text.masking import MaskedRows, slots_for
-from tiejax.training.layout import SEEDS
-from tiejax.training.sharding import split_axis
+from tiejax.training.chunk import step_on_mesh
+from tiejax.training.placement import SEEDS, split_axis
 from tiejax.training.step import TrainState
-from tiejax.training.step_on_mesh import step_on_mesh
 
 PyTree = Any
 
 
 class MemoryPlan(NamedTuple):
-    """Bytes on one device at the worst moment of a step.
+    """Bytes on one device at the peak of a step.
 
-    parameters: the parts that lie there, and the gathered copies that are alive. gradients: in full before they are
-    scattered, their parts behind it. optimizer: its state. activations: all else, the window of batches that the host fed
-    included. output_table: how the output embedding lies on the devices, in words.
+    parameters: the shards of the device and the gathered copies that are live. gradients: in full before they are
+    scattered, then their shards. optimizer: the optimizer state. activations: everything else, including the window of batches
+    from the host. output_table: shape and sharding of the output embedding, as text.
     """
 
     parameters: int
@@ -48,20 +47,20 @@ class MemoryPlan(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum of all kinds."""
+        """The sum over all kinds."""
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining:
-    """What is pre-trained, and how.
+    """The pre-training of an encoder.
 
-    shape, vocabulary: of the encoder and its tables; a coupled table is stored once. length: tokens of a row.
-    devices: that train a member together. members: that each such group of devices trains, one after the other.
+    shape, vocabulary: of the encoder and its tables; a coupled table is stored once. length: tokens per row.
+    devices: number of devices that train a member together. members: number that each such group of devices trains in turn.
     slots: rows of one device -> slots for their masked tokens (default: for rows without padding or special tokens).
-    dtype: of the computation. max_positions: default, the length of a row. optimizer: default, AdamW. max_norm: of the
-    gradients. window: steps whose batches lie on the devices at a time.
-    Raises ValueError where there is no such shape.
+    dtype: of the computation. max_positions: default, the length of a row. optimizer: default, AdamW. max_norm: limit of the
+    gradient norm. window: number of steps whose batches are on the devices at a time.
+    Raises ValueError if the shape is invalid.
     """
 
     shape: Shape
@@ -82,71 +81,73 @@ class Pretraining:
             raise ValueError(problem)
 
 
-def plan_memory(of: Pretraining, rows: int) -> MemoryPlan:
-    """Return what a step of so many rows, over all devices of a member, takes of each of them."""
-    here = -(-rows // of.devices)
-    plan = plan_ensemble(*shapes_of_step(of, rows), of.members)
-    token = 2 if of.vocabulary <= 2**16 else 4
-    window = of.members * of.window * here * (of.length * (token + 2) + 4)  # tokens, segments, number of the row
+def plan_memory(setup: Pretraining, rows: int) -> MemoryPlan:
+    """Return the memory per device of a step of `rows` rows over all devices of a member."""
+    here = -(-rows // setup.devices)
+    plan = plan_ensemble(*shapes_of_step(setup, rows), setup.members)
+    token = 2 if setup.vocabulary <= 2**16 else 4
+    window = setup.members * setup.window * here * (setup.length * (token + 2) + 4)  # tokens, segments, number of the row
     return plan._replace(activations=plan.activations + window)
 
 
-def largest_batch(of: Pretraining, memory: int) -> int:
-    """Return the most rows of a step, a multiple of the devices, that fit the memory (bytes) of a device.
+def largest_batch(setup: Pretraining, memory: int) -> int:
+    """Return the largest number of rows per step, a multiple of the devices, that fits the memory (bytes) of a device.
 
-    Raises ValueError that begins with `memory` where not even one row a device fits.
+    Raises ValueError, beginning with `memory`, if one row per device does not fit.
     """
 
     def taken(here: int) -> int:
-        return plan_memory(of, here * of.devices).total
+        return plan_memory(setup, here * setup.devices).total
 
-    fits, most = 1, MOST_PLACES // (of.length * of.devices)
-    of_fits = taken(fits)
-    if of_fits > memory:
-        raise ValueError(f"memory: one row a device takes {of_fits:,} bytes, there are {memory:,}")
-    fails, of_fails = most + 1, taken(most)
-    if of_fails <= memory:
-        return most * of.devices
+    fits, most = 1, MOST_PLACES // (setup.length * setup.devices)
+    bytes_at_fits = taken(fits)
+    if bytes_at_fits > memory:
+        raise ValueError(f"memory: one row per device takes {bytes_at_fits:,} bytes, got {memory:,}; use more devices")
+    fails, bytes_at_fails = most + 1, taken(most)
+    if bytes_at_fails <= memory:
+        return most * setup.devices
     while fails - fits > 1:
-        # About linear in the rows: where a line between the two meets the memory.
-        guess = fits + int((fails - fits) * (memory - of_fits) / (of_fails - of_fits))
+        # Memory is nearly linear in the rows: interpolate between the two.
+        guess = fits + int((fails - fits) * (memory - bytes_at_fits) / (bytes_at_fails - bytes_at_fits))
         guess = min(max(guess, fits + 1), fails - 1)
         size = taken(guess)
-        fits, of_fits, fails, of_fails = (guess, size, fails, of_fails) if size <= memory else (fits, of_fits, guess, size)
-    return fits * of.devices
+        fits, bytes_at_fits, fails, bytes_at_fails = (
+            (guess, size, fails, bytes_at_fails) if size <= memory else (fits, bytes_at_fits, guess, size)
+        )
+    return fits * setup.devices
 
 
-def shapes_of_step(of: Pretraining, rows: int) -> tuple[training.Ensemble, PyTree]:
-    """Return the ensemble, and the shapes of what one device is fed in a step of so many rows over all devices of a member."""
-    here = -(-rows // of.devices)
-    slots = slots_for(here * of.length) if of.slots is None else of.slots(here)
-    return _ensemble(of), _masked_rows(here, of.length, slots)
+def shapes_of_step(setup: Pretraining, rows: int) -> tuple[training.Ensemble, PyTree]:
+    """Return the ensemble, and the shapes of the batch of one device in a step of `rows` rows over all devices of a member."""
+    here = -(-rows // setup.devices)
+    slots = slots_for(here * setup.length) if setup.slots is None else setup.slots(here)
+    return _ensemble(setup), _masked_rows(here, setup.length, slots)
 
 
-def _ensemble(of: Pretraining) -> training.Ensemble:
-    """Return the members, who are fed their masked rows."""
-    positions = of.length if of.max_positions is None else of.max_positions
-    model = bert.build(of.shape, of.vocabulary, positions, rematerialise=of.rematerialise, dtype=of.dtype)
-    objective = MaskedLM(model, of.shape.coupled)
+def _ensemble(setup: Pretraining) -> training.Ensemble:
+    """Return an ensemble whose fed batches are masked rows."""
+    positions = setup.length if setup.max_positions is None else setup.max_positions
+    model = bert.build(setup.shape, setup.vocabulary, positions, rematerialise=setup.rematerialise, dtype=setup.dtype)
+    objective = MaskedLM(model, setup.shape.coupled)
     return training.Ensemble(
         init=objective.init,
         sample=lambda seed_key, step, masked: masked,
         loss=objective.loss,
-        optimizer=of.optimizer or training.make_optimizer("adamw", optax.constant_schedule(1e-3), 0.01),
+        optimizer=setup.optimizer or training.make_optimizer("adamw", optax.constant_schedule(1e-3), 0.01),
         ties=[],
         arm_ties=np.zeros((1, 0), bool),
         steps=1,
         recorders={},
-        max_norm=of.max_norm,
-        members="scanned",
-        devices=of.devices,
+        max_norm=setup.max_norm,
+        members=training.Scanned(),
+        devices=setup.devices,
     )
 
 
 def plan_ensemble(ensemble: training.Ensemble, fed: PyTree, seeds: int = 1) -> MemoryPlan:
-    """Return what a step of an ensemble takes of each device, for so many seeds on a group of `ensemble.devices`.
+    """Return the memory per device of a step of an ensemble with `seeds` seeds on a group of `ensemble.devices` devices.
 
-    fed: shapes of what one device is fed for one seed and step. Batches that wait and what recorders do are not counted.
+    fed: shapes of the batch of one device, for one seed and step. Waiting batches and recorders are not counted.
     """
     mesh = AbstractMesh((1, ensemble.devices), (SEEDS, training.DATA))
     local, state, _ = step_on_mesh(ensemble, mesh, seeds, PartitionSpec(SEEDS))
@@ -155,20 +156,20 @@ def plan_ensemble(ensemble: training.Ensemble, fed: PyTree, seeds: int = 1) -> M
     traced = jax.make_jaxpr(local)(names, state, fed).jaxpr
     equation = next(equation for equation in traced.eqns if equation.primitive.name == "shard_map")
     kinds = _kinds_of(state)
-    kind_of = dict(zip(traced.invars[1:], kinds, strict=False))  # constants come before, batches behind
+    kind_of = dict(zip(traced.invars[1:], kinds, strict=False))  # constants come first, batches last
     given = [kind_of.get(variable, ACTIVATIONS) for variable in equation.invars if isinstance(variable, core.Var)]
     bytes_of = alive(equation.params["jaxpr"], given, kinds)
     shapes = jax.eval_shape(ensemble.init, jax.random.key(0))
-    return MemoryPlan(**{kind: bytes_of[kind] for kind in KINDS}, output_table=_lie_of_output_table(shapes, ensemble.devices))
+    return MemoryPlan(**{kind: bytes_of[kind] for kind in KINDS}, output_table=_output_table_layout(shapes, ensemble.devices))
 
 
 def _kinds_of(state: TrainState) -> list[str]:
-    """Return the kind of each leaf of the members' state."""
+    """Return the kind of each leaf of the state of the members."""
     return [PARAMETERS] * len(jax.tree.leaves(state.params)) + [OPTIMIZER] * len(jax.tree.leaves(state[1:]))
 
 
-def _lie_of_output_table(shapes: PyTree, devices: int) -> str:
-    """Say how the output embedding lies on the devices of a member; shapes: of the parameters that are stored."""
+def _output_table_layout(shapes: PyTree, devices: int) -> str:
+    """Describe shape and sharding of the output embedding; shapes: of the stored parameters."""
     table = shapes[bert.HEAD]["embedding"]
     shared = table is None
     shape = (shapes["embed"]["embedding"] if shared else table).shape

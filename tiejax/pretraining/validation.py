@@ -1,4 +1,4 @@
-"""Validation on held-out rows: losses and accuracies at the masked tokens, by buckets of token frequency."""
+"""Validation on held-out rows: loss and accuracy of masked tokens, in total and by bucket of token frequency."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,14 +12,14 @@ from tiejax.pretraining.loss import Predicted
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.text.masking import MaskedRows, Masking
 from tiejax.text.packing import Stream
-from tiejax.training.sharding import DATA, total
+from tiejax.training.placement import DATA, total
 
 
 class HeldOut(NamedTuple):
-    """The batches of one validation, always the same rows; `rows` is a multiple of the devices of a member.
+    """The fixed batches of a validation; `rows` is a multiple of the number of devices of a member.
 
-    Rows lie one after the other without padding, since a whole split may be held: row r of a batch is
-    `ids[starts[batch, r] :][:lengths[batch, r]]`, and so are its segments. length: of a row, padded with `padding`.
+    Rows are concatenated without padding, since this can be a whole split: row r of a batch is
+    `ids[starts[batch, r] :][:lengths[batch, r]]`, likewise its segments. length: of a row padded with `padding`.
     """
 
     ids: Integer[np.ndarray, "tokens"]
@@ -32,7 +32,7 @@ class HeldOut(NamedTuple):
     def batch(
         self, number: Int[Array, ""], first: Int[Array, ""] | int, rows: int
     ) -> tuple[Integer[Array, "rows length"], Integer[Array, "rows length"]]:
-        """Return tokens and segments of so many rows of a batch, from `first` on."""
+        """Return tokens and segments of `rows` rows of batch `number`, starting at row `first`."""
         starts, lengths = (
             jax.lax.dynamic_slice_in_dim(jnp.asarray(leaf)[number], first, rows)[:, None]
             for leaf in (self.starts, self.lengths)
@@ -44,32 +44,34 @@ class HeldOut(NamedTuple):
 
 
 def batches_of_epoch(stream: Stream, plan: StepPlan) -> int:
-    """Return how many batches of as many rows as a step has hold the first epoch of a stream."""
+    """Return the number of batches of `plan.rows` rows in the first epoch of a stream."""
     return -(-(len(stream.packing(0).starts) - 1) // plan.rows)
 
 
 def held_out_rows(stream: Stream, batches: int, plan: StepPlan) -> HeldOut:
-    """Return the first rows of a stream as so many batches of as many rows as a step has, the last ones empty if need be."""
+    """Return the first rows of a stream as `batches` batches of `plan.rows` rows, padded with empty rows for the devices."""
     ids, segments = [], []
     lengths = np.zeros((batches, plan.rows_of_device * plan.mesh), np.int32)
     for number in range(batches):  # one at a time: padded, a whole split may not fit into memory
-        tokens, of_tokens = stream.rows(number * plan.rows, plan.rows)
-        filled = of_tokens > 0
+        tokens, row_segments = stream.rows(number * plan.rows, plan.rows)
+        filled = row_segments > 0
         ids.append(tokens[filled])
-        segments.append(of_tokens[filled])
+        segments.append(row_segments[filled])
         lengths[number, : plan.rows] = filled.sum(axis=1)
     starts = np.cumsum(lengths) - lengths.ravel()
     if starts[-1] >= 2**31:
-        raise ValueError(f"validation_batches: {starts[-1]:,} tokens are too many for one validation")
+        raise ValueError(
+            f"validation_batches: {starts[-1]:,} tokens are too many for one validation, expected fewer than {2**31:,}"
+        )
     starts = starts.astype(np.int32).reshape(lengths.shape)
     return HeldOut(np.concatenate(ids), np.concatenate(segments), starts, lengths, stream.row_length, stream.padding)
 
 
 class Validation(NamedTuple):
-    """How members are validated on masked rows.
+    """Validation of members on masked rows.
 
-    predict: (parameters, masked rows) -> how every slot is predicted. bucket: of every id, one of so many `buckets`.
-    rows: of a device, in every batch.
+    predict: (parameters, masked rows) -> predictions of all slots. bucket: index of the bucket of every id. buckets: their
+    number. rows: of a batch on one device.
     """
 
     predict: Callable[[object, MaskedRows], Predicted]
@@ -82,19 +84,19 @@ class Validation(NamedTuple):
     def measure(self, params: object, key: Key[Array, ""]) -> dict[str, Array]:
         r"""Return loss (nats) and accuracy at the masked tokens, over all batches and by bucket.
 
-        key: decides twins and masks, drawn anew in every batch. A mean over nothing is NaN. In bucket b, with slots i of target
+        key: for twins and masks, drawn independently in every batch. The mean of an empty bucket is NaN. In bucket b, with slots i of target
         t_i over all devices: count_b = sum_i [bucket(t_i) = b], loss_b = sum_i [bucket(t_i) = b] nats_i / count_b.
         """
         first = jax.lax.axis_index(DATA) * self.rows
 
         def sums(number: Int[Array, ""]) -> Float[Array, "3 buckets"]:
-            """Return by bucket the number of targets, their nats, and how many are predicted right."""
+            """Return by bucket the number of targets, their loss in nats, and the number of correct predictions."""
             tokens, segments = self.held_out.batch(number, first, self.rows)
             rows = first + jnp.arange(self.rows)
             masked = self.masking.visit(tokens, segments, rows, jax.random.fold_in(key, number))
             predicted = self.predict(params, masked)
-            of_slot = jnp.stack([masked.weight, masked.weight * predicted.cross_entropy, masked.weight * predicted.correct])
-            return of_slot @ jax.nn.one_hot(jnp.asarray(self.bucket)[masked.target], self.buckets)
+            slot_values = jnp.stack([masked.weight, masked.weight * predicted.cross_entropy, masked.weight * predicted.correct])
+            return slot_values @ jax.nn.one_hot(jnp.asarray(self.bucket)[masked.target], self.buckets)
 
         batches = jnp.arange(len(self.held_out.starts))
         count, nats, right = total(jnp.sum(jax.lax.map(sums, batches), axis=0))

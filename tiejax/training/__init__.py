@@ -1,4 +1,4 @@
-"""Training: the step, the seed ensemble, optimizer and schedules, phases of ties, checkpoints, devices and processes."""
+"""Training: the step, ensembles of seeds, optimizers and schedules, phases of ties, checkpoints, devices and processes."""
 
 from tiejax import _lazy
 

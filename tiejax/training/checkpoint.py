@@ -1,7 +1,9 @@
-"""Checkpoints that know when they are damaged, and whose they are.
+"""Checkpoints that detect damage and refuse other runs, and their transfer between processes.
 
-Orbax writes each step so that a killed process leaves the last good one, but restores a flipped bit without a word. Every
-step therefore carries the SHA-256 digest of each array, of its own record of them, and of what the run is.
+Orbax writes each step so that a killed process leaves the last complete checkpoint, but does not detect a flipped bit. Every
+checkpoint therefore holds the SHA-256 digests of its arrays, of its own facts, and of the run's settings.
+
+Arrays are stored by number, in the order of the tree's leaves (`_flat`): names of fields are not part of the format.
 """
 
 import dataclasses
@@ -20,13 +22,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from tiejax import tying
-from tiejax.training.kept_records import FOLDER, RecordFiles, Records
+from tiejax.training.records import FOLDER, RecordFiles, Records
 
 PyTree = Any
 
 
 class CheckpointMismatch(ValueError):
-    """A sound checkpoint that belongs to another run: other settings, another text, other ties or other arrays."""
+    """An intact checkpoint of another run: with other settings, another text, other ties or other arrays."""
 
 
 def _digest(array: np.ndarray) -> str:
@@ -39,26 +41,30 @@ def _digest_text(content: Mapping[str, Any]) -> str:
 
 
 def _flat(tree: PyTree) -> dict[str, np.ndarray]:
-    """Arrays by number, in the order of the tree's leaves: optax states hold names that a folder cannot."""
+    """Return the leaves by number: names in optax states may contain characters that file names cannot."""
     return {f"{number:04d}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(tree))}
 
 
-def _refusal(error: Exception) -> tuple[int | None, str]:
-    """Return number and words of the error of the system that is behind an error; None where there is none."""
+def _system_error(error: Exception) -> tuple[int | None, str]:
+    """Return number and message of the system error behind an exception, or (None, "") if there is none."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno, error.strerror or str(error)
-    if found := re.search(r"\[os_error_code='(\d+)'\]", str(error)):  # tensorstore's way
+    if found := re.search(r"\[os_error_code='(\d+)'\]", str(error)):  # as tensorstore reports it
         return int(found[1]), os.strerror(int(found[1]))
     return None, ""
 
 
 @dataclasses.dataclass
 class Checkpoints:
-    """The checkpoints of one run, newest last.
+    """The checkpoints of one run.
 
-    directory: where they are kept; records in files are in its folder `records`. ties: saved beside the arrays. say:
-    receives one line for each damaged step. run: the digest of what the run is. read_only: of a run that may go on meanwhile;
-    nothing is changed.
+    Attributes:
+        directory: their directory; records in files are in its folder `records`.
+        ties: saved with the arrays, and compared when a checkpoint is restored.
+        say: receives one line for each damaged checkpoint.
+        run: digest of the run's settings and text.
+        keep: number of newest checkpoints to keep.
+        read_only: change nothing on the disk, for readers of a run that may still be training.
     """
 
     directory: Path
@@ -71,7 +77,7 @@ class Checkpoints:
     def __post_init__(self) -> None:
         if not self.read_only:
             self.directory.mkdir(parents=True, exist_ok=True)
-        # Of several processes one alone keeps the checkpoints: orbax must not wait for the others.
+        # Only one process of a run has checkpoints: orbax must not wait for the others.
         mine = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(
             primary_host=mine, active_processes={mine}, barrier_sync_key_prefix="checkpoints"
@@ -87,14 +93,19 @@ class Checkpoints:
 
     @property
     def record_folder(self) -> Path:
-        """Where records in files are."""
+        """The folder of records in files."""
         return self.directory / FOLDER
 
     def save(self, step: int, state: PyTree, records: Records) -> None:
-        """Write state, the records so far, the ties and all digests as the checkpoint of `step`.
+        """Write the checkpoint of `step`: state, records so far, ties and digests.
 
-        Of records in files, which must be in `record_folder`, what says whether they are there as they were.
-        Raises OSError that names the directory where the system refuses; the checkpoints before it are left as they are.
+        Args:
+            step: larger than that of the latest checkpoint.
+            state: a tree of arrays.
+            records: arrays, which are saved, or `RecordFiles` in `record_folder`, of which sizes and digests are saved.
+
+        Raises:
+            OSError: with the path, if the system refuses (a full disk, permissions). Earlier checkpoints are not changed.
         """
         files, in_arrays = (records.content(), {}) if isinstance(records, RecordFiles) else (None, records)
         arrays = {"state": _flat(state), **{f"record.{name}": dict(fields) for name, fields in in_arrays.items()}}
@@ -110,20 +121,28 @@ class Checkpoints:
             saved = self._manager.save(
                 step, args=ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), facts=ocp.args.JsonSave(facts))
             )
-        except Exception as error:  # the layers below raise whatever they like
-            number, reason = _refusal(error)
+        except Exception as error:  # orbax and tensorstore raise various types
+            number, reason = _system_error(error)
             if number is None:
                 raise
             raise OSError(number, reason, str(self.directory / str(step))) from error
-        if not saved:  # what orbax answers, in silence, for a step that is not above the latest
+        if not saved:  # orbax returns False, without a message, for a step that is not larger than the latest
             raise RuntimeError(f"checkpoint {step} was not saved in {self.directory}")
 
     def restore(self, like: PyTree) -> tuple[int, PyTree, Records] | None:
-        """Return step, state and records of the newest undamaged checkpoint, or None if there is none.
+        """Restore the newest undamaged checkpoint.
 
-        like: arrays or shapes and dtypes of the state, whose structure the restored one takes. A damaged step is reported
-        and, unless nothing is to be changed, moved out of the way, to `damaged/` beside the checkpoints.
-        Raises CheckpointMismatch if a sound checkpoint is of another run, or has other ties or arrays.
+        A damaged checkpoint is reported and, unless `read_only`, moved to `damaged/` next to `directory`.
+
+        Args:
+            like: arrays, or shapes and dtypes, in the structure of the state.
+
+        Returns:
+            Step, state and records, or None if there is no undamaged checkpoint.
+
+        Raises:
+            CheckpointMismatch: if an undamaged checkpoint belongs to another run, or has other ties or arrays.
+            OSError: with the path, if the system refuses to read a checkpoint that may be intact.
         """
         passed = set[int]()
         while steps := sorted(set(self._steps()) - passed):
@@ -132,14 +151,14 @@ class Checkpoints:
                 return self._read(step, like)
             except (CheckpointMismatch, PermissionError, MemoryError):
                 raise
-            except Exception as error:  # broken files raise whatever the library's layers raise
+            except Exception as error:  # broken files make orbax and tensorstore raise various types
                 passed.add(step)
                 if not (self.directory / str(step)).exists() or (self.read_only and max(self._steps(), default=0) > step):
-                    continue  # the run goes on, and has newer ones
-                number, refusal = _refusal(error)
+                    continue  # the run is still training, and has pruned this checkpoint or written newer ones
+                number, reason = _system_error(error)
                 if number not in (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
                     at = getattr(error, "filename", None) or self.directory / str(step)
-                    raise OSError(number, refusal, str(at)) from error
+                    raise OSError(number, reason, str(at)) from error
                 reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
                 then = "taking the one before it" if steps[:-1] else "there is none before it"
                 self.say(f"checkpoint {self.directory / str(step)} is damaged ({reason}); {then}")
@@ -158,15 +177,16 @@ class Checkpoints:
         (self.directory / str(step)).rename(aside / str(step))
 
     def _read(self, step: int, like: PyTree) -> tuple[int, PyTree, Records]:
-        for path in (self.directory / str(step)).rglob("*"):
-            if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
-                raise ValueError(f"{path.relative_to(self.directory / str(step))} is no file")
+        at = self.directory / str(step)
+        for path in at.rglob("*"):
+            if not (path.is_file() or path.is_dir()):  # reading a pipe would block
+                raise ValueError(f"{path.relative_to(at)} is not a file")
         facts = self._manager.restore(step, args=ocp.args.Composite(facts=ocp.args.JsonRestore()))["facts"]
         content = facts["content"]
         if facts["digest"] != _digest_text(content):
             raise ValueError("the digest of its facts differs")
         if content["step"] != step:
-            raise ValueError(f"it is that of step {content['step']}")
+            raise ValueError(f"its facts are those of step {content['step']}")
         restored = self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore()))["arrays"]
         arrays = {group: {name: np.asarray(array) for name, array in fields.items()} for group, fields in restored.items()}
         digests = {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()}
@@ -180,22 +200,20 @@ class Checkpoints:
             raise ValueError(f"the digest of {', '.join(differ) or 'its arrays'} differs")
         if content["run"] != self.run:
             raise CheckpointMismatch(
-                f"checkpoint {self.directory / str(step)} is of another run: of other settings or another text; put back this "
-                f"run's own, or remove {self.directory} to start at step 0"
+                f"checkpoint {at} belongs to another run (other settings or another text); restore this run's checkpoints, or "
+                f"remove {self.directory} to start at step 0"
             )
         if content["ties"] != [dataclasses.asdict(tie) for tie in self.ties]:
-            raise CheckpointMismatch(f"checkpoint {self.directory / str(step)} has the ties {content['ties']}")
+            raise CheckpointMismatch(f"checkpoint {at} has other ties: {str(content['ties'])[:80]}")
         leaves, treedef = jax.tree.flatten(like)
         state = arrays.pop("state")
         if len(state) != len(leaves):
-            raise CheckpointMismatch(
-                f"checkpoint {self.directory / str(step)} has {len(state)} arrays, this run's state {len(leaves)}"
-            )
+            raise CheckpointMismatch(f"checkpoint {at} has {len(state)} arrays; this run's state has {len(leaves)}")
         for number, leaf in enumerate(leaves):
             name = f"{number:04d}"
             if state[name].shape != leaf.shape or state[name].dtype != leaf.dtype:
                 raise CheckpointMismatch(
-                    f"checkpoint {self.directory / str(step)}: array {name} is {state[name].dtype} {state[name].shape}, "
+                    f"checkpoint {at}: array {name} is {state[name].dtype} {state[name].shape}, "
                     f"this run's is {leaf.dtype} {leaf.shape}"
                 )
         restored_state = jax.tree.unflatten(treedef, [state[f"{n:04d}"] for n in range(len(leaves))])
@@ -204,6 +222,59 @@ class Checkpoints:
         return step, restored_state, {group.removeprefix("record."): fields for group, fields in arrays.items()}
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait until everything is written."""
         self._manager.wait_until_finished()
         self._manager.close()
+
+
+# The transfer of a restored checkpoint from the first process, which reads it, to the others:
+# the header's length (8 bytes) | the header, JSON that lists names, dtypes and shapes | the bytes of one array after the other.
+LENGTH = 8
+# Errors that a command reports in one line. Other processes report any other error as a RuntimeError of the first process.
+KINDS = {kind.__name__: kind for kind in (CheckpointMismatch, tying.TieError, PermissionError, MemoryError)}
+
+
+def pack(answer: tuple[PyTree, Records] | Exception | None) -> bytes:
+    """Return a restored state with its records, an error, or None (no checkpoint) as bytes."""
+    if isinstance(answer, Exception):
+        return _with_length({"error": type(answer).__name__, "text": str(answer)})
+    if answer is None:
+        return _with_length({"found": False})
+    state, records = answer
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+    arrays += [array for fields in records.values() for array in fields.values()]
+    header = {
+        "found": True,
+        "records": {name: list(fields) for name, fields in records.items()},
+        "arrays": [[array.dtype.name, list(array.shape)] for array in arrays],
+    }
+    return _with_length(header) + b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+
+
+def unpack(content: bytes, like: PyTree) -> tuple[PyTree, Records] | None:
+    """Return what `pack` was given, the state in the structure of `like`; raises the error if it was one.
+
+    An error of a type outside `KINDS` is raised as a RuntimeError.
+    """
+    start = LENGTH + int.from_bytes(content[:LENGTH], "little")
+    header = json.loads(content[LENGTH:start])
+    if "error" in header:
+        kind = KINDS.get(header["error"])
+        raise kind(header["text"]) if kind else RuntimeError(f"the first process: {header['error']}: {header['text']}")
+    if not header["found"]:
+        return None
+    arrays = []
+    for name, shape in header["arrays"]:
+        dtype = np.dtype(name)
+        end = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        arrays.append(np.frombuffer(content[start:end], dtype).reshape(shape).copy())
+        start = end
+    leaves, treedef = jax.tree.flatten(like)
+    record_arrays = iter(arrays[len(leaves) :])
+    records = {name: {field: next(record_arrays) for field in fields} for name, fields in header["records"].items()}
+    return jax.tree.unflatten(treedef, arrays[: len(leaves)]), records
+
+
+def _with_length(header: dict[str, Any]) -> bytes:
+    content = json.dumps(header).encode()
+    return len(content).to_bytes(LENGTH, "little") + content

@@ -1,23 +1,39 @@
-"""A chunk: some steps of one device's members, with their records, as one computation."""
+"""A chunk: several steps of all members with their records, compiled as one computation for all devices of all processes."""
 
-from collections.abc import Callable
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from tiejax.training.apart import apart, each, together
-from tiejax.training.ensemble import Ensemble, EnsembleState, SeedKey
+from tiejax.training import cluster
+from tiejax.training.ensemble import Ensemble
+from tiejax.training.keys import SeedKey, seed_numbers
+from tiejax.training.members import EnsembleState, join_members, join_on_host, map_split, split_members
 from tiejax.training.phases import NEVER
+from tiejax.training.placement import SEEDS, Layout, spec
+from tiejax.training.records import Records
+from tiejax.training.sources import Feed, FeedWindows, TrainSteps
+from tiejax.training.step import TrainState
 
 PyTree = Any
 
+# Wider vectors than XLA prefers on CPUs make these short loops a quarter faster.
+XLA_OPTIONS: Mapping[str, Mapping[str, str]] = {"cpu": {"xla_cpu_prefer_vector_width": "512"}}
+
 
 class Buffer(NamedTuple):
-    """Room for the records that one recorder makes in a chunk.
+    """Buffer for the records that one recorder makes in a chunk.
 
-    rows: leaves `[records_per_chunk, seed, arm, ...]`. steps: `[records_per_chunk]`, of which each was made. number: how
-    many there are.
+    Attributes:
+        rows: leaves `[records_per_chunk, seed, arm, ...]`.
+        steps: `[records_per_chunk]`, the step of each record.
+        number: how many rows are filled.
     """
 
     rows: PyTree
@@ -26,32 +42,39 @@ class Buffer(NamedTuple):
 
     @classmethod
     def empty(cls, shapes: PyTree, size: int) -> "Buffer":
-        """Return room for `size` records of these shapes."""
+        """Return an empty buffer for `size` records of these shapes."""
         rows = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
         return cls(rows, jnp.zeros(size, jnp.int32), jnp.int32(0))
 
     def record(self, due: jax.Array, step: jax.Array, measure: Callable[[], PyTree]) -> "Buffer":
-        """Return the buffer with one record more, made by `measure`, where it is due."""
+        """Return the buffer with the record that `measure` makes appended if it is due."""
 
         def write(rows: PyTree) -> PyTree:
             return jax.tree.map(lambda all_rows, row: all_rows.at[self.number].set(row), rows, measure())
 
         rows = jax.lax.cond(due, write, lambda rows: rows, self.rows)
-        # Where nothing is due, what is written here is overwritten by the next record.
+        # If no record is due, the step that is written here is overwritten by the next record's.
         return Buffer(rows, self.steps.at[self.number].set(step), self.number + due)
 
 
 def advance(
     ensemble: Ensemble, numbers: tuple[jax.Array, jax.Array], members: EnsembleState, until: jax.Array, fed: Any
 ) -> tuple[EnsembleState, dict[str, Buffer]]:
-    """Train the members of one device until the cursor is at `until`, recording on the way; return both.
+    """Train the members of one device until the cursor is `until`, recording on the way.
 
-    numbers: seeds and conditions, as `seed_numbers` gives them. fed: the window that serves these steps. Unrolled members are
-    arrays of their own here, of leaves `[1, ...]`.
+    Args:
+        ensemble: the ensemble.
+        numbers: seeds and conditions, as from `seed_numbers`.
+        members: `[seed, arm, ...]`; unrolled ones are split, with leaves `[1, ...]`.
+        until: the cursor to reach.
+        fed: the feed's window for these steps; None without a feed.
+
+    Returns:
+        The members, in the form that was given, and a buffer of records per recorder.
     """
     keys = SeedKey(jax.vmap(jax.random.key)(numbers[0]), numbers[1])
     if ensemble.unrolled:
-        members = members._replace(state=each(_without_axis, members.state))
+        members = members._replace(state=map_split(_without_axis, members.state))
 
     def fed_at(cursor: jax.Array) -> Any:
         return jax.tree.map(lambda leaf: leaf[:, cursor % leaf.shape[1]], fed)
@@ -63,11 +86,11 @@ def advance(
 
     def change_ties(state: PyTree, number: jax.Array) -> PyTree:
         if ensemble.unrolled:
-            return apart(ensemble.change_ties(together(state), number))
+            return split_members(ensemble.change_ties(join_members(state), number))
         return ensemble.change_ties(state, number)
 
     def segment(carry: tuple[EnsembleState, dict[str, Buffer]]) -> tuple[EnsembleState, dict[str, Buffer]]:
-        """Record what is due at the cursor, change ties that change there, and train to the next step of either kind."""
+        """Make the records due at the cursor, change ties that change there, and train up to the next such step."""
         (state, cursor), buffers = carry
         stop = jnp.minimum(until, ensemble.steps)
         for name, recorder in ensemble.recorders.items():
@@ -81,7 +104,7 @@ def advance(
         if ensemble.change_steps:
             after = jnp.asarray([*ensemble.change_steps, NEVER], jnp.int32)
             stop = jnp.minimum(stop, jnp.min(jnp.where(after > cursor, after, NEVER)))
-            # What was recorded of this step came before.
+            # After the records of this step.
             state = jax.lax.cond(jnp.any(after == cursor), change_ties, lambda state, _: state, state, cursor)
         stop = jnp.where(cursor < ensemble.steps, stop, ensemble.steps + 1)
         state = ensemble.train(keys, state, cursor, jnp.minimum(stop, ensemble.steps), fed_at)
@@ -90,7 +113,7 @@ def advance(
     start = members, {name: buffer(name) for name in ensemble.recorders}
     members, buffers = jax.lax.while_loop(lambda carry: carry[0].cursor < until, segment, start)
     if ensemble.unrolled:
-        members = members._replace(state=each(_with_axis, members.state))
+        members = members._replace(state=map_split(_with_axis, members.state))
     return members, buffers
 
 
@@ -100,3 +123,197 @@ def _without_axis(member: PyTree) -> PyTree:
 
 def _with_axis(member: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[None], member)
+
+
+@dataclasses.dataclass(frozen=True)
+class Runner:
+    """The compiled chunk of an ensemble.
+
+    Attributes:
+        ensemble: the ensemble.
+        layout: of its seeds on the devices.
+        numbers: seeds and conditions, on the devices.
+        executable: the compiled chunk.
+        windows: of the ensemble's feed; None without a feed.
+    """
+
+    ensemble: Ensemble
+    layout: Layout
+    numbers: PyTree
+    executable: Any
+    windows: FeedWindows | None
+
+    def to_devices(self, members: EnsembleState) -> EnsembleState:
+        """Put members `[seed, arm, ...]` of the host on the devices."""
+        return _placed_members(self.ensemble, self.layout, members)
+
+    def to_host(self, placed: EnsembleState) -> EnsembleState:
+        """Collect members from all devices of all processes as numpy arrays `[seed, arm, ...]`, the form of checkpoints."""
+        state, cursor = cluster.collect(placed)
+        state = join_on_host(state) if self.ensemble.unrolled else state
+        return EnsembleState(jax.tree.map(lambda leaf: leaf[: self.layout.seeds], state), cursor)
+
+    def advance(self, placed: EnsembleState, until: int) -> tuple[EnsembleState, Records, float]:
+        """Train placed members until the cursor is `until`.
+
+        Args:
+            placed: members on the devices; their arrays are donated.
+            until: the cursor to reach.
+
+        Returns:
+            The members on the devices, the chunk's records, and the seconds during which the devices worked.
+
+        Raises:
+            ValueError: if `until` is not beyond the cursor, or is beyond `longest_chunk`.
+        """
+        cursor = int(placed.cursor)
+        if not cursor < until <= self.ensemble.longest_chunk(cursor):
+            raise ValueError(f"until: a chunk from {cursor} cannot reach {until}")
+        fed = self.windows.at(cursor) if self.windows else None
+        began = time.perf_counter()
+        placed, buffers = self.executable(self.numbers, placed, jnp.int32(until), fed)
+        dispatched = time.perf_counter()
+        if self.windows and until <= self.ensemble.steps:
+            self.windows.read_ahead(until)
+        numbers = [buffer.number for buffer in buffers.values()]
+        # If the devices are done before the host has read the next window, it is unknown for how long: all of that time counts
+        # as idle.
+        waited = bool(numbers and numbers[0].is_ready())
+        jax.block_until_ready(numbers)
+        worked = (dispatched if waited else time.perf_counter()) - began
+        return placed, self._records(cluster.collect(buffers)), worked
+
+    def _records(self, buffers: dict[str, Buffer]) -> Records:
+        records: dict[str, dict[str, np.ndarray]] = {}
+        for name, buffer in buffers.items():
+            fields = {field: rows[: buffer.number, : self.layout.seeds] for field, rows in buffer.rows.items()}
+            # Sorted, as a checkpoint returns them.
+            records[name] = dict(sorted({**fields, "step": buffer.steps[: buffer.number]}.items()))
+        return records
+
+
+class _Placed(NamedTuple):
+    """The arguments of an ensemble's chunk on the devices: seed numbers, members, cursor to reach, the feed's window."""
+
+    layout: Layout
+    windows: FeedWindows | None
+    arguments: tuple[PyTree, EnsembleState, jax.Array, PyTree]
+
+
+def compile_ensemble(
+    ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None = None
+) -> Runner:
+    """Compile the chunk of an ensemble for all devices; the cursor to reach is given at run time.
+
+    Args:
+        ensemble: the ensemble.
+        seeds: its seeds.
+        members: of these seeds, as from `Ensemble.start` or a checkpoint.
+        conditions: number of each seed's condition; all 0 by default.
+    """
+    placed = _place(ensemble, seeds, members, conditions)
+    platform = jax.default_backend()
+    options = {**XLA_OPTIONS.get(platform, {}), **ensemble.xla_options.get(platform, {})}
+    executable = _trace(ensemble, placed).lower().compile(options or None)
+    return Runner(ensemble, placed.layout, placed.arguments[0], executable, placed.windows)
+
+
+def trace_ensemble(
+    ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None = None
+) -> Any:
+    """Return the traced chunk (`jax.stages.Traced`), to be lowered for any platform; arguments as in `compile_ensemble`."""
+    return _trace(ensemble, _place(ensemble, seeds, members, conditions))
+
+
+def _place(ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None) -> _Placed:
+    layout = Layout.over_all_devices(len(seeds), ensemble.devices, ensemble.members.at_once)
+    numbers, windows = seed_numbers(seeds, conditions), None
+    if isinstance(ensemble.source, Feed):
+        windows = FeedWindows(ensemble.source, layout, list(zip(*(part.tolist() for part in numbers), strict=True)))
+    fed = windows.at(int(members.cursor)) if windows else None
+    placed = _placed_members(ensemble, layout, members)
+    return _Placed(layout, windows, (layout.place(numbers), placed, jnp.int32(0), fed))
+
+
+def _placed_members(ensemble: Ensemble, layout: Layout, members: EnsembleState) -> EnsembleState:
+    return layout.place_split(members) if ensemble.unrolled else layout.place_members(members)
+
+
+def _trace(ensemble: Ensemble, placed: _Placed) -> Any:
+    by_seed, everywhere = PartitionSpec(SEEDS), PartitionSpec()
+    state_spec = jax.tree.map(lambda leaf: leaf.sharding.spec, placed.arguments[1].state)
+    placed_spec = EnsembleState(state_spec, everywhere)  # type: ignore[arg-type]
+    buffer_spec = Buffer(PartitionSpec(None, SEEDS), everywhere, everywhere)  # type: ignore[arg-type]
+    chunk = jax.shard_map(
+        functools.partial(_advance_blocks, ensemble, placed.layout.blocks),
+        mesh=placed.layout.mesh,
+        in_specs=(by_seed, placed_spec, everywhere, placed.layout.fed_spec),
+        out_specs=(placed_spec, dict.fromkeys(ensemble.recorders, buffer_spec)),
+        check_vma=False,
+    )
+    return jax.jit(chunk, donate_argnums=1).trace(*placed.arguments)
+
+
+def _advance_blocks(
+    ensemble: Ensemble, blocks: int, numbers: PyTree, members: EnsembleState, until: jax.Array, fed: PyTree
+) -> tuple[EnsembleState, dict[str, Buffer]]:
+    """Train the members of one device as `advance` does, in `blocks` blocks of seeds one after the other."""
+    if blocks == 1:
+        return advance(ensemble, numbers, members, until, fed)
+
+    def split(leaf: jax.Array) -> jax.Array:
+        return leaf.reshape(blocks, -1, *leaf.shape[1:])
+
+    def joined(leaf: jax.Array, axis: int) -> jax.Array:
+        """Merge the block axis of `[blocks, ..., seeds of a block, ...]` into the seed axis, which becomes axis `axis`."""
+        whole = jnp.moveaxis(leaf, 0, axis)
+        return whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2 :])
+
+    def train(block: PyTree) -> tuple[EnsembleState, dict[str, Buffer]]:
+        block_numbers, state, block_fed = block
+        return advance(ensemble, block_numbers, EnsembleState(state, members.cursor), until, block_fed)
+
+    (state, cursors), buffers = jax.lax.map(train, jax.tree.map(split, (numbers, members.state, fed)))
+    trained = EnsembleState(jax.tree.map(lambda leaf: joined(leaf, 0), state), cursors[0])
+    return trained, {
+        name: Buffer(jax.tree.map(lambda leaf: joined(leaf, 1), buffer.rows), buffer.steps[0], buffer.number[0])
+        for name, buffer in buffers.items()
+    }
+
+
+class StepOnMesh(NamedTuple):
+    """One step of an ensemble on a mesh.
+
+    Attributes:
+        step: (seeds as numbers, members, fed) -> members.
+        state: shapes of the members.
+        specs: partition of the members over the mesh.
+    """
+
+    step: Callable[..., TrainState]
+    state: TrainState
+    specs: PyTree
+
+
+def step_on_mesh(ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_spec: PyTree) -> StepOnMesh:
+    """Return the first step of `seeds` seeds on a mesh (SEEDS, DATA), whose devices need not exist.
+
+    Used to count or compile a step for other machines.
+
+    Args:
+        ensemble: the ensemble; a `TrainSteps` source makes the step itself.
+        mesh: the mesh.
+        seeds: number of seeds.
+        fed_spec: partition of the source's data over the mesh.
+    """
+    state = jax.eval_shape(lambda: ensemble.start(range(seeds))).state
+    specs = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, None, *spec(leaf.shape[2:], ensemble.devices)), state)
+
+    def step(names: jax.Array, state: TrainState, fed: PyTree) -> TrainState:
+        keys = SeedKey(jax.vmap(jax.random.key)(names), jnp.zeros_like(names, jnp.int32))
+        if isinstance(ensemble.source, TrainSteps):
+            return ensemble.source.train(keys, state, jnp.int32(0), jnp.int32(1))
+        return ensemble.step(keys, state, jnp.int32(0), fed)[0]
+
+    local = jax.shard_map(step, mesh=mesh, in_specs=(PartitionSpec(SEEDS), specs, fed_spec), out_specs=specs, check_vma=False)
+    return StepOnMesh(local, state, specs)

@@ -1,4 +1,4 @@
-"""Several processes as one: how they find each other, agree, and collect what their devices hold."""
+"""Several processes that train together: joining, agreeing on numbers, and collecting arrays from all devices."""
 
 import concurrent.futures
 import functools
@@ -12,33 +12,38 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tiejax.system.visible import shown
+from tiejax.system.visible import visible_line
 
 PyTree = Any
 Result = TypeVar("Result")
 
-# A process that says nothing for so long is taken for dead.
+# A process without a heartbeat for this long is considered dead.
 HEARTBEAT_S = 10
-# How long the others wait at their end for the first, which writes what all have made: its death they notice before.
+# How long finished processes wait for the first, which writes the results. If it dies, they notice by the heartbeat.
 FINISH_S = 24 * 3600
-# How often processes meet while one of them works.
+# Seconds between collectives while one process works alone.
 MEET_S = 2
 
 
 class ProcessGone(RuntimeError):
-    """Another process did not take its part."""
+    """Another process has ended."""
 
 
 class NoCluster(ValueError):
-    """Processes were to work together, and nothing says which."""
+    """The processes of a distributed run could not be connected."""
 
 
 def join() -> bool:
-    """Join the cluster that the environment names, before jax looks for devices; say whether this process is the first.
+    """Join the cluster described by the environment; must be called before jax initialises its devices.
 
-    Either one that jax recognises (Slurm, Open MPI, Cloud TPU), or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
-    JAX_PROCESS_ID. Raises NoCluster if there is none, if it cannot be reached, or if its processes have different numbers of
-    devices.
+    The environment is one that jax recognises (Slurm, Open MPI, Cloud TPU), or the variables JAX_COORDINATOR_ADDRESS,
+    JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+
+    Returns:
+        Whether this process is the first.
+
+    Raises:
+        NoCluster: if there is no cluster, if it cannot be reached, or if its processes have different numbers of devices.
     """
     given = {name: os.environ.get(f"JAX_{name.upper()}") for name in ("num_processes", "process_id")}
     try:
@@ -53,14 +58,14 @@ def join() -> bool:
     try:
         devices = [count for (count,) in agree([jax.local_device_count()])]
     except ProcessGone as error:
-        raise NoCluster(f"another process ended at the start ({error})") from None
+        raise NoCluster(f"another process ended during startup ({error})") from None
     if len(set(devices)) > 1:
-        raise NoCluster(f"the processes have {devices} devices, all must have as many (JAX_NUM_CPU_DEVICES sets them on CPUs)")
+        raise NoCluster(f"the processes have {devices} devices; all need the same number (on CPUs: JAX_NUM_CPU_DEVICES)")
     return jax.process_index() == 0
 
 
 def collect(tree: PyTree) -> PyTree:
-    """Return arrays, sharded or not, as numpy arrays that every process has in full."""
+    """Return arrays, sharded or replicated, as whole numpy arrays in every process."""
     if jax.process_count() == 1:
         return jax.tree.map(np.asarray, tree)
     leaves, treedef = jax.tree.flatten(tree)
@@ -89,7 +94,7 @@ def _replica(leaf: jax.Array) -> np.ndarray:
 
 @functools.cache
 def _gather() -> tuple[list[Any], NamedSharding, Any]:
-    """Return one device a process, how rows lie on them, and the function that brings every row to all of them."""
+    """Return one device per process, the sharding of rows over them, and a function that replicates the rows."""
     devices = [next(one for one in jax.devices() if one.process_index == process) for process in range(jax.process_count())]
     mesh = jax.sharding.Mesh(np.array(devices), ("processes",))
     everywhere = jax.jit(lambda rows: rows, out_shardings=NamedSharding(mesh, PartitionSpec()))
@@ -97,30 +102,30 @@ def _gather() -> tuple[list[Any], NamedSharding, Any]:
 
 
 def _exchange(mine: bytes) -> list[bytes]:
-    """Return what each process hands in, all of one length, by one collective on one device a process.
+    """Return the bytes of every process, all of the same length, by one collective on one device per process.
 
-    Several collectives at once, or several devices of one process in one, are mixed up by gloo, which serves CPUs.
-    Raises ProcessGone.
+    Gloo, the backend for CPUs, confuses simultaneous collectives, and several devices of one process in a collective.
+    Raises ProcessGone if another process has ended.
     """
     devices, split, everywhere = _gather()
     row = jax.device_put(np.frombuffer(mine, np.uint8)[None], devices[jax.process_index()])
     rows = jax.make_array_from_single_device_arrays((len(devices), row.shape[1]), split, [row])
     try:
         gathered = _replica(jax.block_until_ready(everywhere(rows)))
-    except (RuntimeError, ValueError) as error:  # the library raises either
+    except (RuntimeError, ValueError) as error:  # jax raises either
         raise ProcessGone(str(error).strip().splitlines()[0][:200]) from None
     return [row.tobytes() for row in gathered]
 
 
 def agree(numbers: list[int]) -> list[list[int]]:
-    """Return the numbers of every process, by process: one collective, at which the death of another is noticed."""
+    """Return the numbers of every process, in the order of processes; raises ProcessGone if another has ended."""
     if jax.process_count() == 1:
         return [numbers]
     return [np.frombuffer(row, np.int64).tolist() for row in _exchange(np.asarray(numbers, np.int64).tobytes())]
 
 
 def from_first(content: bytes | None) -> bytes:
-    """Return what process 0 has; the others hand in None."""
+    """Broadcast the bytes of process 0 to all; the others pass None."""
     mine = content or b""
     sizes = agree([len(mine)])
     if jax.process_count() == 1:
@@ -130,9 +135,16 @@ def from_first(content: bytes | None) -> bytes:
 
 
 def wait_for_all(work: Callable[[], Result] | None) -> tuple[Result | None, bool]:
-    """Do work that takes longer than the others could wait in one collective: they meet often, until all have done theirs.
+    """Do work that takes longer than the timeout of a collective, while the other processes wait in many short ones.
 
-    Return what the work returned (None without any), and whether that of every process succeeded. Raises what it raises here.
+    Args:
+        work: this process's part; None if it only waits.
+
+    Returns:
+        The result of `work` (None without any), and whether the work of every process succeeded.
+
+    Raises:
+        Exception: raised by `work` in this process.
     """
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         mine = pool.submit(work) if work is not None else None
@@ -147,10 +159,13 @@ def wait_for_all(work: Callable[[], Result] | None) -> tuple[Result | None, bool
 
 
 def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = ()) -> Result:
-    """Do what needs all processes; where that fails here or because another has ended, say so and end this process.
+    """Do work that needs all processes; if it fails in a run of several, print the reason and end this process.
 
-    The exit status is 3 where another process has ended, 4 where the system refuses a path, 1 otherwise. expected: errors that
-    all processes raise alike, which are passed on.
+    The exit status is 3 if another process has ended, 4 if the system refuses a path, and 1 otherwise.
+
+    Args:
+        work: a function without arguments.
+        expected: errors that all processes raise alike; they are raised instead of ending the process.
     """
     try:
         return work()
@@ -158,15 +173,15 @@ def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = (
         if jax.process_count() == 1 or isinstance(error, expected):
             raise
         if isinstance(error, ProcessGone):
-            line = f"another process of this run has ended ({error}); start them all again with --resume"
-            print(shown(line), file=sys.stderr, flush=True)
+            line = f"another process of this run has ended ({error}); start all processes again with --resume"
+            print(visible_line(line), file=sys.stderr, flush=True)
             status = 3
         elif isinstance(error, OSError) and error.filename is not None:
-            line = f"{error.filename}: {error.strerror}; mend that, then start all processes again with --resume"
-            print(shown(line), file=sys.stderr, flush=True)
+            line = f"{error.filename}: {error.strerror}; fix this, then start all processes again with --resume"
+            print(visible_line(line), file=sys.stderr, flush=True)
             status = 4
         else:
             traceback.print_exc()
             status = 1
-        # An orderly exit would wait for the others, who wait for this one.
+        # A normal exit would wait for the other processes, which wait for this one.
         os._exit(status)

@@ -1,9 +1,8 @@
-"""Training a stack of layers whose ties change: compact or full storage, one executable for each size of the stack.
+"""Training of a stack of layers whose ties change, in compact or full storage, with one executable per stack size.
 
-The stack is a subtree of the parameters that is named by its path, as `encoder/layers`. Every leaf of it is
-`[stack_size, ...]`, and a layer reads its place in it. Only the places that exist have weights, gradients and moments, so
-compact storage of 8 distinct layers is 8 layers large. On the host (checkpoints, the best step's parameters) every layer has
-a place.
+The stack is a subtree of the parameters, named by its path, for example `encoder/layers`. Its leaves are `[stack_size, ...]`,
+and each layer reads one slot. Only existing slots have weights, gradients and moments: compact storage of 8 distinct layers
+takes the memory of 8 layers. On the host (in checkpoints and the best step's parameters) every layer has a slot.
 """
 
 import time
@@ -16,13 +15,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tiejax import tying
-from tiejax.training.layered_adamw import LayeredOptimizer
-from tiejax.training.precision import Precision, products_in
-from tiejax.training.sharding import DATA, total
-from tiejax.training.stack import LayeredState, Moments, moved, stack_of, stack_size_of, with_stack
+from tiejax.training.choices import Moments, Precision
+from tiejax.training.placement import DATA, total
+from tiejax.training.stack import LayeredOptimizer, LayeredState, moved, stack_of, stack_size_of, with_stack
+from tiejax.training.step import products_in
 
 PyTree = Any
-# (full tree of parameters, batch, dropout key or None, places, sends) -> mean loss, or a device's share of it
+# (full tree of parameters, batch, dropout key or None, reads [layers], sends [layers]) -> mean loss, or a device's share of it
 LayeredLoss = Callable[[PyTree, Any, Any, Any, Any], jax.Array]
 
 
@@ -31,7 +30,7 @@ def _bytes(tree: PyTree) -> int:
 
 
 def _specs(batch: Any) -> Any:
-    """Return how the leaves of a batch, `[rows, ...]` or scalars, lie on the devices that share its rows."""
+    """Return the partition of a batch, leaves `[rows, ...]` or scalars, over the devices that share its rows."""
     return jax.tree.map(lambda leaf: PartitionSpec(DATA) if np.ndim(leaf) else PartitionSpec(), batch)
 
 
@@ -40,10 +39,15 @@ def _shapes(batch: Any) -> tuple[Any, ...]:
 
 
 class Size(NamedTuple):
-    """What training with so many places in the stack takes, in bytes; gradients are as large as what they are taken of.
+    """The memory of training with one stack size.
 
-    peak_bytes: arguments, results and temporaries of a step as compiled. move_bytes: the state before and after a change of
-    ties, from or to this stack size, that takes the most.
+    Attributes:
+        parameters: number of parameters.
+        parameter_bytes: bytes of the parameters.
+        gradient_bytes: bytes of the gradients.
+        optimizer_bytes: bytes of the optimizer's state.
+        peak_bytes: bytes of arguments, results and temporaries of the compiled step.
+        move_bytes: the most bytes of the states before and after a change of ties from this stack size.
     """
 
     parameters: int
@@ -55,15 +59,24 @@ class Size(NamedTuple):
 
 
 class Layered:
-    """Steps, evaluations and moves of a stack, compiled at the first visit of a stack size and never again.
+    """Steps, evaluations and moves of a stack of layers, compiled once per stack size.
 
-    init: root key and the layers that own weights -> parameters, whose stack holds these in this order. loss: as
-    `LayeredLoss`, given the full tree, in which tied leaves are in their places. optimizer: knows the path of the stack.
-    devices: that train the model together; each has all parameters and a part of a batch's rows, and where there are several
-    the loss is a device's share of the mean, by `sharding.total`.
-    moments: as in `moved`. precision: of the products of float32 in steps; those of evaluations are always in float32.
-    scanned: `steps` are one computation, for accelerators, which wait for the host between two.
-    sizes, compilations, compile_s: bytes by stack size; how much was compiled so far, and the seconds that it took.
+    Args:
+        init: (root key, int32 owners) -> parameters, whose stack has a slot for each of these layers, in this order.
+        loss: a `LayeredLoss`; it is given the full tree, in which both leaves of every tie of `ties` exist.
+        optimizer: it also names the path of the stack.
+        ties: between leaves outside the stack, stored once.
+        moments: optimizer state of a layer that separates from its owner: `copy` or `zero`.
+        storage: `compact` (a slot for each distinct layer) or `full` (a slot for each layer).
+        devices: the devices that train the model together. Each has all parameters and a part of a batch's rows; if there are
+            several, the loss is a device's share of the mean, by `placement.total`.
+        precision: of products of float32 in steps; evaluations compute them in float32.
+        scanned: make `steps` one computation, for accelerators, which otherwise wait for the host between steps.
+
+    Attributes:
+        sizes: memory by stack size.
+        compilations: number of compilations so far.
+        compile_s: seconds of compilation so far.
     """
 
     def __init__(
@@ -81,8 +94,8 @@ class Layered:
         self._ties, self._path, self._storage = tuple(ties), optimizer.stack, storage
         self._mesh = Mesh(np.asarray(devices), (DATA,))
         self._uses, self._scanned = optimizer.uses, scanned
-        # Compiled: steps by stack size, several by stack size and number, losses by stack size and shapes of the batch, moves
-        # by both stack sizes.
+        # Executables: steps by stack size, scans by stack size and number of steps, losses by stack size and shapes of the
+        # batch, moves by stack sizes before and after.
         self._steps: dict[int, Any] = {}
         self._scans: dict[tuple[int, int], Any] = {}
         self._losses: dict[tuple[int, tuple[Any, ...]], Any] = {}
@@ -97,9 +110,9 @@ class Layered:
             return loss(tying.view(stored, self._ties), batch, key, wiring.reads, wiring.sends)
 
         def step(state: LayeredState, batch: Any, key: Any, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
-            used, of_used = optimizer.uses(state.params, wiring)
+            used, used_wiring = optimizer.uses(state.params, wiring)
             with products_in(precision):
-                value, grads = self._summed(jax.value_and_grad(mean)(used, batch, key, of_used))
+                value, grads = self._summed(jax.value_and_grad(mean)(used, batch, key, used_wiring))
             return optimizer.update(grads, state, wiring), value
 
         def evaluate(stored: PyTree, batch: Any, wiring: tying.Wiring) -> jax.Array:
@@ -107,8 +120,8 @@ class Layered:
                 return jnp.asarray(self._summed(mean(stored, batch, None, wiring)))
 
         def scan(state: LayeredState, batches: Any, keys: jax.Array, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
-            def body(state: LayeredState, of_step: tuple[Any, jax.Array]) -> tuple[LayeredState, jax.Array]:
-                after: tuple[LayeredState, jax.Array] = self._on_devices(step)(state, *of_step, wiring)
+            def body(state: LayeredState, inputs: tuple[Any, jax.Array]) -> tuple[LayeredState, jax.Array]:
+                after: tuple[LayeredState, jax.Array] = self._on_devices(step)(state, *inputs, wiring)
                 return after
 
             return jax.lax.scan(body, state, (batches, keys))
@@ -123,11 +136,11 @@ class Layered:
         )
 
     def place(self, tree: PyTree) -> PyTree:
-        """Return a tree of arrays on the devices, whole on each."""
+        """Return a tree of arrays, replicated on the devices."""
         return jax.device_put(tree, self._everywhere)
 
     def _place_batch(self, batch: Any) -> Any:
-        """Return a batch with its rows dealt out over the devices."""
+        """Return a batch with its rows split over the devices."""
         return jax.device_put(batch, jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), _specs(batch)))
 
     @property
@@ -135,7 +148,7 @@ class Layered:
         return NamedSharding(self._mesh, PartitionSpec())
 
     def _on_devices(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function of (tree, batch, ...) as it is computed by all devices, each on its part of the batch."""
+        """Map a function of (tree, batch, ...) over the devices, each with its part of the batch's rows."""
         if self._mesh.size == 1:
             return function
         whole = PartitionSpec()
@@ -149,21 +162,21 @@ class Layered:
         return computed
 
     def _summed(self, shares: PyTree) -> PyTree:
-        """Return the sum over the devices."""
+        """Return the sum of the devices' shares."""
         return shares if self._mesh.size == 1 else total(shares)
 
     def stack_size(self, params: PyTree) -> int:
-        """Return the number of places in the stack of these parameters."""
+        """Return the number of slots in the stack of these parameters."""
         return stack_size_of(params, self._path)
 
     def start(self, key: jax.Array, owner: tying.Owner) -> LayeredState:
-        """Return the state before the first step; the layers that own weights start as they would in an untied stack."""
+        """Return the state before the first step; layers that own weights start with the values of an untied stack."""
         owners = np.arange(len(owner)) if self._storage == "full" else np.unique(owner)
         state: LayeredState = self._start(*self.place((key, owners.astype(np.int32))))
         return state
 
     def step(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
-        """Return the state after a step on a batch, and the batch's loss before it; the state that is given is used up."""
+        """Return the state after a step, and the loss of its batch before the update; the given state is donated."""
         self.visit(state, batch, key, wiring)
         compiled = self._steps[self.stack_size(state.params)]
         after: tuple[LayeredState, jax.Array] = compiled(state, self._place_batch(batch), *self.place((key, wiring)))
@@ -172,7 +185,7 @@ class Layered:
     def steps(
         self, state: LayeredState, batches: Sequence[Any], keys: Sequence[jax.Array], wiring: tying.Wiring
     ) -> tuple[LayeredState, list[jax.Array]]:
-        """Return the state after a step on each of these batches, and their losses; the state that is given is used up."""
+        """Return the state after a step on each batch, and the losses before each update; the given state is donated."""
         if not self._scanned or len(batches) == 1:
             losses = []
             for batch, key in zip(batches, keys, strict=True):
@@ -180,21 +193,21 @@ class Layered:
                 losses.append(loss)
             return state, losses
         self.visit(state, batches[0], keys[0], wiring)
-        lie = jax.tree.map(lambda spec: NamedSharding(self._mesh, PartitionSpec(None, *spec)), _specs(batches[0]))
-        stacked = jax.device_put(jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches), lie)
+        shardings = jax.tree.map(lambda spec: NamedSharding(self._mesh, PartitionSpec(None, *spec)), _specs(batches[0]))
+        stacked = jax.device_put(jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches), shardings)
         arguments = state, stacked, *self.place((jnp.stack(keys), wiring))
-        name = self.stack_size(state.params), len(batches)
-        if name not in self._scans:
-            self._scans[name] = self._compile(self._scan, arguments)
-        after, of_steps = self._scans[name](*arguments)
-        return after, list(of_steps)
+        size = self.stack_size(state.params), len(batches)
+        if size not in self._scans:
+            self._scans[size] = self._compile(self._scan, arguments)
+        after, step_losses = self._scans[size](*arguments)
+        return after, list(step_losses)
 
     def trace_step(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> Any:
-        """Return a step as jax has traced it, which can be lowered for platforms that are not here."""
+        """Return the traced step (`jax.stages.Traced`), to be lowered for any platform."""
         return self._step.trace(state, self._place_batch(batch), *self.place((key, wiring)))
 
     def trace_shapes(self, owner: tying.Owner, batch: Any, wiring: tying.Wiring) -> Any:
-        """Return a step as jax has traced it from shapes alone, for devices that need not be there."""
+        """Return the step traced from shapes, without arrays, for devices that need not exist."""
         key = jax.eval_shape(lambda: jax.random.key(0))
         owners = jax.ShapeDtypeStruct((len(owner if self._storage == "full" else np.unique(owner)),), jnp.int32)
         state = jax.eval_shape(self._start, key, owners)
@@ -208,39 +221,39 @@ class Layered:
         return self._step.trace(whole(state), jax.tree.map(shaped, batch, _specs(batch)), whole(key), whole(wiring))
 
     def loss(self, params: PyTree, batch: Any, wiring: tying.Wiring) -> jax.Array:
-        """Return the loss of a batch, without dropout."""
+        """Return the loss of a batch without dropout."""
         arguments = params, self._place_batch(batch), self.place(wiring)
         loss: jax.Array = self._compiled_loss(arguments)(*arguments)
         return loss
 
     def move(self, state: LayeredState, move: tying.Move) -> LayeredState:
-        """Return the state with its stack changed as `move` says."""
+        """Return the state after a change of ties, as computed by `tying.move`."""
         sizes = self.stack_size(state.params), len(move.source)
-        arguments = stack_of(state.params, self._path), state.of_stack, *self.place(tuple(move))
+        arguments = stack_of(state.params, self._path), state.stack_state, *self.place(tuple(move))
         if sizes not in self._moves:
             self._moves[sizes] = self._compile(self._move, arguments)
-        stack, of_stack = self._moves[sizes](*arguments)
-        return LayeredState(with_stack(state.params, self._path, stack), of_stack, state.of_rest)
+        stack, stack_state = self._moves[sizes](*arguments)
+        return LayeredState(with_stack(state.params, self._path, stack), stack_state, state.rest_state)
 
     def to_host(self, state: LayeredState, owner: tying.Owner) -> LayeredState:
-        """Return the state on the host with a place for every layer, whatever is tied; `to_device` is its inverse."""
+        """Return the state on the host with a slot for every layer, for any ties; `to_device` is the inverse."""
         on_host = jax.device_get(state)
-        return on_host if self._storage == "full" else self._taken(on_host, tying.written_out(owner))
+        return on_host if self._storage == "full" else self._take(on_host, tying.expansion_slots(owner))
 
     def to_device(self, on_host: LayeredState, owner: tying.Owner) -> LayeredState:
-        """Return a state of the host on the device, with the places of this owner vector alone."""
-        return self.place(on_host if self._storage == "full" else self._taken(on_host, np.unique(owner)))
+        """Return a state of the host on the devices, with only the slots of this owner vector."""
+        return self.place(on_host if self._storage == "full" else self._take(on_host, np.unique(owner)))
 
     def params_to_host(self, params: PyTree, owner: tying.Owner) -> PyTree:
-        """Return parameters alone as `to_host` does."""
+        """Apply `to_host` to parameters."""
         return self.to_host(LayeredState(params, None, None), owner).params
 
     def params_to_device(self, on_host: PyTree, owner: tying.Owner) -> PyTree:
-        """Return parameters alone as `to_device` does."""
+        """Apply `to_device` to parameters."""
         return self.to_device(LayeredState(on_host, None, None), owner).params
 
     def visit(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> None:
-        """Compile what a stack size needs, moves from and to its neighbours among it, so that no later change of ties waits."""
+        """Compile everything for this stack size, including moves to and from adjacent sizes."""
         stack_size = self.stack_size(state.params)
         if stack_size in self._steps:
             return
@@ -254,16 +267,16 @@ class Layered:
         self.sizes[stack_size] = self._size(state, wiring, largest=max(near))
 
     def _neighbours(self, stack_size: int, layers: int) -> list[int]:
-        """Return the stack sizes that one change of ties can lead to."""
+        """Return the stack sizes after one change of ties."""
         if self._storage == "full":
             return [stack_size]
         return list(range(max(1, stack_size - 1), min(layers, stack_size + 1) + 1))
 
     def _size(self, state: LayeredState, wiring: tying.Wiring, largest: int) -> Size:
-        """Return what training with this stack takes; largest: the most places that one change of ties can lead to."""
+        """Return the memory of training with this stack size; largest: the largest stack size after one change of ties."""
         stack_size, arrays = self.stack_size(state.params), jax.tree.leaves(state.params)
-        parameter_bytes, optimizer_bytes = _bytes(arrays), _bytes((state.of_stack, state.of_rest))
-        stack_bytes = _bytes((stack_of(state.params, self._path), state.of_stack))
+        parameter_bytes, optimizer_bytes = _bytes(arrays), _bytes((state.stack_state, state.rest_state))
+        stack_bytes = _bytes((stack_of(state.params, self._path), state.stack_state))
         memory = self._steps[stack_size].memory_analysis()
         used = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
         return Size(
@@ -275,11 +288,11 @@ class Layered:
             move_bytes=parameter_bytes + optimizer_bytes + stack_bytes // stack_size * largest,
         )
 
-    def _taken(self, state: LayeredState, source: Any) -> LayeredState:
-        """Return the state with those places of its stack."""
+    def _take(self, state: LayeredState, source: Any) -> LayeredState:
+        """Return the state with the slots `source` of its stack."""
         stack = stack_of(state.params, self._path)
-        stack, of_stack = jax.tree.map(lambda leaf: leaf[source], (stack, state.of_stack))
-        return LayeredState(with_stack(state.params, self._path, stack), of_stack, state.of_rest)
+        stack, stack_state = jax.tree.map(lambda leaf: leaf[source], (stack, state.stack_state))
+        return LayeredState(with_stack(state.params, self._path, stack), stack_state, state.rest_state)
 
     def _compiled_loss(self, arguments: tuple[Any, ...]) -> Any:
         params, batch, _ = arguments
@@ -292,7 +305,7 @@ class Layered:
         def shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((before, *leaf.shape[1:]), leaf.dtype, sharding=self._everywhere)
 
-        stack = jax.tree.map(shape, (stack_of(state.params, self._path), state.of_stack))
+        stack = jax.tree.map(shape, (stack_of(state.params, self._path), state.stack_state))
         source, separated = (jax.ShapeDtypeStruct((after,), kind, sharding=self._everywhere) for kind in (jnp.int32, jnp.bool_))
         return self._compile(self._move, (*stack, source, separated))
 

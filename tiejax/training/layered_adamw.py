@@ -1,7 +1,26 @@
-"""AdamW for parameters with a stack whose ties change: the moments of the stack belong to its places."""
+"""AdamW for parameters with a stack of layers, whose moments belong to the slots of the stack or to the layers.
+
+`LayeredAdamW`: moments of the slots, from the summed gradients of all layers that train a slot.
+
+`PerLayerAdamW`: each layer trains shared weights by itself, as in torch when parameters of several layers share storage. Layer
+i has its own moments (m_i, v_i) and step count t_i. A step takes g_i, the gradient of the loss with respect to the weights p_o
+in its slot o = reads[i] through layer i only, other uses held constant:
+
+    n^2 = sum of |g|^2 over the layers that train, each by itself, and over all other parameters;  every g is clipped by n
+    m_i <- b_1 m_i + (1 - b_1) g_i,  v_i <- b_2 v_i + (1 - b_2) g_i^2,  t_i <- t_i + 1      for each layer i that trains
+    u_i = (m_i / (1 - b_1^t_i)) / (sqrt(v_i / (1 - b_2^t_i)) + eps)
+    p_o <- (1 - rate weight_decay) p_o - rate u_i                                           layer by layer, from the first
+
+A layer that does not train keeps its moments and count, and continues from them when it trains again.
+
+Source: the published code of dynamic layer tying (Hay and Wolf, ICLR 2024). There a layer that becomes a copy keeps its
+parameter objects, which then point at the other layer's storage, and autograd, clip_grad_norm_ and AdamW go by objects. This
+module follows AdamW's loop over parameters. Its foreach form decays the weights for all layers before it adds any update, which
+differs by rate weight_decay of an update.
+"""
 
 import dataclasses
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,29 +34,17 @@ PyTree = Any
 EPS = 1e-8  # of Adam
 
 
-@runtime_checkable
-class LayeredOptimizer(Protocol):
-    """What trains a stack, whose path in the parameters is `stack`."""
-
-    @property
-    def stack(self) -> str: ...
-
-    def init(self, params: PyTree) -> LayeredState:
-        """Return the state before the first step of parameters with ties `store`d once."""
-
-    def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
-        """Return the parameters whose gradients `update` asks for, and the wiring that makes them the same model."""
-
-    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
-        """Return the state after one step; grads: of the parameters of `uses`. wiring: of the parameters of the state."""
-
-
 @dataclasses.dataclass(frozen=True)
 class StackAdamW:
-    """AdamW for parameters with a stack, but for whose the moments of the stack are.
+    """Base of AdamW for parameters with a stack; subclasses decide what owns the stack's moments.
 
-    p -= rate (m / (sqrt(v) + eps) + weight_decay p), m and v bias-corrected moments. clip: of the gradients. stack: path of the
-    stack in the parameters.
+    p -= rate (m / (sqrt(v) + eps) + weight_decay p), with bias-corrected moments m, v.
+
+    Attributes:
+        rate: learning rate.
+        weight_decay: factor of the decay.
+        clip: transformation of the gradients before the moments.
+        stack: path of the stack in the parameters.
     """
 
     rate: float
@@ -55,31 +62,89 @@ class StackAdamW:
 
 @dataclasses.dataclass(frozen=True)
 class LayeredAdamW(StackAdamW):
-    """AdamW whose moments belong to the places of the stack, every place with a step count of its own.
+    """AdamW with moments and a step count per slot of the stack.
 
-    They are of the summed gradient of the layers that train the place; gradients are clipped with tied arrays counted once.
+    The moments are of the summed gradient of the layers that train the slot; clipping counts tied arrays once.
     """
 
     def init(self, params: PyTree) -> LayeredState:
-        """Return the state before the first step of parameters with ties `store`d once."""
-        of_stack = jax.vmap(self._adam.init)(stack_of(params, self.stack))
-        return LayeredState(params, of_stack, self._adam.init(rest_of(params, self.stack)))
+        """Return the state before the first step of parameters whose tied leaves are stored once (`tying.store`)."""
+        stack_state = jax.vmap(self._adam.init)(stack_of(params, self.stack))
+        return LayeredState(params, stack_state, self._adam.init(rest_of(params, self.stack)))
 
     def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
-        """Return both as they are: gradients of the uses of a place are summed."""
+        """Return both unchanged: the gradients of all uses of a slot are summed."""
         return params, wiring
 
     def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
-        """Return the state after one step; a place that nobody trains is left untouched."""
+        """Return the state after one step; slots that no layer trains are unchanged."""
         trained = jnp.asarray(wiring.trained) > 0
         grads, _ = self.clip.update(grads, optax.EmptyState())
-        rest, of_rest = self._adam.update(rest_of(grads, self.stack), state.of_rest)
-        stack, of_stack = jax.vmap(self._adam.update)(stack_of(grads, self.stack), state.of_stack)
+        rest, rest_state = self._adam.update(rest_of(grads, self.stack), state.rest_state)
+        stack, stack_state = jax.vmap(self._adam.update)(stack_of(grads, self.stack), state.stack_state)
 
-        def step_of_place(param: jax.Array, update: jax.Array) -> jax.Array:
+        def step_of_slot(param: jax.Array, update: jax.Array) -> jax.Array:
             return where_true(trained, self._step(param, update), param)
 
         params = jax.tree.map(self._step, rest_of(state.params, self.stack), rest)
-        params = with_stack(params, self.stack, jax.tree.map(step_of_place, stack_of(state.params, self.stack), stack))
-        kept = jax.tree.map(lambda new, old: where_true(trained, new, old), of_stack, state.of_stack)
-        return LayeredState(params, kept, of_rest)
+        params = with_stack(params, self.stack, jax.tree.map(step_of_slot, stack_of(state.params, self.stack), stack))
+        stack_state = jax.tree.map(lambda new, old: where_true(trained, new, old), stack_state, state.stack_state)
+        return LayeredState(params, stack_state, rest_state)
+
+
+class PerLayerMoments(NamedTuple):
+    """Adam's state per layer.
+
+    Attributes:
+        layers: leaves `[layers, ...]`.
+        rest: of the parameters outside the stack.
+    """
+
+    layers: PyTree
+    rest: PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class PerLayerAdamW(StackAdamW):
+    """AdamW with moments and a step count per layer, which stay with the layer when ties change (equations: module docstring).
+
+    Clipping counts the gradient of each layer's use separately.
+
+    Attributes:
+        layers: number of layers that read the stack.
+    """
+
+    layers: int
+
+    def init(self, params: PyTree) -> LayeredState:
+        """Return the state before the first step of parameters whose tied leaves are stored once (`tying.store`)."""
+        stack = stack_of(params, self.stack)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros((self.layers, *leaf.shape[1:]), leaf.dtype), stack)
+        moments = PerLayerMoments(jax.vmap(self._adam.init)(zeros), self._adam.init(rest_of(params, self.stack)))
+        return LayeredState(params, None, moments)  # no part of the state moves with the slots
+
+    def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
+        """Return the parameters with a slot per layer, so that the gradients of a slot's uses stay separate."""
+        stack = jax.tree.map(lambda leaf: leaf[wiring.reads], stack_of(params, self.stack))
+        every: Any = jnp.arange(self.layers, dtype=jnp.int32)
+        return with_stack(params, self.stack, stack), wiring._replace(reads=every)
+
+    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
+        """Return the state after one step; grads: of every layer's use, zero for layers that do not train."""
+        reads, sends = jnp.asarray(wiring.reads), jnp.asarray(wiring.sends)
+        grads, _ = self.clip.update(grads, optax.EmptyState())
+        rest, rest_state = self._adam.update(rest_of(grads, self.stack), state.rest_state.rest)
+        updates, layer_states = jax.vmap(self._adam.update)(stack_of(grads, self.stack), state.rest_state.layers)
+        layer_states = jax.tree.map(lambda new, old: where_true(sends, new, old), layer_states, state.rest_state.layers)
+
+        def train(stack: PyTree, layer: tuple[jax.Array, jax.Array, PyTree]) -> tuple[PyTree, None]:
+            slot, trains, layer_updates = layer
+
+            def at_slot(leaf: jax.Array, update: jax.Array) -> jax.Array:
+                return leaf.at[slot].set(jnp.where(trains, self._step(leaf[slot], update), leaf[slot]))
+
+            return jax.tree.map(at_slot, stack, layer_updates), None
+
+        params = jax.tree.map(self._step, rest_of(state.params, self.stack), rest)
+        stack, _ = jax.lax.scan(train, stack_of(state.params, self.stack), (reads, sends, updates))
+        return LayeredState(with_stack(params, self.stack, stack), None, PerLayerMoments(layer_states, rest_state))

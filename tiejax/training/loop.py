@@ -1,4 +1,4 @@
-"""The host's loop: chunks on the devices, checkpoints between them."""
+"""The training loop of the host: chunks on the devices, checkpoints between them."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -7,15 +7,22 @@ from typing import NamedTuple
 import jax
 
 from tiejax.training import cluster
-from tiejax.training.checkpoint import Checkpoints
-from tiejax.training.ensemble import Ensemble, EnsembleState
-from tiejax.training.hand_over import packed, unpacked
-from tiejax.training.kept_records import RecordFiles, Records, RecordsInMemory
-from tiejax.training.runner import Runner, compile_ensemble
+from tiejax.training.checkpoint import Checkpoints, pack, unpack
+from tiejax.training.chunk import Runner, compile_ensemble
+from tiejax.training.ensemble import Ensemble
+from tiejax.training.members import EnsembleState
+from tiejax.training.records import RecordFiles, Records, RecordsInMemory
 
 
 class Chunk(NamedTuple):
-    """What was done: up to which step, how many steps in this process, seconds that it spent in chunks, the new records."""
+    """Progress after a chunk.
+
+    Attributes:
+        step: number of steps trained in total.
+        steps_here: number of steps trained by this process, without those before a resumed checkpoint.
+        train_s: seconds that this process has spent in chunks.
+        records: the chunk's records.
+    """
 
     step: int
     steps_here: int
@@ -24,9 +31,16 @@ class Chunk(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """Members at the end (or where they were stopped), all records, and this process's times.
+    """The result of training.
 
-    idle_share: part of the time, from the first step to the last, in which the devices had nothing to do.
+    Attributes:
+        members: at the end, or where training was stopped; leaves `[seed, arm, ...]`.
+        records: recorder -> field -> array `[record, seed, arm, ...]`; the field `step` is `[record]`.
+        finished: whether the last step is trained and recorded.
+        compile_s: seconds of compilation.
+        train_s: seconds in chunks.
+        steps_here: number of steps trained by this process.
+        idle_share: share of the time between the first step and the last in which the devices were idle.
     """
 
     members: EnsembleState
@@ -36,6 +50,11 @@ class Trained(NamedTuple):
     train_s: float
     steps_here: int
     idle_share: float
+
+    def __repr__(self) -> str:
+        records = {name: f"{len(fields['step'])} records" for name, fields in self.records.items()}
+        times = ", ".join(f"{name}={getattr(self, name):.3g}" for name in ("compile_s", "train_s", "steps_here", "idle_share"))
+        return f"Trained({self.members!r}, records={records}, finished={self.finished}, {times})"
 
 
 def train(
@@ -48,7 +67,25 @@ def train(
     checkpoint_s: float = 20.0,
     records_on_disk: bool = False,
 ) -> Trained:
-    """Train the ensemble to its last step, from its last checkpoint if `resume`; arguments as of `Training`."""
+    """Train an ensemble to its last step.
+
+    Args:
+        ensemble: the ensemble.
+        seeds: without duplicates, unless their conditions differ.
+        checkpoints: where to write checkpoints; none by default.
+        resume: start from the newest checkpoint, if there is one.
+        conditions: number of each seed's condition; all 0 by default. `Ensemble.sample` receives it.
+        chunk_s: seconds to aim at per call of the devices.
+        checkpoint_s: seconds between checkpoints.
+        records_on_disk: hold records in files next to the checkpoints, if they are too large for memory.
+
+    Returns:
+        Members, records and times; the same in every process, except that only the first has records on disk.
+
+    Raises:
+        ValueError: if `records_on_disk` is given without `checkpoints`.
+        CheckpointMismatch: if the newest checkpoint belongs to another run.
+    """
     training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk)
     training.compile()
     for _ in training.chunks(chunk_s=chunk_s, checkpoint_s=checkpoint_s):
@@ -57,13 +94,22 @@ def train(
 
 
 class Training:
-    """An ensemble on its way to its last step: `compile`, then go through `chunks`, then ask for the `result`.
+    """The training of an ensemble in steps: call `compile`, iterate over `chunks`, then call `result`.
 
-    checkpoints: where they are kept; of several processes, the first gives them, and all have the same result.
-    resume: begin from the last checkpoint, if there is one. conditions: of the seeds, as `Ensemble` says.
-    A checkpoint holds the state and every record so far, whatever the number of devices.
-    records_on_disk: keep records in files beside the checkpoints, for those that outgrow memory, and return arrays that are
-    read from there. Of several processes the first alone has them then, and says for all whether it is so.
+    A checkpoint holds the state and all records so far, in a form that does not depend on the number of devices.
+
+    Args:
+        ensemble: the ensemble.
+        seeds: without duplicates, unless their conditions differ.
+        checkpoints: where to write checkpoints. In a run of several processes, only the first is given them.
+        resume: start from the newest checkpoint, if there is one.
+        conditions: number of each seed's condition; all 0 by default.
+        records_on_disk: hold records in files next to the checkpoints, and return memory-mapped arrays. In a run of several
+            processes, the first decides for all, and only the first has records.
+
+    Raises:
+        ValueError: if `records_on_disk` is given without `checkpoints`.
+        CheckpointMismatch: if the newest checkpoint belongs to another run.
     """
 
     def __init__(
@@ -78,14 +124,14 @@ class Training:
         self.ensemble, self._seeds, self._conditions, self._checkpoints = ensemble, seeds, conditions, checkpoints
         on_disk, somewhere = cluster.agree([records_on_disk, checkpoints is not None])[0]
         if on_disk and not somewhere:
-            raise ValueError("records_on_disk: needs checkpoints, beside which records are kept")
+            raise ValueError("records_on_disk: needs checkpoints, next to which the files are written")
         self._members = ensemble.start(seeds)
         found: Records = {}
         restored = _restored(self._members, checkpoints, bool(on_disk)) if resume else None
         if restored is not None:
             self._members, found = restored
             ensemble.check(self._members)
-        self._kept = _kept(found, checkpoints) if on_disk else RecordsInMemory(found)
+        self._records = _record_files(found, checkpoints) if on_disk else RecordsInMemory(found)
         self.resumed = restored is not None
         self.first = self._cursor = self._saved = int(self._members.cursor)
         self.compile_s = self._train_s = self._worked_s = self._whole_s = 0.0
@@ -93,16 +139,16 @@ class Training:
 
     @property
     def records(self) -> Records:
-        """All records so far, those of the checkpoint first; none where another process keeps them on disk."""
-        return {} if self._kept is None else self._kept.all()
+        """All records so far, the checkpoint's included; empty if another process holds them on disk."""
+        return {} if self._records is None else self._records.all()
 
     @property
     def finished(self) -> bool:
-        """Whether the last step is done and recorded."""
+        """Whether the last step is trained and recorded."""
         return self._cursor > self.ensemble.steps
 
     def compile(self) -> float:
-        """Compile the chunk, unless nothing is left to train; return the seconds that it took."""
+        """Compile the chunk, unless nothing is left to train; return the seconds of compilation."""
         if not self.finished:
             began = time.perf_counter()
             self._runner = compile_ensemble(self.ensemble, self._seeds, self._members, self._conditions)
@@ -112,10 +158,15 @@ class Training:
     def chunks(
         self, stop_requested: Callable[[], bool] = lambda: False, chunk_s: float = 2.0, checkpoint_s: float = 20.0
     ) -> Iterator[Chunk]:
-        """Train chunk by chunk, until the last step or until `stop_requested` of some process says so.
+        """Train chunk by chunk to the last step, or until `stop_requested` returns True in some process.
 
-        A checkpoint is written at least every `checkpoint_s` seconds, and at the end. Chunks are sized to `chunk_s` seconds:
-        their length changes no result, since a chunk ends between two steps.
+        Args:
+            stop_requested: asked before each chunk.
+            chunk_s: seconds to aim at per chunk; the length of chunks does not affect results.
+            checkpoint_s: seconds between checkpoints; one is also written at the end.
+
+        Yields:
+            The progress after each chunk.
         """
         if self.finished:
             return
@@ -136,11 +187,11 @@ class Training:
             seconds = time.perf_counter() - began
             self._worked_s += worked
             self._train_s += seconds
-            # Aim at chunk_s, but grow no faster than tenfold: the first chunks are too short to measure by.
+            # Aim at chunk_s, but grow at most tenfold: the first chunks are too short for a good measurement.
             length = max(1, min(10 * length, int((until - self._cursor) * chunk_s / max(seconds, 1e-9))))
             self._cursor = until
-            if self._kept is not None:
-                self._kept.append(records)
+            if self._records is not None:
+                self._records.append(records)
             yield Chunk(min(until, self.ensemble.steps), self._steps_here, self._train_s, records)
         self._whole_s = time.perf_counter() - began_at
         self._save(placed)
@@ -150,11 +201,11 @@ class Training:
         return min(self._cursor, self.ensemble.steps) - min(self.first, self.ensemble.steps)
 
     def _save(self, placed: EnsembleState) -> None:
-        """Collect the members, and write a checkpoint unless it is there already."""
+        """Collect the members, and write a checkpoint unless this step has been saved."""
         assert self._runner is not None
         self._members = self._runner.to_host(placed)
-        if self._checkpoints is not None and self._kept is not None and self._cursor != self._saved:
-            self._checkpoints.save(self._cursor, self._members, self._kept.all())
+        if self._checkpoints is not None and self._records is not None and self._cursor != self._saved:
+            self._checkpoints.save(self._cursor, self._members, self._records.all())
         self._saved = self._cursor
 
     def result(self) -> Trained:
@@ -163,8 +214,8 @@ class Training:
         return Trained(self._members, self.records, self.finished, self.compile_s, self._train_s, self._steps_here, idle)
 
 
-def _kept(found: Records, checkpoints: Checkpoints | None) -> RecordFiles | None:
-    """Return the files of the records from now on, with those that were found; None where another process has them."""
+def _record_files(found: Records, checkpoints: Checkpoints | None) -> RecordFiles | None:
+    """Return files that begin with the records of a checkpoint; None in all processes but the first."""
     if checkpoints is None or jax.process_index() > 0:
         return None
     if isinstance(found, RecordFiles):
@@ -175,9 +226,9 @@ def _kept(found: Records, checkpoints: Checkpoints | None) -> RecordFiles | None
 
 
 def _restored(members: EnsembleState, checkpoints: Checkpoints | None, on_disk: bool) -> tuple[EnsembleState, Records] | None:
-    """Return members and records of the last checkpoint, which the first process reads and gives to the others.
+    """Return members and records of the newest checkpoint, which the first process reads and sends to the others.
 
-    on_disk: the others are given no records.
+    on_disk: records are not sent.
     """
 
     def read() -> tuple[EnsembleState, Records] | None:
@@ -189,8 +240,8 @@ def _restored(members: EnsembleState, checkpoints: Checkpoints | None, on_disk: 
     try:
         answer, _ = cluster.wait_for_all(read if jax.process_index() == 0 else None)  # digests of large files take long
     except Exception as error:
-        cluster.from_first(packed(error))  # the others must not wait for what never comes
+        cluster.from_first(pack(error))  # or the others would wait forever
         raise
-    given = (answer[0], {}) if answer is not None and on_disk else answer
-    content = cluster.from_first(packed(given) if jax.process_index() == 0 else None)
-    return answer if jax.process_index() == 0 else unpacked(content, members)
+    sent = (answer[0], {}) if answer is not None and on_disk else answer
+    content = cluster.from_first(pack(sent) if jax.process_index() == 0 else None)
+    return answer if jax.process_index() == 0 else unpack(content, members)

@@ -1,4 +1,4 @@
-"""Masked-LM losses, in float32 or wider whatever the dtype of the computation."""
+"""Losses of masked language models, computed in at least float32 for any dtype of the logits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ PyTree = Any
 
 
 def cross_entropy(logits: Float[Array, "batch vocabulary"], target: Int[Array, "batch"]) -> Float[Array, "batch"]:
-    """Return -ln softmax(logits)[target], in nats, in float32 or wider whatever the dtype of the logits."""
+    """Return -ln softmax(logits)[target] in nats, computed in at least float32."""
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     chosen = jnp.take_along_axis(logits, target[:, None], axis=-1)[:, 0]
     return jax.nn.logsumexp(logits, axis=-1) - chosen
@@ -20,9 +20,16 @@ def cross_entropy(logits: Float[Array, "batch vocabulary"], target: Int[Array, "
 def masked_lm_loss(
     logits_of: Callable[[PyTree, Any, jax.Array | None], jax.Array], params: PyTree, batch: Any, key: jax.Array | None
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-    """Return the mean cross-entropy over the masked positions, with metrics `loss` (nats) and `accuracy`.
+    """Return the mean cross-entropy over the masked positions.
 
-    logits_of: (params, batch, dropout key or None) -> logits at the masked positions. Accuracy: of the argmax over all symbols.
+    Args:
+        logits_of: (params, batch, dropout key or None) -> logits `[batch, vocabulary]` at the masked positions.
+        params: parameters.
+        batch: with the field `target [batch]`.
+        key: dropout key; None disables dropout.
+
+    Returns:
+        The loss in nats, and the metrics `loss` and `accuracy` (of the argmax over the vocabulary).
     """
     logits = logits_of(params, batch, key)
     loss = jnp.mean(cross_entropy(logits, batch.target))
@@ -33,12 +40,16 @@ def masked_lm_loss(
 def asked_loss(
     logits: Float[Array, "vocabulary contexts"], asked: Float[Array, "vocabulary contexts"]
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-    r"""Return the same loss and metrics for contexts that are asked for each symbol with a known share of the batch.
+    r"""Return the loss and metrics of `masked_lm_loss` for a batch given as shares of (target symbol, context) pairs.
 
-    loss = -sum_c sum_s asked_{s,c} ln softmax(logits_c)_s, where `asked` sums to 1.
+    loss = -sum_c sum_s asked_{s,c} ln softmax(logits_c)_s
+
+    Args:
+        logits: `[vocabulary, contexts]`.
+        asked: `[vocabulary, contexts]`, the share of each pair in the batch; sums to 1.
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    # The maximum takes no part in the gradient, which is softmax - asked with or without it.
+    # The gradient is softmax - asked, whether or not the maximum is subtracted.
     highest = jax.lax.stop_gradient(jnp.max(logits, axis=0))
     log_total = jnp.log(jnp.sum(jnp.exp(logits - highest), axis=0)) + highest
     loss = jnp.sum(jnp.sum(asked, axis=0) * log_total) - jnp.sum(asked * logits)

@@ -1,16 +1,18 @@
-"""Optimizers of the published protocol, from optax."""
+"""Optimizers and learning-rate schedules of the published protocols, built from optax."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
 import optax
 
-BETAS = (0.9, 0.999)  # of Adam, in every published protocol here
+from tiejax.training.choices import OptimizerName, ScheduleName
+
+BETAS = (0.9, 0.999)  # Adam's, in all published protocols implemented here
 
 
 def make_optimizer(
-    kind: Literal["adamw", "adam"],
+    kind: OptimizerName,
     schedule: optax.Schedule,
     weight_decay: float,
     betas: tuple[float, float] = BETAS,
@@ -19,26 +21,38 @@ def make_optimizer(
     decayed: Literal["all", "matrices"] = "all",
     own_rates: bool = False,
 ) -> optax.GradientTransformation:
-    """Return AdamW (decoupled decay), or Adam with the decay added to the gradient, both in torch's form.
+    """Return AdamW, or Adam with L2 regularisation, as in torch.
 
-    adamw: p -= lr (m / (sqrt(v) + eps) + weight_decay p), m and v bias-corrected moments of the gradient g;
-    adam:  p -= lr m / (sqrt(v) + eps), moments of g + weight_decay p.
-    decayed: decay acts on `all` parameters, or on `matrices` alone, neither on biases nor on LayerNorms, as BERT's does.
-    own_rates: the schedule is multiplied by a factor of each member's own (`with_rates`). The first update uses schedule(0).
-    counts: bias correction by one count for `all` leaves, as optax has it, or a count for each `leaf`, which a leaf that leaves
-    a tie can restart (`tying.untie`); until one does, both are the same optimizer.
+    adamw: p -= lr (m / (sqrt(v) + eps) + weight_decay p), with bias-corrected moments m, v of the gradient g
+    adam:  p -= lr m / (sqrt(v) + eps),                    with bias-corrected moments m, v of g + weight_decay p
+
+    Args:
+        kind: name of the optimizer.
+        schedule: step -> learning rate lr; the first update uses schedule(0).
+        weight_decay: factor of the decay.
+        betas: decay rates of the moments m and v.
+        eps: added to the square root.
+        counts: `all`: one step count for the bias correction of all leaves, as in optax; `leaf`: one per leaf, which
+            `tying.untie` can restart for a leaf that leaves a tie. Both give the same updates until then.
+        decayed: `all` parameters, or only `matrices`: neither biases nor LayerNorms, as in BERT.
+        own_rates: multiply the schedule by a factor in the optimizer's state, which may differ between the members of an
+            ensemble (`with_rates`).
     """
     b1, b2 = betas
     scale = optax.scale_by_adam(b1, b2, eps) if counts == "all" else scale_by_adam_per_leaf(b1, b2, eps)
     decay = optax.add_decayed_weights(weight_decay, None if decayed == "all" else matrices)
     rate = scale_by_own_rate(schedule) if own_rates else optax.scale_by_learning_rate(schedule)
-    return optax.chain(scale, decay, rate) if kind == "adamw" else optax.chain(decay, scale, rate)
+    if kind == "adamw":
+        return optax.chain(scale, decay, rate)
+    if kind == "adam":
+        return optax.chain(decay, scale, rate)
+    assert_never(kind)
 
 
 def clip_as_torch(max_norm: float) -> optax.GradientTransformation:
-    """Return clipping by the global norm in torch's form, g -> g min(1, max_norm / (|g| + 1e-6)).
+    """Return clipping by the global norm as in torch: g -> g min(1, max_norm / (|g| + 1e-6)).
 
-    Source: torch.nn.utils.clip_grad_norm_. optax has no 1e-6.
+    Source: torch.nn.utils.clip_grad_norm_. `optax.clip_by_global_norm` does not add 1e-6.
     """
 
     def update(updates: optax.Updates, state: optax.EmptyState, params: optax.Params | None = None) -> tuple[Any, Any]:
@@ -49,7 +63,7 @@ def clip_as_torch(max_norm: float) -> optax.GradientTransformation:
 
 
 def matrices(params: optax.Params) -> optax.Params:
-    """Say of every leaf whether it is a matrix: by its name, since layers that are stacked add an axis to biases too."""
+    """Return for each leaf whether it is a matrix, judged by its name: stacked layers add an axis to biases, too."""
 
     def is_matrix(path: tuple[jax.tree_util.DictKey, ...], leaf: jax.Array) -> bool:
         return path[-1].key not in ("bias", "scale")
@@ -58,16 +72,16 @@ def matrices(params: optax.Params) -> optax.Params:
 
 
 class OwnRate(NamedTuple):
-    """The factor of a member's own on its learning rate, and the steps so far."""
+    """State of `scale_by_own_rate`: the factor on the learning rate, and the number of steps so far."""
 
     factor: jax.Array
     steps: jax.Array
 
 
 def scale_by_own_rate(schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Return the transformation u -> -factor schedule(steps) u, whose factor is a number in its state, at first 1.
+    """Return the transformation u -> -factor schedule(steps) u, with a factor in its state, initially 1.
 
-    So members of one ensemble can have learning rates of their own: see `with_rates`.
+    The members of an ensemble can thus have different learning rates (`with_rates`).
     """
 
     def init(params: optax.Params) -> OwnRate:
@@ -81,7 +95,7 @@ def scale_by_own_rate(schedule: optax.Schedule) -> optax.GradientTransformation:
 
 
 def with_rates(opt_state: optax.OptState, factors: jax.Array) -> optax.OptState:
-    """Return the optimizer state of members `[...]` with these factors `[...]` on their learning rates."""
+    """Return the optimizer state of members `[...]` with the factors `[...]` on their learning rates."""
 
     def put(part: object) -> object:
         return part._replace(factor=jnp.asarray(factors, jnp.float32)) if isinstance(part, OwnRate) else part
@@ -90,9 +104,9 @@ def with_rates(opt_state: optax.OptState, factors: jax.Array) -> optax.OptState:
 
 
 def scale_by_adam_per_leaf(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Return optax.scale_by_adam with a step count, and so a bias correction, of its own for each leaf.
+    """Return `optax.scale_by_adam` with a separate step count, and so a separate bias correction, for each leaf.
 
-    The state is optax's, `count` being a tree as `mu` and `nu` are.
+    The state is that of optax, except that `count` is a tree like `mu` and `nu`.
     """
     shared = optax.scale_by_adam(b1, b2, eps)
 
@@ -111,3 +125,48 @@ def scale_by_adam_per_leaf(b1: float, b2: float, eps: float) -> optax.GradientTr
         return updates, optax.ScaleByAdamState(*(jax.tree.unflatten(treedef, part) for part in kept))
 
     return optax.GradientTransformation(init, update)
+
+
+def cosine_cycle(maximum: float, minimum: float, half_period: int) -> optax.Schedule:
+    """Return lr(t) = minimum + (maximum - minimum) / 2 (1 + cos(pi t / half_period)), for all t.
+
+    The rate reaches the minimum after `half_period` steps and the maximum again after 2 `half_period`, as in torch's
+    CosineAnnealingLR. t is first reduced modulo the period: in float32, cos(pi t / half_period) of a large t is off by 6e-5.
+    """
+
+    def schedule(step: jax.Array) -> jax.Array:
+        phase = jnp.pi * (step % (2 * half_period)) / half_period
+        return minimum + (maximum - minimum) / 2 * (1 + jnp.cos(phase))
+
+    return schedule
+
+
+def constant(rate: float) -> optax.Schedule:
+    """Return a constant schedule."""
+    return optax.constant_schedule(rate)
+
+
+def warm_up_and_decay(maximum: float, warm_up: int, steps: int) -> optax.Schedule:
+    """Return a schedule that rises linearly from 0 to `maximum` over `warm_up` steps, then falls linearly to 0 at `steps`.
+
+    lr(t) = maximum t / warm_up for t <= warm_up, maximum (steps - t) / (steps - warm_up) after. Source: BERT (Devlin et al.,
+    2019); also RemBERT (Chung et al., ICLR 2021, table 14), which names no other.
+    """
+    rise, fall = optax.linear_schedule(0, maximum, warm_up), optax.linear_schedule(maximum, 0, steps - warm_up)
+    return optax.join_schedules([rise, fall], [warm_up]) if warm_up else fall
+
+
+def make_schedule(kind: ScheduleName, maximum: int | float, minimum: int | float, half_period: int) -> optax.Schedule:
+    """Return the schedule of this name.
+
+    Args:
+        kind: name of the schedule.
+        maximum: largest learning rate; that of `constant`.
+        minimum: smallest learning rate of `cosine`.
+        half_period: steps from the largest rate to the smallest of `cosine`.
+    """
+    if kind == "cosine":
+        return cosine_cycle(maximum, minimum, half_period)
+    if kind == "constant":
+        return constant(maximum)
+    assert_never(kind)

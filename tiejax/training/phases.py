@@ -1,4 +1,4 @@
-"""When the ties of an arm are on, and what becomes of the optimizer's state where they end or begin."""
+"""Phases: the steps in which the ties of an arm are on, and the changes of optimizer states when ties end or begin."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,11 +17,19 @@ LEAVES: dict[str, tying.New] = {"input": "source", "output": "target"}
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """Ties that are on from step `begin` until before step `end`; where `end` comes first, until then and again from `begin`.
+    """The steps in which an arm's ties are on: begin <= step < end, or, if end < begin, step < end and step >= begin.
 
-    An arm starts from equal leaves if its ties are on at step 0, or would be but end there (begin 0, end 0: never tied,
-    from equal leaves). policy, new: what the optimizer's state becomes at the end (`tying.untie`). keep: which values a tie
-    that begins later takes.
+    An arm starts from equal leaves if its ties are on at step 0, or if begin = end = 0 (never tied, from equal leaves).
+
+    Attributes:
+        begin: first step of the ties.
+        end: step before whose update the ties end.
+        policy: the change of the optimizer's state at the end (`tying.untie`).
+        new: the leaf that leaves the tie at the end: `source` or `target`.
+        keep: the values that a tie takes when it begins after step 0 (`tying.retie`).
+
+    Raises:
+        ValueError: if a step is negative, or begin = end > 0.
     """
 
     begin: int = 0
@@ -36,10 +44,11 @@ class Phase:
 
     @property
     def starts_equal(self) -> bool:
+        """Whether the arm starts from equal leaves."""
         return self.begin == 0 or self.end < self.begin
 
     def on(self, step: int) -> bool:
-        """Say whether the ties are on in the update of this step."""
+        """Return whether the ties are on in the update of this step."""
         return self.begin <= step < self.end if self.begin <= self.end else step < self.end or step >= self.begin
 
     @property
@@ -53,8 +62,13 @@ def phases_of_arms(
 ) -> tuple[np.ndarray, list[Phase]]:
     """Return `arm_ties [arm, 1]` and phases of arms that untie before the update of a step.
 
-    steps: 0 for never tied from equal leaves, `last` for always tied, -1 for never tied from independent leaves. policies, new:
-    by arm, `""` where nothing changes; new is the table that leaves: `input`, the ties' source, or `output`, their target.
+    Args:
+        steps: of each arm, the step before whose update it unties; 0 for never tied, from equal leaves; `last` for always tied;
+            -1 for never tied, from independent leaves.
+        last: number of training steps.
+        policies: of each arm, the policy; `""` for arms that do not change.
+        new: of each arm, the table that leaves the tie, `input` (the ties' source) or `output` (their target); `""` for arms
+            that do not change.
     """
     phases = [
         Phase(0, NEVER if step in (-1, last) else int(step), policy or "copy", LEAVES[table or "output"])  # type: ignore[arg-type]
@@ -64,7 +78,7 @@ def phases_of_arms(
 
 
 def phases_on(phases: Sequence[Phase], step: jax.Array) -> jax.Array:
-    """Return `Phase.on` of every arm at a traced step."""
+    """Return `Phase.on` of every arm, `[arm]`, at a traced step."""
     begin, end = (jnp.asarray([getattr(phase, name) for phase in phases], jnp.int32) for name in ("begin", "end"))
     started, going = step >= begin, step < end
     return jnp.where(begin <= end, started & going, started | going)
@@ -78,14 +92,14 @@ def change_ties(
     state: TrainState,
     step: jax.Array,
 ) -> TrainState:
-    """Return the members `[seed, arm, ...]` with the ties ended and begun that change before this step's update.
+    """Return the members `[seed, arm, ...]` after the ties that end or begin before this step's update have changed.
 
-    Every policy that occurs is computed for all members, and taken by the arms that end with it at this step.
+    Every policy in use is computed for all members; the arms that end with it at this step take the result.
     """
     has_ties = np.asarray(arm_ties.any(axis=1))
 
     def chosen(arms: np.ndarray, at: list[int], yes: TrainState, no: TrainState) -> TrainState:
-        """Take `yes` for these arms where it is their step, else `no`."""
+        """Return `yes` for the arms of `arms` whose step (`at`, by arm) is this one, `no` for all others."""
         now = jnp.asarray(arms) & (jnp.asarray(at, jnp.int32) == step)
 
         def pick(changed: jax.Array, unchanged: jax.Array) -> jax.Array:
@@ -96,7 +110,7 @@ def change_ties(
     for policy, new in _rewriting(phases):
 
         def part(member: TrainState, policy: tying.Policy = policy, new: tying.New = new) -> TrainState:
-            opt_state = tying.part(optimizer, member.params, member.opt_state, ties, policy, new, member.use_states)
+            opt_state = tying.untie_switched(optimizer, member.params, member.opt_state, ties, policy, new, member.use_states)
             return member._replace(opt_state=opt_state)
 
         ending = has_ties & np.array([(phase.policy, phase.new) == (policy, new) for phase in phases])
@@ -104,7 +118,7 @@ def change_ties(
     for keep in sorted({phase.keep for phase in phases if 0 < phase.begin < NEVER}):
 
         def join(member: TrainState, keep: tying.Keep = keep) -> TrainState:
-            params, opt_state = tying.join(member.params, member.opt_state, ties, keep)
+            params, opt_state = tying.retie_switched(member.params, member.opt_state, ties, keep)
             return member._replace(params=params, opt_state=opt_state)
 
         beginning = has_ties & np.array([phase.keep == keep for phase in phases])
@@ -113,5 +127,5 @@ def change_ties(
 
 
 def _rewriting(phases: Sequence[Phase]) -> list[tuple[tying.Policy, tying.New]]:
-    """Return the policies, with the leaf that leaves, that change the optimizer's state: all but `copy`."""
+    """Return the pairs (policy, new) in use that change the optimizer's state: all except `copy`."""
     return sorted({(phase.policy, phase.new) for phase in phases if 0 < phase.end < NEVER and phase.policy != "copy"})

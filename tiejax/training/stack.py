@@ -1,60 +1,88 @@
-"""A stack of layers in a tree of parameters: found by its path, taken out and put back, its places moved.
+"""A stack of layers in a parameter tree: reading and replacing it by its path, and moving its slots.
 
-Every leaf of a stack is `[stack_size, ...]`. What an optimizer remembers of it has the same places.
+Every leaf of a stack is `[stack_size, ...]`; its rows are called slots. Optimizer states of a stack have the same slots.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 
+from tiejax import tying
+from tiejax.training.choices import Moments
+
 PyTree = Any
-Moments = Literal["copy", "zero"]
 
 
 class LayeredState(NamedTuple):
-    """Parameters, tied ones stored once, and the optimizer's state: what moves with the places of the stack, and the rest."""
+    """Parameters with a stack, and the optimizer's state.
+
+    Attributes:
+        params: tied parameters are stored once.
+        stack_state: the part of the optimizer's state that moves with the slots of the stack; leaves `[stack_size, ...]`.
+        rest_state: the rest of the optimizer's state.
+    """
 
     params: PyTree
-    of_stack: PyTree
-    of_rest: PyTree
+    stack_state: PyTree
+    rest_state: PyTree
+
+
+@runtime_checkable
+class LayeredOptimizer(Protocol):
+    """An optimizer for parameters with a stack whose ties change."""
+
+    @property
+    def stack(self) -> str:
+        """Path of the stack in the parameters, for example `encoder/layers`."""
+
+    def init(self, params: PyTree) -> LayeredState:
+        """Return the state before the first step of parameters whose tied leaves are stored once (`tying.store`)."""
+
+    def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
+        """Return the parameters whose gradients `update` needs, and the wiring with which they are the same model."""
+
+    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
+        """Return the state after one step; grads: of the parameters of `uses`. wiring: of `state.params`."""
 
 
 def stack_of(params: PyTree, path: str) -> PyTree:
-    """Return the stack at `path` in a parameter tree."""
+    """Return the stack at a path, for example `encoder/layers`, in a parameter tree."""
     for name in path.split("/"):
         params = params[name]
     return params
 
 
 def with_stack(params: PyTree, path: str, stack: PyTree) -> PyTree:
-    """Return a parameter tree with another stack at `path`."""
+    """Return a parameter tree with the stack at a path replaced."""
     name, _, below = path.partition("/")
     return {**params, name: with_stack(params[name], below, stack) if below else stack}
 
 
 def rest_of(params: PyTree, path: str) -> PyTree:
-    """Return a parameter tree without its stack."""
+    """Return a parameter tree with None in place of the stack."""
     return with_stack(params, path, None)
 
 
 def stack_size_of(params: PyTree, path: str) -> int:
-    """Return the number of places in the stack of a parameter tree."""
+    """Return the number of slots in the stack of a parameter tree."""
     return int(jax.tree.leaves(stack_of(params, path))[0].shape[0])
 
 
-def moved(stack: PyTree, of_stack: PyTree, source: jax.Array, separated: jax.Array, moments: Moments) -> tuple[PyTree, PyTree]:
-    """Return a stack and its optimizer state whose place p is what stood at `source[p]`.
+def moved(
+    stack: PyTree, stack_state: PyTree, source: jax.Array, separated: jax.Array, moments: Moments
+) -> tuple[PyTree, PyTree]:
+    """Return a stack and its optimizer state whose slot p is a copy of slot source[p].
 
-    moments: what a layer that separates from another remembers: its owner's (`copy`), or nothing, its bias correction starting
-    anew (`zero`).
+    separated: `[slots]`, whether the layer in a slot separates from its owner. moments: its optimizer state is then the owner's
+    (`copy`), or zeros, which restarts the bias correction (`zero`).
     """
-    stack, of_stack = jax.tree.map(lambda leaf: leaf[source], (stack, of_stack))
+    stack, stack_state = jax.tree.map(lambda leaf: leaf[source], (stack, stack_state))
     if moments == "copy":
-        return stack, of_stack
-    return stack, jax.tree.map(lambda leaf: where_true(separated, jnp.zeros_like(leaf), leaf), of_stack)
+        return stack, stack_state
+    return stack, jax.tree.map(lambda leaf: where_true(separated, jnp.zeros_like(leaf), leaf), stack_state)
 
 
 def where_true(chosen: jax.Array, leaf: jax.Array, other: jax.Array) -> jax.Array:
-    """Return leaves `[number, ...]` that are the first one's where `chosen`, `[number]`, is true, else the other's."""
+    """Return rows of `leaf` where `chosen`, `[rows]`, is true, and rows of `other` elsewhere; both are `[rows, ...]`."""
     return jnp.where(chosen.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, other)

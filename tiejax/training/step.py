@@ -1,12 +1,14 @@
-"""One training step: a pure function of state, batch, key and switches."""
+"""One training step as a pure function, and the precision of its products."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
 import optax
 
 from tiejax import tying
+from tiejax.training.choices import Precision
 
 PyTree = Any
 Loss = Callable[[PyTree, Any, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
@@ -14,9 +16,13 @@ Step = Callable[..., tuple["TrainState", dict[str, jax.Array]]]
 
 
 class TrainState(NamedTuple):
-    """Parameters and optimizer state. The optimizer counts the steps.
+    """The parameters and optimizer state of a member; steps are counted by the optimizer.
 
-    use_states: the optimizer's state of each use's own gradients (`tying.only_tied`), where a tie that ends asks for it.
+    Attributes:
+        params: all parameters, tied ones included.
+        opt_state: the optimizer's state.
+        use_states: optimizer states of the gradients of each use (`tying.only_tied`), for ties that end with policy `split`;
+            None otherwise.
     """
 
     params: PyTree
@@ -31,11 +37,20 @@ def make_step(
     max_norm: float | None = None,
     squares: Callable[[PyTree], PyTree] = tying.leaf_squares,
 ) -> Step:
-    """Return (state, batch, key, on, gradient_weights) -> (state, metrics), for parameters in full, ties switched by `on`.
+    """Return a training step for parameters with switched ties (both leaves of a tie are stored).
 
-    gradient_weights: as of `tying.symmetrise`; may be left out.
-    A tie that is never switched off is cheaper stored once: give the loss `view(stored, ties)` and no ties here.
-    max_norm: clip gradients to this global norm, a tied pair counted once; squares: as of `tying.global_norm`.
+    A tie that is never switched off is cheaper stored once: give the loss `view(stored, ties)` and leave out `ties` here.
+
+    Args:
+        loss: (params, batch, key) -> (loss, metrics).
+        optimizer: any optax transformation.
+        ties: the ties that `on` switches.
+        max_norm: clip gradients to this global norm, in which a tied pair counts once; None does not clip.
+        squares: as in `tying.global_norm`.
+
+    Returns:
+        (state, batch, key, on, gradient_weights=None) -> (state, metrics). on: booleans `[tie]`. gradient_weights: as in
+        `tying.symmetrise`.
     """
 
     def step(
@@ -56,3 +71,14 @@ def make_step(
         return TrainState(params, opt_state, use_states), metrics
 
     return step
+
+
+def products_in(precision: Precision) -> AbstractContextManager[None]:
+    """Return a context in which products of float32 are traced with this precision; accelerators default to fewer bits.
+
+    Products of bfloat16 are not affected. The names are those of jax, except `bfloat16`: jax takes it for `default`, here it
+    means the same on every device that supports it.
+    """
+    name = "BF16_BF16_F32" if precision == "bfloat16" else precision
+    context: AbstractContextManager[None] = jax.default_matmul_precision(name)
+    return context

@@ -1,6 +1,6 @@
 """Fine-tuning ensembles: encoders of many seeds, from several starts and at several learning rates, trained on one task.
 
-Members are laid out `[seed, arm]`. A seed here is a pre-training seed with a fine-tuning seed, which decides the order of the
+Members are layout out `[seed, arm]`. A seed here is a pre-training seed with a fine-tuning seed, which decides the order of the
 sentences and the initial head; the arms of a seed share both, and differ in the encoder that they start from and in their rate.
 """
 
@@ -16,12 +16,11 @@ from jaxtyping import Array, Float, Int, Key
 
 from tiejax import training
 from tiejax.models import LanguageModel
-from tiejax.training.ensemble import seed_keys
-from tiejax.training.optimizer import make_optimizer, with_rates
-from tiejax.training.precision import Precision
-from tiejax.training.schedule import warm_up_and_decay
+from tiejax.training import seed_keys
+from tiejax.training.choices import Precision
+from tiejax.training.optimizer import make_optimizer, warm_up_and_decay, with_rates
 from tiejax.transfer.batches import TaskFeed, TaskRows
-from tiejax.transfer.encoding import NOTHING
+from tiejax.transfer.encoding import NO_LABEL
 from tiejax.transfer.task_head import HeadKind, Pooling, head_logits, init_head
 
 PyTree = Any
@@ -63,7 +62,7 @@ class Objective:
     def loss(self, params: PyTree, rows: TaskRows, key: Key[Array, ""] | None) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return this device's share of the mean cross-entropy (nats) over the labels asked for, and the step's metrics."""
         logits, label = self.logits(params, rows, key), jnp.asarray(rows.label)
-        asked = label != NOTHING
+        asked = label != NO_LABEL
         logs = jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
         chosen = jnp.take_along_axis(logs, jnp.where(asked, label, 0)[..., None], axis=-1)[..., 0]
         nats, right = -jnp.sum(jnp.where(asked, chosen, 0)), jnp.sum(asked & (jnp.argmax(logits, axis=-1) == label))
@@ -76,7 +75,7 @@ class Objective:
 
         def of_batch(batch: TaskRows) -> jax.Array:
             predicted, label = jnp.argmax(self.logits(params, batch, None), axis=-1), jnp.asarray(batch.label)
-            pair = jnp.where(label == NOTHING, self.labels**2, label * self.labels + predicted)
+            pair = jnp.where(label == NO_LABEL, self.labels**2, label * self.labels + predicted)
             return jnp.bincount(pair.ravel(), length=self.labels**2 + 1)[:-1]
 
         counts = jnp.sum(jax.lax.map(of_batch, jax.tree.map(jnp.asarray, rows)), axis=0)
@@ -160,8 +159,8 @@ def build_ensemble(
         steps=steps,
         recorders={"record": training.Recorder(max(1, steps // 10), measure)},
         max_norm=recipe.max_norm,
-        feed=feed,
-        members="scanned",
+        source=feed,
+        members=training.Scanned(),
         devices=devices,
         precision=recipe.precision,
         dropout_key=lambda seed_key: jax.random.fold_in(

@@ -149,7 +149,7 @@ def test_checkpoints_of_a_run_of_other_seeds_are_refused(copy, env, tmp_path):
     ended = end(start("--out", copy, "--resume", env=env))
     assert ended.status == 2
     assert len(ended.err.splitlines()) == 1, ended.err
-    assert "is of another run: of other settings or another text" in ended.err
+    assert "belongs to another run (other settings or another text)" in ended.err
     assert {name: what for name, what in tree(copy).items() if name.startswith("checkpoints")} == before
 
 

@@ -1,6 +1,7 @@
-"""Settings that studies share: declared, documented and checked here once, and flat in every study's flags and YAML files.
+"""Settings that several studies share, each declared, documented and checked once.
 
-A study's settings inherit the parts that it needs. Where it starts from another default it says so by `with_defaults`.
+The settings of a study inherit the groups that it needs, so that its flags and YAML keys are flat; `with_defaults` changes
+defaults.
 """
 
 import dataclasses
@@ -10,13 +11,15 @@ from typing import Any, Literal, TypeVar, dataclass_transform
 
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.system.visible import cut
+from tiejax.training.choices import OptimizerName, Precision, ScheduleName
 
 T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True)
 def with_defaults(**defaults: Any) -> Callable[[type[T]], type[T]]:
-    """Return a decorator that makes a frozen dataclass, with other defaults for fields that it inherits."""
+    """Return a decorator that makes a class a frozen dataclass and changes the defaults of inherited fields."""
 
     def make(kind: type[T]) -> type[T]:
         inherited = {name: field.type for base in reversed(kind.__mro__) for name, field in _fields(base).items()}
@@ -33,20 +36,20 @@ def _fields(kind: type) -> dict[str, Any]:
 
 
 class Settings:
-    """What every part can be asked: to check itself, after the parts that it is made of."""
+    """Base of groups of settings; `check` calls the checks of all groups in a class."""
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if resolved settings cannot be run."""
+        """Raise BadInput, which names the option, if resolved settings are invalid."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings(Settings):
-    """Which seeds are trained, and where the run is kept.
+    """Seeds and run directory.
 
     Args:
-        seeds: how many (0, 1, ...), or a list of them, as [3,7,11]
+        seeds: number of seeds (0, 1, ...), or a list of seeds, such as [3,7,11]
         checkpoint_every: seconds between checkpoints
-        out: the run directory
+        out: run directory
     """
 
     seeds: int | list[int] = 1
@@ -58,31 +61,31 @@ class RunSettings(Settings):
         checks.check_seeds(self.seeds)
         checks.check_positive(self, ("checkpoint_every",))
         if not self.out:
-            raise BadInput("--out: must name a directory, got nothing")
+            raise BadInput("--out: expected a directory, got ''")
 
     @property
     def seed_list(self) -> list[int]:
-        """The seeds, one by one."""
+        """The seeds as a list."""
         return checks.seed_list(self.seeds)
 
     @property
     def number_of_seeds(self) -> int:
-        """How many there are."""
+        """The number of seeds."""
         return self.seeds if isinstance(self.seeds, int) else len(self.seeds)
 
 
 @dataclasses.dataclass(frozen=True)
 class TextSettings(Settings):
-    """What text is trained on, and in which tokens.
+    """Training text and tokenizer.
 
     Args:
-        corpus: text files, folders of them, .gz, or tfds:NAME for a TFDS data set with a text feature (default: the prose that
-            CPython carries: its documentation topics and the docstrings of its standard library)
-        text_feature: which text feature of a TFDS data set, where it has several
-        tfds_dir: where TFDS keeps its data sets (default: its own)
-        data_dir: where prepared text and trained vocabularies are kept (default: tiejax in the user's cache)
-        tokenizer: a tokenizer of your own (default: one trained on the corpus)
-        vocab_size: tokens of the trained vocabulary
+        corpus: text files or folders of text files (also .gz), or tfds:NAME for a TFDS data set with a text feature (default:
+            the English text in Python itself: its documentation topics and the docstrings of its standard library)
+        text_feature: name of the text feature, for a TFDS data set that has several
+        tfds_dir: folder of TFDS data sets (default: that of TFDS)
+        data_dir: folder for prepared text and trained vocabularies (default: tiejax in the user's cache)
+        tokenizer: your tokenizer (default: a tokenizer trained on the corpus)
+        vocab_size: number of tokens of a trained vocabulary
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -99,15 +102,15 @@ class TextSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderSettings(Settings):
-    """The shape of the encoder.
+    """Shape of the encoder.
 
     Args:
         layers: number of layers
         width: width of embeddings and hidden states
         heads: attention heads
         feed_forward: width of the feed-forward layer
-        activation: of the feed-forward layer
-        dropout: probability of dropping a hidden value in training
+        activation: activation function of the feed-forward layer
+        dropout: probability with which a hidden value is dropped in training
     """
 
     layers: int = 3
@@ -125,24 +128,24 @@ class EncoderSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionSettings(Settings):
-    """In how many bits models are trained.
+    """Precision of training.
 
     Args:
-        matmul_precision: of the products of float32 in training, on accelerators: highest (float32), high (tensorfloat32, or
-            three products of bfloat16), default (the fewest that the device has), or bfloat16 (factors rounded to it, sums in
-            float32); weights and moments stay in float32, and whatever is measured is computed in float32
+        matmul_precision: precision of float32 matrix products in training on accelerators: highest (float32), high
+            (tensorfloat32, or three bfloat16 products), default (the fastest of the device), or bfloat16 (inputs rounded to
+            bfloat16, sums in float32). Weights, moments and measurements are always float32
     """
 
-    matmul_precision: Literal["highest", "high", "default", "bfloat16"] = "highest"
+    matmul_precision: Precision = "highest"
 
 
 @dataclasses.dataclass(frozen=True)
 class TieSettings(Settings):
-    """What trains the tied table.
+    """Gradient of the tied table.
 
     Args:
-        gradient_weights: how much of the gradient of its input use and of its output use the tied table takes, as [1,.5]
-            (default: all of both)
+        gradient_weights: weights of the gradients of the tied table from its input use and from its output use, such as
+            [1,.5] (default: both 1)
     """
 
     gradient_weights: list[float] | None = None
@@ -151,21 +154,21 @@ class TieSettings(Settings):
         super().check()
         weights = self.gradient_weights
         if weights is not None and not (len(weights) == 2 and all(math.isfinite(weight) and weight >= 0 for weight in weights)):
-            raise BadInput(f"--gradient_weights: must be two finite numbers, not negative, as [1,.5], got {weights}")
+            raise BadInput(f"--gradient_weights: expected two finite numbers >= 0, such as [1,.5], got {cut(weights)}")
 
     @property
     def tie_gradient(self) -> Literal["all"] | tuple[float, float]:
-        """The weights as a `Tie` takes them."""
+        """The weights as the argument `gradient` of `Tie`."""
         return "all" if self.gradient_weights is None else (self.gradient_weights[0], self.gradient_weights[1])
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSettings(Settings):
-    """What is dropped of attention; for studies that have a field `dropout`.
+    """Dropout of attention weights, for studies with a setting `dropout`.
 
     Args:
-        attention_dropout: probability of dropping an attention weight (default: as --dropout). Fused attention, on NVIDIA GPUs
-            in bfloat16, drops none: with 0 it is used, and all other dropout stays
+        attention_dropout: probability with which an attention weight is dropped in training (default: that of --dropout). 0
+            allows fused attention, on NVIDIA GPUs in bfloat16, and leaves all other dropout as it is
     """
 
     attention_dropout: float | None = None
@@ -178,11 +181,11 @@ class AttentionSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class AdamSettings(Settings):
-    """How parameters are updated.
+    """Optimizer.
 
     Args:
-        learning_rate: the largest learning rate
-        weight_decay: of every parameter
+        learning_rate: maximum learning rate
+        weight_decay: weight decay of all parameters
     """
 
     learning_rate: float = 1e-3
@@ -195,18 +198,18 @@ class AdamSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleSettings(AdamSettings):
-    """How parameters are updated, and at which rate over training.
+    """Optimizer and learning-rate schedule.
 
     Args:
-        optimizer: adamw (decoupled weight decay) or adam (decay added to the gradient)
-        schedule: cosine (down to the minimum and up again, never clamped) or constant
-        minimum_learning_rate: the smallest learning rate of the cosine
-        half_period: steps from the largest to the smallest rate
-        eps: of the optimizer
+        optimizer: adamw (decoupled weight decay) or adam (weight decay added to the gradient)
+        schedule: cosine (down to the minimum and up again, periodically) or constant
+        minimum_learning_rate: minimum learning rate of the cosine
+        half_period: steps from the maximum to the minimum of the cosine
+        eps: epsilon of the optimizer
     """
 
-    optimizer: Literal["adamw", "adam"] = "adamw"
-    schedule: Literal["cosine", "constant"] = "cosine"
+    optimizer: OptimizerName = "adamw"
+    schedule: ScheduleName = "cosine"
     minimum_learning_rate: float = 1e-5
     half_period: int | None = None
     eps: float = 1e-12
@@ -220,11 +223,11 @@ class ScheduleSettings(AdamSettings):
 
 @dataclasses.dataclass(frozen=True)
 class UntieSettings(Settings):
-    """Where tied members untie; for studies that have a field `steps`.
+    """When tied members untie, for studies with a setting `steps`.
 
     Args:
-        untie_at: where tied members untie: steps (whole numbers) or fractions of the run (with a point, as .5). Never and
-            always tied ones are always among the members
+        untie_at: when tied members untie: steps (integers) or fractions of the run (with a point, such as .5). Untied and
+            always tied members are trained as well
     """
 
     untie_at: list[int | float] | None = None

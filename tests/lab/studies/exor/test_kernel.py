@@ -113,9 +113,9 @@ def test_what_the_kernel_cannot_run(how, reason):
 
 def test_a_cpu_is_told_and_trained_by_the_fast_engine():
     settings = Settings(engine="kernel").resolved()
-    assert exor.why_no_kernel(settings) == "it is for a GPU or TPU, and this is a CPU"
+    assert exor.why_no_kernel(settings) == "it needs a GPU or TPU, and the default device is a CPU"
     assert not isinstance(exor.build_ensemble(settings).source, training.TrainSteps)
-    assert exor.trained_by(settings) == "fast"
+    assert exor.training_engine(settings) == "fast"
 
 
 @pytest.mark.parametrize(

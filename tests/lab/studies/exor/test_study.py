@@ -104,7 +104,7 @@ def test_members_that_go_non_finite_are_named(tmp_path, capsys):
 
 def test_too_many_contexts_leave_exact_risk_out_by_name(tmp_path, capsys, blank_figures):
     _, results, metrics = run(tmp_path, "--seeds", "1", "--model", "mixer", "--bits", "10", "--steps", "1")
-    assert "warning: exact risk is left out: 5,237,760 contexts are more than 1,048,576" in capsys.readouterr().out
+    assert "warning: exact risk is not computed: 5,237,760 contexts exceed the limit of 1,048,576" in capsys.readouterr().out
     assert results["final"]["tied"]["exact_cross_entropy"] is None
     assert results["solved"] is None
     assert not [name for name in metrics if name.startswith("exact_")]

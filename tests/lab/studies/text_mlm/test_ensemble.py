@@ -33,7 +33,7 @@ def ensemble(data):
 def test_unrolled_and_vmapped_members_agree(ensemble):
     apart, together = (
         training.train(dataclasses.replace(ensemble, members=members), [0, 3]).records["record"]
-        for members in ("unrolled", "vmapped")
+        for members in (training.Unrolled(), training.Vmapped())
     )
     assert apart["loss"].shape == (4, 2, 2)
     for name in ("loss", "input", "output"):
@@ -45,9 +45,9 @@ def test_unrolled_and_vmapped_members_agree(ensemble):
 def test_vmapped_members_share_their_matrix_products(ensemble):
     """Four members, two arms of two seeds: unrolled they have four times as many matrix products as vmapped."""
     counts = {}
-    for members in ("unrolled", "vmapped"):
+    for members in (training.Unrolled(), training.Vmapped()):
         traced = training.trace_ensemble(
             dataclasses.replace(ensemble, members=members, recorders={}), [0, 3], ensemble.start([0, 3])
         )
-        counts[members] = len(re.findall("dot_general", traced.lower(lowering_platforms=("cuda",)).as_text()))
-    assert counts["unrolled"] == 4 * counts["vmapped"]
+        counts[type(members)] = len(re.findall("dot_general", traced.lower(lowering_platforms=("cuda",)).as_text()))
+    assert counts[training.Unrolled] == 4 * counts[training.Vmapped]

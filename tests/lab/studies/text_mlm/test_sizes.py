@@ -19,8 +19,8 @@ from tiejax.lab.studies.text_mlm.settings import STUDY
 from tiejax.lab.studies.text_mlm.text import buckets_of, pairs_of, prepare
 from tiejax.pretraining.step_plan import MOST_PLACES
 from tiejax.text.packing import TextFeed
-from tiejax.training.ensemble import seed_keys
-from tiejax.training.sharding import DATA
+from tiejax.training import seed_keys
+from tiejax.training.placement import DATA
 
 CASES = [
     "--layers 2 --width 24 --feed_forward 10 --positions learned --layer_norm pre",
@@ -45,7 +45,7 @@ def test_state_records_and_batches(data, tmp_path, line):
 
     needed, state = sizes.need(settings, decided), jax.eval_shape(lambda: ensemble.start(settings.seed_list)).state
     assert needed.state == bytes_of(state, least_axes=3)
-    windows = ensemble.feed.open([(seed, 0) for seed in settings.seed_list], range(plan.mesh), plan.mesh, 0)
+    windows = ensemble.source.open([(seed, 0) for seed in settings.seed_list], range(plan.mesh), plan.mesh, 0)
     rows = next(windows)
     held_out = settings.validation_batches * plan.rows * settings.max_length * 4
     assert needed.batches == rows.tokens.nbytes + rows.segments.nbytes + held_out
@@ -85,7 +85,7 @@ def test_estimate_before_the_text_is_a_lower_bound(data, tmp_path):
 @pytest.mark.parametrize(
     ("line", "memory", "words"),
     [
-        ("--epochs 1e9", None, ("--epochs: 1000000000.0 make", "steps, must be at most 1,000,000,000")),
+        ("--epochs 1e9", None, ("--epochs: 1000000000.0 makes", "steps, expected at most 1,000,000,000")),
         ("--tokenizer {tokenizer}", 600_000, ("the run needs at least", "this machine has 585.94 KiB")),
     ],
 )

@@ -20,8 +20,8 @@ from tiejax.lab.studies.text_mlm.claims import analyse
 from tiejax.lab.studies.text_mlm.ensemble import TextObjective, build_ensemble
 from tiejax.lab.studies.text_mlm.settings import STUDY
 from tiejax.text import masking
-from tiejax.training.ensemble import seed_keys
-from tiejax.training.sharding import DATA
+from tiejax.training import seed_keys
+from tiejax.training.placement import DATA
 
 
 def test_run_writes_its_files(run):
@@ -173,7 +173,7 @@ def on_one_device(function):
 def test_loss_of_the_last_batch_is_the_mean_over_its_own_sentences(rebuilt):
     """With sentences in four of twelve rows, the loss equals that of the four alone, and that computed from logits."""
     settings, prepared, plan, ensemble, params, seed_key = rebuilt
-    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, 2]), next(ensemble.feed.open([(0, 0)], range(1), 1, 0)))
+    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, 2]), next(ensemble.source.open([(0, 0)], range(1), 1, 0)))
     assert rows.segments.any(axis=1).tolist() == [True] * 4 + [False] * 8
     sample = jax.jit(lambda rows: ensemble.sample(seed_key, jnp.int32(2), rows))
     whole, alone = sample(rows), sample(jax.tree.map(lambda leaf: leaf[:4], rows))
@@ -194,7 +194,7 @@ def test_validation_covers_the_whole_split(monkeypatch, request):
     monkeypatch.setattr(masking, "MASKED", 1.0)
     _, prepared, _, ensemble, params, seed_key = request.getfixturevalue("rebuilt")
     validate, step = ensemble.recorders["validation"].measure, jnp.int32(0)
-    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, 0]), next(ensemble.feed.open([(0, 0)], range(1), 1, 0)))
+    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, 0]), next(ensemble.source.open([(0, 0)], range(1), 1, 0)))
     batch = ensemble.sample(seed_key, step, rows)  # validation ignores it
     measured = on_one_device(lambda: validate(params, batch, seed_key, step))
     ordinary = ~np.isin(prepared.validation.ids, prepared.vocabulary.special)

@@ -79,5 +79,5 @@ def test_equal_untie_steps_are_refused_once_epochs_are_known_in_steps(tmp_path, 
     asked = [*map(str, argv), "--epochs", "1", "--batch_size", "8", "--untie_at", "[.5,.51]", "--twins", "{'.5': [cat]}"]
     ended = command_here([*asked, "--quiet"], monkeypatch, capsys, STUDY)
     assert ended.status == 2
-    assert "--untie_at: every step once; 0.5 and 0.51 both fall on step " in ended.err.splitlines()[-1]
+    assert "--untie_at: expected distinct steps, but 0.5 and 0.51 both fall on step " in ended.err.splitlines()[-1]
     assert not (tmp_path / "run").exists()

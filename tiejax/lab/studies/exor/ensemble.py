@@ -1,4 +1,4 @@
-"""The members of an EXor run: tied and untied models of every seed, and what is recorded of them."""
+"""The ensemble of an EXor run: tied and untied members of every seed, and their recorders."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
@@ -22,28 +22,29 @@ from tiejax.models.multiset import product_by_sums
 from tiejax.statistics.arms import ARMS
 from tiejax.training import DrawAhead, Ensemble, Recorder, SeedKey
 
-# So many members a core trains at a time, by engine, as long as its cache holds what their layers keep; found by trying
+# Most members that a core trains at a time, by engine, as long as their activations fit in its cache. Found by measurement
 # (`bench.py exor`).
 MOST_MEMBERS = {"fast": 32, "kernel": 32, "plain": 8}
 BYTES_IN_CACHE = 2**20
-# By architecture, what XLA is told on a CPU: its library takes sums over few rows, as attention's, ten times as slowly as its
-# own loops do. The mixer is slower without it (`bench.py exor --model`).
+# XLA options on a CPU, by architecture. Sums over few rows, as in attention, are ten times slower in XLA's library than in its
+# generated loops. The mixer is slower without the library (`bench.py exor --model`).
 CPU_OPTIONS = {"transformer": {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}}
-# The loops as well, not only what is in them: one start a chunk, instead of one a step. As an option, the whole list is given.
+# Capture whole loops in command buffers, not only their bodies: one launch per chunk instead of one per step. The option
+# replaces XLA's whole list.
 GRAPH_LOOPS = {
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
 }
 Platform = Literal["cpu", "gpu", "tpu"]
-# Whose code the kernel becomes there.
+# Compiler of the kernel by platform.
 COMPILERS: dict[str, kernel.Compiler] = {"gpu": "cuda", "tpu": "tpu"}
-# The most steps that batches are drawn for at a time, and the most bytes of what is drawn.
+# Most steps for which batches are drawn at a time, and most bytes of the drawn outcomes.
 MOST_STEPS_AHEAD = 500
 MOST_BYTES_AHEAD = 2**28
 ENCODERS = {"transformer": models.Transformer, "lstm": models.BidirectionalLSTM, "mixer": models.Mixer}
 
 
 def build_model(settings: Settings, platform: Platform = "cpu") -> LanguageModel:
-    """Return the masked LM of resolved settings; platform: as of `build_ensemble`."""
+    """Return the masked language model of resolved settings; platform: as in `build_ensemble`."""
     assert settings.width is not None
     fields = {name: value for name, value in settings.model_settings.items() if name not in ("architecture", "size")}
     if settings.model == "mixer":
@@ -54,28 +55,28 @@ def build_model(settings: Settings, platform: Platform = "cpu") -> LanguageModel
 
 
 def build_engine(settings: Settings, platform: Platform = "cpu") -> Engine:
-    """Return what computes the model of resolved settings; platform: as of `build_ensemble`."""
+    """Return the engine of resolved settings; platform: as in `build_ensemble`."""
     model = build_model(settings, platform)
-    if settings.engine in ("fast", "kernel"):  # which trains alone, and measures nothing
+    if settings.engine in ("fast", "kernel"):  # the kernel only trains: the fast engine computes the records
         return FastEngine(model, settings.tasks, product_by_sums if platform == "gpu" else jnp.matmul)
     return PlainEngine(model, settings.tasks, settings.ordered, settings.dropout)
 
 
 def make_optimizer(settings: Settings, counts: Literal["all", "leaf"] = "all") -> Any:
-    """Return the optimizer of resolved settings; counts: as `training.make_optimizer` says."""
+    """Return the optimizer of resolved settings; counts: as in `training.make_optimizer`."""
     schedule = make_schedule(settings)
     return training.make_optimizer(settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts)
 
 
 def make_schedule(settings: Settings) -> optax.Schedule:
-    """Return the learning rates of resolved settings."""
+    """Return the learning-rate schedule of resolved settings."""
     assert settings.learning_rate is not None
     rates = settings.learning_rate, settings.minimum_learning_rate
     return training.make_schedule(settings.schedule, *rates, settings.half_period)
 
 
 def build_kernel(settings: Settings, arm_ties: Sequence[bool], compiler: kernel.Compiler) -> kernel.Kernel:
-    """Return the kernel of resolved settings, compiled by this compiler."""
+    """Return the kernel of resolved settings for this compiler."""
     recipe = kernel.Recipe(settings.optimizer, make_schedule(settings), settings.weight_decay, settings.eps, settings.max_norm)
     sampler = train_sampler(settings)
     ahead = outcomes_ahead(settings, sampler)
@@ -83,7 +84,7 @@ def build_kernel(settings: Settings, arm_ties: Sequence[bool], compiler: kernel.
 
 
 def outcomes_ahead(settings: Settings, sampler: MultisetSampler) -> DrawAhead:
-    """Return what draws the outcomes of many batches at once, of tasks that are tabled."""
+    """Return the source that draws the outcomes of several batches at once; the tasks need alias tables."""
 
     def draw(seed_key: SeedKey, step: jax.Array) -> jax.Array:
         return sampler.outcomes(*data_keys(seed_key), step, seed_key.condition)
@@ -92,10 +93,10 @@ def outcomes_ahead(settings: Settings, sampler: MultisetSampler) -> DrawAhead:
 
 
 def steps_ahead(settings: Settings) -> int:
-    """Return for how many steps batches are drawn at a time.
+    """Return the number of steps for which batches are drawn at a time.
 
-    A step takes an int32 a visit, as many as the kernel engine pads them to; with a batch size, two shuffled epochs. Seeds are
-    those of all devices.
+    A step takes an int32 per visit, padded as by the kernel engine; with a batch size, two shuffled epochs. The seeds of all
+    devices count.
     """
     strings = len(split(settings.bits)["train"])
     of_seed = max(strings, kernel.LANES) if settings.batch_size is None else 2 * strings
@@ -104,36 +105,36 @@ def steps_ahead(settings: Settings) -> int:
 
 
 def train_sampler(settings: Settings) -> MultisetSampler:
-    """Return what the multisets of a training batch are drawn by."""
+    """Return the sampler of the multisets of training batches."""
     return MultisetSampler(settings.tasks, split(settings.bits)["train"], settings.batch_size)
 
 
 def why_no_kernel(settings: Settings) -> str | None:
-    """Say why the kernel cannot train resolved settings here, or None if it can."""
+    """Return the reason why the kernel cannot train resolved settings on this platform, or None if it can."""
     if jax.default_backend() not in COMPILERS:
-        return f"it is for a GPU or TPU, and this is a {jax.default_backend().upper()}"
+        return f"it needs a GPU or TPU, and the default device is a {jax.default_backend().upper()}"
     if settings.gradient_weights is not None:
-        return "it sums the gradients of both uses, without --gradient_weights"
+        return "it does not support --gradient_weights"
     if settings.matmul_precision != "highest":
-        return "it computes in float32, whatever --matmul_precision says"
+        return "it computes in float32 and supports only --matmul_precision highest"
     return kernel.why_not(build_model(settings), train_sampler(settings))
 
 
-def trained_by(settings: Settings) -> str:
-    """Return the engine that trains resolved settings here: the fast one where the kernel cannot."""
+def training_engine(settings: Settings) -> str:
+    """Return the engine that trains resolved settings on this platform: fast where the kernel cannot."""
     return "fast" if settings.engine == "kernel" and why_no_kernel(settings) else settings.engine
 
 
 def data_keys(seed_key: SeedKey) -> tuple[jax.Array, jax.Array]:
-    """Return the keys of a seed's visits and of the order of its strings."""
+    """Return a seed's keys for its visits and for the order of its strings."""
     return training.stream(seed_key.key, "data"), training.stream(seed_key.key, "order")
 
 
 def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ensemble:
-    """Return untied and tied members of resolved settings, with what is recorded of them.
+    """Return the untied and tied members of resolved settings with their recorders.
 
-    platform: what they are computed by (default: what is here). On an accelerator a step has as few kernels as it can, since it
-    takes longer to start one than to compute it: `bench.py targets` counts them.
+    platform: of the computation (default: JAX's default backend). On an accelerator a step uses as few kernels as possible,
+    since launching one takes longer than computing it; `bench.py targets` counts them.
     """
     assert settings.steps is not None
     assert settings.exact_every is not None
@@ -178,7 +179,7 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
 
 
 def seeds_at_once(settings: Settings, arms: int) -> int | None:
-    """Return how many seeds of so many arms a device trains at a time: on a CPU as many as its cache holds."""
+    """Return the number of seeds, of `arms` arms each, that a device trains at a time: on a CPU as many as fit in its cache."""
     assert settings.engine != "auto"  # resolved
     if jax.default_backend() != "cpu":
         return None
@@ -186,7 +187,7 @@ def seeds_at_once(settings: Settings, arms: int) -> int | None:
 
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:
-    """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, exact ones under `exact_`."""
+    """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, exact ones with the prefix `exact_`."""
     arrays = {
         "arms": np.array(ARMS),
         "seeds": np.array([seed for _, seed in settings.seeds_by_condition]),

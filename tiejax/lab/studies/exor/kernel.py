@@ -1,17 +1,16 @@
-r"""EXor in one kernel: an accelerator trains each member by a program of its own, for many steps without leaving it.
+r"""Pallas kernel that trains the members of EXor on an accelerator for hundreds of steps per launch.
 
-A step of EXor is so little arithmetic that an accelerator spends its time on starting kernels, thirty or more a step. Here one
-Pallas kernel is started for hundreds of steps. Its grid runs over the members; a program holds parameters and moments of one
-member, reads a batch a step, and updates them: gradient by `jax.vjp` of the loss below, the tie's sum of gradients, AdamW.
-Between two calls the members are the ensemble's own states, so records, checkpoints and resumption know nothing of it.
+A step of EXor is so little arithmetic that an accelerator spends its time on launching kernels, thirty or more per step. Here
+one Pallas kernel is launched for hundreds of steps. Its grid runs over the members; a program holds the parameters and moments
+of one member, reads one batch per step, and updates them: gradient by `jax.vjp` of the loss below, the tie's sum of gradients,
+AdamW. Between calls the members are the ensemble's usual states, so that records, checkpoints and resumption are unaffected.
 
-It computes what the fast engine does (`models.multiset`), equal to rounding. What it is for, and all that it takes, is a
-transformer of one layer, the published small size: `why_not` says what else it cannot run. Arrays keep the kernels as they are
-stored, `[in, out]`, features first and visits last; a visit is one word, 4 bits for the number of each symbol and 3 for the
-target.
+It computes the same as the fast engine (`models.multiset`), up to rounding. It supports transformers of one layer, which is the
+published small size; `why_not` lists its other restrictions. Weight matrices keep their stored layout, `[in, out]`; activations
+have features first and visits last. A visit is one word: 4 bits for the count of each symbol and 3 for the target.
 
-Two compilers shape the code: Triton knows arrays of 2^n numbers alone and has neither erf, slices nor products of small
-matrices; Mosaic for TPUs wants single numbers in a memory of their own. Which of them is asked, `_call` alone says.
+Two compilers constrain the code: Triton supports only arrays of 2^n numbers, and has no erf, slices or products of small
+matrices; Mosaic for TPUs needs scalars in a separate memory. Only `_call` depends on the compiler.
 """
 
 import dataclasses
@@ -40,16 +39,16 @@ PyTree = Any
 Weights = dict[str, jax.Array]
 Compiler = Literal["cuda", "tpu", "interpret"]
 
-SYMBOLS = 8  # seven, and a place for "no symbol": the target of a word that is no visit
+SYMBOLS = 8  # seven symbols, and "no symbol": the target of a word that pads a batch
 COUNT_BITS = 4
 LANES = 128
 MOST_VISITS = 1024
-WARPS = 4  # as many threads as a batch of 7 bits has visits
+WARPS = 4  # one thread per visit of a batch of 7-bit strings
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How members are updated: as `training.make_optimizer` and `training.make_step` take it."""
+    """Optimizer settings, as in `training.make_optimizer` and `training.make_step`."""
 
     kind: OptimizerName
     schedule: optax.Schedule
@@ -59,37 +58,37 @@ class Recipe:
 
 
 def why_not(model: LanguageModel, sampler: MultisetSampler) -> str | None:
-    """Say why the kernel cannot train this transformer on these batches, or None if it can."""
+    """Return the reason why the kernel cannot train this transformer on these batches, or None if it can."""
     encoder, task = model.encoder, sampler.tasks[0]
     if encoder.layers != 1:
-        return f"it is for one layer, not {encoder.layers}"
+        return f"it supports one layer, not {encoder.layers}"
     sizes = {"width": encoder.width, "heads": encoder.heads, "feed_forward": encoder.feed_forward}
     for name, size in sizes.items():
         if size & (size - 1):
             return f"its {name} must be a power of 2, not {size}"
     if max(sizes.values()) > 16:
-        return "it holds a member in registers, up to a width of 16"
+        return "it keeps a member in registers and supports widths up to 16"
     if task.vocabulary >= SYMBOLS:
-        return f"it knows {SYMBOLS - 1} symbols, not {task.vocabulary}"
+        return f"it supports up to {SYMBOLS - 1} symbols, not {task.vocabulary}"
     if task.bits >= 2**COUNT_BITS:
-        return f"it counts up to {2**COUNT_BITS - 1} bits, not {task.bits}"
-    if visits_of(sampler) > MOST_VISITS:
-        return f"it holds up to {MOST_VISITS:,} visits a step, not {visits_of(sampler):,}; give a smaller --batch_size"
+        return f"it supports up to {2**COUNT_BITS - 1} bits, not {task.bits}"
+    if visits_per_batch(sampler) > MOST_VISITS:
+        return f"it supports up to {MOST_VISITS:,} visits a step, not {visits_per_batch(sampler):,}; use a smaller --batch_size"
     return None if sampler.tabled else f"strings of {task.bits} bits with these spellings have too many outcomes for its tables"
 
 
-def visits_of(sampler: MultisetSampler) -> int:
-    """Return the visits of a batch."""
+def visits_per_batch(sampler: MultisetSampler) -> int:
+    """Return the number of visits in a batch."""
     return sampler.batch_size or len(sampler.rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """Members `[seed, arm]` of a transformer of one layer, trained by one program each.
+    """Trainer of members `[seed, arm]` of a one-layer transformer, one program per member.
 
-    draw: (seed_key, step) -> the outcomes of a batch, as `sampler.outcomes` gives them.
-    on: `[arms]`, whether the two tables of an arm are tied. steps_at_once: the most that one call of the kernel trains for.
-    compiler: whose code is made: `cuda` (Triton), `tpu` (Mosaic), or `interpret`, the kernel's operations one by one.
+    draw: (seed_key, step) -> the outcomes of a batch, as returned by `sampler.outcomes`.
+    on: `[arms]`, whether the two tables of an arm are tied. steps_at_once: most steps per launch.
+    compiler: `cuda` (Triton), `tpu` (Mosaic), or `interpret`, which runs the kernel's operations one by one.
     """
 
     model: LanguageModel
@@ -101,7 +100,7 @@ class Kernel:
     compiler: Compiler
 
     def train(self, keys: SeedKey, state: TrainState, first: jax.Array, stop: jax.Array) -> TrainState:
-        """Train all members for the steps from `first` on up to `stop`."""
+        """Train all members for steps `first` to `stop` - 1."""
 
         def some(carry: tuple[TrainState, jax.Array]) -> tuple[TrainState, jax.Array]:
             state, cursor = carry
@@ -133,7 +132,7 @@ class Kernel:
         return TrainState(params, opt_state, state.use_states)
 
     def _words(self, outcomes: jax.Array) -> jax.Array:
-        """Write a batch as words `[visits]`, filled up with words that are no visit."""
+        """Encode a batch as words `[visits]`, padded with words that are not visits."""
         context, target = self.sampler.context_and_target(outcomes)
         counts = self.sampler.context_counts.astype(np.int32)  # [vocabulary, contexts]
         shifts = COUNT_BITS * np.arange(len(counts))
@@ -144,7 +143,7 @@ class Kernel:
         return jnp.pad(words, (0, _padded(len(words)) - len(words)), constant_values=none)
 
     def _call(self, number: jax.Array, table: jax.Array, words: jax.Array, parts: list[Weights]) -> list[Weights]:
-        """Start the kernel; parts: parameters and moments, leaves `[seed, arm, rows, columns]`."""
+        """Launch the kernel. parts: parameters and moments, leaves `[seed, arm, rows, columns]`."""
         seeds, arms = parts[0]["embed"].shape[:2]
         flat, treedef = jax.tree.flatten(parts)
         flat = [leaf.reshape(seeds * arms, *leaf.shape[2:]) for leaf in flat]
@@ -154,19 +153,19 @@ class Kernel:
         def whole(array: jax.Array) -> pl.BlockSpec:
             return pl.BlockSpec(array.shape, lambda member: (0,) * array.ndim, memory_space=numbers)
 
-        def of_member(array: jax.Array) -> pl.BlockSpec:
+        def per_member(array: jax.Array) -> pl.BlockSpec:
             return pl.BlockSpec((None, *array.shape[1:]), lambda member: (member, 0, 0))
 
         scalars = [number[None], on, table]
         batches = pl.BlockSpec((None, *words.shape[1:]), lambda member: (member // arms, 0, 0))
-        weights = [of_member(leaf) for leaf in flat]
+        weights = [per_member(leaf) for leaf in flat]
         trained = pl.pallas_call(
             functools.partial(self._program, treedef),
             grid=(seeds * arms,),
             in_specs=[*map(whole, scalars), batches, *weights],
             out_specs=weights,
             out_shape=[jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in flat],
-            # Mosaic for GPUs, the default there, cannot sum along an axis yet.
+            # Mosaic for GPUs, the default there, does not support sums along an axis yet.
             compiler_params=triton.CompilerParams(num_warps=WARPS) if self.compiler == "cuda" else None,
             interpret=self.compiler == "interpret",
             name="exor_steps",
@@ -174,10 +173,10 @@ class Kernel:
         return jax.tree.unflatten(treedef, [leaf.reshape(seeds, arms, *leaf.shape[1:]) for leaf in trained])
 
     def _program(self, treedef: Any, number: Any, on: Any, table: Any, words: Any, *refs: Any) -> None:
-        """Train the member of one program. refs: its parameters and moments as they come in, and as they go out."""
-        given, taken = refs[: len(refs) // 2], refs[len(refs) // 2 :]
+        """Train the member of one program. refs: its parameters and moments, inputs and then outputs."""
+        inputs, outputs = refs[: len(refs) // 2], refs[len(refs) // 2 :]
         is_on = on[pl.program_id(0)] > 0
-        # Loaded, since Triton cannot take a constant for it.
+        # A loaded value, since Triton does not accept a constant here.
         one = (number[0] > 0).astype(jnp.float32)
 
         def step(place: jax.Array, flat: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -188,12 +187,12 @@ class Kernel:
             rates = [table[place, column] for column in range(3)]
             return tuple(jax.tree.leaves(self._update(params, mu, nu, grads, is_on, *rates)))
 
-        start = tuple(ref[...] for ref in given)
-        for ref, value in zip(taken, jax.lax.fori_loop(0, number[0], step, start), strict=True):
+        start = tuple(ref[...] for ref in inputs)
+        for ref, value in zip(outputs, jax.lax.fori_loop(0, number[0], step, start), strict=True):
             ref[...] = value
 
     def _loss(self, weights: Weights, words: jax.Array) -> jax.Array:
-        """Return the mean cross-entropy of a batch in nats: `models.multiset`'s equations, for one layer that is asked once."""
+        """Return the mean cross-entropy of a batch in nats: the equations of `models.multiset` for one layer, queried once."""
         task, heads = self.sampler.tasks[0], self.model.encoder.heads
         symbol = jax.lax.broadcasted_iota(jnp.int32, (SYMBOLS, 1), 0)
         fields = (words >> (COUNT_BITS * symbol)) & (2**COUNT_BITS - 1)  # [symbols, visits]
@@ -226,7 +225,7 @@ class Kernel:
     def _update(
         self, params: Weights, mu: Weights, nu: Weights, grads: Weights, on: jax.Array, rate: jax.Array, *corrections: jax.Array
     ) -> tuple[Weights, Weights, Weights]:
-        """Return parameters and moments after one update by these gradients of an untied loss."""
+        """Return parameters and moments after one update. grads: gradients of the loss with untied tables."""
         recipe, (b1, b2) = self.recipe, BETAS
         both = grads["embed"] + grads["head"]
         grads = grads | {name: jnp.where(on, both, grads[name]) for name in ("embed", "head")}
@@ -246,21 +245,21 @@ class Kernel:
                 change = change + recipe.weight_decay * value
             for result, new in zip(results, (value - rate * change, m, v), strict=True):
                 result[name] = new
-        for result in results:  # equal however the two updates were compiled
+        for result in results:  # bitwise equal, however the two updates were compiled
             result["head"] = jnp.where(on, result["embed"], result["head"])
         return results
 
     @property
     def _visits(self) -> int:
-        """The visits of a batch."""
-        return visits_of(self.sampler)
+        """The number of visits in a batch."""
+        return visits_per_batch(self.sampler)
 
 
-# What a program computes with.
+# The arithmetic of a program.
 
 
 def product(kernel: jax.Array, x: jax.Array) -> jax.Array:
-    """Return W^T x for W `[in, out]` and x `[in, columns]`, as a sum of products: no matrix unit takes such small ones."""
+    """Return W^T x for W `[in, out]` and x `[in, columns]`, as a sum of products: too small for matrix units."""
     return jnp.sum(kernel[:, :, None] * x[:, None, :], axis=0)
 
 
@@ -270,7 +269,7 @@ def dense(weights: Weights, name: str, x: jax.Array) -> jax.Array:
 
 
 def norm(weights: Weights, name: str, x: jax.Array) -> jax.Array:
-    """Return LayerNorm of every column."""
+    """Return the layer norm of every column."""
     centred = x - jnp.mean(x, axis=0, keepdims=True)
     scale = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=0, keepdims=True) + LAYER_NORM_EPSILON)
     return centred * scale * weights[f"{name}_scale"] + weights[f"{name}_bias"]
@@ -278,7 +277,7 @@ def norm(weights: Weights, name: str, x: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def erf(x: jax.Array) -> jax.Array:
-    """Return erf(x) to rounding of float32, as x P(x^2) / Q(x^2): the rational function of Eigen and XLA."""
+    """Return erf(x) up to float32 rounding, as x P(x^2) / Q(x^2): the rational function used by Eigen and XLA."""
     x = jnp.clip(x, -3.832506856900711, 3.832506856900711)
     square = x * x
     return x * _polynomial(square, ERF_P) / _polynomial(square, ERF_Q)
@@ -310,13 +309,13 @@ def _by_head(x: jax.Array, heads: int) -> jax.Array:
     return x.reshape(heads, -1, x.shape[1])
 
 
-# How a member's parameters, or its moments, are laid out for a program.
+# Layout of a member's parameters or moments in a program.
 
 LAYER_PARTS = ("attention_norm", "out", "feed_forward_in", "feed_forward_norm", "feed_forward_out")
 
 
 def to_parts(tree: PyTree) -> Weights:
-    """Return the leaves `[seed, arm, ...]` of a model's tree as `[seed, arm, rows, columns]`, those of `qkv` apart."""
+    """Return the leaves `[seed, arm, ...]` of a model's tree as `[seed, arm, rows, columns]`, with `qkv` split in three."""
     layer = jax.tree.map(lambda leaf: leaf[:, :, 0], tree["encoder"]["layers"])
     matrices = {f"{name}_{part}": leaf for name in LAYER_PARTS for part, leaf in layer[name].items()}
     for part, leaf in layer["qkv"].items():
@@ -324,13 +323,13 @@ def to_parts(tree: PyTree) -> Weights:
             f"{name}_{part}": of for name, of in zip(("query", "key", "value"), jnp.split(leaf, 3, axis=-1), strict=True)
         }
     columns = {name: leaf if name.endswith("kernel") else leaf[..., None] for name, leaf in matrices.items()}
-    room = SYMBOLS - tree["embed"]["embedding"].shape[2]
+    padding = SYMBOLS - tree["embed"]["embedding"].shape[2]
     tables = {name: jnp.swapaxes(tree[name]["embedding"], 2, 3) for name in ("embed", "head")}
-    return columns | {name: jnp.pad(table, ((0, 0), (0, 0), (0, 0), (0, room))) for name, table in tables.items()}
+    return columns | {name: jnp.pad(table, ((0, 0), (0, 0), (0, 0), (0, padding))) for name, table in tables.items()}
 
 
 def from_parts(parts: Weights, like: PyTree) -> PyTree:
-    """Return what `to_parts` made of a tree like this one, as such a tree."""
+    """Invert `to_parts`: return the tree of parts, with the structure of `like`."""
     vocabulary = like["embed"]["embedding"].shape[2]
     tables = {name: {"embedding": jnp.swapaxes(parts[name], 2, 3)[:, :, :vocabulary]} for name in ("embed", "head")}
 
@@ -350,5 +349,5 @@ def _is_adam(part: Any) -> bool:
 
 
 def _padded(visits: int) -> int:
-    """Return the power of 2, a full row of a TPU's registers at least, that so many visits fit into."""
+    """Return the smallest power of two >= `visits` that fills at least one row of a TPU's registers."""
     return max(LANES, 1 << (visits - 1).bit_length())

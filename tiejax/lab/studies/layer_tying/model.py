@@ -20,11 +20,10 @@ from tiejax.pretraining.masked import masked_loss
 from tiejax.text.masking import Masking, slots_for
 from tiejax.text.twins import Twins
 from tiejax.training.layered import Layered, LayeredLoss
-from tiejax.training.layered_adamw import LayeredAdamW, LayeredOptimizer
+from tiejax.training.layered_adamw import LayeredAdamW, PerLayerAdamW
 from tiejax.training.optimizer import clip_as_torch
-from tiejax.training.per_layer_adamw import PerLayerAdamW
-from tiejax.training.sharding import DATA, total
-from tiejax.training.stack import stack_of, with_stack
+from tiejax.training.placement import DATA, total
+from tiejax.training.stack import LayeredOptimizer, stack_of, with_stack
 
 STACK = "encoder/layers"
 

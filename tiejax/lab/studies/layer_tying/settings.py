@@ -17,6 +17,7 @@ from tiejax.lab.settings.shared import (
 from tiejax.lab.settings.sizes import check_most, check_places, check_steps
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.layer_tying import sizes
+from tiejax.training.choices import Moments
 from tiejax.tying.errors import TieError
 from tiejax.tying.layer_maps import MAPS, check_maps
 from tiejax.tying.layer_ties import Gradient, Rule, Start
@@ -102,7 +103,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     start: Start = "tied"
     reward: Literal["negative-loss", "negative-ppl", "clipped-ppl"] = "negative-loss"
     details: Literal["own", "published"] = "own"
-    moments: Literal["copy", "zero"] = "copy"
+    moments: Moments = "copy"
     epsilon_floor: float = 0.1
     storage: Storage = "compact"
     batch_size: int = 8

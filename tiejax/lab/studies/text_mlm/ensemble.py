@@ -157,11 +157,11 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
             "record": training.Recorder(settings.record_every, objective.measure, plan.epoch),
             "validation": training.Recorder(validate_every(settings, plan), validate, plan.epoch),
         },
-        feed=TextFeed(
+        source=TextFeed(
             *text.train, settings.max_length, text.vocabulary.pad, plan.rows, packed, epochs_apart=settings.epochs_apart
         ),
         # Accelerators need few large kernels; on a CPU a single member is large enough.
-        members="unrolled" if jax.default_backend() == "cpu" else "vmapped",
+        members=training.Unrolled() if jax.default_backend() == "cpu" else training.Vmapped(),
         devices=plan.mesh,
         precision=settings.matmul_precision,
     )

@@ -23,7 +23,7 @@ def build_ensemble(settings: Settings) -> Ensemble:
         optimizer=optimizer,
         arm_ties=arm_ties,
         phases=phases,
-        at_once=exor.seeds_at_once(settings, len(arms.step)),
+        members=training.Vmapped(exor.seeds_at_once(settings, len(arms.step))),
         records_per_chunk=sizes.records_per_chunk(settings, len(arms.step)),
     )
 

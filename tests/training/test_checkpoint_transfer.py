@@ -1,4 +1,4 @@
-"""What the first process read, on its way to the others."""
+"""The transfer of a restored checkpoint from the first process to the others: values, dtypes and errors."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from tiejax.training.checkpoint import CheckpointMismatch
-from tiejax.training.ensemble import EnsembleState
-from tiejax.training.hand_over import packed, unpacked
+from tiejax.training.checkpoint import CheckpointMismatch, pack, unpack
+from tiejax.training.members import EnsembleState
 from tiejax.training.step import TrainState
 from tiejax.tying.errors import TieError
 
@@ -31,7 +30,7 @@ def state():
 
 RECORDS = {
     "loss": {"step": np.arange(3, dtype=np.int32), "value": np.array([[0.1], [np.nan], [np.inf]])},
-    "nothing yet": {"distance": np.zeros((0, 2, 3), np.float32)},
+    "empty": {"distance": np.zeros((0, 2, 3), np.float32)},
 }
 
 
@@ -43,37 +42,37 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parametrize("records", [RECORDS, {}])
-def test_states_and_records_arrive_in_every_bit(records):
-    found = unpacked(packed((state(), records)), jax.eval_shape(state))
+def test_states_and_records_are_transferred_bitwise(records):
+    found = unpack(pack((state(), records)), jax.eval_shape(state))
     assert_same(found, (state(), records))
     assert isinstance(found[0], Pair)
     assert isinstance(found[0].one["pair"], Pair)
-    found[1].get("loss", {}).get("value", np.zeros(1))[...] = 0  # what arrives can be written to
+    found[1].get("loss", {}).get("value", np.zeros(1))[...] = 0  # received arrays are writable
 
 
-def test_states_of_an_ensemble_arrive():
+def test_ensemble_states_are_transferred():
     params = {"embed": jnp.ones((2, 3)), "head": None}
     whole = EnsembleState(TrainState(params, optax.adam(1e-3).init(params)), jnp.int32(7))
-    assert_same(unpacked(packed((whole, RECORDS)), whole), (whole, RECORDS))
+    assert_same(unpack(pack((whole, RECORDS)), whole), (whole, RECORDS))
 
 
-def test_that_there_is_none_arrives():
-    assert unpacked(packed(None), state()) is None
+def test_missing_checkpoint_is_transferred_as_none():
+    assert unpack(pack(None), state()) is None
 
 
 @pytest.mark.parametrize("kind", [CheckpointMismatch, TieError, PermissionError, MemoryError])
-def test_errors_arrive_by_kind(kind):
+def test_known_errors_keep_their_type(kind):
     with pytest.raises(kind, match=r"^checkpoint 3 has \u202e other ties$") as error:
-        unpacked(packed(kind("checkpoint 3 has \u202e other ties")), state())
+        unpack(pack(kind("checkpoint 3 has \u202e other ties")), state())
     assert type(error.value) is kind
 
 
-def test_other_errors_arrive_with_their_name():
+def test_other_errors_are_runtime_errors_with_their_name():
     with pytest.raises(RuntimeError, match=r"^the first process: KeyError: 'step'$"):
-        unpacked(packed(KeyError("step")), state())
+        unpack(pack(KeyError("step")), state())
 
 
-def test_what_is_no_answer_runs_nothing():
-    """A pickle that would run code is not even looked at."""
+def test_pickled_code_is_not_executed():
+    """Bytes that are not a packed answer raise an error; they are parsed as JSON, never unpickled."""
     with pytest.raises(ValueError, match=r"Expecting value|codec|decode|Extra data"):
-        unpacked(b"cos\nsystem\n(S'true'\ntR.", state())
+        unpack(b"cos\nsystem\n(S'true'\ntR.", state())

@@ -1,4 +1,4 @@
-"""One member on several devices: clipped and tied as on one."""
+"""Placement: members on several devices train as on one, and functions are mapped over members."""
 
 import numpy as np
 import optax
@@ -6,8 +6,9 @@ import pytest
 from processes import end, start_python
 
 from tiejax import training, tying
+from tiejax.training.placement import map_members
 
-# Of each kind: split over the devices (tables, kernel), and kept whole on each (bias, and what is too small to split).
+# Leaves that are split over the devices (tables, kernel), and leaves that are replicated (bias, too small to split).
 TRAIN = """
 import sys
 import jax
@@ -39,7 +40,7 @@ def sample(seed_key, step, fed):
     part = 0 if DEVICES == 1 else jax.lax.axis_index(training.DATA)
     return jax.lax.dynamic_slice_in_dim(rows, part * (8 // DEVICES), 8 // DEVICES)
 
-def ensemble(stored, max_norm, members="vmapped"):
+def ensemble(stored, max_norm, members=training.Vmapped()):
     def measure(params, batch, seed_key, step):
         value = loss(params, batch, None, stored)[0]
         return {"loss": value if DEVICES == 1 else training.total(value), "finite": training.all_finite(params)}
@@ -61,8 +62,8 @@ def ensemble(stored, max_norm, members="vmapped"):
 found = {}
 for name, made in {
     "switched": ensemble(False, 0.7),
-    "unrolled": ensemble(False, 0.7, "unrolled"),
-    "scanned": ensemble(False, 0.7, "scanned"),
+    "unrolled": ensemble(False, 0.7, training.Unrolled()),
+    "scanned": ensemble(False, 0.7, training.Scanned()),
     "stored": ensemble(True, 0.7),
     "free": ensemble(False, None),
 }.items():
@@ -92,8 +93,8 @@ def on_two(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_clipped_members_on_two_devices_are_those_on_one(on_one, on_two):
-    """Tables lie in two parts, the bias on both devices: in float64 20 clipped steps agree to 1e-12."""
+def test_clipped_members_on_two_devices_equal_those_on_one(on_one, on_two):
+    """Tables are split, the bias is replicated: in float64, 20 clipped steps agree to 1e-12."""
     assert on_one.keys() == on_two.keys()
     for name, values in on_one.items():
         np.testing.assert_allclose(on_two[name], values, rtol=1e-12, atol=1e-12, err_msg=name)
@@ -101,7 +102,7 @@ def test_clipped_members_on_two_devices_are_those_on_one(on_one, on_two):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("found", ["on_one", "on_two"])
-def test_a_tie_stored_once_is_clipped_as_a_switched_one(found, request):
+def test_stored_tie_is_clipped_like_switched_tie(found, request):
     found = request.getfixturevalue(found)
     for leaf in ("['input']['table']", "['output']['bias']", "['kernel']"):
         tied = found[f"switched{leaf}"][:, 1]
@@ -111,14 +112,14 @@ def test_a_tie_stored_once_is_clipped_as_a_switched_one(found, request):
 
 
 @pytest.mark.slow
-def test_clipping_acts(on_one):
-    """Otherwise the other tests would compare nothing: every arm ends elsewhere without it."""
+def test_clipping_has_an_effect(on_one):
+    """Otherwise the other tests would not test clipping: without it, every arm ends with different parameters."""
     kernel = "['kernel']"
     assert (np.abs(on_one[f"switched{kernel}"] - on_one[f"free{kernel}"]).max(axis=(2, 3)) > 1e-3).all()
 
 
-def test_transposes_on_several_devices_are_refused():
-    with pytest.raises(ValueError, match="not tied by transposes"):
+def test_transposes_need_one_device_per_member():
+    with pytest.raises(ValueError, match="ties with a transpose need one device per member"):
         training.Ensemble(
             init=lambda key: {},
             sample=lambda seed_key, step, fed: None,
@@ -130,3 +131,13 @@ def test_transposes_on_several_devices_are_refused():
             recorders={},
             devices=2,
         )
+
+
+def test_map_members_against_numpy():
+    """Three seeds, of which the padding to all devices is dropped."""
+    rng = np.random.default_rng(0)
+    members = {"a": rng.standard_normal((3, 2, 4)).astype(np.float32), "b": rng.standard_normal((3, 2)).astype(np.float32)}
+    shared = {"x": np.arange(4, dtype=np.float32)}
+    found = map_members(lambda member, shared: {"y": member["a"] @ shared["x"] + member["b"]}, members, shared)
+    np.testing.assert_allclose(found["y"], members["a"] @ shared["x"] + members["b"], rtol=1e-6)
+    assert isinstance(found["y"], np.ndarray)

@@ -1,8 +1,8 @@
-"""Where an ensemble's records are kept until it has trained: in memory, or in files where they outgrow it.
+"""The records of an ensemble during training, in memory or, if they are too large for it, in files.
 
-A checkpoint holds the records of memory itself. Of files it holds how many rows of each are its own and their SHA-256 digest:
-files only grow, so that the rows of an older checkpoint are the first of a newer one's. Rows behind them, left by a process
-that was killed, are written over where the run goes on.
+A checkpoint holds records in memory as arrays. For records in files it holds the number of rows in each file and their SHA-256
+digest: files only grow, so the rows of an older checkpoint are the first rows of a newer one. Further rows, which a killed
+process has left, are overwritten when the run resumes.
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ from tiejax.system.naming import naming
 
 Records = Mapping[str, Mapping[str, np.ndarray]]
 FOLDER = "records"
-BLOCK = 2**24  # bytes that are read at a time
+BLOCK = 2**24  # bytes per read
 
 
 class RecordsInMemory:
-    """The records so far, by recorder and field, `[record, ...]`, in memory."""
+    """Records so far, recorder -> field -> array `[record, ...]`, in memory."""
 
     def __init__(self, records: Records) -> None:
         self._parts = list[Records]()
@@ -33,11 +33,11 @@ class RecordsInMemory:
             self.append(records)
 
     def append(self, records: Records) -> None:
-        """Take in the records of a chunk: copies, since a chunk's own are parts of a larger buffer, which would stay."""
+        """Append copies of a chunk's records: they are views of a larger buffer, which would stay in memory."""
         self._parts.append({name: {field: np.array(rows) for field, rows in records[name].items()} for name in records})
 
     def all(self) -> Records:
-        """Return all of them."""
+        """Return all records."""
         if len(self._parts) > 1:
             first = self._parts[0]
             self._parts = [
@@ -51,31 +51,34 @@ class RecordsInMemory:
 
 @dataclasses.dataclass
 class _Column:
-    """The rows of one field, in a file. digest: of all rows so far."""
+    """The rows of one field, in a file.
+
+    shape: of one row. digest: SHA-256 of all rows so far.
+    """
 
     path: Path
     dtype: np.dtype
-    shape: tuple[int, ...]  # of a row
+    shape: tuple[int, ...]
     rows: int
     digest: Any
 
     @property
     def size(self) -> int:
-        """The bytes of all rows."""
+        """The number of bytes of all rows."""
         return self.rows * math.prod(self.shape) * self.dtype.itemsize
 
     def append(self, values: np.ndarray) -> None:
-        """Write rows behind the others, over whatever a killed process has left there.
+        """Append rows to the file, overwriting rows that a killed process has left.
 
-        Raises ValueError if the rows are of another type or shape, OSError if the others are no longer there.
+        Raises ValueError if dtype or shape differ from the rows before, OSError if the file has lost rows.
         """
         if (values.dtype, values.shape[1:]) != (self.dtype, self.shape):
             rows = f"{values.dtype} {values.shape[1:]}"
-            raise ValueError(f"{self.path.name}: rows of {rows}, those before of {self.dtype} {self.shape}")
+            raise ValueError(f"{self.path.name}: rows of {rows} cannot follow rows of {self.dtype} {self.shape}")
         content = np.ascontiguousarray(values).tobytes()
         with naming(self.path), open(self.path, "r+b", opener=_created if not self.rows else _unlinked) as file:
-            if (there := os.fstat(file.fileno()).st_size) < self.size:
-                raise OSError(errno.EIO, f"has {there} bytes, {self.size} were written")
+            if (size := os.fstat(file.fileno()).st_size) < self.size:
+                raise OSError(errno.EIO, f"has {size} bytes, but {self.size} were written")
             file.seek(self.size)
             file.truncate()
             file.write(content)
@@ -83,7 +86,7 @@ class _Column:
         self.rows += len(values)
 
     def check(self, digest: str) -> None:
-        """Take in the rows that are there; raises ValueError if they are not those of this digest, OSError if they are gone."""
+        """Read the rows; raises ValueError if their digest is not `digest`, OSError if the file is missing."""
         left = self.size
         with naming(self.path), self.path.open("rb") as file:
             while left and (block := file.read(min(left, BLOCK))):
@@ -93,7 +96,7 @@ class _Column:
             raise ValueError(f"the digest of {self.path.parent.name}/{self.path.name} differs")
 
     def array(self) -> np.ndarray:
-        """Return all rows as an array that is read from the file where it is looked at; raises OSError with the path."""
+        """Return all rows as a memory-mapped array; raises OSError with the path."""
         if not self.size:
             return np.empty((self.rows, *self.shape), self.dtype)
         with naming(self.path):
@@ -101,12 +104,12 @@ class _Column:
 
 
 def _unlinked(path: str, flags: int) -> int:
-    """Open a file; a link is refused, since what it leads to would be written over."""
+    """Open a file, but not through a symbolic link, whose target would be overwritten."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _created(path: str, flags: int) -> int:
-    """Open a file as `_unlinked` does, or create it."""
+    """Open a file as `_unlinked` does; create it if it does not exist."""
     return _unlinked(path, flags | os.O_CREAT)
 
 
@@ -115,10 +118,10 @@ def _fields(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
-    """The records so far, by recorder and field, `[record, ...]`, read from files where they are looked at.
+    """Records so far, recorder -> field -> array `[record, ...]`, memory-mapped from files.
 
-    Each field has a file in the folder: its rows one after the other, in C order and this machine's byte order.
-    Appending raises OSError, with the path, where the system refuses; checkpoints before it stay good.
+    Each field has a file `recorder.field` in the folder: its rows one after the other, in C order and native byte order.
+    Appending raises OSError, with the path, if the system refuses; earlier checkpoints stay valid.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -127,18 +130,18 @@ class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
 
     @classmethod
     def opened(cls, folder: Path, content: Mapping[str, Any]) -> "RecordFiles":
-        """Return the records that a checkpoint said were its own; raises ValueError if they are not there as they were."""
+        """Return the records that a checkpoint lists (`content`); raises ValueError if a file is missing or has changed."""
         files = cls(folder)
         for name, fields in content.items():
-            for field, said in fields.items():
-                if not (path := files._path(name, field)).is_file():  # a pipe would be waited for
-                    raise ValueError(f"{folder.name}/{path.name} is no file")
-                dtype, shape, rows = np.dtype(said["dtype"]), tuple(said["shape"]), said["rows"]
+            for field, entry in fields.items():
+                if not (path := files._path(name, field)).is_file():  # reading a pipe would block
+                    raise ValueError(f"{folder.name}/{path.name} is not a file")
+                dtype, shape, rows = np.dtype(entry["dtype"]), tuple(entry["shape"]), entry["rows"]
                 if dtype.hasobject or not all(type(number) is int and number >= 0 for number in (rows, *shape)):
                     raise ValueError(f"{folder.name}/{path.name} cannot hold {rows} rows of {dtype} {shape}")
                 column = files._new(name, field, dtype, shape)
                 column.rows = rows
-                column.check(said["digest"])
+                column.check(entry["digest"])
         return files
 
     def _path(self, name: str, field: str) -> Path:
@@ -149,9 +152,9 @@ class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
         return self._columns.setdefault(name, {}).setdefault(field, column)
 
     def append(self, records: Records) -> None:
-        """Write the records of a chunk behind the others; raises ValueError if they are of other fields."""
-        if self._columns and (asked := _fields(records)) != (known := _fields(self._columns)):
-            raise ValueError(f"records of {asked}, those before of {known}")
+        """Append the records of a chunk; raises ValueError if their fields differ from the records before."""
+        if self._columns and (new := _fields(records)) != (known := _fields(self._columns)):
+            raise ValueError(f"records of {new} cannot follow records of {known}")
         self._folder.mkdir(parents=True, exist_ok=True)
         for name, fields in records.items():
             for field, values in fields.items():
@@ -159,7 +162,7 @@ class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
                 (known_column or self._new(name, field, values.dtype, values.shape[1:])).append(values)
 
     def content(self) -> dict[str, Any]:
-        """Return what a checkpoint says of them, once they are on the disk; raises OSError with the path."""
+        """Flush all files to the disk, and return the entries that a checkpoint holds; raises OSError with the path."""
         for fields in self._columns.values():
             for column in fields.values():
                 with naming(column.path), column.path.open("rb") as file:
@@ -178,7 +181,7 @@ class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
         }
 
     def all(self) -> Records:
-        """Return all of them: these."""
+        """Return these records."""
         return self
 
     def __getitem__(self, name: str) -> Mapping[str, np.ndarray]:

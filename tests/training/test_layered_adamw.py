@@ -13,7 +13,7 @@ from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.lab.studies.layer_tying.text import BlockBatch
 from tiejax.models import TABLE_PATHS
 from tiejax.training.optimizer import clip_as_torch
-from tiejax.training.per_layer_adamw import PerLayerAdamW
+from tiejax.training.layered_adamw import PerLayerAdamW
 from tiejax.training.stack import stack_of
 
 RATE, DECAY = 0.1, 0.3
@@ -52,7 +52,7 @@ def test_shared_weights_that_two_layers_train_against_a_loop(x64, max_norm):
                 w[place] = w[place] - RATE * direction(layer, scale * of_uses[layer])
     np.testing.assert_allclose(state.params["embed"], table, rtol=1e-12)
     np.testing.assert_allclose(stack_of(state.params, STACK)["w"], w, rtol=1e-12)
-    of_layers = state.of_rest.layers
+    of_layers = state.rest_state.layers
     assert of_layers.count.tolist() == [moments[layer][0] for layer in range(3)] == [8, 5, 6]
     np.testing.assert_allclose(of_layers.mu["w"], [moments[layer][1] for layer in range(3)], rtol=1e-12)
     np.testing.assert_allclose(of_layers.nu["w"], [moments[layer][2] for layer in range(3)], rtol=1e-12)
@@ -175,5 +175,5 @@ def test_published_ties_train_as_torch_parameters_that_share_storage(x64, storag
     assert updates == 56
     assert together == 8  # so many of the maps have weights that several layers train
     theirs = dict(model.named_parameters())
-    for name, leaf in named(jax.device_get(state.params), tying.places(ties.owner, storage)).items():
+    for name, leaf in named(jax.device_get(state.params), tying.slots(ties.owner, storage)).items():
         np.testing.assert_allclose(leaf, theirs[name].detach().numpy(), rtol=0, atol=1e-10, err_msg=name)

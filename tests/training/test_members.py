@@ -1,0 +1,110 @@
+"""Members: split and joined arrays, unrolled training, and short representations."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tiejax import training
+from tiejax.training import EnsembleState, Scanned, TrainSteps, Unrolled, Vmapped
+from tiejax.training.members import join_members, join_on_host, split_members, split_on_host
+
+SEEDS, ARMS = 4, 3
+STATE = {
+    "table": np.arange(SEEDS * ARMS * 10, dtype=np.float32).reshape(SEEDS, ARMS, 5, 2),
+    "step": np.arange(SEEDS * ARMS, dtype=np.int32).reshape(SEEDS, ARMS),
+}
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_split_on_host_deals_seeds_to_devices_in_order(devices):
+    members = split_on_host(STATE, devices)
+    assert [len(members), len(members[0])] == [SEEDS // devices, ARMS]
+    for device in range(devices):
+        for place in range(SEEDS // devices):
+            for arm in range(ARMS):
+                seed = device * (SEEDS // devices) + place
+                for name, leaf in members[place][arm].items():
+                    np.testing.assert_array_equal(leaf[device], STATE[name][seed, arm])
+    jax.tree.map(np.testing.assert_array_equal, join_on_host(members), STATE)
+
+
+def test_split_and_join_members():
+    members = split_members(jax.tree.map(jnp.asarray, STATE))
+    np.testing.assert_array_equal(members[3][1]["table"], STATE["table"][3, 1])
+    assert int(members[2][0]["step"]) == STATE["step"][2, 0]
+    jax.tree.map(np.testing.assert_array_equal, join_members(members), STATE)
+
+
+def ensemble(members):
+    """A table p that moves towards a target: p -= .1 (p - target), so after t steps p = target + .9^t (p_0 - target)."""
+    return training.Ensemble(
+        init=lambda key: {"table": jax.random.normal(key, (37, 11))},
+        sample=lambda seed_key, step, fed: seed_key.condition,
+        loss=lambda params, batch, key: (jnp.sum((params["table"] - batch) ** 2) / 2, {}),
+        optimizer=optax.sgd(0.1),
+        ties=[],
+        arm_ties=np.zeros((2, 0), bool),
+        steps=7,
+        recorders={"record": training.Recorder(3, lambda params, *_: {"first": params["table"][0, 0]})},
+        members=members,
+    )
+
+
+def test_unrolled_members_are_never_joined_in_a_step():
+    """An array of both arms appears by its shape in the compiled text of vmapped members, but not of unrolled ones."""
+    found = {}
+    for members in (Vmapped(), Unrolled()):
+        made = ensemble(members)
+        runner = training.compile_ensemble(made, [3, 5], made.start([3, 5]))
+        found[type(members)] = re.findall(r"f32\[(?:\d+,)?2,37,11\]", runner.executable.as_text())
+    assert found[Vmapped]
+    assert not found[Unrolled]
+
+
+def test_unrolled_members_against_the_closed_form():
+    made = ensemble(Unrolled())
+    trained = training.train(made, [3, 5], conditions=[1, 2])
+    start = np.asarray(made.start([3, 5]).state.params["table"])
+    target = np.array([1, 2])[:, None, None, None]
+    np.testing.assert_allclose(trained.members.state.params["table"], target + 0.9**7 * (start - target), rtol=0, atol=1e-6)
+    steps = trained.records["record"]["step"]
+    assert steps.tolist() == [0, 3, 6, 7]
+    wanted = target[..., 0, 0] + 0.9 ** steps[:, None, None] * (start[..., 0, 0] - target[..., 0, 0])
+    np.testing.assert_allclose(trained.records["record"]["first"], wanted, rtol=0, atol=1e-6)
+
+
+def test_multi_step_source_needs_joint_members():
+    with pytest.raises(ValueError, match="source: TrainSteps supports neither phases, gradient_weights nor unrolled members"):
+        dataclasses.replace(ensemble(Unrolled()), source=TrainSteps(lambda keys, state, first, stop: state))
+
+
+@pytest.mark.parametrize("members", [Vmapped(), Scanned(), Unrolled()])
+def test_all_ways_of_training_give_equal_members(members):
+    one, other = (training.train(ensemble(how), [3, 5], conditions=[1, 2]).members for how in (Vmapped(), members))
+    np.testing.assert_allclose(one.state.params["table"], other.state.params["table"], rtol=1e-6)
+
+
+def test_short_representations():
+    made = ensemble(Vmapped())
+    trained = training.train(made, [3, 5], conditions=[1, 2])
+    members = "EnsembleState(seeds=2, arms=2, cursor=8, leaves=1, 0.0 MB)"  # 2 * 2 * 37 * 11 * 4 bytes
+    assert repr(trained.members) == members
+    assert repr(trained).startswith(f"Trained({members}, records={{'record': '4 records'}}, finished=True, compile_s=")
+    assert len(repr(trained)) < 250
+    big = EnsembleState(jax.ShapeDtypeStruct((8, 2, 1000, 1000), jnp.float32), jnp.int32(500))
+    assert repr(big) == "EnsembleState(seeds=8, arms=2, cursor=500, leaves=1, 64.0 MB)"
+
+
+def test_representation_of_states_without_arrays():
+    """As in error messages of jax, which print trees of shapes, of partition specs, or of traced values."""
+    shapes = jax.eval_shape(lambda: ensemble(Vmapped()).start([3]))
+    assert repr(shapes) == "EnsembleState(seeds=1, arms=2, cursor=?, leaves=1, 0.0 MB)"
+    assert repr(EnsembleState([[{"table": 1.0}]], 0)) == "EnsembleState(leaves=1)"
+    traced = []
+    jax.jit(lambda members: traced.append(repr(members)))(ensemble(Vmapped()).start([3]))
+    assert traced == ["EnsembleState(seeds=1, arms=2, cursor=?, leaves=1, 0.0 MB)"]

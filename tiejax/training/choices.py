@@ -1,0 +1,17 @@
+"""Names that settings offer and training implements, declared once; importing this module loads no jax."""
+
+from typing import Literal
+
+# adamw: decoupled weight decay. adam: decay added to the gradient. Their equations are in `optimizer.py`.
+OptimizerName = Literal["adamw", "adam"]
+
+# cosine: from the largest rate to the smallest and up again, never clamped. constant: the largest rate.
+ScheduleName = Literal["cosine", "constant"]
+
+# How products of float32 are computed. highest: in float32. high: in tensorfloat32, or as three products of bfloat16.
+# default: in the fewest bits that the device has. bfloat16: factors rounded to bfloat16, sums in float32. CPUs compute in
+# float32 in every case.
+Precision = Literal["highest", "high", "default", "bfloat16"]
+
+# Adam's moments of a layer that separates from its owner. copy: the owner's. zero: zeros, with a new bias correction.
+Moments = Literal["copy", "zero"]

@@ -1,0 +1,159 @@
+"""Members of an ensemble: their state, how a device trains them, and their records by arm.
+
+A member is one model: one seed in one arm. Members are laid out `[seed, arm, ...]` in training; metrics are
+`[arm, seed, record, ...]`, transposed by `by_arm`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiejax.training.step import TrainState
+
+PyTree = Any
+SplitMembers = list[list[PyTree]]  # [seed of a device][arm]
+
+
+class EnsembleState(NamedTuple):
+    """The state of all members, and the position of the run.
+
+    Attributes:
+        state: leaves `[seed, arm, ...]`.
+        cursor: the next step to visit. Step `steps` is visited only to record the end; `steps + 1` means finished.
+    """
+
+    state: TrainState
+    cursor: jax.Array
+
+    def __repr__(self) -> str:
+        leaves = jax.tree.leaves(self.state)
+        if not leaves or any(np.ndim(leaf) < 2 or not hasattr(leaf, "dtype") for leaf in leaves):
+            return f"EnsembleState(leaves={len(leaves)})"  # not laid out [seed, arm, ...]: split members, or no arrays
+        seeds, arms = leaves[0].shape[:2]
+        megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) / 1e6
+        shown = f"seeds={seeds}, arms={arms}, cursor={_shown(self.cursor)}"
+        return f"EnsembleState({shown}, leaves={len(leaves)}, {megabytes:.1f} MB)"
+
+
+def _shown(cursor: Any) -> str:
+    try:
+        return str(int(cursor))
+    except (TypeError, ValueError, RuntimeError):  # traced, a shape, or donated
+        return "?"
+
+
+@dataclasses.dataclass(frozen=True)
+class Vmapped:
+    """Train a device's members as one computation, by `jax.vmap`: suits the smallest models.
+
+    Attributes:
+        at_once: the most seeds that a device trains at a time; it trains a chunk of one block of seeds after the other, so that
+            the arrays of a step stay in the cache. All seeds by default.
+    """
+
+    at_once: int | None = None
+
+    def map(self, function: Callable[..., Any], *members: Any) -> Any:
+        """Apply a function to every member along the leading axis."""
+        return jax.vmap(function)(*members)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scanned:
+    """Train a device's members one after the other, in a loop that is compiled once: quick to compile, somewhat slower to run.
+
+    Attributes:
+        at_once: as in `Vmapped`.
+    """
+
+    at_once: int | None = None
+
+    def map(self, function: Callable[..., Any], *members: Any) -> Any:
+        """Apply a function to every member along the leading axis."""
+        return jax.lax.map(lambda member: function(*member), members)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unrolled:
+    """Train a device's members one after the other, each compiled by itself and held in separate arrays (`SplitMembers`)."""
+
+    at_once: ClassVar[None] = None  # never in blocks
+
+    def map(self, function: Callable[..., Any], *members: Any) -> Any:
+        """Apply a function to every member along the leading axis, or of a list; return a list."""
+
+        def at(part: Any, place: int) -> Any:
+            return part[place] if isinstance(part, list) else jax.tree.map(lambda leaf: leaf[place], part)
+
+        number = len(jax.tree.leaves(members[0])[0]) if not isinstance(members[0], list) else len(members[0])
+        return [function(*(at(part, place) for part in members)) for place in range(number)]
+
+
+def map_split(function: Callable[[PyTree], PyTree], members: Any) -> Any:
+    """Apply a function to each of the split members."""
+    return [[function(member) for member in arms] for arms in members]
+
+
+def split_members(state: PyTree) -> SplitMembers:
+    """Split the members `[seed, arm, ...]` of one device into separate arrays.
+
+    Unrolled members train in this form: a step on joint arrays would copy all members to change one.
+    """
+    seeds, arms = jax.tree.leaves(state)[0].shape[:2]
+    return [[jax.tree.map(lambda leaf: leaf[seed, arm], state) for arm in range(arms)] for seed in range(seeds)]  # noqa: B023
+
+
+def join_members(members: Any) -> PyTree:
+    """Stack split members of one device, or results computed from each, as `[seed, arm, ...]`."""
+    return stack_members([stack_members(arms) for arms in members])
+
+
+def stack_members(members: list[PyTree]) -> PyTree:
+    """Stack a list of trees along a new leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+
+
+def split_on_host(state: PyTree, devices: int) -> SplitMembers:
+    """Split the members `[seed, arm, ...]` of all devices into separate arrays `[devices, ...]`.
+
+    Seeds are dealt out in order: device d has seeds d * n to (d + 1) * n - 1, where n = seeds / devices.
+    """
+    by_device = jax.tree.map(lambda leaf: np.moveaxis(leaf.reshape(devices, -1, *leaf.shape[1:]), 0, 2), state)
+    return split_members(by_device)
+
+
+def join_on_host(members: SplitMembers) -> PyTree:
+    """Return the inverse of `split_on_host`."""
+
+    def join_devices(*leaves: np.ndarray) -> np.ndarray:
+        whole = np.stack(leaves, axis=1)
+        return whole.reshape(-1, *whole.shape[2:])
+
+    arms = [jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *seed_members) for seed_members in members]
+    return jax.tree.map(join_devices, *arms)
+
+
+def all_finite(tree: PyTree) -> jax.Array:
+    """Return whether every number in a tree is finite, as a boolean array."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def by_arm(records: Mapping[str, Mapping[str, np.ndarray]], prefixes: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Transpose records `[record, seed, arm, ...]` to metrics `[arm, seed, record, ...]`; the field `step` stays as it is.
+
+    Args:
+        records: recorder -> field -> array, as `Trained.records`.
+        prefixes: recorder -> prefix of its fields' names. Recorders without a prefix, or without records, are left out.
+
+    Returns:
+        prefix + field -> array.
+    """
+    return {
+        prefix + field: values if field == "step" else np.moveaxis(values, (2, 1, 0), (0, 1, 2))
+        for recorder, prefix in prefixes.items()
+        for field, values in records.get(recorder, {}).items()
+    }
