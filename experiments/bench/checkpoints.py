@@ -1,7 +1,7 @@
-"""Seconds and memory of the commands on checkpoints: many small folders, and tables as large as those of a large model.
+"""Time and memory of the commands on checkpoints: many small folders, and tables as large as those of a large model.
 
-Every command is a process of its own, as a user starts it. Tables are drawn at random, the output table partly the input table;
-the folder that they lie in is removed at the end.
+Every command runs in a separate process, as a user starts it. Tables are random, the output table being correlated with the
+input table. Their folder is removed at the end.
 """
 
 import json
@@ -22,10 +22,10 @@ from tiejax.checkpoints.rewrite.stored import LENGTH_BYTES
 from tiejax.lab.runs.console import Console
 
 INPUT, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
-SHARED = 0.7  # of the output table, the part that is the input table
+SHARED = 0.7  # weight of the input table in the output table
 BLOCK_ROWS = 4096
-# Starts a command from a process that is small itself: Linux counts what a process held before it became another program as
-# that program's memory, and so the whole of this one. Its own output is what the command took.
+# Starts a command from a small process. On Linux the peak memory of a process includes what it held between fork and exec, so a
+# command started from this process would be charged for all of this process's memory. Prints the times and the peak memory.
 STARTER = """
 import json, os, subprocess, sys, time
 began = time.perf_counter()
@@ -35,19 +35,19 @@ print(json.dumps([time.perf_counter() - began, used.ru_utime + used.ru_stime, us
 sys.stdout.flush()
 os._exit(min(abs(os.waitstatus_to_exitcode(status)), 255))
 """
-SMALL = 64  # rows and columns of the tables of a small folder
+SMALL = 64  # rows and columns of the tables in a small folder
 
 
 class Job(NamedTuple):
-    """What is measured. make: writes into a folder what the command reads. argv: of the command, in that folder."""
+    """A measurement. make: writes the command's input into a folder. argv: arguments of `tiejax`, run in that folder."""
 
     name: str
     make: Callable[[Path], None]
     argv: Sequence[str]
 
 
-class Took(NamedTuple):
-    """What a process took: seconds from start to end, seconds of all cores together, and its largest memory in bytes."""
+class Usage(NamedTuple):
+    """Resources of a process: seconds from start to end, CPU seconds over all cores, and peak memory in bytes."""
 
     seconds: float
     cpu_s: float
@@ -55,41 +55,41 @@ class Took(NamedTuple):
 
 
 def run(settings: CheckpointsBench, console: Console) -> None:
-    """Measure every command, print what it took, write results.json."""
-    found = {}
+    """Measure every command, print a line for each, write results.json."""
+    commands = {}
     Path(settings.out).mkdir(parents=True, exist_ok=True)
     for job in jobs(settings):
         with tempfile.TemporaryDirectory(dir=settings.out, prefix="checkpoints") as folder:
             job.make(Path(folder))
-            took = [of_process(job.argv, Path(folder)) for _ in range(settings.repeats)]
-        found[job.name] = {field: spread([getattr(one, field) for one in took]) for field in Took._fields}
-        seconds, cpu, memory = (found[job.name][field] for field in Took._fields)
+            usages = [measure_command(job.argv, Path(folder)) for _ in range(settings.repeats)]
+        commands[job.name] = {field: spread([getattr(usage, field) for usage in usages]) for field in Usage._fields}
+        seconds, cpu, memory = (commands[job.name][field] for field in Usage._fields)
         console.say(
-            f"{job.name}: {seconds['median']:.1f} s ({seconds['min']:.1f} to {seconds['max']:.1f}), {cpu['median']:.1f} s of "
-            f"all cores, at most {memory['max'] / 2**20:,.0f} MiB"
+            f"{job.name}: {seconds['median']:.1f} s ({seconds['min']:.1f} to {seconds['max']:.1f}), {cpu['median']:.1f} CPU "
+            f"seconds, peak memory {memory['max'] / 2**20:,.0f} MiB"
         )
-    console.result(f"results: {write_results('checkpoints', settings, {'commands': found})}")
+    console.result(f"results: {write_results('checkpoints', settings, {'commands': commands})}")
 
 
 def jobs(settings: CheckpointsBench) -> list[Job]:
-    """Return what is measured of the commands that are asked for."""
+    """Return the measurements of the selected commands."""
     rows, width, dtype = settings.rows, settings.width, settings.dtype
     large = f"{rows:,} x {width:,} in {DTYPES[dtype]}"
     tall, narrow = settings.factorised
     folders = [str(number) for number in range(settings.folders)]
 
-    def two_tables(at: Path) -> None:
-        write_tables(at / "model", rows, width, dtype)
+    def two_tables(folder: Path) -> None:
+        write_tables(folder / "model", rows, width, dtype)
 
     every = {
         "check": [
-            Job("check, 1 folder", lambda at: _folders(at, ["0"]), ["check", "0"]),
-            Job(f"check, {len(folders):,} folders", lambda at: _folders(at, folders), ["check", *folders]),
+            Job("check, 1 folder", lambda folder: _write_folders(folder, ["0"]), ["check", "0"]),
+            Job(f"check, {len(folders):,} folders", lambda folder: _write_folders(folder, folders), ["check", *folders]),
         ],
         "factorise": [
             Job(
                 f"factorise, the curve of {tall:,} x {narrow:,} in float32",
-                lambda at: write_tables(at / "model", tall, narrow, "F32", tied=True),
+                lambda folder: write_tables(folder / "model", tall, narrow, "F32", tied=True),
                 ["factorise", "model", "--report", "report"],
             )
         ],
@@ -99,14 +99,17 @@ def jobs(settings: CheckpointsBench) -> list[Job]:
     return [job for command in settings.commands for job in every[command]]
 
 
-def _folders(place: Path, names: Sequence[str]) -> None:
-    """Write small checkpoints, tied and untied in turn."""
+def _write_folders(parent: Path, names: Sequence[str]) -> None:
+    """Write small checkpoints, alternately tied and untied."""
     for index, name in enumerate(names):
-        write_tables(place / name, SMALL, SMALL, "F32", tied=index % 2 == 0)
+        write_tables(parent / name, SMALL, SMALL, "F32", tied=index % 2 == 0)
 
 
 def write_tables(folder: Path, rows: int, width: int, dtype: str, tied: bool = False) -> None:
-    """Write a checkpoint of tables alone, block by block: N(0, 1), and untied .7 of the input table plus N(0, 1)."""
+    """Write a checkpoint with nothing but tables, block by block.
+
+    The input table is N(0, 1); the output table, if untied, is .7 of the input table plus N(0, 1).
+    """
     folder.mkdir(parents=True)
     (folder / CONFIG).write_text(json.dumps({"model_type": "llama", "tie_word_embeddings": tied, "vocab_size": rows}))
     size = rows * width * BYTES[dtype]
@@ -122,29 +125,29 @@ def write_tables(folder: Path, rows: int, width: int, dtype: str, tied: bool = F
         for name in names:
             for start in range(0, rows, BLOCK_ROWS):
                 number = min(BLOCK_ROWS, rows - start)
-                block = _drawn(0, start, number, width)
+                block = _normal(0, start, number, width)
                 if name == OUTPUT:
-                    block = SHARED * block + _drawn(1, start, number, width)
+                    block = SHARED * block + _normal(1, start, number, width)
                 file.write(block.astype(DTYPES[dtype]).tobytes())
 
 
-def _drawn(seed: int, start: int, rows: int, width: int) -> np.ndarray:
+def _normal(seed: int, start: int, rows: int, width: int) -> np.ndarray:
     return np.random.default_rng((seed, start)).standard_normal((rows, width), np.float32)
 
 
-def of_process(argv: Sequence[str], folder: Path) -> Took:
-    """Return what a command of ours takes that is started in a folder; raises CalledProcessError, as `of_command` does."""
-    return of_command([sys.executable, "-m", "tiejax", *argv], folder)
+def measure_command(argv: Sequence[str], folder: Path) -> Usage:
+    """Run `tiejax` with these arguments in a folder; return its usage. Raises CalledProcessError, as `measure_process` does."""
+    return measure_process([sys.executable, "-m", "tiejax", *argv], folder)
 
 
-def of_command(argv: Sequence[str], folder: Path) -> Took:
-    """Return what a command takes that is started in a folder; raises CalledProcessError, with what it said, if it fails."""
-    with tempfile.TemporaryFile() as said:
+def measure_process(argv: Sequence[str], folder: Path) -> Usage:
+    """Run a program in a folder; return its usage. Raises CalledProcessError, with its output, if it fails."""
+    with tempfile.TemporaryFile() as output:
         starter = [sys.executable, "-I", "-S", "-c", STARTER, *argv]
-        started = subprocess.run(starter, cwd=folder, stdout=subprocess.PIPE, stderr=said, check=False)
-        said.seek(0)
+        started = subprocess.run(starter, cwd=folder, stdout=subprocess.PIPE, stderr=output, check=False)
+        output.seek(0)
         if started.returncode:
-            raise subprocess.CalledProcessError(started.returncode, argv, said.read().decode(errors="replace"))
+            raise subprocess.CalledProcessError(started.returncode, argv, output.read().decode(errors="replace"))
     seconds, cpu_s, memory = json.loads(started.stdout)
     unit = 1 if sys.platform == "darwin" else 2**10
-    return Took(seconds, cpu_s, memory * unit)
+    return Usage(seconds, cpu_s, memory * unit)

@@ -1,4 +1,4 @@
-"""What `bench.py device` measures of each study: losses of the first steps, rates, and EXor's seeds that solve their task."""
+"""The parts of `bench.py device`: losses of the first steps, rates, and the number of EXor's seeds that solve the task."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,38 +31,38 @@ Measured = dict[str, Any]
 
 
 def exor(settings: DeviceBench, rates: bool) -> Measured:
-    """Return losses and rates of EXor's fast engine, and how many seeds solve the published task, tied and untied.
+    """Return losses and rates of EXor's fast engine, and the number of seeds that solve the published task, by arm.
 
-    Where EXor's kernel runs, its losses and rates as well; on a GPU, those of loops that it runs by itself.
+    Also those of the kernel engine, if it runs here, and on a GPU those of loops that run as CUDA graphs.
     """
     bench = ExorBench()
     study = bench.study_settings("fast", settings.seeds)
     measured: Measured = {"losses": first_losses(build_ensemble(study), study.seed_list[:4], settings.first_steps)}
     if rates:
-        ways: dict[str, Any] = {"fast": {}}
+        forms: dict[str, Any] = {"fast": {}}
         if jax.default_backend() == "gpu":
-            ways["fast, loops in graphs"] = {"graph_loops": True}
+            forms["fast, loops in graphs"] = {"graph_loops": True}
         if not why_no_kernel(bench.study_settings("kernel", 1)):
-            ways["kernel"] = {"engine": "kernel"}
+            forms["kernel"] = {"engine": "kernel"}
 
-        def of_way(way: str, seeds: int) -> Ensemble:
-            return build_ensemble(dataclasses.replace(bench.study_settings("fast", seeds), **ways[way]))
+        def build(form: str, seeds: int) -> Ensemble:
+            return build_ensemble(dataclasses.replace(bench.study_settings("fast", seeds), **forms[form]))
 
         measured["model_steps_per_s"] = {
-            f"{way}, {2 * seeds} models": timed(settings, of_way(way, seeds), range(seeds), 2 * seeds)
-            for way in ways
+            f"{form}, {2 * seeds} models": timed(settings, build(form, seeds), range(seeds), 2 * seeds)
+            for form in forms
             for seeds in (settings.seeds, 1024)
         }
-        if "fast, loops in graphs" in ways:
-            looped = of_way("fast, loops in graphs", settings.seeds)
+        if "fast, loops in graphs" in forms:
+            looped = build("fast, loops in graphs", settings.seeds)
             measured["losses_of_graph_loops"] = first_losses(looped, study.seed_list[:4], settings.first_steps)
-        if "kernel" in ways:
+        if "kernel" in forms:
             kernel = build_ensemble(bench.study_settings("kernel", settings.seeds))
             measured["losses_of_kernel"] = first_losses(kernel, study.seed_list[:4], settings.first_steps)
     whole = dataclasses.replace(study, steps=settings.exor_steps, exact_every=1000).resolved()
     records = training.train(build_ensemble(whole), whole.seed_list).records["exact"]["cross_entropy"]
     _, bayes = bayes_risk(whole.tasks[0], split(whole.bits)["train"])
-    solved = records[-1, :, :, 0] < bayes + SOLVED_WITHIN  # of [record, seed, arm, split]
+    solved = records[-1, :, :, 0] < bayes + SOLVED_WITHIN  # records are [record, seed, arm, split]
     return measured | {"seeds": settings.seeds, "solved": dict(zip(ARMS, solved.sum(0).tolist(), strict=True))}
 
 
@@ -82,7 +82,7 @@ def text(settings: DeviceBench, rates: bool) -> Measured:
 
 
 def layers(settings: DeviceBench, rates: bool) -> Measured:
-    """Return losses and times of a step of a GPT-2 of 12 layers."""
+    """Return losses and step times of a GPT-2 with 12 layers."""
     bench, measured = LayersBench(), Measured()
     batch = random_blocks(bench)
     devices, owner = groups_of(jax.devices(), 1, bench.batch_size)[0], tying.independent(12)
@@ -116,7 +116,7 @@ def encoder(settings: DeviceBench, rates: bool) -> Measured:
 
 
 def fine_tuning(settings: DeviceBench, rates: bool) -> Measured:
-    """Return losses and rates of fine-tuning the small encoder as an ensemble."""
+    """Return losses and rates of fine-tuning the study's default encoder as an ensemble."""
     bench = TransferBench()
     arms = 2 * len(bench.study_settings().fine_tuning_rates)
     ensemble, seeds = transfer_ensemble(bench.study_settings(), Job(bench, bench.seeds, arms))
@@ -136,7 +136,7 @@ PARTS: dict[str, Callable[[DeviceBench, bool], Measured]] = {
 
 
 def first_losses(ensemble: Ensemble, seeds: Any, steps: int) -> list[float]:
-    """Return the training losses of the first member, every fifth step."""
+    """Return the training losses of the first member at every fifth step."""
 
     def measure(params: Any, batch: Any, seed_key: Any, step: Any) -> dict[str, jax.Array]:
         return {"loss": ensemble.loss(params, batch, seed_key.key)[0]}
@@ -146,10 +146,10 @@ def first_losses(ensemble: Ensemble, seeds: Any, steps: int) -> list[float]:
     return [float(loss) for loss in losses[:, 0, 0]]
 
 
-def timed(settings: DeviceBench, ensemble: Ensemble, seeds: Any, of_step: float) -> dict[str, float]:
-    """Return median and range of what is done a second, and the seconds of compilation; of_step: what one step does."""
-    whole = TimedEnsemble(ensemble, list(seeds))
-    whole.train(1)
-    steps = max(1, round(whole.steps_in(settings.seconds, 5)))
-    rates = [steps * of_step / whole.train(steps).seconds for _ in range(settings.repeats)]
-    return {**spread(rates), "compile_s": whole.compile_s}
+def timed(settings: DeviceBench, ensemble: Ensemble, seeds: Any, work_per_step: float) -> dict[str, float]:
+    """Return median and range of the work per second, and the seconds of compilation."""
+    timer = TimedEnsemble(ensemble, list(seeds))
+    timer.train(1)
+    steps = max(1, round(timer.steps_in(settings.seconds, 5)))
+    rates = [steps * work_per_step / timer.train(steps).seconds for _ in range(settings.repeats)]
+    return {**spread(rates), "compile_s": timer.compile_s}

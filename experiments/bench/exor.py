@@ -1,6 +1,5 @@
-"""Training throughput of EXor, recording included: the ensemble on its engines, against a torch loop and against the floor."""
+"""Training throughput of EXor, recording included, compared with a torch loop and with the limit of the arithmetic."""
 
-import importlib
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.ensemble import build_ensemble, why_no_kernel
 
-SEEDS_RECORDED = 32  # of which the share of recording is told
+SEEDS_RECORDED = 32  # ensemble size at which the share of recording is measured
 
 
 def run(settings: ExorBench, console: Console) -> None:
@@ -33,7 +32,7 @@ def run(settings: ExorBench, console: Console) -> None:
             row["of_floor"] = row["median"] / limit.floor if limit else None
             rows.append(row)
             console.say(row_line(row))
-    # At the default schedule a record is due every 500 steps, which take minutes at medium size.
+    # A record is due every 500 steps by default, which take minutes at medium size.
     share = recording_share(settings, settings.measured_engines[0], SEEDS_RECORDED) if settings.size == "small" else None
     if share is not None:
         console.say(
@@ -52,7 +51,7 @@ def run(settings: ExorBench, console: Console) -> None:
 
 
 class Limit(NamedTuple):
-    """The work that a model-step cannot do without, this machine's rates, and the model-steps per second they would allow."""
+    """The unavoidable work of a model-step, the peak rates of this machine, and the model-steps per second that they allow."""
 
     work: dict[str, float]
     rates: dict[str, float]
@@ -60,31 +59,33 @@ class Limit(NamedTuple):
 
     @classmethod
     def of(cls, settings: ExorBench) -> "Limit":
-        """Count and measure for the transformer of these settings."""
+        """Count the work for the transformer of these settings, and measure the rates."""
         work, rates = exor_work(settings.study_settings("fast", 1)), device_rates()
         return cls(work, rates, exor_floor(work, rates))
 
     @property
     def floor(self) -> float:
-        """The lowest of them."""
+        """The lower of the two limits, in model-steps per second."""
         return min(self.floors.values())
 
 
 def measure_torch(settings: ExorBench, console: Console) -> dict[str, float] | None:
-    """Return the steps per second of one model in torch, None for other architectures, and where torch is not installed."""
+    """Return steps per second of one model in torch, or None for other architectures or if torch is not installed."""
     if settings.model != "transformer":
         return None
     if not importlib.util.find_spec("torch"):
-        console.say("torch is not installed: its loop is left out")
+        console.say("torch is not installed: the torch loop is left out")
         return None
-    loop = importlib.import_module("experiments.bench.torch_loop").torch_loop(settings.study_settings("plain", 1))
+    from experiments.bench.torch_loop import torch_loop
+
+    loop = torch_loop(settings.study_settings("plain", 1))
     rate = spread([loop(settings.torch_seconds) for _ in range(settings.repeats)])
     console.say(f"torch, one model: {rate['median']:,.0f} steps per second")
     return rate
 
 
 def timed_ensemble(settings: ExorBench, engine: Engine, seeds: int, recording: bool = True) -> TimedEnsemble:
-    """Return the ensemble of so many seeds, compiled and warm, with its default schedule of records or none."""
+    """Return an ensemble, compiled and warmed up; recording: at EXor's default steps, otherwise never."""
     study = settings.study_settings(engine, seeds, recording)
     ensemble = TimedEnsemble(build_ensemble(study), study.seed_list)
     ensemble.train(20)
@@ -92,13 +93,13 @@ def timed_ensemble(settings: ExorBench, engine: Engine, seeds: int, recording: b
 
 
 def steps_for(ensemble: TimedEnsemble, seconds: float) -> int:
-    """Return about how many steps take so long; whole periods of records where that is more than one."""
+    """Return about how many steps take `seconds` seconds, rounded to whole record periods if they are more than one."""
     steps = max(20, round(ensemble.steps_in(seconds, 100)))
     return steps if steps <= RECORD_EVERY else round(steps / RECORD_EVERY) * RECORD_EVERY
 
 
 def measure_ensemble(settings: ExorBench, engine: Engine, seeds: int) -> dict[str, Any]:
-    """Return model-steps per second of an ensemble, small ones' recording included, and the time to compile it."""
+    """Return the row of an ensemble in results.json: model-steps per second (recording included if small) and compile time."""
     ensemble, models = timed_ensemble(settings, engine, seeds, recording=settings.size == "small"), 2 * seeds
     steps = steps_for(ensemble, settings.seconds)
     rates = [models * steps / ensemble.train(steps).seconds for _ in range(settings.repeats)]
@@ -106,26 +107,26 @@ def measure_ensemble(settings: ExorBench, engine: Engine, seeds: int) -> dict[st
 
 
 def recording_share(settings: ExorBench, engine: Engine, seeds: int) -> dict[str, float]:
-    """Return the share of time that recording takes, from measurements with and without it in turn."""
+    """Return the share of time that recording takes, from alternating measurements with and without it."""
     recorded, bare = (timed_ensemble(settings, engine, seeds, recording) for recording in (True, False))
     steps = max(RECORD_EVERY, steps_for(recorded, settings.seconds))
     return spread([1 - bare.train(steps).seconds / recorded.train(steps).seconds for _ in range(2 * settings.repeats)])
 
 
 def row_line(row: Mapping[str, Any]) -> str:
-    """Write what was measured of one ensemble."""
-    beside = "" if row["of_floor"] is None else f"  {number(row['over_torch'])} x torch  {row['of_floor']:.1%} of the floor"
+    """Return the line of an ensemble for the terminal."""
+    compared = "" if row["of_floor"] is None else f"  {number(row['over_torch'])} x torch  {row['of_floor']:.1%} of the floor"
     return (
         f"{row['engine']:>5}  {row['seeds']:4} seeds  {row['models']:4} models  {row['median']:9,.0f} model-steps/s  "
-        f"({row['min']:,.0f} to {row['max']:,.0f})  compiled in {row['compile_s']:.1f} s{beside}"
+        f"({row['min']:,.0f} to {row['max']:,.0f})  compiled in {row['compile_s']:.1f} s{compared}"
     )
 
 
 def floor_line(work: Mapping[str, float], rates: Mapping[str, float], floors: Mapping[str, float]) -> str:
-    """Write what a model-step cannot do without, and how fast the machine could be if it did nothing else."""
+    """Return the line about the unavoidable work of a model-step and the throughput that it would allow."""
     return (
         f"floor: {work['flops']:,.0f} flops, {work['exponentials']:,.0f} exponentials and {work['bytes']:,.0f} bytes "
-        f"a model-step, against {rates['flops']:.3g} flops, {rates['exponentials']:.3g} exponentials and "
-        f"{rates['bytes']:.3g} bytes a second: {floors['arithmetic']:,.0f} model-steps/s by arithmetic, "
-        f"{floors['memory']:,.0f} by memory"
+        f"per model-step, at {rates['flops']:.3g} flops, {rates['exponentials']:.3g} exponentials and "
+        f"{rates['bytes']:.3g} bytes per second: {floors['arithmetic']:,.0f} model-steps/s if limited by arithmetic, "
+        f"{floors['memory']:,.0f} if limited by memory"
     )

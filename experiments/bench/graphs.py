@@ -1,6 +1,6 @@
-"""Which loops of EXor's training the host drives on a GPU, and which it runs by itself, as CUDA graphs (XLA's command buffers).
+"""Loops of EXor's training that the host drives on a GPU, as opposed to those inside CUDA graphs (XLA's command buffers).
 
-The compiler for an H100 writes down what its program starts; nothing is run.
+They are read from the thunk sequence that the compiler for an H100 dumps; nothing is executed.
 """
 
 import re
@@ -21,16 +21,16 @@ from tiejax.training.chunk import advance
 
 
 def host_loops() -> dict[str, int]:
-    """Return how many loops of a chunk of EXor with 32 seeds the host drives, as XLA has it and with --graph_loops."""
+    """Return the number of loops that the host drives in a chunk of EXor with 32 seeds, by default and with --graph_loops."""
     topology = topologies.get_topology_desc("h100", platform="cuda", topology="1x1x1", target_config=WITH_DRIVER)
     return {
-        name: len(list(driven_by_host(started(topology.devices[0], graph_loops))))
+        name: len(list(driven_by_host(thunk_sequence(topology.devices[0], graph_loops))))
         for name, graph_loops in (("default", False), ("graph_loops", True))
     }
 
 
-def started(device: Any, graph_loops: bool) -> str:
-    """Return what the program of a chunk starts, as XLA writes it down."""
+def thunk_sequence(device: Any, graph_loops: bool) -> str:
+    """Return XLA's dump of the thunk sequence of a chunk."""
     settings = Settings(seeds=32, engine="fast", graph_loops=graph_loops).resolved()
     ensemble = build_ensemble(settings, "gpu")
     numbers = (jax.ShapeDtypeStruct((32,), jnp.uint32), jax.ShapeDtypeStruct((32,), jnp.int32))
@@ -46,12 +46,12 @@ def started(device: Any, graph_loops: bool) -> str:
     lowered = jax.jit(chunk, donate_argnums=1).trace(*shapes).lower(lowering_platforms=("cuda",))
     with tempfile.TemporaryDirectory() as folder:
         lowered.compile({**ensemble.xla_options["gpu"], "xla_dump_to": folder})
-        # The last one: where nothing became a graph, there is only what was before.
+        # The longest name is that of the last pass. If no loop became a graph, only the sequence before that pass is dumped.
         return sorted(Path(folder).glob("*.thunk_sequence*.txt"), key=lambda path: len(path.name))[-1].read_text()
 
 
 def driven_by_host(text: str) -> Iterator[str]:
-    """Yield the loops of what a program starts that are in no command buffer; what is in one is further to the right."""
+    """Yield the lines of loops in a thunk sequence that are outside of command buffers; their contents are indented."""
     buffer: int | None = None
     for line in text.splitlines():
         if found := re.match(r"( *)\d+: (k\w+)", line):

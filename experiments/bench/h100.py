@@ -1,4 +1,4 @@
-"""An NVIDIA H100 (SXM, 80 GB) as XLA's compiler wants it described, where none is there to be asked."""
+"""Description of an NVIDIA H100 (SXM, 80 GB) for XLA's compiler, used when there is no GPU to query."""
 
 TARGET_CONFIG = """
 gpu_device_info {
@@ -26,7 +26,7 @@ dnn_version_info { major: 9 minor: 12 patch: 0 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
 
-# What XLA asks before it lets a GPU run more than single kernels by itself: without it there are no command buffers.
+# XLA creates command buffers only for known driver and runtime versions.
 DRIVER = """
   driver_version: "13.0.0"
   runtime_version: "13.0.0"

@@ -1,4 +1,4 @@
-"""Time and bytes of a training step with tied layers against untied ones, and the time of a change of ties."""
+"""Time and memory of a training step with tied and with untied layers, and the time of a change of ties."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from tiejax.training.layered import Layered
 
 
 def run(settings: LayersBench, console: Console) -> None:
-    """Measure every number of layers, print one table, write results.json."""
+    """Measure every depth, print one table, write results.json."""
     rows: list[dict[str, Any]] = []
     changes: list[dict[str, Any]] = []
     for layers in settings.layers:
@@ -36,15 +36,15 @@ def run(settings: LayersBench, console: Console) -> None:
         rows += measured
         changes.append(change)
     console.say(
-        "bytes: parameters + gradients + optimizer state; peak: a step's arguments, results and temporaries as compiled"
+        "MiB of parameters + gradients + optimizer state; peak: a step's arguments, results and temporaries, by the compiler"
     )
     console.result(f"results: {write_results('layers', settings, {'rows': rows, 'changes': changes})}")
 
 
 class TimedForm:
-    """A model in training, under ties that stay or change, whose steps are timed.
+    """A model in training, with ties that may change, and timing of its steps.
 
-    owner: the layer whose weights each layer has at the start. layered: what is compiled, which forms may share.
+    layered: the compiled model; forms may share it. owner: the layer whose weights each layer uses at the start.
     """
 
     def __init__(self, layered: Layered, owner: tying.Owner, storage: Storage, batch: BlockBatch) -> None:
@@ -52,7 +52,7 @@ class TimedForm:
         self._state = layered.start(jax.random.key(0), owner)
 
     def seconds_per_step(self, steps: int) -> float:
-        """Train on for so many steps; return the seconds of one."""
+        """Train `steps` more steps; return the seconds per step."""
         wiring = self._wiring()
         began = time.perf_counter()
         for step in range(steps):
@@ -61,7 +61,7 @@ class TimedForm:
         return (time.perf_counter() - began) / steps
 
     def losses(self, steps: int) -> list[float]:
-        """Train on for so many steps; return the loss before each."""
+        """Train `steps` more steps; return the loss before each of them."""
         wiring, losses = self._wiring(), []
         for step in range(steps):
             self._state, loss = self.layered.step(self._state, self._batch, jax.random.key(step), wiring)
@@ -69,7 +69,7 @@ class TimedForm:
         return [float(loss) for loss in losses]
 
     def change(self, owner: tying.Owner) -> float:
-        """Change the ties; return the seconds that this took. One step is then trained."""
+        """Change the ties, then train one step; return the seconds of the change."""
         began = time.perf_counter()
         self._state = self.layered.move(self._state, tying.move(self.owner, owner, self.storage))
         jax.block_until_ready(self._state)
@@ -84,7 +84,7 @@ class TimedForm:
 
 
 def random_blocks(settings: LayersBench) -> BlockBatch:
-    """Return a batch of random tokens, the same every time."""
+    """Return a fixed batch of random tokens."""
     tokens = (
         np.random.default_rng(0).integers(0, settings.vocab_size, (settings.batch_size, settings.context)).astype(np.uint16)
     )
@@ -92,17 +92,17 @@ def random_blocks(settings: LayersBench) -> BlockBatch:
 
 
 def distinct_layers(share: int, layers: int) -> int:
-    """Return how many of so many layers are distinct in the tied models."""
+    """Return the number of distinct layers in a tied model of `layers` layers."""
     return max(1, layers // share)
 
 
 def tied_name(settings: LayersBench, layers: int, storage: Storage = "compact") -> str:
-    """Return what the tied model is called in this storage."""
+    """Return the name of the tied form in this storage."""
     return f"{distinct_layers(settings.share, layers)} distinct, {storage}"
 
 
 def make_forms(settings: LayersBench, layers: int) -> dict[str, TimedForm]:
-    """Return the models of so many layers that are compared, by name, before their first step."""
+    """Return the forms to compare at this depth, by name, before their first step."""
     devices, batch = jax.devices()[:1], random_blocks(settings)
     untied, tied = tying.independent(layers), tying.static_map("sequence", layers, distinct_layers(settings.share, layers))
 
@@ -120,7 +120,7 @@ def make_forms(settings: LayersBench, layers: int) -> dict[str, TimedForm]:
 
 
 def without_owners(settings: Settings) -> Callable[..., Any]:
-    """Return the study's loss as it is written by hand without ties: a scan over the stack itself."""
+    """Return the study's loss as written by hand for untied layers: a scan over the stack itself, without owners."""
     assert settings.feed_forward is not None
     layer = EncoderLayer(
         settings.width,
@@ -148,7 +148,7 @@ def without_owners(settings: Settings) -> Callable[..., Any]:
 
 
 def measure_forms(settings: LayersBench, layers: int, forms: Mapping[str, TimedForm]) -> list[dict[str, Any]]:
-    """Return time and bytes of a step for each form, measured one after the other, form after form."""
+    """Return time and bytes of a step for each form; the forms take turns."""
     for form in forms.values():
         form.seconds_per_step(1)
     steps = {name: max(1, round(settings.seconds / form.seconds_per_step(1))) for name, form in forms.items()}
@@ -166,9 +166,9 @@ def measure_forms(settings: LayersBench, layers: int, forms: Mapping[str, TimedF
 
 
 def measure_changes(settings: LayersBench, layers: int, form: TimedForm) -> dict[str, Any]:
-    """Return the times of changes of ties in seconds, between two patterns whose executables are there.
+    """Return the seconds of changes of ties between two patterns that are already compiled.
 
-    The other pattern has one distinct layer more, so that the stack changes its size. Leaves the form as it was.
+    The second pattern has one more distinct layer, so that the stack changes its size. The form ends with its original ties.
     """
     layered, tied, one_more = form.layered, form.owner, form.owner.copy()
     separated = layers - 1 if tied[-1] != layers - 1 else layers - 2
@@ -188,9 +188,9 @@ def measure_changes(settings: LayersBench, layers: int, form: TimedForm) -> dict
 
 
 def row_line(row: Mapping[str, Any]) -> str:
-    """Write what was measured of one form."""
+    """Return the line of a form for the terminal."""
     return (
-        f"{row['layers']:>3} layers, {row['form']:<22} {1000 * row['median']:8.1f} ms a step ({1000 * row['min']:.1f} to "
+        f"{row['layers']:>3} layers, {row['form']:<22} {1000 * row['median']:8.1f} ms per step ({1000 * row['min']:.1f} to "
         f"{1000 * row['max']:.1f})  {row['over_untied']:.3f} x untied  {row['parameter_bytes'] / 2**20:.1f} + "
         f"{row['gradient_bytes'] / 2**20:.1f} + {row['optimizer_bytes'] / 2**20:.1f} MiB, peak "
         f"{row['peak_bytes'] / 2**20:.0f} MiB"
@@ -198,9 +198,9 @@ def row_line(row: Mapping[str, Any]) -> str:
 
 
 def change_line(change: Mapping[str, Any]) -> str:
-    """Write what was measured of changes of ties."""
+    """Return the line about changes of ties for the terminal."""
     return (
         f"{change['layers']:>3} layers, a change of ties     {1000 * change['median']:8.1f} ms ({1000 * change['min']:.1f} to "
-        f"{1000 * change['max']:.1f}), {change['compilations_later']} compilations; the first visit of a number of distinct "
-        f"layers compiles for {change['first_visit_compile_s']:.1f} s"
+        f"{1000 * change['max']:.1f}), {change['compilations_later']} compilations; the first step with another number of "
+        f"distinct layers compiles for {change['first_visit_compile_s']:.1f} s"
     )

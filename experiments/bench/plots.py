@@ -1,4 +1,4 @@
-"""The figure of a benchmark."""
+"""The figure of EXor's throughput."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ ENGINE_COLOURS = {"fast": figures.ORANGE, "plain": figures.BLUE, "kernel": figur
 
 
 def plot_throughput(rows: Sequence[Mapping[str, Any]], torch_rate: Mapping[str, float] | None, floor: float) -> Figure:
-    """Plot throughput over the number of models, log-log, with its spread. rows: as results.json has them."""
+    """Plot throughput over the number of models, log-log, with its range. rows: those of results.json."""
     figure, grid = figures.new_figure(1, 1, 6.0, 4.0)
     axes = grid[0, 0]
     for engine, colour in ENGINE_COLOURS.items():

@@ -1,4 +1,4 @@
-"""What a user would otherwise train with tied layers: the library's model in torch, in a plain loop. Needs torch."""
+"""Baseline of `bench.py decoder`: the transformers library's model with tied layers in a plain torch loop. Needs torch."""
 
 import time
 from typing import Any, Literal, NamedTuple
@@ -11,7 +11,7 @@ WARM = 2  # steps before the clock starts
 
 
 class Job(NamedTuple):
-    """What one process trains, on all its threads: the library's model, layer i being the layer owner[i]."""
+    """The job of a process: train the library's model on `threads` threads. Layer i is the module of layer owner[i]."""
 
     architecture: Literal["gpt2", "bert"]
     owner: tuple[int, ...]
@@ -27,7 +27,7 @@ class Job(NamedTuple):
 
 
 def build(job: Job) -> Any:
-    """Return the library's causal language model, without dropout, as ours is; tied layers are one module in several places."""
+    """Return the library's causal language model, without dropout like ours. Tied layers are the same module several times."""
     import transformers
 
     if job.architecture == "gpt2":
@@ -64,7 +64,7 @@ def build(job: Job) -> Any:
 
 
 def train_by_library(job: Job) -> Train:
-    """Return a plain loop: eager torch, fused AdamW, gradients clipped, one batch of random tokens again and again."""
+    """Return a plain loop in eager torch: fused AdamW, clipped gradients, and the same batch of random tokens in every step."""
     torch.set_num_threads(job.threads)
     torch.manual_seed(0)
     model = build(job)

@@ -1,6 +1,6 @@
-"""What a user would otherwise pre-train an encoder with: the library's trainer, and a plain torch loop. Needs torch.
+"""Baselines of `bench.py encoder`: the transformers Trainer and a plain torch loop. Needs torch.
 
-Both train the same masked LM, on the same sentences and vocabulary and with as many real tokens a step as ours.
+Both train the same masked LM as ours, on the same sentences and vocabulary, with about as many real tokens per step.
 """
 
 import time
@@ -23,9 +23,9 @@ NORM_EPSILON, STD = 1e-12, 0.02
 
 
 class Job(NamedTuple):
-    """What one process trains: a shape on sentences (ids, offsets), with so many threads.
+    """The job of a process: train an encoder of a shape on sentences (ids, offsets) with `threads` threads.
 
-    rows, row_length: of a step in packed rows. sentences: of a step in padded ones. tokenizer: its file.
+    rows, row_length: packed rows per step and their length. sentences: padded sentences per step. tokenizer: path of its file.
     """
 
     shape: Shape
@@ -43,11 +43,11 @@ class Job(NamedTuple):
     clip: float | None
 
 
-# The library's trainer.
+# The transformers Trainer.
 
 
 class Sentences(torch.utils.data.Dataset[Any]):
-    """Every sentence as the library's collator for masked LMs takes it, with its special tokens marked already."""
+    """The sentences in the form of the library's collator for masked LMs, with special tokens marked."""
 
     def __init__(self, job: Job) -> None:
         self._ids, self._offsets, self._special = job.ids, job.offsets, np.isin(job.ids, job.vocabulary.special)
@@ -61,7 +61,7 @@ class Sentences(torch.utils.data.Dataset[Any]):
 
 
 class Counting:
-    """A collator that counts the real tokens of what it collates."""
+    """A collator that counts the real tokens of its batches."""
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate, self.tokens = collate, 0
@@ -73,7 +73,7 @@ class Counting:
 
 
 def train_by_library(job: Job) -> Train:
-    """Return the library's Trainer on BertForMaskedLM, its own collator padding sentences to the longest of a batch."""
+    """Return the library's Trainer on BertForMaskedLM, with its collator, which pads to the longest sentence of a batch."""
     import transformers
 
     torch.set_num_threads(job.threads)
@@ -89,7 +89,7 @@ def train_by_library(job: Job) -> Train:
         max_grad_norm=job.clip or 0.0,
         max_steps=10**7,
         use_cpu=True,
-        # In favour of the trainer: nothing is written, shown or computed twice.
+        # In favour of the Trainer: nothing is saved or printed, and no needless work is done.
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
@@ -110,7 +110,7 @@ def train_by_library(job: Job) -> Train:
 
 
 def bert(job: Job) -> Any:
-    """Return the library's masked LM of a shape, without dropout, as ours is."""
+    """Return the library's masked LM of a shape, without dropout like ours."""
     import transformers
 
     shape = job.shape
@@ -129,7 +129,7 @@ def bert(job: Job) -> Any:
 
 
 def _clock(base: type[Any], collate: Counting) -> Any:
-    """Return the callback that lets the trainer train for `seconds`, after a few steps to warm up, and has its `work`."""
+    """Return a callback that stops training after warm-up steps and `seconds` more seconds, and holds the `work` done."""
 
     class Clock(base):
         seconds, work = 0.0, Work(0, 1.0)
@@ -170,7 +170,7 @@ class Layer(torch.nn.Module):
 
 
 class MaskedLM(torch.nn.Module):
-    """BERT's masked LM on packed rows, its logits at the masked places alone; the table serves both ends."""
+    """BERT's masked LM on packed rows, with logits at the masked positions only, and tied tables."""
 
     def __init__(self, shape: Shape, vocabulary: int, positions: int) -> None:
         super().__init__()
@@ -195,13 +195,13 @@ class MaskedLM(torch.nn.Module):
 
 
 def without_other_sentences(segments: Any, dtype: Any) -> Any:
-    """Return what is added to scores `[rows, 1, length, length]` so that no sentence sees another."""
+    """Return the attention bias `[rows, 1, length, length]` that keeps sentences from attending to each other."""
     apart = segments[:, None, :, None] != segments[:, None, None, :]
     return torch.zeros(apart.shape, dtype=dtype).masked_fill_(apart, torch.finfo(dtype).min)
 
 
 class Packed(NamedTuple):
-    """The packed rows of a step, with the place of each token in its sentence."""
+    """The packed rows of a step, with the position of each token in its sentence."""
 
     tokens: Any
     segments: Any
@@ -216,7 +216,7 @@ class Packed(NamedTuple):
 
 
 def masked(rows: Packed, ordinary: Any, vocabulary: Vocabulary) -> tuple[Any, Any, Any]:
-    """Return tokens with masks, the masked places of the flattened rows, and what was there."""
+    """Return the tokens with masks, the masked positions in the flattened rows, and the original tokens there."""
     draws, by = torch.rand(2, *rows.tokens.shape)
     asked = (draws < MASKED) & ordinary[rows.tokens]
     random = torch.randint(vocabulary.size, rows.tokens.shape)
@@ -231,9 +231,9 @@ def train_by_loop(job: Job) -> Train:
 
 
 def loop(job: Job, make: Callable[[], torch.nn.Module]) -> Train:
-    """Return a plain loop on packed rows, which predicts at the masked places alone: eager torch, fused AdamW.
+    """Return a plain loop in eager torch on packed rows: fused AdamW, predictions at the masked positions only.
 
-    make: the model, which is given tokens, segments, positions and the places to predict at.
+    make: builds the model, whose inputs are tokens, segments, positions and the masked positions of the flattened rows.
     """
     torch.set_num_threads(job.threads)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""EXor's protocol as a plain torch loop: one untied model, fed by a Dataset and a DataLoader. Needs torch."""
+"""EXor's protocol as a plain torch loop: one untied model, with a Dataset and a DataLoader. Needs torch."""
 
 import random
 import time
@@ -13,7 +13,7 @@ from tiejax.lab.studies.exor.settings import Settings
 
 
 class Model(torch.nn.Module):
-    """The transformer of resolved settings, with a table of its own for each end."""
+    """The transformer of resolved settings, with separate input and output tables."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -35,11 +35,11 @@ class Model(torch.nn.Module):
 
 
 class Visits(torch.utils.data.Dataset[Any]):
-    """The training strings of a task; each visit spells the bits anew and masks one of them."""
+    """The training strings of a task. Every access draws new spellings of the bits and masks one of them."""
 
     def __init__(self, exor: task.EXor) -> None:
         self._exor, self._rows = exor, task.split(exor.bits)["train"].tolist()
-        # Of the bit 0 and of the bit 1: symbols and their probabilities.
+        # For the bits 0 and 1: their symbols and the probabilities of these.
         self._spellings = (exor.spellings["zero"], exor.zero), (exor.spellings["one"], exor.one)
         self._rng = random.Random(0)
 
@@ -56,7 +56,10 @@ class Visits(torch.utils.data.Dataset[Any]):
 
 
 def torch_loop(settings: Settings) -> Callable[[float], float]:
-    """Return seconds -> steps per second of one untied model in torch. settings: resolved ones of the study."""
+    """Return a function that trains one untied model for about `seconds` seconds and returns its steps per second.
+
+    settings: resolved settings of the study.
+    """
     torch.manual_seed(0)
     assert settings.learning_rate is not None
     visits = Visits(settings.tasks[0])

@@ -1,4 +1,4 @@
-"""The text study's published model in torch: what a user would otherwise train in a plain loop on packed rows. Needs torch."""
+"""Baseline of `bench.py text`: the text study's published model in a plain torch loop on packed rows. Needs torch."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tiejax.models.shapes import Shape
 
 
 class PublishedMaskedLM(torch.nn.Module):
-    """The published masked LM: a table, post-LN layers, and the same table again; nothing between them."""
+    """The published masked LM: post-LN layers between tied tables, without positions, norms or a head of its own."""
 
     def __init__(self, shape: Shape, vocabulary: int) -> None:
         super().__init__()

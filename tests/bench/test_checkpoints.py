@@ -1,4 +1,4 @@
-"""The benchmark of the commands on checkpoints: the tables that it writes, and that each command is really run."""
+"""The benchmark of the commands on checkpoints: its tables, and the measured commands."""
 
 import json
 import subprocess
@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from experiments.bench.checkpoints import INPUT, OUTPUT, of_command, of_process, run, write_tables
+from experiments.bench.checkpoints import INPUT, OUTPUT, measure_command, measure_process, run, write_tables
 from experiments.bench.settings import CheckpointsBench
 from tiejax.checkpoints.check import check_folder
 from tiejax.lab.runs.console import Console
 
 
-def test_tables_are_related_as_they_are_said_to_be(tmp_path):
+def test_output_table_is_correlated_with_the_input_table(tmp_path):
     write_tables(tmp_path / "c", 5000, 8, "F32")
     tables = load_file(tmp_path / "c" / "model.safetensors")
     first, second = tables[INPUT], tables[OUTPUT]
     assert first.shape == second.shape == (5000, 8)
     np.testing.assert_allclose([first.std(), second.std()], [1, 1.49**0.5], rtol=0.02)
     np.testing.assert_allclose(np.mean(first * second), 0.7, rtol=0.05)
-    assert len(np.unique(first[:, 0])) > 4990  # no block is another
+    assert len(np.unique(first[:, 0])) > 4990  # no block is repeated
     assert (check_folder(tmp_path / "c").answer, check_folder(tmp_path / "c").stored) == ("agrees", "two different tables")
 
 
-def test_half_precision_and_one_table(tmp_path):
+def test_tied_table_in_half_precision(tmp_path):
     write_tables(tmp_path / "c", 10, 4, "BF16", tied=True)
     tables = load_file(tmp_path / "c" / "model.safetensors")
     assert {name: (str(table.dtype), table.shape) for name, table in tables.items()} == {INPUT: ("bfloat16", (10, 4))}
@@ -39,23 +39,23 @@ def test_every_command_is_measured(tmp_path, capsys):
     names = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()[:-1]]
     assert names == list(results["commands"])
     assert [name.split(",")[0] for name in names] == ["check", "check", "factorise", "tie", "diagnose"]
-    for took in results["commands"].values():
-        assert took["seconds"]["median"] > 0
-        assert took["memory"]["max"] > 2**24
+    for usage in results["commands"].values():
+        assert usage["seconds"]["median"] > 0
+        assert usage["memory"]["max"] > 2**24
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["results.json"]
 
 
-def test_a_command_that_fails_is_no_measurement(tmp_path):
+def test_failing_command_is_an_error(tmp_path):
     with pytest.raises(subprocess.CalledProcessError) as error:
-        of_process(["check", "none"], tmp_path)
+        measure_command(["check", "none"], tmp_path)
     assert error.value.returncode == 2
-    assert "there is no such folder" in error.value.output
+    assert "none: not found; a checkpoint is a folder" in error.value.output
 
 
-def test_memory_is_the_commands_own_and_not_its_parents(tmp_path):
+def test_memory_excludes_that_of_the_parent(tmp_path):
     held = np.ones(2**26)  # 512 MiB
-    took = of_command([sys.executable, "-S", "-c", "pass"], tmp_path)
-    assert 2**20 < took.memory < 2**26
-    assert 0 < took.cpu_s < 5
-    filled = of_command([sys.executable, "-S", "-c", "x = bytearray(b'x' * 2**27)"], tmp_path)
+    empty = measure_process([sys.executable, "-S", "-c", "pass"], tmp_path)
+    assert 2**20 < empty.memory < 2**26
+    assert 0 < empty.cpu_s < 5
+    filled = measure_process([sys.executable, "-S", "-c", "x = bytearray(b'x' * 2**27)"], tmp_path)
     assert 2**27 < filled.memory < held.nbytes

@@ -1,4 +1,4 @@
-"""The benchmark of tied layers beside torch: both sides train models of one size, and ours is measured against its rate."""
+"""The benchmark of tied layers compared with torch: both sides train models of the same size."""
 
 import json
 
@@ -17,13 +17,13 @@ SETTINGS = DecoderBench(layers=[4], share=2, width=32, vocab_size=40, context=8,
 @pytest.mark.parity
 @pytest.mark.parametrize("architecture", ["gpt2", "bert"])
 @pytest.mark.parametrize("distinct", [4, 2])
-def test_both_sides_have_as_many_parameters(architecture, distinct):
+def test_both_sides_have_the_same_number_of_parameters(architecture, distinct):
     torch_decoder = pytest.importorskip("experiments.bench.torch_decoder")
     settings = DecoderBench(layers=[4], share=2, width=32, vocab_size=40, context=8, batch_size=2, architecture=architecture)
     study = settings.study_settings(4, "compact")
     owner = np.unique(decoder.owner_of(4, distinct))
     ours = jax.eval_shape(initial(study, build_model(study, 40)), jax.random.key(0), owner.astype(np.int32))
-    number = sum(leaf.size for leaf in jax.tree.leaves(ours)) - ours["head"]["embedding"].size  # which is the input's
+    number = sum(leaf.size for leaf in jax.tree.leaves(ours)) - ours["head"]["embedding"].size  # tied to the input table
     model = torch_decoder.build(decoder.job_of(settings, decoder.Entry("torch", 4, distinct)))
     assert sum(parameter.numel() for parameter in model.parameters()) == number
 
@@ -43,9 +43,9 @@ def test_results(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == f"results: {tmp_path / 'results.json'}"
 
 
-def test_rates_are_told_as_milliseconds_of_a_step():
+def test_rates_become_milliseconds_per_step():
     rates = {decoder.Entry("ours", 4, 2): [1600.0, 3200.0, 1600.0], decoder.Entry("torch", 4, 2): [800.0, 800.0, 1600.0]}
     ours, torch = (decoder.row_of(SETTINGS, entry, rates) for entry in rates)
-    assert (ours["median"], ours["min"], ours["max"]) == (10.0, 5.0, 10.0)  # of 2 x 8 tokens
+    assert (ours["median"], ours["min"], ours["max"]) == (10.0, 5.0, 10.0)  # a step has 2 x 8 tokens
     assert ours["over_torch"] == {"median": 2.0, "min": 1.0, "max": 4.0}
     assert (torch["median"], torch["over_torch"]) == (20.0, None)

@@ -1,4 +1,4 @@
-"""The benchmark of one machine: how losses are compared, what is written, and that every part is one of the study it names."""
+"""The benchmark of a machine: comparison of losses, output, and results on disk."""
 
 import json
 from typing import get_args
@@ -11,27 +11,27 @@ from experiments.bench.settings import DeviceBench, Part
 from tiejax.lab.runs.console import Console
 
 
-def test_losses_are_compared_relative_to_the_larger():
-    assert device.apart([1.0, 2.0, 4.0], [1.0, 2.5, 4.0]) == pytest.approx(0.2)
-    assert device.apart([3.0], [3.0]) == 0
+def test_difference_is_relative_to_the_larger_loss():
+    assert device.relative_difference([1.0, 2.0, 4.0], [1.0, 2.5, 4.0]) == pytest.approx(0.2)
+    assert device.relative_difference([3.0], [3.0]) == 0
 
 
-def test_every_part_that_can_be_asked_for_is_there():
+def test_every_part_has_a_function():
     assert tuple(PARTS) == get_args(Part) == tuple(DeviceBench().parts)
 
 
-def test_a_line_tells_rates_and_seeds():
+def test_line_has_rates_and_solved_seeds():
     rate = {"median": 1234.5, "min": 1.0, "max": 2.0, "compile_s": 1.0}
     here = {"losses": [1.0], "model_steps_per_s": {"8 models": rate}, "seeds": 4, "solved": {"untied": 3, "tied": 2}}
     part = {"here": here, "cpu": {"losses": [1.0], "solved": {"untied": 4, "tied": 1}}, "losses_apart": 0.0}
     line = device.part_line("exor", part)
     assert "8 models 1,234.5 model steps/s" in line
-    assert "of 4 seeds solve the task: untied 3 here and 4 on the CPU, tied 2 here and 1 on the CPU" in line
+    assert "seeds that solve the task, of 4: untied 3 (4 on the CPU), tied 2 (1 on the CPU)" in line
 
 
 @pytest.mark.slow
-def test_results_of_a_machine_are_those_of_its_cpu(tmp_path, capsys):
-    """On a machine without an accelerator both are the CPU."""
+def test_results_agree_with_those_of_the_cpu(tmp_path, capsys):
+    """Without an accelerator both are measured on the CPU."""
     device.run(DeviceBench(parts=["layers"], first_steps=3, seconds=0.001, out=str(tmp_path)), Console())
     part = json.loads((tmp_path / "results.json").read_text())["parts"]["layers"]
     assert part["losses_apart"] < 1e-5

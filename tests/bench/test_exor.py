@@ -1,4 +1,4 @@
-"""The benchmark of EXor, at a size of no meaning: what it leaves on disk."""
+"""The benchmark of EXor, at a tiny size: results on disk, and the numbers of steps that are timed."""
 
 import dataclasses
 import importlib.util
@@ -47,14 +47,14 @@ def test_results_and_figure(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_plain_engine_is_measured_too():
+def test_plain_engine():
     row = exor.measure_ensemble(ExorBench(seconds=0.01), "plain", 1)
     assert (row["engine"], row["models"]) == ("plain", 2)
     assert 0 < row["min"] <= row["median"] <= row["max"]
 
 
 @pytest.mark.slow
-def test_another_architecture_is_measured_alone(tmp_path):
+def test_other_architectures_are_not_compared_with_torch(tmp_path):
     settings = ExorBench(seeds=[1], model="mixer", size="medium", seconds=0.01, out=str(tmp_path))
     exor.run(settings, Console(quiet=True))
     results = json.loads((tmp_path / "results.json").read_text())
@@ -64,22 +64,22 @@ def test_another_architecture_is_measured_alone(tmp_path):
     assert results["torch"] is results["recording_share"] is None
 
 
-def test_without_torch_its_loop_is_left_out(monkeypatch, capsys):
+def test_torch_loop_is_left_out_without_torch(monkeypatch, capsys):
     monkeypatch.setattr(exor.importlib.util, "find_spec", lambda name: None)
     assert exor.measure_torch(ExorBench(), Console()) is None
     assert "torch is not installed" in capsys.readouterr().out
 
 
-def test_only_the_schedule_of_records_differs_where_recording_is_left_out():
+def test_only_the_record_schedule_differs_without_recording():
     for engine, exact_every in (("fast", 500), ("plain", 10_000)):
         recorded, bare = (ExorBench().study_settings(engine, 3, recording) for recording in (True, False))
         assert (recorded.record_every, recorded.exact_every) == (500, exact_every)
         assert bare == dataclasses.replace(recorded, record_every=ENDLESS, exact_every=ENDLESS)
 
 
-def test_whole_periods_of_records_are_timed():
+def test_whole_record_periods_are_timed():
     class Steady(TimedEnsemble):
-        """An ensemble that takes a millisecond a step."""
+        """An ensemble that takes a millisecond per step."""
 
         def __init__(self):
             self._ensemble = build_ensemble(ExorBench().study_settings("fast", 1), "cpu")

@@ -1,4 +1,4 @@
-"""Which loops the host drives, from what XLA writes of programs; the compiler itself is asked by `bench.py targets`."""
+"""Loops that the host drives, read from sample dumps of XLA; `bench.py targets` reads them from the compiler."""
 
 import jax
 import jax.numpy as jnp
@@ -34,23 +34,23 @@ condition:
 
 
 @pytest.mark.parametrize(("text", "expected"), [(BY_STEP, ["003", "008"]), (WHOLE, []), ("", [])])
-def test_loops_outside_of_command_buffers_are_the_hosts(text, expected):
+def test_loops_outside_command_buffers_are_driven_by_the_host(text, expected):
     assert [line.split(":")[0].strip() for line in driven_by_host(text)] == expected
 
 
-def test_the_driver_is_told_within_the_device():
+def test_driver_versions_are_part_of_the_device():
     before, after = TARGET_CONFIG.split("gpu_device_info {")
     assert before + "gpu_device_info {" + DRIVER + after == WITH_DRIVER
 
 
-def test_loops_become_graphs_where_that_is_asked_for():
-    asked = {graph_loops: Settings(graph_loops=graph_loops).resolved() for graph_loops in (False, True)}
-    told = {graph_loops: build_ensemble(settings, "gpu").xla_options["gpu"] for graph_loops, settings in asked.items()}
-    assert told == {False: {}, True: GRAPH_LOOPS}
+def test_graph_loops_sets_the_xla_options():
+    by_setting = {graph_loops: Settings(graph_loops=graph_loops).resolved() for graph_loops in (False, True)}
+    options = {graph_loops: build_ensemble(settings, "gpu").xla_options["gpu"] for graph_loops, settings in by_setting.items()}
+    assert options == {False: {}, True: GRAPH_LOOPS}
 
 
-def test_xla_knows_the_option_and_every_word_of_it():
-    """Where it compiles for a CPU too, it reads the options for GPUs, and refuses what it does not know."""
+def test_xla_accepts_the_option_and_its_values():
+    """XLA parses GPU options when it compiles for a CPU too, and rejects unknown ones."""
     lowered = jax.jit(jnp.sin).lower(1.0)
     lowered.compile(GRAPH_LOOPS)
     for name, words in GRAPH_LOOPS.items():

@@ -1,4 +1,4 @@
-"""The benchmark of layer tying, at a size of no meaning: what it measures, and what it leaves on disk."""
+"""The benchmark of layer tying, at a tiny size: the measured forms, and the results on disk."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ def test_results(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == f"results: {tmp_path / 'results.json'}"
 
 
-def test_the_loss_without_owners_is_the_loss_of_the_study():
+def test_loss_without_owners_equals_the_loss_of_the_study():
     """Untied, the hand-written scan and the study's model have the same loss and the same gradients."""
     settings = SETTINGS.study_settings(3, "compact")
     network = model.build_model(settings, settings.vocab_size)
@@ -63,7 +63,7 @@ def test_the_loss_without_owners_is_the_loss_of_the_study():
 
 
 @pytest.mark.slow
-def test_a_change_of_ties_and_back_leaves_the_ties():
+def test_measured_changes_restore_the_ties():
     form = layers.make_forms(SETTINGS, 3)["1 distinct, compact"]
     assert form.owner.tolist() == [0, 0, 0]
     change = layers.measure_changes(SETTINGS, 3, form)

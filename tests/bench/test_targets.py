@@ -1,4 +1,4 @@
-"""What is counted of a program that was compiled for a target; and, where its compiler is installed, a program."""
+"""Counts of kernels and products in compiled programs, comparison with earlier numbers, and the table in the docs."""
 
 import importlib.util
 import json
@@ -14,7 +14,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
 
 DOCS = Path(__file__).parents[2] / "docs"
-# Two fusions and a copy, one of the fusions in the body of a loop; what fusions and the reduction are made of is no kernel.
+# Three kernels: two fusions (one in the body of a loop) and a copy. Computations inside fusions and reductions do not count.
 HLO = """HloModule jit_step
 
 %fused_computation (param_0: f32[8]) -> f32[8] {
@@ -50,7 +50,7 @@ ENTRY %main (given: f32[8]) -> f32[] {
 """
 
 
-def test_kernels_are_what_is_scheduled():
+def test_scheduled_kernels_are_counted():
     assert targets.kernels(HLO) == 3
 
 
@@ -59,26 +59,26 @@ def test_products_are_counted_by_type_and_precision():
         return jnp.dot(x, x, precision="highest") + x @ x + (y @ y).astype(x.dtype)
 
     given = [jax.ShapeDtypeStruct((4, 4), kind) for kind in (jnp.float32, jnp.bfloat16)]
-    with jax.default_matmul_precision("default"):  # a run in this process may have asked for more
+    with jax.default_matmul_precision("default"):  # a run in this process may have raised it
         text = jax.jit(function).trace(*given).lower(lowering_platforms=("tpu",)).as_text()
     assert targets.products(text) == {"f32 highest": 1, "f32 default": 1, "bf16 default": 1}
 
 
-def test_a_line_tells_what_has_changed():
+def test_line_has_the_numbers_that_changed():
     found = {"kernels": 5, "argument_bytes": 2**20, "temporary_bytes": 0, "products": {}, "compile_s": 2.0}
     assert "as before" in targets.program_line("text", found, {**found, "compile_s": 9.0})
     assert targets.program_line("text", found, {**found, "kernels": 4}).endswith("before: {'kernels': 4}")
     assert "before" not in targets.program_line("text", found, None)
 
 
-def test_every_program_that_can_be_asked_for_is_there():
+def test_every_program_has_a_function():
     assert list(targets.PROGRAMS) == TargetsBench().programs
 
 
 @pytest.mark.parametrize(
     ("target", "compiler", "extra"), [("v5e:2x2", "libtpu", "tpu"), ("h100:2", "jax_cuda13_plugin", "cuda")]
 )
-def test_without_the_compiler_one_line_says_how_to_get_it(tmp_path, target, compiler, extra):
+def test_missing_compiler_is_one_line(tmp_path, target, compiler, extra):
     if importlib.util.find_spec(compiler) is not None:
         pytest.skip("the compiler is installed")
     with pytest.raises(BadInput, match=rf"--target: .*pip install -e '\.\[{extra}\]'"):
@@ -87,7 +87,7 @@ def test_without_the_compiler_one_line_says_how_to_get_it(tmp_path, target, comp
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"v5e:2x2": {}}', '{"v5e:2x2": 3}'])
-def test_a_file_to_compare_with_is_one_of_targets(tmp_path, content):
+def test_file_to_compare_with_must_have_the_target(tmp_path, content):
     file = tmp_path / "before.json"
     file.write_text(content)
     with pytest.raises(BadInput, match=r"--compare: .* has no programs of v5e:2x2"):
@@ -96,7 +96,7 @@ def test_a_file_to_compare_with_is_one_of_targets(tmp_path, content):
     assert targets.read_before(TargetsBench(compare=str(file))) == {"text": {"kernels": 3}}
 
 
-def test_the_table_of_the_page_is_that_of_its_file():
+def test_table_in_the_docs_is_that_of_the_file():
     found, page = json.loads((DOCS / "targets.json").read_text()), (DOCS / "devices.md").read_text()
     assert list(found) == ["h100:16", "v5e:4x4"]
     assert "\n".join(targets.table_rows(found)) in page

@@ -1,4 +1,4 @@
-"""The benchmark of training on text, at a size of no meaning: what it leaves on disk."""
+"""The benchmark of training on text, at a tiny size: results on disk."""
 
 import dataclasses
 import json
@@ -67,8 +67,8 @@ def test_results(tmp_path, capsys):
     assert lines[-1].startswith("results: ")
 
 
-def test_padding_to_the_longest_of_a_batch():
-    """All sentences but one are as long: the one counts in its batch, unless it is of those that fill no batch."""
+def test_longest_sentence_of_a_batch():
+    """A single longer sentence counts in its batch, unless it is in the incomplete batch at the end, which is dropped."""
     lengths = np.full(9, 5)
     lengths[np.random.default_rng(0).permutation(9)[0]] = 15
     assert text.longest_of_batch(lengths, 4) == (15 + 5) / 2

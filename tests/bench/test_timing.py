@@ -1,4 +1,4 @@
-"""Repeated measurements, and training on for so many steps."""
+"""Summaries of repeated measurements, and training that continues from call to call."""
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,8 @@ def test_spread_is_median_and_range():
     assert spread([1, 2]) == {"median": 1.5, "min": 1.0, "max": 2.0}
 
 
-def test_steps_are_counted_by_as_many_as_batches_are_drawn_for_at_a_time(monkeypatch):
-    """A step takes a millisecond, and 500 of them a second more for their batches: all or nothing of it."""
+def test_steps_are_estimated_from_whole_windows_of_draws(monkeypatch):
+    """A step takes a millisecond; on a GPU, batches are drawn for 500 steps at once, which takes another second."""
     settings, trained = Settings(seeds=1).resolved(), []
 
     def train(timed, steps):
@@ -33,8 +33,8 @@ def test_steps_are_counted_by_as_many_as_batches_are_drawn_for_at_a_time(monkeyp
     assert trained == [100, 500]
 
 
-def test_every_call_trains_on_where_the_last_one_ended():
-    """With records so dense that the steps of one call need several chunks."""
+def test_every_call_continues_where_the_last_one_ended():
+    """Records are so dense that the steps of one call need several chunks."""
 
     def loss(params, batch, key):
         value = jnp.sum(params["first"] * params["second"])

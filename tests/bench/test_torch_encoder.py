@@ -1,4 +1,4 @@
-"""The torch sides of the encoder's benchmark train what ours trains: the same model and loss, and real tokens are counted."""
+"""The torch sides of the encoder's benchmark train the same model and loss as ours, and count real tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ TIES = [tying.Tie(*models.TABLE_PATHS)]
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """Sentences of random words, and the tokenizer that has these words."""
+    """Return a job with sentences of random words and a tokenizer of these words."""
     words = [*SPECIAL, *(f"w{number}" for number in range(SIZE - len(SPECIAL)))]
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(dict(zip(words, range(SIZE), strict=True)), "[UNK]"))
     file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
@@ -57,7 +57,7 @@ def job(tmp_path_factory):
 
 
 def in_torch(params):
-    """Our parameters in the loop's model."""
+    """Return the loop's model with our parameters."""
     model = MaskedLM(SHAPE, SIZE, LENGTH).double()
     stack, head = params["encoder"]["layers"], params["head"]
     state = {
@@ -86,15 +86,15 @@ def in_torch(params):
 
 
 def random_params(model):
-    """Random everywhere, norms and biases included, and tied."""
+    """Return tied parameters that are random everywhere, norms and biases included."""
     params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     leaves, treedef = jax.tree.flatten(tying.store(params, TIES))
     rng = np.random.default_rng(1)
     return tying.view(treedef.unflatten([leaf + 0.3 * rng.standard_normal(leaf.shape) for leaf in leaves]), TIES)
 
 
-def test_the_loss_of_the_loop_is_ours(x64, job):
-    """The same weights, packed rows and masks, with their gradients: by the sum over the uses of the tied table."""
+def test_loss_of_the_loop_equals_ours(x64, job):
+    """Loss and gradients for the same weights, packed rows and masks; the tied table's gradient sums over its uses."""
     model = ours.build(SHAPE, SIZE, LENGTH)
     params = random_params(model)
     rows = read(job, 1)[0]
@@ -126,14 +126,14 @@ def test_the_loss_of_the_loop_is_ours(x64, job):
     np.testing.assert_allclose(qkv, gradient["encoder"]["layers"]["qkv"]["kernel"], rtol=0, atol=1e-12)
 
 
-def test_all_sides_have_as_many_parameters(job):
+def test_all_sides_have_the_same_number_of_parameters(job):
     stored = tying.store(random_params(ours.build(SHAPE, SIZE, LENGTH)), TIES)
     number = sum(leaf.size for leaf in jax.tree.leaves(stored))
     for model in (MaskedLM(SHAPE, SIZE, LENGTH), bert(job)):
         assert sum(parameter.numel() for parameter in model.parameters()) == number
 
 
-def test_masks_fall_on_ordinary_tokens_and_show_what_bert_shows(job):
+def test_masking_is_that_of_bert(job):
     torch.manual_seed(1)
     ordinary = torch.from_numpy(~np.isin(np.arange(SIZE), job.vocabulary.special))
     counts = np.zeros(4)
@@ -145,27 +145,27 @@ def test_masks_fall_on_ordinary_tokens_and_show_what_bert_shows(job):
         untouched = torch.ones(shown.numel(), dtype=torch.bool)
         untouched[slots] = False
         assert (shown.flatten()[untouched] == rows.tokens.flatten()[untouched]).all()
-        kept, by_mask = (at_slots == targets).sum(), (at_slots == job.vocabulary.mask).sum()
-        counts += [len(slots), int(ordinary[rows.tokens].sum()), int(by_mask), int(kept)]
-    asked, places, by_mask, kept = counts
-    assert asked / places == pytest.approx(0.15, abs=0.01)
-    assert by_mask / asked == pytest.approx(0.8, abs=0.03)
-    assert kept / asked == pytest.approx(0.1, abs=0.03)
+        unchanged, by_mask = (at_slots == targets).sum(), (at_slots == job.vocabulary.mask).sum()
+        counts += [len(slots), int(ordinary[rows.tokens].sum()), int(by_mask), int(unchanged)]
+    predicted, positions, by_mask, unchanged = counts
+    assert predicted / positions == pytest.approx(0.15, abs=0.01)
+    assert by_mask / predicted == pytest.approx(0.8, abs=0.03)
+    assert unchanged / predicted == pytest.approx(0.1, abs=0.03)
 
 
-def test_positions_begin_anew_in_every_sentence():
+def test_positions_restart_in_every_sentence():
     segments = np.array([[1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 0, 0]], np.uint16)
     packed = Packed.of(np.zeros_like(segments), segments)
     assert packed.positions.tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 0, 1]]
 
 
-def test_tokens_are_those_that_are_no_padding(job):
+def test_padding_is_not_counted(job):
     """An epoch of packed rows holds every token of every sentence once."""
     rows = read(job._replace(rows=1), 400)
-    held, tokens = 0, 0
+    number, tokens = 0, 0
     while tokens < len(job.ids):
-        tokens += int((rows[held].segments > 0).sum())
-        held += 1
+        tokens += int((rows[number].segments > 0).sum())
+        number += 1
     assert tokens == len(job.ids)
     collate = Counting(lambda examples: {"attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]])})
     collate([])
@@ -174,7 +174,7 @@ def test_tokens_are_those_that_are_no_padding(job):
 
 
 @pytest.mark.parametrize("make", [train_by_loop, train_by_library])
-def test_they_train_for_as_long_as_they_are_asked(make, job, capfd):
+def test_training_takes_the_requested_time(make, job, capfd):
     train = make(job)
     for _ in range(2):
         work = train(0.05)

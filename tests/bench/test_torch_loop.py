@@ -1,4 +1,4 @@
-"""The torch loop trains the protocol of the study: the same strings, spellings and masks, one model."""
+"""The torch loop follows the study's protocol: the same strings, spellings and masks, and one model of the same size."""
 
 import collections
 
@@ -13,7 +13,7 @@ from tiejax.lab.studies.exor import task
 pytestmark = pytest.mark.parity
 
 
-def test_a_visit_is_a_training_string_with_one_masked_bit():
+def test_visit_is_a_training_string_with_one_masked_bit():
     exor = task.EXor()
     visits, rows = Visits(exor), task.split(exor.bits)["train"]
     assert len(visits) == len(rows) == 114
@@ -30,13 +30,13 @@ def test_a_visit_is_a_training_string_with_one_masked_bit():
     assert spelled[2] / (spelled[2] + spelled[3]) == pytest.approx(exor.one[0], abs=0.08)
 
 
-def test_the_model_has_the_parameters_of_the_study():
-    """8 x 4 tables are 7 x 4: seven symbols; one layer of width 4 with feed-forward 4."""
+def test_model_has_as_many_parameters_as_the_study():
+    """Two tables of 7 symbols x width 4, and one layer of width 4 with feed-forward width 4."""
     model = Model(ExorBench().study_settings("plain", 1))
     layer = 4 * 4 * 4 + 4 * 4 + 2 * 4 * 4 + 4 + 4 + 4 * 4
     assert sum(parameter.numel() for parameter in model.parameters()) == 2 * 7 * 4 + layer
 
 
-def test_it_trains_and_says_how_fast():
+def test_rate_is_positive():
     rate = torch_loop(ExorBench().study_settings("plain", 1))(0.05)
     assert rate > 0

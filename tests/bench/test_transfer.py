@@ -1,4 +1,4 @@
-"""The benchmark of fine-tuning: what its processes train, what it makes of their rates, and what it leaves on disk."""
+"""The benchmark of fine-tuning: jobs of its processes, ratios of their rates, and results on disk."""
 
 import json
 
@@ -11,13 +11,13 @@ from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
 
 
-def test_rates_are_compared_turn_by_turn(tmp_path, monkeypatch, capsys):
-    """Twice in every turn but one, in which it is three times: 2 is the median."""
+def test_ratios_are_taken_by_measurement(tmp_path, monkeypatch, capsys):
+    """The ensemble is twice as fast in all measurements except one, in which it is three times as fast."""
     settings = TransferBench(data_dir=str(tmp_path / "data"), out=str(tmp_path / "out"), seeds=3)
     jobs = {}
 
-    def measure(settings, asked):
-        jobs.update(asked)
+    def measure(settings, measured_jobs):
+        jobs.update(measured_jobs)
         return {"ensemble": [20.0, 40, 60, 80, 300], "one": [10.0, 20, 30, 40, 100]}
 
     monkeypatch.setattr(transfer, "measure", measure)
@@ -31,7 +31,7 @@ def test_rates_are_compared_turn_by_turn(tmp_path, monkeypatch, capsys):
     assert "18 members as an ensemble: 2.00 x (2.00 to 3.00)" in capsys.readouterr().out
 
 
-def test_each_form_has_devices_of_its_own(monkeypatch):
+def test_devices_of_each_form(monkeypatch):
     monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
     monkeypatch.setattr(environment, "cores", lambda: 4)
     assert transfer.environment_of("one")["JAX_NUM_CPU_DEVICES"] == "1"
@@ -39,8 +39,8 @@ def test_each_form_has_devices_of_its_own(monkeypatch):
 
 
 @pytest.mark.slow
-def test_members_are_counted(tmp_path):
-    """Of 2 seeds with 2 arms, every step is a step of four members."""
+def test_work_is_counted_in_member_steps(tmp_path):
+    """With 2 seeds and 2 arms, every step is 4 member-steps."""
     train = transfer.train_members(Job(TransferBench(data_dir=str(tmp_path), seeds=2), seeds=2, arms=2))
     work = train(0.01)
     assert work.tokens % 4 == 0
