@@ -57,7 +57,7 @@ def pair(tmp_path_factory):
 
 
 def restored(folder, step_saved=None, ties=TIES, like=None):
-    """Restore the newest undamaged checkpoint, and optionally save and restore another; return the first one and the messages."""
+    """Restore the newest undamaged checkpoint, then optionally save and restore another; return the first, and messages."""
     messages = []
     quiet_libraries()
     checkpoints = Checkpoints(folder, ties, messages.append)

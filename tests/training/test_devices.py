@@ -1,4 +1,4 @@
-"""Any number of devices, and several real processes: the same batches, the same results."""
+"""Runs on several devices and in several processes: the same batches and results as on one device."""
 
 import functools
 import json
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 SETTINGS = ["--seeds", 3, "--steps", 500, "--record_every", 50, "--exact_every", 100, "--half_period", 200]
 
-# The same training with the batches of every 100th step as well, as each device drew them; written as metrics.npz is.
+# The same training, which also records the batch of every 100th step; writes the arrays of metrics.npz and the batches.
 RUN = """
 import dataclasses, sys
 import numpy as np
@@ -41,7 +41,7 @@ def load(file):
 
 
 def assert_close(ours, wanted, tolerance=1e-5):
-    """Losses and distances to rounding over the whole run."""
+    """Compare losses and distances of the whole run, up to rounding."""
     assert ours.keys() == wanted.keys()
     for name in ("train_loss", "distance_input", "distance_output", "exact_cross_entropy", "step", "seeds"):
         np.testing.assert_allclose(ours[name], wanted[name], rtol=tolerance, atol=tolerance, err_msg=name)
@@ -49,7 +49,7 @@ def assert_close(ours, wanted, tolerance=1e-5):
 
 @pytest.fixture(scope="module")
 def on_one(tmp_path_factory):
-    """What one device makes: the run, and its batches."""
+    """Return the arrays of a run on one device, and its batches."""
     return by_script(tmp_path_factory.mktemp("one"), 1)
 
 
@@ -64,14 +64,14 @@ def by_script(folder, number):
 
 @pytest.mark.parametrize("number", [2, 4, 8])
 def test_results_do_not_depend_on_the_number_of_devices(tmp_path, on_one, number):
-    """Three seeds divide none of these numbers: the padding is dropped. Batches are equal in every bit."""
+    """Three seeds fill none of these numbers of devices, so padding is dropped. Batches are bitwise equal."""
     run, batches = by_script(tmp_path, number)
     assert_close(run, on_one[0])
     for name, values in on_one[1].items():
         assert batches[name].tobytes() == values.tobytes(), name
 
 
-def test_a_seeds_members_share_batches_that_seeds_and_steps_do_not(on_one):
+def test_batches_are_shared_by_arms_only(on_one):
     asked = on_one[1]["asked"]  # [record, seed, arm, ...]
     assert asked.shape[:3] == (6, 3, 2)
     np.testing.assert_array_equal(asked[:, :, 0], asked[:, :, 1])
@@ -80,7 +80,7 @@ def test_a_seeds_members_share_batches_that_seeds_and_steps_do_not(on_one):
 
 
 def cluster(number, out, *argv, devices=(2, 2)):
-    """Start the processes of one run, with these numbers of devices."""
+    """Start `number` processes of one run; devices: number of devices of each process."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -100,7 +100,7 @@ def cluster(number, out, *argv, devices=(2, 2)):
     ]
 
 
-def test_two_processes_are_one_run(tmp_path, on_one):
+def test_two_processes_train_one_run(tmp_path, on_one):
     first, second = (end(process) for process in cluster(2, tmp_path / "run", *SETTINGS))
     assert (first.status, second.status) == (0, 0), first.err + second.err
     assert "4 x cpu" in first.out
@@ -117,7 +117,7 @@ def test_bad_input_ends_every_process(tmp_path):
     assert "the first process could not begin" in second.err
 
 
-def test_distributed_without_a_cluster_says_what_is_missing(tmp_path):
+def test_distributed_without_a_cluster_names_the_missing_variable(tmp_path):
     ended = end(start("--distributed", "--out", tmp_path / "run"))
     assert ended.status == 2
     assert "JAX_COORDINATOR_ADDRESS" in ended.err
@@ -125,13 +125,13 @@ def test_distributed_without_a_cluster_says_what_is_missing(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-# Longer, so that it is still training when a process dies.
+# Long enough to be still training when a process is killed.
 LONGER = ["--seeds", 3, "--steps", 6000, "--record_every", 50, "--exact_every", 3000, "--checkpoint_every", "0.01"]
 
 
 @pytest.fixture(scope="module")
 def longer(tmp_path_factory):
-    """The longer run, uninterrupted, on one device."""
+    """Return the arrays of the longer run, uninterrupted, on one device."""
     out = tmp_path_factory.mktemp("longer") / "run"
     ended = end(start(*LONGER, "--out", out, env=on_devices(1)))
     assert ended.status == 0, ended.err
@@ -139,7 +139,7 @@ def longer(tmp_path_factory):
 
 
 @pytest.mark.parametrize("dies", [0, 1])
-def test_a_process_that_dies_stops_the_other_and_the_run_resumes_on_other_devices(tmp_path, longer, dies):
+def test_killed_process_stops_the_other_and_the_run_resumes_on_other_devices(tmp_path, longer, dies):
     out = tmp_path / "run"
     processes = cluster(2, out, *LONGER)
     folder = out / "checkpoints"
@@ -148,7 +148,7 @@ def test_a_process_that_dies_stops_the_other_and_the_run_resumes_on_other_device
     other = end(processes[1 - dies], timeout=60)
     assert end(processes[dies]).status == -signal.SIGKILL
     assert other.status not in (0, None)
-    # Ours, or, where it notices first, the line of jax's own service, which ends the process at once.
+    # Our message, or that of jax's coordination service if it notices first and ends the process.
     assert "another process of this run has ended" in other.err or "another task died" in other.err
     assert not (out / "results.json").exists()
     resumed = end(start(*LONGER, "--out", out, "--resume", env=on_devices(3)))
@@ -170,13 +170,13 @@ def any_step(checkpoints):
 
 
 def last_line(ended):
-    """What is said on standard error, beside what gloo says."""
+    """Return the last line of standard error, without the lines of gloo."""
     return [line for line in ended.err.splitlines() if not line.startswith("[Gloo]")][-1]
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """Two runs of two widths, stopped when they have a checkpoint."""
+    """Return the folder of two runs of different widths, stopped after their first checkpoint."""
     folder = tmp_path_factory.mktemp("stopped")
     for width in (4, 8):
         out = folder / str(width)
@@ -187,16 +187,16 @@ def stopped(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kept", ["memory", "disk"])
-def test_two_processes_go_on_from_what_the_first_reads(tmp_path, stopped, longer, kept):
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_two_processes_resume_from_the_checkpoint_of_the_first(tmp_path, stopped, longer, place):
     out = shutil.copytree(stopped / "4", tmp_path / "run")
-    first, second = (end(process) for process in cluster(2, out, *LONGER, "--width", 4, "--resume", "--records_on", kept))
+    first, second = (end(process) for process in cluster(2, out, *LONGER, "--width", 4, "--resume", "--records_on", place))
     assert (first.status, second.status) == (0, 0), first.err + second.err
     assert "resuming at step" in first.out
     assert_close(load(out / "metrics.npz"), longer, tolerance=1e-3)
 
 
-def test_a_checkpoint_of_another_run_is_refused_by_every_process(tmp_path, stopped):
+def test_every_process_refuses_a_checkpoint_of_another_run(tmp_path, stopped):
     out = shutil.copytree(stopped / "4", tmp_path / "run")
     shutil.rmtree(out / "checkpoints")
     shutil.copytree(stopped / "8" / "checkpoints", out / "checkpoints")

@@ -1,4 +1,4 @@
-"""Named streams of randomness."""
+"""Named streams of random keys."""
 
 import jax
 
@@ -11,5 +11,5 @@ def test_streams_are_named_and_separate():
     assert (data == jax.random.key_data(stream(key, "data"))).all()
     assert (data != jax.random.key_data(stream(key, "init"))).any()
     assert (data != jax.random.key_data(stream(jax.random.key(8), "data"))).any()
-    # The name itself is folded in: another number here would change every published run.
+    # The name's CRC-32 is folded in. A change here would change every published run.
     assert data.tolist() == jax.random.key_data(jax.random.fold_in(key, 2918445923)).tolist()

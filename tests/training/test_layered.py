@@ -1,4 +1,4 @@
-"""Training stacks whose ties change: compact storage against full, moments by hand, bytes and compilations counted."""
+"""Training of a stack whose ties change: compact against full storage, moments, memory and compilations."""
 
 import jax
 import jax.numpy as jnp
@@ -46,12 +46,12 @@ def full():
 
 @pytest.fixture(scope="module")
 def published():
-    """Both storages, with moments of every layer."""
+    """Return both storages, with moments per layer."""
     return [build(ties="published", gradient="owner", storage=storage) for storage in ("compact", "full")]
 
 
 def wiring_of(owner):
-    """All layers train what they read."""
+    """Return the wiring in which every layer trains the slot that it reads."""
     return tying.wiring(tying.LayerTies(owner, np.ones(len(owner), bool), owner), "compact", "all", "resolved")
 
 
@@ -62,7 +62,7 @@ def random_choices(number):
 
 
 def trained(layered, storage, choices, steps_between=2, gradient="all", rule="resolved"):
-    """Train through changes of ties; return the state on the host, every layer's as it reads it, losses and stack sizes."""
+    """Train through changes of ties; return the host state with the stack by layer, losses and stack sizes."""
     ties = tying.start_ties(LAYERS, "independent", rule)
     state, losses, stack_sizes = layered.start(jax.random.key(5), ties.owner), [], []
     for number, (layer, choice) in enumerate(choices):
@@ -84,7 +84,7 @@ def trained(layered, storage, choices, steps_between=2, gradient="all", rule="re
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("gradient", "rule"), [("all", "resolved"), ("owner", "resolved"), ("owner", "published")])
-def test_compact_storage_is_full_storage_over_50_steps_of_random_ties(compact, full, published, gradient, rule):
+def test_compact_storage_equals_full_storage_over_50_steps_of_random_ties(compact, full, published, gradient, rule):
     compact, full = published if rule == "published" else (compact, full)
     choices = [(2, 2), (1, 1), *random_choices(23)]
     own, losses, stack_sizes = trained(compact, "compact", choices, gradient=gradient, rule=rule)
@@ -93,7 +93,7 @@ def test_compact_storage_is_full_storage_over_50_steps_of_random_ties(compact, f
     assert len(set(stack_sizes)) > 1
     assert set(sizes_of_full) == {LAYERS}
     np.testing.assert_allclose(losses, losses_of_full, rtol=1e-6)
-    # A key bias has no gradient but rounding noise, which Adam makes steps of.
+    # Biases of keys are left out: their gradient is only rounding error, which Adam amplifies.
     for state in (own, whole):
         moments = state.rest_state.layers if rule == "published" else state.stack_state
         for stack in (stack_of(state.params, STACK), moments.mu, moments.nu):
@@ -103,7 +103,7 @@ def test_compact_storage_is_full_storage_over_50_steps_of_random_ties(compact, f
 
 
 @pytest.mark.slow
-def test_steps_in_a_scan_are_steps_one_by_one():
+def test_scanned_steps_equal_single_steps():
     settings = settings_of(dropout=0.1)
     model = layer_model.build_model(settings, VOCABULARY)
     loss, optimizer = layer_model.make_loss(settings, model, VOCABULARY, 0, 1), layer_model.make_optimizer(settings)
@@ -121,7 +121,7 @@ def test_steps_in_a_scan_are_steps_one_by_one():
 
 
 @pytest.mark.slow
-def test_one_compilation_for_a_stack_size_and_none_for_another_pattern(compact, full):
+def test_one_compilation_per_stack_size_and_none_per_pattern(compact, full):
     choices = random_choices(12)
     _, _, stack_sizes = trained(compact, "compact", [(2, 2), *choices], steps_between=1)
     before = compact.compilations
@@ -132,7 +132,7 @@ def test_one_compilation_for_a_stack_size_and_none_for_another_pattern(compact, 
     assert full.compilations == 3  # a step, a loss, a move
 
 
-def test_bytes_are_those_of_the_distinct_layers(compact):
+def test_memory_is_that_of_the_distinct_layers(compact):
     trained(compact, "compact", [(1, 0), (2, 0), (1, 1), (2, 2)], steps_between=1)
     sizes = compact.sizes
     shapes = jax.eval_shape(
@@ -146,14 +146,14 @@ def test_bytes_are_those_of_the_distinct_layers(compact):
         assert sizes[number].parameters == rest + number * layer
         assert sizes[number].parameter_bytes == 4 * (rest + number * layer)
         assert sizes[number].optimizer_bytes == 8 * (rest + number * layer) + 4 * (number + 1)  # and the step counts
-    # A step holds parameters, gradients and both moments of a layer more.
+    # For one more layer, a step holds its parameters, gradients and both moments.
     assert sizes[3].peak_bytes - sizes[2].peak_bytes >= 4 * 3 * layer
-    # A change from 2 layers to 3 holds both stacks, with their moments and counts, and the rest once.
+    # During a change from 2 layers to 3 both stacks exist, with moments and counts, and the rest once.
     assert sizes[2].move_bytes == 12 * (rest + (2 + 3) * layer) + 4 * (1 + 2 + 3)
 
 
 @pytest.mark.slow
-def test_bytes_of_published_ties_are_those_of_the_moments_and_gradients_of_all_layers(published):
+def test_memory_of_published_ties_includes_moments_and_gradients_of_all_layers(published):
     layered, _ = published
     owner = tying.check_owner([0, 0, 0])
     state = layered.start(jax.random.key(0), owner)
@@ -164,12 +164,12 @@ def test_bytes_of_published_ties_are_those_of_the_moments_and_gradients_of_all_l
     assert (size.parameters, size.parameter_bytes) == (rest + layer, 4 * (rest + layer))
     assert size.gradient_bytes == 4 * (rest + LAYERS * layer)
     assert size.optimizer_bytes == 8 * (rest + LAYERS * layer) + 4 * (LAYERS + 1)  # and the step counts
-    # Moments stay where they are when ties change.
+    # A change of ties does not move the moments.
     assert size.move_bytes == size.parameter_bytes + size.optimizer_bytes + 4 * 2 * layer
 
 
 @pytest.mark.slow
-def test_a_gradient_of_48_uses_of_8_layers_is_not_held_use_by_use():
+def test_gradients_of_48_uses_of_8_layers_are_summed_in_place():
     settings = settings_of(layers=48, width=32, heads=2, context=4, batch_size=1)
     layered = layer_model.build(settings, VOCABULARY, 0, jax.devices()[:1])
     owner = tying.static_map("cycle", 48, 8)
@@ -178,12 +178,12 @@ def test_a_gradient_of_48_uses_of_8_layers_is_not_held_use_by_use():
     size = layered.sizes[8]
     layer = sum(leaf.nbytes for leaf in jax.tree.leaves(stack_of(state.params, STACK))) // 8
     temporaries = size.peak_bytes - size.parameter_bytes - size.optimizer_bytes
-    # Gradients of the 8 layers and what one layer needs at a time; those of all uses would be 48 layers.
+    # Gradients of 8 layers, and the temporaries of one layer; separate gradients of all uses would take 48 layers.
     assert temporaries < 24 * layer
 
 
 def hand_made(stack_size):
-    """A state whose place p holds 10 p in its weights, 10 p + 1 and + 2 in its moments, p in its count."""
+    """Return a state with weights 10 p, moments 10 p + 1 and 10 p + 2, and count p in slot p."""
     numbers = jnp.arange(stack_size, dtype=jnp.float32) * 10
     params = {"embed": {"embedding": jnp.ones(2)}, "encoder": {"layers": {"w": numbers[:, None]}}}
     stack_state = optax.ScaleByAdamState(jnp.arange(stack_size), {"w": numbers[:, None] + 1}, {"w": numbers[:, None] + 2})
@@ -193,24 +193,26 @@ def hand_made(stack_size):
 @pytest.mark.parametrize(
     ("storage", "moments", "weights", "mu", "count"),
     [
-        # Layer 2 was a copy of 0 and separates: it takes the weights of place 0, and its moments or none.
+        # Layer 2 separates from layer 0: it takes the weights of slot 0, and its moments or zeros.
         ("compact", "copy", [0, 10, 0], [1, 11, 1], [0, 1, 0]),
         ("compact", "zero", [0, 10, 0], [1, 11, 0], [0, 1, 0]),
         ("full", "copy", [0, 10, 0, 30], [1, 11, 1, 31], [0, 1, 0, 3]),
         ("full", "zero", [0, 10, 0, 30], [1, 11, 0, 31], [0, 1, 0, 3]),
     ],
 )
-def test_a_layer_that_separates_starts_from_what_it_read(storage, moments, weights, mu, count):
+def test_separated_layer_starts_from_its_owner(storage, moments, weights, mu, count):
     before, after = tying.check_owner([0, 1, 0, 0]), tying.check_owner([0, 1, 2, 0])
     source, separated = tying.move(before, after, storage)
     state = hand_made(2 if storage == "compact" else 4)
-    stack, stack_state = moved(stack_of(state.params, STACK), state.stack_state, jnp.asarray(source), jnp.asarray(separated), moments)
+    stack, stack_state = moved(
+        stack_of(state.params, STACK), state.stack_state, jnp.asarray(source), jnp.asarray(separated), moments
+    )
     assert stack["w"][:, 0].tolist() == weights
     assert stack_state.mu["w"][:, 0].tolist() == mu
     assert stack_state.count.tolist() == count
 
 
-def test_adamw_is_optax_with_clipping_and_counts_of_its_own_for_each_place(x64):
+def test_layered_adamw_equals_optax_with_counts_per_slot(x64):
     rng = np.random.default_rng(0)
     params = {"embed": jnp.asarray(rng.normal(size=(3, 2))), "encoder": {"layers": {"w": jnp.asarray(rng.normal(size=(2, 4)))}}}
     optimizer = LayeredAdamW(0.1, 0.3, optax.clip_by_global_norm(0.5), STACK)
@@ -226,7 +228,7 @@ def test_adamw_is_optax_with_clipping_and_counts_of_its_own_for_each_place(x64):
         np.testing.assert_allclose(own, other, rtol=1e-12)
     assert state.stack_state.count.tolist() == [4, 4]
 
-    # A place that nobody trains keeps its state to the bit.
+    # A slot that no layer trains keeps its weights and state bitwise.
     grads = {"embed": jnp.zeros((3, 2)), "encoder": {"layers": {"w": jnp.full((2, 4), 0.1)}}}
     once = optimizer.update(grads, state, both)
     other = optimizer.update(grads, state, both._replace(trained=np.array([1, 0], np.int32)))
@@ -237,7 +239,7 @@ def test_adamw_is_optax_with_clipping_and_counts_of_its_own_for_each_place(x64):
     np.testing.assert_array_equal(other.stack_state.mu["w"][1], state.stack_state.mu["w"][1])
 
 
-def test_frozen_layers_stay_as_they_started_and_others_train(published):
+def test_frozen_layers_do_not_change(published):
     compact, _ = published
     ties = tying.choose(tying.start_ties(LAYERS, "frozen-random", "published"), 2, 2, "published")
     state = compact.start(jax.random.key(1), ties.owner)
@@ -251,8 +253,8 @@ def test_frozen_layers_stay_as_they_started_and_others_train(published):
 
 
 @pytest.mark.parametrize(("owner", "written"), [([0, 1, 0], [0, 1, 0]), ([0, 0, 1], [0, 1, 1])])
-def test_to_host_writes_out_every_layer_and_to_device_takes_it_back(compact, owner, written):
-    """In the second layer 1 owns the weights that layer 2 alone reads, as the published rule can leave it."""
+def test_to_host_and_to_device_are_inverse(compact, owner, written):
+    """In the second case only layer 2 reads the weights that layer 1 owns, as the published rule can cause."""
     owner = np.array(owner, np.int32)
     state = compact.start(jax.random.key(2), owner)
     on_host = compact.to_host(state, owner)
@@ -264,7 +266,7 @@ def test_to_host_writes_out_every_layer_and_to_device_takes_it_back(compact, own
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_layer_starts_the_same_whatever_others_there_are(compact):
+def test_initial_layer_does_not_depend_on_other_layers(compact):
     own = compact.start(jax.random.key(3), tying.check_owner([0, 1, 2]))
     two = compact.start(jax.random.key(3), tying.check_owner([0, 0, 2]))
     for three, pair in zip(
@@ -274,20 +276,20 @@ def test_a_layer_starts_the_same_whatever_others_there_are(compact):
     np.testing.assert_array_equal(own.params["embed"]["embedding"], two.params["embed"]["embedding"])
 
 
-def test_the_stack_is_where_its_path_says():
+def test_stack_at_a_nested_path():
     params = {"a": {"b": {"stack": {"w": jnp.zeros((3, 2))}, "c": jnp.ones(1)}}, "d": jnp.ones(2)}
     assert stack_size_of(params, "a/b/stack") == 3
     other = with_stack(params, "a/b/stack", {"w": jnp.ones((4, 2))})
     assert (stack_size_of(params, "a/b/stack"), stack_size_of(other, "a/b/stack")) == (3, 4)
     without = {"a": {"b": {"stack": None, "c": 0}}, "d": 0}
     assert jax.tree.structure(rest_of(other, "a/b/stack")) == jax.tree.structure(without)
-    # The optimizer finds it there: every place has a step count of its own.
+    # The optimizer has a step count per slot of this stack.
     state = LayeredAdamW(0.1, 0.0, optax.clip_by_global_norm(1.0), "a/b/stack").init(params)
     assert state.stack_state.count.shape == (3,)
     assert state.rest_state.count.shape == ()
 
 
-# The same steps on one device and on two, which share the rows: parameters, losses, and the loss of one more batch.
+# The same steps on one device and on two that share the rows; saves parameters, losses, and the loss of one more batch.
 ON_DEVICES = """
 import sys
 import jax, numpy as np
@@ -317,8 +319,8 @@ np.savez(sys.argv[1], *leaves, losses=losses, devices=len(state.params["embed"][
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["{}", "{'architecture': 'bert', 'objective': 'masked'}"])
-def test_devices_that_share_the_rows_train_the_same_model(tmp_path, how):
-    """Rows that do not count lie on one of them, and masks are drawn row by row."""
+def test_devices_that_share_rows_train_the_same_model(tmp_path, how):
+    """Rows of weight 0 are all on one device, and masks are drawn per row."""
     found = {}
     for number in (1, 2):
         file = tmp_path / f"{number}.npz"

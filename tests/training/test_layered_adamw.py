@@ -1,4 +1,4 @@
-"""Moments of every layer: shared weights that two layers train, by hand in numpy and beside torch itself."""
+"""AdamW with moments per layer, for weights that several layers train: against numpy, and against torch."""
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,8 @@ from tiejax.lab.studies.layer_tying.model import STACK
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.lab.studies.layer_tying.text import BlockBatch
 from tiejax.models import TABLE_PATHS
-from tiejax.training.optimizer import clip_as_torch
 from tiejax.training.layered_adamw import PerLayerAdamW
+from tiejax.training.optimizer import clip_as_torch
 from tiejax.training.stack import stack_of
 
 RATE, DECAY = 0.1, 0.3
@@ -25,8 +25,8 @@ def wiring_of(reads, sends):
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 1e3])
-def test_shared_weights_that_two_layers_train_against_a_loop(x64, max_norm):
-    """Layers 0 and 2 read one array, 1 another; 2 trains at first, then rests, then trains on with what it remembers."""
+def test_shared_weights_against_a_loop(x64, max_norm):
+    """Layers 0 and 2 read one slot, 1 another; layer 2 trains, pauses, and continues with its moments."""
     rng = np.random.default_rng(0)
     table, w = rng.normal(size=3), rng.normal(size=(2, 4))
     optimizer = PerLayerAdamW(RATE, DECAY, clip_as_torch(max_norm), STACK, layers=3)
@@ -34,48 +34,48 @@ def test_shared_weights_that_two_layers_train_against_a_loop(x64, max_norm):
     reads, moments = [0, 1, 0], {name: [0, np.zeros(4), np.zeros(4)] for name in range(3)} | {"embed": [0, 0.0, 0.0]}
 
     def direction(name, g):
-        """Adam's, from the moments of its own; they are changed."""
+        """Return Adam's direction for a gradient, and update the moments `name`."""
         t, m, v = moments[name]
         moments[name] = t, m, v = t + 1, 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
         return m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
 
     for sends in [[True, True, True]] * 3 + [[True, True, False]] * 2 + [[True, False, True]] * 3:
-        of_table, of_uses = rng.normal(size=3), rng.normal(size=(3, 4)) * np.array(sends)[:, None]
-        grads = {"embed": jnp.asarray(of_table), "encoder": {"layers": {"w": jnp.asarray(of_uses)}}}
+        table_grad, use_grads = rng.normal(size=3), rng.normal(size=(3, 4)) * np.array(sends)[:, None]
+        grads = {"embed": jnp.asarray(table_grad), "encoder": {"layers": {"w": jnp.asarray(use_grads)}}}
         state = optimizer.update(grads, state, wiring_of(reads, sends))
-        norm = np.sqrt((of_table**2).sum() + (of_uses**2).sum())  # every use by itself: not of the sum of 0's and 2's
+        norm = np.sqrt((table_grad**2).sum() + (use_grads**2).sum())  # each use separately, not the sum of layers 0 and 2
         scale = min(1, max_norm / (norm + 1e-6))
-        table = table - RATE * (direction("embed", scale * of_table) + DECAY * table)
-        for layer, place in enumerate(reads):
+        table = table - RATE * (direction("embed", scale * table_grad) + DECAY * table)
+        for layer, slot in enumerate(reads):
             if sends[layer]:
-                w[place] = (1 - RATE * DECAY) * w[place]
-                w[place] = w[place] - RATE * direction(layer, scale * of_uses[layer])
+                w[slot] = (1 - RATE * DECAY) * w[slot]
+                w[slot] = w[slot] - RATE * direction(layer, scale * use_grads[layer])
     np.testing.assert_allclose(state.params["embed"], table, rtol=1e-12)
     np.testing.assert_allclose(stack_of(state.params, STACK)["w"], w, rtol=1e-12)
-    of_layers = state.rest_state.layers
-    assert of_layers.count.tolist() == [moments[layer][0] for layer in range(3)] == [8, 5, 6]
-    np.testing.assert_allclose(of_layers.mu["w"], [moments[layer][1] for layer in range(3)], rtol=1e-12)
-    np.testing.assert_allclose(of_layers.nu["w"], [moments[layer][2] for layer in range(3)], rtol=1e-12)
+    layers = state.rest_state.layers
+    assert layers.count.tolist() == [moments[layer][0] for layer in range(3)] == [8, 5, 6]
+    np.testing.assert_allclose(layers.mu["w"], [moments[layer][1] for layer in range(3)], rtol=1e-12)
+    np.testing.assert_allclose(layers.nu["w"], [moments[layer][2] for layer in range(3)], rtol=1e-12)
 
 
-def test_gradients_of_uses_stay_apart_and_add_up_to_the_gradient_of_the_place(x64):
+def test_gradients_of_uses_sum_to_the_gradient_of_the_slot(x64):
     optimizer = PerLayerAdamW(RATE, DECAY, optax.identity(), STACK, layers=3)
     params = {"encoder": {"layers": {"w": jnp.array([[1.0, 2.0], [3.0, 5.0]])}}}
     used, wiring = optimizer.uses(params, wiring_of([0, 1, 0], [True] * 3))
 
     def product(params, reads):
-        return jnp.prod(jnp.stack([stack_of(params, STACK)["w"][place].sum() for place in reads]))
+        return jnp.prod(jnp.stack([stack_of(params, STACK)["w"][slot].sum() for slot in reads]))
 
     assert wiring.reads.tolist() == [0, 1, 2]
-    of_uses = stack_of(jax.grad(product)(used, wiring.reads), STACK)["w"]
-    of_places = stack_of(jax.grad(product)(params, [0, 1, 0]), STACK)["w"]
-    # The product of 3, 8 and 3: each factor's gradient is the product of the others.
-    assert of_uses.tolist() == [[24, 24], [9, 9], [24, 24]]
-    assert of_places.tolist() == [[48, 48], [9, 9]]
+    by_use = stack_of(jax.grad(product)(used, wiring.reads), STACK)["w"]
+    by_slot = stack_of(jax.grad(product)(params, [0, 1, 0]), STACK)["w"]
+    # The product 3 * 8 * 3: the gradient of each factor is the product of the others.
+    assert by_use.tolist() == [[24, 24], [9, 9], [24, 24]]
+    assert by_slot.tolist() == [[48, 48], [9, 9]]
 
 
 LAYERS, VOCABULARY, CONTEXT = 4, 11, 6
-# Weights that two layers train, that their owner leaves behind, that others find; at last all layers have those of the first.
+# Choices with weights shared by two layers, weights that their owner leaves, and finally all layers tied to the first.
 ACTIONS = ((2, 2), (3, 2), (3, 3), (2, 0), (2, 2), (1, 1), (2, 1), (2, 2), (1, 0), (3, 1), (3, 3), (1, 1), (2, 1), (2, 2))
 STEPS_BETWEEN = 4
 OURS = {
@@ -94,7 +94,7 @@ def batch_of(number):
 
 
 def named(params, reads):
-    """Our parameters by the names of the library's GPT-2."""
+    """Return our parameters by the names of the GPT-2 in transformers."""
     stack, norm = stack_of(params, STACK), params["encoder"]["final_norm"]
     leaves = {
         "transformer.wte.weight": params["embed"]["embedding"],
@@ -102,15 +102,15 @@ def named(params, reads):
         "transformer.ln_f.weight": norm["scale"],
         "transformer.ln_f.bias": norm["bias"],
     }
-    for layer, place in enumerate(reads):
+    for layer, slot in enumerate(reads):
         for theirs, (own, weight) in OURS.items():
-            leaves[f"transformer.h.{layer}.{theirs}.weight"] = stack[own][weight][place]
-            leaves[f"transformer.h.{layer}.{theirs}.bias"] = stack[own]["bias"][place]
+            leaves[f"transformer.h.{layer}.{theirs}.weight"] = stack[own][weight][slot]
+            leaves[f"transformer.h.{layer}.{theirs}.bias"] = stack[own]["bias"][slot]
     return {name: np.asarray(leaf) for name, leaf in leaves.items()}
 
 
 def gpt2(params):
-    """The library's GPT-2 in float64, from our parameters; those above the first layer are frozen."""
+    """Return the GPT-2 of transformers in float64 with our parameters; layers after the first are frozen."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": VOCABULARY, "n_positions": CONTEXT + 1, "n_embd": 8, "n_layer": LAYERS, "n_head": 2}
@@ -125,7 +125,7 @@ def gpt2(params):
 
 
 def copy_or_train(model, layer, choice):
-    """What an action is in torch: the parameters of a copy point at another's storage, and the optimizer is told nothing."""
+    """Apply an action in torch: a copy's parameters point at another layer's storage, without change to the optimizer."""
     block = model.transformer.h[layer]
     block.requires_grad_(choice == layer)
     if choice != layer:
@@ -153,7 +153,7 @@ def test_published_ties_train_as_torch_parameters_that_share_storage(x64, storag
         layers=LAYERS, width=8, heads=2, context=CONTEXT, batch_size=3, learning_rate=0.01, weight_decay=0.1, steps=8, clip=0.8,
         ties="published", gradient="owner", start="frozen-random", details="published", storage=storage,
     ).resolved()  # fmt: skip
-    object.__setattr__(settings, "dtype", "float64")  # which no user can ask for
+    object.__setattr__(settings, "dtype", "float64")  # not offered by the settings
     layered = layer_model.build(settings, VOCABULARY, 0, jax.devices()[:1])
     ties = tying.start_ties(LAYERS, settings.start, settings.ties)
     state = layered.start(jax.random.key(5), ties.owner)
@@ -173,7 +173,7 @@ def test_published_ties_train_as_torch_parameters_that_share_storage(x64, storag
             assert float(loss) == pytest.approx(torch_step(model, optimizer, batch.tokens, settings.clip), abs=1e-10)
             updates += 1
     assert updates == 56
-    assert together == 8  # so many of the maps have weights that several layers train
+    assert together == 8  # number of maps with weights that several layers train
     theirs = dict(model.named_parameters())
     for name, leaf in named(jax.device_get(state.params), tying.slots(ties.owner, storage)).items():
         np.testing.assert_allclose(leaf, theirs[name].detach().numpy(), rtol=0, atol=1e-10, err_msg=name)

@@ -12,7 +12,6 @@ from tiejax.training import constant, cosine_cycle, make_optimizer, make_schedul
 from tiejax.training.choices import OptimizerName, ScheduleName
 from tiejax.training.optimizer import clip_as_torch, warm_up_and_decay, with_rates
 
-
 # name -> (gradient in the moments, term added to Adam's direction), both given g and decay * p.
 EQUATIONS = {"adamw": (lambda g, decay: g, lambda decay: decay), "adam": (lambda g, decay: g + decay, lambda decay: 0)}
 

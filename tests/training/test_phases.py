@@ -1,4 +1,4 @@
-"""When ties are on: a phase step by step, and traced."""
+"""Phases: the steps at which ties are on, as Python and as traced values."""
 
 import jax.numpy as jnp
 import pytest

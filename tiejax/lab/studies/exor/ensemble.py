@@ -155,7 +155,8 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
     recorders = {"record": Recorder(settings.record_every, measures)}
     if count_contexts(task, settings.ordered) <= MAX_CONTEXTS:
         recorders["exact"] = Recorder(settings.exact_every, exact_recorder(engine, settings.ordered))
-    arm_ties, source = np.array([[False], [True]]), None
+    arm_ties = np.array([[False], [True]])
+    source: DrawAhead | training.TrainSteps | None = None
     if settings.engine == "kernel" and why_no_kernel(settings) is None:
         source = training.TrainSteps(build_kernel(settings, arm_ties[:, 0].tolist(), COMPILERS[jax.default_backend()]).train)
     elif platform != "cpu" and not settings.ordered and sampler.tabled:
