@@ -1,4 +1,4 @@
-"""Checkpoints in the hub's format: shards and headers, and every way to be broken."""
+"""Opening checkpoints in the hub's format: shards, headers, and broken checkpoints."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def test_shards(tmp_path):
     folder = checkpoint(tmp_path / "c", {"a": values(seed=1)}, file="model-1.safetensors")
     checkpoint(folder, {"b": values(seed=2)}, file="model-2.safetensors")
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
-    for indexed in (False, True):  # the shards alone tell as much
+    for indexed in (False, True):  # the index is not needed
         if indexed:
             (folder / INDEX).write_text(json.dumps(index))
         opened = open_checkpoint(folder)
@@ -30,13 +30,13 @@ def write_index(folder, content):
     (folder / INDEX).write_text(content)
 
 
-def cut(folder):
+def truncate(folder):
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[:-9])
 
 
-def leading_out(name):
-    """Let the index name a sound file that is not in the folder."""
+def index_of(name):
+    """Make the index name a valid file outside the folder."""
 
     def spoil(folder):
         (folder.parent / "outside.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
@@ -59,33 +59,42 @@ def only_pickle(folder):
 
 BROKEN = {
     "no config": (lambda f: (f / "config.json").unlink(), "no config.json"),
-    "config is no JSON": (lambda f: (f / "config.json").write_text("{"), "config.json", "not JSON"),
+    "config is invalid JSON": (lambda f: (f / "config.json").write_text("{"), "config.json", "invalid JSON"),
     "config is a list": (lambda f: (f / "config.json").write_text("[]"), "config.json", "object", "list"),
-    "config is binary": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"), "config.json", "not JSON"),
+    "config is binary": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"), "config.json", "invalid JSON"),
     "config is a folder": (
         lambda f: ((f / "config.json").unlink(), (f / "config.json").mkdir()),
         "config.json",
         "cannot be read",
     ),
-    "cut off": (cut, "model.safetensors", "damaged or cut off"),
-    "empty file": (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors", "damaged or cut off"),
-    "noise": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 99), "model.safetensors", "damaged or cut off"),
+    "truncated": (truncate, "model.safetensors", "damaged or truncated"),
+    "empty file": (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors", "damaged or truncated"),
+    "random bytes": (
+        lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 99),
+        "model.safetensors",
+        "damaged or truncated",
+    ),
     "no tensors": (lambda f: save_file({}, f / "model.safetensors"), "no tensors"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no weights", "safetensors"),
-    "only pickle": (only_pickle, "pytorch_model.bin", "pickle", "any code", "safetensors"),
-    "index is no JSON": (lambda f: write_index(f, "nothing"), INDEX, "not JSON"),
+    "only pickle": (only_pickle, "pytorch_model.bin", "pickle", "arbitrary code", "safetensors"),
+    "index is invalid JSON": (lambda f: write_index(f, "nothing"), INDEX, "invalid JSON"),
     "index without a map": (lambda f: write_index(f, "{}"), INDEX, "weight_map"),
     "index of numbers": (lambda f: write_index(f, '{"weight_map": {"t": 3}}'), INDEX, "weight_map"),
-    "index that leads to the folder above": (
-        leading_out("../outside.safetensors"),
+    "index with a file in the parent folder": (
+        index_of("../outside.safetensors"),
         INDEX,
         "'../outside.safetensors'",
-        "out of its",
+        "not the name of a file in the same folder",
     ),
-    "index that leads anywhere": (leading_out("{parent}/outside.safetensors"), INDEX, "outside.safetensors", "out of its"),
-    "index with a path of other systems": (leading_out(r"..\\outside.safetensors"), INDEX, "out of its"),
-    "index with NUL": (leading_out("a\0b"), INDEX, r"a\x00b", "out of its"),
-    "index of the folder": (leading_out("."), INDEX, "out of its"),
+    "index with an absolute path": (
+        index_of("{parent}/outside.safetensors"),
+        INDEX,
+        "outside.safetensors",
+        "not the name of a file in the same folder",
+    ),
+    "index with a Windows path": (index_of(r"..\\outside.safetensors"), INDEX, "not the name of a file in the same folder"),
+    "index with NUL": (index_of("a\0b"), INDEX, r"a\x00b", "not the name of a file in the same folder"),
+    "index with the folder itself": (index_of("."), INDEX, "not the name of a file in the same folder"),
     "weights are a pipe": (pipe("model.safetensors"), "model.safetensors", "named pipe"),
     "config is a pipe": (pipe("config.json"), "config.json", "named pipe"),
     "index is a pipe": (lambda f: (write_index(f, ""), pipe(INDEX)(f)), INDEX, "named pipe"),
@@ -96,39 +105,39 @@ BROKEN = {
     ),
     "missing shard": (
         lambda f: write_index(f, '{"weight_map": {"t": "model-1.safetensors", "u": "model-2.safetensors"}}'),
-        "names model-2.safetensors",
-        "not there",
+        "model-2.safetensors, named in",
+        "not found",
     ),
     "missing tensor": (
         lambda f: write_index(f, '{"weight_map": {"u": "model-1.safetensors"}}'),
         "model-1.safetensors",
         "no tensor u",
     ),
-    "two of one name": (
+    "duplicate name": (
         lambda f: write_index(f, "") or (f / INDEX).unlink() or save_file({"t": values()}, f / "b.safetensors"),
         "b.safetensors",
         "model-1.safetensors",
-        "both hold t",
+        "both contain t",
     ),
 }
 
 
 @pytest.mark.parametrize("name", list(BROKEN))
-def test_broken_checkpoints_are_refused_in_one_line(tmp_path, name):
+def test_broken_checkpoints(tmp_path, name):
     spoil, *words = BROKEN[name]
     folder = checkpoint(tmp_path / "c", {"t": values()})
     spoil(folder)
     refused(lambda: open_checkpoint(folder), *words)
 
 
-def test_folders_that_are_none(tmp_path):
-    refused(lambda: open_checkpoint(tmp_path / "none"), "none", "no such folder")
+def test_not_a_folder(tmp_path):
+    refused(lambda: open_checkpoint(tmp_path / "none"), "none", "not found")
     (tmp_path / "file.safetensors").write_bytes(b"")
-    refused(lambda: open_checkpoint(tmp_path / "file.safetensors"), "is a file", "folder that it is in")
+    refused(lambda: open_checkpoint(tmp_path / "file.safetensors"), "is a file", "folder that contains it")
 
 
-def test_a_link_of_the_folder_may_lead_out(tmp_path):
-    """As the hub's own cache keeps its files."""
+def test_link_to_a_file_outside_the_folder(tmp_path):
+    """The hub's cache stores files like this."""
     folder = checkpoint(tmp_path / "c", {"t": values()})
     (folder / "model.safetensors").rename(tmp_path / "blob")
     (folder / "model-1.safetensors").symlink_to(tmp_path / "blob")

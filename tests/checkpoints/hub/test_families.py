@@ -1,4 +1,4 @@
-"""Tables by the names of the families, what configurations say of them, and what cannot be told."""
+"""Finding tables by the names of the families, and the tying flag of configurations."""
 
 import re
 
@@ -25,11 +25,11 @@ STORED = {
 
 @pytest.mark.parametrize("kind", list(STORED))
 @pytest.mark.parametrize("known", [True, False])
-def test_tables_are_found_by_the_usual_names(tmp_path, kind, known):
-    """Also where `model_type` says nothing: then by the names of all families."""
+def test_tables_are_found_by_their_usual_names(tmp_path, kind, known):
+    """With an unknown `model_type`, the names of all families are tried."""
     first, second, bias, ties = STORED[kind]
     tensors = {first: values(), second: values(seed=1), "other.weight": values(6, 6), "position.weight": values(9, 4)}
-    if kind == "t5" and known:  # to an unknown family both would be candidates
+    if kind == "t5" and known:  # with an unknown family, both would be candidates
         tensors["encoder.embed_tokens.weight"] = values()
     if bias:
         tensors[bias] = np.zeros(ROWS, np.float32)
@@ -40,8 +40,8 @@ def test_tables_are_found_by_the_usual_names(tmp_path, kind, known):
 
 
 @pytest.mark.parametrize("untied", [True, False])
-def test_the_bias_of_a_decoder_counts_before_the_one_a_level_up(tmp_path, untied):
-    """In whichever order they are stored; the other families have one of the two."""
+def test_decoder_bias_takes_precedence(tmp_path, untied):
+    """The decoder's own bias comes before the one a level up, in either order of storage."""
     bias, own = np.zeros(ROWS, np.float32), "cls.predictions.decoder.bias"
     tensors = {"embeddings.word_embeddings.weight": values(), "cls.predictions.bias": bias}
     tensors |= {"cls.predictions.decoder.weight": values(seed=1)} if untied else {}
@@ -51,7 +51,7 @@ def test_the_bias_of_a_decoder_counts_before_the_one_a_level_up(tmp_path, untied
     assert find_tables(open_checkpoint(folder)).bias == own
 
 
-def test_the_bias_of_bart_is_a_row(tmp_path):
+def test_bias_of_bart_is_a_row(tmp_path):
     tensors = {"model.shared.weight": values(), "final_logits_bias": np.zeros((1, ROWS), np.float32)}
     for shape, found in (((1, ROWS), "final_logits_bias"), ((1, ROWS - 1), None)):
         tensors["final_logits_bias"] = np.zeros(shape, np.float32)
@@ -59,12 +59,12 @@ def test_the_bias_of_bart_is_a_row(tmp_path):
         assert find_tables(open_checkpoint(folder)).bias == found
 
 
-def test_families_name_a_type_once():
+def test_model_types_are_unique():
     types = [kind for family in FAMILIES for kind in family.types]
     assert len(types) == len(set(types))
 
 
-def test_output_that_is_not_stored(tmp_path):
+def test_no_stored_output_table(tmp_path):
     folder = checkpoint(tmp_path / "c", {"model.embed_tokens.weight": values()}, {"model_type": "llama"})
     found = find_tables(open_checkpoint(folder))
     assert (found.output, found.flag.tied, found.head) == (None, False, True)
@@ -96,38 +96,38 @@ def test_transposed_output_and_input(tmp_path):
     np.testing.assert_array_equal(found.output[2:5], values(seed=1)[2:5])
 
 
-def test_tables_by_their_own_names(tmp_path):
+def test_tables_by_given_names(tmp_path):
     tensors = {"x": values(), "y": values(seed=1), "model.embed_tokens.weight": values(5, 4)}
     opened = open_checkpoint(checkpoint(tmp_path / "c", tensors, {"model_type": "llama"}))
     found = find_tables(opened, "x", "y")
     assert (found.input.name, found.output.name) == ("x", "y")
-    refused(lambda: find_tables(opened, "x", "x"), "--output_table x", "itself")
+    refused(lambda: find_tables(opened, "x", "x"), "--output_table x", "is the input table")
     refused(lambda: find_tables(opened, "x", "z"), "--output_table z", "no such tensor")
     refused(lambda: find_tables(opened, None, "x"), "--output_table x", f"[{ROWS}, 4]", "[5, 4]", "one row per token")
 
 
-def test_head_that_does_not_fit_is_no_tied_model(tmp_path):
+def test_head_of_a_wrong_shape_is_an_error(tmp_path):
     tensors = {"model.embed_tokens.weight": values(), "lm_head.weight": values(ROWS - 1, 4)}
     opened = open_checkpoint(checkpoint(tmp_path / "c", tensors, {"model_type": "llama"}))
     refused(lambda: find_tables(opened), "lm_head.weight", f"[{ROWS - 1}, 4]", f"[{ROWS}, 4]")
 
 
-def test_rows_that_pad_the_head_are_left_out(tmp_path):
+def test_padding_rows_of_the_head_are_ignored(tmp_path):
     tensors = {"model.embed_tokens.weight": values(), "lm_head.weight": values(ROWS + 5, 4, seed=1)}
     found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", tensors, {"model_type": "llama"})))
     assert found.output.shape == (ROWS, 4)
     np.testing.assert_array_equal(found.output[:], tensors["lm_head.weight"][:ROWS])
-    assert any("5 rows more" in note for note in found.notes)
+    assert any("5 more rows" in note for note in found.notes)
 
 
-def test_the_output_table_alone_is_the_one_table(tmp_path):
+def test_output_table_alone_is_used(tmp_path):
     found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", {"lm_head.weight": values()}, {"model_type": "llama"})))
     assert (found.input.name, found.output) == ("lm_head.weight", None)
     assert any("Only the output table" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("name", ["lm_head.qweight", "model.lm_head.weight_packed"])
-def test_a_quantised_head_is_there(tmp_path, name):
+def test_quantised_head_is_found(tmp_path, name):
     tensors = {"model.embed_tokens.weight": values(), name: np.ones((2, 2), np.int32)}
     found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", tensors, {"model_type": "llama"})))
     assert (found.output, found.quantised) == (None, True)
@@ -153,10 +153,10 @@ def test_flag():
     assert flag_of({"tie_word_embeddings": "yes"}).tied is None
 
 
-def test_scales_are_noted(tmp_path):
+def test_scales_are_in_the_notes(tmp_path):
     config = {"model_type": "gemma", "final_logit_softcapping": 30.0, "logit_scale": 1.0}
     found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", {"embed_tokens.weight": values()}, config)))
     assert any("square root of the width" in note for note in found.notes)
-    of_t5 = find_tables(open_checkpoint(checkpoint(tmp_path / "t5", {"shared.weight": values()}, {"model_type": "t5"})))
-    assert any("From version 5 on the transformers library ties them" in note for note in of_t5.notes)
+    t5 = find_tables(open_checkpoint(checkpoint(tmp_path / "t5", {"shared.weight": values()}, {"model_type": "t5"})))
+    assert any("From version 5 on, the transformers library ties them" in note for note in t5.notes)
     assert [note for note in found.notes if re.search("final_logit_softcapping 30", note) and "logit_scale" not in note]

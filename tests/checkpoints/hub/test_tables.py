@@ -1,4 +1,4 @@
-"""Tables of a checkpoint: rows against arrays that were written, and tensors that are no tables."""
+"""Tables of a checkpoint: rows compared with the written arrays, and tensors that cannot be tables."""
 
 import ml_dtypes
 import numpy as np
@@ -15,8 +15,8 @@ from tiejax.geometry.table_rows import Table
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_rows_are_those_that_were_written(tmp_path, monkeypatch, dtype, transposed):
-    monkeypatch.setattr(tables, "BLOCK_BYTES", 5 * 4 * WIDTH)  # several blocks where a transposed table is gathered
+def test_rows_equal_the_written_array(tmp_path, monkeypatch, dtype, transposed):
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 5 * 4 * WIDTH)  # several blocks for a transposed table
     written = values(dtype=dtype)
     folder = checkpoint(tmp_path / "c", {"t": written.T if transposed else written, "other": values(3, 3)})
     found = table(open_checkpoint(folder), "t", INPUT, ROWS)
@@ -30,12 +30,12 @@ def test_rows_are_those_that_were_written(tmp_path, monkeypatch, dtype, transpos
         got = found[index]
         assert got.dtype == np.float32
         np.testing.assert_array_equal(got, expected[index])
-        held = found.as_stored()[index]
-        assert held.dtype == (dtype if dtype == ml_dtypes.bfloat16 else np.float32)
-        np.testing.assert_array_equal(held.astype(np.float32), expected[index])
+        unconverted = found.as_stored()[index]
+        assert unconverted.dtype == (dtype if dtype == ml_dtypes.bfloat16 else np.float32)
+        np.testing.assert_array_equal(unconverted.astype(np.float32), expected[index])
 
 
-def test_values_that_are_not_finite_are_named(tmp_path):
+def test_values_that_are_not_finite_are_refused(tmp_path):
     written = values()
     written[7, 2] = np.nan
     found = table(open_checkpoint(checkpoint(tmp_path / "c", {"t": written})), "t", INPUT)
@@ -43,14 +43,14 @@ def test_values_that_are_not_finite_are_named(tmp_path):
     refused(lambda: found[5:9], "model.safetensors", "row 7 of t", "not finite")
 
 
-def test_file_that_vanishes_while_it_is_read(tmp_path):
+def test_file_removed_while_reading(tmp_path):
     folder = checkpoint(tmp_path / "c", {"t": values()})
     found = table(open_checkpoint(folder), "t", INPUT)
     (folder / "model.safetensors").unlink()
-    refused(lambda: found[0:2], "model.safetensors", "cannot be read")
+    refused(lambda: found[0:2], "model.safetensors", "can no longer be read")
 
 
-def test_tensors_that_are_no_tables(tmp_path):
+def test_tensors_that_cannot_be_tables(tmp_path):
     tensors = {"line": np.zeros(5, np.float32), "codes": np.zeros((5, 2), np.int8), "none": np.zeros((0, 2), np.float32)}
     opened = open_checkpoint(checkpoint(tmp_path / "c", tensors))
     refused(lambda: table(opened, "lime", INPUT), "--input_table lime", "no such tensor", "did you mean line?")
@@ -59,12 +59,12 @@ def test_tensors_that_are_no_tables(tmp_path):
     refused(lambda: table(opened, "codes", INPUT), "I8", "quantised")
 
 
-def test_an_array_of_a_dtype_that_numpy_has_not(tmp_path):
+def test_dtype_unknown_to_numpy(tmp_path):
     folder = checkpoint(tmp_path / "c", {"t": np.ones(4, ml_dtypes.float8_e4m3fn)})
     refused(lambda: list(read(open_checkpoint(folder).tensors.values())), "model.safetensors", "cannot be read", "float8")
 
 
-def test_a_table_is_one_for_the_analysis(tmp_path):
+def test_table_satisfies_the_protocol_of_the_geometry(tmp_path):
     opened = open_checkpoint(checkpoint(tmp_path / "c", {"t": values()}))
     found = table(opened, "t", INPUT)
     assert isinstance(found, HubTable)

@@ -1,4 +1,4 @@
-"""Texts and counts of tokens of byte-level, sentence-piece and WordPiece vocabularies."""
+"""Texts and counts of tokens with byte-level, SentencePiece and WordPiece vocabularies."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def test_texts_of_byte_level_tokens(tmp_path):
         count_tokens(tokens, ["a"], 5)
 
 
-def test_texts_of_sentence_tokens(tmp_path):
+def test_texts_of_sentencepiece_tokens(tmp_path):
     tokenizer = Tokenizer(models.BPE({"▁the": 0, "cat": 1}, []))
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -27,7 +27,7 @@ def test_texts_of_sentence_tokens(tmp_path):
     assert [text_of(tokens, place) for place in range(2)] == ["␣the", "cat"]
 
 
-def test_merges_and_long_documents_are_counted_as_they_are(tmp_path, monkeypatch):
+def test_merges_and_long_documents_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(hub_tokens, "CHARACTERS", 5)
     monkeypatch.setattr(hub_tokens, "TOGETHER", 3)
     (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2, "Ċ": 3}))
@@ -47,7 +47,7 @@ def test_cased_vocabulary(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"])
-def test_pipes_are_refused_and_not_waited_for(tmp_path, name):
+def test_pipes_are_refused_without_blocking(tmp_path, name):
     (tmp_path / "vocab.json").write_text(json.dumps({"a": 0}))
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)

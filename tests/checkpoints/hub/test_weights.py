@@ -1,4 +1,4 @@
-"""Weights in and out without the library: places worked out by hand, round trips to the bit, and everything that is refused."""
+"""Loading and saving weights without the transformers library: slots by hand, bitwise round trips, and refusals."""
 
 import json
 
@@ -49,7 +49,7 @@ def tokens():
     return jnp.arange(POSITIONS)[None]
 
 
-# Of which tensor our arrays are, and which way round.
+# Which tensor fills which array, and in which orientation.
 
 
 def test_query_key_and_value_are_one_map(tmp_path):
@@ -68,7 +68,7 @@ def test_query_key_and_value_are_one_map(tmp_path):
     np.testing.assert_array_equal(qkv["kernel"][2], written["transformer.h.2.attn.c_attn.weight"])
 
 
-def test_places_of_rembert(tmp_path):
+def test_slots_of_rembert(tmp_path):
     written = tensors("rembert", pooler=True)
     loaded = load(checkpoint(tmp_path / "c", written, CONFIGS["rembert"]))
     for path, (name, transposed) in {
@@ -91,7 +91,7 @@ def test_places_of_rembert(tmp_path):
     assert loaded.owner.tolist() == [0, 1, 2]
 
 
-def test_albert_that_shares_layers_gives_each_a_copy(tmp_path):
+def test_shared_layers_of_albert_are_copied(tmp_path):
     config = CONFIGS["albert"] | {"num_hidden_groups": 2}
     written = tensors("albert", groups=2)
     loaded = load(checkpoint(tmp_path / "c", written, config))
@@ -103,19 +103,19 @@ def test_albert_that_shares_layers_gives_each_a_copy(tmp_path):
     assert_same(saved_again(tmp_path, loaded), written)
     assert config_of(tmp_path / "again") == config
 
-    scale[1] += 1  # training moved the layers apart
+    scale[1] += 1  # as if training had changed one layer
     save(tmp_path / "apart", loaded.model, loaded.params, loaded.tied, loaded.origin)
     assert config_of(tmp_path / "apart")["num_hidden_groups"] == LAYERS
     np.testing.assert_array_equal(load(tmp_path / "apart").params["encoder"]["layers"]["attention_norm"]["scale"], scale)
 
 
-# A folder becomes ours and a folder again.
+# Loading a folder and saving it again.
 
 
 @pytest.mark.parametrize("shard", [None, 600])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_folder_is_written_again_to_the_bit(tmp_path, kind, tied, shard):
+def test_folder_round_trip_is_bitwise(tmp_path, kind, tied, shard):
     written = tensors(kind, tied=tied)
     config = CONFIGS[kind] | {"tie_word_embeddings": tied}
     loaded = load(checkpoint(tmp_path / "c", written, config))
@@ -124,7 +124,7 @@ def test_folder_is_written_again_to_the_bit(tmp_path, kind, tied, shard):
     assert_same(saved_again(tmp_path, loaded, **({"max_shard_bytes": shard} if shard else {})), written)
     assert (tmp_path / "again" / INDEX).is_file() == bool(shard)
     assert config_of(tmp_path / "again") == config
-    # And what is sharded is read like what is not.
+    # Shards load to the same parameters.
     assert_same(flat(load(tmp_path / "again").params), flat(loaded.params))
 
 
@@ -132,7 +132,7 @@ def flat(params):
     return {path: np.asarray(leaf) for path, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
 
 
-def test_shards_are_no_larger_than_was_said(tmp_path):
+def test_shards_respect_the_size_limit(tmp_path):
     loaded = load(checkpoint(tmp_path / "c", tensors("bert"), CONFIGS["bert"]))
     saved_again(tmp_path, loaded, max_shard_bytes=600)
     index = json.loads((tmp_path / "again" / INDEX).read_text())
@@ -159,7 +159,7 @@ def test_folder_without_a_head(tmp_path, kind, prefix):
     assert states.shape == (1, POSITIONS, WIDTH)
 
 
-def test_tied_gpt2_may_lack_a_prefix_and_keep_constants(tmp_path):
+def test_tied_gpt2_without_a_prefix_and_with_constants(tmp_path):
     constants = {f"h.{layer}.attn.bias": np.ones((1, 1, 8, 8), np.uint8) for layer in range(LAYERS)}
     written = tensors("gpt2", prefix="") | constants
     loaded = load(checkpoint(tmp_path / "c", written, CONFIGS["gpt2"]))
@@ -167,7 +167,7 @@ def test_tied_gpt2_may_lack_a_prefix_and_keep_constants(tmp_path):
     assert_same(saved_again(tmp_path, loaded), written)
 
 
-def test_names_of_old_conversions_and_tensors_of_other_tasks_are_kept(tmp_path):
+def test_old_names_and_tensors_of_other_tasks_are_kept(tmp_path):
     written = tensors("bert", pooler=True) | {
         "bert.embeddings.position_ids": np.arange(POSITIONS)[None],
         "cls.seq_relationship.weight": np.ones((2, WIDTH), np.float16),
@@ -190,14 +190,14 @@ def test_dtypes(tmp_path, dtype):
     assert {leaf.dtype for leaf in jax.tree.leaves(loaded.params)} == {np.dtype(ours)}
     assert_same(saved_again(tmp_path, loaded), written)
     assert config_of(tmp_path / "again") == config
-    if dtype != np.float64:  # what training makes of it is not rounded
+    if dtype != np.float64:  # trained values are not rounded
         loaded.params["norm"]["scale"] += np.float32(1e-6)
         save(tmp_path / "trained", loaded.model, loaded.params, loaded.tied, loaded.origin)
         assert_same(flat(load(tmp_path / "trained").params), flat(loaded.params))
         assert config_of(tmp_path / "trained")["dtype"] == "float32"
 
 
-# What is tied is seen in the tensors.
+# Tying is judged by the tensors.
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -214,7 +214,7 @@ def test_flag_is_not_trusted(tmp_path, flag):
         assert config_of(tmp_path / f"{name} again")["tie_word_embeddings"] == loaded.tied
 
 
-def test_rembert_ties_nothing(tmp_path):
+def test_rembert_is_never_tied(tmp_path):
     written = tensors("rembert")
     sizes = {"input_embedding_size": 4, "output_embedding_size": 4, "tie_word_embeddings": True}
     written["cls.predictions.decoder.weight"] = written["rembert.embeddings.word_embeddings.weight"]
@@ -226,11 +226,11 @@ def test_rembert_ties_nothing(tmp_path):
     assert_same(saved_again(tmp_path, loaded), written)
 
 
-def test_bias_is_the_one_that_the_library_adds(tmp_path):
+def test_bias_is_the_one_the_library_adds(tmp_path):
     written = tensors("bert", tied=False)
     loaded = load(checkpoint(tmp_path / "c", written, CONFIGS["bert"]))
     np.testing.assert_array_equal(loaded.params["head"]["bias"], written["cls.predictions.decoder.bias"])
-    # Equal ones move together; the other stays what it was.
+    # Equal biases change together; an unequal one stays.
     loaded.params["head"]["bias"] += 1
     assert_same(saved_again(tmp_path, loaded), written | {"cls.predictions.decoder.bias": loaded.params["head"]["bias"]})
     written["cls.predictions.bias"] = written["cls.predictions.decoder.bias"]
@@ -241,7 +241,7 @@ def test_bias_is_the_one_that_the_library_adds(tmp_path):
         np.testing.assert_array_equal(stored(tmp_path / "moved")[name], written[name] + 1)
 
 
-def test_tie_that_training_cut(tmp_path):
+def test_tie_broken_by_training(tmp_path):
     loaded = load(checkpoint(tmp_path / "c", tensors("bert"), CONFIGS["bert"]))
     loaded.params["head"]["embedding"] = loaded.params["embed"]["embedding"] + 1
     save(tmp_path / "cut", loaded.model, loaded.params, False, loaded.origin)
@@ -251,7 +251,7 @@ def test_tie_that_training_cut(tmp_path):
     assert config_of(tmp_path / "cut")["tie_word_embeddings"] is False
 
 
-# Ours becomes a folder and ours again.
+# Saving a model and loading it again.
 
 
 def encoder(embed_in, embed_out, **fields):
@@ -284,7 +284,7 @@ OURS = {
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_ours_is_read_again_to_the_bit(tmp_path, name):
+def test_model_round_trip_is_bitwise(tmp_path, name):
     build, tied, kind = OURS[name]
     model, params = build(), random_params(build(), tied)
     save(tmp_path / "ours", model, jax.tree.map(jnp.asarray, params), tied)
@@ -299,7 +299,7 @@ def test_ours_is_read_again_to_the_bit(tmp_path, name):
     assert jnp.array_equal(found, expected)
 
 
-def test_map_that_is_the_identity_is_ours_without_one(tmp_path):
+def test_identity_map_is_dropped_and_restored(tmp_path):
     params = random_params(encoder(WIDTH, WIDTH), False)
     save(tmp_path / "ours", encoder(WIDTH, WIDTH), params, False)
     written = stored(tmp_path / "ours")
@@ -314,7 +314,7 @@ def test_map_that_is_the_identity_is_ours_without_one(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["coupled", "factorised", "decoupled"])
-def test_layers_and_the_head_may_be_gone(tmp_path, name):
+def test_model_without_head_and_with_fewer_layers(tmp_path, name):
     build, tied, kind = OURS[name]
     params = bert.drop_layers(bert.discard_head(random_params(build(), tied)), 2)
     save(tmp_path / "ours", build(), params, tied)
@@ -323,7 +323,7 @@ def test_layers_and_the_head_may_be_gone(tmp_path, name):
     assert_same(flat(load(tmp_path / "ours").params), flat(params))
 
 
-def test_head_of_a_checkpoint_may_be_gone(tmp_path):
+def test_checkpoint_saved_without_its_head(tmp_path):
     loaded = load(checkpoint(tmp_path / "c", tensors("bert"), CONFIGS["bert"]))
     save(tmp_path / "gone", loaded.model, bert.discard_head(loaded.params), False, loaded.origin)
     assert config_of(tmp_path / "gone")["architectures"] == ["BertModel"]
@@ -340,7 +340,7 @@ def test_tokenizer_is_written_with_its_special_tokens(tmp_path):
     assert special["mask_token"] == "[MASK]"
 
 
-# What cannot be read.
+# Checkpoints that cannot be loaded.
 
 
 def set_config(**values):
@@ -374,14 +374,14 @@ UNREADABLE = {
     "no family": ("bert", lambda written, config: config.pop("model_type"), "config.json", "model_type is None"),
     "relative positions": ("bert", set_config(position_embedding_type="relative_key"), "relative_key", "absolute"),
     "a decoder": ("bert", set_config(is_decoder=True), "is_decoder is True", "False"),
-    "activation": ("bert", set_config(hidden_act="mish"), "hidden_act is 'mish'", "gelu, ", "relu"),
+    "activation": ("bert", set_config(hidden_act="mish"), "hidden_act: expected one of gelu, ", "relu", "got 'mish'"),
     "inner groups": ("albert", set_config(inner_group_num=2), "inner_group_num is 2", "only 1"),
-    "groups": ("albert", set_config(num_hidden_groups=5), "5 groups", "3 layers"),
+    "groups": ("albert", set_config(num_hidden_groups=5), "more groups (5) than layers (3)"),
     "scaled attention": ("gpt2", set_config(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx"),
-    "no number": ("bert", set_config(hidden_size="6"), "hidden_size is '6'", "whole number"),
-    "no width": ("gpt2", set_config(n_embd=None), "n_embd is None", "whole number"),
-    "no layers": ("bert", set_config(num_hidden_layers=0), "num_hidden_layers is 0", "at least 1"),
-    "epsilon": ("bert", set_config(layer_norm_eps=-1.0), "layer_norm_eps is -1.0", "above 0"),
+    "no number": ("bert", set_config(hidden_size="6"), "hidden_size: expected an integer >= 1, got '6'"),
+    "no width": ("gpt2", set_config(n_embd=None), "n_embd: expected an integer >= 1, got None"),
+    "no layers": ("bert", set_config(num_hidden_layers=0), "num_hidden_layers: expected an integer >= 1, got 0"),
+    "epsilon": ("bert", set_config(layer_norm_eps=-1.0), "layer_norm_eps: expected a number above 0, got -1.0"),
     "heads": ("bert", set_config(num_attention_heads=4), "4 heads do not divide the width 6"),
     "no input table": (
         "bert",
@@ -392,19 +392,23 @@ UNREADABLE = {
     ),
     "no tensor": ("bert", without(NORM), f"no tensor {NORM}", "BERT"),
     "fewer layers": ("bert", set_config(num_hidden_layers=4), "no tensor bert.encoder.layer.3."),
-    "more layers": ("bert", set_config(num_hidden_layers=2), "bert.encoder.layer.2.", "no place"),
+    "more layers": ("bert", set_config(num_hidden_layers=2), "bert.encoder.layer.2.", "is not part of the"),
     "half a head": ("bert", without("cls.predictions.transform.dense.bias"), "no tensor cls.predictions.transform.dense.bias"),
     "no bias": ("bert", without("cls.predictions.bias"), "no tensor cls.predictions.decoder.bias"),
     "no output table": ("rembert", without("cls.predictions.decoder.weight"), "no tensor cls.predictions.decoder.weight"),
     "shape": ("bert", put(NORM, np.ones(5, np.float32)), "model.safetensors", NORM, "[5]", "config.json", "[6]"),
     "vocabulary": ("gpt2", set_config(vocab_size=12), "wte.weight is [11, 6]", "[12, 6]"),
     "integers": ("bert", put(NORM, np.ones(6, np.int8)), "model.safetensors", NORM, "I8", "quantised"),
-    "cross-attention": ("gpt2", put("transformer.h.0.crossattention.c_attn.weight", np.ones((6, 12), np.float32)), "no place"),
+    "cross-attention": (
+        "gpt2",
+        put("transformer.h.0.crossattention.c_attn.weight", np.ones((6, 12), np.float32)),
+        "is not part of the",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, name):
+def test_unreadable_checkpoints(tmp_path, name):
     kind, spoil, *words = UNREADABLE[name]
     written, config = tensors(kind), dict(CONFIGS[kind])
     spoil(written, config)
@@ -412,20 +416,20 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, name):
     refused(lambda: load(folder), str(folder), *words)
 
 
-def test_damaged_folders_are_refused_in_one_line(tmp_path):
+def test_damaged_folders(tmp_path):
     folder = checkpoint(tmp_path / "c", tensors("bert"), CONFIGS["bert"])
     weights, config = folder / "model.safetensors", folder / "config.json"
-    whole, said = weights.read_bytes(), config.read_text()
+    whole, text = weights.read_bytes(), config.read_text()
     weights.write_bytes(whole[:-9])
-    refused(lambda: load(folder), "model.safetensors", "cut off")
+    refused(lambda: load(folder), "model.safetensors", "truncated")
     weights.rename(folder / "pytorch_model.bin")
     refused(lambda: load(folder), "pytorch_model.bin", "pickle")
     weights.write_bytes(whole)
-    config.write_text(said[:-2])
-    refused(lambda: load(folder), "config.json", "not JSON")
+    config.write_text(text[:-2])
+    refused(lambda: load(folder), "config.json", "invalid JSON")
 
 
-# What cannot be written.
+# Models that cannot be saved.
 
 
 def unlike(**fields):
@@ -452,13 +456,13 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize("name", UNWRITABLE)
-def test_models_without_a_counterpart_are_refused(tmp_path, name):
+def test_unsupported_models(tmp_path, name):
     build, *words = UNWRITABLE[name]
     refused(lambda: save(tmp_path / "ours", build(), random_params(build(), True), True), str(tmp_path / "ours"), *words)
     assert not list(tmp_path.iterdir())
 
 
-def test_parameters_that_are_not_the_models_are_refused(tmp_path):
+def test_parameters_that_do_not_fit_the_model(tmp_path):
     model = encoder(4, 4)
     params, target = random_params(model, True), tmp_path / "ours"
     refused(lambda: save(target, model, jax.tree.map(lambda leaf: leaf[None], params), True), "embed/embedding", "[1, 11, 4]")
@@ -470,7 +474,7 @@ def test_parameters_that_are_not_the_models_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_folder_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_folder_appears_atomically(tmp_path, monkeypatch):
     model, params, target = encoder(4, 4), random_params(encoder(4, 4), True), tmp_path / "deep" / "ours"
     calls = []
 
@@ -495,5 +499,5 @@ def test_folder_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     save(target, model, params, True)
     assert [path.name for path in target.parent.iterdir()] == ["ours"]
     before = stored(target)
-    refused(lambda: save(target, model, params, True), str(target), "there already")
+    refused(lambda: save(target, model, params, True), str(target), "already exists")
     assert_same(stored(target), before)
