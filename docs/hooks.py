@@ -1,7 +1,7 @@
-"""What lies outside docs/ and is linked to from a page becomes part of the site, under `source/`.
+"""MkDocs hooks that add files outside docs/ to the site, under `source/`, if a page links to them.
 
-The pages are written to be read in the repository, where such links lead to code, configurations and figures. MkDocs knows the
-files of docs/ alone.
+The pages are written for readers of the repository, whose links also lead to code, configurations and figures. MkDocs by itself
+publishes only the files in docs/.
 """
 
 import posixpath
@@ -17,24 +17,24 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 
 
 def in_repository(uri: str) -> str:
-    """Return the path in the repository of a file of the site."""
+    """Return the path in the repository of a file in the site."""
     return uri.removeprefix("source/") if uri.startswith("source/") else f"docs/{uri}"
 
 
 def in_site(path: str) -> str:
-    """Return where a file of the repository is in the site; of a folder, its list of files."""
+    """Return the path in the site of a file in the repository, or of the list of files for a folder."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return f"source/{path}/index.md" if (ROOT / path).is_dir() else f"source/{path}"
 
 
 def target(uri: str, link: str) -> str:
-    """Return the path in the repository that a link of a page leads to."""
+    """Return the path in the repository of a link on a page."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(in_repository(uri)), link))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what pages link to, and what the added pages link to."""
+    """Add the files that pages link to, including links on the added pages."""
     waiting = [(file.src_uri, file.content_string) for file in files.documentation_pages()]
     while waiting:
         uri, text = waiting.pop()
@@ -60,12 +60,12 @@ def _added(path: str, config: MkDocsConfig) -> File:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to where things are in the site."""
+    """Rewrite the links of a page to paths in the site."""
     uri = page.file.src_uri
 
     def written(link: re.Match[str]) -> str:
         base = posixpath.dirname(uri)
-        # The list of a folder links to what is beside it.
+        # Links in the list of a folder are already relative to the site.
         path = posixpath.normpath(posixpath.join(base, link[1])) if uri.endswith("/index.md") else in_site(target(uri, link[1]))
         return posixpath.relpath(path, base or ".")
 

@@ -18,7 +18,7 @@ from tiejax.lab.studies.exor.task import split
 from tiejax.models import BidirectionalLSTM, LanguageModel, Mixer, Transformer
 
 LENGTH, VOCABULARY = 8, 7
-DRAWS = 300  # of initial values, where their distribution is tested
+DRAWS = 300  # draws of initial values in tests of their distribution
 TIES = (tying.Tie("embed/embedding", "head/embedding"),)
 ENCODERS = {"transformer": Transformer, "lstm": BidirectionalLSTM, "mixer": Mixer}
 
@@ -105,7 +105,7 @@ def draws(model: LanguageModel, number: int) -> dict:
 
 @functools.cache
 def _draws(model: LanguageModel, number: int, dtype: jnp.dtype) -> dict:
-    # One key after another: vectorised over keys, the random bits take several times as long to compile.
+    # One key at a time: vectorised over keys, the random bits take several times as long to compile.
     drawn = jax.lax.map(lambda key: init(model, key), jax.random.split(jax.random.key(7), number))
     assert drawn["embed"]["embedding"].dtype == dtype
     return jax.tree.map(np.asarray, drawn)
@@ -138,12 +138,12 @@ def weights(model: LanguageModel, dtype: type = np.float64) -> dict:
 
 
 def random_tokens(number: int) -> np.ndarray:
-    """Return sequences of arbitrary symbols, [number, LENGTH]."""
+    """Return sequences of random symbols, `[number, LENGTH]`."""
     return (np.random.default_rng(0).random((number, LENGTH)) * VOCABULARY).astype(np.int32)
 
 
 def visits(steps: int) -> MaskedSequences:
-    """Return batches of the whole training split in the variant main, stacked over steps, drawn by numpy."""
+    """Return batches of the whole training split in the variant main, drawn by numpy and stacked over steps."""
     rng = np.random.default_rng(1)
     strings = split(7)["train"]
     shape = (steps, *strings.shape)
@@ -176,9 +176,9 @@ def _everywhere(model: LanguageModel) -> Callable[[dict, jax.Array], jax.Array]:
 def train(
     model: LanguageModel, params: dict, batches: MaskedSequences, how: str, protocol: Protocol
 ) -> tuple[np.ndarray, dict]:
-    """Train with the library's own step and optimizer; return the loss before every update and the final full parameters.
+    """Train with the library's step and optimizer; return the loss before every update and the final full parameters.
 
-    how: `untied`; `stored`, the tied table stored once; `switched`, both tables stored and the tie switched on at run time.
+    how: `untied`; `stored`, with the tied table stored once; `switched`, with both tables stored and the tie a run-time switch.
     """
     with jax.default_matmul_precision("highest"):
         losses, final = _training(model, how, protocol)(*jax.tree.map(jnp.asarray, (params, batches)))
@@ -218,7 +218,7 @@ def _training(model: LanguageModel, how: str, protocol: Protocol) -> Callable[[d
 
 
 def difference(ours: np.ndarray, reference: np.ndarray) -> float:
-    """Return the largest difference over the largest reference value."""
+    """Return the largest difference, relative to the largest reference value."""
     assert ours.shape == reference.shape
     assert ours.dtype == reference.dtype
     return float(np.abs(ours - reference).max() / np.abs(reference).max())

@@ -1,7 +1,7 @@
-"""Write the golden files from torch: `python tests/golden/make.py`, needed only when a case or its inputs change.
+"""Write the golden files with torch: `python tests/golden/make.py`. Needed only when a case or its inputs change.
 
-Each file holds torch's answers alone; weights, tokens and batches are drawn anew by `published`, and `weights_sum` tells
-whether they were drawn the same.
+A file holds only the results of torch. The tests draw weights, tokens and batches again (`published`); `weights_sum` shows
+whether the weights are the same.
 """
 
 import math
@@ -18,7 +18,7 @@ import torch_reference  # noqa: E402
 
 
 def answers(name: str) -> dict[str, np.ndarray]:
-    """Return torch's logits of a case in both precisions, and for a published case its training, tied and untied."""
+    """Return torch's logits for a case in both precisions and, if it is published, the results of tied and untied training."""
     case = published.CASES[name]
     model, tokens = published.build(case), published.random_tokens(8)
     params = published.weights(model)
