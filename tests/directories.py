@@ -1,4 +1,4 @@
-"""A working directory with files of all kinds, commands that must be refused there, and run directories as runs leave them."""
+"""Fixtures: a working directory with valid and invalid files, rejected commands, run directories."""
 
 import dataclasses
 import os
@@ -31,10 +31,10 @@ FILES = {
     "deep_mappings.yaml": "\n".join(f"{' ' * depth}a:" for depth in range(300)),
     "nul.yaml": "steps: 3\nout: a\0b\n",
     "escape.yaml": "\x1b: 3\n",
-    "spelled_nul.yaml": r'out: "a\0b"',
+    "escaped_nul.yaml": r'out: "a\0b"',
     "surrogate.yaml": r'out: "\ud800"',
     "letter.yaml": r'out: "\UFFFFFFFF"',
-    "spelled_escape.yaml": r'steps: "\e[31m"',
+    "escaped_control.yaml": r'steps: "\e[31m"',
     "twice.yaml": "steps: 3\nbits: 4\nsteps: 5\n",
     "set.yaml": "zero: !!set {.5, .4}\n",
     "set_without_a_tag.yaml": "zero: {.5, .4}\n",
@@ -52,7 +52,7 @@ FILES = {
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working directory beside the files above, so that a default run directory would be seen."""
+    """A working directory that is empty except for a folder with the files above, so that tests notice a new run directory."""
     (tmp_path / "files").mkdir()
     for name, text in FILES.items():
         (tmp_path / "files" / name).write_text(text)
@@ -66,7 +66,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def refused(here, monkeypatch, capsys):
-    """Run a command that must be refused, with these words, and change nothing."""
+    """Return a function that asserts that a command is rejected with given words and changes no file."""
 
     def run(argv, *words):
         before = tree(here)
@@ -81,7 +81,7 @@ def read(*argv):
 
 
 def make_run(path, finished=False, results=None, **fields):
-    """Leave in `path` what a run leaves there; results: of a finished one (default: no claim)."""
+    """Create a run directory at `path`, with the `results` of a finished run (default: without claims)."""
     config = Settings(**fields, out=str(path)).resolved()
     run = RunDirectory.claim(STUDY, config, False, False)
     run.checkpoints.mkdir()

@@ -31,7 +31,7 @@ def test_help_has_a_line_for_each(argv):
 def test_a_name_that_there_is_not():
     status, out, err = tiejax("exro", "--seeds", "2")
     assert (status, out) == (2, "")
-    assert err.startswith("tiejax: error: exro: is no command; did you mean exor?; there are exor, untying")
+    assert err.startswith("tiejax: error: unknown command 'exro'; did you mean 'exor'?; commands: exor, untying, text-mlm")
     assert len(err.splitlines()) == 1
 
 
@@ -58,7 +58,7 @@ def test_a_name_too_long_for_a_file_is_bad_input(argv):
 
 def test_an_option_that_there_is_not_is_not_taken_for_what_has_no_flag():
     status, _, err = tiejax("untie", "folder", "--out", "other")
-    assert (status, err) == (2, "tiejax untie: error: unknown option --out\n")
+    assert (status, err) == (2, "tiejax untie: error: unknown option '--out'\n")
 
 
 def test_a_command_may_be_written_as_its_script():

@@ -1,4 +1,4 @@
-"""Configurations by name, and that a file of that path comes first."""
+"""Configurations by name; a file with that path takes precedence."""
 
 import pytest
 from directories import here, refused
@@ -15,36 +15,40 @@ def test_a_configuration_is_found_by_its_name(here, name):
     assert parse(STUDY.settings, STUDY.command, ["--config", name])[0].variant == "dh"
 
 
-def test_a_file_of_that_path_comes_first(here):
+def test_a_file_with_that_path_takes_precedence(here):
     (here / "exor").mkdir()
     (here / "exor" / "dh.yaml").write_text("bits: 4\n")
     settings, _ = parse(STUDY.settings, STUDY.command, ["--config", "exor/dh.yaml"])
     assert (settings.variant, settings.bits) == (None, 4)
 
 
-def test_a_folder_of_that_path_does_not(here):
+def test_a_folder_with_that_path_does_not(here):
     (here / "exor" / "dh").mkdir(parents=True)
     assert parse(STUDY.settings, STUDY.command, ["--config", "exor/dh"])[0].variant == "dh"
 
 
-def test_every_configuration_of_a_study_is_named():
+def test_all_configurations_of_a_study_are_listed():
     names = named_configs.names("exor")
     assert "exor/lstm_small" in names
     assert names == sorted(names)
     assert all(named_configs.find(name) for name in names)
 
 
-def test_a_name_that_there_is_not_is_answered_with_those_that_there_are(refused):
-    refused(["--config", "exor/lstm"], "--config exor/lstm: there is no such file", "exor/lstm_small, exor/mixer_medium")
-    refused(["--config", "lstm"], "--config lstm: there is no such file", "exor/lstm_small, exor/mixer_medium")
+def test_unknown_configuration(refused):
+    refused(
+        ["--config", "exor/lstm"],
+        "--config exor/lstm: not found, neither as a file nor among",
+        "exor/lstm_small, exor/mixer_medium",
+    )
+    refused(["--config", "lstm"], "--config lstm: not found, neither as a file nor among", "exor/lstm_small, exor/mixer_medium")
 
 
 @pytest.mark.parametrize("name", ["../configs/exor/dh", "exor/../exor/dh", "exor/dh/", "exor\n/dh"])
-def test_a_name_leads_nowhere_else(refused, name):
-    refused(["--config", name], "there is no such file")
+def test_a_name_cannot_lead_to_another_folder(refused, name):
+    refused(["--config", name], "not found")
 
 
 @pytest.mark.parametrize("value", ["gs://bucket/run", "s3://bucket/run", "https://host/run"])
-def test_paths_of_other_machines_are_refused(refused, value):
-    refused(["--out", value], f"--out: must be a path of this machine, got {value}")
-    refused(["--config", value], f"--config: must be a path of this machine, got {value}")
+def test_paths_on_other_machines_are_refused(refused, value):
+    refused(["--out", value], f"--out: expected a path on this machine, got {value}")
+    refused(["--config", value], f"--config: expected a path on this machine, got {value}")

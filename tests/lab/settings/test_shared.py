@@ -1,4 +1,4 @@
-"""Settings of all studies: fields and defaults as they were, each with its documentation, shared ones checked alike."""
+"""Settings of all studies: fields, defaults and documentation; the checks of shared settings."""
 
 import dataclasses
 import importlib
@@ -18,7 +18,7 @@ SCRIPTS = {name: Path("diagnose.py" if name == "diagnosis" else f"{name}.py") fo
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_no_field_and_no_default_has_changed_by_accident(name):
-    """A field that is meant to be new, or to have another default, is changed in tests/golden/settings.json as well."""
+    """Change tests/golden/settings.json along with an intended new field or default."""
     settings = STUDIES[name].settings()
     now = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
     assert now == GOLDEN[name]
@@ -26,7 +26,7 @@ def test_no_field_and_no_default_has_changed_by_accident(name):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_help_explains_every_field_and_switch(name, monkeypatch, capsys):
-    """Of every part that a study's settings are made of: jsonargparse by itself reads the class and its first base."""
+    """Those of every base class, too: jsonargparse alone reads only the class and its first base."""
     monkeypatch.setenv("COLUMNS", "1000")
     study = STUDIES[name]
     ended = command_here(["--help"], monkeypatch, capsys, study)
@@ -46,32 +46,32 @@ def test_help_explains_every_field_and_switch(name, monkeypatch, capsys):
     [
         ("--seeds 0", ("--seeds", "at least one")),
         ("--seeds [1,1]", ("--seeds", "1 is repeated")),
-        ("--checkpoint_every 0", ("--checkpoint_every", "above 0")),
-        ("--learning_rate -1", ("--learning_rate", "not negative")),
-        ("--weight_decay -1", ("--weight_decay", "not negative")),
-        ("--layers 0", ("--layers", "at least 1")),
+        ("--checkpoint_every 0", ("--checkpoint_every", "> 0")),
+        ("--learning_rate -1", ("--learning_rate", ">= 0")),
+        ("--weight_decay -1", ("--weight_decay", ">= 0")),
+        ("--layers 0", ("--layers", ">= 1")),
         ("--dropout 1", ("--dropout", "[0, 1)")),
         ("--heads 3", ("--heads", "do not divide")),
-        ("--out=", ("--out", "must name a directory")),
-        ("--seed 3", ("--seed", "--seeds")),
+        ("--out=", ("--out", "expected a directory")),
+        ("--seed 3", ("'--seed'", "'--seeds'?")),
     ],
 )
-def test_bad_input_of_shared_settings(tmp_path, monkeypatch, capsys, name, line, words):
+def test_bad_input_for_shared_settings(tmp_path, monkeypatch, capsys, name, line, words):
     monkeypatch.chdir(tmp_path)
     option = line.split("=")[0].split()[0].removeprefix("--")
     if option in ("layers", "dropout", "heads") and option not in GOLDEN[name]:
-        return  # its shapes are settings of their own
+        return  # this study sets its shapes in another way
     assert_refused(command_here(line.split(), monkeypatch, capsys, STUDIES[name]), *words, script=SCRIPTS[name])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_defaults_keep_type_place_and_documentation():
+def test_with_defaults_keeps_type_order_and_documentation():
     @with_defaults(seeds=5, eps=1e-3)
     class Own(ScheduleSettings, RunSettings):
-        """A study's own.
+        """Settings of a study.
 
         Args:
-            extra: more
+            extra: another setting
         """
 
         extra: int = 1
@@ -82,12 +82,12 @@ def test_other_defaults_keep_type_place_and_documentation():
     assert RunSettings().seeds == 1
     docs = field_docs(Own)
     assert docs["seeds"] == field_docs(RunSettings)["seeds"]
-    assert docs["extra"] == "more"
+    assert docs["extra"] == "another setting"
     with pytest.raises(dataclasses.FrozenInstanceError):
         Own().seeds = 3
 
 
-def test_every_part_checks_itself():
+def test_the_checks_of_all_groups_are_called():
     @with_defaults(out="here")
     class Own(ScheduleSettings, RunSettings):
         pass

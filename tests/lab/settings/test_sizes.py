@@ -1,4 +1,4 @@
-"""Sizes that cannot be: one line with exit status 2 and nothing written, for every study; and the memory of a machine."""
+"""Settings that are too large are refused in one line with exit status 2, and nothing is written, for every study."""
 
 import dataclasses
 import shlex
@@ -24,12 +24,12 @@ SHAPE = (
     "big: {embed_in: %s, embed_out: 8, width: %s, layers: %s, heads: 1}}"
 )
 
-# A line for each study, and words of what is said of it.
+# Study, command line, words of the message.
 REFUSED = [
     *((name, "--seeds 100000000", ("--seeds", "1,000,000")) for name in NAMES),
     *((name, "--seeds 1000000", ("--seeds 1000000: the run needs at least", "this machine has")) for name in NAMES[1:]),
     ("exor", "--seeds 1000000 --size medium", ("--seeds 1000000", "the run needs at least", "this machine has")),
-    ("exor", "--seeds 1000000", ("--seeds 1000000: the records of the run need", "of the disk of --out", "100.00 GiB left")),
+    ("exor", "--seeds 1000000", ("--seeds 1000000: the records of the run need", "on the disk of --out", "100.00 GiB free")),
     *((name, "--steps 99999999999", ("--steps", "1,000,000,000", "99999999999")) for name in NAMES),
     *(
         (name, "--steps 999999999 --record_every 1", ("--steps 999999999", "records", "this machine has"))
@@ -54,7 +54,7 @@ REFUSED = [
     ("text_mlm", "--epochs 1e300", ("--epochs", "1,000,000,000")),
     ("layer_tying", "--vocab_size 4000000 --width 1024", ("--vocab_size 4000000", "--width 1024", "the run needs at least")),
     ("layer_tying", "--batch_size 1000000", ("--batch_size", "rows of 128 tokens", "16,777,216")),
-    ("layer_tying", "--episodes 999999999", ("--episodes: 999999999 make", "steps", "1,000,000,000")),
+    ("layer_tying", "--episodes 999999999", ("--episodes: 999999999 makes", "steps", "1,000,000,000")),
     ("layer_tying", "--k 1000000000", ("--k 1000000000", "batches")),
     ("embedding_coupling", "--vocab_size 4000000", ("--vocab_size 4000000", "the run needs at least")),
     ("embedding_coupling", "--batch_rows 1000000000", ("--batch_rows", "16,777,216")),
@@ -73,7 +73,7 @@ def not_reached(*args):
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
-    """An empty directory on a machine of 16 GiB without an accelerator, and 100 GiB left of its disk."""
+    """An empty directory on a machine without an accelerator, with 16 GiB of memory and 100 GiB of free disk."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
     monkeypatch.setattr(sizes, "machine_memory", lambda: 16 * 2**30)
@@ -83,7 +83,7 @@ def here(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "line", "words"), REFUSED, ids=[f"{name} {line}"[:60] for name, line, _ in REFUSED])
-def test_sizes_that_cannot_be_are_refused(here, monkeypatch, capsys, name, line, words):
+def test_too_large_settings_are_refused(here, monkeypatch, capsys, name, line, words):
     study = dataclasses.replace(STUDIES[name], prepare=not_reached)
     ended = command_here(shlex.split(line), monkeypatch, capsys, study)
     assert_refused(ended, *words, script=EXPERIMENTS / f"{name}.py")
@@ -91,8 +91,8 @@ def test_sizes_that_cannot_be_are_refused(here, monkeypatch, capsys, name, line,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sizes_that_cannot_be_are_refused_by_a_process(tmp_path, name):
-    """On this machine as it is, whose memory no such run fits."""
+def test_too_large_settings_are_refused_by_a_process(tmp_path, name):
+    """With the memory of this machine, which is too small for any of these runs."""
     env = {"JAX_PLATFORMS": "cpu"}
     script = EXPERIMENTS / f"{name}.py"
     size = ["--size", "medium"] if name == "exor" else []
@@ -116,25 +116,25 @@ def test_sizes_that_cannot_be_are_refused_by_a_process(tmp_path, name):
         ("exor --repeats 9999999999", ("--repeats", "1,000,000,000")),
     ],
 )
-def test_benchmarks_that_cannot_be_are_refused(here, line, words):
+def test_too_large_benchmarks_are_refused(here, line, words):
     from experiments.bench import command
 
     with pytest.raises(BadInput) as refused:
         command.main(line.split())
     for word in words:
         assert word in str(refused.value)
-    assert "--feed_forward" not in str(refused.value)  # no option of this command
+    assert "--feed_forward" not in str(refused.value)  # not an option of this command
     assert tree(here) == {}
 
 
-def test_benchmarks_fit_as_they_are(here):
+def test_benchmarks_fit_by_default(here):
     for benchmark in BENCHMARKS.values():
         for study in benchmark.settings().largest_studies:
             assert benchmark.sizes.need(dataclasses.replace(study, steps=1)).total < 2**30
 
 
 def whole_numbers(kind):
-    """The names of the settings that take whole numbers."""
+    """The names of the settings that take integers."""
     hints = typing.get_type_hints(kind)
     return [name for name, hint in hints.items() if int in (hint, *typing.get_args(hint))]
 
@@ -147,8 +147,8 @@ NUMBERS = strategies.one_of(
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=40, deadline=None)
 @given(data=strategies.data())
-def test_whatever_is_asked_for_is_refused_or_fits(name, data):
-    """Nothing but bad input is raised, nothing is made as large as it is asked for, and what passes fits int32 counters."""
+def test_any_setting_is_refused_or_fits(name, data):
+    """Only BadInput is raised, nothing large is allocated, and accepted settings fit int32 counters."""
     kind = STUDIES[name].settings
     chosen = data.draw(strategies.dictionaries(strategies.sampled_from(whole_numbers(kind)), NUMBERS, min_size=1, max_size=3))
     module = STUDIES[name].sizes
@@ -167,8 +167,8 @@ def test_whatever_is_asked_for_is_refused_or_fits(name, data):
 
 
 @pytest.mark.parametrize("file", sorted((EXPERIMENTS.parent / "configs").glob("*/*.yaml")), ids=lambda file: file.stem)
-def test_what_configurations_need_is_counted_without_being_refused(file):
-    """Published sizes among them, whose largest fine-tunes eight members of 576 million parameters at once."""
+def test_the_need_of_every_configuration_is_counted(file):
+    """The largest of them fine-tunes eight members of 576 million parameters at once."""
     study = STUDIES[file.parent.name]
     resolved = command_line.parse(study.settings, study.command, ["--config", str(file)])[0].resolved()
     needed = study.sizes.need(resolved)
@@ -176,7 +176,7 @@ def test_what_configurations_need_is_counted_without_being_refused(file):
     assert 0 < needed.total < 96 * 2**30
 
 
-def test_a_preset_that_does_not_fit_can_still_be_printed_and_planned(here, monkeypatch, capsys):
+def test_a_configuration_that_does_not_fit_can_still_be_printed(here, monkeypatch, capsys):
     monkeypatch.setattr(sizes, "machine_memory", lambda: 2**20)
     config = EXPERIMENTS.parent / "configs" / "embedding_coupling" / "smoke.yaml"
     study = dataclasses.replace(STUDIES["embedding_coupling"], prepare=not_reached)
@@ -190,7 +190,7 @@ def test_a_preset_that_does_not_fit_can_still_be_printed_and_planned(here, monke
 
 
 def test_counters_are_int32():
-    """A run counts to the step after its last, and looks for the next record beyond it."""
+    """A run counts to one step after its last, and searches for the next record beyond that."""
     largest = np.iinfo(np.int32).max
     assert largest > 2 * MOST_STEPS + 1
     assert all(most <= MOST_STEPS for most in MOST.values())
@@ -199,7 +199,7 @@ def test_counters_are_int32():
 
 @dataclasses.dataclass(frozen=True)
 class Sized:
-    """Settings of two sizes, of which one weighs a kibibyte each and the other a byte."""
+    """Settings whose need is 1 KiB for each unit of `wide` and 1 byte for each unit of `long`."""
 
     wide: int = 4
     long: int = 100
@@ -208,12 +208,12 @@ class Sized:
         return self
 
 
-def need(of):
-    return Need(state=1024 * of.wide, records=of.long, training=2048)
+def need(sized):
+    return Need(state=1024 * sized.wide, records=sized.long, training=2048)
 
 
 @pytest.mark.parametrize(
-    ("of", "memory", "said"),
+    ("sized", "memory", "message"),
     [
         (Sized(wide=100), 2**15, "--wide 100: the run needs at least 102.10 KiB (models and optimizers 100.00 KiB, gradients "
          "and activations 2.00 KiB), this machine has 32.00 KiB"),
@@ -221,19 +221,19 @@ def need(of):
          "32.00 KiB"),
         (Sized(wide=1024, long=2**20), 2**15, "--long 1048576, --wide 1024: the run needs at least 2.00 MiB (models and "
          "optimizers 1.00 MiB, records 1.00 MiB), this machine has 32.00 KiB"),
-        # As usual, on a machine that is too small for it: what saves most if it is halved.
+        # Defaults on a machine that is too small for them: the setting that saves most when halved.
         (Sized(), 4096, "--wide 4: the run needs at least 6.10 KiB (models and optimizers 4.00 KiB, gradients and activations "
          "2.00 KiB, records 100 bytes), this machine has 4.00 KiB"),
     ],
 )  # fmt: skip
-def test_one_line_says_what_is_needed_and_what_weighs_most(monkeypatch, of, memory, said):
+def test_the_message_names_the_need_and_the_heaviest_settings(monkeypatch, sized, memory, message):
     monkeypatch.setattr(sizes, "accelerated", lambda: False)
     with pytest.raises(BadInput) as refused:
-        check_memory(of, need, ("wide", "long"), memory)
-    assert str(refused.value) == said
+        check_memory(sized, need, ("wide", "long"), memory)
+    assert str(refused.value) == message
 
 
-def test_what_fits_and_what_lies_elsewhere_is_not_refused(monkeypatch):
+def test_settings_that_fit_and_needs_of_other_devices_are_not_refused(monkeypatch):
     exactly = need(Sized()).total
     monkeypatch.setattr(sizes, "accelerated", lambda: False)
     check_memory(Sized(), need, ("wide",), exactly)
@@ -246,42 +246,42 @@ def test_what_fits_and_what_lies_elsewhere_is_not_refused(monkeypatch):
         check_memory(Sized(), need, ("wide",), exactly - 2049)
 
 
-def test_a_disk_without_the_room_for_records_is_refused(tmp_path):
-    """What the run directory holds of them already is room as well."""
+def test_a_disk_too_small_for_the_records_is_refused(tmp_path):
+    """The records that the run will replace count as free."""
     out, free = tmp_path / "not" / "yet", shutil.disk_usage(tmp_path).free
 
-    def on_disk(of):
-        return Need(disk=of.long)
+    def on_disk(sized):
+        return Need(disk=sized.long)
 
     check_disk(Sized(long=free // 2), on_disk, ("wide", "long"), out)
-    said = rf"^--long {4 * free}: the records of the run need .* of the disk of --out {out}, which has .* left$"
-    with pytest.raises(BadInput, match=said):
+    message = rf"^--long {4 * free}: the records of the run need .* on the disk of --out {out}, which has .* free$"
+    with pytest.raises(BadInput, match=message):
         check_disk(Sized(long=4 * free), on_disk, ("wide", "long"), out)
-    there = tmp_path / "records"
-    with there.open("wb") as file:
-        file.truncate(5 * free)  # takes no room on the disk
-    check_disk(Sized(long=4 * free), on_disk, ("wide", "long"), out, [there])
+    existing = tmp_path / "records"
+    with existing.open("wb") as file:
+        file.truncate(5 * free)  # a sparse file
+    check_disk(Sized(long=4 * free), on_disk, ("wide", "long"), out, [existing])
     assert not out.parent.exists()
 
 
 def test_a_run_whose_disk_is_too_small_is_refused(here, monkeypatch, capsys):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=40))
     ended = command_here(["--records_on", "disk", "--out", "run"], monkeypatch, capsys, STUDIES["exor"])
-    words = (": the records of the run need", "of the disk of --out run", "which has 40 bytes left")
+    words = (": the records of the run need", "on the disk of --out run", "which has 40 bytes free")
     assert_refused(ended, *words, script=EXPERIMENTS / "exor.py")
     assert tree(here) == {}
 
 
-@pytest.mark.parametrize(("asked", "expected"), [("cpu", False), ("cpu,cuda", False), ("cuda", True), ("tpu,cpu", True)])
-def test_an_accelerator_that_is_asked_for(monkeypatch, asked, expected):
-    monkeypatch.setenv("JAX_PLATFORMS", asked)
+@pytest.mark.parametrize(("platforms", "expected"), [("cpu", False), ("cpu,cuda", False), ("cuda", True), ("tpu,cpu", True)])
+def test_jax_platforms_decides_about_accelerators(monkeypatch, platforms, expected):
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
     assert sizes.accelerated() is expected
 
 
 def test_units():
     assert [in_units(size) for size in (0, 1, 1024, 1536, 2**50, 2**71)] == [
         "0 bytes",
-        "1 bytes",
+        "1 byte",
         "1.00 KiB",
         "1.50 KiB",
         "1.00 PiB",
@@ -289,7 +289,7 @@ def test_units():
     ]
 
 
-def test_settings_are_resolved_and_counted_without_jax(tmp_path):
+def test_resolving_and_counting_load_no_jax(tmp_path):
     code = """
 import sys
 from tiejax.lab.runs import resume

@@ -1,4 +1,4 @@
-"""What YAML of settings may hold, and that no file and no option of any study is answered by anything but one line."""
+"""The YAML of settings; any file and any option of any command is accepted, or refused in one line."""
 
 import contextlib
 import importlib
@@ -20,7 +20,7 @@ COMMANDS = {name: importlib.import_module(f"tiejax.lab.studies.{name}.settings")
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=6))
 KEYS = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=6))
 VALUES = st.recursive(SCALARS, lambda of: st.lists(of, max_size=3) | st.dictionaries(KEYS, of, max_size=3), max_leaves=8)
-# Pieces of YAML, so that many texts are nearly good.
+# Pieces of YAML, so that many texts are almost valid.
 PIECES = [
     "[",
     "]",
@@ -50,8 +50,8 @@ def fields(name):
     return list(typing.get_type_hints(COMMANDS[name].settings))
 
 
-def answer(name, argv):
-    """Parse and check as a command does; whatever is not told as bad input fails the test."""
+def parse_or_refuse(name, argv):
+    """Parse and check as a command does; any error except bad input fails the test."""
     study = COMMANDS[name]
     try:
         given, _ = parse(study.settings, study.command, argv)
@@ -64,29 +64,31 @@ def answer(name, argv):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_any_values_of_any_fields_are_taken_or_refused_in_a_line(name, tmp_path):
-    some = st.dictionaries(st.sampled_from(fields(name)), VALUES, min_size=1, max_size=2)
+def test_any_values_of_any_fields_are_accepted_or_refused(name, tmp_path):
+    values = st.dictionaries(st.sampled_from(fields(name)), VALUES, min_size=1, max_size=2)
 
     @settings(max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(some)
+    @given(values)
     def check(values):
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
-        answer(name, ["--config", str(tmp_path / "c.yaml")])
-        answer(name, [f"--{field}={yaml.safe_dump(value, default_flow_style=True)}" for field, value in values.items()])
+        parse_or_refuse(name, ["--config", str(tmp_path / "c.yaml")])
+        parse_or_refuse(
+            name, [f"--{field}={yaml.safe_dump(value, default_flow_style=True)}" for field, value in values.items()]
+        )
 
     check()
 
 
-def test_a_positional_field_has_its_type_in_a_file_too(tmp_path):
+def test_the_type_of_a_positional_field_is_checked_in_a_file(tmp_path):
     (tmp_path / "c.yaml").write_text("checkpoint: [a, b]\n")
     study = COMMANDS["diagnosis"]
-    with pytest.raises(BadInput, match=r"c\.yaml: checkpoint: must be text, got \['a', 'b'\]"):
+    with pytest.raises(BadInput, match=r"c\.yaml: checkpoint: expected text, got \['a', 'b'\]"):
         parse(study.settings, study.command, ["--config", str(tmp_path / "c.yaml")])
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join))
 @settings(max_examples=300, deadline=None)
-def test_any_text_is_read_or_is_no_yaml(text):
+def test_any_text_is_read_or_refused(text):
     for read in (load, load_flag):
         with contextlib.suppress(NotYaml):
             read(text)
@@ -94,15 +96,14 @@ def test_any_text_is_read_or_is_no_yaml(text):
 
 @given(VALUES)
 @settings(max_examples=200, deadline=None)
-def test_what_is_read_is_what_the_library_reads(value):
-    """Of values that settings may have, PyYAML itself being the oracle."""
+def test_values_of_settings_are_read_as_by_pyyaml(value):
     text = yaml.safe_dump(value, sort_keys=False)
     assert repr(load(text)) == repr(yaml.safe_load(text))
     assert repr(load(dump(value))) == repr(yaml.safe_load(text))
 
 
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=4))
-def test_words_come_back_from_one_line(words):
+def test_words_survive_a_round_trip_on_one_line(words):
     line = dump_words(words)
     assert "\n" not in line
     assert load_flag(line) == words

@@ -25,7 +25,7 @@ import jsonargparse
 from tiejax.lab.settings import named_configs, yaml_text
 from tiejax.lab.settings.yaml_text import NotYaml
 from tiejax.system.files import read_bytes
-from tiejax.system.visible import visible_line, visible_lines
+from tiejax.system.visible import cut, visible_line, visible_lines
 
 # The mode in which jsonargparse reads values and prints a configuration.
 MODE = "tiejax"

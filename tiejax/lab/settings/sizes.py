@@ -1,7 +1,7 @@
-"""Sizes that cannot be: the most of each count, and whether the memory that a configuration needs is there.
+"""Limits of counts, and checks that a configuration fits into memory and onto the disk.
 
-What a configuration needs is counted by its study, in closed form and before jax is imported. Only what must be there at the
-same time is counted, so that a run that is refused could not have been; one that is not refused may still be too large.
+Each study counts the bytes that a configuration needs, in closed form and before jax is imported. Only arrays that must exist
+at the same time are counted: a run that is refused could not have fitted, but one that is accepted may still be too large.
 """
 
 import dataclasses
@@ -13,24 +13,25 @@ from typing import Any, NamedTuple
 
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.memory import machine_memory
+from tiejax.system.visible import cut
 
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-FLOAT = INDEX = 4  # bytes of a float32, and of an int32
-MOMENTS = 2  # that Adam keeps of each parameter
+FLOAT = INDEX = 4  # bytes of a float32 and of an int32
+MOMENTS = 2  # of Adam, for each parameter
 WINDOW = 64  # steps whose batches are read ahead
 STATE = (1 + MOMENTS) * FLOAT  # bytes of a parameter with its moments
 
-# Counters of steps are int32, and the next record is looked for at most this much after the last step.
+# Step counters are int32, and the search for the next record goes at most this far beyond the last step.
 MOST_STEPS = 10**9
 MOST_SEEDS = 10**6
 MOST_WIDTH = 2**16  # five times that of the widest published transformers
 MOST_HIDDEN = 4 * MOST_WIDTH
-MOST_PLACES = 2**24  # tokens and padding of one step
+MOST_PLACES = 2**24  # tokens of one step, padding included
 MOST = {
     "seeds": MOST_SEEDS,
     "rate_seeds": MOST_SEEDS,
     "fine_tuning_seeds": MOST_SEEDS,
-    "layers": 256,  # twice the deepest of the large published ones
+    "layers": 256,  # twice the deepest of the large published models
     "width": MOST_WIDTH,
     "embed_in": MOST_WIDTH,
     "embed_out": MOST_WIDTH,
@@ -38,7 +39,7 @@ MOST = {
     "feed_forward": MOST_HIDDEN,
     "token_hidden": MOST_HIDDEN,
     "channel_hidden": MOST_HIDDEN,
-    "vocab_size": 2**22,  # four times the largest published one
+    "vocab_size": 2**22,  # four times the largest published vocabulary
     "padding": 2**22,
     "batch_size": MOST_PLACES,
     "batch_rows": MOST_PLACES,
@@ -50,37 +51,36 @@ MOST = {
 
 
 def most_of(name: str) -> int:
-    """Return the most that a count may be: every one fits the counters of a run."""
+    """Return the largest allowed value of a setting that counts something."""
     return MOST.get(name, MOST_STEPS)
 
 
 def check_most(option: str, value: float, name: str | None = None) -> None:
-    """Raise BadInput if a count is above the most that it may be. name: of the count, where the option has another."""
+    """Raise BadInput if a count is too large. name: the key of its limit, by default the option."""
     if value > (most := most_of(name or option)):
-        raise BadInput(f"--{option}: must be at most {most:,}, got {value}")
+        raise BadInput(f"--{option}: expected at most {most:,}, got {cut(value)}")
 
 
 def check_steps(option: str, value: float, steps: float) -> None:
-    """Raise BadInput if an option makes more steps than a run may have."""
+    """Raise BadInput if the value of an option results in too many steps."""
     if steps > MOST_STEPS:
-        raise BadInput(f"--{option}: {value} make {steps:,.0f} steps, must be at most {MOST_STEPS:,}")
+        raise BadInput(f"--{option}: {cut(value)} makes {cut(f'{steps:,.0f}')} steps, expected at most {MOST_STEPS:,}")
 
 
 def check_places(option: str, rows: int, length: int) -> None:
-    """Raise BadInput if so many rows of one step hold more tokens than it may have."""
+    """Raise BadInput if a step of `rows` rows of `length` tokens is too large."""
     if rows * length > MOST_PLACES:
         raise BadInput(
-            f"--{option}: {rows} rows of {length} tokens are {rows * length:,} places, must be at most {MOST_PLACES:,}"
+            f"--{option}: {rows} rows of {length} tokens are {rows * length:,} tokens, expected at most {MOST_PLACES:,}"
         )
 
 
 class Need(NamedTuple):
     """Bytes that a configuration needs.
 
-    state: parameters and Adam's moments, which the devices hold, and for checkpoints the host. records: what is measured, or,
-    of records on the disk, what is read of them at a time. batches: what the host has read ahead. training: gradients and
-    activations, and copies that the devices alone hold. disk: what records take on the disk, and what is made from
-    them there: no memory.
+    state: parameters and Adam's moments, on the devices and, for checkpoints, on the host. records: measurements; of records
+    on the disk, the part that is read at a time. batches: read ahead on the host. training: gradients, activations and other
+    arrays that only the devices hold. disk: records on the disk and files made from them, which is not memory.
     """
 
     state: int = 0
@@ -100,7 +100,7 @@ class Need(NamedTuple):
         return sum(self.memory.values())
 
     def in_words(self) -> str:
-        """Write the parts that are at least a hundredth of all, the largest first."""
+        """Return the parts that are at least 1 % of the total as text, the largest first."""
         names = dict(
             zip(self.memory, ("models and optimizers", "records", "batches", "gradients and activations"), strict=True)
         )
@@ -109,14 +109,14 @@ class Need(NamedTuple):
 
 
 def records_of(steps: int, every: int) -> int:
-    """Return how many records there are of so many steps: of the first, of every `every`-th, and after the last."""
+    """Return the number of records in `steps` steps: before the first step, after every `every` steps, and after the last."""
     return steps // every + 1 + bool(steps % every)
 
 
-def outgrow(records: int) -> bool:
-    """Say whether so many bytes of records are more than a tenth of this machine's memory.
+def outgrow_memory(records: int) -> bool:
+    """Return whether `records` bytes of records are more than a tenth of this machine's memory.
 
-    The end of a run holds several copies of them, in numpy's float64 among others.
+    At its end a run holds several copies of the records, some of them in float64.
     """
     memory = machine_memory()
     return memory is not None and records > memory // 10
@@ -128,92 +128,94 @@ def bytes_of_value(dtype: str) -> int:
 
 
 def bytes_of_token(vocabulary: int) -> int:
-    """Return the bytes of a token as prepared text has it."""
+    """Return the bytes of a token in prepared text."""
     return 2 if vocabulary <= 2**16 else 4
 
 
 def bytes_of_rows(rows: int, length: int, vocabulary: int, seeds: int, validation_batches: int) -> int:
-    """Return the bytes of rows of tokens with their segments: of a window of steps for each seed, and of one validation."""
+    """Return the bytes of token rows with their segments: a window of steps for each seed, and one validation."""
     return (seeds * WINDOW + validation_batches) * rows * length * (bytes_of_token(vocabulary) + 2)
 
 
 def check_memory(
     settings: Any, need_of: Callable[[Any], Need], options: Sequence[str], memory: int | None = None, alone: bool = True
 ) -> None:
-    """Raise BadInput, with both numbers, if resolved settings need more memory than there is.
+    """Raise BadInput if resolved settings need more memory than this machine has.
 
-    need_of: settings -> what they need. options: those that decide it; the line names the ones that weigh most.
-    memory: bytes of this machine (default: as it says itself; where it does not, nothing is refused). Where there is an
-    accelerator, the needs of the host alone are compared: how much memory the devices have is not known before jax is there.
-    alone: one process trains all members. Of several each holds all of the state, for checkpoints, and all records.
+    need_of: settings -> need. options: settings that decide it, of which the message names the heaviest. memory: bytes of this
+    machine (default: its limit; if that is unknown, nothing is refused). With an accelerator, only the need of the host is
+    checked: the memory of the devices is unknown before jax is imported. alone: this process trains all members; each of
+    several processes holds the whole state, for checkpoints, and all records.
     """
     memory = machine_memory() if memory is None else memory
-    on_devices_elsewhere = accelerated()
+    on_accelerator = accelerated()
 
     def counted(settings: Any) -> Need:
         need = need_of(settings)
-        need = need._replace(training=0) if on_devices_elsewhere else need
+        need = need._replace(training=0) if on_accelerator else need
         return need if alone else need._replace(batches=0, training=0)
 
     need = counted(settings)
     if memory is None or need.total <= memory:
         return
-    named = _that_weigh_most(settings, lambda settings: counted(settings).total, options)
+    named = _heaviest(settings, lambda settings: counted(settings).total, options)
     raise BadInput(
         f"{named}: the run needs at least {in_units(need.total)} ({need.in_words()}), this machine has {in_units(memory)}"
     )
 
 
 def check_disk(
-    settings: Any, need_of: Callable[[Any], Need], options: Sequence[str], out: Path, there: Sequence[Path] = ()
+    settings: Any, need_of: Callable[[Any], Need], options: Sequence[str], out: Path, existing: Sequence[Path] = ()
 ) -> None:
-    """Raise BadInput if the disk of a run directory has not the room for the records of resolved settings.
+    """Raise BadInput if the records of resolved settings do not fit on the disk of the run directory.
 
-    need_of, options: as of `check_memory`. there: files that the run has of them already, which count as room.
+    need_of, options: see `check_memory`. existing: files of records that the run will replace, which count as free.
     """
     needed = need_of(settings).disk
     if not needed:
         return
     folder = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in there)
+    free = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in existing)
     if needed > free:
-        named = _that_weigh_most(settings, lambda settings: need_of(settings).disk, options)
+        named = _heaviest(settings, lambda settings: need_of(settings).disk, options)
         raise BadInput(
-            f"{named}: the records of the run need {in_units(needed)} of the disk of --out {out}, which has "
-            f"{in_units(free)} left"
+            f"{named}: the records of the run need {in_units(needed)} on the disk of --out {out}, which has "
+            f"{in_units(free)} free"
         )
 
 
-def _that_weigh_most(settings: Any, total_of: Callable[[Any], int], options: Sequence[str]) -> str:
-    """Write the options, with their values, whose usual value would save at least a quarter; else the one to halve."""
+def _heaviest(settings: Any, total_of: Callable[[Any], int], options: Sequence[str]) -> str:
+    """Return the options whose default would save at least a quarter, as text with their values; else the best to halve."""
     values = {name: value for name in options if (value := getattr(settings, name)) is not None}
-    usual, total = type(settings)().resolved(), total_of(settings)
+    default, total = type(settings)().resolved(), total_of(settings)
 
     def saved(name: str, instead: Any) -> float:
         return 1 - total_of(dataclasses.replace(settings, **{name: instead})) / total
 
-    by_usual = {name: saved(name, getattr(usual, name) or 1) for name in values}
-    heavy = sorted((name for name in values if by_usual[name] >= 0.25), key=lambda name: -by_usual[name])
+    by_default = {name: saved(name, getattr(default, name) or 1) for name in values}
+    heavy = sorted((name for name in values if by_default[name] >= 0.25), key=lambda name: -by_default[name])
     if not heavy:
         heavy = [max(values, key=lambda name: saved(name, _half(values[name])))]
     return ", ".join(f"--{name} {values[name]}" if isinstance(values[name], int) else f"--{name}" for name in heavy[:3])
 
 
 def _half(value: Any) -> Any:
-    """Return half of a number or of a list, at least one; anything else as it is."""
+    """Return half of an integer or of a list, but at least one; any other value unchanged."""
     if isinstance(value, int):
         return max(1, value // 2)
     return value[: max(1, len(value) // 2)] if isinstance(value, list) else value
 
 
 def in_units(size: int) -> str:
-    """Write a number of bytes in the largest of the units, from bytes to EiB, of which it is at least one."""
+    """Return a number of bytes as text, in the largest unit from bytes to EiB that is not larger than it."""
+    if size == 1:
+        return "1 byte"
     power = min(max(size.bit_length() - 1, 0) // 10, len(UNITS) - 1)
     return f"{size / 2 ** (10 * power):,.{2 if power else 0}f} {UNITS[power]}"
 
 
 def accelerated() -> bool:
-    """Say whether jax is to find an accelerator, by its own variable or else by the devices of this machine."""
+    """Return whether jax will find an accelerator: by its environment variable, or else by the devices of this machine."""
     asked = (os.environ.get("JAX_PLATFORMS") or os.environ.get("JAX_PLATFORM_NAME") or "").split(",")[0]
     devices = ("nvidia[0-9]*", "accel*", "vfio/[0-9]*", "kfd", "dxg")
     return asked != "cpu" if asked else any(next(Path("/dev").glob(name), None) for name in devices)

@@ -23,13 +23,13 @@ def here(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ("--k 0", ["--k: must be at least 1, got 0"]),
-        ("--episodes 0", ["--episodes: must be at least 1, got 0"]),
-        ("--layers 0", ["--layers: must be at least 1, got 0"]),
+        ("--k 0", ["--k: expected an integer >= 1, got 0"]),
+        ("--episodes 0", ["--episodes: expected an integer >= 1, got 0"]),
+        ("--layers 0", ["--layers: expected an integer >= 1, got 0"]),
         ("--layers 1", ["--layers: an agent needs at least 2 (layer 0 is always independent), got 1"]),
         ("--steps 10 --episodes 2", ["--steps and --episodes: give one of them"]),
-        ("--clip 0", ["--clip: must be above 0, got 0.0"]),
-        ("--clip -1", ["--clip: must be above 0, got -1.0"]),
+        ("--clip 0", ["--clip: expected a finite number > 0, got 0.0"]),
+        ("--clip -1", ["--clip: expected a finite number > 0, got -1.0"]),
         ("--layers 3 --maps '{mine: [0,2,2]}'", ["--maps: mine: owner: layer 1 cannot copy layer 2"]),
         (
             "--layers 3 --maps '{mine: [0,0]}'",

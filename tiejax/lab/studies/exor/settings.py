@@ -1,4 +1,4 @@
-"""What may be asked of an EXor run."""
+"""Settings of an EXor run."""
 
 import collections
 import dataclasses
@@ -28,10 +28,11 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     Args:
         variant: published distributions of the spellings: main (0 as .1/.9, 1 as .5/.5), dh (1/0, .5/.5), no-dh (1/0, .1/.9);
             main if neither this nor explicit distributions are given
-        zero: probabilities of the spellings of the bit 0, as [.1,.9]; any number of them
+        zero: probabilities of the spellings of the bit 0, such as [.1,.9]; any number of spellings
         one: probabilities of the spellings of the bit 1
-        doses: for each p in this list, members for whom the bit 0 is spelled with probabilities p and 1 - p: the response of
-            tied and untied models to the strength of the conflict, all in one ensemble (transformer; 1 as --one or .5/.5)
+        doses: for each p in this list, train members with the bit 0 spelled with probabilities p and 1 - p, all in one
+            ensemble: the response of tied and untied models to the strength of the conflict (transformer only; 1 as in --one
+            or .5/.5)
         bits: bits per string, 2 to 16
         model: the encoder
         size: published size, which sets the defaults of layers, width, heads, feed_forward, hidden, token_hidden,
@@ -41,24 +42,24 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         hidden: width of the state (lstm)
         token_hidden: width of token mixing (mixer)
         channel_hidden: width of channel mixing (mixer)
-        activation: of the feed-forward layer; gelu for the transformer, relu for the mixer
+        activation: activation of the feed-forward layer (default: gelu for the transformer, relu for the mixer)
         bidirectional: read sequences in both directions (lstm)
-        identical_layers: start all layers as copies of one, as torch does (transformer)
+        identical_layers: initialise all layers as copies of one layer, as PyTorch does (transformer)
         steps: training steps (default: 150000 small, 500000 medium)
-        batch_size: strings per step, at most the training split (default: all of it)
-        max_norm: clip gradients to this global norm, a tied pair counted once (default: no clipping)
+        batch_size: strings per step, at most the size of the training split (default: the whole split)
+        max_norm: clip gradients to this global norm, in which a tied pair counts once (default: no clipping)
         record_every: steps between records of distances and sampled accuracy
         exact_every: steps between exact risks, a multiple of record_every (default: record_every on the fast engine, a 15th
             of the steps on the plain one)
-        engine: fast computes a sequence as the multiset of its symbols, exact for a transformer without dropout, and sees the
-            same batches as plain; auto is fast where that is exact; kernel is the fast engine's training as one kernel of a
-            GPU or TPU, for one layer, and was not run on either yet
-        graph_loops: on an NVIDIA GPU, let it run the loops over steps by itself, as one CUDA graph a chunk, instead of being
-            told of every step by the host; was not run on one yet
-        records_on: where records are kept: memory; disk (files of the run directory, without a copy in memory); auto is disk
-            where they would take more than a tenth of this machine's memory
-        figure_style: three-panel figure with every seed (seeds) or as the paper prints it (published); both are written, this
-            one stands first in the report
+        engine: fast computes on multisets of symbols, which is exact for a transformer without dropout, and sees the same
+            batches as plain; auto is fast where that is exact; kernel trains a one-layer transformer in a single GPU or TPU
+            kernel and has not been run on either yet
+        graph_loops: on an NVIDIA GPU, run the loop over the steps of a chunk as one CUDA graph, instead of launching every
+            step from the host; has not been run on a GPU yet
+        records_on: where records are stored: memory; disk (files in the run directory, without a copy in memory); auto is disk
+            if they would take more than a tenth of this machine's memory
+        figure_style: three-panel figure that comes first in the report: with every seed (seeds) or as printed in the paper
+            (published); both are written
         out: the run directory (default: runs/exor/VARIANT-MODEL-SIZE)
     """
 
@@ -69,7 +70,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     bits: int = 7
     model: Literal["transformer", "lstm", "mixer"] = "transformer"
     size: Literal["small", "medium"] = "small"
-    # By published size, where nothing else is said.
+    # None: by published size.
     layers: int | None = None  # type: ignore[assignment]
     width: int | None = None  # type: ignore[assignment]
     heads: int | None = None  # type: ignore[assignment]
@@ -92,11 +93,11 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     figure_style: Literal["seeds", "published"] = "seeds"
 
     def resolved(self) -> "Settings":
-        """Return the settings with every default written out; raises BadInput if they make no sense."""
+        """Return the settings with all defaults filled in; raises BadInput if they are inconsistent."""
         if self.variant and (self.zero is not None or self.one is not None):
             raise BadInput("--variant: give a variant or explicit distributions (--zero, --one), not both")
         if self.doses is not None and (self.variant or self.zero is not None):
-            raise BadInput("--doses: sets the probabilities of the bit 0; leave --variant and --zero out")
+            raise BadInput("--doses: sets the probabilities of the bit 0 and cannot be combined with --variant or --zero")
         values = dataclasses.asdict(self) | self._distributions()
         defaults = ARCHITECTURE_SETTINGS[self.model] | PUBLISHED_MODELS[self.model, self.size] | {"steps": STEPS[self.size]}
         for name in sorted({name for fields in ARCHITECTURE_SETTINGS.values() for name in fields} - set(defaults)):
@@ -116,7 +117,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         return settings
 
     def _distributions(self) -> dict[str, Any]:
-        """Return variant, zero and one with their defaults: the variant main, or its distribution for the bit left unsaid."""
+        """Return variant, zero and one with their defaults: the variant main, or its distribution for the bit not given."""
         main_zero, main_one = map(list, VARIANTS["main"])
         if self.variant or (self.zero is None and self.one is None and self.doses is None):
             return {"variant": self.variant or "main"}
@@ -126,7 +127,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         return {"zero": main_zero if self.zero is None else self.zero, "one": one}
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if resolved settings cannot be run."""
+        """Raise BadInput, naming the option, if the resolved settings cannot be run."""
         if self.doses is not None:
             self._check_doses(self.doses)
         try:
@@ -139,67 +140,67 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         sizes = ("hidden", "token_hidden", "channel_hidden")
         checks.check_counts(self, (*sizes, "steps", "record_every", "exact_every", "batch_size"))
         if self.max_norm is not None and not self.max_norm > 0:
-            raise BadInput(f"--max_norm: must be above 0, got {self.max_norm}")
+            raise BadInput(f"--max_norm: expected a number > 0, got {self.max_norm}")
         if self.engine in ("fast", "kernel") and (reason := _why_not_fast(self.model, self.dropout)):
-            raise BadInput(f"--engine: {self.engine} would not be exact, since {reason}; use plain, or auto")
+            raise BadInput(f"--engine: {self.engine} would not be exact, since {reason}; use plain or auto")
         assert self.exact_every is not None
         if self.exact_every % self.record_every:
             raise BadInput(f"--exact_every: must be a multiple of --record_every {self.record_every}, got {self.exact_every}")
         strings = train_size(task.bits)
         if self.batch_size is not None and self.batch_size > strings:
-            raise BadInput(f"--batch_size: at most the {strings} strings of the training split, got {self.batch_size}")
+            raise BadInput(f"--batch_size: must be at most {strings}, the size of the training split, got {self.batch_size}")
 
     def _check_contexts(self, task: EXor) -> None:
-        """Several doses need a table of the outcomes of a visit, and exact risk."""
+        """Check that there are few enough outcomes for alias tables and few enough contexts for the exact risk."""
         if len(self.tasks) > 1 and most_outcomes(task) > MAX_OUTCOMES:
             raise BadInput(
-                f"--doses: strings of {self.bits} bits with these spellings have {most_outcomes(task)} outcomes, at most "
-                f"{MAX_OUTCOMES} are drawn for several doses at once; take fewer --bits"
+                f"--doses: strings of {self.bits} bits with these spellings have {most_outcomes(task)} outcomes; several doses "
+                f"support at most {MAX_OUTCOMES}; use fewer --bits"
             )
         if count_contexts(task, ordered=False) > MAX_CONTEXTS:
-            raise BadInput(f"--doses: more than {MAX_CONTEXTS} contexts have no exact risk to respond with; take fewer --bits")
+            raise BadInput(f"--doses: needs the exact risk, which supports at most {MAX_CONTEXTS:,} contexts; use fewer --bits")
 
     def _check_doses(self, doses: list[float]) -> None:
         if self.ordered:
-            raise BadInput(f"--doses: are for the transformer; visits of the {self.model} are drawn for one distribution")
+            raise BadInput(f"--doses: only supported for the transformer, not for the {self.model}")
         if not doses:
             raise BadInput("--doses: needs at least one probability, got none")
         if outside := [dose for dose in doses if not 0 < dose < 1]:
             raise BadInput(f"--doses: must lie between 0 and 1, got {outside[0]}")
         if repeated := [dose for dose, count in collections.Counter(doses).items() if count > 1]:
-            raise BadInput(f"--doses: every probability once, {repeated[0]} is repeated")
+            raise BadInput(f"--doses: values must be distinct, {repeated[0]} is repeated")
 
     @property
     def ordered(self) -> bool:
-        """Whether the model tells sequences apart by the order of their symbols."""
+        """Whether the model sees the order of symbols."""
         return self.model != "transformer"
 
     @property
     def tasks(self) -> list[EXor]:
-        """The distributions of the spellings, by condition: one, or one a dose."""
+        """The task of each condition: a single one, or one per dose."""
         zero, one = VARIANTS[self.variant] if self.variant else (self.zero or (), self.one or ())
         zeros = [zero] if self.doses is None else [(dose, 1 - dose) for dose in self.doses]
         return [EXor(self.bits, tuple(zero), tuple(one)) for zero in zeros]
 
     @property
     def seeds_by_condition(self) -> list[tuple[int, int]]:
-        """Condition and seed of every pair of arms: all seeds of the first condition, then of the next."""
+        """Condition and seed of every pair of arms: all seeds of the first condition, then of the second, and so on."""
         return [(condition, seed) for condition in range(len(self.tasks)) for seed in self.seed_list]
 
     @property
     def variant_name(self) -> str:
-        """What the distributions are called: a variant, `doses` or `custom`."""
+        """Name of the distributions: a variant, `doses` or `custom`."""
         return self.variant or ("doses" if self.doses is not None else "custom")
 
     @property
     def model_settings(self) -> dict[str, Any]:
-        """What the model is built from, for results and report."""
+        """Settings of the model, for results and report."""
         names = ["layers", "width", *ARCHITECTURE_SETTINGS[self.model], "dropout"]
         return {"architecture": self.model, "size": self.size} | {name: getattr(self, name) for name in names}
 
 
 def _why_not_fast(model: str, dropout: float) -> str | None:
-    """Say why a model cannot be computed on multisets of symbols, or None if it can."""
+    """Return the reason why a model cannot be computed on multisets of symbols, or None if it can."""
     if model != "transformer":
         return f"the {model} sees the order of its symbols"
     return "dropout treats equal symbols differently" if dropout > 0 else None

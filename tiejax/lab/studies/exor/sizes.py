@@ -1,4 +1,4 @@
-"""What an EXor run needs of memory and of the disk, in closed form: before jax is imported."""
+"""Closed-form estimates of the memory and disk space of an EXor run, without importing JAX."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from tiejax.lab.studies.exor.task import SPLITS, train_size
 from tiejax.models import counts
 
 ARMS = 2  # of every seed: untied and tied
-MOST_PER_CHUNK, BUFFER = 64, 2**28  # records of a chunk, and bytes that those of all members may have
-# Settings, resolved, that decide what is needed.
+MOST_PER_CHUNK, BUFFER = 64, 2**28  # most records per chunk, and most bytes of the chunk's records of all members
+# Resolved settings that determine the estimates.
 OPTIONS = (
     "seeds", "layers", "width", "feed_forward", "hidden", "token_hidden", "channel_hidden", "steps", "record_every",
     "exact_every", "records_on",
@@ -17,12 +17,12 @@ OPTIONS = (
 
 
 def parameters(settings: Any) -> int:
-    """Return the parameters of one model, stored in full."""
+    """Return the number of parameters of one model, both tables included."""
     return tables(settings) + _encoder(settings)
 
 
 def tables(settings: Any) -> int:
-    """Return the entries of both tables."""
+    """Return the number of entries of both tables."""
     return 2 * int(settings.tasks[0].vocabulary * settings.width)
 
 
@@ -36,33 +36,33 @@ def _encoder(settings: Any) -> int:
 
 
 def need(settings: Any) -> Need:
-    """Return what a run of resolved settings needs."""
+    """Return the memory and disk needs of a run with resolved settings."""
     return need_of_arms(settings, ARMS)
 
 
 def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
-    """Return what a run needs with so many arms a seed. by_use: moments of each use of a table are kept beside."""
+    """Return the needs of a run with `arms` arms per seed. by_use: whether moments are also kept for each use of a table."""
     task, seeds = settings.tasks[0], settings.number_of_seeds * len(settings.tasks)
     members = arms * seeds
     state = members * (STATE * parameters(settings) + by_use * MOMENTS * FLOAT * tables(settings))
     gradients = members * FLOAT * parameters(settings)
-    # As if all members of a device were one computation, as on accelerators. The fast engine holds multisets, which are few.
+    # As if all members of a device were computed at once, as on accelerators. The fast engine's multisets are negligible.
     places = seeds * (settings.batch_size or train_size(task.bits)) * task.length if settings.engine == "plain" else 0
     activations = arms * places * settings.layers * settings.width * FLOAT
     records, disk = members * record_bytes(settings), 0
     if settings.records_on == "disk" or (settings.records_on == "auto" and outgrow_memory(records)):
         numbers = members * records_of(settings.steps, settings.record_every)
-        # The records, the same as metrics.npz, and for a while its largest array once more, then what is made of them: of all
-        # seeds, and of those that solved the task.
+        # The records, the same again as metrics.npz, and temporarily a copy of its largest array; later the trajectories, of
+        # all seeds and of the seeds that solved the task.
         largest = numbers * FLOAT * _pairs(settings)
         disk = 2 * records + max(largest, 2 * members * bytes_at_the_end(settings))
-        # The logarithm of a distance, and what it is taken of, in float64.
+        # A distance and its logarithm, in float64.
         records = numbers * 2 * 2 * FLOAT
     return Need(state, records, 0, gradients + activations, disk)
 
 
 def bytes_of_layers(settings: Any) -> int:
-    """Return the bytes of a member's activations that the cache should hold: a state a place and layer, of LSTMs the gates."""
+    """Return the bytes of a member's activations that should fit in the cache: a state per token and layer; gates for LSTMs."""
     task = settings.tasks[0]
     sequences, places = settings.batch_size or train_size(task.bits), task.length
     if settings.engine != "plain":
@@ -74,9 +74,9 @@ def bytes_of_layers(settings: Any) -> int:
 
 
 def bytes_at_the_end(settings: Any) -> int:
-    """Return the bytes of what the end of a run makes of one member's records: all in float64.
+    """Return the bytes of one member's trajectories, computed at the end of a run in float64.
 
-    Of each record distances and relative distances of up to three groups of pairs in both tables, and exact risks.
+    For each record: distances and relative distances of up to three groups of pairs in both tables, and exact risks.
     """
     groups = 1 + sum(len(symbols) > 1 for symbols in settings.tasks[0].used.values())
     often = records_of(settings.steps, settings.record_every) * 2 * 2 * groups * 2 * FLOAT
@@ -95,18 +95,18 @@ def _exact_bytes(settings: Any) -> int:
 
 
 def records_per_chunk(settings: Any, arms: int) -> int:
-    """Return how many records of all members a chunk has room for: `BUFFER` bytes, at least the two without which it stops."""
-    of_member = bytes_of_record(settings) + bytes_of_exact_record(settings)
+    """Return the number of records per chunk: as many as fit in `BUFFER` bytes for all members, but at least two."""
+    bytes_per_member = bytes_of_record(settings) + bytes_of_exact_record(settings)
     members = arms * settings.number_of_seeds * len(settings.tasks)
-    return int(max(2, min(MOST_PER_CHUNK, BUFFER // (members * of_member))))
+    return int(max(2, min(MOST_PER_CHUNK, BUFFER // (members * bytes_per_member))))
 
 
 def bytes_of_record(settings: Any) -> int:
-    """Return the bytes of one record: distances of all pairs in both tables, losses and accuracies, what each use asks."""
+    """Return the bytes of one record: distances of all pairs in both tables, losses and accuracies, gradients of each use."""
     task, pairs = settings.tasks[0], _pairs(settings)
-    visits = 2 + bool((2**task.bits - 1) // 10)  # the batch, strings visited anew, and those held out, if there are any
+    visits = 2 + bool((2**task.bits - 1) // 10)  # the batch, resampled strings, and held-out strings if there are any
     uses = 4 * (1 + task.vocabulary)
-    return FLOAT * (2 * pairs + 2 * visits + uses) + 1  # and whether all of it is finite
+    return FLOAT * (2 * pairs + 2 * visits + uses) + 1  # and the flag `finite`
 
 
 def _pairs(settings: Any) -> int:
@@ -114,6 +114,6 @@ def _pairs(settings: Any) -> int:
 
 
 def bytes_of_exact_record(settings: Any) -> int:
-    """Return the bytes of one record of exact risk: two numbers a split, and three for each pair of spellings."""
+    """Return the bytes of one record of exact risk: two numbers per split and three per pair of spellings."""
     pairs = sum(len(symbols) > 1 for symbols in settings.tasks[0].used.values())
     return FLOAT * (2 * len(SPLITS) + 3 * pairs)
