@@ -22,7 +22,9 @@ def row(name, verdict, estimate=-0.25, n=8):
 
 def test_a_clause_for_each_verdict_and_what_is_open_comes_last():
     claims = [row("rain", "undecided"), row("wind", "supported"), row("snow", "contradicted", n=7)]
-    expected = "Up north, the wind blows (supported, 8 seeds), it thaws (contradicted, 7 seeds), and it stays open whether it "
+    expected = (
+        "Up north, the wind blows (supported, 8 seeds), it thaws (contradicted, 7 seeds), and it remains open whether it "
+    )
     assert sentence(claims, [RAIN, WIND, SNOW], "Up north,") == f"{expected}rains (undecided, 8 seeds)."
 
 
@@ -30,13 +32,13 @@ def test_seeds_are_told_once_and_sizes_without_their_sign():
     claims = [row("rain", "supported"), row("wind", "supported")]
     assert sentence(claims, [RAIN, WIND]) == "It rains 0.25 mm (supported, 8 seeds) and the wind blows (supported)."
     claims = [row("rain", "contradicted"), row("wind", "undecided", None, n=1)]
-    said = "It is drier by 0.25 mm (contradicted, 8 seeds) and it stays open whether the wind blows (undecided, 1 seed)."
+    said = "It is drier by 0.25 mm (contradicted, 8 seeds) and it remains open whether the wind blows (undecided, 1 seed)."
     assert sentence(claims, [RAIN, WIND]) == said
 
 
 def test_nothing_is_said_of_claims_that_were_not_tested():
     assert sentence([row("rain", "supported")], [WIND], "Up north,") == ""
-    assert sentence([row("wind", "undecided")], [RAIN, WIND]) == "It stays open whether the wind blows (undecided, 8 seeds)."
+    assert sentence([row("wind", "undecided")], [RAIN, WIND]) == "It remains open whether the wind blows (undecided, 8 seeds)."
 
 
 def test_verdicts_are_counted():
@@ -57,8 +59,8 @@ def test_an_untie_curve_answers_by_policy():
     answer, counted = untie_curve.finding({"claims": claims, "curves": curves, "seeds": list(range(9))})
     assert answer == (
         "Models that untie in mid-training end better than models that stay tied for copy and zero (new input) (supported, 9 "
-        "seeds), they end worse than models that were never tied, whatever the optimizer remembers (contradicted), and it "
-        "stays open whether they end better than models that stay tied for zero (new output) (undecided)."
+        "seeds), they end worse than models that were never tied under every policy (contradicted), and it "
+        "remains open whether they end better than models that stay tied for zero (new output) (undecided)."
     )
     assert counted == "Of 6 claims, 2 supported, 3 contradicted, 1 undecided."
     assert untie_curve.finding({"claims": [], "curves": [], "seeds": []}) == ["No claim could be tested."]

@@ -1,4 +1,4 @@
-"""What is kept of a run, the tables that are written from it, and that no page of ours is out of date."""
+"""The published part of a run, the tables rendered from it, and whether the pages in docs/results are up to date."""
 
 import json
 from pathlib import Path
@@ -28,12 +28,12 @@ PAGE = """# A page
 Words.
 
 <!-- table: run.json Numbers: the shapes -->
-what stood here
+old rows
 <!-- end of table -->
 """
 
 
-def kept():
+def entry():
     facts = {"git_commit": "abc", "date": "2026-11-22T10:00:00+00:00", "python": "3.11", "versions": {}, "devices": ["cpu"]}
     results = {"experiment": "exor", "seeds": [0, 1], "excluded_seeds": [], "timing": {"train_s": 1.0}, "claims": [CLAIM]}
     tables = {
@@ -41,36 +41,36 @@ def kept():
         "Numbers: every seed (loss)": (["seed"], [["0"]]),
         "Numbers: every pair of words": (["pair"], [["the"]]),
     }
-    return published.kept(results, facts, tables, "python x.py")
+    return published.published_run(results, facts, tables, "python x.py")
 
 
-def test_tables_are_written_from_what_is_kept(tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps(kept()))
-    page = published.rendered(PAGE, tmp_path)
+def test_tables_are_rendered_from_the_file(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(entry()))
+    page = published.render_tables(PAGE, tmp_path)
     assert "| Tied models end with a higher loss. | tied - untied | 0.123 | 0.1 to 0.15 | 0.0123 | supported |" in page
     assert "<!-- table: run.json Numbers: the shapes -->\n| shape | loss |\n| --- | --- |\n| a\\|b | 1.5 |\n<!-- end" in page
-    assert "what stood here" not in page
+    assert "old rows" not in page
     assert page.startswith("# A page\n\n")
     assert "\nWords.\n" in page
-    assert published.rendered(page, tmp_path) == page
+    assert published.render_tables(page, tmp_path) == page
 
 
-def test_what_is_kept():
-    found = kept()
+def test_published_part_of_a_run():
+    found = entry()
     assert (found["seeds"], found["resumed"], found["date"], found["command"]) == (2, 0, "2026-11-22", "python x.py")
     assert "p" not in found["claims"][0]
     assert list(found["tables"]) == ["Numbers: the shapes"]
 
 
-def test_a_table_that_is_not_there_is_named(tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps(kept()))
-    with pytest.raises(ValueError, match="has no table 'scores'; it has claims, 'Numbers: the shapes'"):
-        published.rendered("<!-- table: run.json scores -->\n<!-- end of table -->", tmp_path)
-    with pytest.raises(ValueError, match=r"other\.json is named by a page and is not there"):
-        published.rendered("<!-- table: other.json claims -->\n<!-- end of table -->", tmp_path)
+def test_missing_tables_and_files_are_named(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(entry()))
+    with pytest.raises(ValueError, match=r"run\.json: unknown table 'scores'; it has claims, 'Numbers: the shapes'"):
+        published.render_tables("<!-- table: run.json scores -->\n<!-- end of table -->", tmp_path)
+    with pytest.raises(ValueError, match=r"other\.json: not found, but a page refers to it"):
+        published.render_tables("<!-- table: other.json claims -->\n<!-- end of table -->", tmp_path)
 
 
 @pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.name)
-def test_no_page_is_out_of_date(page):
-    """Write them anew by `python docs/results/publish.py`."""
-    assert published.rendered(page.read_text(), PAGES) == page.read_text()
+def test_pages_are_up_to_date(page):
+    """`python docs/results/publish.py` updates them."""
+    assert published.render_tables(page.read_text(), PAGES) == page.read_text()

@@ -25,5 +25,5 @@ def test_counts_have_a_plural():
 def test_shares_are_percentages():
     assert words.share(0.8437) == "84 %"
     assert words.share(0.8437, 2) == "84.37 %"
-    assert words.of_all([True, False, False]) == "1 of 3 (33 %)"
-    assert words.of_all([]) == "0 of 0"
+    assert words.count_true([True, False, False]) == "1 of 3 (33 %)"
+    assert words.count_true([]) == "0 of 0"

@@ -1,6 +1,6 @@
-"""Scalars of every member as TensorBoard event files, by tensorboardX: no TensorFlow.
+"""TensorBoard event files of every member's scalars, written by tensorboardX without TensorFlow.
 
-To be loaded where event files are asked for: tensorboardX imports torch where there is one.
+Import this module only where event files are requested: tensorboardX imports PyTorch if it is installed.
 """
 
 import time
@@ -14,19 +14,19 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 
 class EventFiles:
-    """One folder of event files a member (`untied-seed-3`), which TensorBoard overlays as runs.
+    """One folder of event files per member (`untied-seed-3`), which TensorBoard overlays as runs.
 
-    Points that an earlier process left in `folder` vanish from TensorBoard: a run that is resumed writes them again.
+    TensorBoard discards points that an earlier process wrote to `folder`: a resumed run writes them again.
     """
 
     def __init__(self, folder: Path, seeds: Sequence[int], arms: Sequence[str]) -> None:
-        # tensorboardX's SummaryWriter would start a thread and a pipe a member.
+        # tensorboardX's SummaryWriter would start a thread and a pipe per member.
         self._writers = [[_opened(folder / f"{arm}-seed-{seed}") for arm in arms] for seed in seeds]
 
     def write(self, records: Mapping[str, np.ndarray], steps: np.ndarray) -> None:
-        """Append points, on disk when this returns: records `[record, seed, arm]` by name, at steps `[record]`."""
-        for seed, of_seed in enumerate(self._writers):
-            for arm, writer in enumerate(of_seed):
+        """Append and flush points: records `[record, seed, arm]` by name, at steps `[record]`."""
+        for seed, writers in enumerate(self._writers):
+            for arm, writer in enumerate(writers):
                 for place, step in enumerate(steps):
                     values = [
                         Summary.Value(tag=name, simple_value=float(points[place, seed, arm]))
@@ -36,15 +36,15 @@ class EventFiles:
                 writer.flush()
 
     def close(self) -> None:
-        """Close the files; what was written stays."""
-        for of_seed in self._writers:
-            for writer in of_seed:
+        """Close the files."""
+        for writers in self._writers:
+            for writer in writers:
                 writer.close()
 
 
 def _opened(folder: Path) -> EventsWriter:
     folder.mkdir(parents=True, exist_ok=True)
     writer = EventsWriter(str(folder / "events"))
-    # TensorBoard forgets what earlier files hold of this step and later ones.
+    # TensorBoard then discards points of earlier files at this and later steps.
     writer.write_event(Event(step=0, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
     return writer

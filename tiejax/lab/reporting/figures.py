@@ -1,4 +1,4 @@
-"""Figures of runs with many seeds: the project's style, and what several studies plot. Arrays in, PNG and PDF files out."""
+"""Figures shared by several studies, in the project's style, and their PNG and PDF files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which the colour-blind can tell apart.
+# Okabe and Ito's palette, distinguishable with colour vision deficiency.
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 SKY, YELLOW, PURPLE = "#56B4E9", "#E69F00", "#CC79A7"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
@@ -27,7 +27,7 @@ RC: Any = {
     "savefig.dpi": 150,
 }
 
-MOST_LINES, MOST_POINTS = 64, 2000  # seeds that a panel draws, and records of each
+MOST_LINES, MOST_POINTS = 64, 2000  # most seeds drawn in a panel, and (about) most records of each
 Curves = Mapping[str, np.ndarray]  # name -> [seed, record]
 
 
@@ -41,7 +41,7 @@ def new_figure(rows: int, columns: int, width: float, height: float, share_y: bo
 
 
 def grid(number: int, columns: int, width: float, height: float, below: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `number` panels, at most `columns` a row and each width x height inches, `below` inches under them."""
+    """Return a figure of `number` panels of width x height inches, at most `columns` per row, above `below` inches of space."""
     columns = min(columns, number)
     rows = -(-number // columns)
     figure, axes = new_figure(rows, columns, width * columns, height * rows + below)
@@ -55,17 +55,17 @@ def save(figure: Figure, folder: Path, name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(RC):
         figure.savefig(folder / f"{name}.png")
-        # Arranging many panels takes longer than drawing them: once is enough.
+        # Laying out many panels takes longer than drawing them: keep the layout for the second file.
         figure.set_layout_engine("none")
-        # Without a creation date the same run gives the same file.
+        # Without a creation date, the same run writes the same file.
         figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
     return folder / f"{name}.png"
 
 
 class Seeds(NamedTuple):
-    """What is plotted of many seeds, at `points_of` their records.
+    """The plotted part of many seeds, at the records `drawn_records`.
 
-    drawn: `[some seeds, point, ...]`. median: of all, `[point, ...]`. number: of all.
+    drawn: the drawn seeds, `[drawn seed, point, ...]`. median: over all seeds, `[point, ...]`. number: of all seeds.
     """
 
     drawn: np.ndarray
@@ -73,15 +73,15 @@ class Seeds(NamedTuple):
     number: int
 
 
-def lines_of(number: int) -> np.ndarray:
-    """Return which of so many seeds are drawn: at most `MOST_LINES`, evenly chosen."""
+def drawn_seeds(number: int) -> np.ndarray:
+    """Return the indices of the drawn seeds, out of `number`: all, or `MOST_LINES` evenly spaced ones."""
     return np.arange(number) if number <= MOST_LINES else np.linspace(0, number - 1, MOST_LINES).round().astype(int)
 
 
-def points_of(number: int) -> np.ndarray:
-    """Return which of so many records are drawn: all, or at most `MOST_POINTS` and the first.
+def drawn_records(number: int) -> np.ndarray:
+    """Return the indices of the drawn records, out of `number`: all, or the first and at most `MOST_POINTS` more.
 
-    Half of them are evenly spaced for linear axes, half by a constant factor for logarithmic ones.
+    Half of them are evenly spaced, for linear axes, and half geometrically, for logarithmic axes.
     """
     if number <= MOST_POINTS:
         return np.arange(number)
@@ -91,15 +91,15 @@ def points_of(number: int) -> np.ndarray:
 
 
 def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray | Seeds, colour: str, label: str) -> None:
-    """Plot seeds as thin lines and their median as a thick one; `values` is `[seed, record]`, or what is plotted of it.
+    """Plot seeds as thin lines and their median as a thick line; `values` is `[seed, record]`, or its plotted part.
 
-    Of more than `MOST_LINES` seeds so many are drawn, of more than `MOST_POINTS` records at most about so many, and the panel
-    says so; the median is of all seeds.
+    At most `MOST_LINES` seeds and about `MOST_POINTS` records are drawn, which is noted in the panel; the median is over all
+    seeds.
     """
-    points = points_of(len(steps))
+    points = drawn_records(len(steps))
     if isinstance(values, np.ndarray):
         shown = values if len(points) == len(steps) else values[:, points]
-        values = Seeds(shown[lines_of(len(shown))], np.median(shown, axis=0), len(shown))
+        values = Seeds(shown[drawn_seeds(len(shown))], np.median(shown, axis=0), len(shown))
     drawn = values.drawn
     left_out = [
         f"{number:d} of {whole} {name}"
@@ -107,8 +107,8 @@ def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray | Seeds, colour
         if whole > number
     ]
     if left_out and not axes.get_lines():
-        said = ",\n".join(left_out) + " drawn"
-        below = axes.annotate(said, (1, 0), (0, -33), "axes fraction", "offset points", fontsize=7, color="grey")
+        note = ",\n".join(left_out) + " drawn"
+        below = axes.annotate(note, (1, 0), (0, -33), "axes fraction", "offset points", fontsize=7, color="grey")
         below.set(horizontalalignment="right", verticalalignment="top")
     # Many seeds would otherwise add up to a solid block.
     alpha = float(np.clip(3 / len(drawn), 0.12, 0.5))
@@ -124,27 +124,27 @@ def percentages(axes: Axes) -> None:
 
 
 def thousands(axes: Axes) -> None:
-    """Write steps from a thousand on in thousands."""
+    """Label steps from 1,000 on in thousands, such as 2k."""
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if x >= 1000 else f"{x:g}")
     axes.set_xlabel("step")
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 5) -> None:
-    """Write the legend of one panel under the whole figure, in at most so many columns."""
+    """Add the legend of one panel below the whole figure, in at most `columns` columns."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), columns), frameon=False)
 
 
 def plot_learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]]) -> Figure:
-    """Plot one panel a measure: (steps, arm -> [seed, record], Bayes value), with the Bayes value as a line."""
+    """Plot one panel per measure, given as (steps, arm -> [seed, record], Bayes value), with a line at the Bayes value."""
     figure, axes = grid(len(panels), 2, 4.6, 2.9, below=0.3)
     for panel, (title, (steps, curves, best)) in zip(axes, panels.items(), strict=True):
         for name, values in curves.items():
             plot_seeds(panel, steps, values, ARM_COLOURS[name], name)
-        later = np.concatenate([values[:, points_of(len(steps))[1:]] for values in curves.values()])
+        later = np.concatenate([values[:, drawn_records(len(steps))[1:]] for values in curves.values()])
         below = False
         if later.size:
-            # The first record, of untrained models, would flatten all that follows.
+            # The first record, of untrained models, would flatten the curves.
             low, high = np.nanmin([later.min(), best]), np.nanmax([later.max(), best])
             if high > low:
                 panel.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
@@ -166,7 +166,7 @@ def plot_learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]])
 
 
 def plot_paired_values(measures: Mapping[str, tuple[np.ndarray, np.ndarray]], names: tuple[str, str]) -> Figure:
-    """Plot final values in pairs: one panel a measure, one line a seed, the medians as bars."""
+    """Plot final values in pairs: one panel per measure, one line per seed, medians as bars."""
     figure, axes = grid(len(measures), 4, 2.5, 2.8)
     for panel, (title, values) in zip(axes, measures.items(), strict=True):
         both = np.stack(values)

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a run: the answer first, then the claims, then everything else."""
+"""Self-contained HTML page about a run: the findings, the claims, then everything else."""
 
 import base64
 import re
@@ -15,7 +15,7 @@ from tiejax.system.visible import visible_lines
 
 CODE = re.compile("`([^`\n]+)`")
 TEMPLATE = Path(__file__).with_name("page.html.j2")
-CSS_PIXELS_PER_INCH = 112  # a little over the 96 of print, so that the text of plots is read beside that of the page
+CSS_PIXELS_PER_INCH = 112  # more than the nominal 96, so that lettering in figures matches the size of the page's text
 
 
 def render(
@@ -31,12 +31,12 @@ def render(
     template: Path = TEMPLATE,
     **more: Any,
 ) -> str:
-    """Return the page.
+    """Return the HTML page. Text in backticks becomes code, except in `reproduce`.
 
-    finding: what was found, a sentence or two made from the verdicts. setting: what was run, in words, by name. claims:
-    heading -> rows as `statistics.claims.assess` gives them. figures: (caption, PNG file); the first stands beside the
-    finding. numbers: heading -> (columns, rows). reproduce: what to run, where and with what, by name.
-    template: a file that extends `page.html.j2` and may ask for `more`.
+    finding: sentences that summarise the verdicts. setting: description of the run, by name. claims: heading -> rows returned
+    by `statistics.claims.assess`. figures: (caption, PNG file); the first one follows the finding. numbers: heading ->
+    (columns, rows). reproduce: command, settings and environment of the run, by name.
+    template: a file that extends `page.html.j2` and may use the variables `more`.
     """
     return _template(template).render(
         title=title,
@@ -53,10 +53,10 @@ def render(
 
 
 class RunOnPage(NamedTuple):
-    """What a page says of a run.
+    """The contents of a run that pages show.
 
-    results: the body of results.json. settings: resolved, and settings_text: their YAML. facts: environment.json. pictures:
-    captions and PNG files.
+    results: the body of results.json. settings: resolved settings; settings_text: their YAML. facts: environment.json.
+    pictures: captions and PNG files.
     """
 
     results: Mapping[str, Any]
@@ -67,18 +67,18 @@ class RunOnPage(NamedTuple):
 
 
 def embed(png: Path) -> str:
-    """Return a PNG file as a data address, so that the page needs no other file."""
+    """Return a PNG file as a data URL, so that the page needs no other file."""
     return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
 
 
 def _width(png: Path) -> int:
-    """Return how wide a PNG file is to be shown, in CSS's pixels: as many inches as it was plotted for."""
-    # Of a PNG file, bytes 16 to 19 are its width.
+    """Return the display width of a PNG file in CSS pixels, from its width in inches."""
+    # Bytes 16 to 19 of a PNG file are its width in pixels.
     return round(int.from_bytes(png.read_bytes()[16:20]) * CSS_PIXELS_PER_INCH / RC["savefig.dpi"])
 
 
 def _template(file: Path) -> jinja2.Template:
-    """Return a template, which escapes what it is given, control characters too, and raises where something is missing."""
+    """Return a template that escapes its values, including control characters, and raises if a variable is missing."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([file.parent, TEMPLATE.parent]),
         autoescape=True,
@@ -93,7 +93,7 @@ def _template(file: Path) -> jinja2.Template:
 
 
 def _visible(value: Any) -> Any:
-    # What a macro made of values, Markup, has been through here.
+    # Markup, returned by macros and filters, is escaped already.
     return visible_lines(value) if type(value) is str else value
 
 

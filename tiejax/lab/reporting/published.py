@@ -1,13 +1,13 @@
-"""What is kept of a run whose numbers are published, and the tables of its page, which are rendered from that.
+"""Published numbers: a run's entry in docs/results as JSON, and the tables of a page rendered from it.
 
-A page says where a table stands:
+A page marks a table by two comments:
 
     <!-- table: exor.json claims -->
     ...
     <!-- end of table -->
 
-and what is between the two lines is written from the file beside the page: `claims`, or a table of the run's report by its
-title. So no number is copied by hand, and a page that is out of date can be told.
+The lines between them are rendered from the file in the page's folder: `claims`, or a table of the run's report by title. So no
+number is copied by hand, and outdated pages can be detected.
 """
 
 import json
@@ -20,16 +20,18 @@ from tiejax.lab.reporting.words import number
 
 Table = tuple[list[str], list[list[str]]]
 BLOCK = re.compile(r"(<!-- table: (\S+) (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-BAR = r"\|"  # which ends no cell
-ONE_BY_ONE = "Numbers: every "  # a table that is as long as the run has seeds, or pairs of words, and stays with the run
-OF_CLAIM = ("id", "statement", "statistic", "estimate", "interval", "p_adjusted", "n", "verdict", "margin")
+BAR = r"\|"  # an escaped bar, which does not end a cell
+ONE_BY_ONE = "Numbers: every "  # title of tables with a row per seed or per pair of words, which are not published
+CLAIM_FIELDS = ("id", "statement", "statistic", "estimate", "interval", "p_adjusted", "n", "verdict", "margin")
 
 
-def kept(results: Mapping[str, Any], facts: Mapping[str, Any], tables: Mapping[str, Table], command: str) -> dict[str, Any]:
-    """Return what is published of a run: claims, tables, timing, and what it was made with.
+def published_run(
+    results: Mapping[str, Any], facts: Mapping[str, Any], tables: Mapping[str, Table], command: str
+) -> dict[str, Any]:
+    """Return the published part of a run: claims, tables, timing and environment.
 
-    results, facts: its results.json and environment.json. tables: of its report, by title. command: that makes it, as a reader
-    would type it (the run's own names folders of its machine).
+    results, facts: its results.json and environment.json. tables: of its report, by title. command: the command to type to
+    repeat the run (the recorded one contains paths of its machine).
     """
     return {
         "study": results["experiment"],
@@ -43,7 +45,7 @@ def kept(results: Mapping[str, Any], facts: Mapping[str, Any], tables: Mapping[s
         "seeds": len(results["seeds"]),
         "excluded_seeds": results["excluded_seeds"],
         "timing": results["timing"],
-        "claims": [{field: claim[field] for field in OF_CLAIM if field in claim} for claim in results["claims"]],
+        "claims": [{field: claim[field] for field in CLAIM_FIELDS if field in claim} for claim in results["claims"]],
         "tables": {
             title: {"columns": columns, "rows": rows}
             for title, (columns, rows) in tables.items()
@@ -52,16 +54,16 @@ def kept(results: Mapping[str, Any], facts: Mapping[str, Any], tables: Mapping[s
     }
 
 
-def rendered(page: str, folder: Path) -> str:
-    """Return a page in Markdown with all its tables written from the files in its folder.
+def render_tables(page: str, folder: Path) -> str:
+    """Return a Markdown page with all its tables rendered from the JSON files in its folder.
 
-    Raises ValueError, naming the table, if a file has none of that name, and naming a file that is not there.
+    Raises ValueError if a file or a table in a file does not exist.
     """
 
     def write(block: re.Match[str]) -> str:
         begin, file, name, end = block.groups()
         if not (folder / file).is_file():
-            raise ValueError(f"{file} is named by a page and is not there: keep its run first")
+            raise ValueError(f"{file}: not found, but a page refers to it; add its run first")
         found = json.loads((folder / file).read_text())
         return f"{begin}{markdown(*_table(found, name, file))}\n{end}"
 
@@ -72,13 +74,13 @@ def _table(found: Mapping[str, Any], name: str, file: str) -> Table:
     if name == "claims":
         return _claims(found["claims"])
     if name not in found["tables"]:
-        raise ValueError(f"{file} has no table {name!r}; it has claims, {', '.join(map(repr, found['tables']))}")
+        raise ValueError(f"{file}: unknown table {name!r}; it has claims, {', '.join(map(repr, found['tables']))}")
     table = found["tables"][name]
     return table["columns"], table["rows"]
 
 
 def _claims(claims: list[dict[str, Any]]) -> Table:
-    """Write claims as the pages show them: what is claimed, what is estimated, its median, interval, adjusted p, verdict."""
+    """Return the table of claims: statement, statistic, estimate, interval, adjusted p, verdict."""
     rows = [
         [
             claim["statement"],
@@ -94,6 +96,6 @@ def _claims(claims: list[dict[str, Any]]) -> Table:
 
 
 def markdown(columns: list[str], rows: list[list[str]]) -> str:
-    """Write a table in Markdown."""
+    """Format a table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', BAR) for cell in line)} |" for line in lines)

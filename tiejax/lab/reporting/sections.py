@@ -1,4 +1,4 @@
-"""What the pages of several studies share: tables of final values, settings in words, how to reproduce."""
+"""Page sections shared by several studies: final values, settings in words, reproduction."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ from tiejax.lab.reporting.words import duration, share
 
 
 def arrays_in_words(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
-    """Return the arrays of a nested mapping, each by the words on the way to it: `{"loss": {"test": x}}` as `loss, test`.
+    """Flatten a nested mapping to arrays named by their path in words: `{"loss": {"test": x}}` gives `loss, test`.
 
-    None is left out; a null among numbers, as in an empty split, becomes NaN.
+    Entries that are None are omitted; None among numbers, as for an empty split, becomes NaN.
     """
     arrays: dict[str, np.ndarray] = {}
     for name, value in entry.items():
@@ -25,7 +25,10 @@ def arrays_in_words(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.
 
 
 def medians_table(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarray]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows: medians and quartiles over seeds of both arms and their difference, `[seed]` by name."""
+    """Return columns and rows: medians and quartiles over seeds of both arms and of their difference.
+
+    untied, tied: `[seed]` by name.
+    """
     rows = []
     for name in untied:
         row = [name]
@@ -44,7 +47,7 @@ def decimal(name: str, value: float) -> str:
 
 
 def timing_words(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Write how long a run took, for the page's setting; nothing if this process trained nothing."""
+    """Return the time of a run for the page's setting; empty if this process did not train."""
     if not timing["train_s"]:
         return {}
     since = " since the run was last resumed" if facts.get("resumed") else ""
@@ -56,38 +59,40 @@ def timing_words(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[st
 
 
 def model_words(results: Mapping[str, Any]) -> str:
-    """Write what the model of a run is, for the page's setting."""
+    """Describe the model of a run, for the page's setting."""
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["model"].items())
 
 
 def training_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Write how a run was trained, for the page's setting."""
+    """Describe the training of a run, for the page's setting."""
     weights = settings.get("gradient_weights")
-    weighed = f", gradient of the uses of the tied table times {weights[0]:g} and {weights[1]:g}" if weights else ""
+    weighted = f", gradients of the tied table's two uses weighted by {weights[0]:g} and {weights[1]:g}" if weights else ""
     return (
-        f"{results['steps']:,} steps of {settings['optimizer']}, {settings['schedule']} rate from "
-        f"{settings['learning_rate']:g}, weight decay {settings['weight_decay']:g}{weighed}"
+        f"{results['steps']:,} steps of {settings['optimizer']}, {settings['schedule']} learning rate from "
+        f"{settings['learning_rate']:g}, weight decay {settings['weight_decay']:g}{weighted}"
     )
 
 
 def reproduction(facts: Mapping[str, Any], settings_text: str) -> dict[str, str]:
-    """Write how to repeat a run: its command, its settings, what it was made with."""
+    """Return the command, settings and environment of a run, for the page's section on reproduction."""
     packages = [f"{name} {version}" for name, version in facts["versions"].items()]
     return {
-        "The command of this run:": facts["command"],
-        "All its settings, for --config:": settings_text,
-        "With:": "\n".join([*packages, f"python {facts['python']}", *facts["devices"], f"commit {facts['git_commit']}"]),
+        "Command of this run:": facts["command"],
+        "Resolved settings, as a file for --config:": settings_text,
+        "Environment:": "\n".join([*packages, f"python {facts['python']}", *facts["devices"], f"commit {facts['git_commit']}"]),
     }
 
 
 def excluded_notes(results: Mapping[str, Any]) -> list[str]:
-    """Return the note on members that became non-finite, if there are any."""
+    """Return a note on the members that became non-finite, if there are any."""
     members = ", ".join(f"{row['arm']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
-    return [f"Left out with their partners because they became non-finite: {members}."] if results["excluded_seeds"] else []
+    if not results["excluded_seeds"]:
+        return []
+    return [f"Excluded, with the other arms of their seeds, because they became non-finite: {members}."]
 
 
 def marked_as_reported(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of claims whose statements say which of them the paper reports: those that have `reported`."""
+    """Return the claims with "Reported by the paper." appended to the statements of those that have `reported` set."""
     return [
         {**row, "statement": f"{row['statement']} Reported by the paper." if row["reported"] else row["statement"]}
         for row in claims

@@ -1,4 +1,4 @@
-"""What pages on untying share: the figures of an untie curve, its tables, and the answer that its claims give."""
+"""Figures, tables and findings of an untie curve, shared by the studies that untie."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,24 +13,24 @@ from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words, training_words
 from tiejax.lab.reporting.words import count_and_share
 
-Curves = Mapping[str, np.ndarray]  # curve -> numbers of its arms, in the order of their steps
+Curves = Mapping[str, np.ndarray]  # curve -> indices of its arms, ordered by untie step
 Table = tuple[list[str], list[list[str]]]  # columns, rows
 
 QUESTION = (
-    "A tie may help early and cost late. Do models that are tied up to some step, and untied from then on, end better than "
-    "models that are always or never tied; and what should the optimizer remember of the table that leaves?"
+    "A tie may help early in training and cost later. Do models that are tied up to some step and untied afterwards end better "
+    "than models that are always or never tied? Which optimizer state should the split-off table start with?"
 )
-SOURCE = "F. Bertolotti and W. Cazzola, ICML 2024, PMLR 235:3584-3610, for the task; untying is ours"
+SOURCE = "F. Bertolotti and W. Cazzola, ICML 2024, PMLR 235:3584-3610, for the task; untying is not part of the paper"
 NOTE = (
     "Untying changes more than the tie: weight decay then acts on two tables, and the initial scale of a tied table suits one "
-    "of its roles. The claims take the mean over the untie steps: no step is chosen."
+    "of its roles. The claims test the mean over the untie steps, so that no step is selected."
 )
-# What the optimizer remembers of the table that leaves, by policy.
+# Optimizer state of the table that is split off, by policy.
 POLICY_WORDS = {
-    "copy": "all that the shared table had",
-    "zero": "nothing, and its bias correction restarts",
-    "zero-keep-count": "no moments, but the step count goes on",
-    "split": "the moments of its own use's gradients, kept from the start",
+    "copy": "the state of the shared table",
+    "zero": "zero moments and step count, so that bias correction restarts",
+    "zero-keep-count": "zero moments, but the step count continues",
+    "split": "the moments of the gradients of its own use, tracked from the start",
 }
 
 
@@ -42,9 +42,9 @@ def plot_curve(
     bayes: float | None,
     solved: np.ndarray | None,
 ) -> Plot:
-    """Plot the final loss, called `title`, over the untie step, a line a policy.
+    """Plot the final loss, named `title`, over the untie step, one line per policy.
 
-    body: what `statistics.untie_curve.analyse` says. steps: at which each arm unties. bayes: the best loss there is.
+    body: the result of `statistics.untie_curve.analyse`. steps: untie step of each arm. bayes: the Bayes loss.
     solved: `[arm, seed]`.
     """
     points = {entry["curve"]: entry["points"] for entry in body["curves"]}
@@ -62,8 +62,8 @@ def plot_curve(
         shares, share_of_independent = lines("solved", "solved_interval", seeds), independent["solved"] / seeds
     return Plot(
         "untie_curve",
-        "What untying gives, over the step at which tied models untied: 0 is never tied (from equal tables), the last step is "
-        "always tied. Median over seeds with its 95 % bootstrap interval"
+        "Final loss over the step at which tied models untied: 0 is never tied (from equal tables), the last step is always "
+        "tied. Median over seeds with its 95 % bootstrap interval"
         + ("; share of seeds within .1 nat of Bayes with its 95 % Wilson interval" if shares else "")
         + ". Grey: never tied, from independent tables.",
         untie_figures.plot_untie_curve(
@@ -78,14 +78,14 @@ def plot_curve(
 
 
 def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> Plot:
-    """Plot final distances `[arm, seed]` by pairs and table over the untie step. title: what they are."""
+    """Plot final distances `[arm, seed]` by pairs and table over the untie step. title: name of the distance."""
     panels = {
-        panel: {name: (steps[numbers], np.median(of_panel[numbers], axis=1)) for name, numbers in curves.items()}
-        for panel, of_panel in values.items()
+        panel: {name: (steps[numbers], np.median(distances[numbers], axis=1)) for name, numbers in curves.items()}
+        for panel, distances in values.items()
     }
     return Plot(
         "untie_distances",
-        f"Distances of pairs at the end ({title}; dotted: 1) over the untie step. Median over seeds.",
+        f"Final distances of pairs ({title}; dotted: 1) over the untie step. Median over seeds.",
         untie_figures.plot_over_untie_step(panels, title),
     )
 
@@ -93,20 +93,20 @@ def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.n
 def plot_trajectories(
     record_steps: np.ndarray, loss: np.ndarray, curves: Curves, steps: np.ndarray, title: str, bayes: float | None
 ) -> Plot:
-    """Plot the loss `[arm, seed, record]` over training, a panel a policy, a line an untie step."""
+    """Plot the loss `[arm, seed, record]` over training, one panel per policy and one line per untie step."""
     panels = {
         name: {f"{steps[number]:,}": np.median(loss[number], axis=0) for number in numbers} for name, numbers in curves.items()
     }
     return Plot(
         "untie_trajectories",
-        "The loss over training, a line for each untie step (darker: later). Median over seeds. The first record, of untrained "
-        "models, is left out.",
+        "The loss over training, one line per untie step (darker: later). Median over seeds. The first record, of untrained "
+        "models, is omitted.",
         untie_figures.plot_trajectories(record_steps, panels, title, bayes),
     )
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, Table]:
-    """Return the tables of the report by heading: the ends, then each curve with its differences from them."""
+    """Return the tables of the report by heading: the baselines, then each curve with its differences from them."""
     if not results["curves"]:
         return {}
     ends = results["ends"]
@@ -123,7 +123,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def _table_of_curve(results: Mapping[str, Any], curve: Mapping[str, Any]) -> tuple[str, Table]:
-    """Return heading and table of a curve; steps in between have their differences from the ends."""
+    """Return heading and table of a curve; intermediate untie steps have differences from the baselines."""
     low, high = curve["best_step_interval"]
     heading = f"{curve['curve']}: best untie step {curve['best_step']:,} (95 % {low:,} to {high:,})"
     ends, rows = results["ends"], []
@@ -152,7 +152,7 @@ def _solved_heading(results: Mapping[str, Any]) -> list[str]:
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return the answer to the question of the page, against both ends, and how many claims came out how."""
+    """Return the answer to the page's question, against both baselines, then the counts of verdicts."""
     subject, parts = "models that untie in mid-training", []
     for verdict, words in (
         ("supported", "{} end better"),
@@ -169,34 +169,34 @@ def finding(results: Mapping[str, Any]) -> list[str]:
 
 
 def _curves_with(results: Mapping[str, Any], base: str, verdict: str) -> list[str]:
-    """Return the curves that got a verdict on being better than a baseline."""
+    """Return the curves whose claim to be better than a baseline has this verdict."""
     verdicts = {row["id"]: row["verdict"] for row in results["claims"]}
     curves = [entry["curve"] for entry in results["curves"]]
     return [curve for curve in curves if verdicts.get(f"untying-helps/{base}/{curve.replace(', new ', '-')}") == verdict]
 
 
 def _for_policies(curves: Sequence[str], all_curves: int, verdict: str) -> str:
-    """Write which policies of the optimizer's state are meant; nothing where there is one alone."""
+    """Return words for the policies of these curves; empty if there is only one."""
     if len(curves) == all_curves:
-        return "" if all_curves == 1 or verdict == "undecided" else ", whatever the optimizer remembers"
-    # A comma would look like the end of the name.
+        return "" if all_curves == 1 or verdict == "undecided" else " under every policy"
+    # Parentheses, since a comma would seem to end the name.
     names = [re.sub(", (.*)", r" (\1)", curve) for curve in curves]
     return f" for {listed(names)}"
 
 
-def _policies_of(results: Mapping[str, Any]) -> str:
-    """Write what the policies of a run are."""
+def _describe_policies(results: Mapping[str, Any]) -> str:
+    """Describe the policies of a run."""
     policies = dict.fromkeys(entry["curve"].split(",")[0] for entry in results["curves"])
     return "; ".join(f"{policy}: {POLICY_WORDS[policy]}" for policy in policies) or "-"
 
 
 def render(title: str, setting: Mapping[str, str], run: report.RunOnPage) -> str:
-    """Return the HTML page of a run that unties. setting: what the study says of its task and its model."""
+    """Return the HTML page of a run that unties. setting: the study's description of its task and model."""
     results = run.results
     shared = {
-        "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches and share what initial values they can",
+        "seeds": f"{len(results['seeds'])}; all arms of a seed share batches and, where possible, initial values",
         "untied at": ", ".join(f"{step:,}" for step in results["curves"][0]["steps"][1:-1]) if results["curves"] else "-",
-        "the optimizer remembers of the table that leaves": _policies_of(results),
+        "optimizer state of the split-off table": _describe_policies(results),
         "training": training_words(results, run.settings),
         "source": SOURCE,
     }

@@ -1,4 +1,4 @@
-"""Figures over the step at which a tie ended: final values and trajectories by policy. Arrays in, figures out."""
+"""Figures over the untie step: final values and trajectories by policy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,9 +21,10 @@ def plot_untie_curve(
     shares: Mapping[str, Line] | None,
     independent_share: float | None,
 ) -> Figure:
-    """Plot the final loss over the untie step, and the share of solved seeds below it where there is one.
+    """Plot the final loss over the untie step and, if given, the share of solved seeds below it.
 
-    independent: median and interval of the baseline that is no point of the curve. best: the Bayes value.
+    independent: median and interval of the baseline with independent tables, which is not a point of the curve. best: the Bayes
+    loss.
     """
     rows = 1 if shares is None else 2
     figure, axes = figures.new_figure(rows, 1, 9.2, 3.6 * rows)
@@ -46,7 +47,7 @@ def plot_untie_curve(
 
 
 def plot_over_untie_step(panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]], ylabel: str) -> Figure:
-    """Plot one panel a title, one line a name (x, y); 1 is dotted, y is logarithmic."""
+    """Plot one panel per title and one line (x, y) per name, with a logarithmic y axis and a dotted line at 1."""
     figure, axes = figures.grid(len(panels), 2, 4.2, 2.9, below=0.3)
     for panel, (title, curves) in zip(axes, panels.items(), strict=True):
         for number, (name, (x, y)) in enumerate(curves.items()):
@@ -66,7 +67,7 @@ def plot_over_untie_step(panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.
 def plot_trajectories(
     steps: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarray]], ylabel: str, best: float | None
 ) -> Figure:
-    """Plot one panel a policy and one line an untie step, `[record]`, darker the later; the first record is left out."""
+    """Plot one panel per policy and one line `[record]` per untie step, darker if later, without the first record."""
     figure, axes = figures.grid(len(panels), 2, 4.2, 2.9, below=0.3)
     for panel, (title, curves) in zip(axes, panels.items(), strict=True):
         colours = mpl.colormaps["viridis_r"](np.linspace(0.05, 1, len(curves)))
@@ -82,7 +83,7 @@ def plot_trajectories(
 
 
 def _plot_intervals(axes: Axes, lines: Mapping[str, Line]) -> None:
-    """Plot lines with bars of their intervals, a little beside each other so that all can be read."""
+    """Plot lines with bars for their intervals, shifted slightly so that the bars do not overlap."""
     for number, (name, (x, y, intervals)) in enumerate(lines.items()):
         low, high = np.array(intervals, dtype=float).T
         shift = (number - (len(lines) - 1) / 2) * 0.008 * np.ptp(x)
@@ -95,6 +96,6 @@ def _plot_intervals(axes: Axes, lines: Mapping[str, Line]) -> None:
 
 
 def _between(low: float, high: float) -> Callable[[float, Any], str]:
-    """Return what a logarithmic axis writes between the powers of ten: more, the less it spans."""
+    """Return the formatter of minor ticks of a logarithmic axis, which labels more of them if the axis spans less."""
     labelled = "25" if high > 4 * low else "23456789"
     return lambda y, _: f"{y:g}" if f"{y:e}"[0] in labelled else ""

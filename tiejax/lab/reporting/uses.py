@@ -1,4 +1,4 @@
-"""What each use of a table asks of it, as a figure and as a table."""
+"""Gradients of the input and output use of a table, as a figure and as a table."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,20 @@ from tiejax.lab.reporting.words import share
 def plot_uses(
     metrics: Mapping[str, np.ndarray], names: Sequence[str], rows: Sequence[Mapping[str, Any]], chosen: np.ndarray | None = None
 ) -> Plot:
-    """Plot what each use of a table asks of it: gradients of the input and of the output use over training and by bucket.
+    """Plot the gradients of the input and of the output use of a table over training and by bucket of rows.
 
     metrics: `use_*` as recorded, `[arm, seed, record, ...]`. names: of the buckets. rows: `uses` of results.json.
-    chosen: which places of the seed axis (default: all).
+    chosen: boolean mask over the seed axis (default: all seeds).
     """
     places = slice(None) if chosen is None else np.flatnonzero(chosen)
     arms = [str(name) for name in metrics["arms"]]
     late = max(1, metrics["use_ratio"].shape[2] // 10)
 
     def median(arm: int, bucket: int) -> float:
-        """Return that of one bucket of one arm: all together may be too many for memory."""
-        asked = (metrics[f"use_bucket_{use}"][arm, :, -late:, bucket][places] for use in ("output", "input"))
-        with np.errstate(divide="ignore", invalid="ignore"):  # a symbol that does not occur is not asked for as an input
-            values = np.divide(*asked)
+        """Return the median of one bucket of one arm; all buckets at once may not fit in memory."""
+        norms = (metrics[f"use_bucket_{use}"][arm, :, -late:, bucket][places] for use in ("output", "input"))
+        with np.errstate(divide="ignore", invalid="ignore"):  # the input use of an unused symbol has no gradient
+            values = np.divide(*norms)
         finite = values[np.isfinite(values)]
         return float(np.median(finite)) if finite.size else math.nan
 
@@ -38,8 +38,8 @@ def plot_uses(
     published = [(row["from"], row["to"], row["published"]) for row in rows if row["published"]]
     return Plot(
         "uses",
-        "What each use of a table asks of it: the norm of the gradient of the output use over that of the input use (dotted: "
-        "1), and the cosine of both, on the batch of the step. Untied: gradients of two tables. Thin: one seed each; thick: "
+        "Gradients of the two uses of a table: the norm for the output use divided by the norm for the input use (dotted: 1), "
+        "and the cosine of the two, on the batch of the step. Untied: gradients of two tables. Thin: one seed each; thick: "
         "median. Dashed: a published log of OLMo-1B (arXiv:2603.26663), which compares a gradient of activations with one of "
         "weights. Right: median over seeds and the last tenth of the records.",
         _plot(
@@ -61,9 +61,9 @@ def _plot(
     by_bucket: Mapping[str, Sequence[float]],
     buckets: Sequence[str],
 ) -> Figure:
-    """Plot the ratio of the gradients of both uses and their cosine over training, and the last ratio by bucket of rows.
+    """Plot the ratio and the cosine of the gradients of both uses over training, and the final ratio by bucket of rows.
 
-    published: steps from, steps to, ratio. by_bucket: arm -> the median ratio of each bucket, called `buckets`.
+    published: (first step, last step, ratio). by_bucket: arm -> median ratio of each bucket. buckets: their names.
     """
     figure, axes = figures.new_figure(1, 3, 11.5, 3.3)
     ratio_panel, cosine_panel, bucket_panel = axes[0]
@@ -75,7 +75,7 @@ def _plot(
 
 
 def _plot_over_steps(axes: Axes, steps: np.ndarray, curves: Curves) -> None:
-    """Plot every seed of every arm over steps on a logarithmic axis, which has no step 0."""
+    """Plot every seed of every arm over steps on a logarithmic axis, without step 0."""
     shown = np.where(steps > 0, steps, np.nan)
     for name, values in curves.items():
         figures.plot_seeds(axes, shown, values, figures.ARM_COLOURS[name], name)
@@ -113,7 +113,7 @@ def _plot_buckets(axes: Axes, by_bucket: Mapping[str, Sequence[float]], buckets:
 
 
 def uses_table(rows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the report's table of both uses over training, beside the published ratios; rows: `uses` of results.json."""
+    """Return the report's table of both uses over training, with the published ratios; rows: `uses` of results.json."""
     lines = []
     for row in rows:
         until = "the end" if row["to"] is None else f"{row['to'] - 1:,}"

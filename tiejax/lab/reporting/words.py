@@ -1,11 +1,11 @@
-"""Numbers in words, as consoles and pages show them."""
+"""Formatting of numbers for consoles and pages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 def duration(seconds: float) -> str:
-    """Write seconds as 42 s, 3 min 05 s or 2 h 07 min."""
+    """Format seconds as 42 s, 3 min 05 s or 2 h 07 min."""
     minutes, seconds = divmod(round(seconds), 60)
     if minutes == 0:
         return f"{seconds} s"
@@ -19,7 +19,7 @@ def share(value: float, digits: int = 0) -> str:
     return f"{100 * value:.{digits}f} %"
 
 
-def of_all(found: Sequence[bool]) -> str:
+def count_true(found: Sequence[bool]) -> str:
     """Format the number and the share of true entries: "12 of 32 (38 %)"."""
     return count_and_share(sum(found), len(found))
 
@@ -30,17 +30,17 @@ def count_and_share(count: int, total: int) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """Write so many of a thing whose plural ends in s."""
+    """Format a count with its noun, whose plural ends in s: "1 seed", "2 seeds"."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def number(value: float | None) -> str:
-    """Write a number to three digits; a dash for None."""
+    """Format a number with three significant digits; None as a dash."""
     return "-" if value is None else f"{value:.3g}"
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """Write the numbers of a claim: estimate, interval, adjusted p, effect size, n."""
+    """Format the numbers of a claim: estimate, interval, adjusted p, effect size, n."""
     interval = row["interval"]
     return [
         number(row["estimate"]),

@@ -1,4 +1,4 @@
-"""The opening of EXor's pages: what they say follows the task and the verdicts."""
+"""The findings on EXor's pages, which depend on the task and the verdicts."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def results(zero, one, claims):
     return {"bits": 7, "zero": zero, "one": one, "claims": claims, "solved": solved}
 
 
-def test_where_dh_fails_the_page_says_for_whom_and_what_tying_costs():
+def test_finding_where_dh_fails():
     claims = [
         row("input-semantic/zero", "supported"),
         row("input-semantic/one", "contradicted"),
@@ -24,7 +24,7 @@ def test_where_dh_fails_the_page_says_for_whom_and_what_tying_costs():
     answer, counted = page.finding(results([0.1, 0.9], [0.5, 0.5], claims))
     assert answer == (
         "Where the distributional hypothesis fails, since the spellings of 0 are not equally likely, an untied input table "
-        "draws them together (supported, 32 seeds), a tied table holds them farther apart (supported), and tying costs 0.113 "
+        "brings them together (supported, 32 seeds), a tied table keeps them farther apart (supported), and tying costs 0.113 "
         "nats of cross-entropy (supported)."
     )
     assert counted.startswith(
@@ -32,21 +32,21 @@ def test_where_dh_fails_the_page_says_for_whom_and_what_tying_costs():
     )
 
 
-def test_where_dh_holds_the_page_asks_who_is_sooner():
+def test_finding_where_dh_holds():
     claims = [row("input-semantic/one", "supported"), row("tied-faster/input", "contradicted")]
     answer, _ = page.finding(results([1.0, 0.0], [0.5, 0.5], claims))
     assert answer.startswith(
         "Where the distributional hypothesis holds, since the spellings of 1 are equally likely, an untied"
     )
-    assert answer.endswith("and a tied table draws them together later (contradicted).")
+    assert answer.endswith("and a tied table brings them together later (contradicted).")
 
 
 @pytest.mark.parametrize("solved", [None, {}])
-def test_without_pairs_and_without_risk_the_page_counts_alone(solved):
+def test_finding_without_pairs_and_risk_only_counts(solved):
     assert page.finding(results([1.0], [1.0], []) | {"solved": solved}) == ["No claim could be tested."]
 
 
-def test_doses_answer_as_the_conflict_grows_and_at_its_strongest():
+def test_finding_of_doses_covers_growth_and_the_strongest_dose():
     claims = [
         row("dose-gap/untied", "supported"),
         row("dose-gap/tied", "contradicted"),
@@ -56,7 +56,7 @@ def test_doses_answer_as_the_conflict_grows_and_at_its_strongest():
     ]
     answer, _ = dose_page.finding({"claims": claims, "doses": [{"p": p} for p in (0.5, 0.9, 0.05)]})
     assert answer == (
-        "As p moves away from .5, untied output tables hold the two spellings farther apart (supported, 32 seeds), tied output "
-        "tables hold the two spellings nearer together (contradicted), and tying costs more cross-entropy (supported). At p = "
+        "As p moves away from .5, untied output tables keep the two spellings farther apart (supported, 32 seeds), tied output "
+        "tables keep the two spellings closer together (contradicted), and tying costs more cross-entropy (supported). At p = "
         "0.05, tying saves 0.2 nats of cross-entropy (contradicted, 32 seeds)."
     )

@@ -1,4 +1,4 @@
-"""What may be asked of an untying run: defaults, configurations, and what is refused."""
+"""Settings of an untying run: defaults, configurations and rejected values."""
 
 import dataclasses
 from pathlib import Path
@@ -24,9 +24,9 @@ BAD = {
     "--policies [copy,copy]": ("--policies", "values must be distinct"),
     "--policies [half]": ("--policies", "half"),
     "--new [middle]": ("--new", "middle"),
-    "--doses [.5,.9]": ("--doses", "no setting of this experiment"),
+    "--doses [.5,.9]": ("--doses", "not supported by this experiment"),
     "--model mixer --bits 10": ("--bits", "exact risk", "fewer than 10 bits"),
-    "--untie 3": ("--untie", "did you mean --untie_at"),
+    "--untie 3": ("'--untie'", "did you mean '--untie_at'"),
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.sections import reproduction
-from tiejax.lab.reporting.words import number, of_all
+from tiejax.lab.reporting.words import number, count_true
 from tiejax.lab.studies.diagnosis import run_verdict
 
 # What is measured, and what a column of it is called.
@@ -60,7 +60,7 @@ def _equivalence_table(by_arm: Mapping[str, Sequence[Mapping[str, Any]]]) -> Tab
 def _alignment_table(by_arm: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     rows = []
     for name, members in by_arm.items():
-        tied = of_all([member["tied"] for member in members])
+        tied = count_true([member["tied"] for member in members])
         maps = sorted({key for member in members for key in member if key != "tied"})
         for key in maps:
             scores = [member[key] for member in members if key in member]

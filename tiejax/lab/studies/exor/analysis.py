@@ -1,4 +1,4 @@
-"""What a run of EXor shows: its final values, who solved the task, and the claims, as results.json has them."""
+"""Final values, solved members and claims of an EXor run, as stored in results.json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,11 +17,11 @@ from tiejax.statistics.claims import assess
 def analyse(
     metrics: Mapping[str, np.ndarray], symbols: Symbols, bayes_cross_entropy: float, cycle: int, scratch: Path | None = None
 ) -> tuple[dict[str, Any], Trajectories]:
-    """Return what results.json says of a run, and the trajectories of the seeds whose members all stayed finite.
+    """Return the body of results.json, and the trajectories of the seeds whose members all stayed finite.
 
     metrics: the arrays of metrics.npz. bayes_cross_entropy: of the training split. cycle: steps of a learning-rate cycle.
-    scratch: as of `trajectories`.
-    The claims are tested twice, over all seeds and over those whose tied and untied members both solved the task.
+    scratch: as in `trajectories`.
+    The claims are tested twice: over all seeds, and over the seeds whose tied and untied members both solved the task.
     """
     splits, seeds = [str(name) for name in metrics["splits"]], metrics["seeds"]
     finite, who_lasted = finite_seeds(metrics)
@@ -59,10 +59,10 @@ def analyse(
 
 
 def summary(runs: Trajectories, splits: Sequence[str], last: bool = False) -> dict[str, Any]:
-    """Return final values by arm, each with one value per seed: the body of `final` in results.json.
+    """Return the final values by arm, one value per seed: the entry `final` of results.json.
 
-    `output_side` is what the theory says of an optimal output table, per pair as `exact_risk` measures it: the gap
-    |e1 - e2| |h|, the mean log ratio h . (e1 - e2), and its root mean square distance from the true one.
+    `output_side` holds the quantities that the theory predicts for an optimal output table, per pair and as measured by
+    `ExactRisk`: the gap |e1 - e2| |h|, the mean log ratio h . (e1 - e2), and its root mean square error against the true one.
     """
     body: dict[str, Any] = {}
     for arm, name in enumerate(ARMS):

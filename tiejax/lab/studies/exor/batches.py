@@ -1,4 +1,4 @@
-"""Spelling and masking of EXor strings on the device: batches as pure functions of keys and the step."""
+"""Batches of spelled and masked EXor strings, computed on the device as pure functions of keys and step."""
 
 import dataclasses
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from tiejax.lab.studies.exor.task import SPLIT_SEED, EXor
 
 
 class MaskedSequences(NamedTuple):
-    """Masked sequences, where each mask stands, and the symbol that stood there."""
+    """Masked sequences, the position of each mask, and the symbol it replaced."""
 
     tokens: Int[Array, "batch length"]
     position: Int[Array, "batch"]
@@ -21,10 +21,10 @@ class MaskedSequences(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SequenceSampler:
-    """Visits to a set of strings: every visit spells each bit anew and masks one, by a key.
+    """Visits to a set of strings; a visit samples a spelling of each bit and a bit to mask.
 
-    batch_size: strings per batch, all of them by default. A smaller batch walks through an endless row of shuffled
-    epochs, so that every string is visited equally often; the last batch of an epoch may reach into the next.
+    batch_size: strings per batch (default: all strings). Smaller batches run through a sequence of shuffled epochs, so that
+    every string is visited equally often; a batch may span two epochs.
     """
 
     task: EXor
@@ -38,11 +38,11 @@ class SequenceSampler:
 
 
 def visited(number: int, batch_size: int | None, order_key: jax.Array, step: jax.Array) -> jax.Array | np.ndarray:
-    """Return which of `number` strings the batch of a step visits: all, or the next `batch_size` of the shuffled epochs."""
+    """Return the indices of a step's strings: all `number` strings, or the next `batch_size` of shuffled epochs."""
     size = batch_size or number
     if size == number:
         return np.arange(number)
-    # start = step * size could pass int32 in a long run: divide it by the epoch's length in two parts.
+    # start = step * size could overflow int32 in a long run: divide it by the epoch's length in two parts.
     epoch, start = _multiply_divmod(step, size, number)
     two_epochs = jnp.concatenate([jax.random.permutation(jax.random.fold_in(order_key, epoch + k), number) for k in (0, 1)])
     return jax.lax.dynamic_slice(two_epochs, (start,), (size,))
@@ -56,7 +56,7 @@ def _multiply_divmod(step: jax.Array, size: int, number: int) -> tuple[jax.Array
 
 
 def visit(task: EXor, strings: Int[Array, "batch bits"], key: Key[Array, ""]) -> MaskedSequences:
-    """Spell every bit anew, append the parity, and mask one bit, uniform over the bits."""
+    """Sample a spelling of every bit, append the parity, and mask one bit, uniform over the bits."""
     spelling_key, mask_key = jax.random.split(key)
     batch, bits = strings.shape
     uniform = jax.random.uniform(spelling_key, (batch, bits), jnp.float32)
@@ -74,12 +74,12 @@ def visit(task: EXor, strings: Int[Array, "batch bits"], key: Key[Array, ""]) ->
 
 def _spell(probabilities: tuple[float, ...], uniform: jax.Array) -> jax.Array:
     """Invert the cumulative distribution: spelling k where uniform lies in [c_{k-1}, c_k)."""
-    # The last used spelling takes whatever rounding leaves of the unit interval, so that an unused one never occurs.
+    # The last used spelling takes the rest of the unit interval, so that rounding never yields an unused one.
     last = max(k for k, p in enumerate(probabilities) if p > 0)
     cumulative = np.cumsum(probabilities)[:last].astype(np.float32)
     return jnp.sum(uniform[..., None] >= cumulative, axis=-1, dtype=jnp.int32)
 
 
 def frozen(task: EXor, rows: Int[np.ndarray, "strings bits"]) -> MaskedSequences:
-    """Return one visit to every string, with spellings and masks sampled once, by the published data seed, 14."""
+    """Return one visit to every string, with spellings and masks sampled by the published data seed, 14."""
     return visit(task, jnp.asarray(rows), jax.random.key(SPLIT_SEED))

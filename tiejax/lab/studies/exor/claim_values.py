@@ -1,4 +1,4 @@
-"""What the claims about EXor compare: distances of pairs by table, and exact risks, each one value a seed."""
+"""Quantities compared by the claims about EXor: distances of pairs by table, and exact risks, one value per seed."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ UNTIED, TIED = (ARMS.index(name) for name in ("untied", "tied"))
 
 @dataclasses.dataclass(frozen=True)
 class TableValues:
-    """What a table did with each pair, `[seed]` by pair.
+    """Distances of each pair in one table, `[seed]` by pair.
 
-    Pairs are `zero`, `one` and `even_odd`; where there are such, `holding` names again the pair for which DH holds, and
-    `violating` the one for which it fails.
-    distance: final, relative. log_area: mean ln(relative distance) over training, lower where the pair converges sooner.
-    roughness: mean |change of ln(distance)| from record to record of the last two cycles.
+    Pairs are `zero`, `one` and `even_odd`; `holding` and `violating` are aliases for the pair for which DH holds and the pair
+    for which it fails, if they exist.
+    distance: final relative distance. log_area: mean ln(relative distance) over training, lower if the pair converges sooner.
+    roughness: mean |change of ln(distance)| from record to record over the last two cycles.
     """
 
     distance: ByPair
@@ -33,7 +33,7 @@ class TableValues:
 class RiskValues:
     """Exact, final risks on the training split, `[arm, seed]`.
 
-    gap: how far the violating pair is apart as outputs, over its bound; None where no pair violates DH.
+    gap: output distance of the violating pair, |e1 - e2| |h|, less its bound; None if no pair violates DH.
     """
 
     cross_entropy: np.ndarray
@@ -43,7 +43,7 @@ class RiskValues:
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """What the claims compare. risk: None where no exact risk was computed."""
+    """Quantities compared by the claims. risk: None if no exact risk was computed."""
 
     untied_input: TableValues
     untied_output: TableValues
@@ -51,26 +51,26 @@ class Values:
     risk: RiskValues | None
 
     def costs(self) -> np.ndarray:
-        """Return what tying costs: cross-entropy, tied - untied."""
+        """Return the cost of tying: cross-entropy, tied - untied."""
         assert self.risk is not None
         return self.risk.cross_entropy[TIED] - self.risk.cross_entropy[UNTIED]
 
     def solves(self) -> np.ndarray:
-        """Return who solved the task, tied - untied: -1, 0 or 1."""
+        """Return whether the task was solved, tied - untied: -1, 0 or 1."""
         assert self.risk is not None
         return self.risk.solved[TIED].astype(float) - self.risk.solved[UNTIED].astype(float)
 
     def gap_of_solved(self, arm: int) -> np.ndarray:
-        """Return the gap of an arm's seeds that solved the task."""
+        """Return the gaps of an arm's seeds that solved the task."""
         assert self.risk is not None
         assert self.risk.gap is not None
         return np.asarray(self.risk.gap[arm][self.risk.solved[arm]])
 
 
 def values_of(runs: Trajectories, symbols: Symbols, bayes_cross_entropy: float, cycle: int) -> Values:
-    """Return what the claims compare."""
+    """Return the quantities compared by the claims. cycle: steps of a learning-rate cycle."""
     late = runs.steps >= max(int(runs.steps[-1]) - 2 * cycle, 0)
-    # name -> pair: every pair by its own name and, where DH says something of it, by that too.
+    # name -> pair: every pair by its own name, and the aliases `holding` and `violating`.
     names = {pair: pair for pair in runs.relative["input"]}
     names |= {name: pair for name in ("holding", "violating") if (pair := getattr(symbols, name)) is not None}
 

@@ -1,4 +1,4 @@
-"""The claims of Bertolotti and Cazzola, ICML 2024, about EXor, as tests over seeds: `CLAIMS` has them all."""
+"""The claims of Bertolotti and Cazzola, ICML 2024, about EXor as tests over seeds."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from tiejax.statistics.claims import Claim
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """A claim in words, and the differences over seeds that speak for it (`sign` 1: if positive) or against it.
+    """A claim in words, with the paired differences that test it and the sign they have if it is true.
 
     `{holding}`, `{violating}` and `{bound}` are replaced by the bits of those pairs and by the bound of the gap.
-    needs: what the task must have for the claim to apply: one of the pairs, or `risk`.
+    needs: the pairs that the task must have for the claim to apply, and `risk` if it needs exact risks.
     """
 
     id: str
@@ -55,7 +55,7 @@ CLAIMS = (
     ),
     Statement(
         "tied-conflict/{holding}-pair",
-        "Tied: the {violating} pair is farther apart than the {holding} pair.",
+        "Tied table: the {violating} pair is farther apart than the {holding} pair.",
         "relative distance, {violating} pair - {holding} pair",
         lambda run: run.tied.distance["violating"] - run.tied.distance["holding"],
         sign=1,
@@ -63,7 +63,7 @@ CLAIMS = (
     ),
     Statement(
         "tied-conflict/untied-input",
-        "The {violating} pair is farther apart tied than in the untied input table.",
+        "The {violating} pair is farther apart in the tied table than in the untied input table.",
         "relative distance, tied - untied input",
         lambda run: run.tied.distance["violating"] - run.untied_input.distance["violating"],
         sign=1,
@@ -71,7 +71,7 @@ CLAIMS = (
     ),
     Statement(
         "tied-faster/input",
-        "The {holding} pair converges sooner tied than in the untied input table.",
+        "The {holding} pair converges sooner in the tied table than in the untied input table.",
         "mean ln relative distance over training, tied - untied",
         lambda run: run.tied.log_area["holding"] - run.untied_input.log_area["holding"],
         sign=-1,
@@ -79,7 +79,7 @@ CLAIMS = (
     ),
     Statement(
         "tied-faster/output",
-        "The {holding} pair converges sooner tied than in the untied output table.",
+        "The {holding} pair converges sooner in the tied table than in the untied output table.",
         "mean ln relative distance over training, tied - untied",
         lambda run: run.tied.log_area["holding"] - run.untied_output.log_area["holding"],
         sign=-1,
@@ -87,7 +87,7 @@ CLAIMS = (
     ),
     Statement(
         "tied-unstable/input",
-        "The {violating} pair's distance moves more from record to record tied than in the untied input table.",
+        "The {violating} pair's distance changes more from record to record in the tied table than in the untied input table.",
         "mean |change of ln distance| over the last two cycles, tied - untied",
         lambda run: run.tied.roughness["violating"] - run.untied_input.roughness["violating"],
         sign=1,
@@ -95,7 +95,7 @@ CLAIMS = (
     ),
     Statement(
         "tied-unstable/output",
-        "The {violating} pair's distance moves more from record to record tied than in the untied output table.",
+        "The {violating} pair's distance changes more from record to record in the tied table than in the untied output table.",
         "mean |change of ln distance| over the last two cycles, tied - untied",
         lambda run: run.tied.roughness["violating"] - run.untied_output.roughness["violating"],
         sign=1,
@@ -117,7 +117,7 @@ CLAIMS = (
     ),
     Statement(
         "output-reverse/tied",
-        "Even and odd are held farther apart tied than in the untied output table.",
+        "Even and odd are farther apart in the tied table than in the untied output table.",
         "relative distance, tied - untied output",
         lambda run: run.tied.distance["even_odd"] - run.untied_output.distance["even_odd"],
         sign=1,
@@ -141,7 +141,7 @@ CLAIMS = (
     ),
     Statement(
         "output-gap/untied",
-        "Solved untied models keep the {violating} pair at least {bound:.3f}/|h| apart as outputs.",
+        "The output distance of the {violating} pair in solved untied models is at least {bound:.3f}/|h|.",
         "smallest |e1 - e2| |h| over contexts - {bound:.3f}",
         lambda run: run.gap_of_solved(UNTIED),
         sign=1,
@@ -149,7 +149,7 @@ CLAIMS = (
     ),
     Statement(
         "output-gap/tied",
-        "Solved tied models keep the {violating} pair at least {bound:.3f}/|h| apart as outputs.",
+        "The output distance of the {violating} pair in solved tied models is at least {bound:.3f}/|h|.",
         "smallest |e1 - e2| |h| over contexts - {bound:.3f}",
         lambda run: run.gap_of_solved(TIED),
         sign=1,
@@ -161,7 +161,7 @@ CLAIMS = (
 def claims(runs: Trajectories, symbols: Symbols, bayes_cross_entropy: float, cycle: int) -> list[Claim]:
     """Return the paper's claims that apply to the task, with their paired differences over seeds.
 
-    Distances are relative, final values means over the last whole cycle, risks exact on the training split.
+    Distances are relative, final values are means over the last whole cycle, and risks are exact on the training split.
     """
     values = values_of(runs, symbols, bayes_cross_entropy, cycle)
     present = {*values.tied.distance, *(["risk"] if values.risk else [])}

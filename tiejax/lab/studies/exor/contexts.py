@@ -1,6 +1,6 @@
-"""Every context that a model of EXor can be asked in, with its exact probability.
+"""All contexts of EXor with their exact probabilities.
 
-Numpy alone: a configuration is checked by the number of its contexts before jax is imported.
+NumPy only: settings are checked against the number of contexts before JAX is imported.
 """
 
 import dataclasses
@@ -13,16 +13,16 @@ from jaxtyping import Float, Int
 
 from tiejax.lab.studies.exor.task import EXor, split
 
-MAX_CONTEXTS = 2**20  # that are evaluated exactly
-MAX_OUTCOMES = 1024  # of a string that can be tabled
+MAX_CONTEXTS = 2**20  # limit of the exact risk
+MAX_OUTCOMES = 1024  # limit, per string, of alias tables
 
 
 @dataclasses.dataclass(frozen=True)
 class Contexts:
-    """Every context a split can show, with its probability: expected risks are sums over these rows.
+    """All contexts of the splits with their probabilities: expected risks are sums over these rows.
 
-    tokens, position: a masked sequence and where its mask stands. bit: the bit that was masked, which the context fixes.
-    weight: probability of each context in each split (rows sum to 1; NaN where a split is empty).
+    tokens, position: a masked sequence and the position of its mask. bit: the masked bit, which the context determines.
+    weight: probability of each context in each split (rows sum to 1; NaN for an empty split).
     target: probability of each symbol at the mask.
     """
 
@@ -34,7 +34,7 @@ class Contexts:
 
 
 def count_contexts(task: EXor, ordered: bool) -> int:
-    """Return how many rows `all_contexts` would have, without building them."""
+    """Return the number of rows of `all_contexts` without building them."""
     zeros, ones = len(task.used["zero"]), len(task.used["one"])
     total = 0
     for k in range(1, task.bits + 1):  # k zero bits; k = 0 is the missing string of all ones
@@ -49,7 +49,7 @@ def count_contexts(task: EXor, ordered: bool) -> int:
 
 
 def most_outcomes(task: EXor) -> int:
-    """Return the largest number of different (multiset, target) pairs that visits to one string can give."""
+    """Return the largest number of distinct (multiset, target) pairs over the visits to one string."""
     zeros, ones = len(task.used["zero"]), len(task.used["one"])
     return max(
         zeros * _count_multisets(k - 1, zeros) * _count_multisets(task.bits - k, ones)
@@ -59,20 +59,20 @@ def most_outcomes(task: EXor) -> int:
 
 
 def _count_multisets(size: int, kinds: int) -> int:
-    """Count the multisets of `size` things of so many kinds."""
+    """Return the number of multisets of `size` elements of `kinds` kinds."""
     return math.comb(size + kinds - 1, kinds - 1) if size >= 0 else 0
 
 
 def all_contexts(task: EXor, ordered: bool) -> Contexts:
     """Enumerate every context of the three splits.
 
-    ordered: tell sequences apart by the order of their symbols. A model without positional information cannot, so one
-    sequence then stands for its multiset of symbols: 161 contexts instead of 56,896 for 7 bits and two spellings.
-    Raises ValueError above 2^20 contexts.
+    ordered: distinguish sequences by the order of their symbols. A model without positional information cannot, so one
+    sequence then represents its multiset of symbols: 161 contexts instead of 56,896 for 7 bits and two spellings.
+    Raises ValueError if there are more than 2^20 contexts.
     """
     number = count_contexts(task, ordered)
     if number > MAX_CONTEXTS:
-        raise ValueError(f"{number} contexts are more than the {MAX_CONTEXTS} that are evaluated exactly")
+        raise ValueError(f"{number:,} contexts exceed the limit of the exact risk, {MAX_CONTEXTS:,}")
     splits = split(task.bits)
     rows = list(_ordered_contexts(task, splits) if ordered else _multiset_contexts(task, splits))
     tokens, position, bit, weight = (np.array(column) for column in zip(*rows, strict=True))
@@ -103,7 +103,7 @@ def _ordered_contexts(task: EXor, splits: dict[str, np.ndarray]) -> Iterator[_Ro
 
 
 def _multiset_contexts(task: EXor, splits: dict[str, np.ndarray]) -> Iterator[_Row]:
-    # A multiset is fixed by the spelled zeros, the spelled ones and the parity; the mask stands first in its sequence.
+    # The spelled zeros, the spelled ones and the parity determine a multiset; its sequence starts with the mask.
     by_zeros = [np.bincount(task.bits - rows.sum(1), minlength=task.bits + 1) for rows in splits.values()]
     sizes = [len(rows) for rows in splits.values()]
     for zeros in range(1, task.bits + 1):
@@ -124,7 +124,7 @@ def _multiset_contexts(task: EXor, splits: dict[str, np.ndarray]) -> Iterator[_R
 
 
 def _spelled(task: EXor, bit: str, size: int) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Every multiset of `size` spellings of a bit, with its multinomial probability."""
+    """Yield every multiset of `size` spellings of a bit with its multinomial probability."""
     for symbols in itertools.combinations_with_replacement(task.used[bit], size):
         ways = math.factorial(size)
         for symbol in set(symbols):
@@ -133,15 +133,15 @@ def _spelled(task: EXor, bit: str, size: int) -> Iterator[tuple[tuple[int, ...],
 
 
 def over_all_strings(task: EXor, contexts: Contexts) -> Float[np.ndarray, "contexts"]:
-    """Return the expected number of times that one visit to every string of every split shows each context."""
+    """Return the expected number of occurrences of each context in one visit to every string of every split."""
     strings = np.array([len(rows) for rows in split(task.bits).values()])
     return np.asarray(strings @ np.nan_to_num(contexts.weight))
 
 
 def asking_pairs(task: EXor, contexts: Contexts) -> dict[str, tuple[tuple[int, int], Float[np.ndarray, "contexts"]]]:
-    """Return, for each bit with two used spellings or more, its likeliest and least likely symbol and who asks for them.
+    """Return, for each bit with at least two used spellings, its likeliest and least likely symbol and their contexts.
 
-    The second entry is the probability of each context given that its mask hides this bit, over all strings of all splits.
+    The second entry is the probability of each context given that this bit is masked, over all strings of all splits.
     """
     visits = over_all_strings(task, contexts)
     pairs = {}

@@ -12,7 +12,7 @@ from tiejax.statistics.arms import ARMS
 
 
 def plot_doses(responses: Responses) -> list[Plot]:
-    """Plot the gap against its bound, and the price of tying against the dose."""
+    """Plot the gap against its bound, and the cost of tying against the dose."""
     bound, doses, solved = responses.bound, responses.doses, responses.solved
 
     def sorted_by(x: np.ndarray, values: np.ndarray) -> dict[str, np.ndarray]:
@@ -21,22 +21,21 @@ def plot_doses(responses: Responses) -> list[Plot]:
     return [
         Plot(
             "dose_gap",
-            "How far apart the output table holds the two spellings of 0: the smallest |e1 - e2| |h| over contexts, against "
-            "what the conflict asks of an optimal model (dashed). One dot a seed, filled where it solved the task; line: "
-            "median of the solved.",
+            "Distance of the two spellings of 0 in the output table: the smallest |e1 - e2| |h| over contexts, against its "
+            "bound in an optimal model (dashed). One dot per seed, filled if it solved the task; line: median of solved seeds.",
             plot_dose_gap(np.sort(bound), sorted_by(bound, responses.gap), sorted_by(bound, solved)),
         ),
         Plot(
             "dose_cost",
-            "Exact cross-entropy of the training split over Bayes, and what tying costs, against the probability p of the "
-            "first spelling of 0. One dot a seed; line: median; bottom right: share of seeds within .1 nat of Bayes.",
+            "Exact cross-entropy of the training split in excess of Bayes, and the cost of tying, against the probability p of "
+            "the first spelling of 0. One dot per seed; line: median; bottom right: share of seeds within .1 nat of Bayes.",
             plot_dose_cost(np.sort(doses), sorted_by(doses, responses.excess), sorted_by(doses, solved)),
         ),
     ]
 
 
 def plot_dose_gap(bound: np.ndarray, gaps: Curves, solved: Curves) -> Figure:
-    """Plot what each arm answers to each dose against what the theory asks; `[dose, seed]` by arm."""
+    """Plot the gap of each arm at each dose, `[dose, seed]` by arm, against the bound of the theory."""
     figure, axes = figures.new_figure(1, len(gaps), 4.2 * len(gaps), 3.6, share_y=True)
     for panel, (name, values) in zip(axes[0], gaps.items(), strict=True):
         _scatter(panel, bound, values, solved[name], figures.ARM_COLOURS[name])
@@ -51,7 +50,7 @@ def plot_dose_gap(bound: np.ndarray, gaps: Curves, solved: Curves) -> Figure:
 
 
 def plot_dose_cost(doses: np.ndarray, excess: Curves, solved: Curves) -> Figure:
-    """Plot loss over Bayes by arm, the price of tying, and the share of seeds that solved, against the dose."""
+    """Plot the excess loss by arm, the cost of tying, and the share of solved seeds, against the dose."""
     figure, axes = figures.new_figure(2, 2, 8.4, 6.0)
     names = list(excess)
     for panel, name in zip(axes[0], names, strict=True):
@@ -78,7 +77,7 @@ def plot_dose_cost(doses: np.ndarray, excess: Curves, solved: Curves) -> Figure:
 
 
 def _scatter(axes: Axes, x: np.ndarray, values: np.ndarray, filled: np.ndarray, colour: str) -> None:
-    """Plot `[x, seed]` as dots beside their x, filled where `filled`."""
+    """Plot `[x, seed]` as dots, filled where `filled`."""
     places = np.repeat(x[:, None], values.shape[1], axis=1)
     axes.scatter(places[filled], values[filled], s=12, color=colour, alpha=0.5, linewidths=0)
     axes.scatter(places[~filled], values[~filled], s=12, facecolors="none", edgecolors=colour, alpha=0.35, linewidths=0.7)

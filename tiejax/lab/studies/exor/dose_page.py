@@ -9,21 +9,21 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import Clause, sentence, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import model_words, reproduction, timing_words, training_words
-from tiejax.lab.reporting.words import of_all
+from tiejax.lab.reporting.words import count_true
 from tiejax.statistics.arms import ARMS
 
 QUESTION = (
-    "Two spellings of the bit 0 mean the same and are used with probabilities p and 1 - p. The farther p is from .5, the more "
-    "the output role holds them apart. Does the output table answer as the theory says, and what does tying cost?"
+    "Two spellings of the bit 0 have the same meaning and occur with probabilities p and 1 - p. In theory, the farther p is "
+    "from .5, the farther apart the output role keeps them. Does the output table follow the theory, and what does tying cost?"
 )
 TITLE = "Numbers: medians over seeds, exact cross-entropy (nats) of the training split"
 GROWTH = (
     *(
         Clause(
             f"dose-gap/{arm}",
-            f"{arm} output tables hold the two spellings farther apart",
-            f"{arm} output tables hold the two spellings nearer together",
-            f"whether {arm} output tables hold the two spellings farther apart",
+            f"{arm} output tables keep the two spellings farther apart",
+            f"{arm} output tables keep the two spellings closer together",
+            f"whether {arm} output tables keep the two spellings farther apart",
         )
         for arm in ARMS
     ),
@@ -37,7 +37,7 @@ GROWTH = (
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return the answer to the question of the page, and how many claims came out how."""
+    """Return the answer to the page's question, then the counts of verdicts."""
     claims = results["claims"]
     strongest = max((entry["p"] for entry in results["doses"]), key=lambda p: abs(p - 0.5))
     cost = Clause(
@@ -52,14 +52,14 @@ def finding(results: Mapping[str, Any]) -> list[str]:
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the numbers of the report, a row a dose: medians over seeds, and how many of them solved the task."""
+    """Return the table of the report, one row per dose: medians over seeds, and the numbers of solved models."""
 
     def row(entry: Mapping[str, Any]) -> list[str]:
         doses = [f"{entry['p']:g}", f"{entry['bayes_cross_entropy']:.4f}"]
         if not entry["seeds"]:
             return [*doses, *["-"] * (2 * len(ARMS))]
         losses = [f"{np.median(entry['final'][arm]['exact_cross_entropy']['train']):.4f}" for arm in ARMS]
-        return [*doses, *losses, *(of_all(entry["solved"][arm]) for arm in ARMS)]
+        return [*doses, *losses, *(count_true(entry["solved"][arm]) for arm in ARMS)]
 
     headings = ["p", "Bayes", *(f"cross-entropy, {arm}" for arm in ARMS), *(f"solved, {arm}" for arm in ARMS)]
     return {TITLE: (headings, [row(entry) for entry in results["doses"]])}
@@ -73,7 +73,7 @@ def page(run: RunOnPage) -> str:
         "doses": ", ".join(f"{entry['p']:g}" for entry in results["doses"])
         + f" as the probability of the first spelling of 0; 1 is spelled with {results['one']}",
         "model": model_words(results),
-        "seeds": f"{len(results['seeds'])} a dose, each tied and untied from the same initial values on the same batches",
+        "seeds": f"{len(results['seeds'])} per dose, each trained tied and untied from the same initial values and batches",
         "training": training_words(results, settings),
         **timing_words(results["timing"], facts),
     }
@@ -82,7 +82,7 @@ def page(run: RunOnPage) -> str:
         question=QUESTION,
         finding=finding(results),
         setting=setting,
-        notes=[f"Left out because a member became non-finite: seeds {excluded}."] if excluded else [],
+        notes=[f"Excluded because a member became non-finite: seeds {excluded}."] if excluded else [],
         claims={"Claims": results["claims"]},
         figures=run.pictures,
         numbers=tables(results),

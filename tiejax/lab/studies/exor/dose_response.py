@@ -1,8 +1,8 @@
-r"""Dose and response: how tied and untied models answer to the strength of the conflict, |ln(p / (1 - p))|.
+r"""Dose and response: tied and untied models as a function of the strength of the conflict, |ln(p / (1 - p))|.
 
-Two spellings of one bit that are used with probabilities p and 1 - p ask of an optimal model h . (e1 - e2) = ln(p / (1 - p))
-in every context, hence |e1 - e2| |h| >= |ln(p / (1 - p))|: the theory's one quantitative prediction.
-Source of the theory: Bertolotti and Cazzola, ICML 2024, which has the single point p = .9.
+If two spellings of a bit have probabilities p and 1 - p, an optimal model satisfies h . (e1 - e2) = ln(p / (1 - p)) in every
+context, hence |e1 - e2| |h| >= |ln(p / (1 - p))|: the theory's one quantitative prediction.
+Source of the theory: Bertolotti and Cazzola, ICML 2024, which tests the single point p = .9.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ from tiejax.statistics.claims import Claim, assess
 
 @dataclasses.dataclass(frozen=True)
 class Responses:
-    """What each dose did to each seed. doses: p. bound: |ln(p / (1 - p))|. Arrays are [dose, arm, seed].
+    """Responses of each seed to each dose. doses: p. bound: |ln(p / (1 - p))|. Arrays are [dose, arm, seed].
 
     gap: the smallest |e1 - e2| |h| over the contexts that ask for the pair. excess: exact cross-entropy of the training split
-    over Bayes, nats. solved: whether it is within .1 nat.
+    in excess of Bayes (nats). solved: whether the excess is below .1 nat.
     """
 
     doses: np.ndarray
@@ -37,7 +37,7 @@ class Responses:
 
 
 def slopes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the least-squares slope over x `[dose]` of each seed's y `[dose, seed]`; NaN where all x are the same."""
+    """Return the least-squares slope of each seed's y `[dose, seed]` over x `[dose]`; NaN if all x are equal."""
     centred = x - x.mean()
     spread = centred @ centred
     return np.asarray(centred @ y / spread) if spread else np.full(y.shape[1], np.nan)
@@ -52,23 +52,24 @@ def analyse_doses(
     cycle: int,
     scratch: Path | None = None,
 ) -> tuple[dict[str, Any], Responses]:
-    """Return what results.json says of a dose-and-response run, and the responses of seeds finite at every dose.
+    """Return the body of results.json of a dose-and-response run, and the responses of the seeds finite at every dose.
 
-    metrics: the arrays of metrics.npz, whose seed axis holds every seed of the first dose, then of the next; member_dose: the
-    number of each one's dose. symbols, bayes_cross_entropy (of the training split): by dose. scratch: as of `trajectories`.
+    metrics: the arrays of metrics.npz; the seed axis holds all seeds of the first dose, then of the next. member_dose: index of
+    the dose at each position of that axis. symbols, bayes_cross_entropy (of the training split): by dose. scratch: as in
+    `trajectories`.
     """
     entries, gaps, excesses = [], [], []
     finite_by_dose = np.reshape(metrics["finite"].all(axis=(0, 2)), (len(doses), -1))
     lasting = np.asarray(finite_by_dose.all(axis=0))
     for number, dose in enumerate(doses):
         first, last = np.flatnonzero(member_dose == number)[[0, -1]]
-        of_dose = select_seeds(metrics, slice(first, last + 1))
-        body, runs = analyse(of_dose, symbols[number], bayes_cross_entropy[number], cycle, scratch)
+        selected = select_seeds(metrics, slice(first, last + 1))
+        body, runs = analyse(selected, symbols[number], bayes_cross_entropy[number], cycle, scratch)
         entries.append({"p": dose, "bayes_cross_entropy": bayes_cross_entropy[number], **body})
-        kept = lasting[finite_by_dose[number]]
-        loss = runs.final(runs.exact["cross_entropy"], exact=True)[:, kept, 0]
+        included = lasting[finite_by_dose[number]]
+        loss = runs.final(runs.exact["cross_entropy"], exact=True)[:, included, 0]
         excesses.append(loss - bayes_cross_entropy[number])
-        gaps.append(runs.final(runs.exact["gap_zero"], exact=True)[:, kept])
+        gaps.append(runs.final(runs.exact["gap_zero"], exact=True)[:, included])
     bound = np.array([abs(math.log(dose / (1 - dose))) for dose in doses])
     excess = np.array(excesses)
     seeds = metrics["seeds"][member_dose == 0]
@@ -83,14 +84,14 @@ def analyse_doses(
 
 
 def claims(responses: Responses) -> list[Claim]:
-    """Return the claims about doses: how gap and cost grow with the conflict, the cost at each dose, the gap at each dose."""
+    """Return the claims about doses: growth of gap and cost with the conflict, and cost and gap at each dose."""
     bound, gap = responses.bound, responses.gap
     cost = responses.excess[:, 1] - responses.excess[:, 0]
     growth = [
         *(
             Claim(
                 f"dose-gap/{name}",
-                f"The stronger the conflict, the farther apart {name} models keep the pair as outputs.",
+                f"The stronger the conflict, the farther apart the pair in the output table of {name} models.",
                 "slope of the smallest |e1 - e2| |h| over |ln(p/(1-p))|",
                 slopes(bound, gap[:, arm]),
                 sign=1,
@@ -118,7 +119,7 @@ def claims(responses: Responses) -> list[Claim]:
     gaps = [
         Claim(
             f"output-gap/{name}/{dose:g}",
-            f"At p = {dose:g}, solved {name} models keep the pair {bound[number]:.3f}/|h| apart.",
+            f"At p = {dose:g}, the output distance of the pair in solved {name} models is at least {bound[number]:.3f}/|h|.",
             f"smallest |e1 - e2| |h| over contexts - {bound[number]:.3f}",
             (gap[number, arm] - bound[number])[responses.solved[number, arm]],
             sign=1,
@@ -127,5 +128,5 @@ def claims(responses: Responses) -> list[Claim]:
         for number, dose in enumerate(responses.doses)
         if bound[number] > 0
     ]
-    same_conflict = np.ptp(bound) <= 1e-6  # nothing can grow with it
+    same_conflict = np.ptp(bound) <= 1e-6  # then there is no slope
     return costs + gaps if same_conflict else growth + costs + gaps

@@ -1,16 +1,16 @@
-"""The two ways in which a model of EXor is computed.
+"""The plain and the fast engine: two ways to compute a model of EXor.
 
-The *plain* engine feeds sequences of tokens to the model as it is. It takes every architecture, and dropout.
+The *plain* engine applies the model to sequences of tokens. It supports every architecture, and dropout.
 
-The *fast* engine is for a transformer without positions and dropout. Such a model cannot tell two sequences apart that hold the
-same symbols, so a sequence is written as its multiset: how often each symbol occurs. Attention then runs over the symbols
-instead of the tokens, and equal multisets are computed once and weighted (`models.multiset` has the mathematics). It gives the
-plain engine's losses and gradients up to rounding, about ten times sooner.
+The *fast* engine is for a transformer without positions and dropout. Such a model cannot distinguish two permutations of one
+sequence, so a sequence is represented as a multiset: the number of occurrences of each symbol. Attention then runs over symbols
+instead of tokens, and equal multisets are computed once and weighted (see `models.multiset` for the mathematics). Losses and
+gradients equal those of the plain engine up to rounding, at about ten times the speed.
 
-Both see the same batches: for a model that sees no order, either engine samples the same outcomes by the same keys, and only
-writes them down in its own form. A model that sees order has a sampler of its own, which keeps the positions.
+Both engines see the same batches: for a model without positions they sample the same outcomes from the same keys and differ in
+the representation only. A model that sees the order of symbols has a separate sampler, which keeps positions.
 
-An engine gives the study: batches, the loss of a batch, and the states of all contexts for the exact risk.
+An engine provides batches, the loss of a batch, and the states of all contexts for the exact risk.
 """
 
 import dataclasses
@@ -32,15 +32,15 @@ from tiejax.models import LanguageModel, multiset
 
 PyTree = Any
 Metrics = dict[str, jax.Array]
-# (data key, order key, step, number of the task) -> the batch of that step
+# (data key, order key, step, index of the task) -> the batch of that step
 Sample = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class PlainEngine:
-    """Sequences through the model as it is.
+    """Engine that applies the model to sequences of tokens.
 
-    tasks: one, or the doses of an ensemble, by number. ordered: whether the model sees the order of the symbols.
+    tasks: one, or one per dose. ordered: whether the model sees the order of the symbols.
     """
 
     model: LanguageModel
@@ -51,44 +51,44 @@ class PlainEngine:
     contexts_at_once: ClassVar[int] = 256
 
     def sampler(self, rows: Int[np.ndarray, "strings bits"], batch_size: int | None) -> Sample:
-        """Return what samples batches of these strings."""
+        """Return the sampler of batches of these strings."""
         if not self.ordered:
             return MultisetSampler(self.tasks, rows, batch_size).sequences
         sampler = SequenceSampler(self.tasks[0], rows, batch_size)
         return lambda data_key, order_key, step, task: sampler.batch(data_key, order_key, step)
 
     def of_outcomes(self, sampler: MultisetSampler, outcomes: Int[Array, "batch"]) -> MaskedSequences:
-        """Return a batch that was drawn before, by `sampler.outcomes`, in this engine's form."""
+        """Return the batch of outcomes drawn earlier by `sampler.outcomes`, in this engine's representation."""
         return sampler.sequences_of(outcomes)
 
     def take(self, sequences: MaskedSequences) -> MaskedSequences:
-        """Return a batch of sequences in this engine's form."""
+        """Return a batch of sequences in this engine's representation."""
         return sequences
 
     def loss(self, params: PyTree, batch: MaskedSequences, key: jax.Array | None) -> tuple[Float[Array, ""], Metrics]:
-        """Return loss and metrics of a batch. key: of the dropout; without one nothing is dropped."""
+        """Return loss and metrics of a batch. key: for dropout, or None to disable it."""
         return training.masked_lm_loss(self._logits, params, batch, key)
 
     def _logits(self, params: PyTree, batch: MaskedSequences, key: jax.Array | None) -> Float[Array, "batch vocabulary"]:
         rngs = {"dropout": key} if key is not None and self.dropout > 0 else None
-        apply: Any = self.model.apply  # Flax says that it may return a pair
+        apply: Any = self.model.apply  # annotated by Flax as possibly returning a pair
         return apply({"params": params}, batch.tokens, batch.position, deterministic=rngs is None, rngs=rngs)
 
     def inputs(self, contexts: Contexts) -> PyTree:
-        """Return what `encode` is asked for these contexts, a tree of arrays `[contexts, ...]`."""
+        """Return the inputs of `encode` for these contexts, a tree of arrays `[contexts, ...]`."""
         return contexts.tokens, contexts.position
 
     def encode(self, params: PyTree, inputs: PyTree) -> Float[Array, "contexts width"]:
-        """Return h, the state at the mask of each context."""
+        """Return the states h at the mask of each context."""
         apply: Any = self.model.apply
         return apply({"params": params}, *inputs, method="encode")
 
 
 @dataclasses.dataclass(frozen=True)
 class FastEngine:
-    """Multisets of symbols through the multiset form of the model; fields as of `PlainEngine`.
+    """Engine that applies the multiset form of the model to multisets of symbols; fields as in `PlainEngine`.
 
-    product: how the loss multiplies matrices (`models.multiset`).
+    product: the matrix product used by the loss (see `models.multiset`).
     """
 
     model: LanguageModel

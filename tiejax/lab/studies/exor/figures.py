@@ -15,8 +15,8 @@ from tiejax.lab.studies.exor.trajectories import BLOCK, TABLES, Trajectories
 from tiejax.statistics.arms import ARMS
 
 PAIR_COLOURS = {"zero": figures.BLUE, "one": figures.ORANGE, "even_odd": figures.GREEN}
-MOST_PAIRS = 105  # panels of one picture: 15 rows of 7
-SAMPLED = {"cross_entropy": "loss", "accuracy": "accuracy"}  # what the sampled values are called in metrics.npz
+MOST_PAIRS = 105  # panels of one figure: 15 rows of 7
+SAMPLED = {"cross_entropy": "loss", "accuracy": "accuracy"}  # names of the sampled values in metrics.npz
 MEASURES = {"cross_entropy": "Cross-entropy (nats)", "accuracy": "Accuracy"}
 
 ByTable = Mapping[str, Mapping[str, np.ndarray]]  # table -> pair -> [arm, seed, record]
@@ -29,12 +29,12 @@ def _panels(values: ByTable, labels: Mapping[str, str]) -> dict[str, dict[str, n
 
 
 def _colours(labels: Mapping[str, str]) -> dict[str, str]:
-    """A pair has one colour in all arms, whether or not the other one occurs."""
+    """Return colours by label; a pair has the same colour in all runs and arms."""
     return {label: PAIR_COLOURS[pair] for pair, label in labels.items()}
 
 
 def plot_distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, str], published_first: bool) -> list[Plot]:
-    """Plot the paper's three panels, with every seed and as the paper prints them. labels: pair -> its label."""
+    """Plot the paper's three panels, with every seed and in the paper's style. labels: pair -> its label."""
     panels, colours = _panels(distance, labels), _colours(labels)
     every_seed = Plot(
         "distance",
@@ -43,7 +43,7 @@ def plot_distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, st
     )
     published = Plot(
         "distance_published",
-        "The same as the paper prints it: mean and 95 % band over seeds, at the recorded multiples of 1,000 steps.",
+        "The same distances as printed in the paper: mean and 95 % band over seeds, at the recorded multiples of 1,000 steps.",
         plot_three_panels_published(steps, panels, colours),
     )
     return [published, every_seed] if published_first else [every_seed, published]
@@ -54,8 +54,8 @@ def plot_relative_distances(steps: np.ndarray, relative: ByTable, labels: Mappin
     groups = {**labels, "even_odd": "even and odd"}
     return Plot(
         "relative_distance",
-        "Relative distance: over the mean distance between spellings of 0 and spellings of 1 in the same table (dotted: 1). "
-        "Weight decay shrinks tables as a whole; this takes that out. Even and odd: the reverse violation.",
+        "Relative distance: distance divided by the mean distance between spellings of 0 and spellings of 1 in the same table "
+        "(dotted: 1), which removes the shrinking of whole tables by weight decay. Even and odd: the reverse violation.",
         plot_three_panels(steps, _panels(relative, groups), "relative distance", _colours(groups), relative=True),
     )
 
@@ -63,17 +63,17 @@ def plot_relative_distances(steps: np.ndarray, relative: ByTable, labels: Mappin
 def plot_all_distances(
     steps: np.ndarray, tables: Mapping[str, np.ndarray], finite: np.ndarray, pairs: np.ndarray, names: Sequence[str]
 ) -> Plot:
-    """Plot every pair of symbols. tables: `[arm, seed, record, pair]` by table; finite: which seeds; names: by symbol."""
+    """Plot every pair of symbols. tables: `[arm, seed, record, pair]` by table; finite: mask of seeds; names: by symbol."""
     places = np.flatnonzero(finite)
 
     def seeds(values: np.ndarray) -> figures.Seeds:
-        """Return what is plotted of `[seed, record, pair]`, read some records at a time: it may be in files."""
+        """Return the plotted seeds of `[seed, record, pair]`, read in blocks of records, since it may be in files."""
         drawn, median = list[np.ndarray](), list[np.ndarray]()
-        points = figures.points_of(len(steps))
+        points = figures.drawn_records(len(steps))
         for block in np.array_split(points, -(-values.nbytes * len(points) // (len(steps) * BLOCK)) or 1):
-            of_block = values[:, block][places]
-            drawn.append(of_block[figures.lines_of(len(places))])
-            median.append(np.median(of_block, axis=0))
+            distances = values[:, block][places]
+            drawn.append(distances[figures.drawn_seeds(len(places))])
+            median.append(np.median(distances, axis=0))
         return figures.Seeds(np.concatenate(drawn, axis=1), np.concatenate(median), len(places))
 
     number = f"all {len(pairs)}" if len(pairs) <= MOST_PAIRS else f"the first {MOST_PAIRS} of {len(pairs)}"
@@ -89,12 +89,12 @@ def plot_all_distances(
 
 
 def plot_distance_grid(steps: np.ndarray, tables: Mapping[str, figures.Seeds], pairs: Sequence[str]) -> Figure:
-    """Plot every pair's distance, one panel a pair, one colour a table; tables hold `[..., pair]`."""
+    """Plot the distance of every pair, one panel per pair and one colour per table; tables hold `[..., pair]`."""
     figure, axes = figures.grid(len(pairs), 7, 1.9, 1.8, below=0.4)
     for place, panel in enumerate(axes):
         for colour, (name, seeds) in zip((figures.BLUE, figures.GREEN, figures.ORANGE), tables.items(), strict=True):
-            of_pair = seeds._replace(drawn=seeds.drawn[..., place], median=seeds.median[..., place])
-            figures.plot_seeds(panel, steps, of_pair, colour, name)
+            distances = seeds._replace(drawn=seeds.drawn[..., place], median=seeds.median[..., place])
+            figures.plot_seeds(panel, steps, distances, colour, name)
         panel.set_title(pairs[place], fontsize=8)
         panel.set_ylim(bottom=0)
         figures.thousands(panel)
@@ -110,9 +110,9 @@ def plot_learning(
     sampled: Mapping[str, np.ndarray],
     bayes: Mapping[str, Mapping[str, float]],
 ) -> Plot:
-    """Plot exact risk, where there is one, by split (`[arm, seed, record, split]`), and the sampled one.
+    """Plot the exact risk by split (`[arm, seed, record, split]`), if it was computed, and the sampled risk.
 
-    bayes: split -> measure -> the best value there is.
+    bayes: split -> measure -> the value of the Bayes predictor.
     """
     panels: dict[str, Any] = {}
 
@@ -126,8 +126,8 @@ def plot_learning(
     add("training strings redrawn", "train", steps, sampled)
     return Plot(
         "learning",
-        "Cross-entropy and accuracy over training. Thin: one seed each; thick: median; dashed: the best predictor there is. "
-        "The first record, of untrained models, may lie outside.",
+        "Cross-entropy and accuracy over training. Thin: one seed each; thick: median; dashed: the best possible predictor. "
+        "The first record, of untrained models, may lie outside the panel.",
         figures.plot_learning_curves(panels),
     )
 
@@ -135,7 +135,7 @@ def plot_learning(
 def plot_final_values(
     exact: Mapping[str, np.ndarray], relative: Mapping[str, Mapping[str, np.ndarray]], labels: Mapping[str, str]
 ) -> Plot:
-    """Plot final values `[arm, seed]`, untied against tied; relative ones by table and pair."""
+    """Plot final values `[arm, seed]`, untied against tied; relative distances by table and pair."""
     panels = {
         f"{title},\nexact, training split": (exact[measure][0], exact[measure][1])
         for measure, title in MEASURES.items()
@@ -147,18 +147,18 @@ def plot_final_values(
             panels[title] = relative[table][pair][0], relative["input"][pair][1]
     return Plot(
         "paired_final",
-        "Final values (mean over the last whole learning-rate cycle), untied against tied: one line a seed, bars: medians.",
+        "Final values (mean over the last whole learning-rate cycle), untied against tied. Lines: one per seed; bars: medians.",
         figures.plot_paired_values(panels, ARMS),
     )
 
 
 def pair_label(bit: str, imbalance: float) -> str:
-    """Name a pair by its bit and by whether its spellings are equally likely (imbalance 0)."""
+    """Return the label of a pair: its bit, and whether its spellings are equally likely (imbalance 0)."""
     return f"{bit} pair (DH {'holds' if imbalance < 1e-9 else 'fails'})"
 
 
 def symbol_names(zero: int, one: int) -> list[str]:
-    """Name the symbols: 0a, 0b, ..., 1a, 1b, ..., even, odd, mask."""
+    """Return the names of the symbols: 0a, 0b, ..., 1a, 1b, ..., even, odd, mask."""
 
     def spellings(bit: str, number: int) -> list[str]:
         return [f"{bit}{chr(ord('a') + k) if number <= 26 else f'.{k}'}" for k in range(number)]
@@ -178,7 +178,7 @@ def plot_all(
     """Plot all figures of a run in the order of its report.
 
     metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. names: of the symbols. use_rows:
-    `uses` of results.json. bayes: split -> measure -> the best value there is.
+    `uses` of results.json. bayes: split -> measure -> the value of the Bayes predictor.
     """
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
     labels = {bit: pair_label(bit, symbols.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}

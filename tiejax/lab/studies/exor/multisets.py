@@ -1,11 +1,11 @@
 """Visits to EXor strings as multisets of symbols, each visit sampled from one 32-bit word.
 
-Spelling a string and masking one of its bits has few outcomes, told apart by the multiset that is left and the symbol under the
-mask; strings with equally many zeros have them with equal probabilities. So there is an alias table for each number of zeros,
-which turns a word into an outcome. The law is that of `batches.visit`; the outcomes that are drawn differ.
+Spelling a string and masking one of its bits has few outcomes: the multiset of the remaining symbols and the symbol under the
+mask. Strings with the same number of zeros have the same distribution of outcomes. So there is one alias table per number of
+zeros, which maps a word to an outcome. The distribution is that of `batches.visit`; the samples differ.
 
-A batch of multisets has one column a visit, or, where the task has no more multisets than that, one column for each of them
-with the number of its visits as weight: two ways to write one batch.
+A batch of multisets has one column per visit or, if the task has at most as many multisets, one column per multiset weighted by
+its number of visits: two representations of one batch.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ from tiejax.lab.studies.exor.task import EXor
 
 
 class MaskedMultisets(NamedTuple):
-    """Masked multisets, and how often each asks for each symbol.
+    """Masked multisets and their targets.
 
-    counts: occurrences of each symbol, the mask included. asked: share of the batch that has this multiset and this symbol
+    counts: occurrences of each symbol, including the mask. asked: share of the batch that has this multiset and this symbol
     under the mask; sums to 1.
     """
 
@@ -42,18 +42,18 @@ def count(batch: MaskedSequences, vocabulary: int) -> MaskedMultisets:
 
 
 def occurrences(tokens: Int[np.ndarray, "sequences length"], vocabulary: int) -> Float[np.ndarray, "vocabulary sequences"]:
-    """Return how often each symbol occurs in each sequence."""
+    """Return the number of occurrences of each symbol in each sequence."""
     return np.stack([(tokens == symbol).sum(1) for symbol in range(vocabulary)]).astype(float)
 
 
 @dataclasses.dataclass(frozen=True)
 class MultisetSampler:
-    """Visits to a set of strings, for a model that sees no order. Its batches are functions of keys, step and task number.
+    """Visits to a set of strings, for a model without positions. Batches are functions of keys, step and task index.
 
-    tasks: the distributions a batch can be asked for, by number; they must use the same symbols.
-    batch_size: as of `batches.SequenceSampler`.
-    Raises ValueError if the tasks use different symbols, or if there are several and a string has over 1,024 outcomes.
-    (One such task is visited string by string and counted.)
+    tasks: the distributions to sample from, by index; they must use the same symbols.
+    batch_size: as in `batches.SequenceSampler`.
+    Raises ValueError if the tasks use different symbols, or if there are several and a string has more than 1,024 outcomes.
+    (A single such task is sampled string by string and counted.)
     """
 
     tasks: Sequence[EXor]
@@ -63,9 +63,9 @@ class MultisetSampler:
     def __post_init__(self) -> None:
         first = self.tasks[0]
         if any((task.bits, task.used, task.vocabulary) != (first.bits, first.used, first.vocabulary) for task in self.tasks):
-            raise ValueError("the tasks of one sampler must use the same symbols")
+            raise ValueError("all tasks of a sampler must use the same symbols")
         if len(self.tasks) > 1 and not self.tabled:
-            raise ValueError(f"{most_outcomes(first)} outcomes a string are more than the {MAX_OUTCOMES} that can be tabled")
+            raise ValueError(f"{most_outcomes(first)} outcomes per string exceed the limit of alias tables, {MAX_OUTCOMES}")
 
     @property
     def tabled(self) -> bool:
@@ -75,27 +75,27 @@ class MultisetSampler:
     def sequences(
         self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]
     ) -> MaskedSequences:
-        """Return the batch of a step as sequences, each the first of its multiset's with the mask in front."""
+        """Return the batch of a step as sequences: of each multiset, the representative that starts with the mask."""
         if not self.tabled:
             strings = jnp.asarray(self.rows)[visited(len(self.rows), self.batch_size, order_key, step)]
             return visit(self.tasks[0], strings, jax.random.fold_in(data_key, step))
         return self.sequences_of(self.outcomes(data_key, order_key, step, task))
 
     def sequences_of(self, outcomes: Int[Array, "batch"]) -> MaskedSequences:
-        """Return what `outcomes` gave as sequences."""
+        """Return outcomes as sequences."""
         context, target = self.context_and_target(outcomes)
         return MaskedSequences(jnp.asarray(self._tables.tokens)[context], jnp.zeros_like(context), target)
 
     def multisets(
         self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]
     ) -> MaskedMultisets:
-        """Return the same batch as multisets."""
+        """Return the batch of a step as multisets."""
         if not self.tabled:
             return count(self.sequences(data_key, order_key, step, task), self.tasks[0].vocabulary)
         return self.multisets_of(self.outcomes(data_key, order_key, step, task))
 
     def multisets_of(self, outcomes: Int[Array, "batch"]) -> MaskedMultisets:
-        """Return what `outcomes` gave as multisets."""
+        """Return outcomes as multisets."""
         (context, target), vocabulary = self.context_and_target(outcomes), self.tasks[0].vocabulary
         counts, size = jnp.asarray(self._tables.counts), len(context)
         if counts.shape[1] > size:
@@ -105,7 +105,7 @@ class MultisetSampler:
 
     @property
     def context_counts(self) -> Float[np.ndarray, "vocabulary contexts"]:
-        """Occurrences of each symbol in each context that outcomes number, the mask included."""
+        """Occurrences of each symbol in each context, including the mask."""
         return self._tables.counts
 
     @functools.cached_property
@@ -115,7 +115,7 @@ class MultisetSampler:
     def outcomes(
         self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]
     ) -> Int[Array, "batch"]:
-        """Return one number for what each visit of a step's batch gives, of tasks that are tabled."""
+        """Return the outcome of each visit of a step's batch as an integer; the tasks need alias tables."""
         tables = self._tables
         zeros_of_string = self.rows.shape[1] - self.rows.sum(1)
         zeros = jnp.asarray(zeros_of_string)[visited(len(self.rows), self.batch_size, order_key, step)]
@@ -127,14 +127,14 @@ class MultisetSampler:
         return jnp.asarray(tables.outcome).ravel()[2 * cell + is_alias]
 
     def context_and_target(self, outcomes: Int[Array, "batch"]) -> tuple[Int[Array, "batch"], Int[Array, "batch"]]:
-        """Return the number of the context and the target of each outcome."""
+        """Return the context index and the target of each outcome."""
         return outcomes // self.tasks[0].vocabulary, outcomes % self.tasks[0].vocabulary
 
 
 class _Tables(NamedTuple):
-    """Alias tables by task and number of zeros in the string, and the contexts that their outcomes name.
+    """Alias tables by task and number of zeros in the string, and the contexts that their outcomes refer to.
 
-    outcome: of a cell and of its alias: the context's number times the vocabulary, plus the target.
+    outcome: of a cell and of its alias: the context index times the vocabulary, plus the target.
     """
 
     threshold: UInt32[np.ndarray, "tasks zeros cells"]
@@ -144,7 +144,7 @@ class _Tables(NamedTuple):
 
 
 def _tables(tasks: Sequence[EXor]) -> _Tables:
-    """Tabulate what a visit to a string can give, for each task and each number of zeros."""
+    """Tabulate the outcomes of a visit to a string, for each task and number of zeros."""
     first = tasks[0]
     cells = max(2, 1 << (most_outcomes(first) - 1).bit_length())
     threshold = np.zeros((len(tasks), first.bits + 1, cells), np.uint32)

@@ -19,15 +19,15 @@ from tiejax.lab.reporting.sections import (
     training_words,
 )
 from tiejax.lab.reporting.uses import uses_table
-from tiejax.lab.reporting.words import of_all, share
+from tiejax.lab.reporting.words import count_true, share
 from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.lab.studies.exor.trajectories import TABLES
 from tiejax.statistics.arms import ARMS
 
 QUESTION = (
-    "Two spellings of a bit mean the same. Do input, output and tied embeddings draw them together, also where they are not "
-    "equally likely, so that the distributional hypothesis (DH) fails? And what does tying cost there?"
+    "Two spellings of a bit have the same meaning. Do input, output and tied embeddings bring them together, even if they are "
+    "not equally likely, so that the distributional hypothesis (DH) fails? What does tying cost in that case?"
 )
 SOURCE = (
     "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024, "
@@ -38,7 +38,7 @@ DIGIT = {"zero": "0", "one": "1"}
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return the answer to the question of the page, and how many claims and models came out how."""
+    """Return the answer to the page's question, then the counts of verdicts and of solved models."""
     symbols = Symbols.of(EXor(results["bits"], tuple(results["zero"]), tuple(results["one"])))
     if symbols.violating:
         bit = symbols.violating
@@ -47,9 +47,9 @@ def finding(results: Mapping[str, Any]) -> list[str]:
             _drawn_together(bit),
             Clause(
                 "tied-conflict/untied-input",
-                "a tied table holds them farther apart",
-                "a tied table draws them nearer together than an untied one",
-                "whether a tied table holds them farther apart",
+                "a tied table keeps them farther apart",
+                "a tied table brings them closer together than an untied one",
+                "whether a tied table keeps them farther apart",
             ),
             Clause(
                 "tying-costs",
@@ -65,9 +65,9 @@ def finding(results: Mapping[str, Any]) -> list[str]:
             _drawn_together(bit),
             Clause(
                 "tied-faster/input",
-                "a tied table draws them together sooner",
-                "a tied table draws them together later",
-                "whether a tied table draws them together sooner",
+                "a tied table brings them together sooner",
+                "a tied table brings them together later",
+                "whether a tied table brings them together sooner",
             ),
         ]
     answer = sentence(results["claims"], clauses, opening)
@@ -77,22 +77,22 @@ def finding(results: Mapping[str, Any]) -> list[str]:
 def _drawn_together(bit: str) -> Clause:
     return Clause(
         f"input-semantic/{bit}",
-        "an untied input table draws them together",
-        "an untied input table holds them farther apart than symbols of different meaning",
-        "whether an untied input table draws them together",
+        "an untied input table brings them together",
+        "an untied input table keeps them farther apart than symbols of different meaning",
+        "whether an untied input table brings them together",
     )
 
 
 def _solved(results: Mapping[str, Any]) -> list[str]:
-    """Say how many models solved the task, where that is known."""
+    """Return a sentence with the numbers of solved models, if known."""
     if not results["solved"]:
         return []
-    untied, tied = (f"{of_all(results['solved'][name])} {name}" for name in ARMS)
-    return [f"{untied} and {tied} models solved the task: they come within .1 nat of the best predictor there is."]
+    untied, tied = (f"{count_true(results['solved'][name])} {name}" for name in ARMS)
+    return [f"{untied} and {tied} models solved the task, that is, came within .1 nat of the best possible predictor."]
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the numbers of the report: losses by arm, medians and quartiles, every seed, what each use of a table asks."""
+    """Return the tables of the report: losses by arm, medians and quartiles, every seed, gradients of each use."""
     if not results["seeds"]:
         return {}
     untied, tied = (arrays_in_words(results["final"][arm]) for arm in ARMS)
@@ -116,25 +116,25 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
 
 
 def _losses(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the table of losses against the best there is, if they are known."""
+    """Return the table of losses and Bayes losses, if exact risks were computed."""
     if not results["solved"]:
         return {}
     bayes = results["bayes"]["splits"]["train"]["cross_entropy"]
     rows = []
     for arm in ARMS:
         losses = results["final"][arm]["exact_cross_entropy"]["train"]
-        rows.append([arm, f"{np.median(losses):.4f}", f"{bayes:.4f}", of_all(results["solved"][arm])])
+        rows.append([arm, f"{np.median(losses):.4f}", f"{bayes:.4f}", count_true(results["solved"][arm])])
     return {LOSSES: (["models", "cross-entropy (nats), median", "Bayes", "solved"], rows)}
 
 
 def setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return what was trained on what, for the page; arguments as of `page`."""
+    """Return the page's description of task, model and training, by name."""
     bits, bayes, train = results["bits"], results["bayes"], results["bayes"]["splits"]["train"]
     rows = {
         "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
-        "strings": f"{2**bits - 1} of {bits} bits, {settings['batch_size'] or 'the whole training split'} a batch",
+        "strings": f"{2**bits - 1} of {bits} bits; batch: {settings['batch_size'] or 'the whole training split'}",
         "model": model_words(results),
-        "seeds": f"{len(results['seeds'])}, each tied and untied from the same initial values on the same batches",
+        "seeds": f"{len(results['seeds'])}, each trained tied and untied from the same initial values on the same batches",
         "training": training_words(results, settings),
         "Bayes": f"accuracy {share(bayes['accuracy'], 2)}, cross-entropy {bayes['cross_entropy']:.4f} nats "
         f"(training split: {share(train['accuracy'], 2)}, {train['cross_entropy']:.4f} nats)",
@@ -142,9 +142,9 @@ def setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapp
         **timing_words(results["timing"], facts),
     }
     if results["solved"]:
-        untied, tied = (of_all(results["solved"][name]) for name in ARMS)
+        untied, tied = (count_true(results["solved"][name]) for name in ARMS)
         both = len(results["solved_pairs"])
-        rows["solved"] = f"untied {untied}, tied {tied}; both of a pair {both} (exact cross-entropy within .1 nat of Bayes)"
+        rows["solved"] = f"untied {untied}, tied {tied}, both {both} (exact cross-entropy within .1 nat of Bayes)"
     return rows
 
 
@@ -153,7 +153,7 @@ def page(run: RunOnPage) -> str:
     results, settings, facts = run.results, run.settings, run.facts
     model, notes = results["model"], excluded_notes(results)
     if not results["solved"]:
-        notes.append("There is no exact risk: the task has too many contexts, or no seed stayed finite.")
+        notes.append("No exact risk was computed: the task has too many contexts, or no seed stayed finite.")
     return report.render(
         title=f"EXor, {results['variant']}: tied against untied, {model['architecture']} {model['size']}",
         question=QUESTION,
@@ -162,7 +162,7 @@ def page(run: RunOnPage) -> str:
         notes=notes,
         claims={
             "Claims": results["claims"],
-            f"The same among the {len(results['solved_pairs'])} pairs that both solved the task": results[
+            f"The same claims among the {len(results['solved_pairs'])} seeds whose models both solved the task": results[
                 "claims_solved_pairs"
             ],
         },

@@ -1,4 +1,4 @@
-"""What is recorded of a member while it trains: distances, sampled losses, gradients by use; and, more rarely, exact risk."""
+"""Recorders of an EXor member: distances, sampled losses and gradients by use; at longer intervals, exact risk."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ from tiejax.training import SeedKey
 PyTree = Any
 
 
-def of_condition(by_condition: Sequence[PyTree], seed_key: SeedKey) -> PyTree:
-    """Return the entry of the seed's condition; a single entry as it is, so that there is not one copy a seed."""
+def select_condition(by_condition: Sequence[PyTree], seed_key: SeedKey) -> PyTree:
+    """Return the entry of the seed's condition; a single entry is not indexed, which would copy it for every seed."""
     if len(by_condition) == 1:
         return by_condition[0]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves)[seed_key.condition], *by_condition)
@@ -32,9 +32,9 @@ def of_condition(by_condition: Sequence[PyTree], seed_key: SeedKey) -> PyTree:
 class Measures:
     """(params, batch, seed_key, step) -> the cheap measures of a member.
 
-    `distance_TABLE`: of all pairs of symbols. `train_*`, `validation_redrawn_*` (training strings, visited anew) and
-    `validation_frozen_*` (`held_out` strings, visited once and for all): `loss` (nats) and `accuracy`. `finite`: whether all of
-    these and the parameters are. `use_*`: what each use of a table asks of it, as `use_gradients` says, each symbol a bucket.
+    `distance_TABLE`: distances of all pairs of symbols. `train_*`, `validation_redrawn_*` (training strings, resampled) and
+    `validation_frozen_*` (`held_out` strings, sampled once): `loss` (nats) and `accuracy`. `finite`: whether all of these and
+    the parameters are finite. `use_*`: the gradient of each use of a table, as in `use_gradients`, one bucket per symbol.
     """
 
     engine: Engine
@@ -54,17 +54,17 @@ class Measures:
         return measured | finite | self._uses(params, batch)
 
     def _validation(self, params: PyTree, seed_key: SeedKey, step: jax.Array) -> dict[str, dict[str, jax.Array]]:
-        """Return loss and accuracy on strings that are visited anew, and on those held out, if there are any."""
+        """Return loss and accuracy on resampled training strings, and on held-out strings if there are any."""
         tasks = self.engine.tasks
         data_key = training.stream(seed_key.key, "validation")
         visits = {"redrawn": self.redraw(data_key, seed_key.key, step, seed_key.condition)}
         if len(self.held_out):
-            frozen = of_condition([batches.frozen(task, self.held_out) for task in tasks], seed_key)
+            frozen = select_condition([batches.frozen(task, self.held_out) for task in tasks], seed_key)
             visits["frozen"] = self.engine.take(frozen)
         return {f"validation_{name}": self.engine.loss(params, visit, None)[1] for name, visit in visits.items()}
 
     def _uses(self, params: PyTree, batch: Any) -> dict[str, jax.Array]:
-        """Return the gradients of both uses; unweighted, those of the tied loss sum to the gradient of its table."""
+        """Return the gradients of both uses, unweighted: for tied tables they sum to the gradient of the table."""
         vocabulary = self.engine.tasks[0].vocabulary
         grads = jax.grad(lambda params: self.engine.loss(params, batch, None)[0])(params)
         symbols: Array = jnp.arange(vocabulary)
@@ -76,7 +76,7 @@ class Measures:
 class RiskByCondition:
     """(params, batch, seed_key, step) -> the exact risk of a member, under the distribution of its condition.
 
-    expected: by condition. sign: by condition and pair, -1 where that condition's likelier symbol is the pair's second.
+    expected: by condition. sign: by condition and pair, -1 where the second symbol of the pair is the likelier one.
     """
 
     risk: ExactRisk
@@ -84,23 +84,23 @@ class RiskByCondition:
     sign: Sequence[Mapping[str, float]]
 
     def __call__(self, params: PyTree, batch: Any, seed_key: SeedKey, step: jax.Array) -> dict[str, jax.Array]:
-        risks = self.risk(params, of_condition(self.expected, seed_key))
-        sign = of_condition(self.sign, seed_key)
+        risks = self.risk(params, select_condition(self.expected, seed_key))
+        sign = select_condition(self.sign, seed_key)
         return risks | {f"log_ratio_{name}": sign[name] * risks[f"log_ratio_{name}"] for name in self.risk.pairs}
 
 
 def exact_recorder(engine: Engine, ordered: bool) -> RiskByCondition:
-    """Return what measures the exact risk over all contexts of the engine's tasks. ordered: as of `all_contexts`."""
+    """Return the recorder of the exact risk over all contexts of the engine's tasks. ordered: as in `all_contexts`."""
     contexts = [all_contexts(task, ordered) for task in engine.tasks]
-    # By condition, and by bit: the likeliest and the least likely symbol, and the contexts that ask for them.
-    asking = [asking_pairs(task, of_task) for task, of_task in zip(engine.tasks, contexts, strict=True)]
+    # By condition and bit: the likeliest and the least likely symbol, and the contexts in which the bit is masked.
+    asking = [asking_pairs(task, rows) for task, rows in zip(engine.tasks, contexts, strict=True)]
     expected = [
-        Expectations.of(of_task.target, of_task.weight, {name: share for name, (_, share) in pairs.items()})
-        for of_task, pairs in zip(contexts, asking, strict=True)
+        Expectations.of(rows.target, rows.weight, {name: share for name, (_, share) in pairs.items()})
+        for rows, pairs in zip(contexts, asking, strict=True)
     ]
-    # Pairs are measured in the first task's order, and their log ratios told from the likelier symbol to the other.
+    # Pairs are measured in the order of the first task; log ratios are reported from the likelier symbol to the other.
     pairs = {name: symbols for name, (symbols, _) in asking[0].items()}
-    sign = [{name: 1.0 if of_task[name][0] == pairs[name] else -1.0 for name in pairs} for of_task in asking]
+    sign = [{name: 1.0 if by_bit[name][0] == pairs[name] else -1.0 for name in pairs} for by_bit in asking]
     risk = ExactRisk(
         encode=engine.encode,
         output_table=lambda params: params["head"]["embedding"],

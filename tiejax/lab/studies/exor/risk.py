@@ -14,10 +14,10 @@ Pair = tuple[int, int]
 
 
 class Expectations(NamedTuple):
-    """What is averaged over the contexts of a task.
+    """Probabilities over the contexts of a task.
 
-    target: probability of each symbol in each context. weight: probability of each context in each split; rows of NaN, for
-    empty splits, give NaN. asking: for each pair of symbols, the probability of each context that asks for it.
+    target: probability of each symbol in each context. weight: probability of each context in each split; NaN for empty splits.
+    asking: for each pair of symbols, the probability of each context whose target is one of the pair.
     """
 
     target: Float[Array, "contexts vocabulary"]
@@ -26,7 +26,7 @@ class Expectations(NamedTuple):
 
     @classmethod
     def of(cls, target: np.ndarray, weight: np.ndarray, asking: Mapping[str, np.ndarray]) -> "Expectations":
-        """Return them as jax's default floats."""
+        """Return the expectations with arrays in JAX's default float type."""
         return cls(jnp.asarray(target), jnp.asarray(weight), {name: jnp.asarray(share) for name, share in asking.items()})
 
 
@@ -37,8 +37,8 @@ class ExactRisk:
     cross_entropy = -sum_c w_c sum_s p(s | c) ln q(s | c),    accuracy = sum_c w_c p(argmax_s q(s | c) | c).
 
     encode: (params, block of inputs) -> h [block, width]; logits are output_table(params) . h.
-    inputs: what is encoded, a tree of arrays [contexts, ...]. pairs: name -> symbols (s1, s2), named as in `asking`.
-    Contexts are evaluated `block` at a time (under vmap: `block` a member); of each, no more than a few numbers is kept.
+    inputs: the inputs of `encode`, a tree of arrays [contexts, ...]. pairs: name -> symbols (s1, s2), named as in `asking`.
+    Contexts are evaluated `block` at a time (under vmap: `block` per member); only a few numbers per context are kept.
     """
 
     encode: Callable[[PyTree, Any], jax.Array]
@@ -49,18 +49,18 @@ class ExactRisk:
 
     def __call__(self, params: PyTree, expected: Expectations) -> dict[str, jax.Array]:
         table = self.output_table(params)
-        rows = self._of_contexts(params, table, expected.target)
+        rows = self._measure_contexts(params, table, expected.target)
         risks = {name: expected.weight @ rows[name] for name in ("cross_entropy", "accuracy")}
         for name in self.pairs:
             risks |= self._optimality(name, table, rows, expected)
         return risks
 
-    def _of_contexts(
+    def _measure_contexts(
         self, params: PyTree, table: Float[Array, "vocabulary width"], target: Float[Array, "contexts vocabulary"]
     ) -> dict[str, Float[Array, "contexts"]]:
-        """Return of every context its cross-entropy, its accuracy, |h|, and of each pair the difference of its logits."""
+        """Return cross-entropy, accuracy, |h| and the logit difference of each pair, for every context."""
 
-        def of_block(part: tuple[Any, jax.Array]) -> dict[str, jax.Array]:
+        def measure_block(part: tuple[Any, jax.Array]) -> dict[str, jax.Array]:
             inputs, target = part
             states = self.encode(params, inputs)
             logits = states @ table.T
@@ -74,13 +74,13 @@ class ExactRisk:
         every = jax.tree.map(jnp.asarray, self.inputs), target
         number, block = len(target), min(self.block, len(target))
         if block == number:
-            return of_block(every)
+            return measure_block(every)
 
         def blocks(leaf: jax.Array) -> jax.Array:
             padded = jnp.concatenate([leaf, jnp.repeat(leaf[-1:], -number % block, axis=0)])
             return padded.reshape(-1, block, *leaf.shape[1:])
 
-        mapped = jax.lax.map(of_block, jax.tree.map(blocks, every))
+        mapped = jax.lax.map(measure_block, jax.tree.map(blocks, every))
         return {name: values.reshape(-1)[:number] for name, values in mapped.items()}
 
     def _optimality(
@@ -90,10 +90,10 @@ class ExactRisk:
         rows: Mapping[str, Float[Array, "contexts"]],
         expected: Expectations,
     ) -> dict[str, Float[Array, ""]]:
-        r"""Return how near the output side of a pair (s1, s2) is to its optimum, over the contexts that ask for the pair.
+        r"""Compare the output side of a pair (s1, s2) with its optimum, over the contexts whose target is in the pair.
 
         `gap_NAME`: the smallest |e1 - e2| |h|. `log_ratio_NAME`: the mean of h . (e1 - e2), which for an optimal model is
-        ln[p(s1 | c) / p(s2 | c)]. `log_ratio_residual_NAME`: the root mean square of the difference of the two.
+        ln[p(s1 | c) / p(s2 | c)]. `log_ratio_residual_NAME`: the root mean square difference between the two.
         """
         first, second = self.pairs[name]
         share = expected.asking[name]

@@ -17,7 +17,7 @@ from tiejax.lab.studies.exor.analysis import analyse
 from tiejax.lab.studies.exor.bayes_risk import bayes_risk
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.lab.studies.exor.dose_response import analyse_doses
-from tiejax.lab.studies.exor.ensemble import build_ensemble, named_arrays, trained_by, why_no_kernel
+from tiejax.lab.studies.exor.ensemble import build_ensemble, named_arrays, training_engine, why_no_kernel
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.exor.sizes import need
 from tiejax.lab.studies.exor.symbols import Symbols
@@ -49,7 +49,7 @@ def run(launched: Launched, console: Console) -> int:
         {
             "experiment": "exor",
             "variant": settings.variant_name,
-            "engine": trained_by(settings),
+            "engine": training_engine(settings),
             "bits": settings.bits,
             "one": settings.tasks[0].one,
             "model": settings.model_settings,
@@ -64,26 +64,26 @@ def run(launched: Launched, console: Console) -> int:
 
 
 def announce(settings: Settings, console: Console) -> None:
-    """Say what is about to be trained, and what of it cannot be computed."""
+    """Print what is about to be trained, with warnings about options that are not available."""
     doses = f" x {len(settings.tasks)} doses" if settings.doses is not None else ""
     console.say(
         f"EXor {settings.variant_name}, {settings.model} {settings.size}: {len(settings.seed_list)} seeds{doses}, tied and "
-        f"untied, {settings.steps:,} steps, {trained_by(settings)} engine on {jax.device_count()} x "
+        f"untied, {settings.steps:,} steps, {training_engine(settings)} engine on {jax.device_count()} x "
         f"{jax.devices()[0].device_kind}, in {settings.out}"
     )
     if settings.engine == "kernel" and (reason := why_no_kernel(settings)):
-        console.warn(f"--engine kernel: {reason}; the fast engine trains instead")
+        console.warn(f"--engine kernel: {reason}; training with the fast engine instead")
     if (number := count_contexts(settings.tasks[0], settings.ordered)) > MAX_CONTEXTS:
-        console.warn(f"exact risk is left out: {number:,} contexts are more than {MAX_CONTEXTS:,}")
+        console.warn(f"exact risk is not computed: {number:,} contexts exceed the limit of {MAX_CONTEXTS:,}")
 
 
 def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None) -> tuple[dict[str, Any], list[Plot]]:
-    """Return what results.json says of a run of one task, and its figures; scratch: as of `trajectories`."""
+    """Return the body of results.json and the figures of a run of one task; scratch: as in `trajectories`."""
     task = settings.tasks[0]
     symbols, rows = Symbols.of(task), {"all": strings(task.bits), **split(task.bits)}
     bayes = {
-        name: dict(zip(("accuracy", "cross_entropy"), bayes_risk(task, of_split), strict=True))
-        for name, of_split in rows.items()
+        name: dict(zip(("accuracy", "cross_entropy"), bayes_risk(task, split_rows), strict=True))
+        for name, split_rows in rows.items()
     }
     body, runs = analyse(metrics, symbols, bayes["train"]["cross_entropy"], 2 * settings.half_period, scratch)
     plots = []
@@ -97,7 +97,7 @@ def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Pat
 def conclude_doses(
     settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None
 ) -> tuple[dict[str, Any], list[Plot]]:
-    """Return what results.json says of a dose-and-response run, and its figures; scratch: as of `trajectories`."""
+    """Return the body of results.json and the figures of a dose-and-response run; scratch: as in `trajectories`."""
     assert settings.doses is not None
     train_strings = split(settings.bits)["train"]
     body, responses = analyse_doses(

@@ -1,4 +1,4 @@
-"""The symbols of an EXor task by what they mean, and for which bit the distributional hypothesis (DH) holds."""
+"""The symbols of an EXor task by meaning, and the bits for which the distributional hypothesis (DH) holds or fails."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ from tiejax.lab.studies.exor.task import EXor
 
 @dataclasses.dataclass(frozen=True)
 class Symbols:
-    """The symbols of a task, and how likely each spelling of a bit is.
+    """The symbols of a task and the probabilities of the spellings.
 
     used: by bit (`zero`, `one`), the spellings with a probability above 0. probability: by spelling.
     """
@@ -26,17 +26,17 @@ class Symbols:
         return cls(task.vocabulary, task.even, task.odd, task.used, task.probability)
 
     def imbalance(self, bit: str) -> float:
-        """Return the largest |ln(p_i / p_j)| between two used spellings of a bit: 0 where DH holds, NaN if there is one."""
+        """Return the largest |ln(p_i / p_j)| over used spellings of a bit: 0 where DH holds, NaN for a single spelling."""
         p = [self.probability[symbol] for symbol in self.used[bit]]
         return math.log(max(p) / min(p)) if len(p) > 1 else math.nan
 
     @property
     def holding(self) -> str | None:
-        """The bit whose spellings are equally likely, so that DH holds for them; the only one, or `one` of two."""
+        """The bit whose spellings are equally likely, so that DH holds for them; `one` if both are, None if neither is."""
         return next((bit for bit in ("one", "zero") if self.imbalance(bit) < 1e-9), None)
 
     @property
     def violating(self) -> str | None:
-        """The bit whose spellings are least equally likely, so that DH fails for them."""
+        """The bit whose spellings differ most in probability, so that DH fails for them; None if DH holds for both bits."""
         bits = [bit for bit in ("zero", "one") if self.imbalance(bit) >= 1e-9]
         return max(bits, key=self.imbalance) if bits else None

@@ -1,6 +1,6 @@
-"""EXor: bit strings with a parity token; each bit is spelled by chance, and one bit is masked.
+"""EXor: bit strings with a parity token, in which each bit is spelled at random and one bit is masked.
 
-Numpy alone, so that a configuration can be checked before jax is imported.
+NumPy only, so that settings can be checked before JAX is imported.
 Source: Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610), and the protocol of its published package.
 """
 
@@ -25,10 +25,10 @@ VARIANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class EXor:
-    """The task: `bits` bits per string; `zero` and `one` spell a bit 0 or 1 by their probabilities.
+    """The task: `bits` bits per string; `zero` and `one` are the probabilities of the spellings of the bits 0 and 1.
 
-    Symbols: the spellings of 0, then those of 1, then even, odd, mask. Raises ValueError, naming the field, if the
-    number of bits is not in 2..16 or a distribution is empty, negative or does not sum to 1.
+    Symbols: the spellings of 0, then the spellings of 1, then even, odd, mask. Raises ValueError, naming the field, if the
+    number of bits is not in 2..16, or a distribution is empty, has negative entries or does not sum to 1.
     """
 
     bits: int = 7
@@ -48,7 +48,7 @@ class EXor:
 
     @property
     def spellings(self) -> dict[str, tuple[int, ...]]:
-        """Symbols that spell each bit, unused ones (probability 0) included."""
+        """Symbols that spell each bit, including unused ones (probability 0)."""
         return {
             "zero": tuple(range(len(self.zero))),
             "one": tuple(range(len(self.zero), len(self.zero) + len(self.one))),
@@ -83,12 +83,12 @@ class EXor:
 
     @property
     def length(self) -> int:
-        """Tokens of a sequence: the bits and their parity."""
+        """Number of tokens in a sequence: the bits and their parity."""
         return self.bits + 1
 
 
 def strings(bits: int) -> Int[np.ndarray, "strings bits"]:
-    """Return 0 .. 2^bits - 2 as rows of binary digits, most significant first; the string of all ones is left out."""
+    """Return 0 .. 2^bits - 2 as rows of binary digits, most significant first, without the string of all ones."""
     numbers = np.arange(2**bits - 1)
     return ((numbers[:, None] >> np.arange(bits - 1, -1, -1)) & 1).astype(np.int32)
 
@@ -99,9 +99,9 @@ def train_size(bits: int) -> int:
 
 
 def split(bits: int) -> dict[str, Int[np.ndarray, "strings bits"]]:
-    """Return the published split: strings in numeric order, shuffled once by `random.Random(14)`; 90 %, 10 %, the rest.
+    """Return the published split: strings in numeric order, shuffled by `random.Random(14)`; 90 %, 10 % and the remainder.
 
-    Both shares are rounded down: 114, 12 and 1 strings of 7 bits. Short strings may leave validation empty.
+    Both shares are rounded down: 114, 12 and 1 strings for 7 bits. With few bits the validation split can be empty.
     """
     rows = list(strings(bits))
     random.Random(SPLIT_SEED).shuffle(rows)

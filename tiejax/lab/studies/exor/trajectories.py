@@ -1,4 +1,4 @@
-"""What a run of EXor recorded: distances over training by table and pair, exact risks, final values by seed."""
+"""Trajectories of an EXor run: distances over training by table and pair, exact risks, and final values by seed."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.system.scratch import scratch_array
 
 TABLES = ("input", "output")
-BLOCK = 2**27  # bytes of distances that are read at a time
+BLOCK = 2**27  # bytes of distances read at a time
 SOLVED_WITHIN = 0.1  # nats of the Bayes cross-entropy
 
 
@@ -19,9 +19,9 @@ SOLVED_WITHIN = 0.1  # nats of the Bayes cross-entropy
 class Trajectories:
     """Distances by table and pair over training, each `[arm, seed, record]`, and exact risks.
 
-    relative: distance over the mean distance between spellings of 0 and spellings of 1 that occur, in the same table.
+    relative: distance divided by the mean distance between used spellings of 0 and of 1 in the same table.
     window: first step of the last whole learning-rate cycle; final values are means over the records after it.
-    exact: by name, `[arm, seed, exact record, ...]` at `exact_steps`; empty where no exact risk was computed.
+    exact: by name, `[arm, seed, exact record, ...]` at `exact_steps`; empty if no exact risk was computed.
     """
 
     steps: np.ndarray
@@ -47,10 +47,10 @@ def trajectories(
     chosen: np.ndarray | None = None,
     scratch: Path | None = None,
 ) -> Trajectories:
-    """Read the trajectories of a run; `cycle` is the length of a learning-rate cycle in steps.
+    """Compute the trajectories of a run; `cycle` is the length of a learning-rate cycle in steps.
 
-    chosen: which places of the seed axis (default: all). scratch: a folder for what is made of them (default: memory). Both are
-    gone through some records at a time, in whose order they lie in files.
+    chosen: boolean mask over the seed axis (default: all seeds). scratch: folder for the resulting arrays (default: memory).
+    Records are read and trajectories written in blocks of records, the order in which both are stored in files.
     """
     places = np.arange(len(metrics["seeds"])) if chosen is None else np.flatnonzero(chosen)
     between = group_pairs(symbols.used["zero"], symbols.used["one"])
@@ -63,18 +63,18 @@ def trajectories(
     relative: dict[str, dict[str, np.ndarray]] = {}
     for table in TABLES:
         recorded = metrics[f"distance_{table}"]
-        distance[table] = {name: _room(recorded[..., 0], len(places), scratch) for name, pairs in groups.items() if pairs}
-        relative[table] = {name: _room(recorded[..., 0], len(places), scratch) for name in distance[table]}
+        distance[table] = {name: _allocate(recorded[..., 0], len(places), scratch) for name, pairs in groups.items() if pairs}
+        relative[table] = {name: _allocate(recorded[..., 0], len(places), scratch) for name in distance[table]}
         for block in blocks_of_records(recorded):
-            of_block = recorded[:, :, block][:, places].astype(float)
-            scale = mean_distance(of_block, symbols.vocabulary, between)
+            distances = recorded[:, :, block][:, places].astype(float)
+            scale = mean_distance(distances, symbols.vocabulary, between)
             for name, values in distance[table].items():
-                values[:, :, block] = mean_distance(of_block, symbols.vocabulary, groups[name])
+                values[:, :, block] = mean_distance(distances, symbols.vocabulary, groups[name])
                 relative[table][name][:, :, block] = values[:, :, block] / scale
     steps = metrics["step"]
     recorded_risks = {name.removeprefix("exact_"): metrics[name] for name in metrics if name.startswith("exact_")}
     exact_steps = recorded_risks.pop("step", np.zeros(0)).astype(float)
-    exact = {name: _room(values, len(places), scratch) for name, values in recorded_risks.items()}
+    exact = {name: _allocate(values, len(places), scratch) for name, values in recorded_risks.items()}
     for name, values in recorded_risks.items():
         for block in blocks_of_records(values):
             exact[name][:, :, block] = values[:, :, block][:, places]
@@ -82,20 +82,20 @@ def trajectories(
 
 
 def blocks_of_records(values: np.ndarray) -> list[slice]:
-    """Return the records of `[arm, seed, record, ...]` in blocks of at most `BLOCK` bytes, or of one record."""
+    """Split the record axis of `[arm, seed, record, ...]` into slices of at most `BLOCK` bytes, or of one record."""
     records = values.shape[2]
     rows = max(1, BLOCK * records // max(1, values.nbytes))
     return [slice(start, start + rows) for start in range(0, records, rows)]
 
 
-def _room(values: np.ndarray, seeds: int, scratch: Path | None) -> np.ndarray:
-    """Return room for as much of so many seeds as there is in `[arm, seed, record, ...]`, record by record in memory."""
+def _allocate(values: np.ndarray, seeds: int, scratch: Path | None) -> np.ndarray:
+    """Return an empty array shaped like `values` `[arm, seed, record, ...]` but with `seeds` seeds, stored record by record."""
     arms, _, records, *rest = values.shape
     return np.moveaxis(scratch_array((records, seeds, arms, *rest), scratch), (2, 1, 0), (0, 1, 2))
 
 
 def solved(runs: Trajectories, bayes_cross_entropy: float) -> np.ndarray | None:
-    """Say `[arm, seed]` whether the final exact cross-entropy on the training split is within .1 nat of Bayes."""
+    """Return `[arm, seed]` whether the final exact cross-entropy on the training split is within .1 nat of Bayes, or None."""
     if "cross_entropy" not in runs.exact:
         return None
     final = runs.final(runs.exact["cross_entropy"], exact=True)[..., 0]
@@ -105,8 +105,8 @@ def solved(runs: Trajectories, bayes_cross_entropy: float) -> np.ndarray | None:
 def output_gap(runs: Trajectories, symbols: Symbols) -> tuple[float, np.ndarray]:
     r"""Return the bound |ln(p1 / p2)| and, `[arm, seed]`, the final value of the smallest |e1 - e2| |h| over contexts.
 
-    An optimal model has h . (e1 - e2) = ln(p1 / p2) in every context that asks for the pair's bit, hence
-    |e1 - e2| |h| >= |ln(p1 / p2)|. Of more than two spellings, the likeliest and the least likely are compared.
+    An optimal model has h . (e1 - e2) = ln(p1 / p2) in every context in which the pair's bit is masked, hence
+    |e1 - e2| |h| >= |ln(p1 / p2)|. With more than two spellings, the likeliest and the least likely are compared.
     """
     bit = symbols.violating
     if bit is None:

@@ -1,4 +1,4 @@
-"""The members of an untying run: those of EXor, with a phase for each arm."""
+"""The ensemble of an untying run: EXor's members, with training phases for each arm."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from tiejax.training import Ensemble
 
 
 def build_ensemble(settings: Settings) -> Ensemble:
-    """Return the members of resolved settings: EXor's, with a phase for each arm."""
+    """Return the ensemble of resolved settings: EXor's members, with training phases for each arm."""
     assert settings.steps is not None
     arms = settings.arms
     arm_ties, phases = training.phases_of_arms(arms.step.tolist(), settings.steps, arms.policy.tolist(), arms.new.tolist())
@@ -29,5 +29,5 @@ def build_ensemble(settings: Settings) -> Ensemble:
 
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:
-    """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, exact ones under `exact_`."""
+    """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, exact ones with the prefix `exact_`."""
     return exor.named_arrays(records, settings) | settings.arms.arrays

@@ -13,8 +13,8 @@ def page(run: RunOnPage) -> str:
         "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
         "model": model_words(results),
         "Bayes": f"cross-entropy {results['bayes']['cross_entropy']:.4f} nats on the training split",
-        "final": "exact cross-entropy and distances after the last step; relative distances: over the mean distance between "
-        "spellings of 0 and spellings of 1 in the same table",
+        "final": "exact cross-entropy and distances after the last step; relative distances: divided by the mean distance "
+        "between spellings of 0 and spellings of 1 in the same table",
     }
     title = f"EXor, {results['variant']}: tied, then untied, {model['architecture']} {model['size']}"
     return untie_curve.render(title, setting, run)

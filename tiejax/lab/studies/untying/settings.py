@@ -1,4 +1,4 @@
-"""What may be asked of an untying run."""
+"""Settings of an untying run."""
 
 import dataclasses
 from typing import Any, Literal
@@ -19,17 +19,17 @@ class Settings(UntieSettings, exor.Settings):
     """EXor, tied and then untied.
 
     Args:
-        untie_at: steps (whole numbers) or fractions of the run (with a point, as .5); default: after every whole cycle of the
-            learning rate, so that the curve does not show the rate's phase. Never and always tied ones are always among the
-            members
-        policies: what the optimizer remembers of the table that leaves: copy (all that the shared one had), zero (nothing, and
-            its bias correction restarts), zero-keep-count (no moments, the step count goes on), split (each table the moments
-            of its own use's gradients, kept from step 0)
-        new: which table leaves, where that makes a difference (zero, zero-keep-count)
-        engine: fast computes a sequence as the multiset of its symbols, exact for a transformer without dropout, and sees the
-            same batches as plain; auto is fast where that is exact; kernel is refused, since it knows no ties that end
-        doses: no setting of this experiment, which has one distribution; refused
-        figure_style: without effect here, since there is no three-panel figure
+        untie_at: steps (integers) or fractions of the run (with a decimal point, such as .5) at which to untie; default: after
+            every whole learning-rate cycle, so that the phase of the learning rate does not affect the curve. Members that are
+            never and always tied are always included
+        policies: optimizer state of the split-off table: copy (the state of the shared table), zero (zero moments and step
+            count, so that bias correction restarts), zero-keep-count (zero moments, the step count continues), split (the
+            moments of the gradients of the table's own use, tracked from step 0)
+        new: the table that is split off, where that makes a difference (zero, zero-keep-count)
+        engine: fast computes on multisets of symbols, which is exact for a transformer without dropout, and sees the same
+            batches as plain; auto is fast where that is exact; kernel is rejected, since it does not support untying
+        doses: not supported by this experiment, which has a single distribution
+        figure_style: no effect, since this experiment has no three-panel figure
         out: the run directory (default: runs/untying/VARIANT-MODEL-SIZE)
     """
 
@@ -37,11 +37,11 @@ class Settings(UntieSettings, exor.Settings):
     new: list[Literal["input", "output"]] = dataclasses.field(default_factory=lambda: ["output", "input"])
 
     def resolved(self) -> "Settings":
-        """Return the settings with every default written out; raises BadInput if they make no sense."""
+        """Return the settings with all defaults filled in; raises BadInput if they are inconsistent."""
         if self.doses is not None:
-            raise BadInput("--doses: is no setting of this experiment; give one distribution")
+            raise BadInput("--doses: not supported by this experiment; give one distribution, with --zero and --one")
         if self.engine == "kernel":
-            raise BadInput("--engine: kernel knows no ties that end; use fast, plain or auto")
+            raise BadInput("--engine: kernel does not support untying; use fast, plain or auto")
         variant = self.variant or ("main" if self.zero is None and self.one is None else "custom")
         out = f"runs/untying/{variant}-{self.model}-{self.size}" if self.out is None else self.out
         settings = super(Settings, dataclasses.replace(self, out=out)).resolved()
@@ -52,10 +52,10 @@ class Settings(UntieSettings, exor.Settings):
         whole_cycles = range(2 * self.half_period, settings.steps, 2 * self.half_period)
         if len(whole_cycles) > (most := most_of("untie_at")):
             raise BadInput(
-                f"--untie_at: must be given, at most {most:,} of them, where --steps {settings.steps} have "
-                f"{len(whole_cycles):,} whole cycles of --half_period {self.half_period}"
+                f"--untie_at: give at most {most:,} steps; the default, every whole learning-rate cycle, would be "
+                f"{len(whole_cycles):,} with --steps {settings.steps} and --half_period {self.half_period}"
             )
-        # Of a run of a few steps, quarters may fall on one of them.
+        # In a run of a few steps, several quarters may round to the same step.
         quarters = {round(share * settings.steps): share for share in (0.25, 0.5, 0.75)}
         return dataclasses.replace(settings, untie_at=list(whole_cycles) or list(quarters.values()))
 
@@ -66,16 +66,16 @@ class Settings(UntieSettings, exor.Settings):
             if not values:
                 raise BadInput(f"--{name}: needs at least one value, got none")
             if len(set(values)) < len(values):
-                raise BadInput(f"--{name}: every value once, got {values}")
+                raise BadInput(f"--{name}: values must be distinct, got {values}")
         if count_contexts(self.tasks[0], self.ordered) > MAX_CONTEXTS:
             raise BadInput(
-                f"--bits: untying is judged by exact risk, which more than {MAX_CONTEXTS:,} contexts do not have; take fewer "
-                f"than {self.bits} bits"
+                f"--bits: untying needs the exact risk, which supports at most {MAX_CONTEXTS:,} contexts; use fewer than "
+                f"{self.bits} bits"
             )
 
     @property
     def arms(self) -> Arms:
-        """The arms of every seed: three baselines, and the curves."""
+        """The arms of every seed: three baselines and the points of the untie curves."""
         assert self.steps is not None
         return Arms.of(self.untie_at or [], self.steps, self.policies, self.new)
 

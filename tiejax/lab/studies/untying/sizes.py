@@ -1,4 +1,4 @@
-"""What an untying run needs of memory and of the disk, in closed form: before jax is imported."""
+"""Closed-form estimates of the memory and disk space of an untying run, without importing JAX."""
 
 from typing import Any
 
@@ -9,6 +9,6 @@ OPTIONS = sizes.OPTIONS
 
 
 def need(settings: Any) -> Need:
-    """Return what a run of resolved settings needs."""
+    """Return the memory and disk needs of a run with resolved settings."""
     policies = settings.arms.policy
     return sizes.need_of_arms(settings, len(policies), by_use="split" in policies)

@@ -1,4 +1,4 @@
-"""Tie, then untie: EXor's final loss over the step at which tied models untie, by what the optimizer then remembers."""
+"""Untying: EXor's final loss over the step at which tied models untie, by the policy for the optimizer state."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,9 +66,9 @@ def run(launched: Launched, console: Console) -> int:
 
 
 def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None) -> tuple[dict[str, Any], list[Plot]]:
-    """Return what results.json says of a run, and its figures; final values are those after the last step.
+    """Return the body of results.json and the figures of a run; final values are those after the last step.
 
-    scratch: as of `trajectories`.
+    scratch: as in `trajectories`.
     """
     task, arms = settings.tasks[0], settings.arms
     accuracy, bayes = bayes_risk(task, split(task.bits)["train"])
