@@ -15,7 +15,7 @@ TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##
 
 
 def pair(rows=40, width=4, noise=0.3):
-    """Two tables that have a part in common."""
+    """Return two tables that are partly related by a linear map."""
     random = np.random.default_rng(0)
     first = random.normal(size=(rows, width))
     second = first @ random.normal(size=(width, width)) + noise * random.normal(size=(rows, width)) + 0.5

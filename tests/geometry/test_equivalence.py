@@ -120,7 +120,7 @@ def test_a_predictor_sees_one_shape_and_must_return_log_probabilities():
     assert set(shapes) == {((4, 4), (4,))}
     with pytest.raises(ValueError, match=r"^predict: expected log probabilities, but the log of the sum of a row is 1, not 0$"):
         measures.predictions(lambda *asked: counting(*asked) + 1, tokens, np.zeros(10, int))
-    with pytest.raises(ValueError, match=r"^predict: must return \[256, vocabulary\] for 256 contexts, returned \[10\]$"):
+    with pytest.raises(ValueError, match=r"^predict: expected \[256, vocabulary\] for 256 contexts, got \[10\]$"):
         measures.predictions(lambda *asked: np.zeros(10), tokens, np.zeros(10, int))
 
 
@@ -227,7 +227,7 @@ def test_conditioning_of_known_spectra():
         ((1, 2), {"weight": np.array([0.0, 0.0])}, "weight: expected finite weights >= 0, at least one of them above 0"),
         ((1, 2), {"weight": np.array([1.0, np.nan])}, "weight: expected finite weights >= 0, at least one of them above 0"),
         ((1, 2), {"table": np.zeros((3, 4))}, "states, table: give both or neither"),
-        ((1, 2), {"log_ratios": {(1, 2): 0.0}}, "log_ratios: the optimality residual needs states and table as well"),
+        ((1, 2), {"log_ratios": {(1, 2): 0.0}}, "log_ratios: the optimality residual also needs states and table"),
     ],
 )
 def test_bad_input_is_named(pair, options, message):
@@ -345,10 +345,10 @@ class Trained:
         return table, states, lambda *asked: log_softmax(states(*asked) @ table.T, axis=1)
 
     def divergence(self, seed, arm):
-        """Return the mean KL divergence of the truth from the member: its cross-entropy over all strings minus the Bayes risk."""
+        """Return the mean KL divergence from the truth to the member: cross-entropy over all strings minus Bayes risk."""
         _, _, predict = self.member(seed, arm)
-        said = np.exp(predict(self.known.tokens, self.known.position))
-        return float(self.weight @ rel_entr(self.known.target, said).sum(1))
+        predicted = np.exp(predict(self.known.tokens, self.known.position))
+        return float(self.weight @ rel_entr(self.known.target, predicted).sum(1))
 
     def rows(self, seed, arm, pairs):
         """Return the member's row of every pair, with states and truth."""

@@ -22,15 +22,15 @@ def test_bands_by_rank_against_a_loop():
     ranks = np.random.default_rng(1).permutation(1000) + 1
     chosen = np.random.default_rng(2).random(1000) < 0.8
     found = bands_by_rank(values, ranks, chosen, bins=12)
-    kept = [(rank, value) for rank, value, take in zip(ranks, values, chosen, strict=True) if take and not np.isnan(value)]
-    edges = np.geomspace(1, max(rank for rank, _ in kept) + 1, 13)
+    used = [(rank, value) for rank, value, take in zip(ranks, values, chosen, strict=True) if take and not np.isnan(value)]
+    edges = np.geomspace(1, max(rank for rank, _ in used) + 1, 13)
     expected = []
     for low, high in itertools.pairwise(edges):
-        if inside := [(rank, value) for rank, value in kept if low <= rank < high]:
+        if inside := [(rank, value) for rank, value in used if low <= rank < high]:
             quantiles = np.quantile([value for _, value in inside], (0.1, 0.5, 0.9))
             expected.append([np.mean([rank for rank, _ in inside]), len(inside), *quantiles])
     np.testing.assert_allclose(np.array([*found]).T, expected, rtol=1e-5)
-    assert found.tokens.sum() == len(kept)
+    assert found.tokens.sum() == len(used)
 
 
 def test_bands_without_values_are_empty():

@@ -87,12 +87,12 @@ def test_an_error_about_a_value_that_is_not_finite_names_its_row(monkeypatch):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_held_rows_stay_bfloat16(dtype, value):
     table = gaussian(10, 4).astype(dtype)
-    held = table_rows.held_rows(table, slice(2, 5))
-    assert held.dtype == (dtype if dtype == ml_dtypes.bfloat16 else np.float32)
-    np.testing.assert_array_equal(held.astype(np.float64), table[2:5].astype(np.float64))
+    stored = table_rows.stored_rows(table, slice(2, 5))
+    assert stored.dtype == (dtype if dtype == ml_dtypes.bfloat16 else np.float32)
+    np.testing.assert_array_equal(stored.astype(np.float64), table[2:5].astype(np.float64))
     table[7, 1] = value
     with pytest.raises(ValueError, match="row 7 of a table"):
-        table_rows.held_rows(table, slice(5, 9))
+        table_rows.stored_rows(table, slice(5, 9))
 
 
 def test_reading_ahead_keeps_the_order_and_raises_errors():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tiejax.models.attention import attend, has_fused
-from tiejax.models.dropout import dropped_of, kept
+from tiejax.models.dropout import drop_probability, keep_mask
 
 
 def test_fused_kernel_is_used_where_available():
@@ -83,12 +83,12 @@ def test_dropped_probabilities_match_the_formula(x64, name):
     """Values and gradients, with the dropout mask written into the formula."""
     mask = MASKS[name] if MASKS[name] is None else jnp.asarray(MASKS[name])
     given, rate, key = inputs(1 if name == "one query" else LENGTH), 0.3, jax.random.key(3)
-    keep = kept(key, rate, (BATCH, HEADS, given[0].shape[1], LENGTH))
+    keep = keep_mask(key, rate, (BATCH, HEADS, given[0].shape[1], LENGTH))
     assert 0 < keep.sum() < keep.size
 
     def by_hand(query, key, value, mask):
         scores = jnp.einsum("bqhw,bkhw->bhqk", query, key) / jnp.sqrt(query.shape[-1])
-        share = jax.nn.softmax(scores if mask is None else jnp.where(mask, scores, -1e30)) * keep / (1 - dropped_of(rate))
+        share = jax.nn.softmax(scores if mask is None else jnp.where(mask, scores, -1e30)) * keep / (1 - drop_probability(rate))
         return jnp.einsum("bhqk,bkhw->bqhw", share, value)
 
     def ours(*arguments):
@@ -122,8 +122,8 @@ def test_vmap_and_rematerialisation_do_not_change_results(x64):
     gradient = jax.grad(loss_of(attend, mask))
     members = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf, leaf**2]), inputs())
     found = jax.vmap(gradient)(members)
-    kept = jax.checkpoint(loss_of(attend, mask))
-    _, scanned = jax.lax.scan(lambda carry, member: (carry, jax.grad(kept)(member)), 0, members)
+    loss = jax.checkpoint(loss_of(attend, mask))
+    _, scanned = jax.lax.scan(lambda carry, member: (carry, jax.grad(loss)(member)), 0, members)
     for member in range(3):
         alone = gradient(jax.tree.map(lambda leaf, member=member: leaf[member], members))
         for one, other, third in zip(alone, found, scanned, strict=True):

@@ -61,5 +61,5 @@ def test_bert(shape):
 
     params = jax.eval_shape(stored, jax.random.key(0))
     assert counts.bert_encoder(shape, 11, 16) + counts.bert_head(shape, 11) == number_of(params)
-    kept = jax.eval_shape(lambda params: bert.drop_layers(bert.discard_head(params), shape.drop), params)
-    assert counts.bert_fine_tuned(shape, 11, 16) == number_of(kept)
+    fine_tuned = jax.eval_shape(lambda params: bert.drop_layers(bert.discard_head(params), shape.drop), params)
+    assert counts.bert_fine_tuned(shape, 11, 16) == number_of(fine_tuned)

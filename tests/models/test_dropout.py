@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tiejax.models.dropout import Dropout, dropped_of, kept
+from tiejax.models.dropout import Dropout, drop_probability, keep_mask
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_share_of_dropped_entries(rate):
     number = 400_000
-    share = 1 - np.asarray(kept(jax.random.key(0), rate, (number,))).mean()
+    share = 1 - np.asarray(keep_mask(jax.random.key(0), rate, (number,))).mean()
     assert abs(share - rate) < 5 * np.sqrt(rate * (1 - rate) / number) + 2**-17
 
 
@@ -37,6 +37,6 @@ def test_half_precision_keeps_its_dtype():
 
 
 def test_rates_are_rounded_to_16_bits_and_stay_below_one():
-    assert dropped_of(0.5) == 0.5
-    assert abs(dropped_of(0.1) - 0.1) <= 2**-17
-    assert dropped_of(0.9999999) == 1 - 2**-16
+    assert drop_probability(0.5) == 0.5
+    assert abs(drop_probability(0.1) - 0.1) <= 2**-17
+    assert drop_probability(0.9999999) == 1 - 2**-16

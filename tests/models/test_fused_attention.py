@@ -32,12 +32,12 @@ def fused_calls(text):
 def gradient_of(encoder, length=LENGTH, segments=False, position=False):
     """Return the gradient function of an encoder's output, and its arguments."""
     x = jax.ShapeDtypeStruct((ROWS, length, WIDTH), jnp.bfloat16)
-    of_rows = jnp.asarray(np.repeat([[1] * (length // 2) + [2] * (length - length // 2)], ROWS, 0)) if segments else None
+    segment_rows = jnp.asarray(np.repeat([[1] * (length // 2) + [2] * (length - length // 2)], ROWS, 0)) if segments else None
     at = jnp.arange(ROWS) if position else None
     params = jax.eval_shape(lambda key: encoder.init(key, jnp.zeros(x.shape, x.dtype))["params"], jax.random.key(0))
 
     def loss(params, x):
-        return jnp.sum(encoder.apply({"params": params}, x, position=at, segments=of_rows).astype(jnp.float32))
+        return jnp.sum(encoder.apply({"params": params}, x, position=at, segments=segment_rows).astype(jnp.float32))
 
     return jax.grad(loss), params, x
 

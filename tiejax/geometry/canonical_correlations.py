@@ -26,7 +26,7 @@ def canonical_correlations(first: Table, second: Table) -> Float[np.ndarray, "mi
 
 
 def correlations_of(
-    products: CrossProducts, bases: tuple[Float[np.ndarray, "source kept"], Float[np.ndarray, "target held"]]
+    products: CrossProducts, bases: tuple[Float[np.ndarray, "source source_rank"], Float[np.ndarray, "target target_rank"]]
 ) -> Float[np.ndarray, "min_width"]:
     """Return the canonical correlations of two tables from their cross-products; bases: `whitening` of both Gram matrices."""
     whitened = bases[0].T @ products.cross @ bases[1]

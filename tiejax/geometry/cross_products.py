@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 
 from tiejax.geometry import table_rows
 from tiejax.geometry.products import column_products, has_amx
-from tiejax.geometry.table_rows import BFLOAT16, Table, chosen_blocks, chosen_rows, held_rows, read_ahead
+from tiejax.geometry.table_rows import BFLOAT16, Table, chosen_blocks, chosen_rows, read_ahead, stored_rows
 
 # Products of uncentred rows lose precision where columns are far from 0, by the square of mean over standard deviation, and
 # sums in float32 lose precision with their length.
@@ -44,7 +44,7 @@ def cross_products(source: Table, target: Table, rows: Int[np.ndarray, "tokens"]
     # Four times as many rows as elsewhere, since each block costs a pass over three matrices in float64, but no more than sums
     # in float32 can represent.
     blocks = chosen_blocks(chosen, max(*widths, table_rows.BLOCK_BYTES // max(*widths, MOST_ROWS)))
-    for _, (x, y) in read_ahead(lambda block: (held_rows(source, block), held_rows(target, block)), blocks):
+    for _, (x, y) in read_ahead(lambda block: (stored_rows(source, block), stored_rows(target, block)), blocks):
         means.append([part.mean(axis=0, dtype=np.float64) for part in (x, y)])
         products = _uncentred(x, y, *means[-1]) if near else None
         near = products is not None  # a column that is far from 0 in one block is far from 0 in every block

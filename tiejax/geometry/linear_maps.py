@@ -44,8 +44,8 @@ def whitening(gram: Float[np.ndarray, "width width"]) -> Float[np.ndarray, "widt
         return linalg.solve_triangular(factor, np.eye(len(gram))) / scale[:, None]
     # The columns are linearly dependent, or nearly so: an eigendecomposition finds the rank, at many times the cost.
     values, vectors = linalg.eigh(correlation, driver="evd")
-    kept = values > max(RANK_CUT * values[-1], 0)
-    return vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
+    used = values > max(RANK_CUT * values[-1], 0)
+    return vectors[:, used] / np.sqrt(values[used]) / scale[:, None]
 
 
 def least_squares_map(products: CrossProducts) -> Float[np.ndarray, "source target"]:
@@ -54,7 +54,7 @@ def least_squares_map(products: CrossProducts) -> Float[np.ndarray, "source targ
 
 
 def maps_between(
-    products: CrossProducts, bases: tuple[Float[np.ndarray, "source kept"], Float[np.ndarray, "target held"]]
+    products: CrossProducts, bases: tuple[Float[np.ndarray, "source source_rank"], Float[np.ndarray, "target target_rank"]]
 ) -> Maps:
     """Return the orthogonal map, and the least-squares maps in both directions; bases: `whitening` of both Gram matrices."""
     source, target = bases

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from scipy import stats
 
 from tiejax.geometry.products import prepared, row_products
-from tiejax.geometry.table_rows import Rows, Table, check_tables, held_rows, read_ahead, row_blocks
+from tiejax.geometry.table_rows import Rows, Table, check_tables, read_ahead, row_blocks, stored_rows
 
 NONE = np.iinfo(np.int64).min
 QUERY_BLOCKS = 4  # blocks of rows held as queries at a time, so that the table is read few times
@@ -69,7 +69,7 @@ def nearest_neighbours(table: Table, queries: Int[np.ndarray, "queries"], k: int
     queries: ascending row numbers. Their rows are held in memory; the table is read in blocks. Rows of norm 0 have no
     neighbours and are not neighbours.
     """
-    asked = held_rows(table, queries)
+    asked = stored_rows(table, queries)
     asked_norms = _norms(asked)
     q = prepared(_near_one(asked, asked_norms))
     best = np.full((len(queries), k), NONE)
@@ -119,8 +119,8 @@ def _in_order(bits: np.ndarray) -> np.ndarray:
 
 
 def _with_norms(table: Table, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    held = held_rows(table, rows)
-    return held, _norms(held)
+    stored = stored_rows(table, rows)
+    return stored, _norms(stored)
 
 
 def _norms(rows: np.ndarray) -> np.ndarray:

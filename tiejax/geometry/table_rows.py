@@ -98,10 +98,10 @@ def read_ahead(read: Callable[[B], T], blocks: Iterable[B]) -> Iterator[tuple[B,
 
 def read_rows(table: Table, rows: Rows) -> Float[np.ndarray, "rows width"]:
     """Return rows as float32, perhaps a view of the table: do not modify them. Raises ValueError if a value is not finite."""
-    return held_rows(table, rows).astype(np.float32, copy=False)
+    return stored_rows(table, rows).astype(np.float32, copy=False)
 
 
-def held_rows(table: Table, rows: Rows) -> Float[np.ndarray, "rows width"]:
+def stored_rows(table: Table, rows: Rows) -> Float[np.ndarray, "rows width"]:
     """Return rows as `read_rows` does, but without converting bfloat16."""
     block = np.asarray(table[rows])
     if block.dtype == BFLOAT16:

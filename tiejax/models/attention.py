@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from tiejax.models.dropout import dropped_of, kept
+from tiejax.models.dropout import drop_probability, keep_mask
 
 HALF = (jnp.bfloat16, jnp.float16)
 
@@ -56,8 +56,8 @@ def attend(
         mask = before[None, None] if mask is None else mask & before
     bias = None if mask is None else jnp.where(mask, 0, jnp.finfo(_wide(query)).min)
     heads_first = (jnp.swapaxes(x, 1, 2) for x in (query / math.sqrt(query.shape[-1]), key, value))
-    keep = None if dropout_key is None else kept(dropout_key, dropout, (query.shape[0], query.shape[2], queries, length))
-    return jnp.swapaxes(_attend(1 / (1 - dropped_of(dropout)), *heads_first, bias, keep), 1, 2)
+    keep = None if dropout_key is None else keep_mask(dropout_key, dropout, (query.shape[0], query.shape[2], queries, length))
+    return jnp.swapaxes(_attend(1 / (1 - drop_probability(dropout)), *heads_first, bias, keep), 1, 2)
 
 
 def _for_all(heads: int) -> Callable[[jax.Array, jax.Array], jax.Array]:

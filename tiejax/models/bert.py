@@ -88,6 +88,6 @@ def count_parameters(
     In pre-training a coupled table counts once. Fine-tuning has neither the head nor the dropped layers.
     """
     encoder = counts.bert_encoder(shape, vocabulary, max_positions, token_types)
-    kept = counts.bert_fine_tuned(shape, vocabulary, max_positions, token_types)
+    fine_tuned = counts.bert_fine_tuned(shape, vocabulary, max_positions, token_types)
     pooler = counts.pooler(shape)
-    return encoder + counts.bert_head(shape, vocabulary) + pooler, kept + pooler
+    return encoder + counts.bert_head(shape, vocabulary) + pooler, fine_tuned + pooler

@@ -8,14 +8,14 @@ from jaxtyping import Array, Bool, Float, Key
 LEVELS = 2**16
 
 
-def dropped_of(rate: float) -> float:
+def drop_probability(rate: float) -> float:
     """Return the probability used for a rate: the nearest multiple of 2^-16 below 1."""
     return min(round(rate * LEVELS), LEVELS - 1) / LEVELS
 
 
-def kept(key: Key[Array, ""], rate: float, shape: tuple[int, ...]) -> Bool[Array, "*shape"]:
-    """Return which values are kept, each with probability 1 - `dropped_of(rate)`."""
-    return jax.random.bits(key, shape, jnp.uint16) >= round(dropped_of(rate) * LEVELS)
+def keep_mask(key: Key[Array, ""], rate: float, shape: tuple[int, ...]) -> Bool[Array, "*shape"]:
+    """Return which values are kept, each with probability 1 - `drop_probability(rate)`."""
+    return jax.random.bits(key, shape, jnp.uint16) >= round(drop_probability(rate) * LEVELS)
 
 
 class Dropout(nn.Module):
@@ -27,5 +27,5 @@ class Dropout(nn.Module):
     def __call__(self, x: Float[Array, "*shape"], deterministic: bool) -> Float[Array, "*shape"]:
         if deterministic or self.rate == 0:
             return x
-        keep = kept(self.make_rng("dropout"), self.rate, x.shape)
-        return jnp.where(keep, x * (1 / (1 - dropped_of(self.rate))), 0).astype(x.dtype)
+        keep = keep_mask(self.make_rng("dropout"), self.rate, x.shape)
+        return jnp.where(keep, x * (1 / (1 - drop_probability(self.rate))), 0).astype(x.dtype)

@@ -13,8 +13,8 @@ def select_seeds(metrics: Mapping[str, np.ndarray], chosen: np.ndarray | slice, 
 
     A selection by a slice is not copied. least_axes: arrays with fewer axes have no seed axis, except `seeds` itself.
     """
-    kept = {name: values[:, chosen] if values.ndim >= least_axes else values for name, values in metrics.items()}
-    return kept | {"seeds": metrics["seeds"][chosen]}
+    selected = {name: values[:, chosen] if values.ndim >= least_axes else values for name, values in metrics.items()}
+    return selected | {"seeds": metrics["seeds"][chosen]}
 
 
 def finite_seeds(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Any]]:
