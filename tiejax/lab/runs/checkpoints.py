@@ -1,4 +1,4 @@
-"""The checkpoints of a run, without what the libraries below say of damaged ones: a command tells that in one line."""
+"""Checkpoints of a run, without the log messages of orbax about damaged ones, which commands report in one line."""
 
 import logging
 import sys
@@ -11,15 +11,15 @@ from tiejax.tying.tie import Tie
 
 
 def open_checkpoints(run: RunDirectory, folder: Path, ties: Sequence[Tie], say: Callable[[str], None]) -> Checkpoints:
-    """Return the checkpoints of a run in a folder of it, as a command wants them; ties, say: as of `Checkpoints`."""
+    """Return the checkpoints of a run in one of its folders, with orbax silenced; ties, say: see `Checkpoints`."""
     quiet_libraries()
     return Checkpoints(folder, ties, say, run.manifest.identity_in(folder.relative_to(run.path).as_posix()))
 
 
 def quiet_libraries() -> None:
-    """Silence, in this process and for good, what orbax logs and prints of checkpoints that are damaged.
+    """Silence permanently the messages of orbax about damaged checkpoints.
 
-    Reads of a damaged checkpoint go on in threads that outlive the call and find orbax's event loop closed.
+    The threads that read a damaged checkpoint outlive the call and then find the event loop of orbax closed.
     """
     for library in ("absl", "asyncio"):
         logging.getLogger(library).setLevel(logging.CRITICAL)

@@ -1,7 +1,7 @@
-"""Programs that were compiled are kept in the user's cache, so that a second start, or a resumed run, compiles in a second.
+"""The cache of compiled programs, with which a second or resumed run compiles within a second.
 
-jax finds a program again by what it computes, its own version and the kind of device. Code for a CPU is for the very processor,
-so each kind of processor has a folder of its own: a home directory may be shared by machines.
+jax identifies a program by its computation, the version of jax and the kind of device. CPU code is specific to the processor,
+and machines may share a home directory: each kind of processor has a separate folder.
 """
 
 import hashlib
@@ -13,12 +13,12 @@ from pathlib import Path
 from tiejax.lab.settings.checks import default_data_dir
 
 MOST_BYTES = 2**30
-# What compiles sooner than this is as soon compiled as found.
+# Faster compilations are not cached: a look into the cache would take as long.
 SHORTEST_S = 0.5
 
 
 def use(recompile: bool = False) -> None:
-    """Tell jax, before it is imported, where compiled programs are kept; not where the environment says so already.
+    """Set the folder of compiled programs in the environment of jax, before jax is imported, unless it is set already.
 
     recompile: compile everything, without the cache. A folder that cannot be written to is not used, and jax's warnings about
     programs that it cannot read or store are silenced: a cache is worth neither an error nor a warning.
@@ -42,14 +42,14 @@ def use(recompile: bool = False) -> None:
 
 
 def _mend(folder: Path) -> None:
-    """Remove programs that a killed process left without the time of their last use, at which jax would stop keeping any."""
+    """Remove programs that a killed process left without a time of last use; because of one, jax would stop caching."""
     for program in folder.glob("*-cache"):
         if not program.with_name(f"{program.name.removesuffix('-cache')}-atime").exists():
             program.unlink(missing_ok=True)
 
 
 def processor() -> str:
-    """Return a name for this kind of processor: its architecture, and a digest of the instructions that it has."""
+    """Return a name for this kind of processor: its architecture and a digest of its instruction sets."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

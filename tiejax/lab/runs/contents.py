@@ -1,4 +1,4 @@
-"""What may lie in a run directory before a run begins there: folders where folders are kept, files where files are."""
+"""Check of the content of a run directory before a run begins: its folders must be folders, and its files regular files."""
 
 from pathlib import Path
 
@@ -7,23 +7,24 @@ from tiejax.lab.settings.command_line import BadInput
 
 
 def check(path: Path, overwrite: bool) -> None:
-    """Raise BadInput if something in a run directory has the name of a folder of a run and is none, or of a file and is none.
+    """Raise BadInput if an entry of a run directory has the name of a folder or file of a run, but is something else.
 
-    A run would otherwise end there, once it is trained. overwrite: what is there will be removed; a link to a folder is not.
+    Otherwise the run would fail there, after it has trained. overwrite: whether the content will be removed, which is not
+    possible through links to folders.
     """
     for name in (".lock", *CONTENTS):
         entry = path / name
         is_folder = "." not in name
-        if is_folder and _is_there(entry) and not entry.is_dir():
-            raise BadInput(f"--out {path}: {name} in it is no folder, and a run keeps its {name} there; name another directory")
-        if not is_folder and _is_there(entry) and entry.exists() and not entry.is_file():
-            raise BadInput(f"--out {path}: {name} in it is no file, as which a run writes it; name another directory")
+        if is_folder and _exists(entry) and not entry.is_dir():
+            raise BadInput(f"--out {path}: it contains {name}, which is not a folder; name another directory")
+        if not is_folder and _exists(entry) and entry.exists() and not entry.is_file():
+            raise BadInput(f"--out {path}: it contains {name}, which is not a file; name another directory")
         if is_folder and overwrite and entry.is_symlink():
-            raise BadInput(f"--overwrite: {entry} is a link, and what it leads to is not removed; remove the link")
+            raise BadInput(f"--overwrite: {entry} is a link, whose target is not removed; remove the link")
 
 
-def _is_there(entry: Path) -> bool:
+def _exists(entry: Path) -> bool:
     try:
         return entry.is_symlink() or entry.exists()
-    except OSError:  # a directory that cannot be read, of which whoever reads it says what is wrong
+    except OSError:  # an unreadable directory, which is reported when it is read
         return False

@@ -1,4 +1,4 @@
-"""What the environment says of devices and processes, and is told about them, before jax is imported."""
+"""Environment variables for devices and processes, read and set before jax is imported."""
 
 import os
 import subprocess
@@ -7,8 +7,9 @@ from pathlib import Path
 
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.files import read_bytes
+from tiejax.system.visible import cut
 
-# Which the commands set themselves; to ask XLA takes seconds.
+# Flags that tiejax sets itself, and that need no check by XLA, which takes seconds.
 KNOWN_FLAGS = ("--xla_cpu_multi_thread_eigen", "--xla_force_host_platform_device_count", "--xla_gpu_deterministic_ops")
 
 
@@ -18,9 +19,10 @@ def cores() -> int:
 
 
 def one_device_a_core() -> None:
-    """Make every core a device of jax's CPU backend, unless the environment says otherwise.
+    """Make every core a device of the CPU backend of jax, unless the environment sets the number of devices.
 
-    One device over several cores spends them on waiting: its threads meet in every operation of small models.
+    One device on several cores would mostly wait: its threads synchronise in every operation, and those of small models are
+    short.
     """
     flags = " ".join(given_flags())
     if "xla_force_host_platform_device_count" in flags or "JAX_NUM_CPU_DEVICES" in os.environ:
@@ -31,45 +33,45 @@ def one_device_a_core() -> None:
 
 
 def add_flags(*flags: str) -> None:
-    """Add flags to those of XLA; raises BadInput where XLA would not read them, which it does not say."""
+    """Append to XLA_FLAGS; raises BadInput if XLA would silently ignore the new flags."""
     os.environ["XLA_FLAGS"] = " ".join([*given_flags(), *flags])
 
 
 def given_flags() -> list[str]:
-    """Return the flags of XLA that the environment holds; raises BadInput where XLA would stop reading on the way.
+    """Return the flags in XLA_FLAGS; raises BadInput for a word at which XLA would stop reading.
 
-    XLA takes what does not begin with a dash for the name of a file of flags, and later on for the end of them.
+    A first word without a dash is the name of a file with flags to XLA; a later word without a dash ends the flags.
     """
     given = os.environ.get("XLA_FLAGS", "").split()
     if given and not given[0].startswith("-"):
         file = Path(os.environ["XLA_FLAGS"])
         if not file.is_file():
-            raise BadInput(f"XLA_FLAGS: {file} is neither a flag, which begins with --, nor a file of flags")
+            raise BadInput(f"XLA_FLAGS: expected flags that begin with --, or a file of flags, got '{cut(file)}'")
         given = read_bytes(file).decode(errors="replace").split()
     if words := [word for word in given if not word.startswith("--")]:
-        raise BadInput(f"XLA_FLAGS: {words[0]} is no flag, which begins with --; XLA would not read what follows it")
+        raise BadInput(f"XLA_FLAGS: expected flags that begin with --, got '{cut(words[0])}'; XLA would ignore the rest")
     return given
 
 
 def check_flags() -> None:
-    """Raise BadInput for a flag that XLA does not know: it would end the process, in the middle of a run.
+    """Raise BadInput for a flag that XLA does not know, which would otherwise end the process in the middle of a run.
 
-    Another process asks XLA, and only where there are flags that are not known here.
+    XLA checks them in a separate process, which is only started for flags that are not in KNOWN_FLAGS.
     """
     flags = [flag for flag in given_flags() if flag.partition("=")[0] not in KNOWN_FLAGS]
     if not flags:
         return
-    asked = [sys.executable, "-c", "import jax; jax.devices()"]
-    of_cpu = {**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
-    ended = subprocess.run(asked, env=of_cpu, capture_output=True, text=True)
+    command = [sys.executable, "-c", "import jax; jax.devices()"]
+    on_cpu = {**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
+    ended = subprocess.run(command, env=on_cpu, capture_output=True, text=True)
     if ended.returncode:
         unknown = [flag for flag in flags if flag in ended.stderr] or flags
-        raise BadInput(f"XLA_FLAGS: XLA does not take {' '.join(unknown)}")
+        raise BadInput(f"XLA_FLAGS: unknown to XLA or invalid: {cut(' '.join(unknown))}")
 
 
 def names_a_cluster() -> bool:
-    """Say whether this process was started as one of several, by Slurm or Open MPI, or with jax's own variables."""
-    # A job's shell has some of these as well; only a step started by srun has all.
+    """Return whether this process was started as one of several: by Slurm, Open MPI, or with the variables of jax."""
+    # The shell of a job has some of these variables, too; only processes started by srun have all.
     step = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID")
     if all(name in os.environ for name in step) and os.environ.get("SLURM_NTASKS", "1") != "1":
         return True

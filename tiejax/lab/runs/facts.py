@@ -1,4 +1,4 @@
-"""environment.json: what a run was made with, and each of its resumptions."""
+"""environment.json: versions, machine and command of a run and of each of its resumptions."""
 
 import contextlib
 import datetime
@@ -20,9 +20,9 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scip
 
 
 def write(path: Path, devices: Mapping[str, Any], command: str) -> dict[str, Any]:
-    """Write and return versions, machine, devices, git commit, command, date; those of a resumption under `resumed`.
+    """Write and return versions, machine, devices, git commit, command and date; those of a resumption under `resumed`.
 
-    Raises BadInput if what is there is damaged.
+    Raises BadInput if the existing file is damaged.
     """
     now = {
         "command": command,
@@ -41,7 +41,7 @@ def write(path: Path, devices: Mapping[str, Any], command: str) -> dict[str, Any
 
 
 def _before(path: Path) -> dict[str, Any] | None:
-    """Return what environment.json says, None if it is not there; raises BadInput if it is damaged."""
+    """Return the content of environment.json, None if there is none; raises BadInput if it is damaged."""
     with contextlib.suppress(ValueError, TypeError, RecursionError):
         try:
             facts: dict[str, Any] = dict(json.loads(read_own_file(path, MOST_BYTES)))
@@ -49,11 +49,11 @@ def _before(path: Path) -> dict[str, Any] | None:
             return None
         if facts.pop("digest", None) == digest_of_json(facts) and isinstance(facts.get("resumed", []), list):
             return facts
-    raise BadInput(f"--resume: {path} is damaged; remove it, and it is written anew")
+    raise BadInput(f"--resume: {path} is damaged; remove it, and it is written again")
 
 
 def _git_commit() -> str | None:
-    """The commit of the code that runs, with `+` if its tree has changes; None outside a checkout."""
+    """Return the git commit of this code, with `+` if the working tree has changes; None outside a checkout."""
     here = Path(__file__).parent
 
     def git(*words: str) -> str:

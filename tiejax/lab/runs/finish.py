@@ -1,4 +1,4 @@
-"""What a run leaves once it has trained: figures, report, and the results, which end it."""
+"""The end of a run: figures, report, and the results, which mark it as finished."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +22,11 @@ def finish(
     page: Callable[[RunOnPage], str],
     console: Console,
 ) -> None:
-    """Write figures, report and results, which end the run, and say what was found; arguments as of `leave`."""
+    """Write figures, report and results, and print warnings, claims and the path of the report; see `leave`."""
     if results["excluded_seeds"]:
         for row in results["non_finite"]:
             console.warn(f"{row['arm']} seed {row['seed']} became non-finite (seen at step {row['step']})")
-        console.warn(f"left out of the statistics: seeds {', '.join(map(str, results['excluded_seeds']))}")
+        console.warn(f"excluded from the statistics: seeds {', '.join(map(str, results['excluded_seeds']))}")
     report = leave(run, settings, results, facts, plots, page)
     console.claims(results["claims"])
     console.result(f"report: {report}")
@@ -40,9 +40,9 @@ def leave(
     plots: Sequence[Plot],
     page: Callable[[RunOnPage], str],
 ) -> Path:
-    """Write figures, report and results, which end the run; return where the report is.
+    """Write figures, report and results, which mark the run as finished; return the path of the report.
 
-    facts: environment.json. page: what the page says of the run -> HTML.
+    facts: the content of environment.json. page: renders the report as HTML.
     """
     with naming(run.figures):
         pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]

@@ -1,7 +1,7 @@
-"""run.json: what a run is, and the digests of the files that it holds.
+"""run.json: the study, settings and text of a run, and the digests of its files.
 
-The digest of what a run is stands in each of its checkpoints, so that none goes on under other settings or on another text. A
-file counts as the run's own only from when it is listed here.
+The digest of study, settings and text is stored in each checkpoint, so that none is resumed with other settings or on another
+text. A file belongs to the run only once it is listed here.
 """
 
 import dataclasses
@@ -13,15 +13,16 @@ from typing import Any
 
 from tiejax.lab.runs.writing import replace
 from tiejax.system.files import read_own_file
+from tiejax.system.visible import cut
 
 KIND = "run.json"
-# To be raised whenever a run directory of before can no longer be resumed or read.
+# Increased whenever older run directories can no longer be resumed or read.
 FORMAT = 3
 MOST_BYTES = 2**26
 
 
 class NoManifest(ValueError):
-    """What stands against saying what a run is. study: who made it, if that is known."""
+    """The manifest of a run cannot be read. str: the reason. study: the study that made the run, if it is known."""
 
     def __init__(self, reason: str, study: str = "") -> None:
         super().__init__(reason)
@@ -30,10 +31,10 @@ class NoManifest(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a run is, and what it holds.
+    """The identity of a run, and its files.
 
-    study: who made it. settings: resolved, as JSON holds them, without those that change no result. text: fingerprint of what
-    it is trained on, None where there is none or it is not known yet. files: path in the run directory -> SHA-256 (hex).
+    study: its name. settings: resolved, as JSON values, without those that do not affect results. text: fingerprint of the
+    training text, None without text or before it is known. files: path in the run directory -> SHA-256 (hex).
     """
 
     study: str
@@ -42,36 +43,34 @@ class Manifest:
     files: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def identity_in(self, folder: str) -> str:
-        """Return the SHA-256 (hex) of what the run is and of a folder below it, whose checkpoints carry it."""
+        """Return the SHA-256 (hex) of study, settings, text and a folder of checkpoints, which these store."""
         return digest_of_json({"study": self.study, "settings": self.settings, "text": self.text, "folder": folder})
 
     def write(self, folder: Path) -> None:
-        """Write run.json as one act."""
+        """Write run.json atomically."""
         content = {"study": self.study, "format": FORMAT, "settings": self.settings, "text": self.text, "files": self.files}
         replace(folder / KIND, json.dumps({**content, "digest": digest_of_json(content)}, indent=1).encode())
 
 
 def read(folder: Path) -> Manifest:
-    """Return what run.json in a folder says; raises NoManifest, or OSError where the system lets nobody read it."""
-    damage = NoManifest(f"{KIND}, which says which study made it, is damaged")
+    """Return the manifest in a folder; raises NoManifest if it is missing or invalid, OSError if it cannot be read."""
+    damage = NoManifest(f"{KIND} is damaged")
     try:
         content = json.loads(read_own_file(folder / KIND, MOST_BYTES))
         study, version = str(content["study"]), content["format"]
     except FileNotFoundError:
-        raise NoManifest(
-            f"without {KIND} nothing says which study made it; runs of earlier versions of tiejax are so"
-        ) from None
+        raise NoManifest(f"{KIND} is missing: this is not a run directory, or one of an early version of tiejax") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise damage from None
     if version != FORMAT:
-        raise NoManifest(f"it has format {version}, this version of tiejax reads format {FORMAT}", study)
+        raise NoManifest(f"its format is {cut(version)}, but this version of tiejax reads format {FORMAT}", study)
     if content.pop("digest", None) != digest_of_json(content) or not _is_whole(content):
         raise damage
     return Manifest(study, content["settings"], content["text"], content["files"])
 
 
 def _is_whole(content: Mapping[str, Any]) -> bool:
-    """Say whether everything is there, of its type: anyone can give what they wrote a digest."""
+    """Return whether all keys are present with values of their types; a valid digest does not guarantee that."""
     files = content.get("files")
     return (
         isinstance(content.get("settings"), dict)
@@ -83,37 +82,37 @@ def _is_whole(content: Mapping[str, Any]) -> bool:
 
 
 def settings_of(settings: Any, free: Sequence[str]) -> dict[str, Any]:
-    """Return resolved settings as JSON holds them, without the directory and those that are free to change."""
+    """Return resolved settings as JSON values, without the run directory and the settings in `free`."""
     fields = {name: value for name, value in dataclasses.asdict(settings).items() if name not in ("out", *free)}
     read_back: dict[str, Any] = json.loads(json.dumps(fields))
     return read_back
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the settings that are not the same in all runs, with the value of each run, None where it has none."""
-    names = dict.fromkeys(name for of_run in settings for name in of_run)
-    values = {name: [of_run.get(name) for of_run in settings] for name in names}
-    # As text, since the order of a mapping decides which of its names has which place in arrays.
-    return {name: of_runs for name, of_runs in values.items() if len(set(map(json.dumps, of_runs))) > 1}
+    """Return the settings that differ between runs, each with the values of all runs, None for a run without it."""
+    names = dict.fromkeys(name for run in settings for name in run)
+    values = {name: [run.get(name) for run in settings] for name in names}
+    # Compared as text: the order of a mapping decides the order of its names in arrays.
+    return {name: by_run for name, by_run in values.items() if len(set(map(json.dumps, by_run))) > 1}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Write the settings in which two runs differ, as `field: before -> now`."""
+    """Return the settings in which two runs differ, as `field: before -> now`."""
     return [f"{name}: {one} -> {other}" for name, (one, other) in differing([before, now]).items()]
 
 
-def damaged(folder: Path, made: Manifest) -> list[str]:
-    """Return the files, of those that a run lists, that are missing or not what was written."""
-    return [name for name, digest in made.files.items() if not is_as_written(folder / name, digest)]
+def damaged(folder: Path, manifest: Manifest) -> list[str]:
+    """Return the listed files of a run that are missing or have been changed."""
+    return [name for name, digest in manifest.files.items() if not is_as_written(folder / name, digest)]
 
 
 def is_as_written(path: Path, digest: str) -> bool:
-    """Say whether a file is there, with this digest."""
+    """Return whether a file exists and has this digest."""
     return path.is_file() and digest_of(path) == digest
 
 
 def digest_of_bytes(content: bytes) -> str:
-    """Return the SHA-256 (hex) of what a file holds."""
+    """Return the SHA-256 (hex) of the content of a file."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -124,5 +123,5 @@ def digest_of(path: Path) -> str:
 
 
 def digest_of_json(content: object) -> str:
-    """Return the SHA-256 (hex) of what JSON can hold; the order of a mapping is part of it."""
+    """Return the SHA-256 (hex) of a JSON value; it depends on the order of mappings."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

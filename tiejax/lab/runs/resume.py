@@ -1,4 +1,4 @@
-"""What a command asks for, and what an interrupted run goes on from: its own settings, its own text and tokenizer."""
+"""The settings of a command, checked against its run directory; settings, text and tokenizer of a resumed run."""
 
 import contextlib
 import dataclasses
@@ -15,11 +15,11 @@ from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.study import Study
 
-DATA, TOKENIZER = "data.json", "tokenizer.json"  # of a run on text, in its directory
+DATA, TOKENIZER = "data.json", "tokenizer.json"  # in the directory of a run on text
 
 
 class Request(NamedTuple):
-    """What a command line asks for. settings: resolved. out: the run directory, wherever it lies now."""
+    """A parsed command line. settings: resolved. out: the current path of the run directory."""
 
     settings: Any
     switches: dict[str, bool]
@@ -28,13 +28,13 @@ class Request(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The command as somebody else would repeat it: from the start."""
+        """The command line that repeats the run from scratch."""
         words = [word for word in self.argv if word not in ("--resume", "--overwrite")]
         return f"{command_line.program()} {shlex.join(words)}".rstrip()
 
 
 def read(study: Study, argv: Sequence[str]) -> Request:
-    """Return what `argv` asks for, fit for what its run directory holds; a resumed run starts from its own config.yaml.
+    """Parse `argv` and check it against the run directory; the settings of a resumed run are those in its config.yaml.
 
     Nothing is written. Raises BadInput.
     """
@@ -43,58 +43,59 @@ def read(study: Study, argv: Sequence[str]) -> Request:
     resume, overwrite = switches.get("resume", False), switches["overwrite"]
     contents.check(out, overwrite)
     if "resume" not in switches and RunDirectory.state(out) == "unfinished" and not overwrite:
-        raise BadInput(f"--out {out}: holds an unfinished run; name another directory, or --overwrite it")
+        raise BadInput(f"--out {out}: contains an unfinished run; name another directory, or --overwrite it")
     RunDirectory.check(out, resume, overwrite)
     if (resume or overwrite) and (out / CONFIG).exists():
         RunDirectory.check_study(out, study.name, "resume" if resume else "overwrite")
     settings = _resumed(study, argv, out) if resume else given.resolved()
-    # Where it is now: a run directory may have been moved.
+    # The run directory may have been moved since the run started.
     return Request(dataclasses.replace(settings, out=str(out)), switches, out, argv)
 
 
 def parsed(study: Study, argv: Sequence[str]) -> Request:
-    """Return what `argv` asks for without a look at the run directory; raises BadInput."""
+    """Parse `argv` without a check of the run directory; raises BadInput."""
     given, switches = command_line.parse(study.settings, study.command, argv)
     settings = given.resolved()
     return Request(settings, switches, Path(settings.out), argv)
 
 
 def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
-    """Return the settings that the run in `out` was started with; raises BadInput if others are asked for."""
+    """Return the settings of the run in `out`; raises BadInput if `argv` asks for others."""
     before, _ = command_line.parse(study.settings, study.command, [], base=out / CONFIG)
     now, _ = command_line.parse(study.settings, study.command, argv, base=out / CONFIG)
     before = dataclasses.replace(before, **{name: getattr(now, name) for name in study.may_change})
     now = dataclasses.replace(now, out=before.out)
     if changed := command_line.differences(before, now):
-        # A null that stands for the default that the run was started with is no difference.
+        # None is not a difference if it resolves to the value with which the run was started.
         with contextlib.suppress(BadInput):
             changed = command_line.differences(before, now.resolved())
     if changed:
-        raise BadInput(f"--resume: {out} was started with another configuration ({'; '.join(changed)})")
+        raise BadInput(f"--resume: {out} was started with other settings ({'; '.join(changed)})")
     return before.resolved()
 
 
 def trained_tokenizer(settings: Any, resume: bool) -> str | None:
-    """Return the file of the vocabulary that was trained for a run on text that is resumed, None if there is none.
+    """Return the file of the vocabulary that was trained for a resumed run on text, None if there is none.
 
-    Raises BadInput if that is damaged.
+    Raises BadInput if the file is damaged.
     """
     trained = Path(settings.out, TOKENIZER)
     if settings.tokenizer is not None or not resume or not trained.exists():
         return None
     written = RunDirectory.opened(trained.parent).files.get(TOKENIZER)
     if written is not None and not is_as_written(trained, written):
-        raise BadInput(f"--resume: {trained} is damaged; put its own back, or --overwrite the run")
+        raise BadInput(f"--resume: {trained} is damaged; restore the original file, or --overwrite the run")
     return str(trained)
 
 
 def keep_text(run: RunDirectory, facts: Mapping[str, Any], tokenizer: bytes) -> dict[str, Any]:
-    """Keep in the run directory what a run is trained on; return what it was started with. Raises BadInput if that differs.
+    """Write the facts about the training text and its tokenizer into the run directory, unless they are there already.
 
-    facts: of the text, with its `fingerprint`.
+    facts: with the `fingerprint` of the text. Returns the facts with which the run was started. Raises BadInput if the run was
+    started on another text.
     """
     run.bind(facts["fingerprint"])
-    # A vocabulary trained anew would be another one: the run keeps its own.
+    # A newly trained vocabulary could differ: a resumed run uses its own.
     run.keep(TOKENIZER, tokenizer)
     before: dict[str, Any] = json.loads(run.keep(DATA, json.dumps(facts, indent=2).encode()))
     return before

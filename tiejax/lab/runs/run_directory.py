@@ -1,4 +1,4 @@
-"""A run directory: who made it, one run's settings, environment, metrics, results, figures, report and checkpoints."""
+"""The directory of a run, with its manifest, settings, environment, metrics, results, figures, report and checkpoints."""
 
 import contextlib
 import dataclasses
@@ -24,9 +24,9 @@ from tiejax.training.records import FOLDER as RECORDS
 
 CONFIG, RESULTS, ENVIRONMENT, CHECKPOINTS = "config.yaml", "results.json", "environment.json", "checkpoints"
 METRICS = "metrics.npz"
-# What the system says of a path that cannot be made whatever the room and the permissions.
-NO_SUCH_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
-# In the order in which an overwritten run is removed: killed on the way, what is left is still known as an unfinished run.
+# Errors for paths that cannot exist, whatever the disk space and the permissions.
+IMPOSSIBLE_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
+# In the order in which a run is removed: if the process is killed meanwhile, the rest is still a valid unfinished run.
 CONTENTS = (
     RESULTS,
     ENVIRONMENT,
@@ -45,15 +45,15 @@ CONTENTS = (
 )
 
 
-def _held(path: Path) -> BadInput:
+def _locked(path: Path) -> BadInput:
     return BadInput(f"--out {path}: another process is running there; wait for it or name another directory")
 
 
 @dataclasses.dataclass
 class RunDirectory:
-    """A directory that this process holds until it ends. Use `claim`.
+    """A run directory that this process has locked until it ends; made by `claim`.
 
-    manifest: what the run is, and what it holds.
+    manifest: the identity of the run, and its files.
     """
 
     path: Path
@@ -62,12 +62,12 @@ class RunDirectory:
 
     @classmethod
     def state(cls, path: Path) -> str:
-        """Return `new` (nothing there yet), `unfinished`, `finished`, or `foreign` (something that is no run)."""
+        """Return the state of a run directory: `new` (empty or missing), `unfinished`, `finished` or `foreign` (not a run)."""
         try:
             if not path.exists():
                 return "new"
             if not path.is_dir():
-                raise BadInput(f"--out {path}: is a file; name a directory")
+                raise BadInput(f"--out {path}: not a directory but a file; name a directory")
             present = {entry.name for entry in path.iterdir()} - {".lock", KIND, f".{KIND}.part", f".{CONFIG}.part"}
         except OSError as error:
             raise BadInput(f"--out {path}: cannot be read: {error.strerror}") from None
@@ -84,32 +84,33 @@ class RunDirectory:
 
     @classmethod
     def check(cls, path: Path, resume: bool, overwrite: bool) -> str:
-        """Return the state of `path`, or raise BadInput, writing nothing, if the switches do not fit it."""
+        """Return the state of `path`; raises BadInput if it does not allow the switches. Writes nothing."""
         if resume and overwrite:
-            raise BadInput("--resume and --overwrite: give one of them")
+            raise BadInput("--resume and --overwrite: expected only one of them")
         state = cls.state(path)
         if state == "foreign":
-            raise BadInput(f"--out {path}: holds files but no run; name a new directory")
+            raise BadInput(f"--out {path}: contains files but no run; name a new directory")
         if state == "new" and resume:
-            raise BadInput(f"--resume: there is no run in {path}; leave --resume out to start one")
+            raise BadInput(f"--resume: no run in {path}; omit --resume to start one")
         if state in ("unfinished", "finished") and not (resume or overwrite):
             try:
                 manifest.read(path)
             except NoManifest as reason:
                 raise BadInput(
-                    f"--out {path}: holds a run that can be neither resumed nor overwritten ({reason}); name another"
+                    f"--out {path}: contains a run that can be neither resumed nor overwritten ({reason}); name another "
+                    "directory"
                 ) from None
         if state == "unfinished" and not (resume or overwrite):
-            raise BadInput(f"--out {path}: holds an unfinished run; --resume goes on with it, --overwrite starts anew")
+            raise BadInput(f"--out {path}: contains an unfinished run; --resume continues it, --overwrite starts from scratch")
         if state == "finished" and not (resume or overwrite):
-            raise BadInput(f"--out {path}: holds a finished run; name another directory, or --overwrite it")
+            raise BadInput(f"--out {path}: contains a finished run; name another directory, or --overwrite it")
         return state
 
     @classmethod
     def opened(cls, path: Path) -> Manifest:
-        """Return what the run in `path` is and holds.
+        """Return the manifest of the run in `path`.
 
-        Raises BadInput, with the path and without an option, if that is not known or the format is another one.
+        Raises BadInput, which names the path and no option, if the manifest is missing, damaged or of another format.
         """
         try:
             return manifest.read(path)
@@ -118,45 +119,45 @@ class RunDirectory:
 
     @classmethod
     def check_study(cls, path: Path, name: str, switch: str) -> None:
-        """Raise BadInput unless the run in `path` was made by the study called `name`, in today's format."""
+        """Raise BadInput unless the run in `path` was made by the study `name`, in the current format."""
         reason: object = None
         try:
             made_by = manifest.read(path).study
         except NoManifest as error:
             made_by, reason = error.study, error
         if reason or made_by != name:
-            reason = reason or f"it is one of {made_by}"
-            raise BadInput(f"--{switch}: {path} holds no run of {name} that can be used ({reason}); name another directory")
+            reason = reason or f"it was made by {made_by}"
+            raise BadInput(f"--{switch}: {path} contains no usable run of {name} ({reason}); name another directory")
 
     @classmethod
     def damage(cls, path: Path) -> list[str]:
-        """Return the files, of those that the run in `path` lists, that are missing or not what was written."""
+        """Return the listed files of the run in `path` that are missing or have been changed."""
         return manifest.damaged(path, manifest.read(path))
 
     @classmethod
-    def results(cls, path: Path, made: Manifest) -> dict[str, Any] | None:
-        """Return what results.json of the run in `path` says, None if it has not finished; raises BadInput if it is damaged."""
-        if RESULTS not in made.files:
+    def results(cls, path: Path, listed: Manifest) -> dict[str, Any] | None:
+        """Return results.json of the run in `path`, None if the run has not finished; raises BadInput if it is damaged."""
+        if RESULTS not in listed.files:
             return None
-        if not is_as_written(path / RESULTS, made.files[RESULTS]):
-            raise BadInput(f"{path / RESULTS}: is damaged; the run's command and --resume make it again")
+        if not is_as_written(path / RESULTS, listed.files[RESULTS]):
+            raise BadInput(f"{path / RESULTS}: damaged; the command of the run with --resume writes it again")
         found = json.loads((path / RESULTS).read_bytes())
         if not isinstance(found, dict):
-            raise BadInput(f"{path / RESULTS}: holds no results")
+            raise BadInput(f"{path / RESULTS}: contains no results")
         return found
 
     @classmethod
     def record_files(cls, path: Path) -> list[Path]:
-        """Return the files in `path`, if any, that hold all records of a run."""
+        """Return the files in `path` that contain all records of a run."""
         kept = (path / METRICS, path / f".{METRICS}.part", *(path / CHECKPOINTS / RECORDS).glob("*"))
         return [file for file in kept if file.is_file()]
 
     @classmethod
     def probe(cls, path: Path) -> None:
-        """Raise BadInput or OSError, writing nothing, if `path` could not be claimed now: before work that would be in vain."""
+        """Raise BadInput or OSError if `path` cannot be claimed now, before any work is done. Writes nothing."""
         ancestor = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not ancestor.is_dir():
-            raise BadInput(f"--out {path}: cannot be written: {ancestor} is no folder")
+            raise BadInput(f"--out {path}: cannot be written: {ancestor} is not a directory; name another directory")
         if not os.access(ancestor, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(ancestor))
         if (path / ".lock").exists():
@@ -164,14 +165,14 @@ class RunDirectory:
                 with filelock.FileLock(path / ".lock").acquire(timeout=0):
                     pass
             except filelock.Timeout:
-                raise _held(path) from None
+                raise _locked(path) from None
 
     @classmethod
     def claim(cls, study: Study, settings: Any, resume: bool, overwrite: bool) -> "RunDirectory":
-        """Take hold of `settings.out` and leave it with study and settings in it: created, resumed, or (`overwrite`) emptied.
+        """Lock `settings.out` and write study and settings into it, unless the run is resumed; `overwrite` empties it first.
 
-        Raises BadInput if the switches do not fit what is there, if a resumed run was started with other settings, or if
-        another process holds it; OSError if it cannot be written.
+        Raises BadInput if the state of the directory does not allow the switches, if a resumed run was started with other
+        settings, or if another process has locked it; OSError if it cannot be written.
         """
         path, asked = Path(settings.out), manifest.settings_of(settings, study.may_change)
         cls.check(path, resume, overwrite)
@@ -180,11 +181,11 @@ class RunDirectory:
             lock = filelock.FileLock(path / ".lock")
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise _held(path) from None
+            raise _locked(path) from None
         except OSError as error:
-            if error.errno not in NO_SUCH_PLACE:
+            if error.errno not in IMPOSSIBLE_PATH:
                 raise
-            raise BadInput(f"--out {path}: cannot be written: {error.strerror}") from None
+            raise BadInput(f"--out {path}: cannot be written: {error.strerror}; name another directory") from None
         state = cls.check(path, resume, overwrite)
         if resume:
             return cls(path, lock, _as_started(path, asked))
@@ -197,11 +198,11 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended, whatever has become of its files since."""
+        """Whether the run has finished, even if its files have been damaged since."""
         return RESULTS in self.manifest.files
 
     def bind(self, text: str) -> None:
-        """Let the run be one on the text with this fingerprint; raises BadInput if it was started on another."""
+        """Record the fingerprint of the training text; raises BadInput if the run was started on another text."""
         if self.manifest.text not in (None, text):
             raise BadInput(f"--resume: {self.path} was started on another text ({self.manifest.text[:16]}...)")
         if self.manifest.text is None:
@@ -216,26 +217,26 @@ class RunDirectory:
         return self.path / "figures"
 
     def write_environment(self, devices: Mapping[str, Any], command: str) -> dict[str, Any]:
-        """Write and return environment.json, as of `facts.write`."""
+        """Write and return environment.json; see `facts.write`."""
         return facts.write(self.path / ENVIRONMENT, devices, command)
 
     def holds(self, name: str) -> bool:
-        """Say whether a file is there that the run has listed."""
+        """Return whether a file exists and is listed."""
         return name in self.manifest.files and (self.path / name).is_file()
 
     def intact(self, name: str) -> bool:
-        """Say whether a file is there that the run has listed, as it was written."""
+        """Return whether a file exists, is listed and has not been changed."""
         return name in self.manifest.files and is_as_written(self.path / name, self.manifest.files[name])
 
     def whole(self, folder: str) -> bool:
-        """Say whether all files of a folder are there that the run has listed, as they were written."""
+        """Return whether a folder has listed files, and all of them exist and have not been changed."""
         listed = [name for name in self.manifest.files if name.startswith(f"{folder}/")]
         return bool(listed) and all(self.intact(name) for name in listed)
 
     def read(self, name: str, then: str) -> bytes:
-        """Return what a listed file holds; raises BadInput if it is not what was written.
+        """Return the content of a listed file; raises BadInput if it is missing or has been changed.
 
-        then: happens if the file is removed, as "that model is trained again".
+        then: the consequence of removing the file, such as "that model is trained again".
         """
         path = self.path / name
         content = path.read_bytes() if path.is_file() else b""
@@ -244,20 +245,20 @@ class RunDirectory:
         return content
 
     def keep(self, name: str, content: bytes) -> bytes:
-        """Write a file unless it is there already; return what it holds. Raises BadInput if it is not what was written."""
+        """Write a file unless it exists and is listed; return its content. Raises BadInput if it has been changed."""
         if not self.holds(name):
             self.write(name, content)
-        return self.read(name, "it is written anew")
+        return self.read(name, "it is written again")
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file, of a folder below this one too, as one act, and list it."""
+        """Write a file atomically and list it. name: relative to the run directory."""
         path = self.path / name
         path.parent.mkdir(exist_ok=True)
         replace(path, content)
         self._list({name: manifest.digest_of_bytes(content)})
 
     def add(self, paths: Iterable[Path]) -> None:
-        """List files that stand below this directory, and all files of folders among them, as they are now."""
+        """List files with their current digests, and all files in folders."""
         files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path]) if file.is_file()]
         self._list({file.relative_to(self.path).as_posix(): manifest.digest_of(file) for file in files})
 
@@ -270,11 +271,11 @@ class RunDirectory:
         self.manifest.write(self.path)
 
     def remove(self, name: str) -> None:
-        """Remove a folder below this one."""
+        """Remove a folder of the run directory."""
         shutil.rmtree(self.path / name, ignore_errors=True)
 
     def write_metrics(self, arrays: Mapping[str, np.ndarray], in_files: bool = False) -> None:
-        """Write named arrays, no pickles, as metrics.npz: compressed, unless they are large ones that are read from files."""
+        """Write named arrays as metrics.npz, compressed unless they are large memory maps (`in_files`)."""
         path, scratch = self.path / METRICS, self.path if in_files else None
         replace_with(path, lambda file: write_npz(file, arrays, compressed=not in_files, scratch=scratch))
         self.add([path])
@@ -285,30 +286,30 @@ class RunDirectory:
         return self.path / "report.html"
 
     def write_results(self, results: Mapping[str, Any]) -> None:
-        """Write results.json, which ends the run. Pass `plain` results: JSON has no NaN."""
+        """Write results.json, which marks the run as finished. The results must be `plain`: JSON has no NaN."""
         self.write(RESULTS, json.dumps(results, indent=1, allow_nan=False).encode())
 
     def release(self) -> None:
-        """Let another process have the directory."""
+        """Unlock the directory."""
         self.lock.release()
 
 
 def _as_started(path: Path, asked: dict[str, Any]) -> Manifest:
-    """Return the manifest of a run that is resumed; raises BadInput if it was not started with these settings."""
+    """Return the manifest of a resumed run; raises BadInput if the run was started with other settings."""
     try:
         found = manifest.read(path)
     except NoManifest as reason:
         raise BadInput(f"--resume: {path} cannot be resumed: {reason}") from None
     if changed := manifest.differences(found.settings, asked):
         raise BadInput(
-            f"--resume: {path} holds a run of another configuration ({'; '.join(changed)}): its {CONFIG} was edited, or "
-            "another process has started a run there since"
+            f"--resume: {path} contains a run with other settings ({'; '.join(changed)}): its {CONFIG} has been edited, or "
+            "another process has started a run there; restore the file, or name another directory"
         )
     return found
 
 
 def _empty(path: Path) -> None:
-    """Remove a run; killed on the way, it leaves an unfinished one."""
+    """Remove a run; a process that is killed meanwhile leaves a valid unfinished run."""
     with contextlib.suppress(NoManifest):
         dataclasses.replace(manifest.read(path), files={}).write(path)
     for name in (f".{METRICS}.part", *CONTENTS):

@@ -1,4 +1,4 @@
-"""A run of several stages, one after the other: each is trained with checkpoints of its own, and kept when it is done."""
+"""Runs of several stages, one after the other, each with separate checkpoints and results that are stored when it ends."""
 
 import shutil
 import time
@@ -17,22 +17,23 @@ from tiejax.training.ensemble import Ensemble
 from tiejax.training.loop import Trained, Training
 
 Arrays = Mapping[str, np.ndarray]
-FINISHED = "finished"  # folder of what stages leave
+FINISHED = "finished"  # folder of the results of stages
 
 
 def _file(stage: str) -> str:
-    """Return where a run keeps what a stage leaves."""
+    """Return the file with the results of a stage."""
     return f"{FINISHED}/{stage}.npz"
 
 
 class Stopped(Exception):
-    """The run was asked to stop, and what is done of it is kept."""
+    """The run was asked to stop; everything done so far is stored."""
 
 
 class Stages:
-    """The stages of a run by name, with what each costs, in any one unit: what is done, and how long the rest will take.
+    """The stages of a run, which stages are done, and how long the rest will take.
 
-    A stage that is done has left its arrays in `finished/NAME.npz`. compile_s, train_s: seconds of this process.
+    The arrays of a finished stage are in `finished/NAME.npz`. costs: stage -> cost, in any unit. compile_s, train_s: seconds
+    in this process.
     """
 
     def __init__(self, launched: Launched, console: Console, stop: Callable[[], bool], costs: Mapping[str, float]) -> None:
@@ -44,17 +45,17 @@ class Stages:
         self.model_steps = 0
 
     def done(self, name: str) -> bool:
-        """Say whether a stage is done."""
+        """Return whether a stage is done."""
         return self._run.holds(_file(name))
 
     def read(self, name: str) -> dict[str, np.ndarray]:
-        """Return the arrays that a stage has left; raises BadInput if they are damaged."""
-        return arrays_of(self._run.read(_file(name), "that stage is done again"))
+        """Return the arrays of a finished stage; raises BadInput if they are damaged."""
+        return arrays_of(self._run.read(_file(name), "that stage is repeated"))
 
     def once(self, name: str, work: Callable[[], Arrays]) -> dict[str, np.ndarray]:
-        """Return what a stage leaves: what it has left before, or else what `work` returns, which is kept from now on.
+        """Return the arrays of a stage: those stored before, or else the result of `work`, which is stored.
 
-        Raises Stopped where the run is asked to stop before.
+        Raises Stopped if the run was asked to stop before the stage began.
         """
         if not self.done(name):
             if self._stop():
@@ -66,9 +67,9 @@ class Stages:
         return self.read(name)
 
     def train(self, name: str, ensemble: Ensemble, seeds: Sequence[int], conditions: Sequence[int] | None = None) -> Trained:
-        """Train an ensemble within a stage, from its own last checkpoint where the run is resumed.
+        """Train an ensemble within a stage, from the last checkpoint of the stage if the run is resumed.
 
-        Raises Stopped where the run is asked to stop, with a checkpoint written; BadInput if a checkpoint does not fit.
+        Raises Stopped after writing a checkpoint if the run is asked to stop, BadInput if a checkpoint does not match.
         """
         checkpoints = open_checkpoints(self._run, self._run.checkpoints / name, ensemble.ties, self._console.warn)
         try:
@@ -89,10 +90,11 @@ class Stages:
             raise Stopped
         return trained
 
-    def _show(self, label: str, name: str, of_stage: float = 0.0, of_stage_here: float = 0.0) -> None:
+    def _show(self, label: str, name: str, share: float = 0.0, share_here: float = 0.0) -> None:
+        """Show progress. share: done of the stage `name`. share_here: done of it by this process."""
         total, cost = sum(self._costs.values()), self._costs[name]
-        here = (self._here + of_stage_here * cost) / total
-        self._shown = min(1.0, self._done() + of_stage * cost / total)
+        here = (self._here + share_here * cost) / total
+        self._shown = min(1.0, self._done() + share * cost / total)
         self._console.part(label, self._shown, time.perf_counter() - self._began - self.compile_s, here)
 
     def _done(self) -> float:
@@ -100,10 +102,10 @@ class Stages:
 
     @property
     def share(self) -> float:
-        """The share of the run that is done, the begun stage counted by its steps."""
+        """The share of the run that is done, including the finished steps of the current stage."""
         return max(self._shown, self._done())
 
     @property
     def timing(self) -> dict[str, float | None]:
-        """What results.json says of the time."""
+        """The timing in results.json."""
         return timing_of(self.compile_s, self.train_s, self.model_steps)

@@ -1,4 +1,4 @@
-"""How a run is asked to stop: Ctrl-C or SIGTERM."""
+"""Request to stop a run, by Ctrl-C or SIGTERM."""
 
 import signal
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from types import FrameType
 
 
 def stop_flag() -> Callable[[], bool]:
-    """Return a function that says whether Ctrl-C or SIGTERM has come; a second one ends the process at once."""
-    seen: list[int] = []
+    """Return a function that returns whether Ctrl-C or SIGTERM was received; a second one ends the process at once."""
+    received: list[int] = []
 
     def handler(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
+        received.append(number)
         signal.signal(number, signal.SIG_DFL)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
-    return lambda: bool(seen)
+    return lambda: bool(received)

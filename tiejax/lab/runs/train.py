@@ -1,4 +1,4 @@
-"""An ensemble trained in a run directory: checkpoints there, progress on the console, and what results say of the time."""
+"""Training of an ensemble in a run directory, with checkpoints, progress on the console and timing."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,9 +18,10 @@ from tiejax.tying.errors import TieError
 
 
 def begin(launched: Launched) -> tuple[Callable[[], bool], dict[str, Any]]:
-    """Prepare this process for training; return what says whether it is to stop, and what environment.json says.
+    """Prepare this process for training; return the function that reports a request to stop, and environment.json.
 
-    Accelerators multiply float32 in fewer bits unless told otherwise; training alone may, as `--matmul_precision` says.
+    By default, accelerators multiply float32 in lower precision. Here that is only allowed in training, by
+    `--matmul_precision`.
     """
     stop = stop_flag()
     jax.config.update("jax_default_matmul_precision", "highest")
@@ -39,10 +40,10 @@ def train(
     on_records: Callable[[Any], None] = lambda records: None,
     records_on_disk: bool = False,
 ) -> Trained:
-    """Train to the end, or until `stop` says so; raise BadInput if a checkpoint does not fit.
+    """Train until the end, or until `stop` returns True; raises BadInput if a checkpoint does not match.
 
-    models: how many there are, for the rate that is shown. on_records: is given the records of every chunk, those of the
-    checkpoint first. conditions, records_on_disk: as of `training.train`.
+    models: number of models, for the rate on the console. on_records: called with the records of the checkpoint, then with
+    those of every chunk. conditions, records_on_disk: see `training.train`.
     """
     checkpoints: Checkpoints | None = None
     if launched.run is not None:
@@ -54,11 +55,11 @@ def train(
             console.say(f"resuming at step {min(training.first, ensemble.steps)} of {ensemble.steps}")
             on_records(training.records)
         elif launched.switches["resume"]:
-            console.say("there is no checkpoint to go on from: starting at step 0")
+            console.say("no checkpoint to resume from: starting at step 0")
         if launched.run is not None and launched.run.finished and not training.finished:
             raise BadInput(
-                f"--resume: the run in {launched.run.path} had ended, and its last checkpoint is gone, from which its files "
-                "could be made again; --overwrite trains anew"
+                f"--resume: the run in {launched.run.path} has finished, and its last checkpoint, from which its files could be "
+                "written again, is missing; --overwrite trains from scratch"
             )
         if not training.finished:
             console.compiling()
@@ -76,16 +77,16 @@ def train(
     if checkpoints is not None:
         checkpoints.close()
     if not trained.finished:
-        console.result(f"stopped at step {int(trained.members.cursor):,}; go on with the same command and --resume")
+        console.result(f"stopped at step {int(trained.members.cursor):,}; continue with the same command and --resume")
     return trained
 
 
 def timing(trained: Trained, models: int) -> dict[str, float | None]:
-    """Return what results.json says of the time of so many models."""
+    """Return the timing in results.json of `models` models."""
     return timing_of(trained.compile_s, trained.train_s, trained.steps_here * models)
 
 
 def timing_of(compile_s: float, train_s: float, model_steps: int) -> dict[str, float | None]:
-    """Return what results.json says of the time of so many steps of models; no rate if this process trained nothing."""
+    """Return the timing in results.json of `model_steps` steps; the rate is None if this process has trained nothing."""
     rate = model_steps / train_s if train_s else None
     return {"compile_s": compile_s, "train_s": train_s, "model_steps_per_s": rate}

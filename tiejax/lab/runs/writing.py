@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic replacement of files."""
 
 import contextlib
 import os
@@ -10,19 +10,19 @@ from tiejax.system.naming import naming
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replace a file as one act, so that a killed process leaves the old one or the new one; raises OSError with its path."""
+    """Replace a file atomically: a killed process leaves the old or the new content. Raises OSError with the path."""
     replace_with(path, lambda file: file.write(content))
 
 
 def replace_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Replace a file as `replace` does, by what `write` writes."""
-    beside = path.with_name(f".{path.name}.part")
+    """Replace a file atomically by the bytes that `write` writes."""
+    part = path.with_name(f".{path.name}.part")
     with naming(path):
         try:
-            with beside.open("wb") as file:
+            with part.open("wb") as file:
                 write(file)
-            os.replace(beside, path)
+            os.replace(part, path)
         except BaseException:
             with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
+                part.unlink(missing_ok=True)
             raise
