@@ -1,4 +1,4 @@
-"""Event files: what TensorBoard reads of every member, also of a run that was killed and resumed."""
+"""Event files as read by TensorBoard, also after a run was killed and resumed."""
 
 import struct
 import subprocess
@@ -43,12 +43,12 @@ def points(folder):
 
 
 def scalars(records):
-    """Two quantities `[record, seed, arm]` that tell where they come from."""
+    """Return two quantities `[record, seed, arm]` whose values encode their position."""
     place = np.arange(records)[:, None, None] * 100 + np.arange(2)[:, None] * 10 + np.arange(2)
     return {"validation/loss": place + 0.5, "norm/input": np.where(place == 111, np.nan, -place)}
 
 
-def test_event_files_hold_every_members_points(tmp_path):
+def test_event_files_contain_the_points_of_every_member(tmp_path):
     files = EventFiles(tmp_path / "events", [3, 8], ARMS)
     files.write({name: values[:2] for name, values in scalars(3).items()}, np.array([0, 50]))
     folders = {path.name: path for path in (tmp_path / "events").iterdir()}
@@ -67,8 +67,8 @@ def test_event_files_hold_every_members_points(tmp_path):
 
 
 @pytest.mark.parametrize("seconds", [0, 5])
-def test_event_files_of_a_resumed_run_replace_what_a_killed_one_wrote(tmp_path, seconds):
-    """Resumed from a checkpoint at step 50, whose records it writes again, within the same second or later."""
+def test_event_files_of_a_resumed_run_replace_those_of_a_killed_run(tmp_path, seconds):
+    """Resume from a checkpoint at step 50, within the same second or later, and write the later records again."""
     killed = EventFiles(tmp_path, [0, 1], ARMS)
     killed.write(scalars(3), np.array([0, 50, 100]))
     killed.close()
@@ -83,6 +83,6 @@ def test_event_files_of_a_resumed_run_replace_what_a_killed_one_wrote(tmp_path, 
     assert {step: values["validation/loss"] for step, values in shown.items()} == {0: 1010.5, 50: 1110.5, 150: 2210.5}
 
 
-def test_event_files_need_no_tensorflow():
+def test_event_files_do_not_import_tensorflow():
     code = "import sys, tiejax.lab.reporting.event_files; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -1,4 +1,4 @@
-"""Figures that several studies plot: pictures that are not blank, and what they show."""
+"""Figures shared by several studies: they are not blank, and show the expected curves."""
 
 import numpy as np
 import pytest
@@ -38,12 +38,12 @@ PLOTTED = {
 
 
 @pytest.mark.parametrize("name", list(PLOTTED))
-def test_every_figure_becomes_a_picture_and_a_pdf(tmp_path, name):
+def test_figures_are_saved_as_png_and_pdf(tmp_path, name):
     assert is_a_picture(figures.save(PLOTTED[name](), tmp_path, "figure"))
 
 
-def test_uses_are_told_beside_the_published_ratios():
-    """A bucket whose rows are no input has no ratio, and step 0 no place on a logarithmic axis."""
+def test_uses_are_shown_with_the_published_ratios():
+    """A bucket of symbols that are never inputs has no ratio, and a logarithmic axis no step 0."""
     ratio, _, buckets = plot_uses(USES, ["zero", "one"], ROWS).figure.axes
     assert np.isnan(ratio.lines[0].get_xdata()[0])
     heights = [bar.get_height() for bar in buckets.patches]
@@ -64,8 +64,8 @@ def test_uses_are_told_beside_the_published_ratios():
     assert uses_table([], ["untied"]) == {}
 
 
-def test_of_many_records_some_are_drawn_and_those_of_every_scale():
-    """A million records of each line would fill the memory; both kinds of axis keep theirs, and values stay at their steps."""
+def test_many_records_are_subsampled_at_every_scale():
+    """A million records per line would fill the memory; linear and logarithmic axes both stay covered, with correct steps."""
     steps = 10 * np.arange(10**5)
     _, axes = figures.new_figure(1, 1, 3, 3)
     figures.plot_seeds(axes[0, 0], steps, np.stack([steps, 3 * steps]), figures.BLUE, "untied")
@@ -82,8 +82,8 @@ def test_of_many_records_some_are_drawn_and_those_of_every_scale():
     assert [text.get_text() for text in axes[0, 0].texts] == [f"{len(drawn)} of 100000 records drawn"]
 
 
-@pytest.mark.parametrize(("seeds", "said"), [(64, []), (200, ["64 of 200 seeds drawn"])])
-def test_of_many_seeds_some_are_drawn_and_all_are_in_the_median(seeds, said):
+@pytest.mark.parametrize(("seeds", "note"), [(64, []), (200, ["64 of 200 seeds drawn"])])
+def test_many_seeds_are_subsampled_but_all_enter_the_median(seeds, note):
     _, axes = figures.new_figure(1, 1, 3, 3)
     values = np.arange(seeds)[:, None] * np.array([1.0, 2.0, 3.0])
     for name in ("untied", "tied"):
@@ -93,4 +93,4 @@ def test_of_many_seeds_some_are_drawn_and_all_are_in_the_median(seeds, said):
     assert (drawn[0], drawn[-1], len(set(drawn))) == (0, seeds - 1, 64)
     (median,) = (line for line in axes[0, 0].lines if line.get_label() == "untied")
     np.testing.assert_array_equal(median.get_ydata(), (seeds - 1) / 2 * np.array([1.0, 2.0, 3.0]))
-    assert [text.get_text() for text in axes[0, 0].texts] == said
+    assert [text.get_text() for text in axes[0, 0].texts] == note

@@ -1,4 +1,4 @@
-"""How a report begins: sentences by verdict, and the count of the verdicts."""
+"""Findings of a report: sentences by verdict, and counts of verdicts."""
 
 from tiejax.lab.reporting import untie_curve
 from tiejax.lab.reporting.finding import Clause, sentence, tally
@@ -20,23 +20,23 @@ def row(name, verdict, estimate=-0.25, n=8):
     }
 
 
-def test_a_clause_for_each_verdict_and_what_is_open_comes_last():
+def test_clauses_follow_verdicts_and_open_questions_come_last():
     claims = [row("rain", "undecided"), row("wind", "supported"), row("snow", "contradicted", n=7)]
-    expected = (
-        "Up north, the wind blows (supported, 8 seeds), it thaws (contradicted, 7 seeds), and it remains open whether it "
+    assert sentence(claims, [RAIN, WIND, SNOW], "Up north,") == (
+        "Up north, the wind blows (supported, 8 seeds), it thaws (contradicted, 7 seeds), and it remains open whether it rains "
+        "(undecided, 8 seeds)."
     )
-    assert sentence(claims, [RAIN, WIND, SNOW], "Up north,") == f"{expected}rains (undecided, 8 seeds)."
 
 
-def test_seeds_are_told_once_and_sizes_without_their_sign():
+def test_numbers_of_seeds_are_not_repeated_and_sizes_are_unsigned():
     claims = [row("rain", "supported"), row("wind", "supported")]
     assert sentence(claims, [RAIN, WIND]) == "It rains 0.25 mm (supported, 8 seeds) and the wind blows (supported)."
     claims = [row("rain", "contradicted"), row("wind", "undecided", None, n=1)]
-    said = "It is drier by 0.25 mm (contradicted, 8 seeds) and it remains open whether the wind blows (undecided, 1 seed)."
-    assert sentence(claims, [RAIN, WIND]) == said
+    expected = "It is drier by 0.25 mm (contradicted, 8 seeds) and it remains open whether the wind blows (undecided, 1 seed)."
+    assert sentence(claims, [RAIN, WIND]) == expected
 
 
-def test_nothing_is_said_of_claims_that_were_not_tested():
+def test_claims_that_were_not_tested_are_omitted():
     assert sentence([row("rain", "supported")], [WIND], "Up north,") == ""
     assert sentence([row("wind", "undecided")], [RAIN, WIND]) == "It remains open whether the wind blows (undecided, 8 seeds)."
 
@@ -48,8 +48,8 @@ def test_verdicts_are_counted():
     assert tally(claims) == "Of 3 claims, 2 supported, 1 undecided."
 
 
-def test_an_untie_curve_answers_by_policy():
-    """Better than staying tied under two of three policies, worse than never tied under all."""
+def test_finding_of_an_untie_curve_by_policy():
+    """Better than staying tied under two of three policies, worse than never tied under all of them."""
     verdicts = {
         "tied": {"copy": "supported", "zero-output": "undecided", "zero-input": "supported"},
         "equal": dict.fromkeys(("copy", "zero-output", "zero-input"), "contradicted"),

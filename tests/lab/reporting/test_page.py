@@ -1,4 +1,4 @@
-"""The page of a run: one file, whole, in which the answer and one figure come first."""
+"""The page of a run: one self-contained file that begins with the findings and one figure."""
 
 import base64
 import html.parser
@@ -55,7 +55,7 @@ def read(page):
     return links
 
 
-def test_the_page_is_whole_and_needs_nothing_else(tmp_path):
+def test_page_is_self_contained(tmp_path):
     page, pictures = render(tmp_path)
     links = read(page)
     assert len(links.sources) == 2
@@ -65,7 +65,7 @@ def test_the_page_is_whole_and_needs_nothing_else(tmp_path):
         assert text in links.text
 
 
-def test_the_answer_comes_first(tmp_path):
+def test_findings_come_first(tmp_path):
     text = read(render(tmp_path)[0]).text
     order = ["Q?", "The answer.", "first", "careful", "Claims", "Zero <", "More figures", "second", "N", "Setting", "How to"]
     place = 0
@@ -73,14 +73,14 @@ def test_the_answer_comes_first(tmp_path):
         place = text.index(words, place)
 
 
-def test_a_page_without_claims_or_figures_has_no_empty_headings(tmp_path):
+def test_page_without_claims_or_figures_has_no_empty_headings(tmp_path):
     text = read(render(tmp_path, claims={}, figures=[], notes=[])[0]).text
     assert "Wilcoxon" not in text
     assert "More figures" not in text
 
 
-def test_names_do_nothing_on_the_page(tmp_path):
-    """Neither tags nor control characters, wherever a name can stand; lines of settings stay lines."""
+def test_page_escapes_tags_and_control_characters(tmp_path):
+    """Wherever a name can occur; line breaks in settings are preserved."""
     hostile = "<script>alert(1)</script>\x1b]0;gone\x07\0\u202e\udcff"
     seen = "<script>alert(1)</script>" + r"\x1b]0;gone\x07\x00\u202e\udcff"
     row = CLAIM | {"id": hostile, "statement": hostile}
@@ -96,7 +96,7 @@ def test_names_do_nothing_on_the_page(tmp_path):
 
 
 def test_backticks_become_code_elements(tmp_path):
-    """Everywhere but in commands, which a reader copies; attributes and the title lose them."""
+    """Everywhere except in commands, which readers copy; in attributes and the title they are removed."""
     text = "run `tiejax tie` on <it>"
     row = CLAIM | {"statement": text, "statistic": text}
     parts = {"title": text, "question": text, "finding": [text], "notes": [text], "claims": {text: [row]}}
@@ -111,7 +111,7 @@ def test_backticks_become_code_elements(tmp_path):
 
 
 def test_each_claim_begins_with_its_verdict(tmp_path):
-    """So that no verdict is off the edge of a narrow screen; the numbers carry the names that a card shows."""
+    """So that verdicts are visible on narrow screens; the other cells carry the names shown on a card."""
     page, _ = render(tmp_path, claims={"Claims": [CLAIM, CLAIM | {"verdict": "undecided"}]})
     table = page[page.index('<table class="claims">') :]
     table = table[: table.index("</table>")]
@@ -149,7 +149,7 @@ def contrast(one, other):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_enough_contrast_in_both_schemes(tmp_path, scheme):
-    """At least 4.5, as WCAG asks at level AA: text on the ground, in the answer, in notes and in code."""
+    """At least 4.5, as required by WCAG level AA: text on the background, in findings, in notes and in code."""
     style = re.search(r"<style>(.*?)</style>", render(tmp_path)[0], re.DOTALL)[1]
     light, dark = style.split("@media (prefers-color-scheme: dark)", 1)
     dark = dark[: dark.index("}")]
@@ -161,4 +161,4 @@ def test_text_has_enough_contrast_in_both_schemes(tmp_path, scheme):
     measured = {pair: contrast(*(colours[name] for name in pair)) for pair in pairs}
     assert {pair: ratio for pair, ratio in measured.items() if ratio < 4.5} == {}
     bare = style.replace(light.split("}")[0], "").replace(dark, "")
-    assert set(re.findall(r"#[0-9a-f]{3,6}\b", bare)) == {"#ffffff"}, "colours are variables; figures alone stay on white"
+    assert set(re.findall(r"#[0-9a-f]{3,6}\b", bare)) == {"#ffffff"}, "all colours but the white of figures are variables"

@@ -1,4 +1,4 @@
-"""The three panels: every seed and the median, or the mean and band of the paper."""
+"""The three panels: every seed and the median, or mean and band as in the paper."""
 
 import numpy as np
 from pictures import curves

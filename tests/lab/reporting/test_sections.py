@@ -1,11 +1,11 @@
-"""What pages share: values named in words, medians and quartiles, settings in words."""
+"""Page sections: arrays named in words, medians and quartiles, settings in words."""
 
 import numpy as np
 
 from tiejax.lab.reporting import sections
 
 
-def test_arrays_are_named_by_the_words_on_the_way_to_them():
+def test_arrays_are_named_by_their_path():
     nested = {"loss": {"train_split": [1, None]}, "solved": None, "distance": [2.0]}
     arrays = sections.arrays_in_words(nested)
     assert {name: str(values.tolist()) for name, values in arrays.items()} == {
@@ -14,7 +14,7 @@ def test_arrays_are_named_by_the_words_on_the_way_to_them():
     }
 
 
-def test_medians_stand_beside_their_quartiles():
+def test_medians_are_shown_with_quartiles():
     nested = {"loss": [1.0, 2, 3, 4, 5]}, {"loss": [2.0, 3, 4, 5, 6]}
     untied, tied = map(sections.arrays_in_words, nested)
     assert sections.medians_table(untied, tied) == (
@@ -29,7 +29,7 @@ def test_accuracies_are_percentages():
     assert (before, after, difference) == ("62.50 %  [56.25 %, 68.75 %]", "-", "-")
 
 
-def test_times_are_of_this_process():
+def test_times_are_those_of_this_process():
     timing, facts = {"train_s": 60.0, "compile_s": 2.0, "model_steps_per_s": 1000.0}, {"devices": ["cpu", "cpu"]}
     words = sections.timing_words(timing, facts | {"resumed": [{}]})["time"]
     assert words.startswith("1 min 00 s of training since the run was last resumed")
@@ -38,7 +38,7 @@ def test_times_are_of_this_process():
     assert sections.timing_words(timing | {"train_s": 0.0}, facts) == {}
 
 
-def test_members_that_are_left_out_are_named():
+def test_excluded_members_are_named():
     row = {"arm": "tied", "seed": 3, "step": 40}
     (note,) = sections.excluded_notes({"non_finite": [row], "excluded_seeds": [3]})
     assert "tied seed 3 (at step 40)" in note

@@ -1,4 +1,4 @@
-"""Numbers in words."""
+"""Formatting of numbers."""
 
 import pytest
 

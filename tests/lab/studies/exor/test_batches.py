@@ -1,4 +1,4 @@
-"""Batches of EXor: what a visit is, its distribution by chi-squared, and the row of epochs."""
+"""Batches of EXor: the form of a visit, its distribution by chi-squared tests, and shuffled epochs."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from tiejax.lab.studies.exor.task import EXor, split
 from tiejax.training import stream
 
 
-def test_a_visit_is_what_the_specification_says():
+def test_visit_follows_the_specification():
     task = variant("main")
     rows = split(7)["train"]
     batch = batches.visit(task, jnp.asarray(rows), jax.random.key(0))
@@ -29,7 +29,7 @@ def test_a_visit_is_what_the_specification_says():
 
 @pytest.mark.parametrize("task", [variant("main"), variant("dh"), EXor(5, (0.2, 0.0, 0.5, 0.3), (1.0,))])
 def test_spellings_and_masks_have_the_stated_distribution(task):
-    """Chi-squared of a large draw from one key, against the exact expected frequencies."""
+    """Chi-squared test of a large sample from one key against the exact expected frequencies."""
     string = jnp.asarray(np.arange(task.bits) % 2, jnp.int32)[None].repeat(40_000, 0)
     batch = batches.visit(task, string, jax.random.key(3))
     positions = np.bincount(np.asarray(batch.position), minlength=task.bits)
@@ -42,7 +42,7 @@ def test_spellings_and_masks_have_the_stated_distribution(task):
         used = np.array(probabilities) > 0
         assert counts[~used].sum() == 0
         assert stats.chisquare(counts[used], 40_000 * np.array(probabilities)[used]).pvalue > 1e-3 or used.sum() == 1
-    # Neighbouring draws are independent: the joint table of two places.
+    # Spellings at different positions are independent: contingency table of two positions.
     joint = stats.contingency.crosstab(spelled[:, 0], spelled[:, 2]).count
     if min(joint.shape) > 1:
         assert stats.chi2_contingency(joint).pvalue > 1e-3
@@ -74,7 +74,7 @@ def test_small_batches_visit_every_string_equally_often(size):
 
 @given(st.integers(0, 2**31 - 1), st.integers(2, 65_535), st.data())
 @settings(max_examples=50, deadline=None)
-def test_place_in_an_endless_row_of_epochs(step, number, data):
+def test_position_in_the_sequence_of_epochs(step, number, data):
     size = data.draw(st.integers(1, number - 1))
     epoch, start = batches._multiply_divmod(jnp.int32(step), size, number)
     expected = divmod(step * size, number)
@@ -82,7 +82,7 @@ def test_place_in_an_endless_row_of_epochs(step, number, data):
         assert (int(epoch), int(start)) == expected
 
 
-def test_frozen_validation_is_the_same_every_time():
+def test_frozen_validation_is_deterministic():
     task, rows = variant("main"), split(7)["validation"]
     first, second = batches.frozen(task, rows), batches.frozen(task, rows)
     np.testing.assert_array_equal(first.tokens, second.tokens)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tiejax.lab.studies.exor.bayes_risk import bayes_risk
 from tiejax.lab.studies.exor.task import VARIANTS, EXor, split, strings
 
-# The specification's table, to the four digits that it gives.
+# The specification's table, which has four digits.
 TABLE = {"main": (0.7016, 0.5077), "dh": (0.7520, 0.3438), "no-dh": (0.9504, 0.1613)}
 BY_SPLIT = {
     "main": {"train": (0.7015, 0.5077), "validation": (0.7000, 0.5091)},
@@ -31,7 +31,7 @@ def bayes_by_enumeration(task, rows):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_bayes_gives_the_table_of_the_specification(name):
+def test_bayes_risk_matches_the_specification(name):
     task = variant(name)
     assert tuple(round(value, 4) for value in bayes_risk(task, strings(7))) == TABLE[name]
     for part, expected in BY_SPLIT[name].items():
@@ -42,7 +42,7 @@ def test_bayes_gives_the_table_of_the_specification(name):
     st.integers(2, 4), st.lists(st.integers(0, 5), min_size=1, max_size=3), st.lists(st.integers(0, 5), min_size=1, max_size=3)
 )
 @settings(max_examples=25, deadline=None)
-def test_bayes_from_first_principles(bits, zero, one):
+def test_bayes_risk_equals_enumeration(bits, zero, one):
     zero, one = [[1] if sum(counts) == 0 else counts for counts in (zero, one)]
     task = EXor(bits, tuple(c / sum(zero) for c in zero), tuple(c / sum(one) for c in one))
     expected = bayes_by_enumeration(task, strings(bits))

@@ -1,4 +1,4 @@
-"""The claims about EXor on runs made by hand: which apply, and what they say of a run that does what they claim."""
+"""The claims about EXor on synthetic runs: which of them apply, and their verdicts."""
 
 import numpy as np
 import pytest
@@ -21,23 +21,23 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize(("name", "symbols"), [("main", MAIN), ("dh", DH), ("no-dh", NO_DH)])
-def test_a_variant_reports_the_claims_that_apply(name, symbols):
+def test_applicable_claims_of_each_variant(name, symbols):
     found, _ = analyse(run_metrics(symbols=symbols, distance=as_the_paper_says), symbols, 0.5, 20_000)
     assert {row["id"] for row in found["claims"]} == EXPECTED[name]
 
 
-def test_a_run_that_does_what_the_paper_claims_supports_the_claims():
+def test_run_that_behaves_as_claimed_supports_the_claims():
     metrics = run_metrics(seeds=16, distance=as_the_paper_says)
     metrics["exact_cross_entropy"][1] += 0.2 + 0.002 * np.arange(16)[:, None, None]
     found, _ = analyse(metrics, MAIN, 0.5, 20_000)
     verdicts = {row["id"]: row["verdict"] for row in found["claims"]}
-    # No tied member solved its task, and every untied one did: no variance, so McNemar has nothing to say of `solved`.
+    # All untied and no tied members solved the task: without variance, McNemar's test does not decide `solved`.
     undecided = {name for name, verdict in verdicts.items() if verdict != "supported"}
     assert undecided == {"solved", "output-gap/tied"}
     assert found["solved"] == {"untied": [True] * 16, "tied": [False] * 16}
 
 
-def test_the_opposite_run_contradicts_them():
+def test_opposite_run_contradicts_the_claims():
     def opposite(table, arm, seed, steps, pair):
         return as_the_paper_says(table, arm, seed, steps, {(0, 1): (2, 3), (2, 3): (0, 1)}.get(pair, pair))
 
@@ -47,7 +47,7 @@ def test_the_opposite_run_contradicts_them():
     assert verdicts["tied-conflict/one-pair"] == "contradicted"
 
 
-def test_members_that_went_non_finite_are_left_out_by_name():
+def test_non_finite_members_are_excluded_and_named():
     metrics = run_metrics(distance=as_the_paper_says)
     metrics["finite"][1, 3, 40:] = False
     metrics["distance_input"][1, 3, 40:] = np.nan
@@ -62,7 +62,7 @@ def test_members_that_went_non_finite_are_left_out_by_name():
     assert found["final"]["tied"]["distance"]["input"]["zero"] == everyone["final"]["tied"]["distance"]["input"]["zero"]
 
 
-def test_without_exact_risk_its_values_are_null():
+def test_values_without_exact_risk_are_null():
     found, _ = analyse(run_metrics(exact=False, distance=as_the_paper_says), MAIN, 0.5, 20_000)
     assert found["solved"] is None
     assert found["final"]["untied"]["exact_cross_entropy"] is None

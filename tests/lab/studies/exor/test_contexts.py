@@ -1,4 +1,4 @@
-"""Every context of EXor with its probability. Oracle: a slow loop over every visit."""
+"""The contexts of EXor and their probabilities. Oracle: a slow loop over every visit."""
 
 import collections
 
@@ -14,8 +14,8 @@ from tiejax.lab.studies.exor.task import EXor, split
     "task", [variant("main", 4), variant("no-dh", 3), EXor(3, (0.2, 0.3, 0.5), (1.0,)), variant("main", 2)]
 )
 @pytest.mark.parametrize("ordered", [False, True])
-def test_contexts_hold_every_visit(task, ordered):
-    """Weights and targets, summed over contexts that a position-free model cannot tell apart, are those of the slow loop."""
+def test_contexts_cover_every_visit(task, ordered):
+    """Weights and targets, summed over contexts that a model without positions cannot distinguish, equal the slow loop's."""
 
     def key(context):
         return tuple(context) if ordered else tuple(sorted(context))
@@ -45,14 +45,14 @@ def test_context_counts_of_the_published_task():
     assert count_contexts(variant("main"), ordered=True) == 56_896
 
 
-def test_too_many_contexts_are_refused_by_number():
+def test_too_many_contexts_are_rejected():
     # 1,023 strings, 10 masks, 2^9 spellings of the other bits.
-    with pytest.raises(ValueError, match=rf"{1023 * 10 * 2**9} contexts are more than the 1048576"):
+    with pytest.raises(ValueError, match=r"5,237,760 contexts exceed the limit of the exact risk, 1,048,576"):
         all_contexts(variant("main", 10), ordered=True)
 
 
 @pytest.mark.parametrize("bits", [3, 7, 9])
-def test_the_number_of_outcomes_is_that_of_a_count(bits):
+def test_most_outcomes_equals_a_count(bits):
     task = EXor(bits, (0.5, 0.5), (0.1, 0.9))
     contexts = all_contexts(task, ordered=False)
     zeros = np.isin(contexts.tokens, (0, 1)).sum(1) + (contexts.bit == 0)

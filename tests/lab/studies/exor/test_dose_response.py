@@ -1,4 +1,4 @@
-"""Dose and response: slopes against numpy, entries against the analysis of one task, a run from its command to its page."""
+"""Dose and response: slopes against NumPy, entries against the analysis of one task, a run from command to page."""
 
 import json
 import math
@@ -32,8 +32,8 @@ def doses(tmp_path_factory):
     return out, run(out, "--doses", "[.5,.8,.3]")
 
 
-def test_each_dose_is_analysed_as_its_own_task(doses, tmp_path, blank_figures):
-    """Claims and finals of the second dose are those of a run with that distribution alone."""
+def test_each_dose_is_analysed_like_a_separate_task(doses, tmp_path, blank_figures):
+    """Claims and final values of the second dose equal those of a run with only that distribution."""
     _, results = doses
     alone = run(tmp_path / "alone", "--zero", "[.8,.2]")
     entry = results["doses"][1]
@@ -52,14 +52,14 @@ def test_each_dose_is_analysed_as_its_own_task(doses, tmp_path, blank_figures):
     np.testing.assert_allclose(costs["tying-costs/0.8"], expected, rtol=1e-3)
 
 
-def test_the_claims_ask_the_theory_at_every_dose_with_a_conflict(doses):
+def test_claims_cover_every_dose_with_a_conflict(doses):
     _, results = doses
     rows = {row["id"]: row for row in results["claims"]}
     gaps = {f"output-gap/{name}/{dose}" for name in ("untied", "tied") for dose in ("0.8", "0.3")}
     assert set(rows) == {"dose-gap/untied", "dose-gap/tied", "dose-cost", *(f"tying-costs/{p}" for p in (0.5, 0.8, 0.3)), *gaps}
     assert f"{math.log(4):.3f}" in rows["output-gap/tied/0.8"]["statement"]
     assert f"{math.log(7 / 3):.3f}" in rows["output-gap/tied/0.3"]["statement"]
-    # The slope over doses, by numpy, from the seeds' own values.
+    # The slope over doses by NumPy, from the values of each seed.
     bound = [0.0, math.log(4), math.log(7 / 3)]
     cost = [
         np.subtract(*(entry["final"][name]["exact_cross_entropy"]["train"] for name in ("tied", "untied")))
@@ -69,7 +69,7 @@ def test_the_claims_ask_the_theory_at_every_dose_with_a_conflict(doses):
     np.testing.assert_allclose(rows["dose-cost"]["estimate"], expected, rtol=1e-6)
 
 
-def test_metrics_and_page_know_their_doses(doses):
+def test_metrics_and_page_contain_the_doses(doses):
     out, results = doses
     with np.load(out / "metrics.npz") as metrics:
         np.testing.assert_array_equal(metrics["dose"], np.repeat([0.5, 0.8, 0.3], 6))
@@ -82,15 +82,15 @@ def test_metrics_and_page_know_their_doses(doses):
     assert results["variant"] == "doses"
 
 
-def test_members_that_go_non_finite_leave_every_dose(tmp_path, capsys):
+def test_non_finite_seeds_are_excluded_from_every_dose(tmp_path, capsys):
     results = run(tmp_path / "run", "--doses", "[.5,.8]", "--learning_rate", "1e30")
     assert results["seeds"] == []
     assert results["excluded_seeds"] == list(range(6))
     assert results["claims"] == []
-    assert "left out of the statistics: seeds 0, 1, 2, 3, 4, 5" in capsys.readouterr().out
+    assert "excluded from the statistics: seeds 0, 1, 2, 3, 4, 5" in capsys.readouterr().out
 
 
-def test_records_on_disk_end_as_records_in_memory(doses, tmp_path, blank_figures):
+def test_records_on_disk_give_the_same_results_as_in_memory(doses, tmp_path, blank_figures):
     _, expected = doses
     found = run(tmp_path / "disk", "--doses", "[.5,.8,.3]", "--records_on", "disk")
     assert list((tmp_path / "disk" / "checkpoints" / "records").iterdir())

@@ -1,4 +1,4 @@
-"""The fast engine against the plain one, and an ensemble of doses against the runs of single ones."""
+"""The fast engine against the plain engine, and an ensemble of doses against runs of single doses."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from tiejax.models import multiset
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["main", "dh"])
 def test_1000_steps_of_both_engines_from_the_same_batches(x64, variant):
-    """`main` has more multisets than strings, one column a visit; `dh` has fewer, one column a multiset."""
+    """`main` has more multisets than strings (one column per visit), `dh` has fewer (one column per multiset)."""
     fields = {"seeds": 2, "steps": 1000, "record_every": 250, "exact_every": 250, "variant": variant}
     trained = {}
     for engine in ("plain", "fast"):
@@ -24,7 +24,7 @@ def test_1000_steps_of_both_engines_from_the_same_batches(x64, variant):
             np.testing.assert_allclose(trained["fast"].records[name][field], expected, rtol=1e-7, atol=1e-9, err_msg=field)
     plain, fast = (trained[engine].members.state.params for engine in ("plain", "fast"))
     for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(fast), jax.tree.leaves(plain), strict=True):
-        # The gradient of a key's bias is exactly zero: AdamW turns its rounding into steps of any size, and no loss sees them.
+        # The gradient of the key bias is zero: AdamW turns rounding errors into arbitrary steps, without effect on the loss.
         seen = np.r_[0:4, 8:12] if "qkv" in str(path) and "bias" in str(path) else np.s_[:]
         np.testing.assert_allclose(one[..., seen], other[..., seen], rtol=0, atol=1e-7, err_msg=str(path))
     start = build_ensemble(settings).start(settings.seed_list).state.params["embed"]["embedding"]
@@ -32,8 +32,8 @@ def test_1000_steps_of_both_engines_from_the_same_batches(x64, variant):
 
 
 @pytest.mark.slow
-def test_a_dose_in_an_ensemble_is_the_run_with_its_distribution():
-    """Members of (dose, seed) against ensembles that know one distribution only: batches bitwise, losses to rounding."""
+def test_dose_in_an_ensemble_equals_a_run_with_its_distribution():
+    """Members (dose, seed) against ensembles with a single distribution: equal batches, losses equal up to rounding."""
     fields = {"seeds": [3, 5], "steps": 60, "record_every": 20, "exact_every": 20}
     settings = Settings(doses=[0.5, 0.9], **fields).resolved()
     conditions, seeds = zip(*settings.seeds_by_condition, strict=True)
@@ -42,18 +42,18 @@ def test_a_dose_in_an_ensemble_is_the_run_with_its_distribution():
     for number, dose in enumerate(settings.doses):
         alone = Settings(zero=[dose, 1 - dose], one=[0.5, 0.5], **fields).resolved()
         expected = training.train(build_ensemble(alone), alone.seed_list).records
-        of_dose = slice(2 * number, 2 * number + 2)
+        selected = slice(2 * number, 2 * number + 2)
         for name in ("train_loss", "validation_redrawn_loss", "validation_frozen_loss", "distance_output"):
-            np.testing.assert_allclose(records["record"][name][:, of_dose], expected["record"][name], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(records["record"][name][:, selected], expected["record"][name], rtol=1e-5, atol=1e-6)
         for name, values in expected["exact"].items():
             if name != "step":
-                np.testing.assert_allclose(records["exact"][name][:, of_dose], values, rtol=1e-4, atol=1e-5, err_msg=name)
+                np.testing.assert_allclose(records["exact"][name][:, selected], values, rtol=1e-4, atol=1e-5, err_msg=name)
     assert (records["record"]["train_loss"][:, :2] != records["record"]["train_loss"][:, 2:]).all()
 
 
 @pytest.mark.parametrize("fields", [{}, {"dropout": 0.1}, {"model": "lstm"}, {"model": "mixer"}], ids=str)
-def test_the_settings_and_the_model_refuse_alike(fields):
-    """Settings are checked before jax is there to build a model: two places, one rule."""
+def test_settings_and_model_agree_on_the_fast_engine(fields):
+    """Settings are checked before JAX is imported, so the rule exists twice."""
     settings = Settings(**fields).resolved()
     try:
         multiset.check(build_model(settings))

@@ -1,4 +1,4 @@
-"""The figures of an EXor run: pictures that are not blank."""
+"""The figures of an EXor run are not blank."""
 
 import numpy as np
 import pytest
@@ -32,18 +32,18 @@ def plotted():
     ]
 
 
-def test_every_figure_becomes_a_picture_and_a_pdf(tmp_path):
+def test_figures_are_saved_as_png_and_pdf(tmp_path):
     for number, plot in enumerate(plotted()):
         assert is_a_picture(save(plot.figure, tmp_path, f"{plot.name}{number}"))
 
 
 @pytest.mark.parametrize("plot", [plot_dose_gap, plot_dose_cost])
-def test_doses_are_plotted(tmp_path, plot):
+def test_dose_figures_are_saved(tmp_path, plot):
     values = {"untied": np.array([[0.1, 0.2], [0.3, 0.4]]), "tied": np.array([[0.2, 0.3], [0.4, 0.5]])}
     solved = {"untied": np.array([[True, False], [True, True]]), "tied": np.zeros((2, 2), bool)}
     assert is_a_picture(save(plot(np.array([0.5, 0.9]), values, solved), tmp_path, "doses"))
 
 
-def test_symbols_are_named_by_their_bit():
+def test_symbol_names():
     assert figures.symbol_names(2, 3) == ["0a", "0b", "1a", "1b", "1c", "even", "odd", "mask"]
     assert len(set(figures.symbol_names(40, 2))) == 45

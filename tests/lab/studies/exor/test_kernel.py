@@ -1,4 +1,4 @@
-"""The kernel against the fast engine: interpreted here, and lowered for the two compilers that are not here."""
+"""The kernel against the fast engine: in interpreter mode, and lowered for both compilers."""
 
 import dataclasses
 import re
@@ -34,7 +34,7 @@ def with_kernel(settings, compiler):
     ],
     ids=str,
 )
-def test_100_steps_are_those_of_the_fast_engine(how):
+def test_100_steps_equal_the_fast_engine(how):
     fields = {"seeds": [3, 5], "steps": 100, "record_every": 40, "exact_every": 40, "half_period": 70, "learning_rate": 5e-3}
     settings = Settings(engine="kernel", **fields, **how).resolved()
     conditions, seeds = zip(*settings.seeds_by_condition, strict=True)
@@ -48,7 +48,7 @@ def test_100_steps_are_those_of_the_fast_engine(how):
         jax.tree_util.tree_leaves_with_path(one.members.state), jax.tree.leaves(fast.members.state), strict=True
     ):
         size = value.shape[-1] // 3
-        # The gradient of a key's bias is exactly zero: AdamW turns its rounding into steps of any size, and no loss sees them.
+        # The gradient of the key bias is zero: AdamW turns rounding errors into arbitrary steps, without effect on the loss.
         seen = np.r_[0:size, 2 * size : 3 * size] if "qkv" in str(path) and "bias" in str(path) else np.s_[:]
         np.testing.assert_allclose(value[..., seen], expected[..., seen], rtol=1e-5, atol=2e-6, err_msg=str(path))
     tables = [fast.members.state.params[name]["embedding"] for name in ("embed", "head")]
@@ -67,19 +67,19 @@ FORMS = [
 
 
 @pytest.mark.parametrize("how", FORMS, ids=str)
-def test_the_kernel_lowers_for_a_gpu(how):
+def test_kernel_lowers_for_a_gpu(how):
     assert custom_calls("cuda", how) == {"__gpu$xla.gpu.triton"}
 
 
 @pytest.mark.parametrize("how", FORMS, ids=str)
-def test_the_kernel_lowers_for_a_tpu(how):
+def test_kernel_lowers_for_a_tpu(how):
     device = AbstractDevice("TPU v5 lite", 1, "tpu")
     with use_abstract_mesh(AbstractMesh((1,), ("devices",), abstract_device=device)):
         assert custom_calls("tpu", how) == {"tpu_custom_call"}
 
 
 def custom_calls(compiler, how):
-    """What is called of a library in the training of two seeds, lowered by a compiler that is not here."""
+    """Return the custom calls in the training of two seeds, lowered for an absent platform."""
     settings = Settings(engine="kernel", seeds=2, steps=20, record_every=10, exact_every=10, half_period=10, **how).resolved()
     state = exor.build_ensemble(settings).start([0, 1]).state
     train = jax.jit(exor.build_kernel(settings, [False, True], compiler).train)
@@ -87,7 +87,7 @@ def custom_calls(compiler, how):
     return set(re.findall(r"custom_call @([\w.$]+)", lowered.as_text()))
 
 
-def test_erf_is_that_of_scipy():
+def test_erf_equals_scipy():
     x = np.linspace(-6, 6, 10_001).astype(np.float32)
     np.testing.assert_allclose(kernel.erf(jnp.asarray(x)), scipy.special.erf(x.astype(float)), rtol=4e-7)
     slope = jax.vmap(jax.grad(kernel.erf))(jnp.asarray(x))
@@ -99,19 +99,19 @@ def test_erf_is_that_of_scipy():
     [
         ({"layers": 2}, "one layer, not 2"),
         ({"width": 6}, "power of 2, not 6"),
-        ({"width": 32}, "width of 16"),
+        ({"width": 32}, "supports widths up to 16"),
         ({"zero": [0.2, 0.3, 0.5]}, "7 symbols, not 8"),
         ({"bits": 16}, "up to 15 bits, not 16"),
         ({"bits": 11}, "up to 1,024 visits a step, not 1,842"),
     ],
     ids=str,
 )
-def test_what_the_kernel_cannot_run(how, reason):
+def test_unsupported_settings_of_the_kernel(how, reason):
     settings = Settings(engine="kernel", **how).resolved()
     assert reason in kernel.why_not(exor.build_model(settings), exor.train_sampler(settings))
 
 
-def test_a_cpu_is_told_and_trained_by_the_fast_engine():
+def test_cpu_falls_back_to_the_fast_engine():
     settings = Settings(engine="kernel").resolved()
     assert exor.why_no_kernel(settings) == "it needs a GPU or TPU, and the default device is a CPU"
     assert not isinstance(exor.build_ensemble(settings).source, training.TrainSteps)
@@ -123,7 +123,7 @@ def test_a_cpu_is_told_and_trained_by_the_fast_engine():
     [({"gradient_weights": [1.0, 0.5]}, "--gradient_weights"), ({"matmul_precision": "bfloat16"}, "--matmul_precision")],
     ids=str,
 )
-def test_settings_that_the_kernel_does_not_know_leave_it_to_the_fast_engine(monkeypatch, how, reason):
+def test_unsupported_settings_fall_back_to_the_fast_engine(monkeypatch, how, reason):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert reason in exor.why_no_kernel(Settings(engine="kernel", **how).resolved())
     assert exor.why_no_kernel(Settings(engine="kernel").resolved()) is None

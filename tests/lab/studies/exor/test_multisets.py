@@ -1,4 +1,4 @@
-"""Batches of multisets: their joint distribution by a loop over every visit, and that both forms are one batch."""
+"""Batches of multisets: their joint distribution by a loop over every visit, and the agreement of both representations."""
 
 import collections
 
@@ -23,7 +23,7 @@ def outcome_of(tokens, target):
 
 
 @pytest.mark.parametrize("task", TASKS, ids=["main", "no-dh", "three spellings"])
-def test_the_joint_distribution_is_that_of_every_visit(task):
+def test_joint_distribution_equals_enumeration(task):
     """Exact expected frequencies of (multiset, target) by a loop over every visit, against 600 batches of each sampler."""
     rows = split(task.bits)["train"]
     expected = collections.Counter()
@@ -57,7 +57,7 @@ def test_the_joint_distribution_is_that_of_every_visit(task):
 
 
 @pytest.mark.parametrize(("name", "bits", "size"), [("main", 7, None), ("dh", 7, None), ("main", 8, None), ("main", 7, 40)])
-def test_both_forms_of_a_batch_are_one_batch(name, bits, size):
+def test_both_representations_are_the_same_batch(name, bits, size):
     task = variant(name, bits)
     rows = split(bits)["train"]
     sampler = MultisetSampler([task], rows, size)
@@ -77,7 +77,7 @@ def test_both_forms_of_a_batch_are_one_batch(name, bits, size):
         assert found == expected
 
 
-def test_strings_with_too_many_outcomes_are_visited_and_counted():
+def test_strings_with_too_many_outcomes_are_sampled_and_counted():
     task = EXor(9, (0.2, 0.3, 0.5), (0.3, 0.3, 0.4))
     assert most_outcomes(task) > MAX_OUTCOMES
     rows = split(9)["train"]
@@ -87,10 +87,10 @@ def test_strings_with_too_many_outcomes_are_visited_and_counted():
     expected = [np.bincount(tokens, minlength=task.vocabulary) for tokens in np.asarray(batch.tokens)]
     np.testing.assert_array_equal(np.asarray(multisets.counts).T, expected)
     np.testing.assert_array_equal(np.argmax(multisets.asked, axis=0), batch.target)
-    with pytest.raises(ValueError, match="more than the 1024"):
+    with pytest.raises(ValueError, match="exceed the limit of alias tables, 1024"):
         MultisetSampler([task, task], rows)
 
 
-def test_tasks_of_one_sampler_share_their_symbols():
+def test_tasks_of_a_sampler_must_share_their_symbols():
     with pytest.raises(ValueError, match="same symbols"):
         MultisetSampler([variant("main"), variant("dh")], split(7)["train"])

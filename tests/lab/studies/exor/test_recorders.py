@@ -1,4 +1,4 @@
-"""What is recorded of EXor's members. Oracle: the tied gradient, which is the sum of both uses."""
+"""Recorders of EXor's members. Oracle: the tied gradient, which is the sum of the gradients of both uses."""
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,8 @@ from tiejax.lab.studies.exor.settings import Settings
 from tiejax.training import seed_keys
 
 
-def test_recorded_uses_sum_to_the_gradient_that_trains_a_tied_table(x64):
-    """Of EXor's tied members at step 0: norms of both uses, and the norm of their sum by the law of cosines."""
+def test_recorded_uses_sum_to_the_gradient_of_a_tied_table(x64):
+    """Tied members at step 0: norms of both uses, and the norm of their sum by the law of cosines."""
     settings = Settings(seeds=2, steps=1, bits=3, record_every=1, engine="plain").resolved()
     ensemble = build_ensemble(settings)
     members, keys = ensemble.start([0, 1]), seed_keys([0, 1])

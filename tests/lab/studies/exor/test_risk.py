@@ -15,7 +15,7 @@ from tiejax.lab.studies.exor.task import EXor, split, strings
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_exact_risk_against_a_slow_loop(x64, ordered):
-    """A model that reads the multiset of its context: expectations by loop over every visit, blocks that do not divide."""
+    """A model of the context's multiset: expectations by a loop over every visit; blocks that do not divide the contexts."""
     task = EXor(4, (0.25, 0.75), (0.4, 0.6))
     contexts = all_contexts(task, ordered)
     generator = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def test_exact_risk_against_a_slow_loop(x64, ordered):
         np.testing.assert_allclose(found["cross_entropy"][member], loss, rtol=1e-12)
         np.testing.assert_allclose(found["accuracy"][member], accuracy, rtol=1e-12)
 
-    # The zero pair: 1 (p = .75) is likelier than 0 (p = .25), wherever a 0 is masked.
+    # The zero pair: symbol 1 (p = .75) is likelier than symbol 0 (p = .25) wherever a 0 is masked.
     asked = [
         (state(context), weight)
         for context, position, target, weight in every_visit(task, strings(task.bits))

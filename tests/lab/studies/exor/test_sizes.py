@@ -1,4 +1,4 @@
-"""What a run needs, in closed form, beside the shapes of the ensemble itself."""
+"""Closed-form memory and disk needs against the shapes of the ensemble."""
 
 import dataclasses
 
@@ -49,7 +49,7 @@ def test_parameters_and_state(fields):
 
 
 def bytes_of_state(ensemble, seeds):
-    """Parameters and moments of all members; counts of steps, a number a member, are not counted."""
+    """Return the bytes of parameters and moments of all members, without step counts (one number per member)."""
     state = jax.eval_shape(lambda: ensemble.start(seeds)).state
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim > 2)
 
@@ -71,8 +71,8 @@ def test_records(fields):
 
 
 @pytest.mark.parametrize("variant", ["main", "dh"])
-def test_what_records_on_disk_need(variant):
-    """Against the bytes of the records of four members and of what is made of them, which in `dh` is one pair fewer."""
+def test_disk_needs_of_records(variant):
+    """Against the bytes of records and trajectories of four members; `dh` has one pair fewer."""
     small = {"seeds": 2, "bits": 3, "variant": variant, "steps": 5, "record_every": 2, "exact_every": 4}
     settings = Settings(**small, records_on="disk").resolved()
     records = training.train(build_ensemble(settings), [0, 1]).records
@@ -90,7 +90,7 @@ def test_what_records_on_disk_need(variant):
     assert on_disk._replace(records=0, disk=0) == in_memory._replace(records=0)
 
 
-def test_records_on_disk_need_checkpoints_beside_which_they_lie():
+def test_records_on_disk_require_checkpoints():
     ensemble = build_ensemble(Settings(seeds=1, bits=3, steps=5).resolved())
     with pytest.raises(ValueError, match=r"^records_on_disk: needs checkpoints"):
         training.train(ensemble, [0], records_on_disk=True)
@@ -101,11 +101,11 @@ def number_of_bytes(tree):
 
 
 def outside(metrics):
-    """Arrays that are not a member's: names, numbers and steps."""
+    """Return the arrays without a member axis: names, indices and steps."""
     return [metrics[name] for name in ("arms", "seeds", "splits", "pairs", "step", "exact_step")]
 
 
-def test_records_that_are_much_of_the_memory_are_kept_on_disk(monkeypatch):
+def test_large_records_are_stored_on_disk(monkeypatch):
     settings = Settings(seeds=10).resolved()
     records = sizes.need(settings).records
     for memory, on_disk in ((10 * records, False), (10 * records - 1, True), (None, False)):
@@ -116,7 +116,7 @@ def test_records_that_are_much_of_the_memory_are_kept_on_disk(monkeypatch):
 
 
 @pytest.mark.parametrize(("seeds", "expected"), [(1, 64), (32, 64), (10**4, 36), (10**6, 2)])
-def test_a_chunk_has_room_for_records_that_do_not_outgrow_the_memory(seeds, expected):
+def test_records_per_chunk_fit_in_the_buffer(seeds, expected):
     settings = Settings(seeds=seeds).resolved()
     assert build_ensemble(settings).records_per_chunk == expected
     of_member = sizes.bytes_of_record(settings) + sizes.bytes_of_exact_record(settings)
@@ -125,7 +125,7 @@ def test_a_chunk_has_room_for_records_that_do_not_outgrow_the_memory(seeds, expe
 
 
 @pytest.mark.parametrize("policies", [["copy"], ["copy", "split", "zero"]])
-def test_every_arm_of_an_untying_run_is_counted(policies):
+def test_arms_of_an_untying_run_are_counted(policies):
     fields = {"bits": 3, "steps": 40, "untie_at": [0.25, 0.5], "policies": policies, "seeds": 2}
     settings = untying_settings.Settings(**fields).resolved()
     needed = untying_sizes.need(settings)
@@ -144,14 +144,14 @@ def test_every_arm_of_an_untying_run_is_counted(policies):
     ],
     ids=str,
 )
-def test_seeds_at_a_time_follow_what_layers_keep(fields, leaf_bytes, seeds):
+def test_seeds_at_once_depend_on_activations(fields, leaf_bytes, seeds):
     settings = Settings(**fields).resolved()
     assert sizes.bytes_of_layers(settings) == leaf_bytes
     assert seeds_at_once(settings, arms=2) == seeds
     assert seeds_at_once(settings, arms=99) == 1
 
 
-def test_transformers_alone_leave_sums_to_xla():
+def test_only_transformers_set_xla_options():
     told = {
         model: build_ensemble(Settings(model=model).resolved()).xla_options["cpu"] for model in ("transformer", "lstm", "mixer")
     }

@@ -1,4 +1,4 @@
-"""EXor from its command to its page, at the edges of what can be asked of it."""
+"""EXor from command to page, including edge cases of its settings."""
 
 import json
 
@@ -23,13 +23,13 @@ def run(tmp_path, *argv):
 
 
 def lengths(final):
-    """The number of values in every list of a nested dict."""
+    """Return the lengths of all lists in a nested dict."""
     if isinstance(final, dict):
         return {n for value in final.values() for n in lengths(value)}
     return {len(final)} if final is not None else set()
 
 
-def test_a_run_leaves_what_the_readme_says(tmp_path, capsys):
+def test_run_writes_the_documented_files(tmp_path, capsys):
     out, results, metrics = run(tmp_path, "--seeds", "[7,3]")
     assert capsys.readouterr().out == f"report: {out / 'report.html'}\n"
     names = {path.name for path in out.iterdir()} - {".lock"}
@@ -58,7 +58,7 @@ def test_a_run_leaves_what_the_readme_says(tmp_path, capsys):
     fields = {"id", "statement", "estimate", "interval", "p", "p_adjusted", "effect_size", "n", "verdict"}
     assert all(fields <= set(row) for row in results["claims"])
     assert {"compile_s", "train_s", "model_steps_per_s"} == set(results["timing"])
-    # [arm, seed, record, pair], and the last record is what final_last says.
+    # [arm, seed, record, pair]; `final_last` holds the last record.
     assert metrics["distance_input"].shape == (2, 2, 3, 21)
     np.testing.assert_allclose(
         results["final_last"]["tied"]["distance"]["output"]["zero"], metrics["distance_output"][1, :, -1, 0], rtol=1e-6
@@ -80,14 +80,14 @@ EDGES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("edge", EDGES)
-def test_the_edges_of_what_can_be_asked(tmp_path, edge):
+def test_edge_cases_of_settings(tmp_path, edge):
     argv = EDGES[edge].split()
     out, results, _ = run(tmp_path, *argv)
     assert (out / "report.html").stat().st_size > 50_000
     assert len(results["seeds"]) == (1 if "[5]" in argv else int(argv[argv.index("--seeds") + 1]))
 
 
-def test_members_that_go_non_finite_are_named(tmp_path, capsys):
+def test_non_finite_members_are_named(tmp_path, capsys):
     out, results, metrics = run(tmp_path, "--seeds", "2", "--learning_rate", "1e30")
     assert results["seeds"] == []
     assert results["excluded_seeds"] == [0, 1]
@@ -97,12 +97,12 @@ def test_members_that_go_non_finite_are_named(tmp_path, capsys):
     assert metrics["finite"][:, :, 0].all()
     said = capsys.readouterr().out
     assert "warning: tied seed 1 became non-finite (seen at step 10)" in said
-    assert "warning: left out of the statistics: seeds 0, 1" in said
+    assert "warning: excluded from the statistics: seeds 0, 1" in said
     page = (out / "report.html").read_text()
     assert "untied seed 0 (at step 10)" in page
 
 
-def test_too_many_contexts_leave_exact_risk_out_by_name(tmp_path, capsys, blank_figures):
+def test_exact_risk_is_omitted_if_there_are_too_many_contexts(tmp_path, capsys, blank_figures):
     _, results, metrics = run(tmp_path, "--seeds", "1", "--model", "mixer", "--bits", "10", "--steps", "1")
     assert "warning: exact risk is not computed: 5,237,760 contexts exceed the limit of 1,048,576" in capsys.readouterr().out
     assert results["final"]["tied"]["exact_cross_entropy"] is None

@@ -1,4 +1,4 @@
-"""The task of EXor: its strings, the published split, and distributions that make no sense."""
+"""The task of EXor: its strings, the published split, and invalid distributions."""
 
 import math
 import random
@@ -9,12 +9,12 @@ import pytest
 from tiejax.lab.studies.exor.task import SPLITS, EXor, split, strings
 
 
-def test_strings_leave_out_all_ones():
+def test_strings_exclude_all_ones():
     rows = strings(7)
     assert ["".join(map(str, row)) for row in rows.tolist()] == [format(n, "07b") for n in range(127)]
 
 
-def test_the_published_split():
+def test_published_split():
     numbers = list(range(127))
     random.Random(14).shuffle(numbers)
     parts = split(7)
@@ -34,6 +34,6 @@ def test_the_published_split():
         ({"zero": ()}, "zero: needs at least one probability"),
     ],
 )
-def test_tasks_that_make_no_sense(fields, words):
+def test_invalid_tasks(fields, words):
     with pytest.raises(ValueError, match=words):
         EXor(**fields)

@@ -1,4 +1,4 @@
-"""Trajectories of a run made by hand: relative distances, final values, several spellings."""
+"""Trajectories of a synthetic run: relative distances, final values, several spellings."""
 
 import math
 
@@ -11,8 +11,8 @@ from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.trajectories import trajectories
 
 
-def test_relative_distance_divides_by_the_bits_that_occur():
-    """In dh, symbol 1 never occurs: only 0-2 and 0-3 make the scale."""
+def test_relative_distance_is_normalised_by_used_symbols():
+    """In dh, symbol 1 is unused: the scale is the mean of the distances 0-2 and 0-3."""
 
     def distance(table, arm, seed, steps, pair):
         return np.full(len(steps), 100.0 if 1 in pair else 6.0)
@@ -46,8 +46,8 @@ def test_final_values_are_means_over_the_last_whole_cycle():
 
 @pytest.mark.parametrize("places", [[], [2], [0, 1, 3]])
 @pytest.mark.parametrize("block", [1, 4000, 10**9])
-def test_what_is_made_on_disk_is_what_is_made_in_memory(monkeypatch, tmp_path, block, places):
-    """Read a record at a time, some, or all, of no seed, one or some, against all seeds at once in memory."""
+def test_trajectories_on_disk_equal_those_in_memory(monkeypatch, tmp_path, block, places):
+    """Blocks of one, some or all records, of no, one or some seeds, against all seeds at once in memory."""
     values = np.random.default_rng(0).uniform(1, 2, (4, 101, 7, 7))
 
     def distance(table, arm, seed, steps, pair):

@@ -37,13 +37,13 @@ def test_defaults_are_whole_cycles_and_published_settings():
     assert len(settings.arms.step) == 3 + 6 * 7
 
 
-def test_a_step_and_the_end_are_two():
+def test_step_1_and_fraction_1_differ():
     assert resume.read(STUDY, ["--untie_at", "[1,1.]", "--steps", "20"]).settings.untie_at == [1, 1.0]
 
 
 @pytest.mark.parametrize("steps", range(1, 9))
 def test_defaults_of_short_runs_can_be_read_again(steps):
-    """Quarters of three steps fall on one of them; what is written to config.yaml must be good input."""
+    """In a run of a few steps, quarters can coincide; the settings written to config.yaml must be valid input."""
     settings = resume.read(STUDY, ["--steps", str(steps)]).settings
     again = dataclasses.replace(settings).resolved()
     assert again == settings
@@ -58,8 +58,8 @@ def test_bad_input(line, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_configuration_is_one(file):
-    """It resolves, holds nothing but what differs from the defaults, and its header names its source and command."""
+def test_configurations_are_valid_and_minimal(file):
+    """They resolve, contain only differences from the defaults, and have a header with source and command."""
     settings = resume.read(STUDY, ["--config", str(file)]).settings
     given = yaml.safe_load(file.read_text())
     defaults = dataclasses.asdict(Settings())
@@ -70,8 +70,8 @@ def test_every_configuration_is_one(file):
     assert f"# Command: python experiments/untying.py --config configs/untying/{file.name}" in head
 
 
-def test_help_says_which_inherited_settings_have_no_place_here():
-    """EXor's settings are inherited as a whole, and two of them mean nothing to this experiment."""
+def test_help_names_inherited_settings_without_use():
+    """All of EXor's settings are inherited, and two of them do not apply to this experiment."""
     docs = field_docs(Settings)
-    assert "refused" in docs["doses"]
-    assert "without effect" in docs["figure_style"]
+    assert "not supported" in docs["doses"]
+    assert "no effect" in docs["figure_style"]

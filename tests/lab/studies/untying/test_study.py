@@ -1,4 +1,4 @@
-"""Untying from its command to its page: who is tied when, and a run that is interrupted."""
+"""Untying from command to page: tied and untied phases of the members, and resumption."""
 
 import json
 
@@ -26,7 +26,7 @@ def run(tmp_path_factory):
         return out, json.loads((out / "results.json").read_text()), dict(metrics)
 
 
-def test_a_run_leaves_a_curve_for_each_policy(run):
+def test_run_has_a_curve_for_each_policy(run):
     out, results, metrics = run
     assert metrics["untie_step"].tolist() == [-1, 0, 40, 20, 20]
     assert metrics["train_loss"].shape == (5, 6, 5)
@@ -39,21 +39,21 @@ def test_a_run_leaves_a_curve_for_each_policy(run):
         assert words.lower() in page.lower()
 
 
-def test_members_are_tied_before_their_step_and_apart_after_it(run):
+def test_members_are_tied_until_their_untie_step(run):
     _, _, metrics = run
     apart = np.abs(metrics["distance_input"] - metrics["distance_output"]).max(axis=(1, 3))
     assert metrics["step"].tolist() == [0, 10, 20, 30, 40]
     # Independent, equal at the start, tied throughout, tied up to step 20 twice.
     expected = [[True] * 5, [False, *[True] * 4], [False] * 5, [False] * 3 + [True] * 2, [False] * 3 + [True] * 2]
     np.testing.assert_array_equal(apart > 0, expected)
-    # All but the independent ones share their past, whatever is to come.
+    # All arms but the independent one are equal until they untie.
     np.testing.assert_array_equal(metrics["train_loss"][2, :, :3], metrics["train_loss"][3, :, :3])
     assert (metrics["train_loss"][3, :, 3:] != metrics["train_loss"][4, :, 3:]).any()
 
 
 @pytest.mark.slow
-def test_ends_are_the_members_of_the_experiment_that_never_unties(run):
-    """Always tied and never tied from independent tables: EXor's own tied and untied members, in another ensemble."""
+def test_baselines_equal_members_of_an_exor_run(run):
+    """Always tied, and never tied from independent tables: the tied and untied members of EXor."""
     _, _, metrics = run
     settings = Settings(seeds=6, steps=40, bits=4, record_every=10, exact_every=10, half_period=10).resolved()
     records = training.train(build_ensemble(settings), settings.seed_list).records["record"]
@@ -62,8 +62,8 @@ def test_ends_are_the_members_of_the_experiment_that_never_unties(run):
 
 
 @pytest.mark.slow
-def test_a_run_is_resumed_across_the_split(tmp_path, monkeypatch, run, blank_figures):
-    """Stopped by a request after the first chunk, before the split, and gone on with: the same bits."""
+def test_run_is_resumed_across_the_untie_step(tmp_path, monkeypatch, run, blank_figures):
+    """A run stopped after the first chunk, before the tie ends, and then resumed is bitwise equal."""
     _, _, wanted = run
     out = tmp_path / "run"
     argv = [*TINY, "--seeds", "6", "--policies", "[copy,zero]", "--new", "[input]", "--out", str(out)]
