@@ -35,7 +35,7 @@ def test_user_defined_shapes():
         ({"embed_out": 16, "coupled": True}, ("tied", "one width", "embed_in is 8", "embed_out 16")),
         ({"heads": 3}, ("tied", "3 heads do not divide the width 8")),
         ({"drop": 2}, ("tied", "cannot drop 2 of 2 layers", "0 to 1")),
-        ({"width": 0}, ("tied", "width must be at least 1")),
+        ({"width": 0}, ("tied", "width: expected an integer >= 1, got 0")),
         ({"embed": 3}, ("tied", "unknown field 'embed'", "embed_in")),
         ({"layers": 2.5}, ("tied", "layers", "whole number", "got 2.5")),
         ({"coupled": 1}, ("tied", "coupled", "true or false", "got 1")),
@@ -100,17 +100,17 @@ def broken(folder, name, content):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--tasks", "{t: {train: FOLDER/none.csv}}"), ("--tasks t:", "none.csv", "no such file")),
-        (("--tasks", "{t: {train: FOLDER/bad.csv}}"), ("--tasks t:", "bad.csv", "no column label")),
+        (("--tasks", "{t: {train: FOLDER/none.csv}}"), ("--tasks t:", "none.csv: not found")),
+        (("--tasks", "{t: {train: FOLDER/bad.csv}}"), ("--tasks t:", "bad.csv", "no column 'label'")),
         (
             ("--tasks", "{t: {train: FOLDER/is.csv, development: FOLDER/is.csv, test: FOLDER/new.csv}}"),
             ("--tasks t:", "the label new in test", "training"),
         ),
         (("--parallel", "[FOLDER/first.txt,FOLDER/is.txt]"), ("--parallel", "20", "40")),
-        (("--parallel", "[FOLDER/first.txt,FOLDER/none.txt]"), ("--parallel", "none.txt", "no such file")),
+        (("--parallel", "[FOLDER/first.txt,FOLDER/none.txt]"), ("--parallel", "none.txt: not found")),
         (("--similarity", "FOLDER/first.txt"), ("--similarity", "first.txt", "line 1", "two words and a number")),
         (("--mesh", "3"), ("--mesh", "3")),
-        (("--start", "FOLDER/none", "--corpus", "[]"), ("--start", "none", "no such folder")),
+        (("--start", "FOLDER/none", "--corpus", "[]"), ("--start", "none: not found")),
     ],
 )
 def test_unusable_files_are_named_and_nothing_is_written(tmp_path, monkeypatch, capsys, more, words):

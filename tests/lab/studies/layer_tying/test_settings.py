@@ -52,10 +52,10 @@ def here(monkeypatch, tmp_path):
         ("--start thawed", ["--start", "told-tied"]),
         ("--context 1", ["--context: expected 2 (the begin token and another) to 65536, got 1"]),
         ("--width 10 --heads 4", ["--heads: 4 heads do not divide the width 10"]),
-        ("--distributed", ["unknown option --distributed"]),
+        ("--distributed", ["unknown option '--distributed'"]),
         (
             "--corpus text.txt --data_dir cache --vocab_size 300 --context 512",
-            ["--context 512", "corpus", "a block takes 511"],
+            ["--context 512", "corpus", "a block needs 511"],
         ),
         ("--corpus text.txt --validation text.txt --data_dir cache", ["--test: required with --validation"]),
     ],
