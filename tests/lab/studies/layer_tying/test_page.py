@@ -134,10 +134,10 @@ def test_finding_follows_the_verdicts():
         {"perplexity/agent": "undecided", "learns/random-agent": "undecided"}, 1, agent=3.0, random_agent=3.0, untied=2.0
     )
     assert page.finding(open_yet) == [
-        "It stays open whether the model tied by the agent ends as well as the untied one: its test perplexity is "
+        "It remains open whether the model tied by the agent ends as well as the untied one: its test perplexity is "
         "3.00 against 2.00 (lower is better, one seed). Parameters, gradients and optimizer state take 50% of the untied "
         "model's bytes, averaged over training.",
-        "It stays open whether the agent does better than one that ties at random (perplexity 3.00).",
+        "It remains open whether the agent does better than one that ties at random (perplexity 3.00).",
         tally(open_yet["claims"]),
     ]
     better = page.finding(results_with({"perplexity/agent": "supported"}, 6, agent=2.0, untied=3.0))

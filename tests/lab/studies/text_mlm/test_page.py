@@ -92,7 +92,7 @@ def test_finding_follows_the_verdicts_and_the_sets():
     assert cost.startswith("Tying saves 0.0")
     assert "(contradicted, 10 seeds)" in cost
     few = finding(analyse(metrics_of(seeds=2), DECAY)[0])
-    assert few[1] == "It stays open whether tying costs validation loss (undecided, 2 seeds)."
+    assert few[1] == "It remains open whether tying costs validation loss (undecided, 2 seeds)."
     assert "whether a tied table keeps twins that are not as likely farther from their words (undecided, 2 seeds)." in few[0]
     none = metrics_of()
     none["finite"][0, :, 5:] = False

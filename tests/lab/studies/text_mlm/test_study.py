@@ -157,7 +157,7 @@ def test_separate_epochs_on_rows(epochs_run):
 
 @pytest.fixture
 def rebuilt(epochs_run):
-    """The parts of the run `epochs_run`: settings, text, plan, ensemble, initial untied parameters, and the keys of its seed."""
+    """The parts of `epochs_run`: settings, text, plan, ensemble, initial untied parameters, and the keys of its seed."""
     settings = resume.read(STUDY, ["--resume", "--out", str(epochs_run)]).settings
     prepared, plan = text.prepare(settings, Console(quiet=True))
     ensemble = build_ensemble(settings, prepared, plan)

@@ -23,12 +23,12 @@ QUESTION = (
 AGAINST_UNTIED = {
     "supported": "The model tied by the agent ends better than the untied one",
     "contradicted": "The model tied by the agent ends worse than the untied one",
-    "undecided": "It stays open whether the model tied by the agent ends as well as the untied one",
+    "undecided": "It remains open whether the model tied by the agent ends as well as the untied one",
 }
 AGAINST_CHANCE = {
     "supported": "The agent does better than one that ties at random",
     "contradicted": "The agent does worse than one that ties at random",
-    "undecided": "It stays open whether the agent does better than one that ties at random",
+    "undecided": "It remains open whether the agent does better than one that ties at random",
 }
 DEPARTURES = (
     "the paper has k = 15, epsilon at least .1, reward negative-ppl; its published code k = 4, epsilon at least .01, ties "

@@ -35,7 +35,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
 
     Args:
         corpus: text files, folders of them, .gz, or tfds:NAME; a folder with one file for each of train, valid and test keeps
-            these splits (default: the prose that comes with CPython)
+            these splits (default: the English text in Python itself)
         validation: text that selects the best step (default: the ninth tenth of the corpus)
         test: text of the reported losses (default: the last tenth of the corpus)
         tokenizer: folder with GPT-2's vocab.json and merges.txt (or encoder.json and vocab.bpe), a tokenizer.json, or a name on

@@ -58,13 +58,13 @@ class Settings(
         positions: none, as published, or learned positional embeddings
         layer_norm: after each sublayer (post) or before it (pre)
         untie_at: instead of comparing tied with untied models, train tied models that untie at each of these: steps (whole
-            numbers) or fractions of the run (with a point, as .5). Models that never or always tie are added
+            numbers) or fractions of the run (with a point, as .5). Models that are never tied and always tied are added
         untie_policy: optimizer state of the table that becomes independent: copy (all of it), zero (none; bias correction
             restarts), zero-keep-count (zero moments, same step count) or split (the moments of the gradients of its own use)
         untie_new: the table that becomes independent; matters for zero and zero-keep-count
         compute_dtype: dtype of the encoder and of the matrix product of the logits; parameters and losses stay in float32
         rematerialise: recompute each layer in the backward pass, for deep encoders
-        steps: training steps
+        steps: training steps (default: 1,500 unless --epochs is given)
         epochs: passes over the training sentences, instead of --steps
         epochs_apart: start every epoch with a new batch, as published: the last batch of an epoch holds the remaining
             sentences, and steps between records and validations count from the start of the epoch. Otherwise a batch may hold
