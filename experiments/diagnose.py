@@ -1,4 +1,4 @@
-"""Should these embeddings be tied? Where the input and output tables of a checkpoint, or of a run of ours, stand."""
+"""Should these embeddings be tied? How the input and output tables of a checkpoint or run are related."""
 
 from tiejax.lab.runs.launch import open_study
 from tiejax.lab.studies.diagnosis.settings import STUDY

@@ -1,4 +1,4 @@
-"""Shapes of input and output embeddings, and what fine-tuning keeps of them (Chung et al., ICLR 2021)."""
+"""Input and output embeddings of different shapes, pre-trained and fine-tuned (Chung et al., ICLR 2021)."""
 
 from tiejax.lab.runs.launch import open_study
 from tiejax.lab.studies.embedding_coupling.settings import STUDY

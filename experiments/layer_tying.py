@@ -1,4 +1,4 @@
-"""Layers tied and untied by an agent while a model trains (Hay and Wolf, ICLR 2024), against fixed maps."""
+"""Layers that an agent ties and unties while the model trains (Hay and Wolf, ICLR 2024), compared with fixed maps."""
 
 from tiejax.lab.runs.launch import open_study
 from tiejax.lab.studies.layer_tying.settings import STUDY

@@ -1,4 +1,4 @@
-"""Masked-LM pre-training on text with planted twins, tied against untied (Bertolotti and Cazzola, ICML 2024)."""
+"""Masked language models on text with planted twins, tied against untied (Bertolotti and Cazzola, ICML 2024)."""
 
 from tiejax.lab.runs.launch import open_study
 from tiejax.lab.studies.text_mlm.settings import STUDY

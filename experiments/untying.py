@@ -1,4 +1,4 @@
-"""Tie, then untie: EXor's final loss over the step at which tied models untie."""
+"""Tie, then untie: the final loss of EXor as a function of the step at which tied models untie."""
 
 from tiejax.lab.runs.launch import open_study
 from tiejax.lab.studies.untying.settings import STUDY

@@ -1,7 +1,7 @@
-"""The fault suite, at any size: python tests/faults --kills 100 --damages 100 --inputs 300. Prints what was tried.
+"""The fault suite: python tests/faults --kills 100 --damages 100 --inputs 300. Prints a summary of the faults.
 
-Runs of all studies are killed, damaged, left without room and met by a second process; each must end in the bits of an
-uninterrupted run, or in one line.
+Runs of all studies are killed, damaged, started with too little disk space and together with a second process; each must end
+with the bits of an uninterrupted run, or with one line.
 """
 
 # ruff: noqa: E402
@@ -27,35 +27,35 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--damages", type=int, default=100)
     parser.add_argument("--inputs", type=int, default=300)
-    parser.add_argument("--studies", nargs="+", help="of these alone")
+    parser.add_argument("--studies", nargs="+", help="only these studies")
     parser.add_argument("--parts", nargs="+", default=["inputs", "kills", "damages", "room", "pairs"])
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    rng, began = random.Random(asked.seed), time.monotonic()
+    options = parser.parse_args()
+    rng, began = random.Random(options.seed), time.monotonic()
 
-    def tell(line: object) -> None:
+    def report(line: object) -> None:
         print(f"{time.monotonic() - began:7.0f} s  {line}", flush=True)
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if "inputs" in asked.parts:
-            tell(f"inputs: {dict(inputs(folder, asked.inputs, rng))}")
-        if set(asked.parts) == {"inputs"}:
+        if "inputs" in options.parts:
+            report(f"inputs: {dict(inputs(folder, options.inputs, rng))}")
+        if set(options.parts) == {"inputs"}:
             return
-        wanted = {study: argv for study, argv in commands(folder).items() if study in (asked.studies or commands(folder))}
+        wanted = {study: argv for study, argv in commands(folder).items() if study in (options.studies or commands(folder))}
         runs = [uninterrupted(folder, study, argv) for study, argv in wanted.items()]
-        tell("uninterrupted: " + ", ".join(f"{run.study} {run.seconds:.0f} s" for run in runs))
-        if "kills" in asked.parts:
-            tell(f"kills: {kills(runs, folder, asked.kills, rng)}")
-        if "damages" in asked.parts:
-            tell(f"damages: {dict(damages(runs, folder, asked.damages, rng))}")
+        report("uninterrupted: " + ", ".join(f"{run.study} {run.seconds:.0f} s" for run in runs))
+        if "kills" in options.parts:
+            report(f"kills: {kills(runs, folder, options.kills, rng)}")
+        if "damages" in options.parts:
+            report(f"damages: {dict(damages(runs, folder, options.damages, rng))}")
             on_text = [run for run in runs if "--data_dir" in run.argv]
             for run in on_text:
-                tell(f"damages to prepared text, {run.study}: {dict(damaged_text(run, folder, asked.damages // 10, rng))}")
-        if "room" in asked.parts:
-            tell(f"without room: {dict(without_room(runs, folder))}")
-        if "pairs" in asked.parts:
-            tell(f"two processes: {dict(pairs(runs, folder))}")
+                report(f"damages to prepared text, {run.study}: {dict(damaged_text(run, folder, options.damages // 10, rng))}")
+        if "room" in options.parts:
+            report(f"without disk space: {dict(without_room(runs, folder))}")
+        if "pairs" in options.parts:
+            report(f"two processes: {dict(pairs(runs, folder))}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Damage to every kind of file that a run or a cache holds: told in one line, or mended to the same bits."""
+"""Damage to every kind of file of a run or of prepared text: reported in one line, or repaired to the same bits."""
 
 import collections
 import random
@@ -29,12 +29,12 @@ DAMAGES: dict[str, Callable[[bytes, random.Random], bytes | None]] = {
     "a list": lambda content, rng: b"[]",
     "junk": lambda content, rng: rng.randbytes(100),
 }
-# They say nothing of results: who may write now, and what a reader of TensorBoard sees.
+# Files that do not affect results.
 HARMLESS = (".lock",)
 
 
 def damage(path: Path, rng: random.Random) -> str:
-    """Damage a file somehow; return how."""
+    """Damage a file in a random way; return which."""
     kind = rng.choice(sorted(DAMAGES))
     content = DAMAGES[kind](path.read_bytes(), rng)
     if content is None:
@@ -44,41 +44,41 @@ def damage(path: Path, rng: random.Random) -> str:
     return kind
 
 
-# What is told, and left to the user, where it is damaged; and where it is gone. All else is made again.
-TOLD_DAMAGED = ("config.yaml", "run.json", "data.json", "tokenizer.json", "finished")
-TOLD_GONE = ("config.yaml", "run.json")
+# Files that the user has to deal with if they are damaged, and if they are missing. All others are written again.
+REPORTED_DAMAGED = ("config.yaml", "run.json", "data.json", "tokenizer.json", "finished")
+REPORTED_MISSING = ("config.yaml", "run.json")
 
 
 def statuses(run: Run, finished: bool, part: str, how: str) -> tuple[int, ...]:
-    """Return the exit statuses that docs/promises.md allows after such damage."""
-    if part == "environment.json":  # of a finished run nobody asks it anything
+    """Return the exit statuses that docs/promises.md allows after this damage."""
+    if part == "environment.json":  # not read in a finished run
         return (0,) if finished or how == "deleted" else (2,)
     if part == "models":
         return (2,) if run.study == "layer_tying" else (0,)
-    if part == "tokenizer.json" and how == "deleted":  # a unigram vocabulary that is trained anew is another one
+    if part == "tokenizer.json" and how == "deleted":  # a unigram vocabulary that is trained again may differ
         return (0, 2)
-    return (2,) if part in (TOLD_GONE if how == "deleted" else TOLD_DAMAGED) else (0,)
+    return (2,) if part in (REPORTED_MISSING if how == "deleted" else REPORTED_DAMAGED) else (0,)
 
 
 def after(run: Run, out: Path, what: str, allowed: tuple[int, ...]) -> str:
-    """Resume a damaged run; return what became of it: the same bits, or one line."""
+    """Resume a damaged run; return whether it was repaired, to the same bits, or the damage reported, in one line."""
     ended = go(run, out, "--resume")
     with saying(f"{run.study}: {what}"):
         assert_one_line(ended, allowed)
         if ended.status == 0:
             assert_same_result(out, run)
-    return "mended" if ended.status == 0 else "told"
+    return "repaired" if ended.status == 0 else "reported"
 
 
 def damages(runs: list[Run], folder: Path, number: int, rng: random.Random) -> collections.Counter[str]:
-    """Damage files of finished and of interrupted runs, and of prepared text, so often in all; return what became of them."""
+    """Damage `number` files of finished and of interrupted runs; count the outcomes."""
     found = collections.Counter[str]()
     for turn in range(number):
         run = runs[turn % len(runs)]
         source = rng.choice([run.out, run.half])
         out = shutil.copytree(source, folder / f"damaged-{turn}")
         files = sorted(path for path in out.rglob("*") if path.is_file() and path.name not in HARMLESS)
-        # By kind first: there are many more figures and parts of checkpoints than files of any other kind.
+        # The kind is chosen first: most files are figures or parts of checkpoints.
         kinds = sorted({path.relative_to(out).parts[0] for path in files})
         chosen = rng.choice(kinds)
         path = rng.choice([path for path in files if path.relative_to(out).parts[0] == chosen])
@@ -90,7 +90,7 @@ def damages(runs: list[Run], folder: Path, number: int, rng: random.Random) -> c
 
 
 def damaged_text(run: Run, folder: Path, number: int, rng: random.Random) -> collections.Counter[str]:
-    """Damage prepared text so often, beside a run that was never started: it is told, or changes nothing."""
+    """Damage prepared text `number` times before a new run: the damage is reported, or affects nothing."""
     found = collections.Counter[str]()
     argv = list(run.argv)
     place = argv.index("--data_dir") + 1
@@ -108,7 +108,7 @@ def damaged_text(run: Run, folder: Path, number: int, rng: random.Random) -> col
                 assert_same_result(out, run)
             else:
                 assert not out.exists(), "a run directory was left"
-        found["mended" if ended.status == 0 else "told"] += 1
+        found["repaired" if ended.status == 0 else "reported"] += 1
         shutil.rmtree(out, ignore_errors=True)
         shutil.rmtree(argv[place])
     return found

@@ -1,4 +1,4 @@
-"""Bad input at random, in this process: YAML files and options of every study, of which each is taken or refused in a line."""
+"""Random YAML files and options for every study, in this process: each is accepted, or refused in one line."""
 
 import collections
 import contextlib
@@ -45,10 +45,10 @@ TEXTS: tuple[Callable[[str], str], ...] = (
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError from what does not end in time, hung or at work."""
+    """Raise TimeoutError if the body does not end in time."""
 
     def ring(number: int, frame: object) -> None:
-        raise TimeoutError(f"not answered within {seconds} s")
+        raise TimeoutError(f"no result within {seconds} s")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -60,14 +60,14 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def refused(work: Callable[[], object]) -> str | None:
-    """Return the line with which something is refused, None if it is taken; anything else fails."""
+    """Return the line with which input is refused, None if it is accepted; any other error propagates."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             work()
     except BadInput as error:
         line = visible_line(str(error))
         assert line
-        assert len(line) < 5_000, f"{len(line)} letters"
+        assert len(line) < 5_000, f"{len(line)} characters"
         assert line.isprintable(), line
         return line
     except SystemExit as ended:  # of --help and the like
@@ -77,7 +77,7 @@ def refused(work: Callable[[], object]) -> str | None:
 
 
 def one(study: Study, file: Path, rng: random.Random) -> bool:
-    """Try one input; say whether it was refused."""
+    """Try one input; return whether it was refused."""
     fields = [name for name in study.settings.__dataclass_fields__ if name != "out"]
     name = rng.choice(fields)
     how = rng.randrange(3)
@@ -102,11 +102,11 @@ def one(study: Study, file: Path, rng: random.Random) -> bool:
 
 
 def inputs(folder: Path, number: int, rng: random.Random) -> collections.Counter[str]:
-    """Try so many inputs; return how many were refused and taken. None may take long, nor all together much memory."""
+    """Try `number` inputs; count how many were refused and accepted. None may take long, nor all together much memory."""
     found = collections.Counter[str]()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for turn in range(number):
-        found["refused" if one(STUDIES[turn % len(STUDIES)], folder / "file.yaml", rng) else "taken"] += 1
+        found["refused" if one(STUDIES[turn % len(STUDIES)], folder / "file.yaml", rng) else "accepted"] += 1
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < MOST_KIB, f"{grown:,} KiB more memory"
     return found

@@ -1,4 +1,4 @@
-"""Kill -9 at random moments of every study, then `--resume` to the bits of an uninterrupted run."""
+"""`kill -9` at random moments of every study, then `--resume` to the bits of an uninterrupted run."""
 
 import random
 import shutil
@@ -13,7 +13,7 @@ IN_A_CHAIN = 5
 
 
 def chain(run: Run, out: Path, rng: random.Random, most: int) -> int:
-    """Kill a run and its resumptions at random moments, at most so often, then let it end; return how often it was killed."""
+    """Kill a run and its resumptions at random moments, at most `most` times, then finish it; return the number of kills."""
     killed = 0
     for _ in range(most):
         resume = ["--resume"] if (out / "config.yaml").exists() else []
@@ -35,7 +35,7 @@ def chain(run: Run, out: Path, rng: random.Random, most: int) -> int:
 
 
 def kills(runs: list[Run], folder: Path, number: int, rng: random.Random) -> dict[str, int]:
-    """Kill runs of all studies in turn until so many kills have hit; return how many hit each study."""
+    """Kill runs of all studies in turn, `number` times; return the number of kills of each study."""
     hit = {run.study: 0 for run in runs}
     turn = 0
     while (left := number - sum(hit.values())) > 0:

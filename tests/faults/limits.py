@@ -1,4 +1,4 @@
-"""What happens where there is no room: a limit on the size of files, as a full disk would, at every stage of every study."""
+"""Limits on the size of files, which act like a full disk, at every stage of every study."""
 
 import collections
 import shutil
@@ -15,17 +15,17 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-# From what nothing fits, to what fits all but the largest file of a run.
+# Bytes, from a limit that no file fits to one that all files fit except the largest.
 LIMITS = (50, 1_000, 8_000, 30_000, 60_000, 120_000)
 
 
 def without_room(runs: list[Run], folder: Path, limits: tuple[int, ...] = LIMITS) -> collections.Counter[str]:
-    """Start every study under every limit, then let it go on without; return how they ended first."""
+    """Start every study under every limit, then finish it without; count the first exit statuses."""
     found = collections.Counter[str]()
     for run in runs:
         for limit in limits:
             out = folder / f"{run.study}-{limit}"
-            # What is compiled is no part of a run, and would be warned of.
+            # Compiled programs are not part of a run, and failures to store them would print warnings.
             env = environment(run.out.parent) | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
             ended = end(start_python("-c", LIMITED, limit, run.script, *run.argv, "--out", out, env=env), timeout=900)
             with saying(f"{run.study} with files of at most {limit} bytes"):

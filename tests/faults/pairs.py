@@ -1,4 +1,4 @@
-"""Two processes on one directory, in every pair of commands: the second is refused in one line, the first never notices."""
+"""Two processes in one directory, with every pair of commands: the second is refused in one line, the first is unaffected."""
 
 import collections
 import contextlib
@@ -12,11 +12,11 @@ from processes import EXPERIMENTS, end, start, tree, wait_until
 
 from faults.runs import Run, assert_one_line, assert_same_result, environment, go
 
-SECOND = {"anew": [], "--resume": ["--resume"], "--overwrite": ["--overwrite"]}
+SECOND = {"new": [], "--resume": ["--resume"], "--overwrite": ["--overwrite"]}
 
 
 def pause(process: subprocess.Popen[str]) -> None:
-    """Stop a process, all of its threads, so that it is alive and writes nothing."""
+    """Pause all threads of a process, so that it is alive but does not write."""
     process.send_signal(signal.SIGSTOP)
     while process.poll() is None:
         threads = Path(f"/proc/{process.pid}/task").glob("*/stat")
@@ -26,23 +26,23 @@ def pause(process: subprocess.Popen[str]) -> None:
 
 
 def committed(out: Path) -> set[tuple[str, int]]:
-    """Return the checkpoints that are written, and when."""
-    with contextlib.suppress(FileNotFoundError):  # one may be pruned meanwhile
+    """Return the complete checkpoints with their times."""
+    with contextlib.suppress(FileNotFoundError):  # one may be removed meanwhile
         return {(str(path), path.stat().st_mtime_ns) for path in (out / "checkpoints").rglob("commit_success.txt")}
     return set()
 
 
 def pairs(runs: list[Run], folder: Path) -> collections.Counter[str]:
-    """Let a second command meet a run while it trains; return how many of each there were."""
+    """Start a second command in the directory of a run that trains; count the pairs."""
     found, tried = collections.Counter[str](), 0
     for run in runs:
         env = environment(run.out.parent)
-        for first, second in ((one, two) for one in ("anew", "--resume", "--overwrite") for two in (*SECOND, "diagnose")):
+        for first, second in ((one, two) for one in ("new", "--resume", "--overwrite") for two in (*SECOND, "diagnose")):
             if second == "diagnose" and run.study not in ("exor", "untying", "text_mlm"):
                 continue
             tried += 1
             out = folder / f"{run.study}-{first}-{second}"
-            if first != "anew":
+            if first != "new":
                 shutil.copytree(run.half, out)
             before = committed(out)
             writer = start(*run.argv, "--out", out, *SECOND[first], script=run.script, env=env)
@@ -52,7 +52,7 @@ def pairs(runs: list[Run], folder: Path) -> collections.Counter[str]:
             before = tree(out)
             if second == "diagnose":
                 ended = end(start(out, "--out", folder / "d", "--overwrite", script=EXPERIMENTS / "diagnose.py", env=env))
-                assert_one_line(ended, (0,))  # it has a checkpoint, and nothing in it is damaged
+                assert_one_line(ended, (0,))  # it has an undamaged checkpoint
             else:
                 ended = go(run, out, *SECOND[second])
                 if running:
@@ -67,6 +67,6 @@ def pairs(runs: list[Run], folder: Path) -> collections.Counter[str]:
                 assert whole.status == 0, whole.err
                 assert_same_result(out, run)
             shutil.rmtree(out)
-    # A first process that has ended before the second came is no pair.
+    # Not a pair if the first process has ended before the second starts.
     assert sum(found.values()) >= tried / 2, f"{sum(found.values())} pairs of {tried}"
     return found

@@ -1,4 +1,4 @@
-"""Small runs of every study, as commands: how they are called, and what they must leave however they were disturbed."""
+"""Small runs of every study as commands, and the results that they must have despite faults."""
 
 import contextlib
 import dataclasses
@@ -28,13 +28,13 @@ LAYERS = shlex.split(
     "--vocab_size 300 --layers 3 --width 8 --heads 2 --context 12 --batch_size 4 --steps 22 --k 2 --validate_every 8 "
     "--validation_blocks 8 --test_blocks 10 --epsilon_floor .5 --methods [untied,agent]"
 )
-# What says how long things took, or by which command.
+# Results that depend on time.
 TIMES = ("timing", "time_step", "equal_time", "seconds")
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A small run of a study, uninterrupted: its command, where it is, and how long it took."""
+    """A small, uninterrupted run of a study: its command, its directory, and its duration."""
 
     study: str
     argv: tuple[str, ...]
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def half(self) -> Path:
-        """Where the same run is that was killed after its first checkpoint."""
+        """The directory of the same run, killed after its first checkpoint."""
         return self.out.with_name(f"{self.study}-half")
 
     @property
@@ -52,7 +52,7 @@ class Run:
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
-    """Return the arguments of every study's small run, on files that are written into a folder."""
+    """Return the arguments of a small run of every study, on files that are written into `folder`."""
     coupling_runs.write_files(folder)
     topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
     (folder / "topics.txt").write_text("\n\n".join(topics[:12]))
@@ -68,7 +68,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the variables under which processes share what they compile, and compute the same bits on any number of cores."""
+    """Return environment variables with which processes share compiled programs and compute the same bits."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -78,9 +78,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def uninterrupted(folder: Path, study: str, argv: list[str]) -> Run:
-    """Run a study twice, so that the second finds all compiled and says how long it takes; return the second.
+    """Run a study twice, so that the duration of the second excludes compilation; return the second.
 
-    The first is left half done.
+    A third run is killed after its first checkpoint and left in `Run.half`.
     """
     script, env = EXPERIMENTS / f"{study}.py", environment(folder)
     for name in ("first", "whole"):
@@ -96,13 +96,13 @@ def uninterrupted(folder: Path, study: str, argv: list[str]) -> Run:
 
 
 def go(run: Run, out: Path, *more: object) -> Ended:
-    """Run the command of a run in another directory, to its end."""
+    """Run the command of a run in another directory until it ends."""
     env = environment(run.out.parent)
     return end(start(*run.argv, "--out", out, *more, script=run.script, env=env), timeout=900)
 
 
 def assert_same_result(out: Path, run: Run) -> None:
-    """Every array equal in every bit, all results but the times, and weights of models in every bit."""
+    """Assert that arrays and weights are equal in every bit, and all results except times."""
     with np.load(out / "metrics.npz") as found, np.load(run.out / "metrics.npz") as wanted:
         assert found.files == wanted.files
         for name in set(wanted.files) - set(TIMES):
@@ -117,19 +117,19 @@ def assert_same_result(out: Path, run: Run) -> None:
 
 
 def _weights(path: Path) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Return what a file of weights says of them, in whatever order, and their bytes."""
+    """Return the metadata of a file of weights, and the bytes of the weights."""
     with safe_open(path, framework="np") as opened:
         return opened.metadata(), {name: opened.get_tensor(name).tobytes() for name in opened.keys()}  # noqa: SIM118
 
 
 def _results(out: Path) -> Any:
-    """Return results.json without times, and without what follows from them."""
+    """Return results.json without times and results that depend on them."""
 
     def timeless(value: Any) -> Any:
         if isinstance(value, Mapping):
-            kept = (name for name in value if not any(word in name for word in TIMES) and not name.endswith("_s"))
-            return {name: timeless(value[name]) for name in kept}
-        if isinstance(value, list):  # of claims, too
+            names = (name for name in value if not any(word in name for word in TIMES) and not name.endswith("_s"))
+            return {name: timeless(value[name]) for name in names}
+        if isinstance(value, list):  # including claims
             return [timeless(item) for item in value if not (isinstance(item, Mapping) and "time" in str(item.get("id")))]
         return value
 
@@ -138,7 +138,7 @@ def _results(out: Path) -> Any:
 
 @contextlib.contextmanager
 def saying(what: str) -> Iterator[None]:
-    """Let assertions that fail inside say what was done before."""
+    """Add a description of the fault to assertion errors in the body."""
     try:
         yield
     except AssertionError as error:
@@ -146,7 +146,7 @@ def saying(what: str) -> Iterator[None]:
 
 
 def assert_one_line(ended: Ended, statuses: tuple[int, ...]) -> None:
-    """One of these exit statuses and, unless it is 0, one line on standard error and no traceback."""
+    """Assert one of these exit statuses and, unless it is 0, one line on standard error and no traceback."""
     assert ended.status in statuses, ended
     assert "Traceback" not in ended.err + ended.out, ended
     if ended.status != 0:
@@ -155,9 +155,9 @@ def assert_one_line(ended: Ended, statuses: tuple[int, ...]) -> None:
 
 
 def assert_nothing_half_written(out: Path) -> None:
-    """No file that was on its way stands under its own name: every listed one is as it was written.
+    """Assert that every listed file has its digest.
 
-    Those that are made again when a finished run is resumed may have been replaced just before they were listed.
+    Files that a resumed finished run writes again are not checked: one may have been replaced just before it was listed.
     """
     if not (out / "config.yaml").exists():
         return

@@ -1,4 +1,4 @@
-"""A part of the fault suite with a fixed seed; `python tests/faults` does as much of it as is asked for."""
+"""A part of the fault suite with a fixed seed; `python tests/faults` runs it at any size."""
 
 import random
 
@@ -13,7 +13,7 @@ from faults.runs import commands, uninterrupted
 KILLS, DAMAGES, INPUTS = 6, 8, 200
 
 
-def test_bad_input_is_taken_or_refused_in_a_line(tmp_path):
+def test_random_input_is_accepted_or_refused_in_one_line(tmp_path):
     found = inputs(tmp_path, INPUTS, random.Random(1))
     assert found["refused"] > INPUTS / 2
     assert sum(found.values()) == INPUTS
@@ -21,25 +21,25 @@ def test_bad_input_is_taken_or_refused_in_a_line(tmp_path):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run of one ensemble, its records on the disk, and one of many models on a text; the others' own tests kill them too."""
+    """An ensemble with records on the disk, and many models on text; tests of the other studies kill runs as well."""
     folder = tmp_path_factory.mktemp("faults")
     wanted = ("untying", "layer_tying")
     return [uninterrupted(folder, study, argv) for study, argv in commands(folder).items() if study in wanted]
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_runs_end_in_the_same_bits(runs, tmp_path):
+def test_killed_runs_end_with_the_same_bits(runs, tmp_path):
     assert sum(kills(runs, tmp_path, KILLS, random.Random(2)).values()) == KILLS
 
 
 @pytest.mark.slow
-def test_damage_is_told_or_mended(runs, tmp_path):
+def test_damage_is_reported_or_repaired(runs, tmp_path):
     found = damages(runs, tmp_path, DAMAGES, random.Random(3))
-    assert found["told"] > 0
-    assert found["mended"] > 0
+    assert found["reported"] > 0
+    assert found["repaired"] > 0
 
 
 @pytest.mark.slow
-def test_without_room_a_run_stops_in_one_line_and_goes_on(runs, tmp_path):
+def test_a_run_without_disk_space_stops_in_one_line_and_resumes(runs, tmp_path):
     found = without_room(runs[:1], tmp_path, limits=(50, 8_000, 60_000))
     assert found["status 4"] >= 2

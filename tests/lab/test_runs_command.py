@@ -39,7 +39,7 @@ def test_runs_are_listed_with_settings_and_claims(tmp_path, runs, capsys):
         f"{finished}  exor, finished",
         '    settings: variant "dh", bits 4',
         "    Of 2 claims, 2 supported.",
-        f"{tmp_path / 'foreign'}  run.json, which says which study made it, is damaged",
+        f"{tmp_path / 'foreign'}  run.json is damaged",
         f"{unfinished}  exor, unfinished",
     ]
 
@@ -57,7 +57,7 @@ def test_runs_are_listed_as_json(tmp_path, runs, capsys):
         | {"settings": {"variant": "dh", "bits": 4}, "claims": {"supported": 2, "contradicted": 0, "undecided": 0}},
         {"path": str(tmp_path / "foreign")}
         | usual
-        | {"study": None, "state": None, "damage": "run.json, which says which study made it, is damaged"},
+        | {"study": None, "state": None, "damage": "run.json is damaged"},
         {"path": str(unfinished)} | usual | {"state": "unfinished"},
     ]
 
@@ -83,7 +83,7 @@ def test_manifests_that_tiejax_did_not_write_are_reported(tmp_path):
     make_run(tmp_path / "claims", finished=True, results={"claims": 3})
     ended = end(start_python("-m", "tiejax", "runs", tmp_path), timeout=60)
     assert (ended.status, ended.err) == (0, "")
-    damaged = "run.json, which says which study made it, is damaged"
+    damaged = "run.json is damaged"
     expected = [f"{tmp_path / name}  {damaged}" for name in ("lacks", "pipe", "types")]
     assert ended.out.splitlines() == [f"{tmp_path / 'claims'}  exor, finished", *expected]
 

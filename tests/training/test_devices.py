@@ -113,7 +113,7 @@ def test_bad_input_ends_every_process(tmp_path):
     (tmp_path / "run" / "something").write_text("else")
     first, second = (end(process) for process in cluster(2, tmp_path / "run", *SETTINGS))
     assert (first.status, second.status) == (2, 2)
-    assert "holds files but no run" in first.err
+    assert "contains files but no run" in first.err
     assert "the first process could not begin" in second.err
 
 

@@ -1,4 +1,4 @@
-"""Arrays as .npz files: numpy reads what is written, of any order and size."""
+"""Arrays as .npz files, in any memory order and of any size."""
 
 import io
 
@@ -25,7 +25,7 @@ def arrays(folder):
 
 @pytest.mark.parametrize("in_files", [False, True])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_numpy_reads_what_is_written(tmp_path, compressed, in_files):
+def test_numpy_reads_the_files(tmp_path, compressed, in_files):
     written, expected = io.BytesIO(), arrays(tmp_path)
     write_npz(written, expected, compressed, tmp_path if in_files else None)
     with np.load(io.BytesIO(written.getvalue()), allow_pickle=False) as found:
@@ -36,7 +36,7 @@ def test_numpy_reads_what_is_written(tmp_path, compressed, in_files):
 
 
 @pytest.mark.parametrize("most", [1, 12, 100, 10**6])
-def test_pieces_are_the_array_in_its_order_and_none_is_too_large(tmp_path, most):
+def test_pieces_have_the_order_of_the_array_and_a_limited_size(tmp_path, most):
     for name, values in arrays(tmp_path).items():
         parts = list(pieces(values, most))
         assert b"".join(part.tobytes() for part in parts) == values.tobytes(), name
@@ -45,7 +45,7 @@ def test_pieces_are_the_array_in_its_order_and_none_is_too_large(tmp_path, most)
 
 @pytest.mark.parametrize("most", [1, 40, 500, 10**6])
 def test_records_in_files_are_written_seed_by_seed(tmp_path, most):
-    """A member in pieces, blocks of some members, and the array itself; every other array in its pieces."""
+    """As parts of a member, as blocks of members, and as a whole; arrays of other shapes as pieces."""
     for name, values in arrays(tmp_path).items():
         parts = list(seed_by_seed(values, tmp_path, most))
         assert b"".join(part.tobytes() for part in parts) == values.tobytes(), name

@@ -1,4 +1,4 @@
-"""Compiled programs are kept for the next start, and nothing depends on them."""
+"""The cache of compiled programs, which affects no result."""
 
 import os
 import stat
@@ -14,13 +14,13 @@ TINY = ["--seeds", "1", "--steps", "20", "--bits", "3", "--record_every", "10", 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A cache of the user's own, which is not that of the tests."""
+    """A cache directory of the user, separate from that of the tests."""
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
-def test_the_environment_tells_jax_where(home, monkeypatch):
+def test_the_folder_is_set_in_the_environment(home, monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     compiled.use()
     folder = home / "tiejax" / "compiled" / compiled.processor()
@@ -31,7 +31,7 @@ def test_the_environment_tells_jax_where(home, monkeypatch):
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
 
 
-def test_a_program_that_was_not_written_whole_is_removed(home, monkeypatch):
+def test_an_incomplete_program_is_removed(home, monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     folder = home / "tiejax" / "compiled" / compiled.processor()
     folder.mkdir(parents=True)
@@ -41,14 +41,14 @@ def test_a_program_that_was_not_written_whole_is_removed(home, monkeypatch):
     assert sorted(path.name for path in folder.iterdir()) == ["two-atime", "two-cache"]
 
 
-def test_anew_leaves_what_is_kept_alone(home, monkeypatch):
+def test_recompile_does_not_use_the_cache(home, monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     compiled.use(recompile=True)
     assert os.environ["JAX_ENABLE_COMPILATION_CACHE"] == "false"
     assert not home.exists()
 
 
-def test_a_folder_that_cannot_be_made_is_done_without(home, monkeypatch):
+def test_a_folder_that_cannot_be_made_is_not_used(home, monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     home.write_text("a file")
     compiled.use()
@@ -56,7 +56,7 @@ def test_a_folder_that_cannot_be_made_is_done_without(home, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_is_the_same_with_kept_damaged_and_no_programs(home, tmp_path):
+def test_results_are_the_same_with_a_full_a_damaged_and_no_cache(home, tmp_path):
     losses = []
     for number, switches in enumerate(([], ["--recompile"], [])):
         if number == 2:

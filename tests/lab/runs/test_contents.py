@@ -1,4 +1,4 @@
-"""Run directories in which a file lies where a folder belongs, or the other way round: refused before anything is trained."""
+"""Run directories with a file in place of a folder or the other way round, which are refused before training."""
 
 import os
 import shutil
@@ -24,21 +24,21 @@ def spoiled(run, name, make):
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 @pytest.mark.parametrize("name", FOLDERS)
 @pytest.mark.parametrize("make", [lambda entry: entry.write_text("mine"), os.mkfifo, lambda entry: entry.symlink_to("nowhere")])
-def test_what_should_be_a_folder(here, refused, switches, name, make):
+def test_a_folder_of_a_run_that_is_not_a_folder(here, refused, switches, name, make):
     spoiled(make_run(here / "run"), name, make)
-    refused(["--out", "run", *switches], f"--out run: {name} in it is no folder", "another directory")
+    refused(["--out", "run", *switches], f"--out run: it contains {name}, which is not a folder", "another directory")
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("make", [lambda entry: entry.mkdir(), os.mkfifo])
-def test_what_should_be_a_file(here, refused, switches, name, make):
+def test_a_file_of_a_run_that_is_not_a_file(here, refused, switches, name, make):
     spoiled(make_run(here / "run"), name, make)
-    refused(["--out", "run", *switches], f"--out run: {name} in it is no file", "another directory")
+    refused(["--out", "run", *switches], f"--out run: it contains {name}, which is not a file", "another directory")
 
 
-def test_a_linked_folder_is_resumed_and_not_overwritten(here, refused):
-    """As where checkpoints are kept on another disk."""
+def test_a_run_with_a_linked_folder_is_resumed_but_not_overwritten(here, refused):
+    """For example, with checkpoints on another disk."""
     run = make_run(here / "run")
     (run / "checkpoints").rename(here / "elsewhere")
     (run / "checkpoints").symlink_to(here / "elsewhere")

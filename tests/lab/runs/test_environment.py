@@ -1,4 +1,4 @@
-"""What is told to XLA before jax is imported, read back from XLA itself."""
+"""Flags for XLA that are set before jax is imported, read back from XLA."""
 
 import pytest
 from processes import assert_refused, end, start, start_python
@@ -6,14 +6,14 @@ from processes import assert_refused, end, start, start_python
 from tiejax.lab.runs import environment
 from tiejax.lab.settings.command_line import BadInput
 
-# The last of all flags is one that can be read back: XLA reads it only if it read all before it.
+# The last flag can be read back from XLA, which has then read all flags before it.
 READ_BACK = """
 import os
 from tiejax.lab.runs import environment, launch
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY
 try:
-    launch.main(STUDY, ["--deterministic", "--seeds", "0"])  # gets as far as to tell XLA, and no further
+    launch.main(STUDY, ["--deterministic", "--seeds", "0"])  # sets the flags, then ends
 except BadInput as error:
     assert "--seeds" in str(error)
 environment.one_device_a_core()
@@ -43,22 +43,22 @@ def test_a_file_of_flags_is_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("flags", ["intra_op_parallelism_threads=1", "--xla_a=1 intra_op_parallelism_threads=1"])
-def test_words_at_which_xla_stops_reading_are_refused(flags, monkeypatch):
+def test_words_at_which_xla_would_stop_reading_are_refused(flags, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", flags)
-    with pytest.raises(BadInput, match="XLA_FLAGS: intra_op_parallelism_threads=1 is n"):
+    with pytest.raises(BadInput, match="XLA_FLAGS: expected flags that begin with --.*, got 'intra_op_parallelism_threads=1'"):
         environment.add_flags("--xla_b=2")
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--xla_cpu_enable_fast_math=false threads=1", "threads=1 is no flag"),
-        ("--xla_cpu_enable_fast_math=false --xla_no_such=1", "XLA does not take --xla_no_such=1"),
-        ("--xla_cpu_enable_fast_math=perhaps", "XLA does not take --xla_cpu_enable_fast_math=perhaps"),
+        ("--xla_cpu_enable_fast_math=false threads=1", "expected flags that begin with --, got 'threads=1'"),
+        ("--xla_cpu_enable_fast_math=false --xla_no_such=1", "unknown to XLA or invalid: --xla_no_such=1"),
+        ("--xla_cpu_enable_fast_math=perhaps", "unknown to XLA or invalid: --xla_cpu_enable_fast_math=perhaps"),
     ],
 )
-def test_a_command_refuses_what_xla_would_pass_over_or_end_at(tmp_path, flags, words):
-    """Also where the number of devices is said, so that the command adds nothing of its own."""
+def test_a_command_refuses_flags_that_xla_would_ignore_or_fail_at(tmp_path, flags, words):
+    """Even if the number of devices is set, so that the command adds no flags."""
     ended = end(start("--out", tmp_path / "run", env={"XLA_FLAGS": flags, "JAX_NUM_CPU_DEVICES": "1"}))
     assert_refused(ended, f"XLA_FLAGS: {words}")
     assert not (tmp_path / "run").exists()

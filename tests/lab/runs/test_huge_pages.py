@@ -1,4 +1,4 @@
-"""Huge pages, asked of real processes: the kernel says of each part of their memory whether it was asked for."""
+"""Huge pages in real processes: the kernel lists for each part of their memory whether huge pages were requested."""
 
 import dataclasses
 import os
@@ -12,7 +12,7 @@ from tiejax.lab.commands.studies import STUDIES
 from tiejax.lab.runs import huge_pages
 from tiejax.lab.runs.run_directory import RunDirectory
 
-# Allocates 64 MiB and prints what the kernel says of them; `hg`: huge pages are asked for.
+# Allocates 64 MiB and prints the flags that the kernel lists for them; `hg`: huge pages were requested.
 LOOK = """
 import os, sys
 started = os.environ.get("STARTED")
@@ -41,11 +41,11 @@ for line in open("/proc/self/smaps"):
 print(started == str(os.getpid()), "hg" in flags, *sys.argv[1:])
 sys.exit(7)
 """
-NOT_SAID = dict.fromkeys(huge_pages.ALLOCATOR)
+UNSET = dict.fromkeys(huge_pages.ALLOCATOR)
 
 
 def look(*argv, env):
-    whole = {name: value for name, value in {**os.environ, **NOT_SAID, **env}.items() if value is not None}
+    whole = {name: value for name, value in {**os.environ, **UNSET, **env}.items() if value is not None}
     with pytest.MonkeyPatch.context() as patch:
         for name in huge_pages.ALLOCATOR:
             patch.delenv(name, raising=False)
@@ -54,19 +54,19 @@ def look(*argv, env):
     return ended.out.split()
 
 
-@pytest.mark.skipif(not huge_pages.can_ask(), reason="the kernel does not wait to be asked, or this is not glibc")
-def test_a_command_starts_anew_once_and_has_huge_pages():
-    """The same process, its arguments and its exit status are kept."""
+@pytest.mark.skipif(not huge_pages.can_ask(), reason="the kernel does not provide huge pages on request, or this is not glibc")
+def test_a_command_restarts_once_and_has_huge_pages():
+    """In the same process, with its arguments and exit status."""
     assert look("--one", "two words", env={}) == ["True", "True", "--one", "two", "words"]
 
 
-@pytest.mark.parametrize("said", [{"GLIBC_TUNABLES": ""}, {"MALLOC_TOP_PAD_": "0"}])
-def test_who_has_said_how_memory_is_allocated_keeps_it(said):
-    assert look("-", env=said) == ["False", "False", "-"]
+@pytest.mark.parametrize("variables", [{"GLIBC_TUNABLES": ""}, {"MALLOC_TOP_PAD_": "0"}])
+def test_variables_of_the_allocator_prevent_a_restart(variables):
+    assert look("-", env=variables) == ["False", "False", "-"]
 
 
 @pytest.mark.parametrize("who", ["jax", "library"])
-def test_who_has_imported_jax_or_is_no_command_stays(who):
+def test_a_process_with_jax_or_without_a_command_is_not_restarted(who):
     assert look(who, env={}) == ["False", "False", who]
 
 
@@ -83,7 +83,7 @@ def test_who_has_imported_jax_or_is_no_command_stays(who):
         ("always [madvise] never", "glibc 2.x", False),
     ],
 )
-def test_where_asking_helps(enabled, library, asks, tmp_path, monkeypatch):
+def test_systems_that_provide_huge_pages_on_request(enabled, library, asks, tmp_path, monkeypatch):
     file = tmp_path / "enabled"
     file.write_text(enabled + "\n")
     monkeypatch.setattr(huge_pages, "ENABLED", file)
@@ -91,25 +91,25 @@ def test_where_asking_helps(enabled, library, asks, tmp_path, monkeypatch):
     assert huge_pages.can_ask() is asks
 
 
-def test_without_such_a_kernel_nobody_asks(monkeypatch):
+def test_a_system_without_huge_pages(monkeypatch):
     monkeypatch.setattr(huge_pages, "ENABLED", Path("/nonexistent"))
     assert huge_pages.can_ask() is False
 
 
-def test_the_text_study_alone_asks():
-    """The others gain nothing (docs/speed.md)."""
+def test_only_the_text_study_asks():
+    """The others are not faster with huge pages (docs/speed.md)."""
     assert [name for name, load in STUDIES.items() if load().huge_pages] == ["text_mlm"]
 
 
 def test_a_command_asks_before_it_imports_jax():
-    """The real command, which is stopped where it would start anew."""
+    """The real command, ended when it would restart."""
     code = """
 import sys
 from tiejax.lab.runs import huge_pages
-def told():
+def restart():
     print("jax" in sys.modules)
     sys.exit(0)
-huge_pages.restart = told
+huge_pages.restart = restart
 from tiejax.lab.command import main
 main()
 """
@@ -120,7 +120,7 @@ main()
 @pytest.mark.parametrize(
     ("argv", "asks"), [(["text"], True), (["text", "--huge_pages", "false"], False), (["encoder"], False), (["layers"], False)]
 )
-def test_benchmarks_ask_where_they_are_told_to(argv, asks, tmp_path, monkeypatch):
+def test_some_benchmarks_ask(argv, asks, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(huge_pages, "restart", lambda: asked.append(True))
     monkeypatch.setattr(RunDirectory, "probe", lambda path: None)

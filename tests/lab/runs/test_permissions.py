@@ -1,6 +1,6 @@
-"""What the system lets nobody read or write: one line that names the path, status 4, and the run goes on once it may.
+"""Paths without permission: one line names the path, the status is 4, and the run can be resumed with permission.
 
-Root may read and write everything, unless it gives that right away for itself and what it starts.
+Root can read and write everything, unless it drops that capability for itself and its children.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import pytest
 from directories import make_run
 from processes import SCRIPT, tree
 
-# PR_CAPBSET_DROP of CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH; what is then started has neither.
+# PR_CAPBSET_DROP of CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, which child processes then do not have.
 WITHOUT_RIGHTS = """
 import ctypes, os, sys
 for right in (1, 2):
@@ -46,7 +46,7 @@ def run(*argv):
         ("..", 0o500, []),
     ],
 )
-def test_what_may_not_be_read_or_written_is_named(tmp_path, name, mode, argv):
+def test_a_path_that_cannot_be_read_or_written_is_named(tmp_path, name, mode, argv):
     folder = tmp_path / "folder"
     folder.mkdir()
     out = make_run(folder / "run") if argv else folder / "run"
@@ -57,14 +57,14 @@ def test_what_may_not_be_read_or_written_is_named(tmp_path, name, mode, argv):
     assert ended.returncode == 4, ended
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
     assert ended.stderr.startswith(f"exor.py: error: {path}")
-    assert "Permission denied; let it be read and written, then" in ended.stderr
+    assert "Permission denied; allow reading and writing, then" in ended.stderr
     assert "Traceback" not in ended.stdout + ended.stderr
     assert tree(folder) == before
 
 
 @pytest.mark.slow
-def test_checkpoints_that_may_not_be_written_cost_nothing(tmp_path):
-    """The run ends where it cannot go on, and is taken up from there."""
+def test_a_run_that_cannot_write_checkpoints_can_be_resumed(tmp_path):
+    """It ends when it cannot write one; afterwards it is resumed to the same result."""
     small = ("--seeds", 1, "--steps", 20, "--bits", 4, "--record_every", 10, "--exact_every", 10, "--half_period", 10)
     out = tmp_path / "run"
     make = make_run(out, seeds=1, steps=20, bits=4, record_every=10, exact_every=10, half_period=10)

@@ -1,7 +1,7 @@
-"""Runs that are killed, stopped or find their checkpoints damaged end as an uninterrupted one does, to the bit.
+"""Runs that are killed, stopped or have damaged checkpoints end bit for bit like an uninterrupted run.
 
-Processes share a compilation cache. The uninterrupted run fills it and the others read it, so that equal results also say that
-an executable out of the cache computes the same bits.
+Processes share a compilation cache. The uninterrupted run fills it and the others read it, so that equal results also show that
+a cached executable computes the same bits.
 """
 
 import json
@@ -15,7 +15,7 @@ from processes import assert_refused, command_here, end, start, tree, wait_until
 
 pytestmark = pytest.mark.slow
 
-# Records so dense that a chunk is short, and checkpoints after every chunk: there is much to be killed in.
+# Dense records make short chunks with a checkpoint after each, so that a kill can hit many states.
 SETTINGS = ["--seeds", 2, "--steps", 1200, "--bits", 5, "--zero", "[.2,.3,.5]", "--record_every", 10]
 SETTINGS += ["--exact_every", 100, "--half_period", 300, "--checkpoint_every", 0.01]
 
@@ -31,7 +31,7 @@ def env(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, env):
-    """A run from its start to its end in one process."""
+    """An uninterrupted run."""
     out = tmp_path_factory.mktemp("uninterrupted") / "run"
     ended = end(start(*SETTINGS, "--out", out, env=env))
     assert ended.status == 0, ended.err
@@ -45,7 +45,7 @@ def uninterrupted(tmp_path_factory, env):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory, env, uninterrupted):
-    """The same run, stopped by Ctrl-C when it has two checkpoints; and what it said."""
+    """The same run, stopped by Ctrl-C when it has two checkpoints, and its output."""
     out = tmp_path_factory.mktemp("stopped") / "run"
     process = start(*SETTINGS, "--out", out, env=env)
     assert wait_until(lambda: len(steps(out)) > 1, process)
@@ -62,7 +62,7 @@ def copy(stopped, tmp_path):
 
 
 def assert_same_result(out, other):
-    """Every array equal in every bit, and all results but the times."""
+    """Assert that all arrays are equal in every bit, and all results except times."""
     with np.load(out / "metrics.npz") as metrics, np.load(other / "metrics.npz") as expected:
         assert metrics.files == expected.files
         for name in expected.files:
@@ -87,16 +87,16 @@ def test_ctrl_c(stopped, copy, env, uninterrupted):
     out, ended = stopped
     assert ended.status == 130, ended.err
     assert "Traceback" not in ended.err
-    said = [line for line in ended.out.splitlines() if "--resume" in line]
-    assert said == ended.out.splitlines()[-1:]
-    assert f"step {steps(out)[-1]:,}" in said[0]
-    said = resume(copy, env, *SETTINGS)
-    assert f"resuming at step {steps(out)[-1]} of 1200" in said
+    printed = [line for line in ended.out.splitlines() if "--resume" in line]
+    assert printed == ended.out.splitlines()[-1:]
+    assert f"step {steps(out)[-1]:,}" in printed[0]
+    printed = resume(copy, env, *SETTINGS)
+    assert f"resuming at step {steps(out)[-1]} of 1200" in printed
     assert_same_result(copy, uninterrupted)
 
 
-def test_records_on_disk_end_the_same_however_a_run_goes_on(tmp_path, env, uninterrupted):
-    """Begun on disk and killed; gone on with in memory and killed; gone on with on disk to the end."""
+def test_records_can_move_between_disk_and_memory(tmp_path, env, uninterrupted):
+    """Started on disk and killed, resumed in memory and killed, resumed on disk to the end."""
     out, newest = tmp_path / "run", 0
     for kept in ("disk", "memory"):
         process = start(*SETTINGS, "--records_on", kept, "--out", out, *["--resume"] * (newest > 0), env=env)
@@ -106,16 +106,16 @@ def test_records_on_disk_end_the_same_however_a_run_goes_on(tmp_path, env, unint
         newest = max(steps(out))
         size = sum(path.stat().st_size for path in (out / "checkpoints" / "records").iterdir())
         assert size > 0
-    said = resume(out, env, "--records_on", "disk")
-    assert f"resuming at step {newest} of 1200" in said
-    assert [line for line in said if "damaged" in line] == []
+    printed = resume(out, env, "--records_on", "disk")
+    assert f"resuming at step {newest} of 1200" in printed
+    assert [line for line in printed if "damaged" in line] == []
     assert_same_result(out, uninterrupted)
     assert sum(path.stat().st_size for path in (out / "checkpoints" / "records").iterdir()) > size
     with np.load(out / "metrics.npz") as metrics:
         assert (out / "checkpoints" / "records" / "record.step").read_bytes() == metrics["step"].tobytes()
 
 
-def test_killed_while_it_writes_its_report(tmp_path, env, uninterrupted):
+def test_a_run_killed_while_it_writes_its_report(tmp_path, env, uninterrupted):
     out = shutil.copytree(uninterrupted, tmp_path / "run")
     (out / "results.json").unlink()
     (out / "report.html").unlink()
@@ -127,17 +127,17 @@ def test_killed_while_it_writes_its_report(tmp_path, env, uninterrupted):
 def test_damaged_newest_checkpoint_of_a_run(copy, env, uninterrupted):
     before, newest = steps(copy)
     flip_a_bit_that_matters(copy / "checkpoints", newest)
-    said = [line for line in resume(copy, env) if line.startswith("warning")]
-    assert len(said) == 1
-    assert f"{copy / 'checkpoints' / str(newest)} is damaged (" in said[0]
-    assert "taking the one before it" in said[0]
+    warnings = [line for line in resume(copy, env) if line.startswith("warning")]
+    assert len(warnings) == 1
+    assert f"{copy / 'checkpoints' / str(newest)} is damaged (" in warnings[0]
+    assert "taking the one before it" in warnings[0]
     assert_same_result(copy, uninterrupted)
     assert before < newest
     assert [entry.name for entry in (copy / "damaged").iterdir()] == [str(newest)]
 
 
 def test_checkpoints_of_a_run_of_other_seeds_are_refused(copy, env, tmp_path):
-    """Their arrays have the same shapes: it is the digest of what the run is that tells them apart."""
+    """Their arrays have the same shapes; the digest of settings and text tells them apart."""
     other = tmp_path / "other"
     process = start(*SETTINGS, "--seeds", "[5,6]", "--out", other, env=env)
     assert wait_until(lambda: len(steps(other)) > 1, process)
@@ -153,13 +153,14 @@ def test_checkpoints_of_a_run_of_other_seeds_are_refused(copy, env, tmp_path):
     assert {name: what for name, what in tree(copy).items() if name.startswith("checkpoints")} == before
 
 
-def test_a_finished_run_that_cannot_be_made_whole_again_says_so(tmp_path, env, uninterrupted):
+def test_a_finished_run_that_cannot_be_restored_reports_that(tmp_path, env, uninterrupted):
     out = shutil.copytree(uninterrupted, tmp_path / "run")
     (out / "metrics.npz").unlink()
     shutil.rmtree(out / "checkpoints")
     ended = end(start("--out", out, "--resume", env=env))
     assert ended.status == 2
-    assert f"--resume: the run in {out} had ended, and its last checkpoint is gone" in ended.err
+    message = f"--resume: the run in {out} has finished, and its last checkpoint, from which its files could be written again, "
+    assert f"{message}is missing" in ended.err
     assert len(ended.err.splitlines()) == 1, ended.err
 
 
@@ -167,9 +168,9 @@ def test_all_checkpoints_of_a_run_damaged(copy, env, uninterrupted):
     damaged = steps(copy)
     for step in damaged:
         largest(copy / "checkpoints" / str(step)).unlink()
-    said = resume(copy, env, *SETTINGS)
-    assert len([line for line in said if "is damaged" in line]) == len(damaged) == 2
-    assert len([line for line in said if "starting at step 0" in line]) == 1
+    printed = resume(copy, env, *SETTINGS)
+    assert len([line for line in printed if "is damaged" in line]) == len(damaged) == 2
+    assert len([line for line in printed if "starting at step 0" in line]) == 1
     assert_same_result(copy, uninterrupted)
 
 

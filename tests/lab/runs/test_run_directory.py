@@ -1,4 +1,4 @@
-"""Run directories: who may write where, what a command may go on with, and what it leaves alone."""
+"""Run directories: states, locking, resumption, and files that are never touched."""
 
 import dataclasses
 import hashlib
@@ -36,14 +36,14 @@ def test_finished_run_is_not_overwritten(here, refused):
     refused(["--out", "run"], "run", "finished", "--overwrite")
 
 
-def test_default_run_directory_is_looked_at(here, refused):
+def test_default_run_directory_is_checked(here, refused):
     make_run(here / "runs/exor/dh-lstm-small")
     refused(["--variant", "dh", "--model", "lstm"], "runs/exor/dh-lstm-small", "unfinished")
 
 
 @pytest.mark.parametrize("text", ["lr: 3\n", "just words\n", "steps: [1\n", "steps: many\n"])
-def test_overwrite_spares_a_directory_with_another_config(here, refused, text):
-    """A config.yaml makes no run: other programs write such files, and folders `figures` and `checkpoints`."""
+def test_overwrite_does_not_touch_a_directory_with_a_foreign_config(here, refused, text):
+    """A config.yaml is not a run: other programs write such files, and folders `figures` and `checkpoints`."""
     for name in ("figures", "checkpoints"):
         (here / "other" / name).mkdir(parents=True)
     (here / "other/config.yaml").write_text(text)
@@ -51,7 +51,7 @@ def test_overwrite_spares_a_directory_with_another_config(here, refused, text):
     refused(["--out", "other", "--overwrite"], "other", "no run")
 
 
-def test_overwrite_replaces_a_run_and_nothing_else(here):
+def test_overwrite_replaces_only_the_run(here):
     path = make_run(here / "run", finished=True, steps=5)
     (path / "notes.txt").write_text("mine")
     config = Settings(steps=7, out="run").resolved()
@@ -60,7 +60,7 @@ def test_overwrite_replaces_a_run_and_nothing_else(here):
     assert yaml.safe_load((path / "config.yaml").read_text()) == dataclasses.asdict(config)
 
 
-def test_overwrite_killed_on_the_way_leaves_an_unfinished_run(here, monkeypatch):
+def test_a_killed_overwrite_leaves_an_unfinished_run(here, monkeypatch):
     path = make_run(here / "run", finished=True)
     removed = []
 
@@ -77,8 +77,8 @@ def test_overwrite_killed_on_the_way_leaves_an_unfinished_run(here, monkeypatch)
     assert RunDirectory.state(path) == "unfinished"
 
 
-def test_a_directory_with_the_lock_alone_is_new(here):
-    """What a process leaves that was killed before it wrote its configuration."""
+def test_a_directory_with_only_the_lock_is_new(here):
+    """A process that is killed before it writes its configuration leaves one."""
     (here / "run").mkdir()
     (here / "run/.lock").touch()
     (here / "run/.config.yaml.part").write_text("steps")
@@ -88,7 +88,7 @@ def test_a_directory_with_the_lock_alone_is_new(here):
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_second_process(here, refused, finished):
-    """Another process holds the directory: it is left alone, and free again once that process was killed."""
+    """A directory that another process has locked is refused, until that process is killed."""
     path = make_run(here / "run", finished=finished)
     other = start_python("-c", HOLD, path / ".lock")
     assert other.stdout.readline() == "held\n"
@@ -99,8 +99,8 @@ def test_second_process(here, refused, finished):
     RunDirectory.claim(STUDY, Settings(out=str(path)).resolved(), not finished, finished).release()
 
 
-def test_second_process_beside_a_running_run(here, refused):
-    """Two are started at once on a new directory: one runs; the other, and all that come later, are refused."""
+def test_a_second_process_is_refused_during_a_run(here, refused):
+    """Of two processes that start at the same time in a new directory, one runs; the other and all later ones are refused."""
     both = [start("--seeds", 1, "--steps", 100_000, "--out", "run", cwd=here) for _ in range(2)]
     try:
         wait_until(lambda: any(process.poll() is not None for process in both), both[0])
@@ -108,7 +108,7 @@ def test_second_process_beside_a_running_run(here, refused):
         loser, winner = sorted(both, key=lambda process: process.poll() is None)
         assert_refused(end(loser), "--out run")
         wait_until((here / "run/config.yaml").exists, winner)
-        winner.send_signal(signal.SIGSTOP)  # alive, and writing nothing while `refused` looks
+        winner.send_signal(signal.SIGSTOP)  # alive, but not writing while `refused` compares files
         for switch in ("--overwrite", "--resume"):
             refused(["--out", "run", switch], "--out run", "another process")
         refused(["--out", "run"], "--out run")
@@ -144,14 +144,14 @@ main(STUDY, sys.argv[1:])
 
 def test_resume_takes_the_configuration_of_the_run(here):
     make_run(here / "run", steps=50, bits=4, seeds=[3, 7], variant="dh")
-    # Where it is named now: a run directory may have been moved.
+    # The current path: a run directory may have been moved.
     started = dataclasses.replace(Settings(steps=50, bits=4, seeds=[3, 7], variant="dh").resolved(), out="run")
     assert read("--out", "run", "--resume") == started
     assert read("--out", "run", "--resume", "--bits", "4", "--variant=dh") == started
-    # A null stands for the default that the run was started with.
+    # null resolves to the default with which the run was started.
     Path("nulls.yaml").write_text("heads: null\nexact_every: null\nlearning_rate: null\n")
     assert read("--out", "run", "--resume", "--config", "nulls.yaml") == started
-    # What changes no result may differ.
+    # Settings that do not affect results may differ.
     free = {"checkpoint_every": 5.0, "figure_style": "published"}
     flags = [f"--{name}={value}" for name, value in free.items()]
     assert read("--out", "run", "--resume", *flags) == dataclasses.replace(started, **free)
@@ -169,23 +169,23 @@ def test_resume_takes_the_configuration_of_the_run(here):
         ("--learning_rate .001 --width 8 --heads 2", ["learning_rate: 0.0005 -> 0.001", "width: 4 -> 8", "heads: 1 -> 2"]),
     ],
 )
-def test_resume_with_another_configuration_lists_the_differences(here, refused, line, differences):
+def test_resume_with_other_settings_lists_the_differences(here, refused, line, differences):
     make_run(here / "run", steps=50, bits=4, seeds=[3, 7])
     Path("steps.yaml").write_text("steps: null\n")
     argv = ["--out", "run", "--resume", *line.split()]
-    refused(argv, "--resume", "run", "another configuration", *differences)
+    refused(argv, "--resume", "run", "other settings", *differences)
     with pytest.raises(BadInput) as error:
         resume.read(STUDY, argv)
     assert str(error.value).count(" -> ") == len(differences)
 
 
-def test_resume_with_a_broken_configuration_names_its_file(here, refused):
+def test_resume_with_an_invalid_configuration_names_the_file(here, refused):
     path = make_run(here / "run")
     (path / "config.yaml").write_text("steps: [1\n")
-    refused(["--out", "run", "--resume"], "run/config.yaml", "not YAML")
+    refused(["--out", "run", "--resume"], "run/config.yaml", "invalid YAML")
 
 
-def test_resume_of_a_finished_run_says_so(here, monkeypatch, capsys):
+def test_resume_of_a_finished_run_reports_that(here, monkeypatch, capsys):
     make_run(here / "run", finished=True)
     before = tree(here)
     ended = command_here(["--out", "run", "--resume"], monkeypatch, capsys)
@@ -195,7 +195,7 @@ def test_resume_of_a_finished_run_says_so(here, monkeypatch, capsys):
     assert tree(here) == before
 
 
-# A run directory says which study made it.
+# Runs of other studies and formats.
 
 
 @pytest.mark.parametrize(
@@ -207,11 +207,11 @@ def test_resume_of_a_finished_run_says_so(here, monkeypatch, capsys):
         ('{"study": "exor"}', ("run.json", "damaged")),
         ('{"study": "exor", "format": 2}', ("format 2", "format 3")),
         ('{"study": "exor", "format": 3, "settings": {}, "text": null, "files": {}}', ("run.json", "damaged")),
-        ("of text", ("one of text_mlm", "no run of exor")),
+        ("of text", ("made by text_mlm", "no usable run of exor")),
     ],
 )
 @pytest.mark.parametrize("switch", ["--resume", "--overwrite"])
-def test_a_run_of_another_study_or_version_is_left_alone(here, refused, content, words, switch):
+def test_a_run_of_another_study_or_format_is_not_touched(here, refused, content, words, switch):
     path = make_run(here / "run")
     (path / "run.json").unlink()
     if content == "of text":
@@ -221,8 +221,8 @@ def test_a_run_of_another_study_or_version_is_left_alone(here, refused, content,
     refused(["--out", "run", switch], switch, "run", *words)
 
 
-def test_a_run_says_which_study_made_it(here):
-    """And with which settings, but for those that change no result, and of which files."""
+def test_a_manifest_names_study_settings_and_files(here):
+    """Settings that do not affect results are left out."""
     path = make_run(here / "run", finished=True, steps=50)
     found = json.loads((path / "run.json").read_text())
     assert (found["study"], found["format"], found["text"], found["settings"]["steps"]) == ("exor", 3, None, 50)
@@ -231,7 +231,7 @@ def test_a_run_says_which_study_made_it(here):
     assert found["files"] == {"results.json": results}
 
 
-def test_killed_between_kind_and_configuration_a_directory_is_new(here):
+def test_a_directory_without_a_configuration_is_new(here):
     make_run(here / "run")
     for entry in (here / "run").iterdir():
         if entry.name not in ("run.json", ".lock"):
@@ -255,7 +255,7 @@ def test_results_refuse_nan(tmp_path):
     assert not (tmp_path / "results.json").exists()
 
 
-# What a run is, is bound to what it holds.
+# Manifest and content belong together.
 
 
 def edit(path, old, new):
@@ -274,8 +274,8 @@ def test_an_edited_configuration_is_not_resumed(here, refused):
     refused(["--out", "run", "--resume"], "--resume: run", "weight_decay: 0.1 -> 0.2", "edited")
 
 
-def test_a_run_that_another_process_has_started_anew_is_not_resumed(here):
-    """As after waiting for text: what was read of the directory before is no longer there."""
+def test_a_run_that_another_process_has_restarted_is_not_resumed(here):
+    """The directory may change between reading its settings and locking it, for example while text is prepared."""
     make_run(here / "run", steps=50)
     RunDirectory.claim(STUDY, Settings(steps=60, out="run").resolved(), False, True).release()
     with pytest.raises(BadInput, match=r"steps: 60 -> 50.*another process"):
@@ -302,8 +302,7 @@ def test_a_run_on_another_text_is_not_resumed(here):
         run.bind("b" * 64)
 
 
-def test_junk_results_do_not_end_a_run(here):
-    """Only what the run has listed is its own."""
+def test_results_that_are_not_listed_do_not_finish_a_run(here):
     path = make_run(here / "run", steps=50)
     (path / "results.json").write_text("junk")
     assert RunDirectory.state(path) == "unfinished"
@@ -314,7 +313,7 @@ def test_junk_results_do_not_end_a_run(here):
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"{", b'{"claims": [1]}'])
-def test_damage_to_a_listed_file_is_known(here, damage):
+def test_damage_to_a_listed_file_is_found(here, damage):
     path = make_run(here / "run", finished=True)
     assert RunDirectory.damage(path) == []
     (path / "results.json").unlink()
@@ -325,7 +324,7 @@ def test_damage_to_a_listed_file_is_known(here, damage):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"resumed": 3}'])
-def test_a_damaged_environment_is_told(here, content):
+def test_a_damaged_environment_is_reported(here, content):
     make_run(here / "run", steps=50)
     run = claimed(steps=50)
     run.write_environment({}, "a command")
@@ -336,20 +335,20 @@ def test_a_damaged_environment_is_told(here, content):
     assert run.write_environment({}, "a command")["command"] == "a command"
 
 
-def test_kept_files_are_checked(here):
+def test_files_of_earlier_starts_are_checked(here):
     make_run(here / "run", steps=50)
     run = claimed(steps=50)
     assert run.keep("data.json", b"{}") == b"{}"
     assert run.keep("data.json", b"{ }") == b"{}"
     (run.path / "data.json").write_bytes(b"[]")
-    with pytest.raises(BadInput, match=r"data.json is damaged; remove it, and it is written anew"):
+    with pytest.raises(BadInput, match=r"data.json is damaged; remove it, and it is written again"):
         run.keep("data.json", b"{}")
     (run.path / "data.json").unlink()
     assert run.keep("data.json", b"{ }") == b"{ }"
 
 
-def test_the_order_of_a_mapping_is_part_of_what_a_run_is(tmp_path):
-    """It decides, for one, which twin has which row of a table."""
+def test_the_order_of_a_mapping_is_part_of_the_identity(tmp_path):
+    """For example, it decides which twin has which row of a table."""
     one, other = Manifest("text_mlm", {"twins": {".5": 1, ".9": 2}}), Manifest("text_mlm", {"twins": {".9": 2, ".5": 1}})
     assert one.identity_in("checkpoints") != other.identity_in("checkpoints")
     assert len(manifest.differences(one.settings, other.settings)) == 1

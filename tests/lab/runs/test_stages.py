@@ -1,4 +1,4 @@
-"""Stages of a run: what is kept of them, and the share that is done, also in the middle of one."""
+"""Stages of a run: their results, and the share that is done, also in the middle of a stage."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,7 @@ from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.studies.exor.settings import STUDY, Settings
 
 
-def stages_of(out, stop, **costs):
+def new_stages(out, stop, **costs):
     settings = Settings(out=str(make_run(out))).resolved()
     run = RunDirectory.claim(STUDY, settings, resume=True, overwrite=False)
     launched = Launched(settings, {"resume": True}, "", run, True, False, None)
@@ -35,15 +35,15 @@ def small_ensemble():
     )
 
 
-def test_a_run_that_is_stopped_says_how_much_of_it_is_done(tmp_path):
-    """One stage of three quarters is done, and a part of the other."""
+def test_a_stopped_run_reports_the_share_that_is_done(tmp_path):
+    """One stage, three quarters of the run, is done, and a part of the other."""
     calls = []
 
     def stop():
         calls.append(1)
         return len(calls) > 3
 
-    stages, run = stages_of(tmp_path / "run", stop, first=3, second=1)
+    stages, run = new_stages(tmp_path / "run", stop, first=3, second=1)
     assert stages.once("first", lambda: {"a": np.arange(3)})["a"].tolist() == [0, 1, 2]
     assert stages.share == 0.75
     with pytest.raises(Stopped):

@@ -63,7 +63,7 @@ def read(folder: Path) -> Manifest:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise damage from None
     if version != FORMAT:
-        raise NoManifest(f"its format is {cut(version)}, but this version of tiejax reads format {FORMAT}", study)
+        raise NoManifest(f"it has format {cut(version)}, but this version of tiejax reads format {FORMAT}", study)
     if content.pop("digest", None) != digest_of_json(content) or not _is_whole(content):
         raise damage
     return Manifest(study, content["settings"], content["text"], content["files"])

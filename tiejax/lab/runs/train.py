@@ -58,8 +58,8 @@ def train(
             console.say("no checkpoint to resume from: starting at step 0")
         if launched.run is not None and launched.run.finished and not training.finished:
             raise BadInput(
-                f"--resume: the run in {launched.run.path} has finished, and its last checkpoint, from which its files could be "
-                "written again, is missing; --overwrite trains from scratch"
+                f"--resume: the run in {launched.run.path} has finished, and its last checkpoint, from which its files could "
+                "be written again, is missing; --overwrite trains from scratch"
             )
         if not training.finished:
             console.compiling()

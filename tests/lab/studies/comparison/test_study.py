@@ -131,11 +131,11 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, runs):
     unfinished = make_run(tmp_path / "unfinished")
     words = f"{unfinished}: the run has not finished; continue it with its command and --resume"
     assert refusal(tmp_path, one, unfinished) == words
-    assert "nothing says which study made it" in refusal(tmp_path, one, tmp_path)
+    assert "run.json is missing: this is not a run directory" in refusal(tmp_path, one, tmp_path)
     foreign = make_run(tmp_path / "of others", finished=True, results={"claims": [{"verdict": 3}]})
     words = f"{foreign / 'results.json'}: its claims are not in the format of a run; run the study again"
     assert refusal(tmp_path, one, foreign) == words
     (other / "results.json").write_text("{}")
-    assert f"{other / 'results.json'}: is damaged" in refusal(tmp_path, one, other)
+    assert f"{other / 'results.json'}: damaged;" in refusal(tmp_path, one, other)
     out, _ = compared(tmp_path, [one, make_run(tmp_path / "third", finished=True, results=body())])
     assert f"{one} is a run of exor and {out} one of comparison" in refusal(tmp_path / "x", one, out)

@@ -1,4 +1,4 @@
-"""The adviser from command to page: numbers against numpy, and bad input in one line."""
+"""The command `diagnose`, from its arguments to its page: values against numpy, and refused input."""
 
 import json
 import re
@@ -12,9 +12,9 @@ from safetensors.numpy import load_file, save_file
 from scipy import linalg, stats
 from two_tables import NAMES, TOKENS, make, pair, results_of
 
+from tiejax.checkpoints.diagnose.verdict import verdict
 from tiejax.lab.runs.manifest import FORMAT, Manifest, settings_of
 from tiejax.lab.runs.run_directory import RunDirectory
-from tiejax.lab.studies.diagnosis import verdict
 from tiejax.lab.studies.exor import settings as exor
 from tiejax.lab.studies.layer_tying import settings as layer_tying
 
@@ -25,8 +25,8 @@ def cosine(x, y):
     return x @ y / linalg.norm(x) / linalg.norm(y)
 
 
-def test_an_untied_checkpoint_from_command_to_page(here, command):
-    """Every number against numpy, in bfloat16 and over two shards; the page needs nothing else and lets no token be markup."""
+def test_untied_checkpoint(here, command):
+    """Every value against numpy, in bfloat16 and over two shards; the page refers to no other file."""
     first, second = (table.astype(ml_dtypes.bfloat16) for table in pair(len(TOKENS)))
     second[2] = 0
     folder = make(here / "c", {NAMES[0]: first}, "a.safetensors", TOKENS, architectures=["LlamaForCausalLM"])
@@ -81,13 +81,13 @@ def test_an_untied_checkpoint_from_command_to_page(here, command):
     page = (here / "found/report.html").read_text()
     assert not re.search(r"(?:src|href)=\"(?!data:)", page)
     assert page.count("data:image/png;base64,") == 3
-    assert verdict.of_checkpoint(results)[0] in page
+    assert verdict(results)[0] in page
     assert {path.name for path in (here / "found/figures").iterdir()} == {
         f"{name}.{kind}" for name in ("norms", "cosines", "canonical") for kind in ("png", "pdf")
     }
 
 
-def test_a_tied_checkpoint_from_command_to_page(here, command):
+def test_tied_checkpoint(here, command):
     first, _ = pair(30)
     make(here / "c", {NAMES[0]: first}, tie_word_embeddings=True)
     ended = command("c")
@@ -103,7 +103,7 @@ def test_a_tied_checkpoint_from_command_to_page(here, command):
     assert command("c", "--overwrite", "--quiet").out == "report: runs/diagnose/c/report.html\n"
 
 
-def test_damaged_tokenizer_is_a_warning_unless_it_is_needed(here, command):
+def test_damaged_tokenizer_is_a_warning_unless_needed(here, command):
     folder = make(here / "c", dict(zip(NAMES, pair(), strict=True)))
     (folder / "tokenizer.json").write_text("{}")
     (here / "t.txt").write_text("words")
@@ -112,13 +112,13 @@ def test_damaged_tokenizer_is_a_warning_unless_it_is_needed(here, command):
     assert_refused(command("c", "--corpus", "t.txt"), "tokenizer.json", script=SCRIPT)
 
 
-def test_two_inputs_are_named(here, command):
+def test_several_input_tables_are_refused(here, command):
     make(here / "c", {"a.wte.weight": pair()[0], "b.wte.weight": pair()[1]}, model_type="gpt2")
     assert_refused(command("c"), "several", "a.wte.weight", "b.wte.weight", "--input_table", script=SCRIPT)
 
 
-@pytest.mark.parametrize(("study", "words"), [("exor", "one of exor"), (None, "earlier version")])
-def test_overwrite_spares_another_run(here, command, study, words):
+@pytest.mark.parametrize(("study", "words"), [("exor", "made by exor"), (None, "early version")])
+def test_overwrite_refuses_another_run(here, command, study, words):
     make(here / "c", dict(zip(NAMES, pair(), strict=True)))
     (here / "run").mkdir()
     our_run(here / "run", study=study)
@@ -126,13 +126,12 @@ def test_overwrite_spares_another_run(here, command, study, words):
         (here / "run" / "run.json").unlink()
     (here / "run/results.json").write_text("{}")
     before = tree(here)
-    assert_refused(
-        command("c", "--out", "run", "--overwrite"), "--overwrite: run holds no run of diagnosis", words, script=SCRIPT
-    )
+    message = "--overwrite: run contains no usable run of diagnosis"
+    assert_refused(command("c", "--out", "run", "--overwrite"), message, words, script=SCRIPT)
     assert tree(here) == before
 
 
-# Bad input, through the command. "c" is sound, with 12 tokens and their vocabulary.
+# Bad input, through the command. "c" is a valid checkpoint with 12 tokens and their vocabulary.
 
 
 def break_index(folder):
@@ -140,7 +139,7 @@ def break_index(folder):
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"t": "model-1-of-2.safetensors"}}')
 
 
-def cut(folder):
+def truncate(folder):
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
 
@@ -156,7 +155,7 @@ def not_finite(folder):
 
 
 def our_run(folder, settings="seeds: 3\n", study="exor", version=FORMAT):
-    """Leave in a folder what a run leaves there first."""
+    """Write the first files of a run to a folder."""
     (folder / "config.yaml").write_text(settings)
     known = study == "exor" and "depth" not in settings
     asked = settings_of(exor.Settings(**yaml.safe_load(settings)).resolved(), exor.STUDY.may_change) if known else {}
@@ -167,7 +166,7 @@ def our_run(folder, settings="seeds: 3\n", study="exor", version=FORMAT):
 
 
 def earlier_run(folder):
-    """Leave what runs left before they said which study made them."""
+    """Write the files of a run from before runs had a manifest."""
     our_run(folder)
     (folder / "run.json").unlink()
 
@@ -178,7 +177,7 @@ def damaged_run(folder):
 
 
 def layer_tying_run(folder):
-    """Leave what a run of layer tying leaves, whose settings have a corpus too."""
+    """Write the files of a layer-tying run, whose settings have a corpus too."""
     settings = layer_tying.Settings(out=str(folder / "run")).resolved()
     RunDirectory.claim(layer_tying.STUDY, settings, False, False).release()
     (folder / "run" / "checkpoints").mkdir()
@@ -189,40 +188,50 @@ def nothing(folder):
 
 
 BAD = {
-    "nothing": (nothing, "", "needs a checkpoint", "diagnose.py"),
-    "no folder": (nothing, "none", "none", "no such folder"),
+    "nothing": (nothing, "", "checkpoint: name a folder", "diagnose.py"),
+    "no folder": (nothing, "none", "none", "not found"),
     "a file": (nothing, "c/config.json", "is a file"),
-    "unknown option": (nothing, "c --corpsu t.txt", "--corpsu", "--corpus?"),
+    "unknown option": (nothing, "c --corpsu t.txt", "'--corpsu'", "'--corpus'?"),
     "two checkpoints": (nothing, "c c", "c"),
-    "no neighbours": (nothing, "c --neighbours 0", "--neighbours", "at least 1"),
-    "one sampled token": (nothing, "c --sample 1", "--sample", "at least 2"),
-    "negative seed": (nothing, "c --seed -1", "--seed", "not negative"),
+    "no neighbours": (nothing, "c --neighbours 0", "--neighbours", "expected an integer >= 1"),
+    "one sampled token": (nothing, "c --sample 1", "--sample", "expected an integer >= 2"),
+    "negative seed": (nothing, "c --seed -1", "--seed", ">= 0"),
     "no directory": (nothing, "c --out=", "--out", "directory"),
     "out is foreign": (nothing, "c --out c", "--out c", "no run"),
-    "out is a file": (nothing, "c --out t.txt", "--out t.txt", "is a file"),
+    "out is a file": (nothing, "c --out t.txt", "--out t.txt", "not a directory but a file"),
     "a run without checkpoints": (our_run, "c", "has no checkpoint"),
-    "a run and a corpus": (our_run, "c --corpus t.txt", "--corpus", "a run of ours has its own"),
+    "a run and a corpus": (our_run, "c --corpus t.txt", "--corpus", "only applies to checkpoints"),
     "a run of doses": (lambda c: our_run(c, "doses: [.5, .9]"), "c", "single distribution"),
     "a run of other settings": (lambda c: our_run(c, "depth: 3"), "c", "config.yaml", "depth"),
-    "a run of layer tying": (layer_tying_run, "c/run", "c/run: is a run of layer_tying", "exor, untying, text_mlm can be"),
+    "a run of layer tying": (
+        layer_tying_run,
+        "c/run",
+        "c/run: is a run of layer_tying",
+        "only runs of exor, untying, text_mlm can be",
+    ),
+        layer_tying_run,
+        "c/run",
+        "c/run: is a run of layer_tying",
+        "only runs of exor, untying, text_mlm can be",
+    ),
     "a diagnosis": (lambda c: our_run(c, study="diagnosis"), "c", "is a run of diagnosis"),
-    "a run of before": (earlier_run, "c", "c: without run.json", "earlier version"),
-    "a run that does not know": (damaged_run, "c", "c: run.json", "is damaged"),
+    "a run without a manifest": (earlier_run, "c", "c: run.json is missing", "early version"),
+    "a run with a damaged manifest": (damaged_run, "c", "c: run.json", "is damaged"),
     "a run of another format": (lambda c: our_run(c, version=FORMAT + 1), "c", f"format {FORMAT + 1}", f"format {FORMAT}"),
     "no config": (lambda c: (c / "config.json").unlink(), "c", "no config.json"),
-    "config is no JSON": (lambda c: (c / "config.json").write_text("{"), "c", "config.json", "not JSON"),
-    "cut off": (cut, "c", "model.safetensors", "damaged or cut off"),
-    "missing shard": (break_index, "c", "model-1-of-2.safetensors", "not there"),
+    "config is invalid JSON": (lambda c: (c / "config.json").write_text("{"), "c", "config.json", "invalid JSON"),
+    "truncated": (truncate, "c", "model.safetensors", "damaged or truncated"),
+    "missing shard": (break_index, "c", "model-1-of-2.safetensors", "not found"),
     "only pickle": (only_pickle, "c", "pytorch_model.bin", "pickle", "safetensors"),
     "not finite": (not_finite, "c", "row 7 of lm_head.weight", "not finite"),
     "no such tensor": (nothing, "c --input_table embed", "--input_table embed", "no such tensor"),
     "shapes": (nothing, "c --output_table odd", "--output_table odd", "[5, 4]", "one row per token"),
     "no table": (nothing, "c --output_table line", "--output_table line", "[12]", "[tokens, width]"),
-    "no corpus": (nothing, "c --corpus none.txt", "--corpus none.txt", "no such file"),
+    "no corpus": (nothing, "c --corpus none.txt", "--corpus none.txt", "not found"),
     "corpus is binary": (nothing, "c --corpus c/model.safetensors", "--corpus", "binary"),
-    "corpus of a catalogue": (nothing, "c --corpus tfds:imdb", "--corpus tfds:imdb", "text file"),
+    "corpus of a data set": (nothing, "c --corpus tfds:imdb", "--corpus tfds:imdb", "text file"),
     "no tokenizer": (lambda c: (c / "vocab.txt").unlink(), "c --corpus t.txt", "--corpus", "no tokenizer.json", "--tokenizer"),
-    "no such tokenizer": (nothing, "c --tokenizer none.json", "--tokenizer none.json", "no such file"),
+    "no such tokenizer": (nothing, "c --tokenizer none.json", "--tokenizer none.json", "not found"),
     "another tokenizer": (nothing, "c --corpus t.txt --tokenizer long.txt", "id 12", "12 rows"),
 }
 

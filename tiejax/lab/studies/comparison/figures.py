@@ -1,4 +1,4 @@
-"""The figure of a comparison: the effects of all runs, claim by claim."""
+"""The figure of a comparison: the effect sizes of all runs, claim by claim."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def plot_effects(results: Mapping[str, Any]) -> Plot | None:
-    """Plot the effect size of every claim in every run; None if no run has one."""
+    """Plot the effect size of every claim in every run; None if there is none."""
     claims = [claim for claim in results["claims"] if any(_effect(row) is not None for row in claim["rows"])]
     if not claims:
         return None
