@@ -25,6 +25,9 @@ def test_shards(tmp_path):
         np.testing.assert_array_equal(table(opened, "b", INPUT)[0:ROWS], values(seed=2))
 
 
+OUTSIDE = "not the name of a file in the same folder"
+
+
 def write_index(folder, content):
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     (folder / INDEX).write_text(content)
@@ -84,17 +87,17 @@ BROKEN = {
         index_of("../outside.safetensors"),
         INDEX,
         "'../outside.safetensors'",
-        "not the name of a file in the same folder",
+        OUTSIDE,
     ),
     "index with an absolute path": (
         index_of("{parent}/outside.safetensors"),
         INDEX,
         "outside.safetensors",
-        "not the name of a file in the same folder",
+        OUTSIDE,
     ),
-    "index with a Windows path": (index_of(r"..\\outside.safetensors"), INDEX, "not the name of a file in the same folder"),
-    "index with NUL": (index_of("a\0b"), INDEX, r"a\x00b", "not the name of a file in the same folder"),
-    "index with the folder itself": (index_of("."), INDEX, "not the name of a file in the same folder"),
+    "index with a Windows path": (index_of(r"..\\outside.safetensors"), INDEX, OUTSIDE),
+    "index with NUL": (index_of("a\0b"), INDEX, r"a\x00b", OUTSIDE),
+    "index with the folder itself": (index_of("."), INDEX, OUTSIDE),
     "weights are a pipe": (pipe("model.safetensors"), "model.safetensors", "named pipe"),
     "config is a pipe": (pipe("config.json"), "config.json", "named pipe"),
     "index is a pipe": (lambda f: (write_index(f, ""), pipe(INDEX)(f)), INDEX, "named pipe"),

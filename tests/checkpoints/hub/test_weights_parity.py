@@ -1,4 +1,4 @@
-"""Weights in and out against the library: its classes write what we read, and load what we write, with the same logits."""
+"""Loading and saving weights against the transformers library: either reads what the other wrote, with equal logits."""
 
 import gc
 import json
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.parity
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
-# Matrices this small gain nothing from threads, which wait for each other where cores are shared.
+# One thread: matrices this small gain nothing from more, which would compete with other tests for cores.
 torch.set_num_threads(1)
 
 VOCABULARY, POSITIONS, LENGTH = 29, 16, 12
@@ -67,7 +67,7 @@ FAMILIES = {
 
 
 def random_model(name, head=True, tied=True, seed=0):
-    """A model of the library with random values everywhere, biases and norms too."""
+    """A model of the library with random parameters, including biases and norms."""
     config, fields, bare, with_head = FAMILIES[name]
     config = getattr(transformers, config)(**fields, tie_word_embeddings=tied)
     model = getattr(transformers, with_head if head else bare)(config).eval()
@@ -79,7 +79,7 @@ def random_model(name, head=True, tied=True, seed=0):
 
 
 def inputs(causal):
-    """Tokens, their types, and an attention mask: rows of several lengths, filled up at their ends."""
+    """Tokens, token types and an attention mask, for rows of several lengths padded at the end."""
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, VOCABULARY, (4, LENGTH))
     types = np.zeros_like(tokens) if causal else rng.integers(0, 3, (4, LENGTH))
@@ -88,7 +88,7 @@ def inputs(causal):
 
 
 def theirs(model, tokens, types, mask):
-    """The library's logits, or its states where it has no head."""
+    """The library's logits, or its hidden states without a head."""
     causal = model.config.model_type == "gpt2"
     given = {} if causal else {"token_type_ids": torch.tensor(types)}
     with torch.no_grad():
@@ -108,7 +108,7 @@ def ours(model, params, tokens, types, mask):
 
 
 def assert_near(found, expected, mask):
-    """Padding is left out: what it is encoded as is nobody's."""
+    """Compare outputs at all positions except padding, whose encoding is arbitrary."""
     found, expected = found[mask == 1], expected[mask == 1]
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
@@ -126,7 +126,7 @@ def same_state(one, other):
 
 
 def library_loads(folder, kind, **options):
-    """What the library makes of a folder, with nothing missing or left over."""
+    """Load a folder with the library, and assert that no tensor is missing or unexpected."""
     model, info = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
     assert not any(info.values()), info
     return model.eval()
@@ -169,7 +169,7 @@ def test_checkpoints_without_a_head(tmp_path, name):
 
 
 def random_params(model, tied, seed=0):
-    """Parameters of a model of ours, random everywhere, with one table where it is tied."""
+    """Random parameters of a model of tiejax, with one table if it is tied."""
     params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     rng = np.random.default_rng(seed)
     params = jax.tree.map(lambda leaf: np.asarray(leaf) + 0.2 * rng.normal(size=leaf.shape).astype(np.float32), params)
@@ -199,7 +199,7 @@ OURS = {
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_library_loads_what_is_ours(tmp_path, name):
+def test_library_loads_our_models(tmp_path, name):
     build, tied, kind = OURS[name]
     model, tokens = build(), inputs(build is causal)
     params = random_params(model, tied)
@@ -225,7 +225,7 @@ def test_layers_are_dropped_from_a_checkpoint_of_the_library(tmp_path):
     model.save_pretrained(tmp_path / "theirs")
     loaded = load(tmp_path / "theirs")
     save(tmp_path / "ours", loaded.model, bert.drop_layers(loaded.params, 1), loaded.tied, loaded.origin)
-    # It shares no layers any more, and computes the same as the library's with a layer less.
+    # It no longer shares layers, and computes the same as the library's model with one layer fewer.
     found = library_loads(tmp_path / "ours", "AlbertForMaskedLM")
     assert (found.config.num_hidden_layers, found.config.num_hidden_groups) == (2, 2)
     model.config.num_hidden_layers = 2
@@ -246,11 +246,11 @@ def test_library_reads_the_tokenizer(tmp_path):
 
 @pytest.mark.slow
 def test_rembert_at_its_real_widths(tmp_path):
-    """2 GB on each side, one after the other; folders are removed, since pytest keeps those of several runs."""
+    """Takes 2 GB for each model, one after the other. The folders are removed, since pytest keeps those of several runs."""
     model = transformers.RemBertForMaskedLM(transformers.RemBertConfig(num_hidden_layers=2)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dim() == 1:  # biases, which start at 0, and norms
+            if parameter.dim() == 1:  # biases and norms, which start at 0 or 1
                 parameter += 0.1 * torch.randn(parameter.shape)
     tokens = np.random.default_rng(0).integers(0, 250_300, (2, 6))
     mask = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])

@@ -30,7 +30,7 @@ def test_lines_and_exit_status(tmp_path, capsys):
     assert status == 1
     assert lines[1].startswith(f"{bad}: disagrees: two different tables")
     assert lines[-3] == "    Fix: set tie_word_embeddings to false in config.json."
-    assert lines[-2].startswith(f"{tmp_path}/odd\\x1b[31m: there is no such folder")
+    assert lines[-2].startswith(f"{tmp_path}/odd\\x1b[31m: not found")
     assert lines[-1] == "1 agrees, 1 disagrees, 1 cannot say"
     assert run([good, odd], capsys)[0] == 2
 

@@ -24,13 +24,13 @@ def untied(folder, second=None, **tensors):
         (values(seed=1), [], ["logits move by", "use --force to write it anyway"]),
         (values() + 0.1 * values(seed=1), ["--keep", "output"], ["input table moves by", "keep the input table"]),
         (values(seed=1), ["--hidden", "none.npy"], ["--hidden none.npy: cannot be read"]),
-        (values(seed=1), ["--text", "none.txt"], ["model_type is llama; weights are read of BERT"]),
+        (values(seed=1), ["--text", "none.txt"], ["model_type is llama; weights can be read for BERT"]),
         (
             values(seed=1),
             ["--text", "a", "--hidden", "b"],
             ["--hidden: states come from this file or from --text"],
         ),
-        (values(seed=1), ["--states", "0"], ["--states: must be at least 1"]),
+        (values(seed=1), ["--states", "0"], ["--states: expected an integer >= 1, got 0"]),
         (values(25), [], ["2 rows more than its input table"]),
         (values(23, 5), [], ["two tables of different shapes; tying needs two of one shape"]),
         (values(23, 4, dtype=np.float32).astype(np.int32), [], ["lm_head.weight is stored as I32"]),
@@ -80,6 +80,6 @@ def test_report(tmp_path, capsys):
     assert command.main([str(untied(tmp_path / "c", second)), str(tmp_path / "out")]) == 0
     out = capsys.readouterr().out
     assert "two different tables; keeping the input table" in out
-    assert "the input table 0.000%, the output table 0.0" in out
-    assert "on 256 states drawn at random: KL" in out
+    assert "relative change: input table 0.000%, output table 0.0" in out
+    assert "on 256 hidden states drawn at random: KL" in out
     assert out.endswith(f"tied: {tmp_path / 'out'}, by {EMBED}\n")

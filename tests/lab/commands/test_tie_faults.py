@@ -189,7 +189,10 @@ def test_states_of_unknown_scale_are_refused(tmp_path, capsys):
     folder = checkpoint(tmp_path / "c", {EMBED: values(), HEAD: NEAR[HEAD]}, CONFIG)
     with pytest.raises(BadInput, match=r"no layer normalisation is known .* a guess: give a file of hidden states, or a text"):
         command.main([str(folder), str(tmp_path / "out")])
-    assert "the scale of the hidden states is a guess: with larger states, the logits would move further" in capsys.readouterr().out
+    assert (
+        "the scale of the hidden states is a guess: with larger states, the logits would move further"
+        in capsys.readouterr().out
+    )
     assert not (tmp_path / "out").exists()
     assert command.main([str(folder), str(tmp_path / "forced"), "--force"]) == 0
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""A working directory of its own with the command of a diagnosis in it, and small runs to be diagnosed."""
+"""A temporary working directory with the command `diagnose`, and small runs to diagnose."""
 
 import dataclasses
 import pydoc_data.topics
@@ -37,7 +37,7 @@ def command(here, monkeypatch, capsys):
 
 @pytest.fixture(scope="session")
 def launched(tmp_path_factory):
-    """Run a study's command in this process, without what it tells the environment of processes to come."""
+    """Run a study's command in this process, without its lasting changes to the environment."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("JAX_NUM_CPU_DEVICES", "1")
         yield launch.main
@@ -52,7 +52,7 @@ def untying_run(launched, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def text_run(tmp_path_factory):
-    """A run on text up to its last checkpoint, without what takes longest to compile and to plot: its records."""
+    """A run on text up to its last checkpoint, without records, which take longest to compile and plot."""
     folder = tmp_path_factory.mktemp("text")
     topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
     (folder / "corpus.txt").write_text("\n\n".join(topics[:12]))

@@ -1,11 +1,11 @@
-"""The page about a checkpoint."""
+"""The page of a checkpoint's diagnosis."""
 
 from two_tables import NAMES, TOKENS, make, pair, results_of
 
 from tiejax.lab.studies.diagnosis import checkpoint_page
 
 
-def test_markup_in_a_token_is_text(here):
+def test_markup_in_a_token_is_escaped(here):
     first, second = pair(len(TOKENS))
     results, arrays = results_of(make(here / "c", dict(zip(NAMES, (first, second), strict=True)), tokens=TOKENS))
     assert "<b>" in {row["text"] for side in results["tokens"].values() for row in side}

@@ -1,4 +1,4 @@
-"""The diagnosis of a run of ours. Oracles: the run's own arrays, and the instruments applied by hand to one member."""
+"""The diagnosis of a run, compared with the run's own arrays and with measures computed by hand for one member."""
 
 import json
 
@@ -27,7 +27,7 @@ def diagnosis(launched, untying_run, tmp_path_factory):
     return out, json.loads((out / "results.json").read_text())
 
 
-def test_every_instrument_has_been_used_on_every_member(untying_run, diagnosis):
+def test_every_measure_of_every_member(untying_run, diagnosis):
     out, results = diagnosis
     assert results["arms"] == ["never-tied-independent", "never-tied-equal", "tied", "copy-output-20"]
     assert (results["kind"], results["seeds"], results["step"]) == ("untying", [0, 1], 30)
@@ -46,7 +46,7 @@ def test_every_instrument_has_been_used_on_every_member(untying_run, diagnosis):
         assert words in page
 
 
-def test_numbers_are_those_of_the_members(untying_run, diagnosis):
+def test_values_match_those_computed_by_hand(untying_run, diagnosis):
     results, run = diagnosis[1], opened(untying_run)
     of_input, of_output = (np.asarray(run.params[part]["embedding"]) for part in ("embed", "head"))
     by_hand = alignment(of_input[1, 0], of_output[1, 0]).procrustes
@@ -68,8 +68,8 @@ def test_numbers_are_those_of_the_members(untying_run, diagnosis):
     assert results["equivalence"]["tied"][0]["conditional_distance"] == pytest.approx(np.median(distances), rel=1e-4)
 
 
-def test_a_run_on_text_is_diagnosed(launched, text_run, tmp_path):
-    """Every set of pairs is judged for both arms, of a run that says it was made on text."""
+def test_run_on_text(launched, text_run, tmp_path):
+    """Every set of pairs is measured in both arms."""
     assert launched(STUDY, [str(text_run), "--out", str(tmp_path / "out"), "--quiet"]) == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["kind"] == "text_mlm"
@@ -78,7 +78,7 @@ def test_a_run_on_text_is_diagnosed(launched, text_run, tmp_path):
     assert tied == [False, False, True, True]
 
 
-def test_text_probes_hold_planted_twins_and_ask_for_pairs(text_run):
+def test_text_probes_have_planted_twins_and_pairs(text_run):
     asked = opened(text_run).probes
     (mask,) = np.unique(asked.tokens[np.arange(len(asked.position)), asked.position])
     assert (asked.tokens == mask).sum() == len(asked.tokens)

@@ -1,4 +1,4 @@
-"""What may be asked of a diagnosis, and whether the run that is diagnosed wanted a device a core."""
+"""The settings of a diagnosis, and whether the diagnosed run used one device per core."""
 
 import pytest
 import yaml
@@ -10,7 +10,7 @@ from tiejax.lab.studies.exor import settings as exor
 from tiejax.lab.studies.text_mlm import settings as text_mlm
 
 
-def test_checkpoint_may_stand_anywhere_or_in_a_file(here):
+def test_checkpoint_on_the_command_line_or_in_a_file(here):
     (here / "d.yaml").write_text("checkpoint: a\nsample: 7\n")
     for line, expected in (
         ("c --sample 5", ("c", 5)),
@@ -33,14 +33,14 @@ def text_run(folder, settings):
 
 
 @pytest.mark.parametrize(("fields", "wanted"), [("seeds: 4", True), ("seeds: 3", False), ("mesh: 2\nseeds: 3", True)])
-def test_a_text_run_is_diagnosed_on_the_devices_that_it_wanted(tmp_path, monkeypatch, fields, wanted):
+def test_text_run_is_diagnosed_on_its_devices(tmp_path, monkeypatch, fields, wanted):
     monkeypatch.setattr(text_mlm, "cores", lambda: 2)
     asked = text_run(tmp_path / "run", fields)
     assert STUDY.device_a_core(asked) is wanted
 
 
-def test_nothing_else_wants_a_device_a_core(tmp_path):
-    """A checkpoint, a run of EXor, and what the diagnosis refuses."""
+def test_nothing_else_uses_a_device_per_core(tmp_path):
+    """A checkpoint, a run of EXor, and a refused run."""
     assert not device_a_core(Settings(checkpoint=str(tmp_path / "none")))
     assert not device_a_core(text_run(tmp_path / "refused", "depth: 3"))
     settings = text_run(tmp_path / "exor", "seeds: 4")

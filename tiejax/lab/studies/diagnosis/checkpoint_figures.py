@@ -1,4 +1,4 @@
-"""The figures about a checkpoint's input and output tables, from the body of results.json and the arrays of metrics.npz."""
+"""Figures of a checkpoint's input and output tables, from results.json and the arrays of metrics.npz."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,12 +15,12 @@ COLOURS = {"input": figures.BLUE, "output": figures.GREEN, "both": figures.ORANG
 MAPPED = {
     "cosine_from_input": ("input mapped to output", figures.BLUE),
     "cosine_from_output": ("output mapped to input", figures.GREEN),
-    "cosine_as_is": ("as they are", "#888888"),
+    "cosine_as_is": ("unmapped", "#888888"),
 }
 
 
 def curves_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Bands]:
-    """Return the bands over token rank that the figures show; arrays: as in metrics.npz."""
+    """Return the bands over token rank for the figures. arrays: as in metrics.npz."""
     ranks, counted = arrays["rank"], arrays["counted"]
     curves = {"norm_input": bands_by_rank(arrays["norm_input"], ranks, counted)}
     if "norm_output" in arrays:
@@ -34,36 +34,36 @@ def curves_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Bands]:
 
 
 def plot_all(results: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Plot]:
-    """Plot all figures of a diagnosis, the one that shows the answer first; arrays: as in metrics.npz."""
+    """Plot all figures of a diagnosis, the most important one first. arrays: as in metrics.npz."""
     curves = curves_of(arrays)
     rank = (
-        "Ranks: by frequency in the corpus; tokens that it lacks are left out."
+        "Ranks: by frequency in the corpus, without tokens that do not occur."
         if results["rank"]["by"] == "corpus"
-        else "Ranks: token ids, which in vocabularies of BPE and WordPiece roughly follow frequency."
+        else "Ranks: token ids, which roughly follow frequency in BPE and WordPiece vocabularies."
     )
     bands = "Line: median by rank; band: the middle 80 % of the tokens."
-    norms = Plot("norms", f"Norms of the rows against token rank. {bands} {rank}", plot_norms(results, curves))
+    norms = Plot("norms", f"Norms of the rows by token rank. {bands} {rank}", plot_norms(results, curves))
     if results["fact"] != "untied":
         return [norms]
     return [
         Plot(
             "cosines",
-            "How near the two rows of a token are: mapped by least squares in either direction (tables centred), and as "
-            f"they are. Left: all scored tokens; right: against token rank. {bands} {rank}",
+            "Cosine between the two rows of a token: after a least-squares map in either direction (tables centred), and "
+            f"unmapped. Left: all scored tokens; right: by token rank. {bands} {rank}",
             plot_cosines(results, curves, arrays),
         ),
         norms,
         Plot(
             "canonical",
-            "Canonical correlations of the two tables: how much of each, direction by direction, can be read off the "
-            "other. Dotted: about the largest of unrelated tables of this size.",
+            "Canonical correlations of the two tables: how well each direction of one can be predicted linearly from the "
+            "other. Dotted: about the largest value for unrelated tables of this size.",
             plot_canonical_correlations(results, arrays["canonical"]),
         ),
     ]
 
 
 def plot_norms(results: Mapping[str, Any], curves: Mapping[str, Bands]) -> Figure:
-    """Plot the norms of both tables' rows over token rank, or of the one table of a tied model."""
+    """Plot the row norms of both tables, or of the one table of a tied model, over token rank."""
     tied = "norm_output" not in curves
     figure, axes = figures.new_figure(1, 1 if tied else 2, 6 if tied else 8.4, 3.2)
     for panel, role in zip(axes[0], ("input", "output"), strict=False):
@@ -76,7 +76,7 @@ def plot_norms(results: Mapping[str, Any], curves: Mapping[str, Bands]) -> Figur
 
 
 def plot_cosines(results: Mapping[str, Any], curves: Mapping[str, Bands], arrays: Mapping[str, np.ndarray]) -> Figure:
-    """Plot how the cosines of tokens' two rows are distributed, and their course over token rank."""
+    """Plot the distribution of the cosines between tokens' two rows, and the cosines over token rank."""
     figure, axes = figures.new_figure(1, 2, 8.4, 3.2)
     shares, by_rank = axes[0]
     shown = {name: look for name, look in MAPPED.items() if name in arrays and not np.isnan(arrays[name]).all()}
@@ -88,7 +88,7 @@ def plot_cosines(results: Mapping[str, Any], curves: Mapping[str, Bands], arrays
         shares.stairs(heights / max(len(values), 1), edges, color=colour, linewidth=1.5, label=label)
         _plot_band(by_rank, curves[name], colour, label)
     shares.set_xlabel("cosine of a token's two rows")
-    shares.set_ylabel("share of the tokens")
+    shares.set_ylabel("share of tokens")
     if shown:  # a table of zeros has no cosines
         shares.legend(frameon=False, fontsize=8)
     by_rank.set_ylabel("cosine of a token's two rows")
@@ -97,7 +97,7 @@ def plot_cosines(results: Mapping[str, Any], curves: Mapping[str, Bands], arrays
 
 
 def plot_canonical_correlations(results: Mapping[str, Any], correlations: np.ndarray) -> Figure:
-    """Plot the canonical correlations in descending order, and the largest that unrelated tables would have."""
+    """Plot the canonical correlations in descending order, and the largest to expect for unrelated tables."""
     figure, axes = figures.new_figure(1, 1, 6, 3.0)
     panel = axes[0, 0]
     panel.plot(np.arange(1, len(correlations) + 1), correlations, color=figures.BLUE, linewidth=2)

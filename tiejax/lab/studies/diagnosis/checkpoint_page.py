@@ -1,4 +1,4 @@
-"""The page about a checkpoint's input and output tables, from the body of results.json."""
+"""The page about a checkpoint's input and output tables, from results.json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,19 +11,19 @@ from tiejax.lab.reporting.words import duration, number
 
 TEMPLATE = Path(__file__).with_name("checkpoint_page.html.j2")
 CONFOUNDS = (
-    "It describes where two tables stand after one training; it does not prove what training with the other choice would do. "
-    "Train both, with several seeds, where the answer matters.",
-    "Weight decay acts once on a tied table and twice on an untied pair, and one initial scale suits one of the two roles: "
-    "tied and untied models differ in both, whatever the tables say.",
-    "The last normalisation's gain multiplies the columns of the output table, and is not in it. Norms of the two tables "
-    "are on scales of their own: compare their course over the ranks, not their levels.",
-    "Tokens that training hardly met keep the direction they were drawn with, and add to any distance between the tables.",
+    "A diagnosis describes two tables after one training run. It does not show how the other choice would train: if the answer "
+    "matters, train both with several seeds.",
+    "Weight decay acts once on a tied table and twice on an untied pair, and one initial scale suits only one of the two "
+    "roles. Tied and untied models differ in both, which the tables do not show.",
+    "The gain of the last normalisation multiplies the columns of the output table, but is not part of it. The norms of the "
+    "two tables have different scales: compare how they change with rank, not their levels.",
+    "Tokens that rarely occur in training keep their random initial direction, which adds to any distance between the tables.",
 )
 
 
 def _table_words(facts: Mapping[str, Any] | None) -> str:
     if facts is None:
-        return "none is stored"
+        return "not stored"
     transposed = ", stored transposed" if facts["transposed"] else ""
     rows, width = facts["shape"]
     stored = f"{facts['dtype']}{transposed}, {memory(facts['nbytes'])}"
@@ -32,15 +32,15 @@ def _table_words(facts: Mapping[str, Any] | None) -> str:
 
 def _rank_words(rank: Mapping[str, Any]) -> str:
     if rank["by"] != "corpus":
-        return f"by id (no corpus given); tokenizer: {rank['tokenizer'] or 'none found'}"
+        return f"by token id (no corpus given); tokenizer: {rank['tokenizer'] or 'none found'}"
     return f"by frequency in {rank['corpus']}: {rank['tokens']:,} tokens, {rank['different']:,} different; {rank['tokenizer']}"
 
 
 def _stored(results: Mapping[str, Any]) -> dict[str, str]:
-    """Write what is stored, and what is known around it, by name."""
+    """Return the facts about the stored tables, by name."""
     fact = {
-        "absent": "one table, for both roles" if results["head"] else "one table; no output over tokens",
-        "equal": "yes: the two stored tables are equal value by value",
+        "absent": "one table, for both roles" if results["head"] else "one table; the architecture predicts no tokens",
+        "equal": "yes: the two stored tables are equal in every value",
         "untied": f"no: {results['differing_rows'] or 0:,} of {results['tables']['input']['shape'][0]:,} rows differ"
         + (f", by at most {number(results['largest_difference'])}" if results["largest_difference"] is not None else ""),
     }[results["fact"]]
@@ -51,7 +51,7 @@ def _stored(results: Mapping[str, Any]) -> dict[str, str]:
         "parameters stored": f"{results['parameters']:,}",
         "input table": _table_words(results["tables"]["input"]),
         "output table": _table_words(results["tables"]["output"]),
-        "tied in fact": fact,
+        "tied": fact,
         "flag": agreement(results),
         "output bias": f"{results['bias']}: it can hold how frequent a token is, so that norms need not"
         if results["bias"]
@@ -75,7 +75,7 @@ def _scores(results: Mapping[str, Any]) -> list[list[str]]:
     squares, chance, interval = aligned["least_squares"], aligned["chance"], shared["interval"]
     within = f"{interval[0]:.3f} to {interval[1]:.3f}" if interval else "-"
     return [
-        ["cosine, rows as they are", number(aligned["identity"]), "-", "about 0"],
+        ["cosine, unmapped", number(aligned["identity"]), "-", "about 0"],
         ["cosine, orthogonal Procrustes", number(aligned["procrustes"]), "-", "-"],
         ["cosine, least squares from the input", number(squares["from_input"]), "-", number(chance["from_input"])],
         ["cosine, least squares from the output", number(squares["from_output"]), "-", number(chance["from_output"])],
@@ -102,46 +102,46 @@ def _tokens(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def numbers(results: Mapping[str, Any]) -> dict[str, tuple[str, list[str], list[list[str]]]]:
-    """Return the tables of the page: heading -> (words, columns, rows)."""
-    columns = ["table", "10 %", "median", "90 %", "Spearman with rank", "median, not in the corpus", "rows of norm 0"]
+    """Return the tables of the page: heading -> (text, columns, rows)."""
+    columns = ["table", "10 %", "median", "90 %", "Spearman with rank", "median of tokens not in the corpus", "rows of norm 0"]
     norms = {"Norms of the rows": ("", columns, _norm_rows(results))}
     if results["fact"] != "untied":
         return norms
     scored, rows = results["alignment"]["scored"], results["tables"]["input"]["shape"][0]
-    sampled = "" if scored == rows else f" Maps are fitted to all {rows:,} tokens and scored on {scored:,}, drawn at random."
+    sampled = "" if scored == rows else f" Maps are fitted to all {rows:,} tokens and scored on {scored:,} sampled ones."
     queries = results["neighbours"]["queries"]
     words = (
-        "Mean cosine of a token's row in one table, mapped, with its row in the other. Procrustes and least squares work on "
-        "centred tables; both are fitted to the tokens that they score, so that unrelated tables do not give 0."
-        f"{sampled} Neighbours of {queries:,} tokens, by cosine, among all {rows:,}. Chance: of unrelated tables."
+        "Cosine: the mean over tokens between the mapped row in one table and the row in the other. Procrustes and least "
+        "squares use centred tables, and are fitted to the tokens they are scored on, so that unrelated tables do not give 0."
+        f"{sampled} Neighbours: of {queries:,} tokens, by cosine, among all {rows:,}. Chance: the value for unrelated tables."
     )
-    token_columns = ["token", "id", "rank", "count", "cosine, mapped", "cosine, as is", "norm, input", "norm, output"]
+    token_columns = ["token", "id", "rank", "count", "cosine, mapped", "cosine, unmapped", "norm, input", "norm, output"]
     return norms | {
-        "How the two tables relate": (words, ["score", "value", "95 % interval", "chance"], _scores(results)),
-        "Tokens whose roles differ most": (
-            "Among the 10,000 first ranks. Mapped: the mean of both least-squares directions.",
+        "Similarity of the two tables": (words, ["score", "value", "95 % interval", "chance"], _scores(results)),
+        "Tokens with the least similar rows": (
+            "Among the first 10,000 ranks. Mapped: the mean of both least-squares directions.",
             token_columns,
             _tokens(results["tokens"]["apart"]),
         ),
-        "Tokens whose roles differ least": ("", token_columns, _tokens(results["tokens"]["near"])),
+        "Tokens with the most similar rows": ("", token_columns, _tokens(results["tokens"]["near"])),
     }
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
-    """Return what a reader should be warned of, beside what the verdict says."""
+    """Return warnings that the verdict does not contain."""
     notes = []
     differing, rows = results["differing_rows"], results["tables"]["input"]["shape"][0]
     if results["fact"] == "untied" and differing is not None and 2 * differing < rows:
         notes.append(
-            f"Only {differing:,} of {rows:,} rows differ: a tied table of which some rows were changed later, rather than two."
+            f"Only {differing:,} of {rows:,} rows differ: rather one table with some rows changed later than two tables."
         )
     if not results["head"]:
-        notes.append(f"config.json names {', '.join(map(str, results['architectures']))}, which has no output over tokens.")
+        notes.append(f"config.json names {', '.join(map(str, results['architectures']))}, which predicts no tokens.")
     return notes
 
 
 def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: str, pictures: Sequence[tuple[str, Path]]) -> str:
-    """Return the HTML page. facts: environment.json; settings_text: the diagnosis's own; pictures: captions and PNG files."""
+    """Return the HTML page. facts: environment.json. settings_text: config.yaml. pictures: captions and PNG files."""
     return report.render(
         title=f"Input and output embeddings of {Path(results['checkpoint']).name or results['checkpoint']}",
         question="Should these embeddings be tied?",

@@ -1,4 +1,4 @@
-"""A run of ours opened again: its settings, the members of its last checkpoint, and what they can be asked."""
+"""Opening a run for its diagnosis: its settings, the members of its last checkpoint, and the probes for them."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +23,14 @@ from tiejax.lab.studies.untying import ensemble as untying_ensemble
 from tiejax.statistics.arms import ARMS
 from tiejax.training import Ensemble
 
-TEXT_SEEDS = 3  # of a run on text, where a member costs seconds
+TEXT_SEEDS = 3  # seeds diagnosed of a run on text, where a member takes seconds
 
 
 class OpenRun(NamedTuple):
-    """A run of ours, opened again. study: its name. params: every member's, `[seed, arm, ...]`, of seeds and arms.
+    """A run and the members of its last checkpoint.
 
-    records: by recorder. encode: (params of a member, tokens, position) -> states h `[contexts, width]`.
+    study: its name. params: of all members, `[seed, arm, ...]`. records: by recorder. encode: (params of a member, tokens,
+    position) -> hidden states h `[contexts, width]`.
     """
 
     study: str
@@ -44,48 +45,48 @@ class OpenRun(NamedTuple):
 
 
 def is_run(folder: Path) -> bool:
-    """Say whether a folder is a run directory of ours."""
+    """Whether a folder is a run directory."""
     return (folder / KIND).is_file() or ((folder / CONFIG).is_file() and (folder / CHECKPOINTS).is_dir())
 
 
 def open_run(settings: Settings, console: Console) -> OpenRun:
-    """Return the run that is to be diagnosed, with the members of its last checkpoint; raises BadInput."""
+    """Open the run to diagnose, with the members of its last checkpoint; raises BadInput."""
     for name in ("corpus", "input_table", "output_table", "tokenizer"):
         if getattr(settings, name) is not None:
-            raise BadInput(f"--{name}: is for checkpoints of the hub; a run of ours has its own")
-    # Read once: another process may start a run there meanwhile, whose checkpoints are then of another run.
-    made, of_run = settings_of_run(settings.folder)
-    if damage := damaged(settings.folder, made):
-        console.warn(f"{settings.folder}: {', '.join(damage)}: not as the run wrote them; its checkpoint is looked at")
-    if made.study == "text_mlm":
-        return _on_text(made, of_run, settings.folder, console)
-    return _on_exor(made, of_run, settings.folder, console)
+            raise BadInput(f"--{name}: only applies to checkpoints in the hub's format, not to a run of tiejax")
+    # Read once, since another process may start a new run in this directory meanwhile.
+    manifest, run_settings = settings_of_run(settings.folder)
+    if damage := damaged(settings.folder, manifest):
+        console.warn(f"{settings.folder}: changed since the run wrote them: {', '.join(damage)}; using its checkpoint")
+    if manifest.study == "text_mlm":
+        return _on_text(manifest, run_settings, settings.folder, console)
+    return _on_exor(manifest, run_settings, settings.folder, console)
 
 
-def _on_exor(made: Manifest, settings: Any, folder: Path, console: Console) -> OpenRun:
+def _on_exor(manifest: Manifest, settings: Any, folder: Path, console: Console) -> OpenRun:
     if settings.doses is not None:
-        raise BadInput(f"{folder}: a run of many doses has many tasks; diagnose one of a single distribution")
-    if made.study == "untying":
+        raise BadInput(f"{folder}: a run with several doses has several tasks; diagnose a run with a single distribution")
+    if manifest.study == "untying":
         ensemble, arms = untying_ensemble.build_ensemble(settings), settings.arms.names
     else:
         ensemble, arms = exor_ensemble.build_ensemble(settings), list(ARMS)
     model, seeds = exor_ensemble.build_model(settings), settings.seed_list
-    step, params, records = _restored(made, ensemble, seeds, folder, console)
+    step, params, records = _restored(manifest, ensemble, seeds, folder, console)
 
     def encode(params: Any, tokens: Any, position: Any) -> Any:
         return model.apply({"params": params}, tokens, position, method="encode")
 
     probes = exor_probes(settings.tasks[0], settings.ordered)
-    return OpenRun(made.study, settings, seeds, arms, step, params, records, encode, probes)
+    return OpenRun(manifest.study, settings, seeds, arms, step, params, records, encode, probes)
 
 
-def _on_text(made: Manifest, settings: Any, folder: Path, console: Console) -> OpenRun:
+def _on_text(manifest: Manifest, settings: Any, folder: Path, console: Console) -> OpenRun:
     text, planned = text_mlm.prepare(dataclasses.replace(settings, out=str(folder)), console, resume=True)
-    if text.facts["fingerprint"] != made.text:
-        raise BadInput(f"{folder}: its corpus is another text now than the one that it was trained on")
+    if text.facts["fingerprint"] != manifest.text:
+        raise BadInput(f"{folder}: its corpus has changed since the run was trained")
     arms = text_ensemble.arms_of(settings, planned)
     ensemble = text_ensemble.build_ensemble(settings, text, planned)
-    step, params, records = _restored(made, ensemble, settings.seed_list, folder, console)
+    step, params, records = _restored(manifest, ensemble, settings.seed_list, folder, console)
     model = text_ensemble.build_model(settings, text)
 
     def encode(params: Any, tokens: Any, position: Any) -> Any:
@@ -98,12 +99,14 @@ def _on_text(made: Manifest, settings: Any, folder: Path, console: Console) -> O
     return OpenRun("text_mlm", settings, settings.seed_list[:TEXT_SEEDS], names, step, params, records, encode, probes)
 
 
-def _restored(made: Manifest, ensemble: Ensemble, seeds: Sequence[int], folder: Path, console: Console) -> tuple[int, Any, Any]:
-    """Return step, parameters and records of a run's last checkpoint; raises BadInput."""
+def _restored(
+    manifest: Manifest, ensemble: Ensemble, seeds: Sequence[int], folder: Path, console: Console
+) -> tuple[int, Any, Any]:
+    """Return the step, parameters and records of a run's last checkpoint; raises BadInput."""
     like = jax.eval_shape(lambda: ensemble.start(seeds))
     if not (folder / CHECKPOINTS).is_dir():
-        raise BadInput(f"{folder}: has no checkpoint; let the run train first")
-    run = made.identity_in(CHECKPOINTS)
+        raise BadInput(f"{folder}: has no checkpoint; train the run first")
+    run = manifest.identity_in(CHECKPOINTS)
     checkpoints = training.Checkpoints(folder / CHECKPOINTS, ensemble.ties, console.warn, run, read_only=True)
     try:
         last = checkpoints.restore(like)
@@ -112,6 +115,6 @@ def _restored(made: Manifest, ensemble: Ensemble, seeds: Sequence[int], folder: 
     finally:
         checkpoints.close()
     if last is None:
-        raise BadInput(f"{folder}: has no checkpoint; let the run train first")
+        raise BadInput(f"{folder}: has no checkpoint; train the run first")
     step, members, records = last
     return min(step, ensemble.steps), members.state.params, records

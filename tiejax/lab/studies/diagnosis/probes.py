@@ -1,4 +1,4 @@
-"""What models are asked: contexts, each with one token that is looked for, and pairs of symbols whose roles are compared."""
+"""Probes of a model: contexts with one token to predict, and pairs of symbols whose roles are compared."""
 
 from typing import NamedTuple
 
@@ -10,18 +10,19 @@ from tiejax.lab.studies.text_mlm.text import Text, pairs_of
 
 Pair = tuple[int, int]
 
-MOST_CONTEXTS = 2_000  # of the many that a model of EXor which sees the order tells apart
+MOST_CONTEXTS = 2_000  # sampled from those of an EXor model that sees the order of tokens
 
-# On text a member costs seconds: fewer of all.
-SENTENCES, LONGEST = 600, 48  # of the validation split, and tokens of one
-PAIRS = 8  # of each set of pairs
+# Fewer probes on text, where a member takes seconds.
+SENTENCES, LONGEST = 600, 48  # sentences of the validation split, and the most tokens in one
+PAIRS = 8  # pairs per set
 
 
 class Probes(NamedTuple):
-    """What models are asked. tokens `[contexts, length]`, position of the asked one; pairs by the names of their sets.
+    """Contexts and pairs of symbols.
 
-    weight: of each context, all equal if None. log_ratios: of some pairs, the true ln[p(s1 | rho) / p(s2 | rho)], NaN where a
-    context does not ask for them.
+    tokens: `[contexts, length]`. position: of the token to predict in each context. weight: of each context, all equal if
+    None. pairs: by the name of their set. log_ratios: for some pairs, the true ln[p(s1 | rho) / p(s2 | rho)] in each context,
+    NaN where neither symbol can occur.
     """
 
     tokens: np.ndarray
@@ -32,7 +33,7 @@ class Probes(NamedTuple):
 
 
 def exor_probes(task: EXor, ordered: bool) -> Probes:
-    """Return the exact contexts of a task with their probabilities over all strings; a sample of them if there are many."""
+    """Return the contexts of a task with their probabilities over all strings, or a sample of them if there are many."""
     contexts = all_contexts(task, ordered)
     weight = over_all_strings(task, contexts)
     pairs = {f"{bit} pair": [symbols] for bit, (symbols, _) in asking_pairs(task, contexts).items()}
@@ -40,7 +41,7 @@ def exor_probes(task: EXor, ordered: bool) -> Probes:
     pairs["a 0 and a 1"] = [(task.used["zero"][0], task.used["one"][0])]
     ratios = {}
     with np.errstate(divide="ignore", invalid="ignore"):
-        for first, second in (pair for of_set in pairs.values() for pair in of_set):
+        for first, second in (pair for members in pairs.values() for pair in members):
             ratios[first, second] = np.log(contexts.target[:, first]) - np.log(contexts.target[:, second])
     chosen = np.arange(len(weight))
     if len(weight) > MOST_CONTEXTS:
@@ -50,9 +51,9 @@ def exor_probes(task: EXor, ordered: bool) -> Probes:
 
 
 def text_probes(text: Text, length: int) -> Probes:
-    """Return contexts of validation sentences, one a sentence: twins planted, one ordinary token masked.
+    """Return one context per validation sentence, with planted twins and one ordinary token masked.
 
-    Every second one asks for a word with a twin, where the sentence has one, so that pairs are asked for.
+    In every second sentence the masked token is a word with a twin, if there is one, so that the pairs are tested.
     """
     rng, twins, offsets = np.random.default_rng(0), text.twins, text.validation.offsets
     # word -> its twin, and the twin's probability
@@ -60,18 +61,18 @@ def text_probes(text: Text, length: int) -> Probes:
     tokens, position = [], []
     for number in np.flatnonzero(np.diff(offsets) <= length)[:SENTENCES].tolist():
         sentence = np.asarray(text.validation.ids[offsets[number] : offsets[number + 1]], np.int32).tolist()
-        # A token without a twin draws a number too.
+        # A number is drawn for tokens without a twin too.
         planted = [twin if rng.random() < share else word for word, twin, share in _with_twins(sentence, twin_of)]
         ordinary = [place for place, token in enumerate(sentence) if token not in text.vocabulary.special]
         if not ordinary:
             continue
         with_twin = [place for place in ordinary if sentence[place] in twin_of]
-        asked = int(rng.choice(with_twin if with_twin and number % 2 else ordinary))
+        masked = int(rng.choice(with_twin if with_twin and number % 2 else ordinary))
         row = np.full(length, text.vocabulary.pad, np.int32)
         row[: len(planted)] = planted
-        row[asked] = text.vocabulary.mask
+        row[masked] = text.vocabulary.mask
         tokens.append(row)
-        position.append(asked)
+        position.append(masked)
     ratios = {
         (word, twin): np.full(len(tokens), np.log((1 - probability) / probability))
         for word, (twin, probability) in twin_of.items()
@@ -80,15 +81,15 @@ def text_probes(text: Text, length: int) -> Probes:
 
 
 def _with_twins(sentence: list[int], twin_of: dict[int, tuple[int, float]]) -> list[tuple[int, int, float]]:
-    """Return each token of a sentence with its twin, or itself, and the probability that the twin stands in."""
+    """Return each token of a sentence with its twin, or itself, and the probability that the twin replaces it."""
     return [(token, *twin_of.get(token, (token, 0.0))) for token in sentence]
 
 
 def _text_pairs(text: Text) -> dict[str, list[Pair]]:
-    """Return the first pairs of each set that has any, by the name of the set."""
+    """Return the first pairs of each non-empty set, by the name of the set."""
     pairs, facts = pairs_of(text)
     by_set = {
         str(name): [pairs[place] for place in np.flatnonzero(facts["pair_set"] == number)[:PAIRS]]
         for number, name in enumerate(facts["set_names"])
     }
-    return {name: of_set for name, of_set in by_set.items() if of_set}
+    return {name: members for name, members in by_set.items() if members}

@@ -69,7 +69,7 @@ def _equivalences(run: OpenRun, params: Any, predict: Callable[..., Any], encode
         lambda *block: predict(params, *map(jnp.asarray, block)),
         probes.tokens,
         probes.position,
-        [pair for of_set in probes.pairs.values() for pair in of_set],
+        [pair for members in probes.pairs.values() for pair in members],
         weight=probes.weight,
         states=_in_blocks(lambda *block: encode(params, *block), probes.tokens, probes.position),
         table=np.asarray(params[OUTPUT_TABLE]["embedding"], float),
@@ -122,10 +122,10 @@ def _by_set(pairs: Mapping[str, Sequence[Any]], members: Sequence[Sequence[Mappi
     DH: the distributional hypothesis. members: for each seed, a row for each pair.
     """
     sets, start = [], 0
-    for name, of_set in pairs.items():
-        rows = [row for member in members for row in member[start : start + len(of_set)]]
-        start += len(of_set)
-        entry: dict[str, Any] = {"set": name, "pairs": len(of_set)}
+    for name, group in pairs.items():
+        rows = [row for member in members for row in member[start : start + len(group)]]
+        start += len(group)
+        entry: dict[str, Any] = {"set": name, "pairs": len(group)}
         for measure in MEASURES:
             values = [row[measure] for row in rows if row.get(measure) is not None and np.isfinite(row[measure])]
             entry[measure] = float(np.median(values)) if values else None

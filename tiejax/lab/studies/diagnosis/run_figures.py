@@ -1,4 +1,4 @@
-"""The figure of the diagnosis of a run of ours, from the body of results.json."""
+"""The figure of a run's diagnosis, from results.json."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.plot import Plot
 
 SHOWN = 6  # arms in a figure
-# Corners of a panel, and which case of the distributional hypothesis lies there.
+# Positions in a panel, and the case of the distributional hypothesis (DH) there.
 CASES = (
     (0.02, 0.97, "DH fails:\nsame meaning"),
     (0.98, 0.97, "DH holds:\ndifferent"),
@@ -20,7 +20,7 @@ CASES = (
 
 
 def plot_all(results: Mapping[str, Any]) -> list[Plot]:
-    """Plot what the pairs are for each arm, medians over seeds."""
+    """Plot the distances of each set of pairs in each arm, as medians over pairs and seeds."""
     panels = {
         name: {
             row["set"]: (row["semantic_distance"], row["conditional_distance"])
@@ -32,16 +32,16 @@ def plot_all(results: Mapping[str, Any]) -> list[Plot]:
     return [
         Plot(
             "equivalence",
-            "What swapping two symbols does to the predictions: in the input (semantic distance) and in the output "
-            "(conditional distance), mean Jensen-Shannon divergence, medians over pairs and seeds. The distributional "
-            "hypothesis (DH) says that both are small or neither.",
+            "Effect of swapping two symbols on the predictions, in the input (semantic distance) and in the output "
+            "(conditional distance): mean Jensen-Shannon divergence, medians over pairs and seeds. The distributional "
+            "hypothesis (DH) says that both are small or both are large.",
             plot_equivalences(panels),
         )
     ]
 
 
 def plot_equivalences(panels: Mapping[str, Mapping[str, tuple[float, float]]]) -> Figure:
-    """Plot semantic against conditional distance (nats) of each set of pairs, a panel an arm, with lines between the cases."""
+    """Plot conditional against semantic distance (nats) of the sets of pairs, one panel per arm, with lines between cases."""
     figure, axes = figures.grid(len(panels), 3, 3.6, 3.4, below=0.3)
     for panel, (title, sets) in zip(axes, panels.items(), strict=True):
         for number, (name, (semantic, conditional)) in enumerate(sets.items()):

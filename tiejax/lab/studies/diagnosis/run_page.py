@@ -1,4 +1,4 @@
-"""The page of the diagnosis of a run of ours, from the body of results.json."""
+"""The page of a run's diagnosis, from results.json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,10 +8,10 @@ import numpy as np
 
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.sections import reproduction
-from tiejax.lab.reporting.words import number, count_true
+from tiejax.lab.reporting.words import count_true, number
 from tiejax.lab.studies.diagnosis import run_verdict
 
-# What is measured, and what a column of it is called.
+# Measure -> column heading.
 EQUIVALENCE = {
     "semantic_distance": "semantic",
     "conditional_distance": "conditional",
@@ -32,13 +32,13 @@ Table = tuple[list[str], list[list[str]]]  # columns, rows
 
 
 def numbers(results: Mapping[str, Any]) -> dict[str, Table]:
-    """Return the tables of the page by their headings: equivalence, alignment, uses."""
+    """Return the tables of the page by their headings: equivalence, alignment, and uses if recorded."""
     tables = {
         "Equivalence of symbols, medians over pairs and seeds (nats)": _equivalence_table(results["equivalence"]),
         "Alignment of tables, medians over seeds": _alignment_table(results["alignment"]),
     }
     if results["uses"]:
-        title = "Gradient of the output use over that of the input use, medians over records and seeds"
+        title = "Ratio of the gradient norms of the output and input uses, medians over records and seeds"
         tables[title] = _uses_table(results["uses"], results["arms"])
     return tables
 
@@ -67,12 +67,12 @@ def _alignment_table(by_arm: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table
             rows.append([name, tied, key, *(_median([score[measure] for score in scores]) for measure in ALIGNMENT)])
         if not maps:
             rows.append([name, tied, "-", *("-" for _ in ALIGNMENT)])
-    return ["arm", "tied in fact", "map", *ALIGNMENT.values()], rows
+    return ["arm", "tied", "map", *ALIGNMENT.values()], rows
 
 
 def _median(values: Sequence[float | None]) -> str:
-    there = [value for value in values if value is not None]
-    return number(float(np.median(there)) if there else None)
+    known = [value for value in values if value is not None]
+    return number(float(np.median(known)) if known else None)
 
 
 def _uses_table(windows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> Table:
@@ -88,22 +88,22 @@ def _uses_table(windows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> Ta
 
 
 def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: str, pictures: Sequence[tuple[str, Path]]) -> str:
-    """Return the HTML page. facts: environment.json; settings_text: the diagnosis's own; pictures: captions and PNG files."""
+    """Return the HTML page. facts: environment.json. settings_text: config.yaml. pictures: captions and PNG files."""
     arms, seeds = len(results["arms"]), ", ".join(map(str, results["seeds"]))
     setting = {
         "run": results["checkpoint"],
         "experiment": f"{results['kind']}, {arms} arms, seeds {seeds}, after {results['step']:,} steps",
         "contexts": f"{results['contexts']:,}; a swap changes one occurrence of a symbol at a time",
-        "measures": "score: ln[(conditional + t) / (semantic + t)], t = .02 nats: above 0 where symbols mean the same and are "
-        "not used alike. residual: root mean square of h . (e1 - e2) less the true log ratio. condition: of the states that "
-        "ask for the pair. Maps are fitted to the tokens that they are scored on",
+        "measures": "score: ln[(conditional + t) / (semantic + t)], t = .02 nats; above 0 if symbols mean the same but are not "
+        "used alike. residual: root mean square of h . (e1 - e2) minus the true log ratio. condition: condition number of the "
+        "states in contexts of the pair. Maps are fitted to the tokens they are scored on",
         "source": "Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610), for the equivalences; A. Lopardo et al. 2026 "
         "(arXiv:2603.26663) for the maps and the published ratios",
     }
     return report.render(
         title=f"Diagnosis of {Path(results['checkpoint']).name}: should these embeddings be tied?",
-        question="Which symbols mean the same for the model, which are used alike, and where do the two part? How do its "
-        "tables stand to each other, and what does each use ask of them?",
+        question="Which symbols mean the same to the model, which are used alike, and where do the two differ? How similar "
+        "are its tables, and how large are the gradients of their two uses?",
         finding=run_verdict.verdict(results),
         setting=setting,
         notes=[],

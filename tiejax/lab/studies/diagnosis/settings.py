@@ -1,4 +1,4 @@
-"""What may be asked of a diagnosis."""
+"""The settings of a diagnosis."""
 
 import dataclasses
 from pathlib import Path
@@ -21,19 +21,19 @@ DIAGNOSED = {study.name: study for study in (exor.STUDY, untying.STUDY, text_mlm
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Where the input and output tables of a checkpoint stand.
+    """A diagnosis: how similar the input and output tables of a model are.
 
     Args:
-        checkpoint: folder of a checkpoint in the hub's format, or directory of a run of ours
-        corpus: a text file, a folder of them, or .gz, in which the checkpoint's tokenizer counts tokens, for their ranks of
-            frequency (default: tokens rank by their ids)
+        checkpoint: folder of a checkpoint in the hub's format, or a run directory of tiejax
+        corpus: a text file, a folder of text files, or a .gz file, in which tokens are counted for their frequency ranks
+            (default: tokens rank by their ids)
         input_table: tensor of the input embeddings (default: found by the usual names of the model's family)
         output_table: tensor of the output embeddings (default: found by the usual names of the model's family)
         tokenizer: a tokenizer.json, a vocab.txt, or a name on the hub (default: the checkpoint's own)
-        neighbours: how many nearest neighbours of a token are compared
-        sample: of how many tokens; neighbours are looked for among all
-        seed: of what is drawn
-        out: directory of the diagnosis (default: runs/diagnose/NAME, by the folder's name)
+        neighbours: nearest neighbours compared per token
+        sample: number of tokens whose neighbours are compared; neighbours are searched among all tokens
+        seed: seed of the samples
+        out: directory of the diagnosis (default: runs/diagnose/NAME, with the name of the checkpoint's folder)
     """
 
     checkpoint: str | None = None
@@ -47,16 +47,16 @@ class Settings:
     out: str | None = None
 
     def resolved(self) -> "Settings":
-        """Return the settings with every default written out; raises BadInput if they make no sense."""
+        """Return the settings with all defaults filled in; raises BadInput for values that cannot be used."""
         if not self.checkpoint:
-            raise BadInput(f"needs a checkpoint: {command_line.program()} FOLDER, with config.json and *.safetensors in it")
+            raise BadInput(f"checkpoint: name a folder with config.json and *.safetensors: {command_line.program()} FOLDER")
         checks.check_counts(self, ("neighbours",))
         check_most("sample", self.sample)
         checks.check_not_negative(self, ("seed",))
         if self.sample < 2:
-            raise BadInput(f"--sample: must be at least 2, got {self.sample}")
+            raise BadInput(f"--sample: expected an integer >= 2, got {self.sample}")
         if self.out == "":
-            raise BadInput("--out: must name a directory, got nothing")
+            raise BadInput("--out: expected the path of a directory, got ''")
         name = Path(self.checkpoint).expanduser().absolute().resolve().name or "checkpoint"
         return dataclasses.replace(self, out=self.out or str(Path("runs", "diagnose", name)))
 
@@ -73,29 +73,29 @@ class Settings:
 
 
 def settings_of_run(folder: Path) -> tuple[manifest.Manifest, Any]:
-    """Return what a run is and holds, and its own settings; raises BadInput."""
-    made = RunDirectory.opened(folder)
-    name = made.study
+    """Return the manifest and the settings of a run; raises BadInput."""
+    run = RunDirectory.opened(folder)
+    name = run.study
     if name not in DIAGNOSED:
-        raise BadInput(f"{folder}: is a run of {name}; {', '.join(DIAGNOSED)} can be diagnosed")
+        raise BadInput(f"{folder}: is a run of {name}; only runs of {', '.join(DIAGNOSED)} can be diagnosed")
     study = DIAGNOSED[name]
     try:
         given, _ = command_line.parse(study.settings, study.command, [], base=folder / CONFIG)
         settings = given.resolved()
     except BadInput as error:
         raise BadInput(f"{folder / CONFIG}: is not the configuration of a run ({error})") from None
-    if changed := manifest.differences(made.settings, manifest.settings_of(settings, study.may_change)):
+    if changed := manifest.differences(run.settings, manifest.settings_of(settings, study.may_change)):
         raise BadInput(f"{folder / CONFIG}: was edited since the run was started ({'; '.join(changed)})")
-    return made, settings
+    return run, settings
 
 
 def device_a_core(settings: Settings) -> bool:
-    """Say whether a text run is diagnosed that wanted every core to be a device: its numbers depend on it in the last bits."""
+    """Whether the diagnosed run is one on text that used one device per core; its numbers depend on that in the last bits."""
     try:
-        made, of_run = settings_of_run(settings.folder)
-    except BadInput:  # no run, or one that the study refuses
+        run, run_settings = settings_of_run(settings.folder)
+    except BadInput:  # not a run, or a refused one
         return False
-    return made.study == text_mlm.STUDY.name and text_mlm.STUDY.device_a_core(of_run)
+    return run.study == text_mlm.STUDY.name and text_mlm.STUDY.device_a_core(run_settings)
 
 
 def _run(launched: Any, console: Any) -> int:
@@ -108,19 +108,19 @@ STUDY = Study(
     "diagnosis",
     Settings,
     CommandLine(
-        description="Say where the input and output embedding tables of a checkpoint stand: tied in fact or not, whether "
-        "config.json agrees, norms by token rank, alignment, shared neighbours, tokens whose roles differ most, the memory "
-        "that tying would save. Leaves a report with figures.",
+        description="Measure how similar the input and output embedding tables of a checkpoint are: whether they are tied, "
+        "whether config.json agrees, norms by token rank, alignment, shared neighbours, the tokens whose two rows differ most, "
+        "and the memory that tying would save. Writes a report with figures.",
         example="Example: PROGRAM checkpoints/pythia-160m --corpus novels/. Tables are read by rows, so "
         "that a checkpoint may be larger than the memory; pickles are never opened.",
         switches={
-            "overwrite": "remove the diagnosis that is in the directory and start anew",
-            "quiet": "print nothing but warnings and the path of the report",
+            "overwrite": "replace the existing diagnosis in the directory",
+            "quiet": "print only warnings and the path of the report",
         },
         first=("corpus", "overwrite", "out"),
         positional={
-            "checkpoint": "folder of a checkpoint in the hub's format (config.json and *.safetensors, also sharded), or the "
-            "directory of a run of ours"
+            "checkpoint": "folder of a checkpoint in the hub's format (config.json and *.safetensors, also sharded), or a run "
+            "directory of tiejax"
         },
     ),
     run=_run,
