@@ -1,4 +1,4 @@
-"""Shared by all tests: array shapes and dtypes of public signatures are checked while tests run."""
+"""Settings of all tests: a temporary folder, faster compilation, and checks of array shapes and dtypes at every call."""
 
 import atexit
 import os
@@ -6,17 +6,23 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
-# XLA's threads wait for one another in every step of these small models: on a busy machine a test of seconds would take
-# minutes. And most of a test's time goes into compiling what runs for milliseconds: a third less of it without optimisations.
-# Set before jax starts, and inherited by the processes that tests start; what is set already wins.
+# One temporary folder for pytest, for tests and for the processes that they start, removed at the end: pytest and several
+# libraries leave folders behind. Workers of pytest-xdist inherit it.
+if "TIEJAX_TESTS_TMPDIR" not in os.environ:
+    os.environ["TIEJAX_TESTS_TMPDIR"] = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tiejax-tests-")
+    atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
+
+# Without multi-threaded matrix products: their threads wait for each other in every step of these small models, for minutes on
+# a busy machine. Without most optimisations: compilation dominates and takes a third less time. Both must be set before jax
+# starts, and are inherited by the processes that tests start; the environment takes precedence.
 os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
-# Nor do processes of seconds start twice, to ask for huge pages: this says that memory is allocated as ever.
+# An explicit value keeps short processes from restarting themselves with huge pages (see `tiejax.system`).
 os.environ.setdefault("GLIBC_TUNABLES", "")
 
-# Many tests, and the processes that they start, compile the same: the first process of a session makes a cache for all. Of all
-# programs, since hundreds of small ones take as long as a few large ones.
+# Tests and the processes that they start share a compilation cache, created by the first process of a session. It includes fast
+# compilations: hundreds of small programs take as long to compile as a few large ones.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled")
@@ -27,7 +33,7 @@ import jax
 import jaxtyping
 import pytest
 
-# Before any test imports them: every annotated signature of these packages is then checked at each call.
+# Installed before any test imports these packages: every annotated signature is then checked at each call.
 PACKAGES = (
     "system",
     "tying",
@@ -42,7 +48,7 @@ PACKAGES = (
 )
 jaxtyping.install_import_hook([f"tiejax.{package}" for package in PACKAGES], "typechecks.check")
 
-# The same values each time: a change lands or not by what it does. `--hypothesis-profile=default` draws new ones.
+# The same examples in every run, so that failures are due to changes. `--hypothesis-profile=default` draws new ones.
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.load_profile("same")
 

@@ -1,4 +1,4 @@
-"""Corpora in files, on a server of this machine, and in processes of their own."""
+"""Helpers for tests of corpora: files, a local HTTP server, and Python in other processes."""
 
 import contextlib
 import http.server
@@ -17,7 +17,7 @@ from tiejax.text.errors import CorpusError
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
 NOVELS = SHARED / "gutenberg-fiction"
-FIELDS = ("corpus", "text_feature", "tfds_dir")  # what a message can begin with
+FIELDS = ("corpus", "text_feature", "tfds_dir")  # settings that messages begin with
 
 
 def write(folder: Path, files: dict[str, bytes | str]) -> Path:
@@ -29,14 +29,14 @@ def write(folder: Path, files: dict[str, bytes | str]) -> Path:
 
 
 def python(code: str, *argv: object, env: dict[str, str] | None = None) -> Ended:
-    """Run code in a process of its own, with the package of this checkout."""
+    """Run code in another process, with the package of this checkout."""
     paths = {"PYTHONPATH": str(ROOT)} | (env or {})
     return end(start_python("-W", "error", "-c", textwrap.dedent(code), *argv, env=paths))
 
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """The address of an HTTP server of a folder's files."""
+    """Serve the files of a folder over HTTP; yield the address."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -59,7 +59,7 @@ def closed_port() -> int:
 
 
 def refused(names: list[str], *words: str, **options: str) -> None:
-    """Reading these is refused in one line that names a field and holds every one of `words`."""
+    """Assert that reading these raises a CorpusError of one line that begins with a setting and contains all of `words`."""
     with pytest.raises(CorpusError) as error:
         list(corpus.documents(names, **options))
     line = str(error.value)

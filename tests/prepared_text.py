@@ -1,4 +1,4 @@
-"""Prepared sentences, and what they must be."""
+"""Preparation of sentences in this and other processes, and the expected sentences."""
 
 import subprocess
 from pathlib import Path
@@ -11,7 +11,7 @@ from tiejax.text.array_records import Sequences
 from tiejax.text.sentences import Prepared
 
 SETTINGS = {"tokenizer": None, "vocab_size": 120, "max_length": 12, "min_length": 6}
-# Prepares argv[1] in argv[2], as the tests below do, and does argv[3] whenever progress is told.
+# Prepares the text argv[1] in the folder argv[2] with these settings, and executes argv[3] at every report of progress.
 CHILD = """
 import json, os, resource, signal, sys
 from pathlib import Path
@@ -36,12 +36,13 @@ assert not {"tensorflow", "jax"} & {name.partition(".")[0] for name in sys.modul
 """
 
 
-def child(text: Path, folder: Path, on_progress: str = "pass") -> subprocess.Popen[str]:
-    return start_python("-W", "error", "-c", CHILD, text, folder, on_progress, env={"PYTHONPATH": str(ROOT)})
+def child(text: Path, folder: Path, on_progress: str = "pass", env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    environment = {"PYTHONPATH": str(ROOT)} | (env or {})
+    return start_python("-W", "error", "-c", CHILD, text, folder, on_progress, env=environment)
 
 
 def by_loop(text: Path, found: Prepared, max_length: int, min_length: int) -> tuple[list[list[int]], int, int]:
-    """Every sentence by itself: its tokens, framed by the tokenizer's own template; how many are too short and cut."""
+    """Tokens of every sentence, framed by the template of the tokenizer; numbers of dropped and cut sentences."""
     model = tokenizer.load(str(found.tokenizer_file))
     kept, dropped, cut = [], 0, 0
     for document in corpus.documents([str(text)]):

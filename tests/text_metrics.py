@@ -1,21 +1,21 @@
-"""The metrics of a run on text, made by hand: synthetic trajectories whose answers are known."""
+"""Synthetic metrics of a run on text, with known results."""
 
 import numpy as np
 
 RECORDS, VALIDATIONS, START = 20, 5, 4.8
 BOTH = (("twins .5", 0.5, 30), ("twins .1", 0.1, 12))
-# ln(d_end / d_start) by table and kind of set: what the theory says.
+# ln(d_end / d_start) by table and kind of set, as predicted by the theory.
 CHANGE = {
     "input": {"holding": -2.0, "conflict": -1.5, "unrelated": 0.1},
     "output": {"holding": -1.8, "conflict": -0.2, "unrelated": 0.1},
     "tied": {"holding": -2.2, "conflict": -0.3, "unrelated": 0.1},
 }
 COST = 0.05
-DECAY = 0.7  # what weight decay takes of ln(distance)
+DECAY = 0.7  # the decrease of ln(distance) by weight decay
 
 
 def metrics_of(seeds=10, sets=BOTH, unrelated=40, change=CHANGE):
-    """Distances that go exponentially from START to START exp(change), both a little different in every seed and pair."""
+    """Metrics with distances that change exponentially from START to START exp(change), with noise between seeds and pairs."""
     rng = np.random.default_rng(0)
     numbers = [*(pairs for *_, pairs in sets), unrelated]
     pair_set = np.repeat(np.arange(len(numbers)), numbers)

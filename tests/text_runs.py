@@ -1,4 +1,4 @@
-"""Small runs on text: their command lines, and what they leave."""
+"""Small runs on text: their command lines and metrics."""
 
 import shlex
 from pathlib import Path

@@ -8,7 +8,7 @@ from tiejax.pretraining.causal import causal_loss
 from tiejax.pretraining.loss import Head
 
 
-def test_every_token_but_the_first_is_predicted_from_the_state_before_it(x64):
+def test_tokens_are_predicted_from_the_state_before(x64):
     rng = np.random.default_rng(0)
     states, table = rng.standard_normal((3, 5, 4)), rng.standard_normal((7, 4))
     tokens, weight = rng.integers(0, 7, (3, 5)), np.array([1.0, 0.0, 1.0])
@@ -17,7 +17,7 @@ def test_every_token_but_the_first_is_predicted_from_the_state_before_it(x64):
     np.testing.assert_allclose(causal_loss(states, Head(table), tokens, weight), np.mean(nats), rtol=1e-13)
 
 
-def test_a_head_may_have_a_transform_and_a_bias(x64):
+def test_head_with_transform_and_bias(x64):
     rng = np.random.default_rng(1)
     states, table, bias = rng.standard_normal((2, 5, 4)), rng.standard_normal((7, 3)), rng.standard_normal(7)
     tokens = rng.integers(0, 7, (2, 5))
@@ -28,7 +28,7 @@ def test_a_head_may_have_a_transform_and_a_bias(x64):
     np.testing.assert_allclose(loss, np.mean(nats), rtol=1e-13)
 
 
-def test_an_end_token_is_predicted_from_the_last_state(x64):
+def test_end_token_is_predicted_from_the_last_state(x64):
     rng = np.random.default_rng(1)
     states, table = rng.standard_normal((2, 4, 3)), rng.standard_normal((6, 3))
     tokens, weight = rng.integers(0, 6, (2, 4)), np.array([1.0, 1.0])
@@ -38,6 +38,6 @@ def test_an_end_token_is_predicted_from_the_last_state(x64):
     np.testing.assert_allclose(loss, np.mean(nats), rtol=1e-13)
 
 
-def test_blocks_of_no_weight_give_no_loss():
+def test_rows_without_weight_have_no_loss():
     states, table = jnp.ones((2, 3, 4)), jnp.ones((5, 4))
     assert float(causal_loss(states, Head(table), jnp.zeros((2, 3), jnp.int32), jnp.zeros(2))) == 0

@@ -1,4 +1,4 @@
-"""The arrays that are alive at the worst moment of a program, against counts by hand. Numbers are float32: 4 bytes."""
+"""Live arrays at the peak of a program, against counts by hand. Numbers are float32: 4 bytes."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ def shaped(*shape):
 
 
 def live(function, *arguments, kinds=None, returned=None):
-    """The bytes by kind; all is activations unless said otherwise."""
+    """The bytes by kind; everything is activations by default."""
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     return alive(jaxpr, kinds or [ACTIVATIONS] * len(jaxpr.invars), returned or [ACTIVATIONS] * len(jaxpr.outvars))
 
@@ -25,13 +25,13 @@ X, W, V = shaped(64, 32), shaped(32, 128), shaped(128, 8)
 GIVEN = 4 * (64 * 32 + 32 * 128 + 128 * 8)
 
 
-def test_an_array_lives_until_it_was_read_last():
-    """At the first product: all that is given, and its result. The activation takes its place, and x and w are gone by then."""
+def test_an_array_is_live_until_its_last_read():
+    """The peak is the first product: all inputs and its result. The activation reuses the memory of the product."""
     assert total(lambda x, w, v: jnp.tanh(x @ w) @ v, X, W, V) == GIVEN + 4 * 64 * 128
 
 
 def test_an_array_that_is_read_again_stays():
-    """h is read by its own derivative: beside it lives tanh(h)."""
+    """h is read twice, so that h and tanh(h) are live together."""
     given = 4 * (64 * 32 + 32 * 128)
 
     def both(x, w):
@@ -41,11 +41,11 @@ def test_an_array_that_is_read_again_stays():
     assert total(both, X, W) == max(given + 4 * 64 * 128, 4 * (2 * 64 * 128 + 64 * 64))
 
 
-def test_element_wise_operations_are_computed_where_a_reduction_reads_them():
+def test_element_wise_operations_are_fused_into_a_reduction():
     assert total(lambda x: jnp.sum(2 * jnp.exp(x) + 1), X) == 4 * 64 * 32 + 4
 
 
-def test_an_expensive_result_with_two_readers_is_written_and_a_cheap_one_is_not():
+def test_expensive_results_with_two_readers_are_arrays_and_cheap_ones_are_not():
     matrices = shaped(64, 64), shaped(64, 64)
 
     def read_twice(function):
@@ -60,21 +60,21 @@ def test_an_expensive_result_with_two_readers_is_written_and_a_cheap_one_is_not(
     assert 3 * 4 * 64 * 64 < expensive < 3.01 * 4 * 64 * 64
 
 
-def test_what_is_computed_twice_is_computed_once():
+def test_equal_computations_are_done_once():
     once = total(lambda x, w: jnp.sum(x @ w), X, W)
     assert total(lambda x, w: jnp.sum((x @ w) * (x @ w)), X, W) == once
 
 
-def test_what_nobody_reads_is_not_computed():
+def test_unread_results_are_not_computed():
     def wasteful(x, w):
         x @ w
         return jnp.sum(x)
 
-    # The other argument is given back before anything happens.
+    # The other argument is freed at the beginning.
     assert total(wasteful, X, W) == 4 * 64 * 32 + 4
 
 
-def test_a_scatter_takes_the_place_of_a_table_that_is_not_needed_any_more():
+def test_a_scatter_is_in_place_at_the_last_read_of_a_table():
     table, rows = 4 * 1000 * 16, 4 * 8 * 16
 
     def add(table, rows):
@@ -89,8 +89,8 @@ def test_a_scatter_takes_the_place_of_a_table_that_is_not_needed_any_more():
 
 
 @pytest.mark.parametrize("unroll", [1, True])
-def test_a_loop_holds_its_carry_once(unroll):
-    """Five times tanh(h w): w, h, and the product that becomes the next h."""
+def test_the_carry_of_a_loop_counts_once(unroll):
+    """Five times h -> tanh(h w): w, h, and the product that becomes the next h."""
 
     def loop(h, w):
         return jax.lax.scan(lambda h, _: (jnp.tanh(h @ w), None), h, length=5, unroll=unroll)[0]
@@ -99,8 +99,8 @@ def test_a_loop_holds_its_carry_once(unroll):
 
 
 @pytest.mark.parametrize("unroll", [1, True])
-def test_a_loop_over_layers_keeps_every_step_for_its_gradient(unroll):
-    """The gradient of tanh(h w) needs h alone of every step: one state more a step, however the loop is written."""
+def test_the_gradient_of_a_loop_keeps_every_step(unroll):
+    """The gradient of tanh(h w) needs h of every step: one or two states per step, unrolled or not."""
 
     def gradient(steps):
         def loss(h, w):
@@ -112,8 +112,8 @@ def test_a_loop_over_layers_keeps_every_step_for_its_gradient(unroll):
     assert 5 * state <= gradient(10) - gradient(5) <= 5 * 2 * state
 
 
-def test_what_is_rematerialised_is_not_kept():
-    """Of a layer with a wide middle only its narrow input is kept: 16 times less, and one middle while it is computed again."""
+def test_rematerialisation_keeps_only_inputs():
+    """Of a layer with a wide hidden state only the narrow input is kept, which takes 16 times less memory per layer."""
     narrow, wide = 4 * 1024 * 16, 4 * 1024 * 256
     weights = shaped(16, 256), shaped(256, 16)
 
@@ -135,7 +135,7 @@ def test_what_is_rematerialised_is_not_kept():
 
 
 def test_kinds_of_a_step_with_momentum():
-    """p' = p - m', m' = m / 2 + g: parameters and moments lie there, and the gradient is made beside what it is made of."""
+    """p' = p - m', m' = m / 2 + g: parameters, moments and the gradient are live together."""
 
     def step(p, m, x):
         g = jax.grad(lambda p: jnp.sum(jnp.tanh(x @ p) @ jnp.ones((16, 1))))(p)
@@ -150,8 +150,8 @@ def test_kinds_of_a_step_with_momentum():
     assert found[ACTIVATIONS] >= 4 * 4 * 32
 
 
-def test_what_is_made_of_parameters_alone_is_parameters():
-    """The product reads parameters in half precision; those in full are read no more."""
+def test_arrays_computed_from_parameters_alone_are_parameters():
+    """The product reads parameters in half precision, which replace those in full precision."""
 
     def read(p, x):
         return x @ p.astype(jnp.bfloat16)

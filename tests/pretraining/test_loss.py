@@ -1,4 +1,4 @@
-"""The loss of the slots: as by a plain softmax, in less memory."""
+"""The chunked loss head: equal to a plain softmax, with less memory."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ def plain_loss(states, table, target, weight, bias=0):
 
 @pytest.mark.parametrize("chunk", [None, 1, 4, 7, 20])
 @pytest.mark.parametrize("biased", [False, True])
-def test_slots_are_predicted_as_by_a_plain_softmax(x64, chunk, biased):
+def test_predictions_and_gradients_of_a_plain_softmax(x64, chunk, biased):
     """Value, predictions, and gradients with respect to states, table and bias; 20 slots in chunks, some of weight 0."""
     rng = np.random.default_rng(2)
     leaves = [jnp.asarray(rng.standard_normal(shape)) for shape in ((20, 6), (33, 6), (33,))][: 2 + biased]
@@ -41,14 +41,14 @@ def test_slots_are_predicted_as_by_a_plain_softmax(x64, chunk, biased):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
 
 
-def test_without_logits_every_token_is_as_likely_as_any(x64):
-    """A table of zeros and no bias: ln 5 nats a slot. What nothing beats counts as right, so that all of them do."""
+def test_uniform_predictions(x64):
+    """A table of zeros without bias: ln 5 nats per slot. Ties with the target count as correct."""
     loss, predicted = predict_slots(jnp.ones((3, 2)), jnp.zeros((5, 2)), jnp.array([0, 2, 4]), jnp.ones(3))
     np.testing.assert_allclose(loss, 3 * np.log(5), rtol=1e-15)
     assert predicted.correct.all()
 
 
-def test_vmapped_slots_are_those_of_each_member(x64):
+def test_vmap_over_members(x64):
     rng = np.random.default_rng(3)
     states, table = jnp.asarray(rng.standard_normal((3, 10, 4))), jnp.asarray(rng.standard_normal((3, 12, 4)))
     target, weight = rng.integers(0, 12, 10), rng.random(10)
@@ -62,7 +62,7 @@ def test_vmapped_slots_are_those_of_each_member(x64):
 
 
 def test_memory_does_not_grow_with_slots_times_vocabulary():
-    """The compiler's own count, for 8,192 slots and 30,000 tokens: logits alone would take 983 MB."""
+    """By the count of the compiler, for 8,192 slots and 30,000 tokens: all logits would take 983 MB."""
     slots, vocabulary, width = 8192, 30_000, 16
 
     def loss(states, table, target, weight):

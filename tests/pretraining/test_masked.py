@@ -1,4 +1,4 @@
-"""The masked loss against a loop over places, on one device and on two."""
+"""The masked loss against a loop over tokens, on one device and on two."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ PLACES = [[1, 7, 8], [13, 14, 23]]  # in the rows of the first half, and of the 
 
 
 def halves(rng):
-    """Two devices' rows with their masked places, three slots used of five, and the states there."""
+    """Masked rows of two devices, with three of five slots in use each, all states, and the targets."""
     target = rng.integers(0, VOCABULARY, (2, 3))
     states = rng.standard_normal((ROWS, LENGTH, WIDTH))
     rows = [
@@ -34,7 +34,7 @@ def halves(rng):
 
 
 def by_loop(states, table, target):
-    """The nats of every masked token, and whether the most likely token is the right one."""
+    """The loss (nats) of every masked token, and whether the most likely token is the target."""
     flat = states.reshape(-1, WIDTH)
     logits = np.array([[table @ flat[place] for place in half] for half in PLACES])
     nats = [[-jax.nn.log_softmax(logits[h, i])[target[h, i]] for i in range(3)] for h in range(2)]
@@ -49,7 +49,7 @@ def case(x64):
     return rows, jnp.asarray(states), jnp.asarray(table), *by_loop(states, table, target)
 
 
-def test_slots_are_predicted_from_the_states_at_their_places(case):
+def test_slots_are_predicted_from_their_states(case):
     rows, states, table, nats, right = case
     for half in range(2):
         total, predicted = predict_masked(states[2 * half : 2 * half + 2], Head(table), rows[half], 2 * rows[half].weight)
@@ -58,8 +58,8 @@ def test_slots_are_predicted_from_the_states_at_their_places(case):
         np.testing.assert_array_equal(predicted.correct[:3], right[half])
 
 
-def test_a_head_may_transform_states_and_add_a_bias(case):
-    """A narrow table behind t(h) = tanh(h)[:3], and a bias, by hand."""
+def test_head_with_transform_and_bias(case):
+    """By hand: a narrow table after t(h) = tanh(h)[:3], and a bias."""
     rows, states, table, _, _ = case
     bias = jnp.linspace(-1, 1, VOCABULARY)
     total, predicted = predict_masked(
@@ -71,15 +71,15 @@ def test_a_head_may_transform_states_and_add_a_bias(case):
     np.testing.assert_allclose(total, sum(nats), rtol=1e-13)
 
 
-def test_the_loss_of_one_device_is_a_mean_over_weighted_rows(case):
+def test_loss_of_weighted_rows(case):
     rows, states, table, nats, _ = case
-    # Of the first half's masked tokens one lies in row 0, two in row 1.
+    # The first half has one masked token in row 0 and two in row 1.
     for weight, expected in (([1.0, 1.0], nats[0].mean()), ([0.0, 1.0], nats[0][1:].mean()), ([0.0, 0.0], 0.0)):
         np.testing.assert_allclose(masked_loss(states[:2], Head(table), rows[0], jnp.asarray(weight)), expected, rtol=1e-13)
 
 
-def test_shares_of_several_devices_add_up_to_the_mean(case):
-    """Devices as a mapped axis: their losses add up, every one has the metrics of all."""
+def test_losses_of_devices_add_up_to_the_mean(case):
+    """Devices as a mapped axis: the losses add up, and the metrics are those of the whole batch."""
     rows, states, table, nats, right = case
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
     loss = jax.vmap(lambda states, rows: masked_loss_on_devices(states, Head(table), rows), axis_name=DATA)

@@ -1,4 +1,4 @@
-"""Encoders in pre-training: coupled and decoupled, and chunks of logits, against models and losses written out."""
+"""Encoders in pre-training, with coupled and separate tables, against losses from the logits of the model."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def loss_of(objective, stored):
     return jax.jit(jax.vmap(lambda _: objective.loss(stored, MASKED, None)[0], axis_name="data"))(jnp.zeros(1))[0]
 
 
-def test_the_loss_is_that_of_the_models_own_logits(x64):
+def test_loss_from_the_logits_of_the_model(x64):
     shape = Shape(4, 12, 8, 2, 2)
     objective = build(shape, False)
     stored = jax.jit(objective.init)(jax.random.key(0))
@@ -46,8 +46,8 @@ def test_the_loss_is_that_of_the_models_own_logits(x64):
 
 
 @pytest.mark.slow
-def test_a_head_of_the_full_width_with_copied_weights_is_the_coupled_model(x64):
-    """Their losses are equal, and the gradient of the one table is the sum of those of the two."""
+def test_head_with_a_copy_of_the_input_table_is_the_coupled_model(x64):
+    """The losses are equal, and the gradient of the tied table is the sum of the gradients of the two tables."""
     coupled, decoupled = build(FULL, True), build(FULL, False)
     stored = jax.jit(coupled.init)(jax.random.key(1))
     assert stored["head"]["embedding"] is None
@@ -59,8 +59,8 @@ def test_a_head_of_the_full_width_with_copied_weights_is_the_coupled_model(x64):
     np.testing.assert_allclose(one["encoder"]["layers"]["out"]["kernel"], two["encoder"]["layers"]["out"]["kernel"], atol=1e-14)
 
 
-def test_a_factorised_table_serves_both_ends(x64):
-    """As ALBERT's: E = 4 < H = 8, one table before and after."""
+def test_tied_factorised_table(x64):
+    """As in ALBERT: E = 4 < H = 8, one table for input and output."""
     objective = build(Shape(4, 4, 8, 2, 2, coupled=True), True)
     stored = jax.jit(objective.init)(jax.random.key(1))
     whole = tying.view(stored, [TIE])
@@ -69,7 +69,7 @@ def test_a_factorised_table_serves_both_ends(x64):
     assert np.isfinite(loss_of(objective, stored))
 
 
-def test_a_tie_of_tables_of_different_shapes_is_refused_with_both_shapes():
+def test_tie_of_tables_of_different_shapes():
     objective = build(Shape(4, 12, 8, 2, 2), True)
     with pytest.raises(tying.TieError, match=r"embed/embedding.*\(13, 4\).*head/embedding.*\(13, 12\)"):
         jax.eval_shape(objective.init, jax.random.key(0))

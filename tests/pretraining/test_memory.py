@@ -1,4 +1,4 @@
-"""What pre-training takes of a device: against counts by hand, against itself, and against the compiler."""
+"""Memory of pre-training per device: against counts by hand, between settings, and against the compiler."""
 
 import dataclasses
 import itertools
@@ -20,12 +20,12 @@ SMALL = Pretraining(SHAPE, 1000, 32, devices=2)
 
 
 def halves(*shapes):
-    """The bytes of leaves of which each of two devices holds one half."""
+    """Bytes per device of leaves that are split over two devices."""
     return sum(4 * rows * columns // 2 for rows, columns in shapes)
 
 
-def test_what_lies_there_between_steps_by_hand():
-    """Leaves of 4,096 numbers and more lie in halves; AdamW holds two moments of every leaf, and one count of the steps."""
+def test_parameters_and_moments_by_hand():
+    """Leaves of at least 4,096 numbers are split; AdamW has two moments of every leaf, and counts of steps."""
     split = halves((1000, 32), (1000, 48), *[(64, 192), (64, 64), (64, 256), (256, 64)] * SHAPE.layers)
     whole = 4 * (32 * 32 + 2 * 32 + 2 * 32 + 32 * 64 + 64)  # positions, token types, norm, map
     whole += 4 * SHAPE.layers * (192 + 64 + 256 + 64 + 4 * 64)  # biases and norms of the layers
@@ -51,12 +51,12 @@ def test_a_coupled_table_is_stored_once():
     [(1000, 4, "1,000 x 48, its rows split over 4 devices"), (1001, 4, "1,001 x 48, its columns split over 4 devices"),
      (1001, 5, "1,001 x 48, whole on every device"), (1000, 1, "1,000 x 48, whole on every device")],
 )  # fmt: skip
-def test_how_the_output_table_lies(vocabulary, devices, words):
+def test_sharding_of_the_output_table(vocabulary, devices, words):
     assert plan_memory(dataclasses.replace(SMALL, vocabulary=vocabulary, devices=devices), 8).output_table == words
 
 
 @pytest.mark.slow
-def test_more_devices_take_less_of_each():
+def test_more_devices_take_less_memory_each():
     totals = [plan_memory(dataclasses.replace(SMALL, devices=devices), 64) for devices in (1, 2, 4)]
     for fewer, more in itertools.pairwise(totals):
         assert more.total < fewer.total
@@ -64,8 +64,8 @@ def test_more_devices_take_less_of_each():
 
 
 @pytest.mark.slow
-def test_a_deep_stack_that_is_rematerialised_keeps_one_state_a_layer():
-    """Of every further layer its input stays, where without it all that its derivative reads stays."""
+def test_rematerialisation_keeps_one_state_per_layer():
+    """Every further layer adds its input; without rematerialisation it adds everything its derivative reads."""
     shapes = [dataclasses.replace(SHAPE, layers=layers) for layers in (8, 16)]
     rows, state = 64, 4 * 32 * 32 * 64  # bytes of the states of one device's rows
 
@@ -77,15 +77,15 @@ def test_a_deep_stack_that_is_rematerialised_keeps_one_state_a_layer():
     assert further() > 8 * state
 
 
-def test_logits_exist_for_one_chunk():
-    """Eight times the slots: no eight times the logits, which would take 1 GB."""
+def test_logits_of_one_chunk_at_a_time():
+    """With eight times the slots, all logits would take 1 GB."""
     large = dataclasses.replace(SMALL, vocabulary=120_000, devices=1)
     few, many = (plan_memory(dataclasses.replace(large, slots=lambda rows, n=n: n), 64) for n in (256, 2048))
     assert many.total - few.total < 50e6
 
 
-def test_members_of_a_device_share_what_is_alive_within_a_step():
-    """Four members are trained one after the other; each has its parameters and moments, before the step and after it."""
+def test_members_of_a_device_share_activations():
+    """Four members are trained in turn; each has its own parameters and moments."""
     one, four = plan_memory(SMALL, 8), plan_memory(dataclasses.replace(SMALL, members=4), 8)
     assert four.optimizer >= 4 * one.optimizer
     assert four.activations < 4 * one.activations
@@ -100,7 +100,7 @@ def test_another_optimizer_is_counted():
 
 
 @pytest.mark.slow
-def test_half_precision_takes_less_for_activations_and_as_much_for_parameters():
+def test_half_precision_halves_activations_but_not_moments():
     half = plan_memory(dataclasses.replace(SMALL, dtype=jnp.bfloat16), 256)
     full = plan_memory(SMALL, 256)
     assert half.optimizer == full.optimizer
@@ -108,32 +108,32 @@ def test_half_precision_takes_less_for_activations_and_as_much_for_parameters():
 
 
 @pytest.mark.slow
-def test_the_largest_batch_fits_and_one_row_a_device_more_does_not():
+def test_largest_batch_is_the_largest_that_fits():
     memory = 30_000_000
     rows = largest_batch(SMALL, memory)
     assert rows % 2 == 0
     assert plan_memory(SMALL, rows).total <= memory < plan_memory(SMALL, rows + 2).total
 
 
-def test_a_memory_that_nothing_fits_is_refused():
-    with pytest.raises(ValueError, match=r"^memory: one row a device takes \d,\d{3},\d{3} bytes, there are 100$"):
+def test_memory_too_small_for_one_row():
+    with pytest.raises(ValueError, match=r"^memory: one row per device takes \d,\d{3},\d{3} bytes, got 100; use more devices$"):
         largest_batch(SMALL, 100)
 
 
-def test_a_shape_that_is_none_is_refused():
+def test_invalid_shape():
     with pytest.raises(ValueError, match="3 heads do not divide the width 64"):
         Pretraining(Shape(32, 48, 64, 2, 3), 1000, 32)
 
 
-def test_a_published_model_is_planned_in_seconds_without_its_devices():
-    """RemBERT: each of 64 devices holds a 64th of its parameters, but every bias of a token, and two moments of each."""
+def test_plan_of_rembert_for_absent_devices():
+    """Each of 64 devices has 1/64 of the parameters, except for the biases of tokens, which are replicated, and two moments."""
     plan = plan_memory(Pretraining(REMBERT, 250_300, 512, devices=64, rematerialise=True), 2048)
     parameters = count_parameters(REMBERT, 250_300)[0] - counts.pooler(REMBERT)
     assert plan.optimizer == pytest.approx(2 * 4 * ((parameters - 250_300) / 64 + 250_300), rel=0.001)
     assert jax.device_count() < 64
 
 
-# Activations, parameters and logits matter to all of them. The rows are those of all devices of a member.
+# Activations, parameters and logits all matter here. The rows are those of all devices of a member.
 COMPILED = {
     "coupled": (Shape(128, 128, 128, 4, 4, coupled=True), {"vocabulary": 8000, "rows": 32, "length": 64, "slots": 320}),
     "large output": (Shape(32, 512, 128, 2, 4), {"vocabulary": 12_000, "rows": 16, "length": 64, "slots": 160}),
@@ -144,7 +144,7 @@ COMPILED = {
     "wide batch": (Shape(64, 64, 128, 3, 4), {"vocabulary": 3072, "rows": 128, "length": 64, "slots": 1280}),
 }
 
-# What the compiler counts of the chunk that trains, as the study builds it.
+# Prints the memory that the compiler counts for the chunk of training steps, built as in the study.
 COMPILE = """
 import json, sys
 import jax
@@ -186,7 +186,7 @@ print("found", json.dumps(found))
 
 @pytest.fixture(scope="module", params=[2, 4])
 def compiled(request):
-    """The devices, and the bytes that the compiler counts for each of them."""
+    """The number of devices, and the bytes per device that the compiler counts for each case."""
     cases = {name: (dataclasses.asdict(shape), case) for name, (shape, case) in COMPILED.items()}
     ended = end(start_python("-c", COMPILE, json.dumps(cases), env={"JAX_NUM_CPU_DEVICES": str(request.param)}))
     assert ended.status == 0, ended.err
@@ -195,7 +195,7 @@ def compiled(request):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILED)
-def test_the_plan_is_within_a_tenth_of_the_compilers_count(compiled, name):
+def test_plan_is_within_a_tenth_of_the_count_of_the_compiler(compiled, name):
     devices, counted = compiled
     shape, case = COMPILED[name]
     rows, slots = case["rows"], case["slots"] // devices

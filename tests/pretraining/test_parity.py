@@ -1,4 +1,4 @@
-"""The published model and loss in torch, with padding and predictions everywhere, against our packed rows and slots."""
+"""Parity with the published model and loss in torch, with padded rows and logits of all tokens instead of packing and slots."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ TIES = [tying.Tie("embed/embedding", "head/embedding")]
 
 
 def batch():
-    """Packed rows of 24 sentences with twins and masks, and where each sentence lies."""
+    """Packed rows of 24 sentences with twins and masks, and the size of the vocabulary."""
     rng = np.random.default_rng(0)
     sentences = [[2, *rng.integers(5, SIZE, rng.integers(2, 20)), 3] for _ in range(24)]
     offsets = np.concatenate([[0], np.cumsum([len(one) for one in sentences])])
@@ -69,14 +69,14 @@ class Published(torch.nn.Module):
                 norm.bias.copy_(torch.tensor(np.array(params["encoder"]["final_norm"]["bias"])))
 
     def loss(self, tokens, target):
-        """Mean cross-entropy over what is asked for, from logits at every place of padded sentences."""
+        """Mean cross-entropy over the targets, from the logits of all tokens of padded sentences."""
         padding = tokens == 0
         logits = self.encoder(self.embed(tokens), src_key_padding_mask=padding) @ self.head.T
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-100)
 
 
 def as_published(visit):
-    """One sentence a row, padded with 0 to the longest, and the targets there, -100 where nothing is asked."""
+    """One sentence per row, padded with 0 to the longest, and the targets, -100 for no target."""
     target = np.full(visit.tokens.size, -100)
     used = np.asarray(visit.weight) > 0
     target[np.asarray(visit.slot)[used]] = np.asarray(visit.target)[used]
@@ -94,7 +94,7 @@ def as_published(visit):
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_loss_and_gradients_are_the_published_ones(x64, tied, norm_first):
+def test_loss_and_gradients_of_the_published_model(x64, tied, norm_first):
     visit, vocabulary = batch()
     encoder = models.Transformer(LAYERS, WIDTH, HEADS, HIDDEN, identical_layers=False, norm_first=norm_first)
     model = models.LanguageModel(vocabulary, WIDTH, encoder, embedding_std=0.3, padding=0)
@@ -122,7 +122,7 @@ def test_loss_and_gradients_are_the_published_ones(x64, tied, norm_first):
     ]
     if not tied:
         pairs.append((gradients["head"]["embedding"], reference.head.grad))
-    # The output product reaches the row of padding, looking it up does not.
+    # The row of the padding token gets a gradient from the output product, but not from the look-up.
     assert np.abs(np.asarray(gradients["embed" if tied else "head"]["embedding"])[0]).max() > 1e-6
     for ours, theirs in pairs:
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=1e-12 * max(1, np.abs(theirs.numpy()).max()))

@@ -1,4 +1,4 @@
-"""The plan of the steps: rows, slots, padding and devices that follow from the lengths of the sentences."""
+"""Rows, slots, padding, steps and devices planned from the lengths of the sentences."""
 
 import numpy as np
 import pytest
@@ -9,37 +9,39 @@ from tiejax.text.masking import slots_for
 LENGTHS = np.array([10, 6, 6, 4])  # packed into rows of 12: 10 and 6 + 6 and 4
 
 
-def test_packed_rows_hold_about_as_many_sentences_as_were_asked_for():
+def test_number_of_packed_rows():
     plan = plan_steps(LENGTHS, batch_size=12, row_length=12, packed=True, mesh=1, epochs=2.0)
     # 12 sentences of 6.5 tokens on average are 78 tokens, 6.5 rows; 26 tokens in three rows.
     assert plan.rows == 6
     assert plan.tokens == pytest.approx(6 * 26 / 3)
     assert plan.padding == pytest.approx(1 - 26 / 36)
-    assert plan.steps == 1  # two epochs are 52 tokens, of which a step takes them all
+    assert plan.steps == 1  # two epochs are 52 tokens, as many as one step
     assert plan_steps(LENGTHS, 12, 12, packed=True, mesh=1, epochs=20).steps == 10
 
 
-def test_padded_rows_hold_one_sentence_each():
+def test_padded_rows():
     plan = plan_steps(LENGTHS, batch_size=3, row_length=12, packed=False, mesh=2, steps=7)
     assert (plan.steps, plan.rows, plan.rows_of_device) == (7, 3, 2)
     assert plan.tokens == pytest.approx(3 * 6.5)
-    # Of 8, 4, 4 and 2 tokens that can be masked in a row, mean 4.5 and variance 4.75; a device has two of the rows.
+    # Rows have 8, 4, 4 and 2 maskable tokens: mean 4.5, variance 4.75. A device has two of the rows.
     assert plan.slots == slots_for(2 * 4.5, 2 * 4.75, 24)
 
 
-def test_epochs_apart_keep_what_is_left():
+def test_epochs_apart():
     """Four sentences in batches of three: a batch of 3 and one of 1, six steps in three epochs, 26 tokens in two steps."""
     plan = plan_steps(LENGTHS, batch_size=3, row_length=12, packed=False, mesh=1, epochs=3.0, epochs_apart=True)
     assert (plan.steps, plan.epoch, plan.rows) == (6, 2, 3)
     assert plan.tokens == pytest.approx(26 / 2)
     assert plan.padding == pytest.approx(1 - 26 / (6 * 12))
-    # Otherwise the twelve visits fill four steps, of which the second ends one epoch and begins the next.
+    # Otherwise the twelve visits fill four steps, the second of which spans two epochs.
     joined = plan_steps(LENGTHS, 3, 12, packed=False, mesh=1, epochs=3.0)
     assert (joined.steps, joined.epoch, joined.slots) == (4, None, plan.slots)
 
 
-def test_a_step_that_is_too_large_is_refused():
-    with pytest.raises(ValueError, match=r"^batch_size: 200000 sentences make 25,600,000 places, too many$"):
+def test_step_too_large():
+    with pytest.raises(
+        ValueError, match=r"^batch_size: 200000 sentences are 25,600,000 tokens with padding, limit 16,777,216$"
+    ):
         plan_steps(LENGTHS, batch_size=200_000, row_length=128, packed=False, mesh=1, steps=1)
 
 
@@ -50,14 +52,14 @@ def test_a_step_that_is_too_large_is_refused():
         (4, 6, 6, 3),
     ],
 )  # fmt: skip
-def test_as_few_devices_train_a_member_as_leave_none_without_work(members, devices, local, expected):
+def test_default_number_of_devices_per_member(members, devices, local, expected):
     assert devices_of_member(members, devices, local) == expected
 
 
-def test_devices_that_do_not_fit_are_refused():
+def test_unsuitable_numbers_of_devices():
     assert devices_of_member(1, 8, 8, 2) == 2
-    with pytest.raises(ValueError, match=r"^mesh: 3 devices a member do not fit 8 devices; give 1, 2, 4, 8$"):
+    with pytest.raises(ValueError, match=r"^mesh: 3 devices per member do not fit 8 devices; give 1, 2, 4, 8$"):
         devices_of_member(1, 8, 8, 3)
-    # Processes of 3 devices hold whole members, or a member holds whole processes: 2 would be a part of both.
+    # Processes of 3 devices have whole members or an equal part of one: neither is possible with 2.
     with pytest.raises(ValueError, match=r"give 1, 3, 6$"):
         devices_of_member(1, 6, 3, 2)

@@ -1,4 +1,4 @@
-"""Validation: the held-out rows, and losses by bucket against a loop over the slots."""
+"""Validation: held-out rows, and losses by bucket against a loop over the slots."""
 
 import dataclasses
 import itertools
@@ -32,7 +32,7 @@ def plan(rows, mesh):
 
 
 def predict(params, masked):
-    """A model that says of every target what the parameters say of its id, and is right about even ones."""
+    """A model with loss params[target], correct for even targets."""
     return Predicted(params[masked.target], masked.target % 2 == 0)
 
 
@@ -44,7 +44,7 @@ def measure(held_out, rows, devices):
     return {name: np.asarray(values[0], float) for name, values in measured.items()}
 
 
-def test_held_out_rows_are_the_first_of_the_stream_and_empty_beyond_them():
+def test_held_out_rows_are_the_first_of_the_stream():
     held_out = held_out_rows(stream(), BATCHES, plan(rows=5, mesh=2))
     tokens, segments = stream().rows(0, 15)
     for number in range(BATCHES):
@@ -56,11 +56,11 @@ def test_held_out_rows_are_the_first_of_the_stream_and_empty_beyond_them():
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_a_whole_split_is_held_out_once(packed):
-    """Of 40 sentences, in batches of 7 rows: every one in one row, whole, and nothing of a second visit."""
-    of_split = dataclasses.replace(stream(), packed=packed, multiple=7)
-    batches = batches_of_epoch(of_split, plan(rows=7, mesh=1))
-    held_out = held_out_rows(of_split, batches, plan(rows=7, mesh=1))
+def test_validation_on_a_whole_split(packed):
+    """Each of 40 sentences occurs whole in exactly one row, in batches of 7 rows."""
+    whole_split = dataclasses.replace(stream(), packed=packed, multiple=7)
+    batches = batches_of_epoch(whole_split, plan(rows=7, mesh=1))
+    held_out = held_out_rows(whole_split, batches, plan(rows=7, mesh=1))
     assert packed or batches == 6
     found = []
     for number in range(batches):
@@ -68,7 +68,7 @@ def test_a_whole_split_is_held_out_once(packed):
             found += [row[own == segment].tolist() for segment in range(1, own.max() + 1)]
     ends = stream().offsets
     assert sorted(found) == sorted(stream().ids[low:high].tolist() for low, high in itertools.pairwise(ends))
-    # The last batch is not full: 40 sentences are 5 batches of 7 and 5 more.
+    # The last batch is not full: 40 sentences are 5 batches of 7 rows and 5 more rows.
     assert packed or (held_out.lengths[-1] > 0).tolist() == [True] * 5 + [False] * 2
 
 

@@ -175,11 +175,13 @@ def catalogue(folder: Path, host: str, needed: str = "") -> dict[str, str]:
     return {"PYTHONPATH": f"{folder / 'code'}:{ROOT}"}
 
 
-def test_download_and_preparation_without_tensorflow(tmp_path):
+def test_download_and_preparation_without_tensorflow_or_temporary_files(tmp_path):
+    (temporary := tmp_path / "temporary").mkdir()
     with serving(tmp_path / "site") as host:
-        ended = python(READ, tmp_path / "data", env=catalogue(tmp_path, host))
+        ended = python(READ, tmp_path / "data", env=catalogue(tmp_path, host) | {"TMPDIR": str(temporary)})
     message = f"downloading downloaded from {host.split('/')[2]} and preparing it in {tmp_path / 'data'}"
     assert ended == (0, f"{message}\n['One is here.']\n", "")
+    assert list(temporary.iterdir()) == []
     # Now from disk: the server has stopped.
     again = python(READ, tmp_path / "data", env={"PYTHONPATH": str(tmp_path / "code") + f":{ROOT}"})
     assert again == (0, "['One is here.']\n", "")

@@ -1,4 +1,4 @@
-"""Masking: what is written for words and tokens, how often, and never."""
+"""Masking: the frequencies of twins, masks and random tokens, and the slots."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ ROWS, LENGTH = 40, 64
 
 
 def rows(seed=0):
-    """Rows of tokens with [CLS] 2 and [SEP] 3 and 8 places of padding at the end; unknown tokens (1) among them."""
+    """Rows with [CLS] (2), [SEP] (3) and 8 tokens of padding at the end; some tokens are unknown (1)."""
     rng = np.random.default_rng(seed)
     tokens = rng.choice([1, 10, 11, 12, 13, 20, 49], (ROWS, LENGTH)).astype(np.uint16)
     segments = np.ones((ROWS, LENGTH), np.uint8)
@@ -26,7 +26,7 @@ def rows(seed=0):
 
 @pytest.fixture(scope="module")
 def visits():
-    """400 visits of the same rows: the batch, and what the rows held."""
+    """400 visits of the same rows, with the original tokens and segments."""
     tokens, segments = rows()
     masking = Masking(TWINS, SPECIAL, MASK, slots=600)
     visit = jax.jit(jax.vmap(lambda key: masking.visit(tokens, segments, jnp.arange(ROWS), key)))
@@ -35,12 +35,12 @@ def visits():
 
 
 def binomial(count, number, probability):
-    """The p-value of a count; every one of the tests below passes at 1e-4 for fixed keys."""
+    """The p-value of a count; the tests below require p > 1e-4 for fixed keys."""
     return stats.binomtest(int(count), int(number), probability).pvalue
 
 
 def places(batch):
-    """Whether each place is masked, from the slots; `[visit, rows, length]`."""
+    """Whether each token is masked according to the slots: `[visit, rows, length]`."""
     masked = np.zeros((len(batch.tokens), ROWS * LENGTH), bool)
     for one, slots, weight in zip(masked, batch.slot, batch.weight, strict=True):
         used = slots[weight > 0]
@@ -49,14 +49,14 @@ def places(batch):
     return masked.reshape(-1, ROWS, LENGTH)
 
 
-def test_twins_are_written_with_their_probabilities(visits):
+def test_probabilities_of_twins(visits):
     batch, original, _ = visits
     masked = places(batch)
     for place, (own, probability) in enumerate(zip(TWINS.ids, TWINS.probability, strict=True)):
         here = (original == own)[None] & ~masked
         shown = batch.tokens[here]
         assert set(shown) == {own, SIZE + place}
-        if own not in SPECIAL:  # the twin alone of a special token can be masked, which takes from its share here
+        if own not in SPECIAL:  # special tokens are never masked but their twins are, which lowers the share of twins here
             assert binomial((shown == SIZE + place).sum(), here.sum(), probability) > 1e-4
     others = ~np.isin(original, TWINS.ids)[None] & ~masked
     np.testing.assert_array_equal(batch.tokens[others], np.broadcast_to(original, batch.tokens.shape)[others])
@@ -73,13 +73,13 @@ def test_targets_are_the_tokens_after_the_swap(visits):
     assert binomial((target[before == 11] == SIZE + 1).sum(), (before == 11).sum(), 0.1) > 1e-4
 
 
-def test_tokens_are_masked_as_in_bert(visits):
+def test_masks_as_in_bert(visits):
     batch, original, segments = visits
     masked = places(batch)
     ordinary = ~np.isin(original, SPECIAL) & (segments > 0)
     assert binomial(masked[:, ordinary].sum(), 400 * ordinary.sum(), 0.15) > 1e-4
     assert not masked[:, np.isin(original, (0, 2, 3))].any()
-    # An unknown token is never a target, its twin is, like any other.
+    # An unknown token is never a target; its twin can be, like any token.
     unknown = original == 1
     assert binomial(masked[:, unknown].sum(), 400 * unknown.sum(), 0.5 * 0.15) > 1e-4
     assert set(batch.target[batch.weight > 0]) & set(SPECIAL) == set()
@@ -88,7 +88,7 @@ def test_tokens_are_masked_as_in_bert(visits):
     by_mask, kept = shown == MASK, shown == target
     random = ~by_mask & ~kept
     assert binomial(by_mask.sum(), len(shown), 0.8 + 0.1 / SIZE) > 1e-4
-    # A random token may be the mask, or what was there: each of the SIZE originals has its share, and twins have none.
+    # A random token is uniform over the SIZE original tokens, including the mask and the token itself, but no twin.
     assert binomial(kept.sum(), len(shown), 0.1 + 0.1 * (target < SIZE).mean() / SIZE) > 1e-4
     assert shown[random].max() < SIZE
     seen = np.bincount(shown[random & ~np.isin(target, np.arange(SIZE))], minlength=SIZE)
@@ -101,7 +101,7 @@ def test_visits_differ(visits):
     assert len({one.tobytes() for one in batch.tokens}) == 400
 
 
-def test_a_part_of_the_rows_is_drawn_as_in_the_whole():
+def test_draws_of_a_row_do_not_depend_on_the_other_rows():
     tokens, segments = rows()
     key, masking = jax.random.key(5), Masking(TWINS, SPECIAL, MASK, slots=600)
     visit = jax.jit(masking.visit)
@@ -113,7 +113,7 @@ def test_a_part_of_the_rows_is_drawn_as_in_the_whole():
         np.testing.assert_array_equal(own.slot[own.weight > 0], wanted)
 
 
-def test_what_has_no_slot_is_counted():
+def test_masked_tokens_without_a_slot_are_counted():
     tokens, segments = rows()
     key = jax.random.key(5)
     enough = Masking(TWINS, SPECIAL, MASK, slots=600).visit(tokens, segments, jnp.arange(ROWS), key)
@@ -126,17 +126,17 @@ def test_what_has_no_slot_is_counted():
 
 
 @pytest.mark.parametrize("number", [3, 40, 3_000])
-def test_slots_suffice_but_for_once_in_a_trillion(number):
+def test_slots_suffice_except_once_in_a_trillion(number):
     assert stats.binom.sf(slots_for(number), number, MASKED) < 1e-12
     assert slots_for(number) <= number
     assert number < 1000 or slots_for(number) < 1.35 * MASKED * number
     assert slots_for(number, variance=400, most=number) <= number
 
 
-def test_slots_suffice_where_the_number_of_places_varies():
+def test_slots_for_a_varying_number_of_tokens():
     number = 3_000
     rng = np.random.default_rng(0)
     masked = rng.binomial(rng.normal(number, 300, 20_000).astype(int), MASKED)
-    # 7 standard deviations, of which 20,000 draws see four.
+    # Seven standard deviations; 20,000 draws reach about four.
     assert masked.max() < slots_for(number, 300**2) - 2 * masked.std()
     assert slots_for(number, 300**2) > slots_for(number) + 2 * masked.std()

@@ -1,4 +1,4 @@
-"""Whether a host answers in time."""
+"""Reachability of hosts within a time limit."""
 
 import socket
 import time
@@ -8,7 +8,7 @@ from corpora import closed_port, serving
 from tiejax.text.network import reachable
 
 
-def test_reachable_is_what_answers_in_time(tmp_path):
+def test_reachable_within_the_time_limit(tmp_path):
     with serving(tmp_path) as host:
         assert reachable(host)
         assert reachable(f"{host}/missing")

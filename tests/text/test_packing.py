@@ -1,4 +1,4 @@
-"""Packing: every sentence once, whole, in rows of one length; any window of it, on any number of processes."""
+"""Packing: every sentence once and whole, in rows of equal length; any window, on any number of processes."""
 
 import itertools
 
@@ -13,23 +13,23 @@ PAD = 99
 
 
 def corpus(lengths):
-    """Sentences whose tokens tell their sentence and place: sentence s is s * 200 + (0, 1, ...)."""
+    """Sentences whose tokens encode sentence and position: sentence s is s * 200 + (0, 1, ...)."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     ids = np.concatenate([number * 200 + np.arange(length) for number, length in enumerate(lengths)]).astype(np.int32)
     return ids, offsets
 
 
 def natural_lengths(number, seed=0):
-    """Like those of novels: median 22 tokens, few above 100."""
+    """Lengths as in novels: median 22 tokens, few above 100."""
     return np.clip(np.random.default_rng(seed).lognormal(3.1, 0.7, number).astype(int) + 2, 3, 128)
 
 
 def sentences_of(tokens, segments):
-    """Read rows back: the tokens of every segment, row by row."""
+    """The tokens of every segment, row by row."""
     found = []
     for row, numbers in zip(tokens, segments, strict=True):
         own = [row[numbers == number].tolist() for number in range(1, numbers.max() + 1)]
-        # Segments stand one after the other, padding at the end.
+        # Segments are contiguous, with padding at the end.
         assert [token for one in own for token in one] == row[numbers > 0].tolist()
         assert (numbers[sum(map(len, own)) :] == 0).all()
         assert (row[numbers == 0] == PAD).all()
@@ -48,27 +48,27 @@ def test_every_sentence_is_in_one_row(lengths, seed):
     assert all(0 < size <= 16 for size in sizes)
 
 
-def test_a_sentence_longer_than_a_row_is_refused():
+def test_sentence_longer_than_a_row():
     with pytest.raises(ValueError, match="17 tokens"):
         pack(np.array([3, 17]), np.arange(2), 16, np.random.default_rng(0))
 
 
-def test_little_is_padding():
-    """Below 5 % is asked for, in an epoch and in any step of it."""
+def test_share_of_padding():
+    """Below 5 % of an epoch and of (nearly) every step."""
     lengths = natural_lengths(20_000)
     stream = Stream(*corpus(lengths), 128, PAD, seed=3)
     packing = stream.packing(0)
     number = len(packing.starts) - 1
     assert 1 - lengths.sum() / (number * 128) < 0.05
     _, segments = stream.rows(0, number // 30 * 30)
-    of_step = (segments == 0).reshape(-1, 30 * 128).mean(1)
-    assert np.quantile(of_step, 0.95) < 0.05
-    # The rows of a pool come in no order of length.
+    step_segments = (segments == 0).reshape(-1, 30 * 128).mean(1)
+    assert np.quantile(step_segments, 0.95) < 0.05
+    # The rows of a pool are not sorted by the lengths of their sentences.
     counts = np.diff(packing.starts)[:900]
     assert abs(np.corrcoef(counts, np.arange(900))[0, 1]) < 0.15
 
 
-def test_rows_hold_the_sentences_epoch_after_epoch():
+def test_every_epoch_contains_every_sentence():
     lengths = natural_lengths(300)
     ids, offsets = corpus(lengths)
     stream = Stream(ids, offsets, 128, PAD, seed=5)
@@ -87,8 +87,8 @@ def test_rows_hold_the_sentences_epoch_after_epoch():
     assert [one[0] for one in sentences_of(*other.rows(0, len(other.packing(0).starts) - 1))] != seen[0]
 
 
-def test_any_rows_are_those_of_the_whole():
-    """Also across the end of an epoch, and asked for out of order."""
+def test_rows_do_not_depend_on_the_rows_read_before():
+    """Also across the end of an epoch, and out of order."""
     data = corpus(natural_lengths(120))
     rows = len(Stream(*data, 128, PAD, seed=1).packing(0).starts) - 1
     whole = Stream(*data, 128, PAD, seed=1).rows(0, 4 * rows)
@@ -98,7 +98,7 @@ def test_any_rows_are_those_of_the_whole():
             np.testing.assert_array_equal(one, other[first : first + number])
 
 
-def test_the_feed_gives_each_process_its_part_and_starts_anywhere():
+def test_feed_of_parts_and_from_a_later_window():
     data = corpus(natural_lengths(200))
     feed = TextFeed(*data, 128, PAD, rows=6, window=4)
     whole = [next(windows) for windows in [feed.open([(3, 0), (8, 0)], range(1), 1, 0)] for _ in range(5)]
@@ -106,27 +106,29 @@ def test_the_feed_gives_each_process_its_part_and_starts_anywhere():
         tokens, segments = Stream(*data, 128, PAD, seed).rows(0, 5 * 4 * 6)
         np.testing.assert_array_equal(np.concatenate([window.tokens[place] for window in whole]).reshape(-1, 128), tokens)
         np.testing.assert_array_equal(np.concatenate([window.segments[place] for window in whole]).reshape(-1, 128), segments)
-    for parts in (2, 4):  # four parts of 6 rows: the last two rows are empty
+    for parts in (2, 4):  # 6 rows in four parts: two more rows, which are empty
         several = [feed.open([(8, 0)], range(part, part + 1), parts, 2) for part in range(parts)]
         for window in whole[2:]:
             found = [np.concatenate(leaves, axis=2) for leaves in zip(*(next(part) for part in several), strict=True)]
             for leaf, joined, empty in zip(window, found, (PAD, 0, None), strict=True):
                 np.testing.assert_array_equal(joined[:, :, :6], leaf[1:])
                 assert empty is None or (joined[:, :, 6:] == empty).all()
-    joined = next(feed.open([(8, 0)], range(2, 4), 4, 0)).tokens  # a process with two devices of four: 2 rows, 2 empty ones
+    joined = next(
+        feed.open([(8, 0)], range(2, 4), 4, 0)
+    ).tokens  # a process with the last two of four devices: 2 rows, 2 empty ones
     np.testing.assert_array_equal(joined[:, :, :2], whole[0].tokens[1:, :, 4:])
     assert (joined[:, :, 2:] == PAD).all()
     np.testing.assert_array_equal(whole[0].row, np.broadcast_to(np.arange(6), (2, 4, 6)))
 
 
-def test_epochs_apart_begin_with_a_step_of_their_own():
-    """Seven sentences, three a step: steps of 3, 3 and 1, then the next epoch in an order of its own."""
+def test_epochs_apart_begin_with_a_new_step():
+    """Seven sentences, three per step: steps of 3, 3 and 1, then the next epoch in another order."""
     lengths = np.array([3, 5, 4, 8, 6, 7, 2])
     feed = TextFeed(*corpus(lengths), 8, PAD, rows=3, packed=False, window=2, epochs_apart=True)
     windows = feed.open([(1, 0)], range(1), 1, 0)
     read = [next(windows) for _ in range(3)]
     tokens, segments = (np.concatenate([getattr(window, name)[0] for window in read]) for name in ("tokens", "segments"))
-    number = [int((of_step.max(axis=1) > 0).sum()) for of_step in segments]
+    number = [int((step_segments.max(axis=1) > 0).sum()) for step_segments in segments]
     assert number == [3, 3, 1, 3, 3, 1]
     orders = []
     for epoch in (slice(0, 3), slice(3, 6)):
@@ -136,18 +138,18 @@ def test_epochs_apart_begin_with_a_step_of_their_own():
         assert sorted(orders[-1]) == list(range(7))
     assert orders[0] != orders[1]
     assert (tokens[2, 1:] == PAD).all()
-    # Without it the third step is filled from the second epoch.
+    # Otherwise the third step is filled from the second epoch.
     joined = TextFeed(*corpus(lengths), 8, PAD, rows=3, packed=False, window=6).open([(1, 0)], range(1), 1, 0)
     assert (next(joined).segments.max(axis=-1) == 1).all()
 
 
 def sentences_of_rows(tokens, segments):
-    """The sentences of the rows that hold one."""
+    """The sentences of rows with one sentence each."""
     rows = zip(tokens.reshape(-1, tokens.shape[-1]), segments.reshape(-1, segments.shape[-1]), strict=True)
     return [row[own == 1].tolist() for row, own in rows if own.any()]
 
 
-def test_grain_keeps_its_place_exactly():
+def test_state_of_the_grain_iterator():
     feed = TextFeed(*corpus(natural_lengths(200)), 128, PAD, rows=2, window=3)
     windows = feed.open([(0, 0)], range(1), 1, 0)
     for _ in range(2):
@@ -159,20 +161,20 @@ def test_grain_keeps_its_place_exactly():
     np.testing.assert_array_equal(next(again).tokens, then.tokens)
 
 
-def test_as_many_rows_as_sentences_need():
+def test_number_of_rows():
     lengths = np.array([10, 20, 30])  # 20 on average: 128 sentences are 2,560 tokens, 20 rows of 128
     assert rows_for(lengths, 128, 128) == 20
     assert rows_for(lengths, 1, 128) == 1
 
 
-def test_a_row_holds_more_segments_than_a_byte_counts():
+def test_row_of_more_than_255_segments():
     tokens, segments = Stream(*corpus(np.full(700, 2)), 1400, PAD, seed=0).rows(0, 1)
     assert segments.max() == 700
     assert len(sentences_of(tokens, segments)) == 700
 
 
-def test_no_sentences_are_refused():
-    with pytest.raises(ValueError, match="no sentences"):
+def test_no_sentences():
+    with pytest.raises(ValueError, match=r"^expected at least one sentence, got none$"):
         Stream(np.zeros(0, np.int32), np.zeros(1, np.int64), 16, PAD, 0)
 
 
@@ -184,7 +186,7 @@ def test_rows_of_one_sentence_each():
     assert sorted(found) == sorted(ids[low:high].tolist() for low, high in itertools.pairwise(offsets))
 
 
-def test_what_rows_hold():
-    lengths = np.array([10, 6, 6, 4])  # rows of 12: 10 and 6 + 6 and 4, since neither 4 nor 6 fits beside 10
+def test_averages_over_rows():
+    lengths = np.array([10, 6, 6, 4])  # rows of 12: 10 and 6 + 6 and 4, since neither 4 nor 6 fits next to 10
     assert row_averages(lengths, 12, packed=True) == pytest.approx((26 / 3, 6.0, 8.0))  # maskable: 8, 8, 2
     assert row_averages(lengths, 12, packed=False) == pytest.approx((6.5, 4.5, 4.75))  # maskable: 8, 4, 4, 2

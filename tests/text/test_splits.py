@@ -1,4 +1,4 @@
-"""Where texts are cut into three streams."""
+"""Cuts of texts into three streams."""
 
 import pytest
 
@@ -14,5 +14,5 @@ from tiejax.text import splits
         (["ab", "c d"], [2, 3, 5], [("train", "ab", True), ("validation", "c", True), ("test", " d", False)]),
     ],
 )
-def test_where_texts_are_cut(texts, ends, expected):
+def test_cuts_of_texts(texts, ends, expected):
     assert list(splits.cut(texts, ends)) == expected

@@ -1,11 +1,11 @@
-"""The prose of CPython: what stays of its documentation."""
+"""The prose in documentation of CPython."""
 
 import textwrap
 
 from tiejax.text.standard_library import prose
 
 
-def test_prose_is_what_stays_of_documentation():
+def test_prose_in_documentation():
     documentation = """\
         urlopen(url, data=None) -> response
 

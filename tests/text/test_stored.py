@@ -1,4 +1,4 @@
-"""Sets on disk: made once, whole or not at all, whatever happens on the way, and checked when they are opened."""
+"""Prepared sets on disk: built once and atomically, even if interrupted, and verified when opened."""
 
 import collections
 import hashlib
@@ -17,30 +17,30 @@ from tiejax.text import corpus, sentences
 from tiejax.text.array_records import SPLITS
 from tiejax.text.errors import CorpusError
 
-# Once.
+# Preparation.
 
 
-def test_what_is_prepared_is_found_again_under_any_name(text, tmp_path):
-    said: list[str] = []
-    first = sentences.prepare([str(text)], folder=tmp_path / "data", say=said.append, **SETTINGS)
-    assert said == [f"preparing the text in {first.folder}"]
+def test_prepared_text_is_found_again_under_another_name(text, tmp_path):
+    messages: list[str] = []
+    first = sentences.prepare([str(text)], folder=tmp_path / "data", say=messages.append, **SETTINGS)
+    assert messages == [f"preparing the text in {first.folder}"]
     before = tree(tmp_path / "data")
     renamed = text.rename(tmp_path / "renamed.md")
-    again = sentences.prepare([str(renamed)], folder=tmp_path / "data", say=said.append, **SETTINGS)
-    assert len(said) == 1
+    again = sentences.prepare([str(renamed)], folder=tmp_path / "data", say=messages.append, **SETTINGS)
+    assert len(messages) == 1
     assert tree(tmp_path / "data") == before
     assert (again.folder, again.fingerprint) == (first.folder, first.fingerprint)
     assert again.facts == first.facts | {"corpus": [str(renamed)]}
 
 
-def test_what_a_set_depends_on(text, tmp_path):
+def test_fingerprint_of_a_set(text, tmp_path):
     folder = tmp_path / "data"
 
     def fingerprint(**changed):
         return sentences.prepare([str(text)], folder=folder, **(SETTINGS | changed)).fingerprint
 
     found = [fingerprint(), fingerprint(max_length=13), fingerprint(min_length=7), fingerprint(vocab_size=130)]
-    # The vocabulary is trained once for its size, whatever else changes.
+    # A vocabulary is trained once for each size.
     assert len(list(folder.glob("tokenizer-*.json"))) == 2
     (trained,) = folder.glob("tokenizer-*-120-*.json")
     assert fingerprint(tokenizer=str(trained)) == found[0]
@@ -51,8 +51,8 @@ def test_what_a_set_depends_on(text, tmp_path):
     assert len(list(folder.glob("tokenizer-*.json"))) == 3
 
 
-def test_what_was_prepared_in_sentences_keeps_its_name(text, tmp_path):
-    """The key of a set, written out: a setting that came later is part of it only where it is asked for."""
+def test_fingerprint_of_sets_prepared_before(text, tmp_path):
+    """The key of a set, written out: a later setting is part of it only if used, so that older sets are still found."""
     found = sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
     key = {
         "format": 3,
@@ -65,11 +65,13 @@ def test_what_was_prepared_in_sentences_keeps_its_name(text, tmp_path):
     assert found.fingerprint == hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
 
 
-def test_progress_never_goes_back_and_reaches_its_end(text, tmp_path):
-    told: dict[str, list[tuple[int, int | None]]] = collections.defaultdict(list)
-    sentences.prepare([str(text)], folder=tmp_path / "data", progress=lambda phase, *done: told[phase].append(done), **SETTINGS)
-    assert list(told) == ["reading", "finding the letters", "training the tokenizer", "tokenising", "writing"]
-    for phase, steps in told.items():
+def test_progress_is_monotonic_and_complete(text, tmp_path):
+    reports: dict[str, list[tuple[int, int | None]]] = collections.defaultdict(list)
+    sentences.prepare(
+        [str(text)], folder=tmp_path / "data", progress=lambda phase, *done: reports[phase].append(done), **SETTINGS
+    )
+    assert list(reports) == ["reading", "finding the letters", "training the tokenizer", "tokenising", "writing"]
+    for phase, steps in reports.items():
         assert steps == sorted(steps), phase
         assert steps[-1][0] == steps[-1][1], phase
 
@@ -77,20 +79,22 @@ def test_progress_never_goes_back_and_reaches_its_end(text, tmp_path):
 # Processes.
 
 
-def test_a_process_prints_nothing_of_its_own_and_needs_no_tensorflow(text, tmp_path):
-    ended = end(child(text, tmp_path / "data"))
+def test_a_process_prints_only_messages_needs_no_tensorflow_and_leaves_no_temporary_files(text, tmp_path):
+    (empty := tmp_path / "temporary").mkdir()
+    ended = end(child(text, tmp_path / "data", env={"TMPDIR": str(empty)}))
     assert ended.err == ""
     assert ended.status == 0
     found = sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
     total = sum(found.split("test").ids.tolist())
     assert ended.out == f"preparing the text in {found.folder}\n{found.folder} {total}\n"
+    assert list(empty.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_a_second_process_waits_and_takes_what_the_first_prepared(text, tmp_path):
+def test_a_second_process_waits_for_the_first(text, tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
-    waiting = f"another process prepares text in {folder}; waiting for it\n"
+    waiting = f"another process is preparing text in {folder}; waiting for it\n"
     with filelock.FileLock(folder / ".lock"):
         second = child(text, folder)
         assert second.stdout is not None
@@ -111,21 +115,21 @@ def test_a_second_process_waits_and_takes_what_the_first_prepared(text, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["reading", "training the tokenizer", "tokenising", "writing"])
-def test_killed_on_the_way_it_is_prepared_anew(text, tmp_path, phase):
+def test_killed_processes(text, tmp_path, phase):
     folder = tmp_path / "data"
-    # In the last split, where something is on disk.
+    # In the last split, when files have been written.
     killed = end(child(text, folder, f"if phase == {phase!r} and done > total * .75: os.kill(os.getpid(), signal.SIGKILL)"))
     assert killed.status == -signal.SIGKILL
     assert not list(folder.glob("sentences-*"))
     assert bool(list(folder.glob("incomplete-*"))) == (phase in ("tokenising", "writing"))
-    # Of a tokenizer, too, that was being stored.
+    # An incomplete tokenizer as well.
     (folder / "incomplete-tokenizer-0-120-0.json").write_text("{")
     found = sentences.prepare([str(text)], folder=folder, **SETTINGS)
     assert not list(folder.glob("incomplete-*"))
     assert [ids for name in SPLITS for ids in listed(found.split(name))] == by_loop(text, found, 12, 6)[0]
 
 
-def test_stopped_by_the_user_nothing_is_left(text, tmp_path):
+def test_interrupt_by_the_user_leaves_nothing(text, tmp_path):
     ended = end(child(text, tmp_path / "data", "if phase == 'writing': signal.raise_signal(signal.SIGINT)"))
     assert ended.status == -signal.SIGINT
     assert sorted(path.name.partition("-")[0] for path in (tmp_path / "data").iterdir()) == [".lock", "tokenizer"]
@@ -133,7 +137,7 @@ def test_stopped_by_the_user_nothing_is_left(text, tmp_path):
 
 # Sizes at which the tokenizer, a record file, and the last of the record files (all of at least 64 KiB) no longer fit.
 @pytest.mark.parametrize("limit", [1_000, 20_000, 70_000])
-def test_where_the_disk_is_full_nothing_half_written_stays(text, tmp_path, limit):
+def test_full_disk_leaves_nothing_incomplete(text, tmp_path, limit):
     folder = tmp_path / "data"
     limited = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
     ended = end(child(text, folder, limited))
@@ -148,7 +152,7 @@ def test_where_the_disk_is_full_nothing_half_written_stays(text, tmp_path, limit
     assert listed(found.split("train"))
 
 
-def test_a_folder_that_cannot_be_made(text, tmp_path):
+def test_folder_that_cannot_be_created(text, tmp_path):
     with pytest.raises(CorpusError, match=f"^data_dir {text}/data: Not a directory$"):
         sentences.prepare([str(text)], folder=text / "data", **SETTINGS)
 
@@ -163,7 +167,7 @@ def damages(path: Path) -> dict[str, bytes | None]:
     return {"missing": None, "cut": content[:-1], "empty": b"", "flipped": flipped}
 
 
-def test_every_damaged_file_is_named(text, tmp_path):
+def test_damaged_files_are_named(text, tmp_path):
     found = sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
     files = [path for path in sorted(found.folder.rglob("*")) if path.is_file()]
     assert len(files) == 7
@@ -179,12 +183,12 @@ def test_every_damaged_file_is_named(text, tmp_path):
             assert len(line.splitlines()) == 1, kind
             assert line.startswith("data_dir ")
             assert str(path.relative_to(found.folder)) in line, kind
-            assert f"remove the folder {found.folder} to prepare it anew" in line
+            assert f"remove the folder {found.folder} to prepare it again" in line
             path.write_bytes(whole)
     sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
 
 
-def test_a_manifest_of_another_set_is_no_manifest(text, tmp_path):
+def test_manifest_of_another_set(text, tmp_path):
     sets = [
         sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS | {"max_length": length}).folder
         for length in (12, 13)
@@ -195,7 +199,7 @@ def test_a_manifest_of_another_set_is_no_manifest(text, tmp_path):
         sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
 
 
-def test_a_damaged_trained_tokenizer_is_named(text, tmp_path):
+def test_damaged_trained_tokenizer(text, tmp_path):
     sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
     (trained,) = (tmp_path / "data").glob("tokenizer-*.json")
     trained.write_text(trained.read_text().replace('"[MASK]"', '"[mask]"'))

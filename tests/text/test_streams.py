@@ -1,4 +1,4 @@
-"""Streams: every character of a corpus in its stream, once, whatever it is split and cut by."""
+"""Streams: every character of a corpus once, in its stream, however the corpus is split or cut."""
 
 import collections
 import gzip
@@ -33,7 +33,7 @@ def text_of(seed: int, lines: int) -> str:
 
 @pytest.fixture
 def split_corpus(tmp_path) -> Path:
-    """A folder as WikiText-2's: three streams, and a note that belongs to none."""
+    """A folder like that of WikiText-2: three streams, and a note that belongs to none."""
     folder = tmp_path / "split"
     folder.mkdir()
     (folder / "train.txt.gz").write_bytes(gzip.compress(text_of(0, 400).encode()))
@@ -48,7 +48,7 @@ def prepare(corpus, folder: Path, validation=(), test=(), tokenizer=None, vocab_
 
 
 def decoded(found: streams.Streams, split: str) -> list[str]:
-    """The documents of a stream, as the library that wrote the tokenizer reads them."""
+    """The documents of a stream, decoded by the tokenizers library."""
     model = tokenizers.Tokenizer.from_file(str(found.tokenizer_file))
     ids = found.split(split)
     ends = np.flatnonzero(ids == model.token_to_id(END))
@@ -59,7 +59,7 @@ def words_of_wikitext(text: str) -> int:
     return len(text.replace("\n", " <eos> ").split())
 
 
-def test_a_folder_that_is_split_already(split_corpus, tmp_path):
+def test_folder_with_a_file_per_stream(split_corpus, tmp_path):
     found = prepare([split_corpus], tmp_path / "data")
     texts = dict(zip(SPLITS, (text_of(0, 400), text_of(1, 40), text_of(2, 50)), strict=True))
     for name, text in texts.items():
@@ -70,31 +70,31 @@ def test_a_folder_that_is_split_already(split_corpus, tmp_path):
     assert found.facts["validation"] == [str(split_corpus / "valid.txt")]
     assert (found.vocabulary, found.begin, found.facts["documents"]) == (300, 0, 3)
     assert json.loads(json.dumps(found.facts)) == found.facts
-    # Named one by one they are the same set, and so they are under other names.
+    # The same set if the files are named one by one, and under other names.
     moved = split_corpus.rename(tmp_path / "moved")
     for file, name in (("valid.txt", "dev.md"), ("test.txt", "test.text")):
         (moved / file).rename(moved / name)
-    said: list[str] = []
+    messages: list[str] = []
     one_by_one = prepare(
-        [moved / "train.txt.gz"], tmp_path / "data", [str(moved / "dev.md")], [str(moved / "test.text")], say=said.append
+        [moved / "train.txt.gz"], tmp_path / "data", [str(moved / "dev.md")], [str(moved / "test.text")], say=messages.append
     )
-    assert one_by_one.fingerprint == prepare([moved], tmp_path / "data", say=said.append).fingerprint == found.fingerprint
-    assert said == []
-    # With a fourth stream's worth of files it is ambiguous, without one of the three it is a corpus as any other.
+    assert one_by_one.fingerprint == prepare([moved], tmp_path / "data", say=messages.append).fingerprint == found.fingerprint
+    assert messages == []
+    # Two files for a stream are ambiguous; without a file for one of the three, the folder is an ordinary corpus.
     (moved / "valid.txt").write_text("More.")
-    with pytest.raises(CorpusError, match=r"^corpus .*: holds dev\.md and valid\.txt, of which one can be the validation"):
+    with pytest.raises(CorpusError, match=r"^corpus .*: contains dev\.md and valid\.txt, but only one can be the validation"):
         prepare([moved], tmp_path / "data")
     (moved / "valid.txt").unlink()
     (moved / "dev.md").unlink()
     assert prepare([moved], tmp_path / "data").facts["ends"] == [8, 9, 10]
 
 
-def test_a_corpus_is_cut_between_words_and_every_character_is_kept(tmp_path):
+def test_corpus_is_cut_between_words_without_loss(tmp_path):
     texts = [text_of(seed, lines) for seed, lines in enumerate((30, 3, 200, 1, 2, 20))]
     for index, text in enumerate(texts):
         (tmp_path / f"{index}.txt").write_text(text)
     found = prepare([tmp_path / f"{index}.txt" for index in range(6)], tmp_path / "data")
-    # By hand: every white space of the joined text is a place to cut at; the first at or after the end of a stream is taken.
+    # By hand: cut the joined text at the first white space at or after the end of a stream.
     joined = "".join(texts)
     begins = set(np.cumsum([0, *map(len, texts)]).tolist())
     places = sorted({match.start() for match in re.finditer(r"\s", joined)} | begins)
@@ -108,8 +108,8 @@ def test_a_corpus_is_cut_between_words_and_every_character_is_kept(tmp_path):
     assert sum(counts["words"] for counts in found.facts["splits"].values()) == sum(map(words_of_wikitext, texts))
 
 
-def test_the_tokenizer_knows_the_training_stream_alone(split_corpus, tmp_path):
-    """What the other streams hold, or the last fifth of a corpus, makes no token, however often it comes."""
+def test_tokenizer_is_trained_on_the_training_stream_alone(split_corpus, tmp_path):
+    """Frequent words of the other streams, or of the last fifth of a corpus, do not become tokens."""
     train, other = " abab cdcd" * 200, " zqzq xkxk" * 50
     (tmp_path / "one.txt").write_text(train + other)
     (tmp_path / "train.txt").write_text(train)
@@ -127,7 +127,7 @@ def test_the_tokenizer_knows_the_training_stream_alone(split_corpus, tmp_path):
         longer = {token for token in tokens if len(token) > 1 and token != END}
         assert {"abab", "cd"} <= {token.lstrip("Ġ") for token in longer}
         assert not {letter for token in longer for letter in token} & set("zqxk")
-    # Once for a training stream and a size, whatever else changes; the streams are other ones.
+    # Trained once per training stream and size; the prepared streams differ.
     again = prepare(
         [tmp_path / "train.txt"], tmp_path / "data", [str(tmp_path / "one.txt")], [str(tmp_path / "other.txt")], vocab_size=270
     )
@@ -136,7 +136,7 @@ def test_the_tokenizer_knows_the_training_stream_alone(split_corpus, tmp_path):
     assert again.fingerprint != given.fingerprint
 
 
-def test_progress_never_goes_back_and_reaches_its_end(split_corpus, tmp_path):
+def test_progress_is_monotonic_and_complete(split_corpus, tmp_path):
     whole, cut = collections.defaultdict(list), collections.defaultdict(list)
     prepare([split_corpus], tmp_path / "data", progress=lambda phase, *done: whole[phase].append(done))
     text = [split_corpus / "valid.txt", split_corpus / "test.txt"]
@@ -155,12 +155,12 @@ def test_special_tokens_in_a_text_are_text(tmp_path):
     assert not any(np.any(found.split(name) == found.begin) for name in SPLITS)
 
 
-def test_damage_and_text_that_changes(split_corpus, tmp_path):
+def test_damage_and_changed_text(split_corpus, tmp_path):
     def progress(phase: str, *_: object) -> None:
         if phase == "tokenising":
             (split_corpus / "valid.txt").write_text(text_of(3, 40))
 
-    with pytest.raises(CorpusError, match=r"^validation: changed while it was read"):
+    with pytest.raises(CorpusError, match=r"^validation: changed while it was being read"):
         prepare([split_corpus], tmp_path / "data", progress=progress)
     assert not list((tmp_path / "data").glob("streams-*"))
     found = prepare([split_corpus], tmp_path / "data")
@@ -173,7 +173,7 @@ def test_damage_and_text_that_changes(split_corpus, tmp_path):
     assert prepare([split_corpus], tmp_path / "data").fingerprint == found.fingerprint
 
 
-def test_what_cannot_be_used_is_said_of_its_option(split_corpus, tmp_path):
+def test_errors_name_the_setting(split_corpus, tmp_path):
     def refused(words: str, corpus=(split_corpus / "train.txt.gz",), **more):
         with pytest.raises(CorpusError) as error:
             prepare(corpus, tmp_path / "data", **more)
@@ -185,22 +185,20 @@ def test_what_cannot_be_used_is_said_of_its_option(split_corpus, tmp_path):
     Path(empty).write_text(" \n")
     (tmp_path / "few.txt").write_text("abc def")
     (tmp_path / "vocab.txt").write_text("[UNK]\na\n")
-    refused("test: needed, since validation is given", validation=[there])
-    refused("validation: needed, since test is given", test=[there])
-    refused(f"validation {tmp_path}/no.txt: there is no such file", validation=[f"{tmp_path}/no.txt"], test=[there])
-    refused(f"test {empty}: there is no text in it", validation=[there], test=[empty])
-    refused(f"corpus {empty}: there is no text in it", [empty])
+    refused("test: required, since validation is given", validation=[there])
+    refused("validation: required, since test is given", test=[there])
+    refused(f"validation {tmp_path}/no.txt: not found", validation=[f"{tmp_path}/no.txt"], test=[there])
+    refused(f"test {empty}: contains no text", validation=[there], test=[empty])
+    refused(f"corpus {empty}: contains no text", [empty])
     refused("corpus: 7 characters are too few: the validation stream would have no word", [tmp_path / "few.txt"])
     refused("text_feature body: only a corpus tfds:NAME has features", text_feature="body")
-    refused("vocab_size 256: must be 257 at least", vocab_size=256)
-    refused("tokenizer: its vocabulary has no end of text", tokenizer=str(tmp_path / "vocab.txt"))
+    refused("vocab_size 256: expected at least 257", vocab_size=256)
+    refused("tokenizer: the vocabulary has no end-of-text token", tokenizer=str(tmp_path / "vocab.txt"))
 
 
-@pytest.mark.skipif(
-    not (WIKITEXT.is_dir() and GPT2.is_dir()), reason="WikiText-2 and GPT-2's files of shared/data are not here"
-)
+@pytest.mark.skipif(not (WIKITEXT.is_dir() and GPT2.is_dir()), reason="shared/data/wikitext-2 or gpt2 is missing")
 def test_wikitext_2_with_the_tokens_of_gpt2(tmp_path):
-    """The number of words that its authors give; the tokens are those of the whole text at once."""
+    """Against the number of words given by the authors of WikiText, and the tokens of the whole text encoded at once."""
     (tmp_path / "few.txt").write_text("Any words.")
     few = str(tmp_path / "few.txt")
     found = prepare([few], tmp_path / "data", [few], [str(WIKITEXT / "test.txt")], tokenizer=str(GPT2))

@@ -1,4 +1,4 @@
-"""Tokenizers: the tokens of known sentences, the special tokens, and what is said of files that hold no tokenizer."""
+"""Tokenizers: tokens of known sentences, special tokens, training, texts in parts, and errors about unusable files."""
 
 import http.server
 import json
@@ -21,7 +21,7 @@ from tiejax.text import tokenizer as tokenization
 from tiejax.text.errors import CorpusError
 
 BERT, GPT2 = SHARED / "bert-base-uncased" / "vocab.txt", SHARED / "gpt2"
-needs_gpt2 = pytest.mark.skipif(not GPT2.is_dir(), reason="gpt2 of shared/data is not here")
+needs_gpt2 = pytest.mark.skipif(not GPT2.is_dir(), reason="shared/data/gpt2 is missing")
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TOKENS = [*SPECIAL, *"abn.,-", "##a", "##b", "##n", "an", "##na", "##an", "ban", "##banana"]
 TEXT = ["the cat sat on the mat, and the other cat sat on the other mat.", "The Cat and THE MAT!"] * 5
@@ -34,7 +34,7 @@ def vocab(folder: Path, tokens: list[str], end: str = "\n") -> str:
 
 
 def greedy(text: str, tokens: list[str]) -> list[str]:
-    """WordPiece as its paper says it: of each word the longest token that fits, again and again, or else [UNK]."""
+    """WordPiece as in its paper: repeatedly take the longest token at the beginning of the rest of a word, or else [UNK]."""
     plain = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(c) != "Mn")
     for mark in ".,-[]#":
         plain = plain.replace(mark, f" {mark} ")
@@ -54,14 +54,14 @@ def greedy(text: str, tokens: list[str]) -> list[str]:
 
 @given(st.text(alphabet="abnAN.,- cá\n", max_size=30))
 @settings(max_examples=200, deadline=None)
-def test_tokens_are_the_longest_that_fit(tmp_path_factory, text):
+def test_word_piece_is_greedy(tmp_path_factory, text):
     tokenizer = tokenization.load(vocab(tmp_path_factory.mktemp("v"), TOKENS))
     assert tokenizer.encode(text, add_special_tokens=False).tokens == greedy(text, TOKENS)
 
 
-@pytest.mark.skipif(not BERT.is_file(), reason="bert-base-uncased/vocab.txt of shared/data is not here")
+@pytest.mark.skipif(not BERT.is_file(), reason="shared/data/bert-base-uncased/vocab.txt is missing")
 def test_bert_base_uncased():
-    """Ids as the published tokenizer gives them."""
+    """Ids of the published tokenizer."""
     tokenizer = tokenization.load(str(BERT))
     assert tokenizer.encode("Hello, world!").ids == [101, 7592, 1010, 2088, 999, 102]
     assert tokenizer.encode("Who was Jim Henson ?").ids == [101, 2040, 2001, 3958, 27227, 1029, 102]
@@ -75,8 +75,8 @@ def test_bert_base_uncased():
     assert vocabulary.id_of("unbelievably") is None
 
 
-def test_a_capital_sigma_is_lower_cased_alone(tmp_path):
-    """Where the published code lower-cases a row first, as Python does, it ends a word as another letter."""
+def test_capital_sigma_is_lower_cased_without_context(tmp_path):
+    """The published code lower-cases in Python first, which gives a final sigma at the end of a word."""
     assert "\u0391\u03a3".lower() == "\u03b1\u03c2"
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u03b1\u03c2", "\u03b1\u03c3"]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens), encoding="utf-8")
@@ -94,7 +94,7 @@ def test_special_tokens_in_a_text_are_text(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_token_has_the_number_of_its_line(tmp_path, end):
+def test_ids_are_line_numbers(tmp_path, end):
     vocabulary = tokenization.vocabulary(tokenization.load(vocab(tmp_path, TOKENS, end)))
     assert list(vocabulary.tokens) == TOKENS
     assert [vocabulary.id_of(word) for word in ("an", "na", "##na", "AN", "", "[MASK]")] == [
@@ -104,7 +104,7 @@ def test_a_token_has_the_number_of_its_line(tmp_path, end):
 
 def test_special_tokens_of_roberta():
     tokenizer = tokenizers.Tokenizer(models.WordPiece({p: i for i, p in enumerate(["<s>", "a", "<pad>", "</s>", "<unk>"])}))
-    with pytest.raises(CorpusError, match=r"^tokenizer: its vocabulary has no <mask>; "):
+    with pytest.raises(CorpusError, match=r"^tokenizer: the vocabulary has no <mask>; "):
         tokenization.vocabulary(tokenizer)
     tokenizer.add_special_tokens(["<mask>"])
     assert tokenization.vocabulary(tokenizer).special == (2, 4, 0, 3, 5)
@@ -112,9 +112,9 @@ def test_special_tokens_of_roberta():
 
 def test_missing_special_tokens_are_named(tmp_path):
     tokenizer = tokenization.load(vocab(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "a"]))
-    with pytest.raises(CorpusError, match=r"^tokenizer: its vocabulary has no \[SEP\], \[MASK\]; "):
+    with pytest.raises(CorpusError, match=r"^tokenizer: the vocabulary has no \[SEP\], \[MASK\]; "):
         tokenization.vocabulary(tokenizer)
-    # Nothing special at all.
+    # No special token at all.
     with pytest.raises(CorpusError, match=r"no \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]; "):
         tokenization.vocabulary(tokenization.load(vocab(tmp_path, ["a", "b"])))
 
@@ -136,7 +136,7 @@ def sentence_token() -> tokenizers.Tokenizer:
 
 @pytest.mark.parametrize("make", [byte_level, sentence_token])
 def test_words_of_other_kinds_of_tokenizers(make, tmp_path):
-    """The id of a word is what the tokenizer itself gives for that word in the middle of a sentence."""
+    """The id of a word is the id that the tokenizer gives to it in the middle of a sentence."""
     path = tmp_path / "tokenizer.json"
     make().save(str(path))
     tokenizer = tokenization.load(str(path))
@@ -147,7 +147,7 @@ def test_words_of_other_kinds_of_tokenizers(make, tmp_path):
     assert vocabulary.id_of("tomato") is None
 
 
-def test_training_gives_a_vocabulary_of_the_size_that_was_asked_for(tmp_path):
+def test_training_word_piece(tmp_path):
     tokenizer = tokenization.train(lambda: iter(TEXT), 40)
     vocabulary = tokenization.vocabulary(tokenizer)
     assert vocabulary.size <= 40
@@ -163,7 +163,7 @@ def test_training_gives_a_vocabulary_of_the_size_that_was_asked_for(tmp_path):
     path = tmp_path / "tokenizer.json"
     tokenizer.save(str(path))
     assert tokenization.load(str(path)).encode("The mat").ids == tokenizer.encode("The mat").ids
-    # As anybody else would load it.
+    # As other programs load it.
     assert tokenizers.Tokenizer.from_file(str(path)).encode("The mat").tokens[0] == "[CLS]"
 
 
@@ -175,21 +175,23 @@ print(hashlib.sha256(tokenizer.train(lambda: texts, 200).to_str().encode()).hexd
 """
 
 
-def test_the_same_texts_give_the_same_tokens_in_every_process():
-    """Pairs of letters are as frequent as others here, again and again: which is merged first must not be chance."""
+def test_training_is_deterministic_across_processes():
+    """Many pairs of letters are equally frequent here; the order of their merges must not be random."""
     assert len({end(start_python("-c", TRAINED)).out for _ in range(4)}) == 1
 
 
-def test_too_small_a_vocabulary_says_how_many_tokens_are_needed():
-    with pytest.raises(CorpusError, match=r"^vocab_size 12: .* alone are (\d+) tokens$") as error:
+def test_vocabulary_too_small_for_the_alphabet():
+    with pytest.raises(
+        CorpusError, match=r"^vocab_size 12: expected at least (\d+), for the letters of this corpus and the special tokens$"
+    ) as error:
         tokenization.train(lambda: TEXT, 12)
-    least = int(str(error.value).split()[-2])
+    least = int(str(error.value).split()[5].rstrip(","))
     assert tokenization.train(lambda: TEXT, least).get_vocab_size() == least
     with pytest.raises(CorpusError):
         tokenization.train(lambda: TEXT, least - 1)
 
 
-def test_padding_and_truncation_of_a_file_are_left_aside(tmp_path):
+def test_padding_and_truncation_in_a_file_are_ignored(tmp_path):
     tokenizer = tokenization.train(lambda: TEXT, 40)
     tokenizer.enable_truncation(3)
     tokenizer.enable_padding(length=50)
@@ -204,18 +206,18 @@ def test_padding_and_truncation_of_a_file_are_left_aside(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("missing.txt", None, "there is no such file"),
-        ("missing.json", None, "there is no such file"),
-        ("v.txt", "a\nb\na\n", "line 3 repeats a; a vocabulary has one token a line, each once"),
+        ("missing.txt", None, "not found; "),
+        ("missing.json", None, "not found; "),
+        ("v.txt", "a\nb\na\n", "line 3 repeats 'a'; expected one token per line, each once"),
         ("v.txt", "a\n\nb\n", "line 2 is empty"),
         ("v.txt", b"a\n\xe9", "byte 2 is not UTF-8"),
-        ("t.json", "{", "is no tokenizer.json: "),
-        ("t.json", '{"vocab": {}}', "is no tokenizer.json: "),
-        ("t.json", b"\xff", "is no tokenizer.json: "),
-        ("folder/vocab.txt", "a", "is a folder; name the tokenizer.json or vocab.txt in it"),
+        ("t.json", "{", "invalid tokenizer.json: "),
+        ("t.json", '{"vocab": {}}', "invalid tokenizer.json: "),
+        ("t.json", b"\xff", "invalid tokenizer.json: "),
+        ("folder/vocab.txt", "a", "the folder contains no tokenizer; expected tokenizer.json, "),
     ],
 )
-def test_files_that_are_no_tokenizer(tmp_path, name, content, words):
+def test_files_without_a_tokenizer(tmp_path, name, content, words):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     if content is not None:
@@ -229,7 +231,7 @@ def test_files_that_are_no_tokenizer(tmp_path, name, content, words):
 
 # Byte-level BPE.
 
-# Words, letters of several bytes, all kinds of white space, and tokens that are spelled out.
+# Words, letters of several bytes, all kinds of white space, and special tokens spelled out.
 ANY_TEXT = st.lists(
     st.sampled_from(
         ["the", " the", "cat", " ", "  ", "\n", "\r\n", "\t", "\u3000", "é", "日本", "'s", "1", ".", "<|endoftext|>", "\0"]
@@ -245,9 +247,9 @@ def trained() -> tokenizers.Tokenizer:
 
 @given(ANY_TEXT)
 @settings(max_examples=200, deadline=None)
-def test_byte_level_tokens_spell_every_text(trained, text):
+def test_byte_level_tokens_encode_without_loss(trained, text):
     tokens = trained.encode(text).tokens
-    # The letters that GPT-2 writes bytes as: printable ones for themselves, the others by number from U+0100.
+    # How GPT-2 writes bytes as letters: printable ones as themselves, the others as U+0100 and following.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     byte_of = {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
@@ -256,14 +258,14 @@ def test_byte_level_tokens_spell_every_text(trained, text):
 
 
 @pytest.mark.parametrize("train", [tokenization.train, tokenization.train_unigram, tokenization.train_byte_level])
-def test_a_line_of_megabytes_without_a_space_does_not_keep_training(train):
-    """In seconds; the time would otherwise grow with its square, to hours."""
+def test_training_on_a_line_of_megabytes_without_a_space(train):
+    """This takes seconds; without a limit, time grows with the square of its length, to hours."""
     line = "".join(random.Random(0).choices("xyz", k=5_000_000))
     tokenizer = train(lambda: [f"{line}\n", *TEXT * 50], 300)
     assert "cat" in tokenizer.decode(tokenizer.encode("the cat sat", add_special_tokens=False).ids)
 
 
-def test_words_of_4096_letters_are_learnt_from_and_what_is_behind_is_not():
+def test_training_ignores_letters_after_the_first_4096_of_a_word():
     learnt = tokenization.train(lambda: [f"{'a' * 4095}b{'a' * 10}c {'d' * 4096} e"], 40)
     known = {token.removeprefix("##") for token in learnt.get_vocab()}
     assert {"a", "b", "d", "e"} <= known
@@ -279,12 +281,12 @@ def test_training_byte_level_tokens(trained, tmp_path):
     assert again.encode(text).ids == trained.encode(text).ids
     assert 0 not in again.encode(text).ids
     assert tokenization.train_byte_level(lambda: TEXT, 257).encode("the").tokens == ["t", "h", "e"]
-    with pytest.raises(CorpusError, match=r"^vocab_size 256: must be 257 at least, "):
+    with pytest.raises(CorpusError, match=r"^vocab_size 256: expected at least 257, "):
         tokenization.train_byte_level(lambda: TEXT, 256)
 
 
 def prepended() -> tokenizers.Tokenizer:
-    """As LLaMA's: a mark before every text, so that a text has other tokens wherever it is cut."""
+    """A tokenizer as of LLaMA, which adds a mark before every text, so that any cut changes the tokens."""
     tokenizer = sentence_token()
     tokenizer.pre_tokenizer = None
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
@@ -295,7 +297,7 @@ def prepended() -> tokenizers.Tokenizer:
     text=ANY_TEXT.map(lambda text: text * 3), least=st.integers(1, 9), kind=st.sampled_from(["trained", "spaced", "prepended"])
 )
 @settings(max_examples=300, deadline=None)
-def test_a_text_in_parts_has_the_tokens_of_the_whole(trained, text, least, kind):
+def test_tokens_of_parts_are_those_of_the_whole_text(trained, text, least, kind):
     model = trained if kind == "trained" else byte_level() if kind == "spaced" else prepended()
     parts = list(tokenization.in_parts(model, text, least))
     assert "".join(parts) == text
@@ -304,7 +306,7 @@ def test_a_text_in_parts_has_the_tokens_of_the_whole(trained, text, least, kind)
     assert found == model.encode(text, add_special_tokens=False).ids
 
 
-def test_parts_are_short_where_words_are(trained):
+def test_lengths_of_parts_and_batches(trained):
     text = "the cat sat\non the mat\n \n" * 50
     assert max(map(len, tokenization.in_parts(trained, text, 40))) < 55
     assert list(tokenization.in_parts(prepended(), text, 40)) == [text]
@@ -313,7 +315,7 @@ def test_parts_are_short_where_words_are(trained):
 
 @needs_gpt2
 def test_gpt2(tmp_path):
-    """Ids as the published tokenizer gives them, from files by either name."""
+    """Ids of the published tokenizer, from files by either name."""
     (tmp_path / "vocab.json").write_bytes((GPT2 / "encoder.json").read_bytes())
     (tmp_path / "merges.txt").write_bytes((GPT2 / "vocab.bpe").read_bytes())
     for folder in (GPT2, tmp_path):
@@ -324,7 +326,7 @@ def test_gpt2(tmp_path):
         assert (tokenization.number_of_ids(tokenizer), tokenization.end_of_text(tokenizer)) == (50_257, 50_256)
 
 
-def test_the_end_of_a_text_in_other_vocabularies(tmp_path):
+def test_end_of_text_in_other_vocabularies(tmp_path):
     for tokens, expected in (
         (["<|endoftext|>", "</s>"], 0),
         (["a", "</s>", "[SEP]"], 1),
@@ -332,11 +334,13 @@ def test_the_end_of_a_text_in_other_vocabularies(tmp_path):
         (["[UNK]", "a", "b", "<eos>"], 3),
     ):
         assert tokenization.end_of_text(tokenization.load(vocab(tmp_path, tokens))) == expected
-    with pytest.raises(CorpusError, match=r"^tokenizer: its vocabulary has no end of text: none of <\|endoftext\|>, "):
+    with pytest.raises(
+        CorpusError, match=r"^tokenizer: the vocabulary has no end-of-text token; expected one of <\|endoftext\|>, "
+    ):
         tokenization.end_of_text(tokenization.load(vocab(tmp_path, ["[UNK]", "a"])))
 
 
-def test_a_folder_of_files_that_are_no_tokenizer(tmp_path):
+def test_folder_without_a_tokenizer(tmp_path):
     def refused(words: str):
         with pytest.raises(CorpusError) as error:
             tokenization.load(str(tmp_path))
@@ -344,15 +348,16 @@ def test_a_folder_of_files_that_are_no_tokenizer(tmp_path):
         assert len(str(error.value).splitlines()) == 1
 
     refused(
-        "is a folder; name the tokenizer.json or vocab.txt in it (it holds no tokenizer.json, nor vocab.json with merges.txt"
+        "the folder contains no tokenizer; expected tokenizer.json, or vocab.json with merges.txt, "
+        "or encoder.json with vocab.bpe; name a vocab.txt itself"
     )
     (tmp_path / "encoder.json").write_text('{"a": 0, "b": 1}')
-    refused("is a folder")
+    refused("the folder contains no tokenizer; ")
     (tmp_path / "vocab.bpe").write_text("#version: 0.2\na b\n")
-    refused("encoder.json and vocab.bpe are no BPE: line 2 of vocab.bpe is no merge of two tokens into a third")
+    refused("invalid BPE in encoder.json and vocab.bpe: line 2 of vocab.bpe: expected a merge of two tokens into a third")
     for broken in ('{"a": 0', "[1]", '{"a": "b"}'):
         (tmp_path / "encoder.json").write_text(broken)
-        refused("encoder.json and vocab.bpe are no BPE: ")
+        refused("invalid BPE in encoder.json and vocab.bpe: ")
     (tmp_path / "encoder.json").write_text('{"a": 0, "b": 1, "ab": 2}')
     assert tokenization.load(str(tmp_path)).encode("abb").ids == [2, 1]
 
@@ -361,7 +366,7 @@ def test_a_folder_of_files_that_are_no_tokenizer(tmp_path):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """A hub that holds one tokenizer, at models/here, as the client of huggingface_hub asks for it."""
+    """A hub with one tokenizer, at models/here, for the client of huggingface_hub."""
 
     content = b""
 
@@ -387,7 +392,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 
 def load_elsewhere(name: str, **env: str) -> Ended:
-    """Load a tokenizer in a process of its own, which has to end in a few seconds."""
+    """Load a tokenizer in another process, which must end within 15 seconds."""
     code = """
         import sys
         from tiejax.text import tokenizer
@@ -397,7 +402,7 @@ def load_elsewhere(name: str, **env: str) -> Ended:
         except CorpusError as error:
             print(error)
     """
-    # Nothing of a hub of the machine's own user, nor of its settings.
+    # Without the hub settings of the user.
     settings = {name: "" for name in os.environ if name.startswith("HF_")} | {"PYTHONPATH": str(ROOT)}
     return end(start_python("-c", textwrap.dedent(code), name, env=settings | env), timeout=15)
 
@@ -412,17 +417,17 @@ def test_names_of_the_hub(tmp_path):
         settings = {"HF_ENDPOINT": f"http://{host}", "HF_HOME": str(tmp_path)}
         try:
             assert load_elsewhere("models/here", **settings).out == f"{size}\n"
-            said = "tokenizer models/nowhere: there is no such file, and no such name on the hub\n"
-            assert load_elsewhere("models/nowhere", **settings).out == said
-            said = "tokenizer models/empty: has no tokenizer.json on the hub; name its vocab.txt instead\n"
-            assert load_elsewhere("models/empty", **settings).out == said
+            message = "tokenizer models/nowhere: no such file, and no such model on the hub\n"
+            assert load_elsewhere("models/nowhere", **settings).out == message
+            message = "the model on the hub has no tokenizer.json; download its vocab.txt and name that file"
+            assert load_elsewhere("models/empty", **settings).out == f"tokenizer models/empty: {message}\n"
         finally:
             server.shutdown()
             thread.join()
-    # The hub is gone: what was loaded before is still there, the rest is one line.
+    # Without the hub: a tokenizer loaded before is still cached, others are an error of one line.
     assert load_elsewhere("models/here", **settings).out == f"{size}\n"
-    said = f"tokenizer bert-base-uncased: there is no such file, and {host} does not answer to look the name up there\n"
-    assert load_elsewhere("bert-base-uncased", **settings) == (0, said, "")
+    message = f"tokenizer bert-base-uncased: no such file, and {host} does not answer; check the path or the network\n"
+    assert load_elsewhere("bert-base-uncased", **settings) == (0, message, "")
     assert load_elsewhere("two words", **settings).out == (
-        "tokenizer two words: there is no such file, and it is no name of the hub\n"
+        "tokenizer two words: no such file, and not a valid name on the hub\n"
     )

@@ -1,4 +1,4 @@
-"""Planted twins: of which words, and of which there can be none; unrelated pairs."""
+"""Planted twins, words that cannot have one, and unrelated pairs."""
 
 import numpy as np
 import pytest
@@ -15,17 +15,17 @@ def test_planting():
     of, probability = twins.tables()
     assert of[[7, 8, 9]].tolist() == [30, 8, 31]
     np.testing.assert_allclose(probability[[7, 8, 9]], [0.5, 0, 0.1])
-    # As the paper does it: what is not in the vocabulary becomes the unknown token, which has a twin.
+    # As in the paper: words outside the vocabulary are the unknown token, which gets a twin.
     assert plant({0.5: ["the", "I"]}, 30, vocabulary.get, unknown=1)[0].ids == (7, 1)
 
 
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        ({0.0: ["the"]}, "between 0 and 1, got 0"),
-        ({1.5: ["the"]}, "between 0 and 1, got 1.5"),
-        ({0.5: ["the"], 0.1: ["the"]}, "the and the are one token"),
-        ({0.5: ["ye", "thee"]}, "none of ye, thee is in the vocabulary"),
+        ({0.0: ["the"]}, "expected a probability between 0 and 1, got 0"),
+        ({1.5: ["the"]}, "expected a probability between 0 and 1, got 1.5"),
+        ({0.5: ["the"], 0.1: ["the"]}, "'the' and 'the' are one token"),
+        ({0.5: ["ye", "thee"]}, "none of 'ye', 'thee' is a token of the vocabulary"),
     ],
 )
 def test_twins_that_cannot_be_planted(sets, message):
@@ -33,7 +33,7 @@ def test_twins_that_cannot_be_planted(sets, message):
         plant(sets, 30, {"the": 7}.get)
 
 
-def test_unrelated_pairs_are_of_different_words_and_always_the_same():
+def test_unrelated_pairs_are_distinct_and_deterministic():
     pairs = unrelated(len(COMMON_WORDS), 100)
     assert len(set(pairs)) == 100
     assert all(0 <= first < second < 100 for first, second in pairs)

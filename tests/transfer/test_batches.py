@@ -1,4 +1,4 @@
-"""Batches of a task: every sentence once an epoch, whole, with its labels; the same rows for whoever asks."""
+"""Batches of a task: every sentence once per epoch, whole, with its labels; deterministic for any number of parts."""
 
 import itertools
 
@@ -7,23 +7,23 @@ import pytest
 
 from tiejax.text.packing import pack
 from tiejax.transfer.batches import TaskFeed, TaskRows, all_rows, rows_of_batch
-from tiejax.transfer.encoding import NOTHING, Encoded
+from tiejax.transfer.encoding import NO_LABEL, Encoded
 
 LENGTH, PADDING, SENTENCES = 12, 0, 23
 
 
 @pytest.fixture
 def data():
-    """Sentence i has 3 to 9 tokens, all of them i + 1, and asks for the label i % 3 at its second token."""
+    """Sentence i has 3 to 9 tokens, all of them i + 1, and the label i % 3 at its second token."""
     lengths = np.random.default_rng(0).integers(3, 10, SENTENCES)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    label = np.full(offsets[-1], NOTHING)
+    label = np.full(offsets[-1], NO_LABEL)
     label[offsets[:-1] + 1] = np.arange(SENTENCES) % 3
     return Encoded(np.repeat(np.arange(SENTENCES) + 1, lengths), offsets, label, 0)
 
 
 def sentences_in(rows: TaskRows, data: Encoded) -> list[int]:
-    """The sentences of rows, each known to be whole, a segment of its own, and with its label."""
+    """The sentences in rows; asserts that each is whole, contiguous, and has its label."""
     found = []
     for tokens, segments, label in zip(*(np.asarray(leaf).reshape(-1, LENGTH) for leaf in rows), strict=True):
         for number in range(1, segments.max(initial=0) + 1):
@@ -32,10 +32,10 @@ def sentences_in(rows: TaskRows, data: Encoded) -> list[int]:
             assert (tokens[here] == sentence + 1).all()
             assert len(here) == data.lengths[sentence]
             assert (np.diff(here) == 1).all()
-            assert label[here].tolist() == [NOTHING, sentence % 3, *[NOTHING] * (len(here) - 2)]
+            assert label[here].tolist() == [NO_LABEL, sentence % 3, *[NO_LABEL] * (len(here) - 2)]
             found.append(sentence)
         assert (tokens[segments == 0] == PADDING).all()
-        assert (label[segments == 0] == NOTHING).all()
+        assert (label[segments == 0] == NO_LABEL).all()
     return found
 
 
@@ -43,7 +43,7 @@ def feed_of(data, batch_size=5, window=4):
     return TaskFeed(data, LENGTH, PADDING, batch_size, rows_of_batch(data.lengths, batch_size, LENGTH), window)
 
 
-def test_an_epoch_visits_every_sentence_once_in_another_order_each_time(data):
+def test_epochs_visit_every_sentence_once_in_different_orders(data):
     feed = feed_of(data)
     assert feed.steps_of_epoch == 5
     orders = []
@@ -55,7 +55,7 @@ def test_an_epoch_visits_every_sentence_once_in_another_order_each_time(data):
     assert orders[0] != orders[1]
 
 
-def test_seeds_and_fine_tuning_seeds_have_orders_of_their_own(data):
+def test_order_depends_on_both_seeds(data):
     feed = feed_of(data)
     first = [sentences_in(feed.step(name, 0, range(1), 1), data) for name in ((3, 1), (3, 1), (3, 2), (4, 1))]
     assert sorted(first[0]) == sorted(first[1])
@@ -63,7 +63,7 @@ def test_seeds_and_fine_tuning_seeds_have_orders_of_their_own(data):
     assert sorted(first[0]) != sorted(first[3])
 
 
-def test_parts_hold_the_sentences_of_the_whole(data):
+def test_parts_together_are_the_whole_batch(data):
     feed = feed_of(data)
     whole = sorted(sentences_in(feed.step((3, 1), 2, range(1), 1), data))
     parts = [feed.step((3, 1), 2, range(part, part + 1), 2) for part in range(2)]
@@ -72,7 +72,7 @@ def test_parts_hold_the_sentences_of_the_whole(data):
     np.testing.assert_array_equal(together.tokens, np.concatenate([part.tokens for part in parts]))
 
 
-def test_windows_are_steps_and_any_can_be_the_first(data):
+def test_feed_from_a_later_window(data):
     feed = feed_of(data, window=4)
     names = [(3, 1), (4, 1), (4, 1)]
     second = next(feed.open(names, range(1), 1, 1))
@@ -84,14 +84,14 @@ def test_windows_are_steps_and_any_can_be_the_first(data):
                 np.testing.assert_array_equal(leaf[place, step], wanted)
 
 
-def test_all_rows_hold_every_sentence_once(data):
+def test_all_rows(data):
     rows = all_rows(data, LENGTH, PADDING, rows_at_once=4)
     assert rows.tokens.shape[1:] == (4, LENGTH)
     assert sorted(sentences_in(rows, data)) == list(range(SENTENCES))
 
 
-def test_rows_of_a_batch_hold_what_is_drawn():
-    """More draws than the thousand that the number was found by: none needs more rows."""
+def test_rows_of_a_batch():
+    """More draws than the thousand behind this number: none needs more rows."""
     lengths = np.random.default_rng(1).integers(3, 64, 500)
     rows = rows_of_batch(lengths, 32, 64)
     rng = np.random.default_rng(2)

@@ -1,4 +1,4 @@
-"""Where labels are asked for among tokens, by hand; a WordPiece of a few tokens, and a unigram vocabulary with its spaces."""
+"""Positions of labels among tokens, by hand, for a small WordPiece vocabulary and a unigram vocabulary with spaces."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from tiejax.text.tokenizer import Vocabulary
-from tiejax.transfer.encoding import NOTHING, encode, encode_texts
+from tiejax.transfer.encoding import NO_LABEL, encode, encode_texts
 from tiejax.transfer.read import Labelled
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##do", "##ing", "it", ",", "go"]
@@ -27,38 +27,38 @@ IDS = [CLS, 5, 6, 7, 8, 9, 10, SEP]
 LABELS = ("PRON", "PUNCT", "VERB")
 
 
-def test_a_word_is_asked_for_at_its_first_token(word_piece):
+def test_tags_at_first_tokens(word_piece):
     encoded = encode(word_piece, VOCABULARY, [SENTENCE, SENTENCE], LABELS, "tagging", 64)
     assert encoded.ids.tolist() == IDS * 2
     assert encoded.offsets.tolist() == [0, 8, 16]
-    assert encoded.label.tolist() == [NOTHING, 2, NOTHING, NOTHING, 0, 1, 2, NOTHING] * 2
-    assert encoded.unasked == 0
+    assert encoded.label.tolist() == [NO_LABEL, 2, NO_LABEL, NO_LABEL, 0, 1, 2, NO_LABEL] * 2
+    assert encoded.cut_off == 0
 
 
-def test_a_causal_model_is_asked_at_the_last_token(word_piece):
+def test_causal_models_predict_at_last_tokens(word_piece):
     encoded = encode(word_piece, VOCABULARY, [SENTENCE], LABELS, "tagging", 64, causal=True)
-    assert encoded.label.tolist() == [NOTHING, NOTHING, NOTHING, 2, 0, 1, 2, NOTHING]
+    assert encoded.label.tolist() == [NO_LABEL, NO_LABEL, NO_LABEL, 2, 0, 1, 2, NO_LABEL]
     one = Labelled((SENTENCE.text,), ("PRON",))
-    assert encode(word_piece, VOCABULARY, [one], LABELS, "classification", 64, causal=True).label.tolist() == [NOTHING] * 7 + [
+    assert encode(word_piece, VOCABULARY, [one], LABELS, "classification", 64, causal=True).label.tolist() == [NO_LABEL] * 7 + [
         0
     ]
 
 
-def test_words_that_are_cut_off_are_counted(word_piece):
+def test_labels_of_words_that_are_cut_off_are_counted(word_piece):
     encoded = encode(word_piece, VOCABULARY, [SENTENCE], LABELS, "tagging", 6)
     assert encoded.ids.tolist() == [*IDS[:5], SEP]
-    assert encoded.label.tolist() == [NOTHING, 2, NOTHING, NOTHING, 0, NOTHING]
-    assert encoded.unasked == 2
+    assert encoded.label.tolist() == [NO_LABEL, 2, NO_LABEL, NO_LABEL, 0, NO_LABEL]
+    assert encoded.cut_off == 2
 
 
-def test_a_sentence_is_asked_for_at_its_beginning(word_piece):
+def test_classes_at_the_first_token(word_piece):
     rows = [Labelled(("go, go",), ("yes",)), Labelled(("undo",), ("no",))]
     encoded = encode(word_piece, VOCABULARY, rows, ("no", "yes"), "classification", 64)
-    assert encoded.label.tolist() == [1, *[NOTHING] * 4, 0, *[NOTHING] * 3]
+    assert encoded.label.tolist() == [1, *[NO_LABEL] * 4, 0, *[NO_LABEL] * 3]
 
 
-def test_a_space_that_is_a_token_belongs_to_the_word_behind_it():
-    """As a unigram vocabulary may spell a word: its space, then its letters."""
+def test_token_of_a_space_belongs_to_the_next_word():
+    """A unigram vocabulary can spell a word as a space, then its letters."""
     letters = [("[UNK]", 0.0), ("\u2581", -1.0), ("a", -2.0), ("b", -2.0), ("\u2581b", -1.0)]
     tokenizer = tokenizers.Tokenizer(models.Unigram(letters, unk_id=0))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -66,6 +66,6 @@ def test_a_space_that_is_a_token_belongs_to_the_word_behind_it():
     assert tokens.ids.tolist() == [CLS, 1, 2, 4, SEP]
     np.testing.assert_array_equal(ends[0][-1], 3)
     encoded = encode(tokenizer, VOCABULARY, [Labelled(("a ", "b"), ("X", "Y"))], ("X", "Y"), "tagging", 64)
-    # The label of a word stands at a token of it, and nowhere else.
-    assert sorted(encoded.label[encoded.label != NOTHING].tolist()) == [0, 1]
+    # The label of a word is at one of its tokens, and nowhere else.
+    assert sorted(encoded.label[encoded.label != NO_LABEL].tolist()) == [0, 1]
     assert encoded.label[3] == 1

@@ -1,4 +1,4 @@
-"""Fine-tuning: heads by hand, a member against itself alone and against a plain loop, dropped layers, frozen encoders."""
+"""Fine-tuning: heads by hand, a member alone and against a plain loop, dropped layers, frozen encoders."""
 
 import dataclasses
 
@@ -61,7 +61,7 @@ def test_heads_by_hand(x64):
     np.testing.assert_allclose(tags, states @ classify["kernel"] + classify["bias"], rtol=1e-12)
 
 
-def test_a_mix_weighs_the_layers(x64):
+def test_layer_mix_by_hand(x64):
     rng = np.random.default_rng(2)
     states = rng.standard_normal((3, 1, 5, 4))
     head = init_head(jax.random.key(0), "layer_mix", 4, 2, 2)
@@ -76,13 +76,13 @@ def test_a_mix_weighs_the_layers(x64):
     np.testing.assert_allclose(pooled[0, 0], expected.mean(1)[0, :2], rtol=1e-12)
 
 
-def test_the_mean_of_a_segment_is_at_all_its_tokens(x64):
+def test_mean_of_segments(x64):
     states = np.arange(10.0).reshape(1, 5, 2)
     means = mean_of_segments(states, np.array([[1, 1, 1, 2, 2]]))
     np.testing.assert_allclose(means[0], [[2, 3]] * 3 + [[7, 8]] * 2)
 
 
-def test_the_loss_is_the_mean_over_the_labels_asked_for(x64, data):
+def test_loss_is_the_mean_over_labels(x64, data):
     model = bert.build(SHAPE, VOCABULARY, LENGTH)
     objective = Objective(model, "classification", LABELS)
     rows = feed_of(data).step((0, 0), 0, range(1), 1)
@@ -98,7 +98,7 @@ def test_the_loss_is_the_mean_over_the_labels_asked_for(x64, data):
     np.testing.assert_allclose(loss[1]["accuracy"][0], np.mean(right), rtol=1e-12)
 
 
-def test_confusion_counts_every_answer(data):
+def test_confusion_against_a_loop(data):
     model = bert.build(SHAPE, VOCABULARY, LENGTH)
     objective = Objective(model, "classification", LABELS)
     rows = all_rows(data, LENGTH, 0, 4)
@@ -124,8 +124,8 @@ def run(data, seeds, runs, rates, kind="classification", model=None):
 
 
 @pytest.mark.slow
-def test_a_member_is_what_it_is_alone(data):
-    """Of 3 seeds with 2 rates each, the second seed at the second rate, and alone."""
+def test_member_equals_solo_run(data):
+    """The second of 3 seeds at the second of 2 rates, in the ensemble and alone."""
     rates = np.array([[1e-2, 3e-3]] * 3)
     _, together = run(data, [4, 5, 5], [0, 0, 1], rates)
     _, alone = run(data, [5], [0], rates[:1, 1:])
@@ -133,14 +133,14 @@ def test_a_member_is_what_it_is_alone(data):
         jax.tree.leaves(together.members.state.params), jax.tree.leaves(alone.members.state.params), strict=True
     ):
         np.testing.assert_allclose(np.asarray(one)[1, 1], np.asarray(other)[0, 0], atol=1e-6)
-    # Another fine-tuning seed is another run.
+    # Another fine-tuning seed gives another run.
     kernel = np.asarray(together.members.state.params["head"]["classifier"]["kernel"])
     assert np.abs(kernel[1, 0] - kernel[2, 0]).max() > 1e-3
 
 
 @pytest.mark.slow
-def test_members_train_as_a_plain_loop(x64, data):
-    """Warm-up over 2 of 8 steps, then linear to 0; clipped at 1; no decay of biases and LayerNorms; no dropout."""
+def test_training_equals_a_plain_loop(x64, data):
+    """Warm-up over 2 of 8 steps, linear decay to 0; clipping at 1; no weight decay of biases and LayerNorms; no dropout."""
     model = bert.build(SHAPE, VOCABULARY, LENGTH)
     objective = Objective(model, "classification", LABELS)
     feed, rate = feed_of(data), 5e-3
@@ -167,14 +167,14 @@ def test_members_train_as_a_plain_loop(x64, data):
         np.testing.assert_allclose(np.asarray(one)[0, 0], other, atol=2e-8)
 
 
-def test_a_frozen_encoder_stays_as_it_is(data):
+def test_frozen_encoder_is_unchanged(data):
     ensemble, trained = run(data, [4], [0], np.array([[1e-2]]), kind="layer_mix")
     before, after = ensemble.start_from.params, trained.members.state.params
     jax.tree.map(np.testing.assert_array_equal, after["encoder"], jax.tree.map(np.asarray, before["encoder"]))
     assert np.abs(np.asarray(after["head"]["mix"]["weights"])).max() > 1e-4
 
 
-def test_an_encoder_without_its_top_layers_is_a_smaller_one(x64):
+def test_dropped_layers(x64):
     shapes = SHAPE, dataclasses.replace(SHAPE, layers=1)
     model, smaller = (bert.build(shape, VOCABULARY, LENGTH) for shape in shapes)
     params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]

@@ -1,4 +1,4 @@
-"""Labelled sentences from files, with the spaces that their text has; and what is said of files that cannot be used."""
+"""Labelled sentences from files, with the spaces of their text, and errors about unusable files."""
 
 import gzip
 import os
@@ -40,8 +40,8 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.conllu", "a.conllu.gz"])
-def test_conllu_gives_words_with_their_spaces_and_tags(write, name):
-    """The clitic is joined to its word, as the multi-word token spells it; neither token nor empty node is a word."""
+def test_conllu(write, name):
+    """The clitic is joined to its word, as in the multi-word token; multi-word tokens and empty nodes are not words."""
     first, second = read_labelled([write(name, SPACED)], "text", "label")
     assert first.words == ("Do", "n't ", "go", ", ", "Anna", "!")
     assert first.text == "Don't go, Anna!"
@@ -49,17 +49,17 @@ def test_conllu_gives_words_with_their_spaces_and_tags(write, name):
     assert second == Labelled(("Yes",), ("INTJ",))
 
 
-def test_a_file_without_spaces_gets_those_of_print(write):
+def test_conllu_without_marks_of_missing_spaces(write):
     file = write("a.conllu", table("Do", "n't", "(", "ever", ")", "go", ",", "Anna", "'s", "cat", "!"))
     assert read_sentences(file) == ["Don't (ever) go, Anna's cat!"]
 
 
-def test_a_multi_word_token_that_its_words_do_not_spell_stays_apart(write):
+def test_multi_word_token_with_another_spelling_does_not_join_its_words(write):
     rows = "1-2\tdu\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No\n" + table("de", "le", "pain")
     assert read_sentences(write("a.conllu", rows)) == ["de le pain"]
 
 
-def test_tables_and_json_lines_are_classified(write):
+def test_tables_and_json_lines(write):
     expected = [Labelled(("good, really",), ("1",)), Labelled(("bad",), ("0",))]
     assert read_labelled([write("a.csv", 'label,sentence\n1,"good, really"\n0,bad\n')], "sentence", "label") == expected
     assert read_labelled([write("a.tsv", "sentence\tlabel\ngood, really\t1\nbad\t0\n")], "sentence", "label") == expected
@@ -67,12 +67,12 @@ def test_tables_and_json_lines_are_classified(write):
     assert read_labelled([write("a.jsonl.gz", lines)], "sentence", "label") == expected
 
 
-def test_a_quotation_mark_in_tsv_is_a_letter(write):
+def test_quotation_marks_in_tsv(write):
     file = write("a.tsv", 'text\tlabel\na "word\t1\nb\t0\n')
     assert [row.words[0] for row in read_labelled([file], "text", "label")] == ['a "word', "b"]
 
 
-def test_of_several_files_each_is_a_class(write):
+def test_one_file_per_class(write):
     files = [write("film.neg", "dull .\n\nlong\n"), write("film.pos", "fine\n")]
     assert read_labelled(files, "text", "label") == [
         Labelled(("dull .",), ("film.neg",)),
@@ -84,23 +84,23 @@ def test_of_several_files_each_is_a_class(write):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "text,labels\na,1\n", "has no column label; its first line names text, labels"),
-        ("a.tsv", "text\tlabel\na\t\n", "row 1 has no label"),
-        ("a.jsonl", '{"text": "a"}\n', "line 1 must be an object with text and label"),
+        ("a.csv", "text,labels\na,1\n", "has no column 'label'; its columns are text, labels"),
+        ("a.tsv", "text\tlabel\na\t\n", "row 1 has no value for 'label'"),
+        ("a.jsonl", '{"text": "a"}\n', "line 1: expected an object with 'text' and 'label'"),
         ("a.jsonl", "{\n", "line 1 is not JSON"),
-        ("a.conllu", "1\tgo\tVERB\n\n", "line 1 has 3 columns; CoNLL-U has 10"),
-        ("a.conllu", "# nothing\n\n", "there is no sentence in it"),
-        ("a.conllu", table("go").replace("1\t", "2\t"), "ends at line 2 does not number its words"),
-        ("a.conllu", "1-4\tx" + "\t_" * 8 + "\n" + table("go"), "ends at line 3 does not number its words"),
-        ("a.conllu", table("a").strip() + "\n" + table("b"), "ends at line 3 does not number its words"),
+        ("a.conllu", "1\tgo\tVERB\n\n", "line 1 has 3 columns; expected the 10 of CoNLL-U"),
+        ("a.conllu", "# nothing\n\n", "contains no sentence"),
+        ("a.conllu", table("go").replace("1\t", "2\t"), "ending at line 2 does not number its words"),
+        ("a.conllu", "1-4\tx" + "\t_" * 8 + "\n" + table("go"), "ending at line 3 does not number its words"),
+        ("a.conllu", table("a").strip() + "\n" + table("b"), "ending at line 3 does not number its words"),
         ("a.csv", 'text,label\n"a,1\n' + "b" * 140_000, "cannot be read as a table"),
-        ("a.conllu", "1-99999999999\tx" + "\t_" * 8 + "\n" + table("go"), "ends at line 3 does not number its words"),
+        ("a.conllu", "1-99999999999\tx" + "\t_" * 8 + "\n" + table("go"), "ending at line 3 does not number its words"),
         ("a.jsonl", "[" * 100_000, "line 1 is not JSON"),
-        ("a.jsonl", '{"text": "\\ud800", "label": 1}\n', "line 1 spells half a character"),
-        ("a.txt", "a\n", "cannot tell what it holds"),
+        ("a.jsonl", '{"text": "\\ud800", "label": 1}\n', "line 1 contains a lone surrogate"),
+        ("a.txt", "a\n", "unknown format; expected a file ending in .conllu"),
     ],
 )
-def test_a_file_that_will_not_do_is_named(write, name, content, message):
+def test_unusable_files_are_named(write, name, content, message):
     file = write(name, content)
     with pytest.raises(TaskError) as error:
         read_labelled([file], "text", "label")
@@ -108,8 +108,8 @@ def test_a_file_that_will_not_do_is_named(write, name, content, message):
     assert message in str(error.value)
 
 
-def test_files_that_cannot_be_read_are_named(write, tmp_path):
-    with pytest.raises(TaskError, match="there is no such file"):
+def test_unreadable_files_are_named(write, tmp_path):
+    with pytest.raises(TaskError, match=r"not found$"):
         read_labelled([str(tmp_path / "none.csv")], "text", "label")
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(TaskError, match=r"pipe\.csv: cannot be read: it is a named pipe, not a file"):
@@ -124,13 +124,13 @@ def test_files_that_cannot_be_read_are_named(write, tmp_path):
         read_labelled([str(latin)], "text", "label")
 
 
-def test_several_tagged_files_are_read_one_after_the_other(write):
+def test_several_tagged_files(write):
     files = [write("a.conllu", table("go")), write("b.conllu", table("stay"))]
     assert [row.text for row in read_labelled(files, "text", "label")] == ["go", "stay"]
 
 
-def test_an_empty_line_between_parallel_sentences_is_refused(write):
-    """Dropped, it would shift all behind it against the other side."""
+def test_empty_line_between_parallel_sentences(write):
+    """If it were dropped, the later sentences would not match the other file."""
     assert read_sentences(write("a.txt", "one\ntwo words\n\n")) == ["one", "two words"]
-    with pytest.raises(TaskError, match=r"b\.txt: line 2 is empty; every line is a sentence"):
+    with pytest.raises(TaskError, match=r"b\.txt: line 2 is empty; expected one sentence per line"):
         read_sentences(write("b.txt", "one\n\ntwo\n"))

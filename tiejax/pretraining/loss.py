@@ -52,8 +52,8 @@ def predict_slots(
     """Return sum_i weight_i (-ln softmax(table . states_i + bias)[target_i]), and the prediction of every slot.
 
     Logits exist for `chunk` slots at a time, forward and backward: the gradient with respect to the logits of a chunk,
-    weight (softmax - onehot(target)), is computed together with the logits and propagated to states, table and bias immediately, so
-    that memory does not grow with slots x vocabulary and no product is computed twice. Products are in the dtype of the states.
+    weight (softmax - onehot(target)), is computed with the logits and propagated to states, table and bias immediately, so that
+    memory does not grow with slots x vocabulary and no product is computed twice. Products are in the dtype of the states.
     Only the sum is differentiable.
     """
     size = chunk_of(len(states), len(table)) if chunk is None else chunk

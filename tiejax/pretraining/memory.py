@@ -1,8 +1,8 @@
 """Memory per device of the pre-training of an encoder, for meshes of devices that need not exist.
 
 A member is sharded as in `training.placement`: rows are split, every leaf of parameters and moments is split along its largest
-axis that the devices divide, and parameters are gathered where the loss reads them. The step is traced on an abstract mesh, and the
-arrays that are live at its peak are counted (`live_arrays.py`): nothing is compiled or allocated.
+axis that the devices divide, and parameters are gathered where the loss reads them. The step is traced on an abstract mesh, and
+the arrays that are live at its peak are counted (`live_arrays.py`): nothing is compiled or allocated.
 """
 
 import dataclasses

@@ -14,7 +14,7 @@ MOST_PLACES = 2**24  # tokens and padding of one step
 class StepPlan(NamedTuple):
     """The sizes of a run that depend on its text.
 
-    steps: number of training steps. rows: of one step, over all devices of a member. slots: for the masked tokens of one device.
+    steps: number of training steps. rows: of one step, over all devices of a member. slots: for the masked tokens of a device.
     mesh: number of devices that train one member together. padding: share of padding in the rows. tokens: average number per
     step, without padding. epoch: steps per epoch if each epoch begins with a new step; None if a step can span two epochs.
     """
@@ -34,7 +34,7 @@ class StepPlan(NamedTuple):
 
 
 def devices_of_member(members: int, devices: int, local: int, mesh: int | None = None) -> int:
-    """Return the number of devices that train one member: `mesh`, or by default the smallest number that keeps all devices busy.
+    """Return the number of devices that train one member: `mesh`, by default the smallest number that keeps all devices busy.
 
     members: number of members trained side by side. devices: of all processes, `local` of them per process. A process has whole
     members or an equal part of one. Raises ValueError, beginning with `mesh`, if `mesh` does not allow this.
@@ -66,7 +66,7 @@ def plan_steps(
     rows = rows_for(lengths, batch_size, row_length) if packed else batch_size
     if rows * row_length > MOST_PLACES:
         raise ValueError(
-            f"batch_size: {batch_size} sentences take {rows * row_length:,} tokens with padding, expected at most {MOST_PLACES:,}"
+            f"batch_size: {batch_size} sentences are {rows * row_length:,} tokens with padding, limit {MOST_PLACES:,}"
         )
     return plan_rows(lengths, rows, row_length, packed, mesh, steps, epochs, epochs_apart)
 

@@ -84,7 +84,8 @@ class Validation(NamedTuple):
     def measure(self, params: object, key: Key[Array, ""]) -> dict[str, Array]:
         r"""Return loss (nats) and accuracy at the masked tokens, over all batches and by bucket.
 
-        key: for twins and masks, drawn independently in every batch. The mean of an empty bucket is NaN. In bucket b, with slots i of target
+        key: for twins and masks, drawn independently in every batch. The mean of an empty bucket is NaN. In
+        bucket b, with slots i of target
         t_i over all devices: count_b = sum_i [bucket(t_i) = b], loss_b = sum_i [bucket(t_i) = b] nats_i / count_b.
         """
         first = jax.lax.axis_index(DATA) * self.rows

@@ -1,4 +1,4 @@
-"""Batches of labelled sentences: packed into rows on the host, in an order of its own for every seed and condition."""
+"""Batches of labelled sentences, packed into rows on the host, in a separate random order for every seed and condition."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -7,17 +7,17 @@ from typing import NamedTuple
 import grain
 import numpy as np
 
-from tiejax.text.packing import Packing, lay_out, one_a_row, pack
-from tiejax.transfer.encoding import NOTHING, Encoded
+from tiejax.text.packing import Packing, lay_out, one_per_row, pack
+from tiejax.transfer.encoding import NO_LABEL, Encoded
 
 ROWS_TRIED, ROWS_SPARE = 1000, 2
 
 
 class TaskRows(NamedTuple):
-    """Rows of labelled sentences, which do not see each other.
+    """Rows of labelled sentences, which do not attend to each other. Leaves are [..., rows, length].
 
-    tokens: padded. segments: number of the sentence in its row, from 1; 0 is padding. label: the number of the label that is
-    asked for at a token, -1 where none is. Leaves are [..., rows, length].
+    tokens: with padding. segments: number of the sentence in its row, from 1; 0 is padding. label: index of the label to
+    predict at a token, or -1.
     """
 
     tokens: np.ndarray
@@ -26,32 +26,34 @@ class TaskRows(NamedTuple):
 
 
 def packed_rows(data: Encoded, packing: Packing, rows: int, row_length: int, padding: int) -> TaskRows:
-    """Return the first `rows` rows of a packing, empty ones where it has fewer."""
+    """Return the first `rows` rows of a packing, followed by empty rows if it has fewer."""
     starts = packing.starts[: rows + 1]
-    laid = lay_out(data.offsets, packing.order[: starts[-1]], np.diff(starts), row_length)
+    layout = lay_out(data.offsets, packing.order[: starts[-1]], np.diff(starts), row_length)
 
     def filled(empty: int, values: np.ndarray) -> np.ndarray:
         leaf = np.full(rows * row_length, empty, np.int32)
-        leaf[laid.target] = values
+        leaf[layout.target] = values
         return leaf.reshape(rows, row_length)
 
-    return TaskRows(filled(padding, data.ids[laid.source]), filled(0, laid.segment), filled(NOTHING, data.label[laid.source]))
+    return TaskRows(
+        filled(padding, data.ids[layout.source]), filled(0, layout.segment), filled(NO_LABEL, data.label[layout.source])
+    )
 
 
 def all_rows(data: Encoded, row_length: int, padding: int, rows_at_once: int, packed: bool = True) -> TaskRows:
-    """Return every sentence once, `[batches, rows_at_once, length]`; the last rows are empty if need be.
+    """Return every sentence once, in rows `[batches, rows_at_once, length]`; the last batch is padded with empty rows.
 
-    packed: sentences share rows; otherwise each has one of its own, in their order.
+    packed: whether sentences share rows; otherwise row i contains sentence i.
     """
     order = np.arange(len(data.lengths))
-    packing = pack(data.lengths, order, row_length, np.random.default_rng(0)) if packed else one_a_row(order)
+    packing = pack(data.lengths, order, row_length, np.random.default_rng(0)) if packed else one_per_row(order)
     rows = len(packing.starts) - 1
     every = packed_rows(data, packing, rows + -rows % rows_at_once, row_length, padding)
     return TaskRows(*(leaf.reshape(-1, rows_at_once, row_length) for leaf in every))
 
 
 def rows_of_batch(lengths: np.ndarray, sentences: int, row_length: int) -> int:
-    """Return how many rows hold so many sentences drawn at random: two more than the most that a thousand draws need."""
+    """Return a number of rows for `sentences` random sentences: two more than the maximum of a thousand draws."""
     rng = np.random.default_rng(0)
     sentences = min(sentences, len(lengths))
     most = 0
@@ -63,11 +65,10 @@ def rows_of_batch(lengths: np.ndarray, sentences: int, row_length: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class TaskFeed:
-    """The feed of a fine-tuning ensemble: `batch_size` sentences a step, every sentence once an epoch, in `rows` rows.
+    """Feed of a fine-tuning ensemble: `batch_size` sentences per step in `rows` rows, every sentence once per epoch.
 
-    A step belongs to one epoch: what is left of an epoch's sentences, fewer than a batch, is its last step. Sentences that do
-    not fit into the rows, which is rarer than once in a thousand steps, are left out. Where rows are split into parts, each
-    part holds its share of the sentences.
+    Epochs begin with a new step, so that their last step can have fewer sentences. Sentences that do not fit into the rows, in
+    fewer than one of a thousand steps, are left out. If the rows are split into parts, the sentences are distributed over them.
     """
 
     data: Encoded
@@ -79,11 +80,11 @@ class TaskFeed:
 
     @property
     def steps_of_epoch(self) -> int:
-        """The steps in which every sentence is visited once."""
+        """The number of steps of an epoch."""
         return -(-len(self.data.lengths) // self.batch_size)
 
     def open(self, seeds: Sequence[tuple[int, int]], own: range, parts: int, first: int) -> Iterator[TaskRows]:
-        """Return the windows from `first` on, leaves `[seeds, window, rows of these parts, length]`."""
+        """Return the windows from number `first` on: leaves `[seeds, window, rows of the parts in `own`, length]`."""
         source = _TaskWindows(self, seeds, own, parts)
         options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
         windows = iter(grain.MapDataset.source(source).to_iter_dataset(options))
@@ -91,17 +92,17 @@ class TaskFeed:
         return windows
 
     def step(self, name: tuple[int, int], number: int, own: range, parts: int) -> TaskRows:
-        """Return these parts of the rows of one step, for a seed and its condition."""
+        """Return the parts `own` of the rows of one step. name: seed and condition."""
         epoch, place = divmod(number, self.steps_of_epoch)
         order = np.random.default_rng([*name, epoch]).permutation(len(self.data.lengths))
         batch = order[place * self.batch_size : (place + 1) * self.batch_size]
         rows = -(-self.rows // parts)
-        made = []
+        part_rows = []
         for part in own:
             mine = batch[part::parts]
             packing = pack(self.data.lengths, mine, self.row_length, np.random.default_rng(0)) if len(mine) else NO_ROWS
-            made.append(packed_rows(self.data, packing, rows, self.row_length, self.padding))
-        return TaskRows(*(np.concatenate(leaves) for leaves in zip(*made, strict=True)))
+            part_rows.append(packed_rows(self.data, packing, rows, self.row_length, self.padding))
+        return TaskRows(*(np.concatenate(leaves) for leaves in zip(*part_rows, strict=True)))
 
 
 NO_ROWS = Packing(np.zeros(0, np.int64), np.zeros(1, np.int64))
@@ -109,7 +110,7 @@ NO_ROWS = Packing(np.zeros(0, np.int64), np.zeros(1, np.int64))
 
 @dataclasses.dataclass(frozen=True)
 class _TaskWindows:
-    """The windows of a feed, by number, as grain reads them."""
+    """Windows of a feed by number, as a data source of grain."""
 
     feed: TaskFeed
     seeds: Sequence[tuple[int, int]]
@@ -121,8 +122,8 @@ class _TaskWindows:
 
     def __getitem__(self, number: int) -> TaskRows:
         steps = range(number * self.feed.window, (number + 1) * self.feed.window)
-        of_name = {
+        by_name = {
             name: [self.feed.step(name, step, self.own, self.parts) for step in steps] for name in dict.fromkeys(self.seeds)
         }
-        by_seed = [TaskRows(*(np.stack(leaf) for leaf in zip(*of_name[name], strict=True))) for name in self.seeds]
+        by_seed = [TaskRows(*(np.stack(leaf) for leaf in zip(*by_name[name], strict=True))) for name in self.seeds]
         return TaskRows(*(np.stack(leaf) for leaf in zip(*by_seed, strict=True)))

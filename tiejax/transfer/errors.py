@@ -1,5 +1,5 @@
-"""What is said of task data that cannot be used."""
+"""Errors about task data that cannot be used."""
 
 
 class TaskError(ValueError):
-    """A task, or a file of one, that cannot be used: one line that begins with the field to blame."""
+    """A task or one of its files cannot be used. The message is one line that begins with the setting or file at fault."""

@@ -1,7 +1,7 @@
-"""Fine-tuning ensembles: encoders of many seeds, from several starts and at several learning rates, trained on one task.
+"""Fine-tuning ensembles: pre-trained encoders of many seeds, fine-tuned on one task at several learning rates.
 
-Members are layout out `[seed, arm]`. A seed here is a pre-training seed with a fine-tuning seed, which decides the order of the
-sentences and the initial head; the arms of a seed share both, and differ in the encoder that they start from and in their rate.
+Members are `[seed, arm]`. A seed here is a pair of a pre-training seed and a fine-tuning seed (the condition), which determines
+the order of the sentences and the initial head. The arms of a seed share both, and differ in initial encoder and learning rate.
 """
 
 import dataclasses
@@ -29,9 +29,9 @@ ENCODER, HEAD = "encoder", "head"
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a member learns. Its parameters: `encoder`, a language model's without its prediction head, and `head`.
+    """Fine-tuning objective of a member with parameters `encoder` (a language model without prediction head) and `head`.
 
-    dropout: of what the classifier is given. pooling: what a sentence is classified from, its mean state or its first.
+    dropout: rate on the input of the classifier. pooling: state from which sentences are classified, the mean or the first.
     """
 
     model: LanguageModel
@@ -42,11 +42,11 @@ class Objective:
 
     @property
     def frozen(self) -> bool:
-        """A mix of layers is learnt on an encoder that stays as it is."""
+        """Whether the encoder is frozen, as for a mix of layers."""
         return self.kind == "layer_mix"
 
     def logits(self, params: PyTree, rows: TaskRows, key: Key[Array, ""] | None) -> Float[Array, "rows length labels"]:
-        """Return the logits of every label at every token; key: of dropout, None without."""
+        """Return the logits of every label at every token; key: for dropout, None for no dropout."""
         encoder = jax.lax.stop_gradient(params[ENCODER]) if self.frozen else params[ENCODER]
         tokens, segments = (jnp.asarray(leaf, jnp.int32) for leaf in (rows.tokens, rows.segments))
         states = self.model.apply({"params": encoder}, tokens, segments=segments, every_layer=self.frozen, method="encode")
@@ -60,7 +60,7 @@ class Objective:
         return head_logits(params[HEAD], self.kind, jnp.asarray(states), segments, self.pooling, dropped)
 
     def loss(self, params: PyTree, rows: TaskRows, key: Key[Array, ""] | None) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Return this device's share of the mean cross-entropy (nats) over the labels asked for, and the step's metrics."""
+        """Return this device's share of the mean cross-entropy (nats) over the labels, and the step's metrics."""
         logits, label = self.logits(params, rows, key), jnp.asarray(rows.label)
         asked = label != NO_LABEL
         logs = jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
@@ -71,20 +71,20 @@ class Objective:
         return nats / number, {"loss": all_nats / number, "accuracy": all_right / number}
 
     def confusion(self, params: PyTree, rows: TaskRows) -> Int[Array, "labels labels"]:
-        """Return how often each label was asked for (first axis) and predicted (second) in `[batches, rows, length]`."""
+        """Return the confusion matrix, label x prediction, over rows `[batches, rows, length]`."""
 
-        def of_batch(batch: TaskRows) -> jax.Array:
+        def batch_confusion(batch: TaskRows) -> jax.Array:
             predicted, label = jnp.argmax(self.logits(params, batch, None), axis=-1), jnp.asarray(batch.label)
             pair = jnp.where(label == NO_LABEL, self.labels**2, label * self.labels + predicted)
             return jnp.bincount(pair.ravel(), length=self.labels**2 + 1)[:-1]
 
-        counts = jnp.sum(jax.lax.map(of_batch, jax.tree.map(jnp.asarray, rows)), axis=0)
+        counts = jnp.sum(jax.lax.map(batch_confusion, jax.tree.map(jnp.asarray, rows)), axis=0)
         return counts.reshape(self.labels, self.labels)
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How members are fine-tuned: AdamW with warm-up over a share of the steps and linear decay, clipped."""
+    """Settings of fine-tuning by AdamW; warm_up: share of the steps, followed by linear decay. max_norm: of the gradients."""
 
     epochs: float
     weight_decay: float
@@ -104,11 +104,11 @@ def start_members(
 ) -> training.TrainState:
     """Return members `[seed, arm]` before their first step: encoders `[seed, arm, ...]`, each with a fresh head of its seed.
 
-    seeds, conditions: pre-training and fine-tuning seeds. rates: of each member.
+    seeds, conditions: pre-training and fine-tuning seeds. rates: learning rate of each member.
     """
     model = objective.model
 
-    def of_seed(seed_key: training.SeedKey, encoders: PyTree, rates: jax.Array) -> training.TrainState:
+    def start_seed(seed_key: training.SeedKey, encoders: PyTree, rates: jax.Array) -> training.TrainState:
         key = jax.random.fold_in(training.stream(seed_key.key, "task head"), seed_key.condition)
         head = init_head(key, objective.kind, model.width, objective.labels, model.encoder.layers)
 
@@ -118,11 +118,11 @@ def start_members(
 
         return jax.vmap(member)(encoders, rates)
 
-    return jax.jit(jax.vmap(of_seed))(seed_keys(seeds, conditions), encoders, jnp.asarray(rates, jnp.float32))
+    return jax.jit(jax.vmap(start_seed))(seed_keys(seeds, conditions), encoders, jnp.asarray(rates, jnp.float32))
 
 
 def build_optimizer(objective: Objective, recipe: Recipe, steps: int) -> optax.GradientTransformation:
-    """Return AdamW at rates of each member's own; of a frozen encoder nothing moves."""
+    """Return AdamW with a separate learning rate for each member; a frozen encoder has zero updates."""
     schedule = warm_up_and_decay(1.0, round(recipe.warm_up * steps), steps)
     adamw = make_optimizer("adamw", schedule, recipe.weight_decay, eps=recipe.eps, decayed="matrices", own_rates=True)
     if not objective.frozen:
@@ -141,7 +141,7 @@ def build_ensemble(
     rates: Float[np.ndarray, "seeds arms"],
     devices: int = 1,
 ) -> training.Ensemble:
-    """Return the ensemble that fine-tunes these members; arguments as of `start_members`."""
+    """Return the ensemble that fine-tunes these members; arguments as in `start_members`."""
     steps = max(1, round(recipe.epochs * feed.steps_of_epoch))
     optimizer = build_optimizer(objective, recipe, steps)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
+from tiejax.system.visible import cut
 from tiejax.text.data_sets import open_builder
 from tiejax.text.errors import CorpusError
 from tiejax.transfer.errors import TaskError
@@ -11,11 +12,13 @@ from tiejax.transfer.read import Labelled
 
 
 def read_splits(name: str, text: str, label: str, tfds_dir: str | None) -> dict[str, list[Labelled]]:
-    """Return the sentences of every split of `tfds:NAME` with their labels, by the names of its classes; raises TaskError."""
+    """Return the labelled sentences of every split of `tfds:NAME`; classes give their names. Raises TaskError."""
 
     def check(builder: Any) -> None:
         if missing := [feature for feature in (text, label) if feature not in builder.info.features]:
-            raise CorpusError(f"{name}: has no feature {missing[0]}; it has {', '.join(sorted(builder.info.features))}")
+            raise CorpusError(
+                f"{name}: has no feature {cut(missing[0])!r}; expected one of {', '.join(sorted(builder.info.features))}"
+            )
 
     try:
         builder = open_builder(name, tfds_dir, lambda line: None, check)
@@ -34,7 +37,7 @@ def read_splits(name: str, text: str, label: str, tfds_dir: str | None) -> dict[
         for split in builder.info.splits
     }
     if isinstance(classes, tfds.features.ClassLabel):
-        # Where a split is published without labels, every row has -1.
+        # Splits that are published without labels have -1 in every row.
         found = {split: rows for split, rows in found.items() if all(row.labels[0] for row in rows)}
     return found
 

@@ -1,4 +1,4 @@
-"""Labelled sentences from files: CoNLL-U, CSV, TSV, JSON lines, a file per class; gzip of any of these."""
+"""Labelled sentences from CoNLL-U, CSV, TSV and JSON lines files, or a text file per class, also as .gz."""
 
 import csv
 import io
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from tiejax.system.files import read_bytes
+from tiejax.system.visible import cut
 from tiejax.text.files import text_of
 from tiejax.transfer.errors import TaskError
 
@@ -20,9 +21,9 @@ CLOSES, OPENS = re.compile(r"[,.;:!?%)\]}]+|['\u2019]\w*|n['\u2019]t", re.IGNORE
 
 
 class Labelled(NamedTuple):
-    """A sentence with its labels: one a word where it is tagged, or else one for all of it.
+    """A sentence with one label per word if it is tagged, or one label if it is classified.
 
-    words: of the sentence, each with the space behind it, if there is one; or all of it, as one.
+    words: the words, including the spaces after them; the whole sentence as one string if it is classified.
     """
 
     words: tuple[str, ...]
@@ -35,20 +36,20 @@ class Labelled(NamedTuple):
 
 
 def suffix_of(file: str) -> str:
-    """Return the suffix of a file's name, without that of gzip."""
+    """Return the suffix of a file name, ignoring .gz."""
     return Path(file.lower().removesuffix(".gz")).suffix
 
 
 def is_tagged(file: str) -> bool:
-    """Say whether a file of this name holds tagged sentences, and not classified ones."""
+    """Return whether a file of this name contains tagged, not classified sentences."""
     return suffix_of(file) in CONLLU
 
 
 def read_labelled(files: Sequence[str], text: str, label: str) -> list[Labelled]:
-    """Return the labelled sentences of a CoNLL-U, CSV, TSV or JSON lines file, or of text files that are a class each.
+    """Return the labelled sentences of a CoNLL-U, CSV, TSV or JSON lines file, or of several text files with one class each.
 
-    text, label: the columns of a table; a tagged word's label is its UPOS. Of several text files every line is a sentence and
-    the file's name its label. Raises TaskError that begins with the file.
+    text, label: columns of a table or keys of JSON objects. Words of CoNLL-U are labelled by UPOS. In one of several text
+    files, every line is a sentence, labelled by the file name. Raises TaskError, beginning with the file.
     """
     if all(map(is_tagged, files)):
         return [sentence for file in files for sentence in _tagged(file)]
@@ -60,18 +61,16 @@ def read_labelled(files: Sequence[str], text: str, label: str) -> list[Labelled]
     if suffix_of(file) in JSON_LINES:
         return list(_json_lines(file, text, label))
     kinds = ", ".join((*CONLLU, *SEPARATED, *JSON_LINES))
-    raise TaskError(
-        f"{file}: cannot tell what it holds; name a file that ends in {kinds} (or .gz of these), or a file per class"
-    )
+    raise TaskError(f"{file}: unknown format; expected a file ending in {kinds} (also as .gz), or a text file per class")
 
 
 def read_sentences(file: str) -> list[str]:
-    """Return the sentences of a file: one a line, or those of a CoNLL-U file. Raises TaskError, also for an empty line."""
+    """Return the sentences of a CoNLL-U file, or of a text file with one sentence per line; an empty line raises TaskError."""
     if is_tagged(file):
         return [sentence.text.strip() for sentence in _tagged(file)]
     lines = [" ".join(line.split()) for line in _content(file).rstrip().split("\n")]
     if "" in lines:
-        raise TaskError(f"{file}: line {lines.index('') + 1} is empty; every line is a sentence")
+        raise TaskError(f"{file}: line {lines.index('') + 1} is empty; expected one sentence per line")
     return lines
 
 
@@ -79,7 +78,7 @@ def _content(file: str) -> str:
     try:
         return text_of(read_bytes(Path(file)), file.lower().endswith(".gz"))
     except FileNotFoundError:
-        raise TaskError(f"{file}: there is no such file") from None
+        raise TaskError(f"{file}: not found") from None
     except OSError as error:
         raise TaskError(f"{file}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:
@@ -89,12 +88,12 @@ def _content(file: str) -> str:
 def _lines(file: str) -> list[str]:
     lines = [" ".join(line.split()) for line in _content(file).split("\n")]
     if not any(lines):
-        raise TaskError(f"{file}: there is no sentence in it")
+        raise TaskError(f"{file}: contains no sentence")
     return [line for line in lines if line]
 
 
 def _tagged(file: str) -> Iterator[Labelled]:
-    """Yield the sentences of CoNLL-U, the tag of a word being its UPOS; empty nodes (1.1) are left out."""
+    """Yield the sentences of a CoNLL-U file, tagged by UPOS, without empty nodes (1.1)."""
     content = _content(file)
     spaced = NO_SPACE in content
     rows, empty = list[list[str]](), True
@@ -107,27 +106,29 @@ def _tagged(file: str) -> Iterator[Labelled]:
                     yield _sentence(rows, spaced)
                 except (KeyError, ValueError, IndexError):
                     raise TaskError(
-                        f"{file}: the sentence that ends at line {number} does not number its words 1, 2, 3, ..."
+                        f"{file}: the sentence ending at line {number} does not number its words 1, 2, 3, ..."
                     ) from None
             rows = []
         elif not line.startswith("#"):
             if len(columns) != 10:
-                raise TaskError(f"{file}: line {number} has {len(columns)} columns; CoNLL-U has 10, separated by tabs")
+                raise TaskError(
+                    f"{file}: line {number} has {len(columns)} columns; expected the 10 of CoNLL-U, separated by tabs"
+                )
             rows.append(columns)
     if empty:
-        raise TaskError(f"{file}: there is no sentence in it")
+        raise TaskError(f"{file}: contains no sentence")
 
 
 def _sentence(rows: list[list[str]], spaced: bool) -> Labelled:
-    """Return the words of a sentence's lines with the spaces that the text has, and their tags.
+    """Return the words of a sentence, with their spaces, and the tags. rows: the columns of its lines.
 
-    A multi-word token (1-2) is written as its words without a space, where they spell it. spaced: the file says where no space
-    is; otherwise there is none before closing punctuation and clitics, nor after opening brackets.
+    A multi-word token (1-2) joins its words if their concatenation spells it. spaced: the file marks missing spaces; otherwise
+    none are added before closing punctuation and clitics and after opening brackets.
     """
     numbers = [columns[0] for columns in rows if columns[0].isdigit()]
     words = {columns[0]: columns[1] for columns in rows if columns[0].isdigit()}
     if numbers != [str(number) for number in range(1, len(words) + 1)]:
-        raise ValueError("words are not numbered one after the other")
+        raise ValueError("words are not numbered 1, 2, 3, ...")
     tags = tuple(columns[3] for columns in rows if columns[0].isdigit())
     joined = {columns[0] for columns in rows if NO_SPACE in columns[9].split("|")}
     if not spaced:
@@ -136,7 +137,7 @@ def _sentence(rows: list[list[str]], spaced: bool) -> Labelled:
     for columns in rows:
         first, dash, last = columns[0].partition("-")
         if dash:
-            if last not in words:  # before so many numbers are written down
+            if last not in words:  # before a huge range is built
                 raise KeyError(last)
             inside = [str(number) for number in range(int(first), int(last) + 1)]
             if "".join(words[number] for number in inside) == columns[1]:
@@ -147,16 +148,16 @@ def _sentence(rows: list[list[str]], spaced: bool) -> Labelled:
 
 
 def _table(file: str, separator: str, text: str, label: str) -> Iterator[Labelled]:
-    # Fields of TSV may hold quotation marks that quote nothing.
+    # In TSV quotation marks are ordinary characters.
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
     rows: csv.DictReader[str] = csv.DictReader(io.StringIO(_content(file), newline=""), delimiter=separator, quoting=quoting)
     columns = list(rows.fieldnames or [])
     if missing := [name for name in (text, label) if name not in columns]:
-        raise TaskError(f"{file}: has no column {missing[0]}; its first line names {', '.join(columns) or 'none'}")
+        raise TaskError(f"{file}: has no column {cut(missing[0])!r}; its columns are {cut(', '.join(columns)) or 'none'}")
     try:
         for number, row in enumerate(rows, 1):
             if not row[text] or not row[label]:
-                raise TaskError(f"{file}: row {number} has no {text if not row[text] else label}")
+                raise TaskError(f"{file}: row {number} has no value for {cut(text if not row[text] else label)!r}")
             yield Labelled((row[text],), (row[label],))
     except csv.Error as error:
         raise TaskError(f"{file}: line {rows.line_num} cannot be read as a table: {error}") from None
@@ -171,10 +172,10 @@ def _json_lines(file: str, text: str, label: str) -> Iterator[Labelled]:
         except (ValueError, RecursionError) as error:
             raise TaskError(f"{file}: line {number} is not JSON: {error}") from None
         if not isinstance(row, dict) or row.get(text) in (None, "") or row.get(label) is None:
-            raise TaskError(f"{file}: line {number} must be an object with {text} and {label}")
+            raise TaskError(f"{file}: line {number}: expected an object with {cut(text)!r} and {cut(label)!r}")
         sentence = Labelled((str(row[text]),), (str(row[label]),))
         try:
             "".join((*sentence.words, *sentence.labels)).encode()
-        except UnicodeEncodeError:  # JSON can spell what UTF-8 cannot
-            raise TaskError(f"{file}: line {number} spells half a character (a lone surrogate)") from None
+        except UnicodeEncodeError:  # JSON escapes can spell surrogates, which UTF-8 cannot
+            raise TaskError(f"{file}: line {number} contains a lone surrogate, which is not a character") from None
         yield sentence

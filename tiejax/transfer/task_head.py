@@ -1,4 +1,4 @@
-"""What is put on an encoder for a task: BERT's pooler and a classifier, or a classifier of every token, or a mix of layers."""
+"""Task heads on an encoder: a classifier of sentences (with the pooler of BERT), of tokens, or of a learnt mix of layers."""
 
 from typing import Any, Literal
 
@@ -14,9 +14,9 @@ Pooling = Literal["mean", "first"]
 
 
 def init_head(key: Key[Array, ""], kind: HeadKind, width: int, labels: int, layers: int) -> PyTree:
-    """Return the initial parameters of a head: maps as N(0, .02^2), biases 0, a mix of layers as their mean.
+    """Return the initial parameters of a head: kernels from N(0, .02^2), biases 0, uniform weights of a mix of layers.
 
-    layers: of the encoder; a mix is of these and of what the first is given.
+    layers: of the encoder; a mix also includes the input of the first layer.
     """
     first, second = jax.random.split(key)
     head: dict[str, Any] = {"classifier": _dense(first, width, labels)}
@@ -41,11 +41,10 @@ def head_logits(
 ) -> Float[Array, "rows length labels"]:
     """Return the logits of every label at every token.
 
-    tagging: W h + b. classification: W tanh(W_p h' + b_p) + b, where h' is the state of [CLS], as BERT's (Devlin et al., 2019),
-    or the mean state of the sentence; it is asked for at one token of the sentence.
-    layer_mix: W (g sum_l softmax(s)_l h_l) + b, of the states of every layer (Tenney et al., ICLR 2019, equation 1), or of the
-    mean over the sentence of this mix.
-    drop: dropout of what the classifier is given.
+    tagging: W h + b. classification: W tanh(W_p h' + b_p) + b, where h' is the state of [CLS], as in BERT (Devlin et al.,
+    2019), or the mean state of the sentence; only one token of the sentence predicts its class.
+    layer_mix: W (g sum_l softmax(s)_l h_l) + b, with the states h_l of every layer (Tenney et al., ICLR 2019, equation 1), or
+    with the mean of this mix over the sentence. drop: dropout function for the input of the classifier.
     """
     if kind == "layer_mix":
         mix = head["mix"]
@@ -62,6 +61,6 @@ def head_logits(
 def mean_of_segments(
     states: Float[Array, "rows length width"], segments: Int[Array, "rows length"]
 ) -> Float[Array, "rows length width"]:
-    """Return at every token the mean state of its segment."""
+    """Return the mean state of its segment at every token."""
     same = (segments[:, :, None] == segments[:, None, :]).astype(states.dtype)
     return jnp.matmul(same / jnp.sum(same, axis=-1, keepdims=True), states)

@@ -1,4 +1,4 @@
-"""A task as data: labelled sentences for training, development and test, from files, TFDS, or the default corpus itself."""
+"""Tasks as data: labelled sentences for training, development and test from files, TFDS, or the default corpus."""
 
 import dataclasses
 import hashlib
@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import lazy_loader
 
+from tiejax.system.visible import cut
 from tiejax.text.corpus import sentences
 from tiejax.text.standard_library import StandardLibrary
 from tiejax.transfer.errors import TaskError
@@ -20,7 +21,7 @@ labelled_data_set = lazy_loader.load("tiejax.transfer.labelled_data_set", suppre
 
 TFDS = "tfds:"
 SPLITS = ("train", "development", "test")
-# Where a file holds all: of every ten sentences, by the hash of their words, where each split ends.
+# Ends of the splits of sentences that are split by the hash of their words, in tenths.
 ENDS = (6, 8, 10)
 LIBRARY = "library"
 LIBRARY_LABELS = 8
@@ -30,10 +31,10 @@ Kind = Literal["tagging", "classification"]
 
 @dataclasses.dataclass(frozen=True)
 class TaskFiles:
-    """Where a task's data is.
+    """The files of a task.
 
-    train: a file, several files that are a class each, or `tfds:NAME`. development, test: likewise; where one of them is
-    missing, `train` holds all, and each sentence's hash decides where it belongs. text, label: columns, or features of TFDS.
+    train: a file, several text files with one class each, or `tfds:NAME`. development, test: likewise; if one is missing, the
+    sentences of `train` are split by their hashes. text, label: names of columns or TFDS features.
     """
 
     train: list[str]
@@ -44,7 +45,7 @@ class TaskFiles:
 
 
 class Task(NamedTuple):
-    """Labelled sentences by split, their labels in order, and whether they are tagged or classified."""
+    """Labelled sentences by split, with the sorted labels. kind: whether sentences are tagged or classified."""
 
     name: str
     kind: Kind
@@ -53,9 +54,9 @@ class Task(NamedTuple):
 
 
 def load_task(name: str, files: TaskFiles | None, examples: int, tfds_dir: str | None = None) -> Task:
-    """Return a task with at most `examples` training sentences, the same ones every time; raises TaskError.
+    """Load a task with at most `examples` training sentences, chosen deterministically; raises TaskError.
 
-    files: None for the default task, `library`: which part of Python's documentation a sentence is from.
+    files: None for the default task, `library`: to classify sentences by the part of the documentation of Python they are from.
     """
     try:
         kind: Kind = "classification" if files is None or not is_tagged(files.train[0]) else "tagging"
@@ -68,10 +69,10 @@ def load_task(name: str, files: TaskFiles | None, examples: int, tfds_dir: str |
         for sentence in splits[split]:
             if unseen := [label for label in sentence.labels if label not in labels]:
                 raise TaskError(
-                    f"tasks {name}: the label {unseen[0]} in {split} occurs in none of the {len(train)} training sentences"
+                    f"tasks {name}: the label {cut(unseen[0])} in {split} occurs in none of the {len(train)} training sentences"
                 )
     if len(labels) < 2:
-        raise TaskError(f"tasks {name}: training has one label, {labels[0]}: there is nothing to learn")
+        raise TaskError(f"tasks {name}: training has only the label {cut(labels[0])}; expected at least two labels")
     return Task(name, kind, labels, splits | {"train": train})
 
 
@@ -95,24 +96,24 @@ def _read(names: Sequence[str], split: str, files: TaskFiles, tfds_dir: str | No
         return read_labelled(names, files.text, files.label)
     found = _tfds_examples(names[0], files, tfds_dir)
     if split not in found:
-        raise TaskError(f"{names[0]}: has no labelled split for {split}; it has {', '.join(found)}")
+        raise TaskError(f"{names[0]}: has no labelled split for {split}, only {', '.join(found)}")
     return found[split]
 
 
 def hashed(sentences: Sequence[Labelled]) -> dict[str, list[Labelled]]:
-    """Return sentences split 60/20/20 by their own words, so that a sentence that comes twice is in one split alone."""
+    """Split sentences 60/20/20 by the hash of their words, so that repeated sentences are in the same split."""
     splits: dict[str, list[Labelled]] = {split: [] for split in SPLITS}
     for sentence in sentences:
         tenth = int(_hash(sentence)[:8], 16) % ENDS[-1]
         splits[next(split for split, end in zip(SPLITS, ENDS, strict=True) if tenth < end)].append(sentence)
     for split, those in splits.items():
         if not those:
-            raise TaskError(f"{len(sentences)} sentences are too few: none falls into {split}")
+            raise TaskError(f"{len(sentences)} sentences are too few: the {split} split would be empty")
     return splits
 
 
 def _default_splits() -> dict[str, list[Labelled]]:
-    """Return sentences of the standard library's documentation, labelled by the part of the library that they are from."""
+    """Return sentences of the documentation in the standard library, labelled by their package or module."""
     library = StandardLibrary()
     by_part: dict[str, list[str]] = {}
     for file, document in zip(library.files, library.documents(), strict=True):
@@ -123,7 +124,7 @@ def _default_splits() -> dict[str, list[Labelled]]:
 
 
 def _part_of(file: Path) -> str:
-    """Return the package that a module belongs to, or its own name; `topics` are those of Python's documentation."""
+    """Return the package of a module, or the module itself; `topics` for the topics of the documentation."""
     if file.parent.name == "pydoc_data":
         return "topics"
     package = re.search(r"python3?\.?\d*[a-z]*/(\w+)/", str(file).lower())
