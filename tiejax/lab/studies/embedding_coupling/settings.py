@@ -261,13 +261,13 @@ STUDY = Study(
     "embedding_coupling",
     Settings,
     CommandLine(
-        description="Pre-train encoders whose input and output embeddings have different shapes, throw the output away, "
-        "fine-tune and probe them, and report what the shapes were worth, with paired statistics, figures and a report in a "
-        "run directory (Chung et al., ICLR 2021).",
-        example="Example: PROGRAM --corpus novels/ --seeds 10. Settings, the published ones among "
-        "them, come by name, as --config embedding_coupling/novels. A run that was interrupted goes on with the same "
-        "command and --resume.",
-        switches=SWITCHES | {"count": "print the parameters of the paper's models beside the printed numbers, and stop"},
+        description="Pre-train encoders whose input and output embeddings have different shapes, drop the output embeddings, "
+        "fine-tune and probe the encoders, and compare the shapes; write paired statistics, figures and a report into a run "
+        "directory (Chung et al., ICLR 2021).",
+        example="Example: PROGRAM --corpus novels/ --seeds 10. The published settings and others are available by name, such "
+        "as --config embedding_coupling/novels. An interrupted run continues with the same command and --resume.",
+        switches=SWITCHES
+        | {"count": "print the parameter counts of the paper's models next to the published numbers, and exit"},
         first=("corpus", "shapes", "tasks", "seeds", "steps", "start", "count", "resume", "overwrite", "out"),
         configurations="embedding_coupling",
     ),

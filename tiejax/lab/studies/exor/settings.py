@@ -216,11 +216,10 @@ STUDY = Study(
     "exor",
     Settings,
     CommandLine(
-        description="Train tied and untied masked language models on EXor for many seeds at once, compare them with paired "
-        "statistics, and leave figures and a report in a run directory.",
-        example="Example: PROGRAM --seeds 8 --steps 30000 --variant dh. Settings that were published "
-        "come by name, as --config exor/lstm_small. A run that was interrupted goes on with the same command and "
-        "--resume.",
+        description="Train tied and untied masked language models on EXor, many seeds at once; compare them with paired "
+        "statistics; write figures and a report into a run directory.",
+        example="Example: PROGRAM --seeds 8 --steps 30000 --variant dh. The published settings are available by name, such as "
+        "--config exor/lstm_small. An interrupted run continues with the same command and --resume.",
         switches=SWITCHES,
         first=("seeds", "variant", "model", "size", "steps", "resume", "overwrite", "out"),
         configurations="exor",

@@ -210,12 +210,12 @@ STUDY = Study(
     "layer_tying",
     Settings,
     CommandLine(
-        description="Train a transformer whose layers are tied and untied by an agent that learns while the model does and, on "
-        "the same batches, models untied, with fixed maps and with random ones; report perplexities, memory, time and ties, "
-        "with figures and a report in a run directory.",
-        example="Example: PROGRAM --corpus wikitext-2/ --seeds 3. Settings, the published ones among "
-        "them, come by name, as --config layer_tying/wikitext2. Every method of every seed is a model of its own, one on each "
-        "device at a time. What was interrupted goes on with the same command and --resume.",
+        description="Train a transformer whose layers an agent ties and unties while both learn and, on the same batches, "
+        "models without ties, with fixed ties and with random ties; write perplexities, memory, time, ties, figures and a "
+        "report into a run directory.",
+        example="Example: PROGRAM --corpus wikitext-2/ --seeds 3. The published settings and others are available by name, "
+        "such as --config layer_tying/wikitext2. Each method and seed is a separate model; each device trains one at a time. "
+        "An interrupted run continues with the same command and --resume.",
         switches={name: text for name, text in SWITCHES.items() if name != "distributed"},
         first=("corpus", "methods", "seeds", "layers", "steps", "resume", "overwrite", "out"),
         configurations="layer_tying",

@@ -178,11 +178,12 @@ STUDY = Study(
     "text_mlm",
     Settings,
     CommandLine(
-        description="Train tied and untied masked language models on text in which common words have planted twins, and report "
-        "how twins and unrelated words move, with paired statistics, figures and a report in a run directory.",
-        example="Example: PROGRAM --corpus novels/ --seeds 4 --steps 3000. Settings, the published ones "
-        "among them, come by name, as --config text_mlm/published. Text is prepared once and found again. A run that was "
-        "interrupted goes on with the same command and --resume.",
+        description="Train tied and untied masked language models on text in which common words have planted twins; measure "
+        "how the embeddings of twins and of unrelated words move; write paired statistics, figures and a report into a run "
+        "directory.",
+        example="Example: PROGRAM --corpus novels/ --seeds 4 --steps 3000. The published settings and others are available by "
+        "name, such as --config text_mlm/published. Prepared text is cached. An interrupted run continues with the same "
+        "command and --resume.",
         switches=SWITCHES,
         first=("corpus", "tokenizer", "seeds", "steps", "twins", "resume", "overwrite", "out"),
         configurations="text_mlm",

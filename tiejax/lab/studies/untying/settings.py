@@ -90,11 +90,11 @@ STUDY = Study(
     "untying",
     Settings,
     CommandLine(
-        description="Train models on EXor that are tied up to some step and untied from then on, for many steps, policies of "
-        "the optimizer's state and seeds at once; compare them with always tied and never tied ones.",
-        example="Example: PROGRAM --seeds 8 --steps 20000 --untie_at [.25,.5,.75] --policies "
-        "[copy,zero]. What was run comes by name, as --config untying/main. A run that was interrupted goes on with the same "
-        "command and --resume.",
+        description="Train models on EXor that are tied until some step and untied from then on, for many steps, policies for "
+        "the optimizer state and seeds at once; compare them with models that are always or never tied.",
+        example="Example: PROGRAM --seeds 8 --steps 20000 --untie_at [.25,.5,.75] --policies [copy,zero]. The settings of our "
+        "results are available by name, such as --config untying/main. An interrupted run continues with the same command and "
+        "--resume.",
         switches=SWITCHES,
         first=("seeds", "variant", "untie_at", "policies", "steps", "resume", "overwrite", "out"),
         configurations="untying",
