@@ -137,8 +137,8 @@ def test_a_broken_file(pair, tmp_path, damage):
             (folder / part).write_bytes(bytes(size))
         else:
             # The last bytes of a file of arrays may be an obsolete index; half of the file is never enough.
-            kept = rng.randrange((size + 1) // 2) if damage == "truncated" else 0
-            (folder / part).write_bytes((folder / part).read_bytes()[:kept])
+            length = rng.randrange((size + 1) // 2) if damage == "truncated" else 0
+            (folder / part).write_bytes((folder / part).read_bytes()[:length])
         # Nothing can be restored without the arrays and the facts.
         harmful = part in (largest(pair / "20").relative_to(pair), largest(pair / "20/facts").relative_to(pair))
         assert_taken_or_left(folder, harmful)

@@ -195,10 +195,10 @@ def test_default_platform_is_the_backend(monkeypatch):
 def test_ties_can_change_between_two_draws(x64):
     """Phases that end at step 7, within the five steps for which batches are drawn at step 5."""
     settings = UntyingSettings(seeds=2, steps=12, record_every=5, exact_every=10, half_period=5, untie_at=[7]).resolved()
-    made = build_untying(settings)
+    untying = build_untying(settings)
     ahead = build_ensemble(settings, "gpu").source
     assert ahead.steps == 5
-    one, other = (train(dataclasses.replace(made, recorders={}, source=source), settings.seed_list) for source in (None, ahead))
+    one, other = (train(dataclasses.replace(untying, recorders={}, source=source), settings.seed_list) for source in (None, ahead))
     jax.tree.map(np.testing.assert_array_equal, one.members.state.params, other.members.state.params)
 
 
@@ -463,10 +463,10 @@ def test_gradient_weights_vary_by_arm_and_step():
     for arm, (a, b) in enumerate(((None, None), (0.0, 1.0), (0.5, 0.25))):
         first, second = start["init"], start["data"] if arm == 0 else start["init"]
         for step in range(steps):
-            of_first, of_second, factor = np.full(3, step + 1.0), 2 * second, 2.0 if step == 2 else 1.0
+            first_grad, second_grad, factor = np.full(3, step + 1.0), 2 * second, 2.0 if step == 2 else 1.0
             if arm:
-                of_first = of_second = factor * (a * of_first + b * of_second)
-            first, second = first - rate * of_first, second - rate * of_second
+                first_grad = second_grad = factor * (a * first_grad + b * second_grad)
+            first, second = first - rate * first_grad, second - rate * second_grad
         np.testing.assert_allclose(params["init"][0, arm], first, rtol=1e-5)
         np.testing.assert_allclose(params["data"][0, arm], second, rtol=1e-5)
 

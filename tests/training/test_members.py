@@ -59,17 +59,17 @@ def test_unrolled_members_are_never_joined_in_a_step():
     """An array of both arms appears by its shape in the compiled text of vmapped members, but not of unrolled ones."""
     found = {}
     for members in (Vmapped(), Unrolled()):
-        made = ensemble(members)
-        runner = training.compile_ensemble(made, [3, 5], made.start([3, 5]))
+        model = ensemble(members)
+        runner = training.compile_ensemble(model, [3, 5], model.start([3, 5]))
         found[type(members)] = re.findall(r"f32\[(?:\d+,)?2,37,11\]", runner.executable.as_text())
     assert found[Vmapped]
     assert not found[Unrolled]
 
 
 def test_unrolled_members_against_the_closed_form():
-    made = ensemble(Unrolled())
-    trained = training.train(made, [3, 5], conditions=[1, 2])
-    start = np.asarray(made.start([3, 5]).state.params["table"])
+    model = ensemble(Unrolled())
+    trained = training.train(model, [3, 5], conditions=[1, 2])
+    start = np.asarray(model.start([3, 5]).state.params["table"])
     target = np.array([1, 2])[:, None, None, None]
     np.testing.assert_allclose(trained.members.state.params["table"], target + 0.9**7 * (start - target), rtol=0, atol=1e-6)
     steps = trained.records["record"]["step"]
@@ -90,8 +90,8 @@ def test_all_ways_of_training_give_equal_members(members):
 
 
 def test_short_representations():
-    made = ensemble(Vmapped())
-    trained = training.train(made, [3, 5], conditions=[1, 2])
+    model = ensemble(Vmapped())
+    trained = training.train(model, [3, 5], conditions=[1, 2])
     members = "EnsembleState(seeds=2, arms=2, cursor=8, leaves=1, 0.0 MB)"  # 2 * 2 * 37 * 11 * 4 bytes
     assert repr(trained.members) == members
     assert repr(trained).startswith(f"Trained({members}, records={{'record': '4 records'}}, finished=True, compile_s=")

@@ -96,5 +96,5 @@ def test_warm_up_and_decay_are_linear():
 
 
 def test_schedules_by_name():
-    made = {name: make_schedule(name, 0.5, 0.1, 10)(jnp.int32(10)) for name in get_args(ScheduleName)}
-    assert made == {"cosine": pytest.approx(0.1), "constant": 0.5}
+    rates = {name: make_schedule(name, 0.5, 0.1, 10)(jnp.int32(10)) for name in get_args(ScheduleName)}
+    assert rates == {"cosine": pytest.approx(0.1), "constant": 0.5}

@@ -60,14 +60,14 @@ def ensemble(stored, max_norm, members=training.Vmapped()):
     )
 
 found = {}
-for name, made in {
+for name, case in {
     "switched": ensemble(False, 0.7),
     "unrolled": ensemble(False, 0.7, training.Unrolled()),
     "scanned": ensemble(False, 0.7, training.Scanned()),
     "stored": ensemble(True, 0.7),
     "free": ensemble(False, None),
 }.items():
-    members, records = training.train(made, [3, 4])[:2]
+    members, records = training.train(case, [3, 4])[:2]
     for path, leaf in jax.tree_util.tree_leaves_with_path(members.state.params):
         found[name + jax.tree_util.keystr(path)] = leaf
     found[name + "/loss"] = records["record"]["loss"]

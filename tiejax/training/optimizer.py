@@ -121,8 +121,8 @@ def scale_by_adam_per_leaf(b1: float, b2: float, eps: float) -> optax.GradientTr
         parts = zip(*(jax.tree.leaves(part) for part in (state.count, state.mu, state.nu)), strict=True)
         results = [shared.update(leaf, optax.ScaleByAdamState(*part)) for leaf, part in zip(leaves, parts, strict=True)]
         updates = jax.tree.unflatten(treedef, [update for update, _ in results])
-        kept = zip(*(leaf_state for _, leaf_state in results), strict=True)
-        return updates, optax.ScaleByAdamState(*(jax.tree.unflatten(treedef, part) for part in kept))
+        parts_by_field = zip(*(leaf_state for _, leaf_state in results), strict=True)
+        return updates, optax.ScaleByAdamState(*(jax.tree.unflatten(treedef, part) for part in parts_by_field))
 
     return optax.GradientTransformation(init, update)
 

@@ -28,7 +28,7 @@ continues to read layer 0's weights and both update them; resolved, 2 has its ow
 former weights of layer 2.
 
 Every layer that trains shared weights has separate moments, and updates the weights with the gradient from its use alone;
-`training.per_layer_adamw` has the equations.
+`training.layered_adamw` has the equations.
 
 Weights that no layer reads any more are lost, and no new ones are created. With random actions for one layer after the other,
 all of 5 layers read the first layer's weights after 8 actions in the median (mean 10.4), a state that cannot be left.
