@@ -21,9 +21,9 @@ Metrics = Mapping[str, np.ndarray]
 
 
 class Set(NamedTuple):
-    """A non-empty set of pairs: its index and name in the arrays, its label and colour in figures."""
+    """A non-empty set of pairs: its number and name in the arrays, its label and colour in figures."""
 
-    index: int
+    number: int
     name: str
     label: str
     colour: str
@@ -37,9 +37,9 @@ def occurring_sets(sets: Sequence[Mapping[str, Any]]) -> list[Set]:
         ("fails", " (DH fails)", figures.ORANGE),
         (None, "", figures.GREEN),
     ):
-        alike = [(index, entry["name"]) for index, entry in enumerate(sets) if entry["dh"] == dh and entry["pairs"]]
-        for (index, name), shade in zip(alike, shades(colour, len(alike)), strict=True):
-            occurring.append(Set(index, name, f"{name}{suffix}", shade))
+        alike = [(number, entry["name"]) for number, entry in enumerate(sets) if entry["dh"] == dh and entry["pairs"]]
+        for (number, name), shade in zip(alike, shades(colour, len(alike)), strict=True):
+            occurring.append(Set(number, name, f"{name}{suffix}", shade))
     return sorted(occurring)
 
 
@@ -52,7 +52,7 @@ def plot_distances(metrics: Metrics, sets: Sequence[Set]) -> list[Plot]:
         curves: dict[str, dict[str, np.ndarray]] = {}
         for title, (table, arm) in PANELS.items():
             distances = reduce_seeds(metrics[f"distance_{table}"][arm])
-            curves[title] = {pairs.label: distances[:, metrics["pair_set"] == pairs.index].T for pairs in sets}
+            curves[title] = {pairs.label: distances[:, metrics["pair_set"] == pairs.number].T for pairs in sets}
         return curves
 
     first = panels(lambda values: values[0])
