@@ -71,7 +71,7 @@ class Jobs:
 
     @property
     def stopped(self) -> bool:
-        """Whether models are left that did not finish."""
+        """Whether some models are unfinished."""
         return len(self.records) < len(self._models)
 
     def run(self, devices: Sequence[jax.Device], stop: Callable[[], bool]) -> None:

@@ -74,7 +74,7 @@ def plot_by_bucket(names: Sequence[str], measures: Mapping[str, tuple[np.ndarray
 
 
 def _plot_dots(axes: Axes, places: np.ndarray, values: np.ndarray, colour: str, half: float, label: str) -> None:
-    """Plot `[seed, place]` as dots and the median over seeds as bars."""
+    """Plot values `[seed, bucket]` as dots, and medians over seeds as bars; places: x coordinates of the buckets."""
     axes.plot(
         np.broadcast_to(places, values.shape).ravel(), values.ravel(), "o", color=colour, alpha=0.5, markersize=4, label=label
     )
