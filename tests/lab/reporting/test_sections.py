@@ -43,3 +43,8 @@ def test_excluded_members_are_named():
     (note,) = sections.excluded_notes({"non_finite": [row], "excluded_seeds": [3]})
     assert "tied seed 3 (at step 40)" in note
     assert sections.excluded_notes({"non_finite": [], "excluded_seeds": []}) == []
+
+
+def test_models_are_described_by_their_settings():
+    model = {"architecture": "transformer", "identical_layers": True, "bidirectional": False, "heads": 1}
+    assert sections.model_words({"model": model}) == "architecture transformer, identical layers yes, bidirectional no, heads 1"

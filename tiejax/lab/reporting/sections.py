@@ -60,7 +60,11 @@ def timing_words(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[st
 
 def model_words(results: Mapping[str, Any]) -> str:
     """Describe the model of a run, for the page's setting."""
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["model"].items())
+    answers = {True: "yes", False: "no"}
+    return ", ".join(
+        f"{name.replace('_', ' ')} {answers[value] if isinstance(value, bool) else value}"
+        for name, value in results["model"].items()
+    )
 
 
 def training_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
