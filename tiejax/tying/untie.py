@@ -149,7 +149,7 @@ def retie(
             Step counts are not averaged: the mean has the source's.
 
     Returns:
-        Stored parameters, as of `store`, and their optimizer state.
+        Stored parameters, as returned by `store`, and their optimizer state.
 
     Raises:
         TieError: The ties do not fit `params`, or `opt_state` belongs to another optimizer or other parameters.
@@ -190,15 +190,15 @@ def untie_switched(
         params: Full parameters.
         opt_state: The optimizer state of `params`.
         ties: Ties between leaves of `params`.
-        policy: As of `untie`.
-        new: As of `untie`.
-        use_states: As of `untie`.
+        policy: See `untie`.
+        new: See `untie`.
+        use_states: See `untie`.
 
     Returns:
         The optimizer state after the ties.
 
     Raises:
-        TieError: As of `untie`.
+        TieError: See `untie`.
         ValueError: An unknown policy.
     """
     if policy == "copy":
@@ -242,7 +242,7 @@ def retie_switched(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep:
         params: Full parameters.
         opt_state: The optimizer state of `params`.
         ties: Ties between leaves of `params`.
-        keep: As of `retie`.
+        keep: See `retie`.
 
     Returns:
         Full parameters and their optimizer state.
