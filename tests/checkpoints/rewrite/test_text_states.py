@@ -71,9 +71,7 @@ def tie_on_text(folder, tmp_path, keep="input"):
 @pytest.mark.parametrize(("kind", "least"), [("bert", 3), ("gpt2", 2)])
 def test_too_few_positions_are_refused(tmp_path, kind, least):
     for positions in range(1, least):
-        with pytest.raises(
-            CheckpointError, match=f"text: .*c has {positions} positions; .* takes at least {least}"
-        ):
+        with pytest.raises(CheckpointError, match=f"text: .*c has {positions} positions; .* takes at least {least}"):
             tie_on_text(runnable(tmp_path, kind, positions), tmp_path)
     assert not (tmp_path / "out").exists()
     assert tie_on_text(runnable(tmp_path, kind, least), tmp_path).whole

@@ -87,8 +87,8 @@ def test_losses_of_a_causal_model_on_a_text(tmp_path):
     rows = np.array(ids[:256]).reshape(2, 128)
     log_p = [torch.log_softmax(logits(model, rows)[:, :-1], dim=-1) for model in models]
     for name, log in zip(("loss_before", "loss_after"), log_p, strict=True):
-        of_targets = log.gather(2, torch.tensor(rows)[:, 1:, None])
-        np.testing.assert_allclose(getattr(report.moved, name), -of_targets.mean(), rtol=1e-5)
+        target_log = log.gather(2, torch.tensor(rows)[:, 1:, None])
+        np.testing.assert_allclose(getattr(report.moved, name), -target_log.mean(), rtol=1e-5)
     before, after = log_p
     np.testing.assert_allclose(report.moved.kl, (before.exp() * (before - after)).sum(-1).mean(), rtol=1e-3)
 
@@ -101,8 +101,8 @@ def test_losses_of_a_masked_model_on_a_text(tmp_path, name):
     for role, model in zip(("loss_before", "loss_after"), models, strict=True):
         log = torch.log_softmax(logits(model, task.inputs), dim=-1)
         at = torch.tensor(task.places)[:, :, None]
-        of_targets = log.gather(1, at.expand(-1, -1, log.shape[-1])).gather(2, torch.tensor(task.targets)[:, :, None].long())
-        np.testing.assert_allclose(getattr(report.moved, role), -of_targets.mean(), rtol=1e-5)
+        target_log = log.gather(1, at.expand(-1, -1, log.shape[-1])).gather(2, torch.tensor(task.targets)[:, :, None].long())
+        np.testing.assert_allclose(getattr(report.moved, role), -target_log.mean(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "bart", "mbart", "phi", "cohere2", "gemma2", "gpt2", "llama"])

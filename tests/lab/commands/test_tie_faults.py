@@ -10,7 +10,7 @@ from processes import end, start_python
 from safetensors.numpy import load_file
 
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
-from tiejax.checkpoints.rewrite import states as of_states
+from tiejax.checkpoints.rewrite import states
 from tiejax.checkpoints.rewrite.last_norm import last_norm
 from tiejax.checkpoints.rewrite.one_table import Distances
 from tiejax.checkpoints.rewrite.tie_report import Moved, Report
@@ -248,7 +248,7 @@ def test_logits_need_not_fit_into_memory(tmp_path, where):
 def test_states_that_exceed_the_memory_are_refused(tmp_path, monkeypatch):
     folder = checkpoint(tmp_path / "c", EQUAL, CONFIG)
     np.save(tmp_path / "h.npy", values(256, 4))
-    monkeypatch.setattr(of_states, "machine_memory", lambda: 3 * 4 * 256 * 4 - 1)
+    monkeypatch.setattr(states, "machine_memory", lambda: 3 * 4 * 256 * 4 - 1)
     refused(folder, tmp_path, "--states: 256 states of width 4 take 12,288 bytes; this machine has 12,287")
     refused(folder, tmp_path, "--hidden: 256 states of width 4 take", "--hidden", tmp_path / "h.npy")
 

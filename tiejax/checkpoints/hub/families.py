@@ -156,7 +156,7 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
             OUTPUT,
         )
     notes = (*(family.notes if family else ()), *_scales(config), *more)
-    heads = [second.name] if second else [wanted for of_family in outputs for wanted in of_family]
+    heads = [second.name] if second else [wanted for family_names in outputs for wanted in family_names]
     bias = bias_of(checkpoint, heads, rows)
     in_other_form = second is None and has_quantised_head(checkpoint, outputs)
     title = family.title if family else None
@@ -223,8 +223,8 @@ def called(name: str, wanted: str) -> bool:
 def named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tensor]:
     """Return the matrices with any of the names of each family; within a family, only with its first name that occurs."""
     matrices: dict[str, Tensor] = {}
-    for of_family in names:
-        for wanted in of_family:
+    for family_names in names:
+        for wanted in family_names:
             hits = {
                 name: tensor for name, tensor in checkpoint.tensors.items() if called(name, wanted) and len(tensor.shape) == 2
             }

@@ -38,9 +38,9 @@ class Budget(NamedTuple):
 
     def at(self, rank: int) -> dict[str, Any]:
         """Return a row of the budget curve: the energies kept, the parameters and the bytes of a rank."""
-        kept = {f"energy_{role}": float(energies[rank - 1]) for role, energies in self.by_table.items()}
+        by_role = {f"energy_{role}": float(energies[rank - 1]) for role, energies in self.by_table.items()}
         energy = {"energy": float(self.energies[rank - 1])}
-        return {"rank": rank, **energy, **kept, "parameters": self.parameters(rank), "bytes": self.bytes_at(rank)}
+        return {"rank": rank, **energy, **by_role, "parameters": self.parameters(rank), "bytes": self.bytes_at(rank)}
 
 
 def budget_of(tables: dict[str, HubTable], found: Spectrum) -> Budget:

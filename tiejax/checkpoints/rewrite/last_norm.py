@@ -35,8 +35,8 @@ class LastNorm(NamedTuple):
     def storable(self, scale: np.ndarray) -> np.ndarray:
         """Return the scale after the scaled weight is rounded to the dtype of the file; raises CheckpointError."""
         weight, _ = self.arrays()
-        held = rounded(weight * scale - self.offset, self.weight.dtype, self.weight.name).astype(np.float64) + self.offset
-        return np.divide(held, weight, out=scale.copy(), where=weight != 0)
+        stored = rounded(weight * scale - self.offset, self.weight.dtype, self.weight.name).astype(np.float64) + self.offset
+        return np.divide(stored, weight, out=scale.copy(), where=weight != 0)
 
     def scaled(self, scale: np.ndarray) -> Iterator[tuple[Tensor, np.ndarray]]:
         """Yield each parameter's tensor with the values that multiply the output by `scale`."""

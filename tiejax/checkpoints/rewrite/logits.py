@@ -57,10 +57,10 @@ def _number(key: str, value: object) -> float:
     try:
         with np.errstate(over="ignore", under="ignore"):
             number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
-            held = np.float32(number)
+            single = np.float32(number)
     except OverflowError:  # an integer with hundreds of digits
-        number, held = np.inf, np.float32(np.inf)
-    if not np.isfinite(held) or held < np.finfo(np.float32).tiny:
+        number, single = np.inf, np.float32(np.inf)
+    if not np.isfinite(single) or single < np.finfo(np.float32).tiny:
         raise CheckpointError(f"config.json: {key}: expected a finite number above 0, got {str(value)[:20]}")
     return number
 

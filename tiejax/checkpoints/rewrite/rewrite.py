@@ -126,13 +126,13 @@ def _text(file: Path, content: Mapping[str, Any]) -> bytes:
 def _write(file: Path, out: Path, leave: set[str], added: list[Part]) -> None:
     """Copy a safetensors file without some of its tensors, and append others."""
     header, begin = header_of(file)
-    kept = sorted(
+    remaining = sorted(
         ((name, entry) for name, entry in header.items() if name not in leave and name != METADATA),
         key=lambda item: item[1]["data_offsets"],
     )
     written: dict[str, Any] = {METADATA: header[METADATA]} if METADATA in header else {}
     at = 0
-    for name, entry in kept:
+    for name, entry in remaining:
         length = entry["data_offsets"][1] - entry["data_offsets"][0]
         written[name] = {**entry, "data_offsets": [at, at + length]}
         at += length
@@ -143,7 +143,7 @@ def _write(file: Path, out: Path, leave: set[str], added: list[Part]) -> None:
     content += b" " * (-len(content) % ALIGNED)
     with out.open("wb") as target:
         target.write(len(content).to_bytes(LENGTH_BYTES, "little") + content)
-        for _, entry in kept:
+        for _, entry in remaining:
             start, stop = entry["data_offsets"]
             target.writelines(blocks_of(file, begin + start, stop - start))
         for part in added:

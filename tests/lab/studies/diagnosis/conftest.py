@@ -56,8 +56,8 @@ def text_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
     (folder / "corpus.txt").write_text("\n\n".join(topics[:12]))
-    corpus, kept = [str(folder / "corpus.txt")], {"data_dir": str(folder / "prepared"), "out": str(folder / "run")}
-    settings = text_settings.Settings(corpus=corpus, **kept, **TEXT).resolved()
+    corpus, folders = [str(folder / "corpus.txt")], {"data_dir": str(folder / "prepared"), "out": str(folder / "run")}
+    settings = text_settings.Settings(corpus=corpus, **folders, **TEXT).resolved()
     text, plan = text_mlm.prepare(settings, Console(quiet=True))
     directory = RunDirectory.claim(text_settings.STUDY, settings, False, False)
     keep_text(directory, text.facts, text.tokenizer)

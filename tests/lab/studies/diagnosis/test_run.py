@@ -48,12 +48,12 @@ def test_every_measure_of_every_member(untying_run, diagnosis):
 
 def test_values_match_those_computed_by_hand(untying_run, diagnosis):
     results, run = diagnosis[1], opened(untying_run)
-    of_input, of_output = (np.asarray(run.params[part]["embedding"]) for part in ("embed", "head"))
-    by_hand = alignment(of_input[1, 0], of_output[1, 0]).procrustes
+    first, second = (np.asarray(run.params[part]["embedding"]) for part in ("embed", "head"))
+    by_hand = alignment(first[1, 0], second[1, 0]).procrustes
     scores = results["alignment"]["never-tied-independent"][1]["input -> output"]
     assert scores["procrustes"] == pytest.approx(by_hand)
-    np.testing.assert_array_equal(of_input[:, 2], of_output[:, 2])
-    to_tied = alignment(of_input[0, 0], of_input[0, 2])
+    np.testing.assert_array_equal(first[:, 2], second[:, 2])
+    to_tied = alignment(first[0, 0], first[0, 2])
     assert results["alignment"]["tied"][0]["untied input -> tied"]["identity"] == pytest.approx(to_tied.identity)
     # The conditional distance of the zero pair, by the exact contexts of the task, for both seeds of the tied arm.
     task, distances = EXor(4, *VARIANTS["main"]), []
