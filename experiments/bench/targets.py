@@ -176,15 +176,17 @@ def traced_step(ensemble: training.Ensemble, devices: Sequence[Any], seeds: int,
     """Return one step of `seeds` seeds, traced for these devices; fed: shapes of the host data for one seed and step."""
     mesh = Mesh(np.asarray(devices).reshape(-1, ensemble.devices), (SEEDS, DATA))
     by_seed = PartitionSpec(SEEDS)
-    of_feed = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, DATA) if leaf.shape else by_seed, fed)
-    local, state, lies = step_on_mesh(ensemble, mesh, seeds, of_feed)
+    feed_specs = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, DATA) if leaf.shape else by_seed, fed)
+    local, state, state_specs = step_on_mesh(ensemble, mesh, seeds, feed_specs)
 
-    def shaped(leaf: Any, how: PartitionSpec) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, how))
+    def shaped(leaf: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
 
     names = shaped(jax.ShapeDtypeStruct((seeds,), jnp.uint32), by_seed)
-    of_all = jax.tree.map(lambda leaf, how: shaped(jax.ShapeDtypeStruct((seeds, *leaf.shape), leaf.dtype), how), fed, of_feed)
-    return jax.jit(local, donate_argnums=1).trace(names, jax.tree.map(shaped, state, lies), of_all)
+    feed = jax.tree.map(
+        lambda leaf, spec: shaped(jax.ShapeDtypeStruct((seeds, *leaf.shape), leaf.dtype), spec), fed, feed_specs
+    )
+    return jax.jit(local, donate_argnums=1).trace(names, jax.tree.map(shaped, state, state_specs), feed)
 
 
 def feed_shapes(ensemble: training.Ensemble) -> PyTree:
@@ -251,13 +253,15 @@ def encoder(devices: Sequence[Any]) -> Any:
 def rembert(devices: Sequence[Any]) -> Any:
     """Return pre-training of RemBERT at its published size in bfloat16, over all devices with one row each."""
     published = PUBLISHED_SHAPES[-1]
-    of = Pretraining(published.shape, published.vocabulary, 512, devices=len(devices), rematerialise=True, dtype=jnp.bfloat16)
-    ensemble, here = shapes_of_step(of, len(devices))
-    of_all = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((len(devices) * leaf.shape[0], *leaf.shape[1:]) if leaf.shape else (), leaf.dtype),
-        here,
+    pretraining = Pretraining(
+        published.shape, published.vocabulary, 512, devices=len(devices), rematerialise=True, dtype=jnp.bfloat16
     )
-    return traced_step(ensemble, devices, 1, of_all)
+    ensemble, per_device = shapes_of_step(pretraining, len(devices))
+    all_devices = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((len(devices) * leaf.shape[0], *leaf.shape[1:]) if leaf.shape else (), leaf.dtype),
+        per_device,
+    )
+    return traced_step(ensemble, devices, 1, all_devices)
 
 
 PROGRAMS: dict[str, Callable[[Sequence[Any]], Any]] = {

@@ -11,7 +11,7 @@ from tiejax.models.shapes import Shape
 
 
 class PublishedMaskedLM(torch.nn.Module):
-    """The published masked LM: post-LN layers between tied tables, without positions, norms or a head of its own."""
+    """The published masked LM: post-LN layers between tied tables, without positions, outer norms or a prediction head."""
 
     def __init__(self, shape: Shape, vocabulary: int) -> None:
         super().__init__()

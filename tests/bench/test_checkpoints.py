@@ -53,9 +53,9 @@ def test_failing_command_is_an_error(tmp_path):
 
 
 def test_memory_excludes_that_of_the_parent(tmp_path):
-    held = np.ones(2**26)  # 512 MiB
+    array = np.ones(2**26)  # 512 MiB
     empty = measure_process([sys.executable, "-S", "-c", "pass"], tmp_path)
     assert 2**20 < empty.memory < 2**26
     assert 0 < empty.cpu_s < 5
     filled = measure_process([sys.executable, "-S", "-c", "x = bytearray(b'x' * 2**27)"], tmp_path)
-    assert 2**27 < filled.memory < held.nbytes
+    assert 2**27 < filled.memory < array.nbytes
