@@ -78,12 +78,12 @@ def test_disk_needs_of_records(variant):
     records = training.train(build_ensemble(settings), [0, 1]).records
     metrics = named_arrays(records, settings)
     runs = trajectories(metrics, Symbols.of(settings.tasks[0]), 2)
-    made = number_of_bytes([runs.distance, runs.relative, runs.exact])
+    trajectory_bytes = number_of_bytes([runs.distance, runs.relative, runs.exact])
     in_memory = sizes.need(dataclasses.replace(settings, records_on="memory"))
     on_disk = sizes.need(settings)
-    assert sizes.bytes_at_the_end(settings) * 4 == made
+    assert sizes.bytes_at_the_end(settings) * 4 == trajectory_bytes
     largest = max(array.nbytes for array in metrics.values())
-    assert on_disk.disk == 2 * in_memory.records + max(largest, 2 * made)
+    assert on_disk.disk == 2 * in_memory.records + max(largest, 2 * trajectory_bytes)
     assert on_disk.records == 2 * number_of_bytes(runs.distance["input"]["even_odd"])
     assert in_memory.disk == 0
     assert in_memory.records == number_of_bytes(list(metrics.values())) - number_of_bytes(outside(metrics))
@@ -119,8 +119,8 @@ def test_large_records_are_stored_on_disk(monkeypatch):
 def test_records_per_chunk_fit_in_the_buffer(seeds, expected):
     settings = Settings(seeds=seeds).resolved()
     assert build_ensemble(settings).records_per_chunk == expected
-    of_member = sizes.bytes_of_record(settings) + sizes.bytes_of_exact_record(settings)
-    assert expected == 2 or expected * 2 * seeds * of_member <= sizes.BUFFER
+    bytes_per_member = sizes.bytes_of_record(settings) + sizes.bytes_of_exact_record(settings)
+    assert expected == 2 or expected * 2 * seeds * bytes_per_member <= sizes.BUFFER
     assert build_ensemble(settings).longest_chunk(1) > 1
 
 
@@ -152,8 +152,8 @@ def test_seeds_at_once_depend_on_activations(fields, leaf_bytes, seeds):
 
 
 def test_only_transformers_set_xla_options():
-    told = {
+    options = {
         model: build_ensemble(Settings(model=model).resolved()).xla_options["cpu"] for model in ("transformer", "lstm", "mixer")
     }
-    assert told == {"transformer": CPU_OPTIONS["transformer"], "lstm": {}, "mixer": {}}
-    assert untying.build_ensemble(untying_settings.Settings().resolved()).xla_options["cpu"] == told["transformer"]
+    assert options == {"transformer": CPU_OPTIONS["transformer"], "lstm": {}, "mixer": {}}
+    assert untying.build_ensemble(untying_settings.Settings().resolved()).xla_options["cpu"] == options["transformer"]

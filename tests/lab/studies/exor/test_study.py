@@ -95,9 +95,9 @@ def test_non_finite_members_are_named(tmp_path, capsys):
         (arm, seed) for arm in ("untied", "tied") for seed in (0, 1)
     }
     assert metrics["finite"][:, :, 0].all()
-    said = capsys.readouterr().out
-    assert "warning: tied seed 1 became non-finite (seen at step 10)" in said
-    assert "warning: excluded from the statistics: seeds 0, 1" in said
+    output = capsys.readouterr().out
+    assert "warning: tied seed 1 became non-finite (seen at step 10)" in output
+    assert "warning: excluded from the statistics: seeds 0, 1" in output
     page = (out / "report.html").read_text()
     assert "untied seed 0 (at step 10)" in page
 

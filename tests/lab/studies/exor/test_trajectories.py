@@ -59,13 +59,13 @@ def test_trajectories_on_disk_equal_those_in_memory(monkeypatch, tmp_path, block
     monkeypatch.setattr(module, "BLOCK", block)
     found = trajectories(metrics, MAIN, 20_000, chosen, tmp_path)
     assert (found.window, found.steps.tolist()) == (whole.window, whole.steps.tolist())
-    for made, expected in (
+    for computed, expected in (
         (found.distance, whole.distance),
         (found.relative, whole.relative),
         ({"": found.exact}, {"": whole.exact}),
     ):
         for table, arrays in expected.items():
-            assert made[table].keys() == arrays.keys()
+            assert computed[table].keys() == arrays.keys()
             for name, array in arrays.items():
-                np.testing.assert_allclose(made[table][name], array[:, places], rtol=1e-13)
+                np.testing.assert_allclose(computed[table][name], array[:, places], rtol=1e-13)
     assert list(tmp_path.iterdir()) == []

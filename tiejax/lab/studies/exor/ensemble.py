@@ -99,9 +99,9 @@ def steps_ahead(settings: Settings) -> int:
     devices count.
     """
     strings = len(split(settings.bits)["train"])
-    of_seed = max(strings, kernel.LANES) if settings.batch_size is None else 2 * strings
-    of_step = 4 * of_seed * settings.number_of_seeds * len(settings.tasks)
-    return max(1, min(settings.record_every, MOST_STEPS_AHEAD, MOST_BYTES_AHEAD // of_step))
+    visits_per_seed = max(strings, kernel.LANES) if settings.batch_size is None else 2 * strings
+    bytes_per_step = 4 * visits_per_seed * settings.number_of_seeds * len(settings.tasks)
+    return max(1, min(settings.record_every, MOST_STEPS_AHEAD, MOST_BYTES_AHEAD // bytes_per_step))
 
 
 def train_sampler(settings: Settings) -> MultisetSampler:

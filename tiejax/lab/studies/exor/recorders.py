@@ -28,7 +28,7 @@ def select_condition(by_condition: Sequence[PyTree], seed_key: SeedKey) -> PyTre
     return jax.tree.map(lambda *leaves: jnp.stack(leaves)[seed_key.condition], *by_condition)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # it holds arrays, and jax.jit hashes what it calls
+@dataclasses.dataclass(frozen=True, eq=False)  # jax.jit hashes the called object, and arrays are not hashable
 class Measures:
     """(params, batch, seed_key, step) -> the cheap measures of a member.
 
@@ -72,7 +72,7 @@ class Measures:
         return {f"use_{name}": values for name, values in uses.items()}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # it holds arrays, and jax.jit hashes what it calls
+@dataclasses.dataclass(frozen=True, eq=False)  # jax.jit hashes the called object, and arrays are not hashable
 class RiskByCondition:
     """(params, batch, seed_key, step) -> the exact risk of a member, under the distribution of its condition.
 

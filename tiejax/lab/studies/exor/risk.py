@@ -30,7 +30,7 @@ class Expectations(NamedTuple):
         return cls(jnp.asarray(target), jnp.asarray(weight), {name: jnp.asarray(share) for name, share in asking.items()})
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # it holds arrays, and jax.jit hashes what it calls
+@dataclasses.dataclass(frozen=True, eq=False)  # jax.jit hashes the called object, and arrays are not hashable
 class ExactRisk:
     r"""(params, expectations) -> `cross_entropy` (nats) and `accuracy` per split, and the optimality of the output side.
 
