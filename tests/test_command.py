@@ -31,7 +31,9 @@ def test_help_has_a_line_for_each_command(argv):
 def test_unknown_command():
     status, out, err = tiejax("exro", "--seeds", "2")
     assert (status, out) == (2, "")
-    assert err.startswith("tiejax: error: unknown command 'exro'; did you mean 'exor'?; commands: exor, untying, text-mlm")
+    assert err == "tiejax: error: unknown command 'exro'; did you mean 'exor'?\n"
+    _, _, err = tiejax("x" * 100)
+    assert err.startswith(f"tiejax: error: unknown command '{'x' * 77}...'; expected one of exor, untying, text-mlm, ")
     assert len(err.splitlines()) == 1
 
 

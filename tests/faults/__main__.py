@@ -17,7 +17,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 from faults.damages import damaged_text, damages
 from faults.inputs import inputs
 from faults.kills import kills
-from faults.limits import without_room
+from faults.limits import without_disk_space
 from faults.pairs import pairs
 from faults.runs import commands, uninterrupted
 
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--damages", type=int, default=100)
     parser.add_argument("--inputs", type=int, default=300)
     parser.add_argument("--studies", nargs="+", help="only these studies")
-    parser.add_argument("--parts", nargs="+", default=["inputs", "kills", "damages", "room", "pairs"])
+    parser.add_argument("--parts", nargs="+", default=["inputs", "kills", "damages", "disk", "pairs"])
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rng, began = random.Random(options.seed), time.monotonic()
@@ -52,8 +52,8 @@ def main() -> None:
             on_text = [run for run in runs if "--data_dir" in run.argv]
             for run in on_text:
                 report(f"damages to prepared text, {run.study}: {dict(damaged_text(run, folder, options.damages // 10, rng))}")
-        if "room" in options.parts:
-            report(f"without disk space: {dict(without_room(runs, folder))}")
+        if "disk" in options.parts:
+            report(f"without disk space: {dict(without_disk_space(runs, folder))}")
         if "pairs" in options.parts:
             report(f"two processes: {dict(pairs(runs, folder))}")
 

@@ -19,7 +19,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 LIMITS = (50, 1_000, 8_000, 30_000, 60_000, 120_000)
 
 
-def without_room(runs: list[Run], folder: Path, limits: tuple[int, ...] = LIMITS) -> collections.Counter[str]:
+def without_disk_space(runs: list[Run], folder: Path, limits: tuple[int, ...] = LIMITS) -> collections.Counter[str]:
     """Start every study under every limit, then finish it without; count the first exit statuses."""
     found = collections.Counter[str]()
     for run in runs:

@@ -7,7 +7,7 @@ import pytest
 from faults.damages import damages
 from faults.inputs import inputs
 from faults.kills import kills
-from faults.limits import without_room
+from faults.limits import without_disk_space
 from faults.runs import commands, uninterrupted
 
 KILLS, DAMAGES, INPUTS = 6, 8, 200
@@ -41,5 +41,5 @@ def test_damage_is_reported_or_repaired(runs, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_without_disk_space_stops_in_one_line_and_resumes(runs, tmp_path):
-    found = without_room(runs[:1], tmp_path, limits=(50, 8_000, 60_000))
+    found = without_disk_space(runs[:1], tmp_path, limits=(50, 8_000, 60_000))
     assert found["status 4"] >= 2

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiejax.system.visible import LONGEST, visible, visible_line, visible_lines
+from tiejax.system.visible import LONGEST, cut, visible, visible_line, visible_lines
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,9 @@ def test_long_lines_are_shortened_in_the_middle():
     assert line.endswith("[[[ end")
     assert "(996,014 characters)" in line
     assert visible_line("a" * LONGEST) == "a" * LONGEST
+
+
+def test_long_values_are_cut():
+    assert cut("a" * 80) == "a" * 80
+    assert cut("a" * 81) == "a" * 77 + "..."
+    assert cut([1, 2]) == "[1, 2]"

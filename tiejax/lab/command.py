@@ -108,7 +108,8 @@ def start(argv: Sequence[str]) -> int:
         print(completion_script(rest), end="")
         return 0
     if name not in COMMANDS:
-        raise BadInput(f"unknown command '{cut(argv[0])}'{nearest(name, list(COMMANDS))}; commands: {', '.join(COMMANDS)}")
+        hint = nearest(name, list(COMMANDS)) or f"; expected one of {', '.join(COMMANDS)}"
+        raise BadInput(f"unknown command '{cut(argv[0])}'{hint}")
     sys.argv = [f"tiejax {name}", *rest]  # the name of the program in messages
     command = COMMANDS[name].load()
     return launch.main(command, rest) if isinstance(command, Study) else command.main(rest)

@@ -193,7 +193,7 @@ def test_a_bar_fits_the_terminal(columns):
     if columns >= 60:
         assert any(re.search("━ 123,456/500,000 1,234 steps/s .*5 min 05 s left", line) for line in lines)
         assert any("50%" in line and "s left" in line for line in lines)
-    # Where there is little room, the rate of models goes first, then that of steps.
+    # On a narrow terminal, the rate of models is left out first, then that of steps.
     assert any("123,456" in line and "model-steps/s" in line for line in lines) == (columns == 120)
 
 

@@ -48,7 +48,7 @@ def test_overwrite_does_not_touch_a_directory_with_a_foreign_config(here, refuse
         (here / "other" / name).mkdir(parents=True)
     (here / "other/config.yaml").write_text(text)
     (here / "other/checkpoints/weights.bin").write_bytes(b"years of work")
-    refused(["--out", "other", "--overwrite"], "other", "no run")
+    refused(["--out", "other", "--overwrite"], "other", "no usable run of exor")
 
 
 def test_overwrite_replaces_only_the_run(here):
@@ -201,7 +201,7 @@ def test_resume_of_a_finished_run_reports_that(here, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, ("run.json", "earlier version")),
+        (None, ("run.json is missing", "early version")),
         ("{", ("run.json", "damaged")),
         ('["exor", 2]', ("run.json", "damaged")),
         ('{"study": "exor"}', ("run.json", "damaged")),

@@ -63,7 +63,7 @@ def script(shell: str, commands: Mapping[str, Words]) -> str:
     cases = []
     for name, found in commands.items():
         cases += [_case(f'"{name} {flag}"', values) for flag, values in found.values.items()]
-        # After a flag with a value of its own, files.
+        # Otherwise flags; words without a dash are completed as files.
         cases += [_case(f'"{name} "*', found.flags, only_dashes=True)] if found.flags else []
     names = shlex.quote(" ".join([*commands, "--help", "--version", "--print-completion"]))
     text = TEMPLATE % {"commands": names, "cases": "\n".join(cases)}
