@@ -18,7 +18,7 @@ if "TIEJAX_TESTS_TMPDIR" not in os.environ:
 os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
-# An explicit value keeps short processes from restarting themselves with huge pages (see `tiejax.system`).
+# An explicit value keeps short processes from restarting themselves with huge pages (see `tiejax/lab/runs/huge_pages.py`).
 os.environ.setdefault("GLIBC_TUNABLES", "")
 
 # Tests and the processes that they start share a compilation cache, created by the first process of a session. It includes fast
