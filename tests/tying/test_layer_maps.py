@@ -49,7 +49,7 @@ def test_random_maps_reach_all_maps_with_this_number_of_distinct_layers():
 
 @pytest.mark.parametrize("distinct", [0, 4])
 def test_number_of_distinct_layers_out_of_range(distinct):
-    with pytest.raises(tying.TieError, match=f"1 to 3 distinct ones, got {distinct}"):
+    with pytest.raises(tying.TieError, match=f"expected 1 to 3 distinct layers in a map of 3 layers, got {distinct}"):
         tying.random_map(3, distinct, np.random.default_rng(0))
 
 
@@ -62,7 +62,7 @@ def test_groups_are_owned_by_their_first_layer():
     ("maps", "words"),
     [
         ({"mine": [0, 2, 2]}, "mine: owner: layer 1 cannot copy layer 2"),
-        ({"mine": [0, 0]}, "mine: expected a list of one owner for each of the 3 layers, got 2 entries"),
+        ({"mine": [0, 0]}, "mine: expected a list of 3 owners, one per layer, got 2 entries"),
         ({"mine": [0, 0, 1]}, "mine: owner: layer 2 copies layer 1, which is itself a copy of layer 0; use 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Lasting ties: `store`, `view` and `equal_leaves`."""
+"""Permanent ties: `store`, `view` and `equal_leaves`."""
 
 import jax
 import jax.numpy as jnp

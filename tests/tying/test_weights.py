@@ -107,7 +107,7 @@ def test_equal_weights_of_one_source_may_be_different_objects():
         ([Tie("a", "b", gradient=(1.0, 0.5)), Tie("b", "c")], "ties in a chain cannot have gradient weights"),
         (
             [Tie("a", "b", gradient=(1.0, 0.5)), Tie("a", "c", gradient=(0.5, 0.5))],
-            "gives the use of a another weight; give both the same",
+            "weights the use of a differently; give both ties the same weight",
         ),
         ([Tie("a", "b", gradient=(np.ones((3, 1)), 1.0))], r"weights of shape \(3, 1\) do not broadcast to a \(2,\)"),
     ],

@@ -14,8 +14,8 @@ def assert_tied(params: PyTree, ties: Sequence[Tie]) -> None:
     """Raise TieError unless the two leaves of every tie are equal; NaN equals NaN.
 
     In a compiled function the comparison becomes part of the program, and the error is raised on the host when its result
-    arrives; jax then wraps it in another exception that quotes this message. Every call waits for the host, so leave the
-    assertion out of code that is timed.
+    arrives; jax then wraps it in another exception that quotes this message. Every call waits for the host, so do not use
+    the assertion in code that is timed.
 
     Args:
         params: Full parameters, traced or not.
@@ -41,5 +41,5 @@ def _equal(one: jax.Array, other: jax.Array) -> jax.Array:
 def _raise_unless(equal: Sequence[np.ndarray | jax.Array], names: Sequence[str]) -> None:
     different = [name for name, is_equal in zip(names, equal, strict=True) if not is_equal]
     if different:
-        others = f"; so do those of {len(different) - 1} more" if different[1:] else ""
+        others = f"; so do those of {len(different) - 1} more ties" if different[1:] else ""
         raise TieError(f"{different[0]}: the values of the two leaves differ{others}")

@@ -1,4 +1,4 @@
-"""The error that ties raise; imports no jax."""
+"""The error that ties raise; does not import jax."""
 
 
 class TieError(ValueError):

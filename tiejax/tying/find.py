@@ -1,4 +1,4 @@
-"""Existing ties: shared or equal arrays in a tree, leaves selected by functions, and tied keys of the transformers library."""
+"""Ways to find or declare ties: shared or equal arrays, leaves selected by functions, and tied keys of transformers models."""
 
 import hashlib
 import re
@@ -14,15 +14,15 @@ from tiejax.tying.transforms import TRANSFORMS, TransformName
 
 
 def find_ties(tree: PyTree, equal: bool = True) -> list[Tie]:
-    """Find the ties that a tree already has: leaves that are one array object or, if `equal`, have the same bits.
+    """Find ties in a tree: leaves that are the same array object or, if `equal`, arrays with the same bits.
 
-    Equal arrays are also compared transposed. The first leaf of each group, in the order of the tree, is the source of all
-    others. Arrays whose entries are all one number, such as biases initialised to zero, are equal by chance: they are tied only
-    if they are one object. Traced arrays are skipped.
+    Each array is also compared with the transposes of the others. The first leaf of each group, in the order of the tree, is
+    the source of all others. Arrays that hold a single repeated value, such as biases initialised to zero, are equal by chance:
+    they are tied only if they are the same object. Traced arrays are skipped.
 
     Args:
         tree: Any tree, such as the parameters of a model or an NNX module whose layers share a variable.
-        equal: Whether to compare values. If false, only leaves that are one array object are tied.
+        equal: Whether to compare values. If false, only leaves that are the same array object are tied.
 
     Returns:
         The ties, in the order of their targets in the tree.
@@ -74,11 +74,11 @@ def _contents(array: np.ndarray) -> tuple[Any, ...]:
 
 
 def tie_between(tree: PyTree, source: Callable[[Any], Any], target: Callable[[Any], Any], **how: Any) -> Tie:
-    """Create the tie between two leaves that functions select, instead of naming their paths.
+    """Create the tie between two leaves, each selected by a function instead of a path.
 
     Args:
         tree: The tree that holds both leaves; its values are not used.
-        source: Selects the source in a tree like `tree`, as `lambda model: model.embed.weight`.
+        source: Selects the source in a tree like `tree`, such as `lambda model: model.embed.weight`.
         target: Selects the target.
         **how: The fields `transform` and `gradient` of the tie.
 
@@ -98,7 +98,7 @@ def tie_between(tree: PyTree, source: Callable[[Any], Any], target: Callable[[An
 
     def path(select: Callable[[Any], Any], role: str) -> str:
         selected = select(marked)
-        found = jax.tree.leaves(selected)  # a variable of NNX is a tree of one leaf
+        found = jax.tree.leaves(selected)  # an NNX variable is a tree with one leaf
         if len(found) != 1 or not isinstance(found[0], _Mark):
             raise TieError(
                 f"{role}: expected a function that selects one leaf, got {type(selected).__name__}; "
@@ -119,11 +119,11 @@ class _Mark:
 def ties_of_keys(
     keys: Mapping[str, str], names: Callable[[str], str] = lambda name: name.replace(".", "/"), **how: Any
 ) -> list[Tie]:
-    """Convert a mapping of tied keys, as models of the transformers library declare it, to ties.
+    """Convert a mapping of tied keys, as declared by models of the transformers library, to ties.
 
     Args:
-        keys: A mapping from the target's to the source's key, with dots, such as `_tied_weights_keys` of a model.
-        names: Converts a key to the path of that leaf; replaces dots by slashes if omitted.
+        keys: A mapping from each target's key to its source's key, separated by dots, such as `_tied_weights_keys` of a model.
+        names: Converts a key to the path of that leaf (default: replace dots with slashes).
         **how: The fields `transform` and `gradient` of all ties.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Fixed owner vectors: maps from the literature by name, random maps, and maps that a user writes."""
+"""Fixed owner vectors: published maps by name, random maps, and user-written maps."""
 
 from collections.abc import Mapping
 
@@ -15,11 +15,12 @@ def static_map(name: str, layers: int, distinct: int) -> Owner:
 
     * `untied`: every layer has separate weights.
     * `all-one`: all layers read layer 0 (ALBERT, Lan et al., arXiv:1909.11942).
-    * `sequence`, `cycle`, `cycle-reversed`: `distinct` layers; each repeated several times in a row; all repeated in order; all
-      repeated in order, but reversed the last time (Takase and Kiyono, arXiv:2104.06022).
-    * `sandwich`: the first and the last layer are separate, and all layers between them are one (Subformer, Reid et al.,
-      arXiv:2101.00234).
-    * `reversed-halves`: the second half of the layers is the first half in reverse order.
+    * `sequence`, `cycle`, `cycle-reversed`: there are `distinct` layers. `sequence` repeats each of them several times in a
+      row; `cycle` repeats all of them in order; `cycle-reversed` does the same, but reverses the last repetition (Takase and
+      Kiyono, arXiv:2104.06022).
+    * `sandwich`: the first and the last layer have separate weights, and all layers between them share weights (Subformer, Reid
+      et al., arXiv:2101.00234).
+    * `reversed-halves`: the second half repeats the layers of the first half in reverse order.
 
     Args:
         name: The name of the map, one of `MAPS`.
@@ -30,7 +31,7 @@ def static_map(name: str, layers: int, distinct: int) -> Owner:
         The owner vector, int32 `[layers]`.
 
     Raises:
-        TieError: The map is unknown, or `distinct` is not from 1 to `layers`.
+        TieError: The map is unknown, or `distinct` is not between 1 and `layers`.
     """
     _check_distinct(layers, distinct)
     layer = np.arange(layers)
@@ -65,18 +66,18 @@ def owner_from_groups(group: np.ndarray) -> Owner:
 def random_map(layers: int, distinct: int, rng: np.random.Generator) -> Owner:
     """Draw an owner vector with exactly `distinct` distinct layers.
 
-    Layer 0 owns itself. The other owners are drawn uniformly, and so is the owner of each copy among the earlier owners.
+    Layer 0 owns itself. The other owners are drawn uniformly, then the owner of each copy uniformly from the earlier owners.
 
     Args:
         layers: The number of layers.
         distinct: The number of distinct layers.
-        rng: The source of randomness.
+        rng: The random number generator.
 
     Returns:
         The owner vector, int32 `[layers]`.
 
     Raises:
-        TieError: `distinct` is not from 1 to `layers`.
+        TieError: `distinct` is not between 1 and `layers`.
     """
     _check_distinct(layers, distinct)
     owners = np.r_[0, 1 + rng.choice(layers - 1, distinct - 1, replace=False)] if layers > 1 else np.zeros(1, int)
@@ -89,11 +90,11 @@ def random_map(layers: int, distinct: int, rng: np.random.Generator) -> Owner:
 
 def _check_distinct(layers: int, distinct: int) -> None:
     if not 1 <= distinct <= layers:
-        raise TieError(f"distinct: a map of {layers} layers has 1 to {layers} distinct ones, got {distinct}")
+        raise TieError(f"distinct: expected 1 to {layers} distinct layers in a map of {layers} layers, got {distinct}")
 
 
 def check_maps(maps: Mapping[str, object], layers: int) -> dict[str, Owner]:
-    """Check owner vectors that a user has written, by name.
+    """Check a mapping from names to user-written owner vectors.
 
     Raises TieError with the name of the map if it is not a list of `layers` indices, or not an owner vector (`check_owner`).
     """
@@ -101,7 +102,7 @@ def check_maps(maps: Mapping[str, object], layers: int) -> dict[str, Owner]:
     for name, owner in maps.items():
         if not isinstance(owner, list) or len(owner) != layers:
             found = f"{len(owner)} entries" if isinstance(owner, list) else repr(owner)[:80]
-            raise TieError(f"{name}: expected a list of one owner for each of the {layers} layers, got {found}")
+            raise TieError(f"{name}: expected a list of {layers} owners, one per layer, got {found}")
         try:
             checked[name] = check_owner(owner)
         except TieError as error:

@@ -1,7 +1,8 @@
-"""Layer ties while an agent chooses them, by one of two rules: resolved ties, or the rule of the published code.
+"""Layer ties that an agent changes, under one of two rules: `resolved`, or `published`, the rule of the published code.
 
-resolved: the rule that users expect. A copy of a copy reads its owner, the copies of a layer that becomes a copy follow it, and
-a layer that becomes independent has its own weights. published: see `published_rule`, where a table compares the two.
+Under `resolved`, the rule that users expect, a copy of a copy reads that copy's owner, the copies of a layer that becomes a
+copy follow it, and a layer that becomes independent has its own weights. `published_rule` describes the other rule and compares
+the two.
 """
 
 from typing import Literal
@@ -24,15 +25,15 @@ def start_ties(layers: int, start: Start, rule: Rule) -> LayerTies:
     * `frozen-random`: no layer is a copy, the layers above layer 0 are frozen at their random initial values, and the agent
       observes all as copies of layer 0. The published code starts like this.
     * `told-tied`: no layer is a copy and all train, but the agent observes all as copies of layer 0. The published code starts
-      a BERT like this.
+      BERT like this.
 
     Args:
         layers: The number of layers.
         start: The kind of start.
-        rule: The rule by which ties change; it matters for `tied`, where only layer 0 trains by the published rule.
+        rule: The rule by which ties change; it matters for `tied`, where only layer 0 trains under the published rule.
 
     Returns:
-        The ties of `layers` layers.
+        The initial ties.
     """
     untied, all_first, every = independent(layers), np.zeros(layers, np.int32), np.ones(layers, bool)
     if start == "independent":
@@ -48,16 +49,16 @@ def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
     """Apply an action of the agent: `layer` becomes a copy of the earlier layer `choice`, or independent if they are equal.
 
     Args:
-        ties: The ties before.
+        ties: The current ties.
         layer: The layer to change.
         choice: The earlier layer to copy, or `layer` itself.
         rule: The rule by which ties change.
 
     Returns:
-        The ties after.
+        The ties after the action.
 
     Raises:
-        TieError: By resolved ties, if `choice` is a later layer.
+        TieError: Under the rule `resolved`: there is no such layer, or `choice` is a later one.
     """
     if rule == "published":
         return published_rule.choose(ties, layer, choice)
@@ -65,10 +66,10 @@ def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
 
 
 def choose_resolved(ties: LayerTies, layer: int, choice: int) -> LayerTies:
-    """Apply an action by resolved ties: owners change as in `choose_owner`, and the agent observes the owners.
+    """Apply an action under the rule `resolved`: owners change as in `choose_owner`, and the agent observes the owners.
 
-    A layer that started frozen trains from the first choice for it on. A layer that the agent observed as a copy at the start,
-    though it was none, stays so in the observation until that choice.
+    A layer that started frozen trains once the agent has chosen for it. A layer that started independent but was observed as a
+    copy is observed as a copy until then.
     """
     owner, chosen = choose_owner(ties.owner, layer, choice), np.arange(len(ties.owner)) == layer
     true = chosen | (ties.observation == ties.owner)
@@ -76,17 +77,17 @@ def choose_resolved(ties: LayerTies, layer: int, choice: int) -> LayerTies:
 
 
 def wiring(ties: LayerTies, storage: Storage, gradient: Gradient, rule: Rule) -> Wiring:
-    """Convert ties to the arrays that a training step takes.
+    """Convert layer ties to the arrays that a training step takes.
 
     Args:
-        ties: The ties.
-        storage: The storage of the stack.
-        gradient: Which layers train the weights that they read: `all` of them, or the `owner` alone. Ignored by the published
-            rule, which says itself which layers train.
+        ties: The current ties.
+        storage: The storage of the stack, `full` or `compact` (see `slots`).
+        gradient: Which layers train the weights that they read: `all` of them, or the `owner` alone. Ignored under the
+            published rule, which itself determines the layers that train.
         rule: The rule by which ties change.
 
     Returns:
-        A `Wiring`.
+        The slots and gradients of the layers, as a `Wiring`.
     """
     if rule == "published":
         return published_rule.wiring(ties, storage)

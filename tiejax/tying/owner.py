@@ -5,7 +5,7 @@ with an int32 vector that names the slot each layer reads.
 
 An owner vector names, for each layer, the layer whose weights it reads; `arange(layers)` is the untied model. In full storage
 there is a slot for every layer and the vector of slots is the owner vector, so one executable serves every pattern of ties. In
-compact storage there are slots for the distinct layers only. `layer_ties` has the rules by which ties change.
+compact storage there are slots for the distinct layers only. The rules by which ties change are in `layer_ties`.
 """
 
 import warnings
@@ -58,12 +58,12 @@ def check_owner(owner: Sequence[int] | np.ndarray) -> Owner:
 
 
 def first_uses(owner: Owner) -> Flags:
-    """Return for each layer whether it is the first one that reads its weights, `[layers]`."""
+    """Return, for each layer, whether it is the first that reads its weights, `[layers]`."""
     return np.isin(np.arange(len(owner)), np.unique(owner, return_index=True)[1])
 
 
 def sends_gradient(owner: Owner, gradient: Literal["all", "owner"]) -> Flags:
-    """Return for each layer whether its use trains the weights it reads, `[layers]`: all uses do, or only the first one."""
+    """Return, for each layer, whether its use trains the weights it reads, `[layers]`: all uses do, or only the first."""
     if gradient == "all":
         return np.ones(len(owner), dtype=bool)
     return first_uses(owner)
@@ -76,15 +76,15 @@ def choose_owner(owner: Owner, layer: int, choice: int) -> Owner:
     owns itself.
 
     Args:
-        owner: The owner vector before, int32 `[layers]`.
+        owner: The current owner vector, int32 `[layers]`.
         layer: The layer to change.
         choice: The earlier layer to copy, or `layer` itself to make it independent.
 
     Returns:
-        The owner vector after, int32 `[layers]`.
+        The new owner vector, int32 `[layers]`.
 
     Raises:
-        TieError: `choice` is not from 0 to `layer`, or there is no such layer.
+        TieError: There is no such layer, or `choice` is not between 0 and `layer`.
     """
     if not 0 <= choice <= layer < len(owner):
         raise TieError(f"owner: layer {layer} of {len(owner)} cannot copy layer {choice}; expected an index from 0 to {layer}")
@@ -92,7 +92,7 @@ def choose_owner(owner: Owner, layer: int, choice: int) -> Owner:
     if choice == layer:
         after[layer] = layer
     else:
-        # Copies of this layer have no weights to share any more, so they read what it reads.
+        # Copies of this layer can no longer read its weights, so they read the weights that it now reads.
         after[(owner == layer) | (np.arange(len(owner)) == layer)] = owner[choice]
     return after
 
@@ -127,7 +127,7 @@ def expansion_slots(owner: Owner) -> Slots:
     """Return the slots to take from a compact stack to expand it to full storage, `[layers]`.
 
     Each layer takes the weights that it owns or, if it owns none, those that it reads; the rows `unique(owner)` of the expanded
-    stack are the compact stack again. (By the published rule a layer may own weights that only other layers read.)
+    stack are the compact stack again. (Under the published rule a layer may own weights that only other layers read.)
     """
     slot = slots(owner, "compact")
     slot[np.unique(owner)] = np.arange(len(np.unique(owner)))
@@ -152,9 +152,9 @@ def move(before: Owner, after: Owner, storage: Storage) -> Move:
     A layer that becomes independent takes the weights that it read before.
 
     Args:
-        before: The owner vector before, int32 `[layers]`.
-        after: The owner vector after, int32 `[layers]`.
-        storage: The storage of the stack.
+        before: The old owner vector, int32 `[layers]`.
+        after: The new owner vector, int32 `[layers]`.
+        storage: The storage of the stack, `full` or `compact` (see `slots`).
 
     Returns:
         A `Move`: new slot p takes the weights of old slot `source[p]`.
@@ -170,12 +170,12 @@ def move(before: Owner, after: Owner, storage: Storage) -> Move:
 
 
 class LayerTies(NamedTuple):
-    """Ties of a stack while an agent chooses them: who reads whose weights, who trains them, and what the agent observes.
+    """Layer ties that an agent changes: whose weights each layer reads, whether it trains them, and what the agent observes.
 
     Attributes:
         owner: The layer whose weights each layer reads, int32 `[layers]`.
-        trains: Whether each layer trains the weights it reads, boolean `[layers]`. False for a layer that started frozen until
-            the first choice for it and, by the published rule, for a copy.
+        trains: Whether each layer trains the weights it reads, boolean `[layers]`. False for a layer that started frozen,
+            until the agent first chooses for it, and, under the published rule, for a copy.
         observation: The agent's state s, int32 `[layers]`: s_i is the layer that layer i is reported to copy.
     """
 
@@ -185,7 +185,7 @@ class LayerTies(NamedTuple):
 
 
 class Wiring(NamedTuple):
-    """Ties in the form that a training step takes, as data.
+    """Layer ties as the arrays that a training step takes.
 
     Attributes:
         reads: The slot that each layer reads, int32 `[layers]`.

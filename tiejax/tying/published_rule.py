@@ -1,16 +1,16 @@
 """The rule by which the published code of dynamic layer tying (Hay and Wolf, ICLR 2024) changes ties.
 
-An agent goes through the layers and chooses for each an earlier layer to copy, or to be independent. The rule differs from
-resolved ties as follows.
+An agent goes through the layers and makes each one a copy of an earlier layer, or independent. The rule differs from resolved
+ties as follows.
 
 * A copy takes the weights that the other layer reads at this moment, and does not train them.
-* Copies of a layer that becomes a copy keep its old weights, which no layer trains then.
+* Copies of a layer that becomes a copy keep its old weights, which no layer then trains.
 * "Independent" means that a layer trains the weights that it reads. A layer that was a copy never gets its own weights back:
-  what it shares stays shared, and is updated once by each layer that trains it.
+  the weights that it shares stay shared, and each layer that trains them updates them once.
 * The agent observes its own choices, s_i = choice, whichever weights layer i reads.
 
-An example: four layers that start frozen-random, with random weights, the layers above layer 0 frozen. Columns: `owner`, the
-layer whose weights each of the four reads; `trains`, whether it trains them; `seen`, the agent's observation; `updates`, the
+Example: four layers that start `frozen-random`, with random weights that are frozen above layer 0. Columns: `owner`, the layer
+whose weights each of the four reads; `trains`, whether it trains them; `seen`, the agent's observation; `updates`, the
 number of updates per step of the weights that were initialised for each layer.
 
     action              published rule                  resolved ties
@@ -22,16 +22,17 @@ number of updates per step of the weights that were initialised for each layer.
     2 is independent    0102  T.T.   0022  2000         0120  T.TT   0020  1010
     3 is independent    0102  T.TT   0023  2010         0123  T.TT   0023  1011
 
-In the third row the copy 3 leaves the training to layer 2. In the fourth, layer 2 gives up its weights; layer 3 continues to
-read them without training them, and the agent still observes 3 as a copy of 2; resolved, 3 follows 2. In the fifth, layer 2
-continues to read layer 0's weights and both update them; resolved, 2 has its own weights. In the last, layer 3 trains the
-former weights of layer 2.
+In the third row layer 3 becomes a copy, so only layer 2 trains the shared weights. In the fourth, layer 2 gives up its weights;
+layer 3 continues to read them without training them, and the agent still observes 3 as a copy of 2; with resolved ties, 3
+follows 2. In the fifth, layer 2 continues to read layer 0's weights and both update them; with resolved ties, 2 has its own
+weights. In the last, layer 3 trains the former weights of layer 2.
 
-Every layer that trains shared weights has separate moments, and updates the weights with the gradient from its use alone;
+Every layer that trains shared weights has separate moments, and updates the weights with the gradient of its use alone;
 `training.layered_adamw` has the equations.
 
-Weights that no layer reads any more are lost, and no new ones are created. With random actions for one layer after the other,
-all of 5 layers read the first layer's weights after 8 actions in the median (mean 10.4), a state that cannot be left.
+Weights that no layer reads any more are lost, and no new ones are created. With random actions on one layer after
+another, all 5 layers of a stack read the first layer's weights after a median of 8 actions (mean 10.4); no action leaves this
+state.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Lasting ties: `store` keeps each distinct array once, and `view` rebuilds the model's full tree from it."""
+"""Permanent ties: `store` keeps each distinct array once, and `view` rebuilds the model's full tree from it."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -49,14 +49,14 @@ def view(stored: PyTree, ties: Sequence[Tie]) -> PyTree:
     dL/dW = dL/dW_source + T^-1(dL/dW_target), or a dL/dW_source + b T^-1(dL/dW_target) for a tie with gradient weights (a, b).
 
     Args:
-        stored: What `store` returned.
+        stored: The parameters that `store` returned.
         ties: The ties that were passed to `store`.
 
     Returns:
         Full parameters, with the tree structure that `store` received.
 
     Raises:
-        TieError: The ties do not fit `stored`, or a target still holds an array, as in a tree that `store` has not seen.
+        TieError: The ties do not fit `stored`, or a target still holds an array because `store` was not called.
 
     Examples:
         >>> import jax
@@ -82,7 +82,7 @@ def view(stored: PyTree, ties: Sequence[Tie]) -> PyTree:
 
 
 def _with_gradient_weight(x: Any, weight: Any) -> Any:
-    """Return `x` such that its gradient is multiplied by `weight`."""
+    """Return `x`, with its gradient multiplied by `weight`."""
     if isinstance(weight, int | float) and weight in (0, 1):
         return x if weight else jax.lax.stop_gradient(x)
     return weighted(x, weight)
@@ -107,9 +107,9 @@ def tied_loss(loss: Callable[..., Any], ties: Sequence[Tie]) -> Callable[..., An
 
 
 def equal_leaves(params: PyTree, ties: Sequence[Tie]) -> dict[str, bool]:
-    """Report for each tie's target whether its array equals its source's, transformed, bit for bit.
+    """Return, for each tie's target, whether its array equals the transformed array of its source, bit for bit.
 
-    This compares values, not flags: it reports ties that hold in fact. NaNs with the same bits are equal.
+    The comparison is by value, so it shows whether a declared tie actually holds. NaNs with the same bits are equal.
 
     Args:
         params: Full parameters, not traced.

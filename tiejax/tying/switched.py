@@ -1,15 +1,15 @@
 r"""Ties that are switched at run time: both leaves are stored, start equal, and receive the same symmetrised gradient.
 
-Which form to use: a lasting tie that all members share is cheaper stored once (`store`, `view`): one array, one optimizer
-state. A tie that ends or begins during training, or that only some members of an ensemble have, is switched: two arrays, and a
-traced boolean that turns it on or off without recompiling.
+Which form to use: a permanent tie that all members of an ensemble share is cheaper stored once (`store`, `view`), as one array
+with one optimizer state. A tie that ends or begins during training, or that only some members have, must be switched: it has
+two arrays, and a traced boolean that turns it on or off without recompilation.
 
 Where a tie is on, the gradients of both leaves are replaced by their sum (`symmetrise` in `tied_gradient.py`). Leaves that
 start equal, with equal optimizer state, then receive equal updates from any element-wise optimizer (AdamW and its decoupled
-weight decay included) and stay equal: this is the tie, at the memory of two leaves. `copy_to_targets` after the update makes
+weight decay included) and stay equal, at the memory cost of two leaves. `copy_to_targets` after the update makes
 the equality independent of how the two updates were compiled.
 
-Anything that looks across leaves must count a tied pair once: `global_norm` and `clip_by_global_norm` do. (A clip by norm
+Anything computed over all leaves must count a tied pair once, as `global_norm` and `clip_by_global_norm` do. (Clipping by norm
 inside the optimizer would count it twice.)
 
 `on` is one boolean per resolved tie, or one for all of them; an array of shape `[ties]` or `[]`.
@@ -27,7 +27,7 @@ Squares = Callable[[PyTree], PyTree]
 
 
 def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switches) -> PyTree:
-    """Overwrite every target by its source, transformed, where the tie is on.
+    """Overwrite the target of every tie that is on with the transformed array of its source.
 
     Args:
         tree: Full parameters, or any optax state. In a state, the subtrees with the structure of `like` (moments, for example)
@@ -61,7 +61,7 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switche
 
 
 def leaf_squares(grads: PyTree) -> PyTree:
-    """Return the sum of squares of each leaf, a scalar."""
+    """Return a tree with the sum of squares of each leaf, a scalar."""
     return jax.tree.map(lambda leaf: jnp.sum(jnp.square(leaf)), grads)
 
 
@@ -100,7 +100,7 @@ def clip_by_global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches, max_no
         grads: Gradients as `symmetrise` returns them.
         ties: Ties between leaves of `grads`.
         on: Whether each resolved tie is on, `[ties]`, or one boolean for all. It may be traced.
-        max_norm: The largest norm.
+        max_norm: The maximum norm.
 
     Returns:
         Gradients with the structure of `grads`.

@@ -26,20 +26,20 @@ class Tie:
     order: `Tie("block_0/*", "block_1/*")` ties every leaf of two blocks. In a path without `*` the final `/value` of an NNX
     variable may be omitted.
 
-    A tie does not refer to a tree. Paths, shapes and dtypes are checked where a tie meets one, as in `store` and `view`.
+    A tie does not refer to a tree. Paths, shapes and dtypes are checked when it is applied to one, as in `store` and `view`.
 
     Attributes:
         source: Path of the leaf that is stored, or a pattern.
         target: Path of the leaf that reads it, or a pattern.
-        transform: What the target applies to the source's array: `"identity"`, or `"transpose"` of the last two axes.
+        transform: How the target transforms the source's array: `"identity"`, or `"transpose"` of the last two axes.
         gradient: Which uses train the array: `"all"`, the sum over both; `"owner"`, the source's use alone; or two weights
             `(a, b)`, numbers or arrays that broadcast to the source's shape: the array receives a times the gradient of the
             source's use plus b times the (transformed back) gradient of the target's use. `"all"` is (1, 1) and `"owner"` is
-            (1, 0). Weights of a tie that is created inside a traced function may be traced; changing them recompiles nothing.
-            Ties with array weights can be neither compared nor hashed.
+            (1, 0). Weights of a tie that is created inside a traced function may be traced; changing them causes no
+            recompilation. Ties with array weights can be neither compared nor hashed.
 
     Raises:
-        TieError: `transform` or `gradient` is none of these, or `source` and `target` differ in their number of `*`.
+        TieError: `transform` or `gradient` is invalid, or `source` and `target` differ in their number of `*`.
 
     Examples:
         >>> Tie("embed/embedding", "head/kernel", transform="transpose")
@@ -140,7 +140,7 @@ def _check_leaf(tie: Tie, path: str, leaves: dict[str, Any], missing_is_none: bo
 
 
 def resolve(ties: Sequence[Tie], params: PyTree) -> tuple[Tie, ...]:
-    """Check ties against a tree, and return one tie per target, each from the leaf that is stored.
+    """Check ties against a tree, and return one tie per target, whose source is the leaf that is stored.
 
     Patterns are expanded, and chains resolved: a -> b, b -> c becomes a -> b, a -> c. In a tree that `store` returned the
     targets are `None` and their shapes are not compared.
@@ -186,11 +186,11 @@ def resolve(ties: Sequence[Tie], params: PyTree) -> tuple[Tie, ...]:
 def _chain(first: Tie, second: Tie, name: str) -> Tie:
     """Return the tie from the source of `first` to the target of `second`, where `second` reads the target of `first`."""
     if isinstance(first.gradient, tuple) or isinstance(second.gradient, tuple):
-        raise TieError(f"{name}: ties in a chain cannot have gradient weights; let both read {first.source}")
+        raise TieError(f"{name}: ties in a chain cannot have gradient weights; let both ties read {first.source}")
     transform = compose(first.transform, second.transform)
     if transform is None:
         raise TieError(
-            f"{name}: {first.transform} followed by {second.transform} is not a transform; let both read {first.source}"
+            f"{name}: no transform equals {first.transform} followed by {second.transform}; let both ties read {first.source}"
         )
     gradient: Literal["all", "owner"] = "all" if first.gradient == second.gradient == "all" else "owner"
     return dataclasses.replace(second, source=first.source, transform=transform, gradient=gradient)
@@ -213,7 +213,7 @@ def _check_weights(resolved: Sequence[Tie]) -> None:
     for tie in resolved:
         first = by_source.setdefault(tie.source, tie)
         if not known_equal(tie.weights[0], first.weights[0]):
-            raise TieError(f"{tie}: {first} gives the use of {tie.source} another weight; give both the same")
+            raise TieError(f"{tie}: {first} weights the use of {tie.source} differently; give both ties the same weight")
 
 
 def _check_fit(tie: Tie, source: Any, target: Any) -> None:

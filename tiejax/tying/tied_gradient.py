@@ -34,7 +34,7 @@ def symmetrise(grads: PyTree, ties: Sequence[Tie], on: Switches, gradient_weight
     """Turn the gradients of an untied loss into those of the tied loss, for every tie that is on.
 
     With the gradients g of source a and target b, and the tie's transform T, both leaves receive the sum over both uses,
-    total = g_a + T^-1(g_b): the source as it is, the target as T(total). A tie with `gradient="owner"` leaves g_b out.
+    total = g_a + T^-1(g_b): the source receives total, the target T(total). A tie with `gradient="owner"` leaves g_b out.
 
     Args:
         grads: Gradients of full parameters, taken where the two leaves of every tie that is on are equal.
@@ -76,12 +76,12 @@ def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: Sequence[Ti
 
     Args:
         loss: A scalar function `(params, *args)` of full parameters.
-        stored: What `store` returned.
+        stored: The parameters that `store` returned.
         ties: The ties that were passed to `store`.
         *args: Further arguments of `loss`.
 
     Returns:
-        Gradients with the structure of the full parameters; `collect` sums them to the gradient of `stored`.
+        Gradients with the structure of the full parameters; `collect` sums them into the gradient of `stored`.
 
     Raises:
         TieError: The ties do not fit `stored`.
@@ -90,7 +90,7 @@ def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: Sequence[Ti
 
 
 def collect(grads: PyTree, ties: Sequence[Tie]) -> PyTree:
-    """Sum the gradients of each use to the gradient of stored parameters: a g_source + b T^-1(g_target) for weights (a, b).
+    """Sum the gradients of the uses of each stored array: a g_source + b T^-1(g_target) for gradient weights (a, b).
 
     Args:
         grads: Gradients with the structure of the full parameters, as `gradients_by_use` returns.

@@ -1,8 +1,8 @@
-"""The transforms that a tie may apply, declared in one table.
+"""The transforms that a tie may apply, declared in `TRANSFORMS`.
 
 A transform permutes the entries of an array. Its inverse is therefore also its adjoint, which carries gradients of the target
 back to the source. To add one, extend `TransformName` and `TRANSFORMS`: checks, error messages, chains of ties, `find_ties` and
-optimizer states follow.
+the handling of optimizer states need no change.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class Transform(NamedTuple):
     """A permutation of an array's entries.
 
     Attributes:
-        apply: Maps an array of jax or numpy.
+        apply: Maps a jax or numpy array.
         shape: Maps the array's shape.
         inverse: The name of the inverse.
         axes: The smallest number of axes of an array that can be transformed.
@@ -37,7 +37,7 @@ TRANSFORMS: dict[TransformName, Transform] = {
 
 
 def compose(first: TransformName, second: TransformName) -> TransformName | None:
-    """Return the transform that equals `first` followed by `second`, None if the table has none."""
+    """Return the transform that equals `first` followed by `second`, or None if `TRANSFORMS` has none."""
     if "identity" in (first, second):
         return second if first == "identity" else first
     return "identity" if second == TRANSFORMS[first].inverse else None

@@ -1,9 +1,9 @@
-r"""Ending and beginning a tie during training: what becomes of the parameters and of the optimizer state.
+r"""Ending and beginning a tie during training, with policies for the parameters and the optimizer state.
 
-When a tie ends, both leaves continue from the shared value. A policy decides what becomes of the optimizer state:
+When a tie ends, both leaves continue from the shared value. A policy determines the optimizer state:
 
 * `copy`: both leaves keep the state of the shared leaf, moments and step count;
-* `zero`: the new leaf starts without state, and its bias correction restarts, as for a leaf that was just initialised;
+* `zero`: the new leaf starts with the initial state, and its bias correction restarts, as for a leaf that was just initialised;
 * `zero-keep-count`: the new leaf's moments are 0 and its step count continues. Adam's first updates are then too large, since
   the first moment recovers within 10 steps and the second only within 1,000: a hidden spike;
 * `split`: each leaf gets the state that its own use's gradients alone would have built up, kept separately from step 0
@@ -31,7 +31,7 @@ from tiejax.tying.transforms import TRANSFORMS
 
 @runtime_checkable
 class Optimizer(Protocol):
-    """The interface of `optax.GradientTransformation`, so that ties do not need optax."""
+    """The interface of `optax.GradientTransformation`, so that this package does not depend on optax."""
 
     def init(self, params: Any, /) -> Any:
         """Return the initial state for `params`."""
@@ -41,7 +41,7 @@ class Optimizer(Protocol):
 
 
 def only_tied(tree: PyTree, ties: Sequence[Tie]) -> PyTree:
-    """Replace every leaf that no tie names by `None`.
+    """Replace every leaf that is neither a source nor a target of a tie with `None`.
 
     The policy `split` of `untie` needs `optimizer.init(only_tied(params, ties))`, updated at every step with the gradients of
     each use, `only_tied(gradients_by_use(...), ties)`.
@@ -51,7 +51,7 @@ def only_tied(tree: PyTree, ties: Sequence[Tie]) -> PyTree:
         ties: Ties between leaves of `tree`.
 
     Returns:
-        A tree with the sources and targets of ties alone.
+        A tree that holds only the sources and targets of ties.
 
     Raises:
         TieError: The ties do not fit `tree`.
@@ -79,10 +79,10 @@ def untie(
         stored: What `store` returned, as trained so far.
         opt_state: The optimizer state of `stored`.
         ties: The ties that were passed to `store`.
-        policy: What becomes of the optimizer state:
+        policy: How the optimizer state continues:
             `copy`: both leaves keep the moments and the step count of the shared leaf.
-            `zero`: the new leaf starts without state, and its bias correction restarts. This needs an optimizer that counts
-            steps per leaf, such as `tiejax.training.make_optimizer(..., counts="leaf")`.
+            `zero`: the new leaf starts with the initial state, and its bias correction restarts. This needs an optimizer that
+            counts steps per leaf, such as `tiejax.training.make_optimizer(..., counts="leaf")`.
             `zero-keep-count`: the new leaf's moments are 0 and its step count continues; Adam's first updates are then too
             large.
             `split`: each leaf gets the state of its use's gradients alone, from `use_states`.
@@ -146,7 +146,7 @@ def retie(
         opt_state: The optimizer state of `params`.
         ties: Ties between leaves of `params`.
         keep: The value and the state of the shared leaf: the `mean` of both leaves, or those of the `source` or the `target`.
-            Step counts are not averaged: the mean has the source's.
+            Step counts are not averaged: with `mean`, they are the source's.
 
     Returns:
         Stored parameters, as returned by `store`, and their optimizer state.
@@ -183,7 +183,7 @@ def untie_switched(
     new: New = "target",
     use_states: PyTree = None,
 ) -> PyTree:
-    """Apply a policy to the optimizer state of full parameters where switched ties end; parameters stay as they are.
+    """Apply a policy to the optimizer state of full parameters when switched ties end; parameters do not change.
 
     Args:
         optimizer: The optax optimizer that built `opt_state`.
@@ -230,13 +230,13 @@ def untie_switched(
             continue
         if given.get(path) is None:
             missing = "use_states has" if policy == "split" else "a new optimizer state has"
-            raise TieError(f"policy {policy!r}: {missing} no {path}")
+            raise TieError(f"policy {policy!r}: {missing} no {path}, which the given optimizer state has")
         leaves[path] = given[path]
     return jax.tree_util.tree_unflatten(treedef, leaves.values())
 
 
 def retie_switched(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep: Keep = "mean") -> tuple[PyTree, PyTree]:
-    """Make both leaves of every tie, and their optimizer states, equal where switched ties begin.
+    """Make both leaves of every tie, and their optimizer states, equal when switched ties begin.
 
     Args:
         params: Full parameters.
@@ -269,7 +269,9 @@ def retie_switched(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep:
                 other_path = f"{prefix}{tie.target}"
                 other = leaves.get(other_path)
                 if other is None:
-                    raise TieError(f"{tie}: the optimizer state has {path} but no {other_path}")
+                    raise TieError(
+                        f"{tie}: the optimizer state has {path} but no {other_path}; pass the state of all parameters"
+                    )
                 others.append(_state_of_source(tie, other, other_path))
             shared = leaves[path]
             if keep == "target":
@@ -287,7 +289,7 @@ def retie_switched(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep:
 
 
 def _owners(state: dict[str, Any], params: PyTree) -> dict[str, tuple[str, str]]:
-    """Map the path of every optimizer leaf that belongs to a parameter to (prefix, path of the parameter)."""
+    """Map the path of every leaf of an optimizer state that belongs to a parameter to (prefix, path of the parameter)."""
     paths, owners = set(leaves_by_path(params)[0]), {}
     for name in state:
         parts = name.split("/")
@@ -301,17 +303,17 @@ def _owners(state: dict[str, Any], params: PyTree) -> dict[str, tuple[str, str]]
 
 
 def _state_of_target(tie: Tie, leaf: Any, path: str) -> Any:
-    """Transform the optimizer's leaf of a source to that of the target."""
+    """Map a leaf of the source's optimizer state to the layout of the target's."""
     return apply_transform(tie, leaf) if _is_transformed(tie, leaf, path) else leaf
 
 
 def _state_of_source(tie: Tie, leaf: Any, path: str) -> Any:
-    """Transform the optimizer's leaf of a target to that of the source."""
+    """Map a leaf of the target's optimizer state to the layout of the source's."""
     return invert_transform(tie, leaf) if _is_transformed(tie, leaf, path) else leaf
 
 
 def _is_transformed(tie: Tie, leaf: Any, path: str) -> bool:
-    """Whether an optimizer's leaf is transformed like the parameter; a scalar, such as a step count, is not."""
+    """Whether a leaf of an optimizer state is transformed like the parameter; a scalar, such as a step count, is not."""
     shape, axes = jnp.shape(leaf), TRANSFORMS[tie.transform].axes
     if shape and len(shape) < axes:
         raise TieError(f"{tie}: {tie.transform} needs at least {axes} axes, got {path} {shape} of the optimizer state")

@@ -1,4 +1,4 @@
-"""Weights of a use: the share of its gradient that a shared array receives."""
+"""Gradient weights: the share of each use's gradient that a shared array receives."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def scale(weight: Weight, gradient: Any) -> Any:
 
 
 def broadcasts_to(weight: Weight, shape: tuple[int, ...]) -> bool:
-    """Whether the product of a weight and an array of this shape has this shape."""
+    """Whether a weight broadcasts to an array of this shape without changing its shape."""
     try:
         return np.broadcast_shapes(np.shape(weight), shape) == shape
     except ValueError:

@@ -33,7 +33,7 @@ def here(monkeypatch, tmp_path):
         ("--layers 3 --maps '{mine: [0,2,2]}'", ["--maps: mine: owner: layer 1 cannot copy layer 2"]),
         (
             "--layers 3 --maps '{mine: [0,0]}'",
-            ["--maps: mine: expected a list of one owner for each of the 3 layers, got 2 entries"],
+            ["--maps: mine: expected a list of 3 owners, one per layer, got 2 entries"],
         ),
         ("--layers 3 --maps '{a/b: [0,0,0]}'", ["--maps: names may contain only letters, digits, - and _"]),
         ("--layers 3 --maps '{untied: [0,0,0]}'", ["expected distinct names, untied is repeated"]),
