@@ -55,8 +55,9 @@ class Moved(MetaPathFinder, Loader):
         """Return the module of the new name."""
         new = _new_name(spec.name)
         assert new is not None
-        if spec.name in MOVED:  # of a package and its modules, the package warns
-            warnings.warn(f"{spec.name} has moved to {new}; the former name goes with the next minor version", DeprecationWarning, 2)
+        if spec.name in MOVED:  # one warning for a package and its modules
+            message = f"{spec.name} has moved to {new}; the former name goes with the next minor version"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
         module = importlib.import_module(new)
         spec.loader_state = module.__spec__
         return module
