@@ -47,7 +47,9 @@ def needs(error: ModuleNotFoundError) -> str:
 class Moved(MetaPathFinder, Loader):
     """Import a module by a former name, as the same module object, with a DeprecationWarning."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """Return a spec for former names, None for all others."""
         return ModuleSpec(fullname, self, is_package=True) if _new_name(fullname) else None
 
