@@ -118,7 +118,8 @@ def test_a_predictor_sees_one_shape_and_must_return_log_probabilities():
     found = measures.predictions(predict, tokens, np.zeros(10, int), block=4)
     np.testing.assert_array_equal(found, counting(tokens, None))
     assert set(shapes) == {((4, 4), (4,))}
-    with pytest.raises(ValueError, match=r"^predict: expected log probabilities, but the log of the sum of a row is 1, not 0$"):
+    message = r"^predict: expected log probabilities, with a logsumexp of 0, got 1; apply log_softmax$"
+    with pytest.raises(ValueError, match=message):
         measures.predictions(lambda *asked: counting(*asked) + 1, tokens, np.zeros(10, int))
     with pytest.raises(ValueError, match=r"^predict: expected \[256, vocabulary\] for 256 contexts, got \[10\]$"):
         measures.predictions(lambda *asked: np.zeros(10), tokens, np.zeros(10, int))

@@ -59,13 +59,13 @@ def test_tables_that_do_not_fit_raise_value_error():
     table = gaussian(10, 4)
     with pytest.raises(ValueError, match="10 and 9 rows"):
         alignment(table, gaussian(9, 4))
-    with pytest.raises(ValueError, match=r"shape \(10,\).*\[rows, width\]"):
+    with pytest.raises(ValueError, match=r"table: expected the shape \[rows, width\].*, got \(10,\)"):
         canonical_correlations(table, table[:, 0])
     for rows in ([], [3, 3], [5, 2], [-1, 2], [4, 10]):
-        with pytest.raises(ValueError, match="ascending, without repeats, within 0 to 9"):
+        with pytest.raises(ValueError, match="ascending, without repeats, from 0 to 9"):
             alignment(table, table, rows=np.array(rows, int))
     for k in (0, 10):
-        with pytest.raises(ValueError, match="k must be within 1 to 9"):
+        with pytest.raises(ValueError, match="k: expected 1 to 9 neighbours in tables of 10 rows"):
             neighbour_overlap(table, table, k=k)
     with pytest.raises(ValueError, match="at least 2"):
         neighbour_overlap(table, table, k=1, sample=1)

@@ -46,11 +46,11 @@ def alignment(source: Table, target: Table, rows: Int[np.ndarray, "tokens"] | No
         score = mean_i cos(f(x_i), y_i)
 
     identity: f(x) = x on the rows as stored, which measures whether the tables are interchangeable; a direction common to all
-    rows counts. The other maps are f(x) = x W on tables centred on their means. procrustes: W = U V^T, where U S V^T = X^T Y is
-    the thin SVD (orthogonal; for different widths, with orthonormal rows or columns). least_squares: W = (X^T X)^+ X^T Y. It is
-    fitted to the tokens that it scores, so two independent Gaussian tables score about sqrt(width / (rows - 1)), not 0.
+    rows raises it. The other maps are f(x) = x W on tables centred on their means. procrustes: W = U V^T, where U S V^T = X^T Y
+    is the thin SVD (orthogonal; for different widths, with orthonormal rows or columns). least_squares: W = (X^T X)^+ X^T Y. It
+    is fitted to the tokens that it scores, so two independent Gaussian tables score about sqrt(width / (rows - 1)), not 0.
 
-    rows: ascending row numbers to fit and score; None for all. Raises ValueError if the tables do not have the same tokens.
+    rows: ascending row numbers to fit and score; None for all. Raises ValueError if the numbers of rows differ.
     """
     chosen = chosen_rows(source, target, rows)
     fitted = cross_products(source, target, rows)
@@ -77,7 +77,7 @@ def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, "tokens"]
 
     cos((x_i - m) W, y_i - k) for procrustes and from_source, cos((y_i - k) W, x_i - m) for from_target; NaN where a vector is
     zero. rows: ascending. means: m and k, the means of the whole tables. maps: `maps_between` of the whole tables' products.
-    Raises ValueError if the tables or rows do not fit.
+    Raises ValueError if the numbers of rows differ or `rows` is invalid.
     """
     check_rows(rows, check_tables(source, target))
     weights = Maps(*(each.astype(np.float32, copy=False) for each in maps))
@@ -95,7 +95,7 @@ def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, "tokens"]
 def least_squares_chance(rows: int, width: int) -> float:
     """Return the approximate least-squares score of unrelated tables: sqrt(width / (rows - 1)), at most 1.
 
-    With n centred rows, a regression on d columns explains a share d / (n - 1) of an unrelated target.
+    With n centred rows, a regression on d columns explains a share d / (n - 1) of the variance of an unrelated target.
     """
     return min(1.0, math.sqrt(width / max(rows - 1, 1)))
 

@@ -18,8 +18,8 @@ def canonical_correlations(first: Table, second: Table) -> Float[np.ndarray, "mi
     """Return the canonical correlations of two tables, in descending order, in [0, 1].
 
     These are the singular values of (X^T X)^(-1/2) X^T Y (Y^T Y)^(-1/2) for tables centred on their means; there are as many as
-    the width of the narrower table. Directions in which a table has no variance have correlation 0. If a table is as wide as it
-    has rows, all other correlations are 1 whatever its values. Raises ValueError if the tables do not have the same tokens.
+    the width of the narrower table. Directions in which a table has no variance have correlation 0. If a table has at least as
+    many columns as rows, all others are usually 1, whatever the tables. Raises ValueError if the numbers of rows differ.
     """
     products = cross_products(first, second)
     return correlations_of(products, (whitening(products.source_gram), whitening(products.target_gram)))
@@ -32,7 +32,7 @@ def correlations_of(
     whitened = bases[0].T @ products.cross @ bases[1]
     if whitened.shape[0] < whitened.shape[1]:
         whitened = whitened.T
-    # Eigenvalues of the Gram matrix take less time than an SVD; the precision lost is far below the rounding of the products.
+    # Eigenvalues of the Gram matrix take less time than an SVD; the precision lost is far below that lost in float32 products.
     squares = linalg.eigvalsh(whitened.T @ whitened)[::-1] if whitened.size else np.zeros(0)
     return np.pad(np.sqrt(np.clip(squares, 0, 1)), (0, min(products.cross.shape) - len(squares)))
 

@@ -9,8 +9,8 @@ from tiejax.geometry import table_rows
 from tiejax.geometry.products import column_products, has_amx
 from tiejax.geometry.table_rows import BFLOAT16, Table, chosen_blocks, chosen_rows, read_ahead, stored_rows
 
-# Products of uncentred rows lose precision where columns are far from 0, by the square of mean over standard deviation, and
-# sums in float32 lose precision with their length.
+# Products of uncentred rows lose precision in columns far from 0, by a factor of (mean / standard deviation)^2, which may reach
+# FAR. Sums in float32 lose precision with their length.
 FAR = 1.0
 MOST_ROWS = 1024  # rows of a block, for tables narrower than this; wider tables use as many rows as columns
 
@@ -33,16 +33,16 @@ def cross_products(source: Table, target: Table, rows: Int[np.ndarray, "tokens"]
 
     X_b and Y_b are the n_b rows of block b minus the block's means m_b and k_b, so tables far from the origin lose no
     precision. Near the origin, bfloat16 rows are multiplied uncentred and n_b m_b k_b^T is subtracted. Products within a block
-    are float32,
-    sums over blocks float64. rows: ascending row numbers to use; None for all. Raises ValueError if the tables do not fit.
+    are in float32, sums over blocks in float64. rows: ascending row numbers to use; None for all. Raises ValueError if the
+    numbers of rows differ or `rows` is invalid.
     """
     chosen = chosen_rows(source, target, rows)
     widths = source.shape[1], target.shape[1]
     totals = [np.zeros((widths[i], widths[j])) for i, j in ((0, 0), (1, 1), (0, 1))]
     counts, uncentred, means = [], [], []
     near = True
-    # Four times as many rows as elsewhere, since each block costs a pass over three matrices in float64, but no more than sums
-    # in float32 can represent.
+    # Four times as many rows as elsewhere, since each block costs a pass over three matrices in float64, but no more than
+    # float32 sums can add up accurately.
     blocks = chosen_blocks(chosen, max(*widths, table_rows.BLOCK_BYTES // max(*widths, MOST_ROWS)))
     for _, (x, y) in read_ahead(lambda block: (stored_rows(source, block), stored_rows(target, block)), blocks):
         means.append([part.mean(axis=0, dtype=np.float64) for part in (x, y)])

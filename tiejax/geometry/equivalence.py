@@ -4,7 +4,10 @@ Two symbols are semantically equivalent if p(y | rho, s1) = p(y | rho, s2) for a
 equivalent if p(s1 | rho) = p(s2 | rho) for all rho. The distributional hypothesis (DH) says that the two coincide. Both are
 measured as the effect on the model's predictions of swapping the symbols, in the input or in the output: a mean Jensen-Shannon
 divergence between 0 and ln 2 nats, so one threshold serves both.
-Source of the definitions: Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610); the measures are tiejax's own.
+
+The asked position of a context is the one whose symbol is predicted; a context asks for the symbols that can occur there.
+
+Source of the definitions: Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610); the measures are specific to tiejax.
 """
 
 import math
@@ -21,8 +24,7 @@ from tiejax.geometry.optimality import Conditioning, Residual, check_pair, condi
 Predict = Callable[[np.ndarray, np.ndarray], Any]
 Case = Literal["holds: same", "holds: different", "fails: same meaning", "fails: same use", "unknown"]
 
-# In nats. As a conditional distance, about that of two symbols that have probabilities .4 and .6 in every context that asks
-# for them.
+# In nats: about the conditional distance of two symbols with probabilities .4 and .6 in every context that asks for them.
 THRESHOLD = 0.02
 # A pair is asked for if its mean probability is at least this fraction of its probability under a uniform prediction.
 SMALLEST_SHARE = 0.01
@@ -30,9 +32,10 @@ BLOCK = 256
 
 
 class Semantic(NamedTuple):
-    """Effect of swaps in the input.
+    """Effect of swapping two symbols in the input.
 
-    distance: in nats, NaN without swaps. contexts: number of contexts that contain each symbol outside the asked position.
+    distance: in nats; NaN if there is nothing to swap. contexts: number of contexts that contain each symbol outside the asked
+    position.
     """
 
     distance: float
@@ -72,7 +75,7 @@ def jensen_shannon(
 def swaps(
     tokens: Integer[np.ndarray, "contexts length"], position: Integer[np.ndarray, "contexts"], pair: Pair
 ) -> tuple[Integer[np.ndarray, "swaps"], Integer[np.ndarray, "swaps length"]]:
-    """Return all contexts with one occurrence of a symbol replaced by the other of the pair, after the index of each context.
+    """Return all contexts with one occurrence of a symbol swapped for the other, preceded by the index of each original.
 
     Occurrences are swapped one at a time: the definition by p(y | rho, s) compares two symbols in one place, and the other
     occurrences belong to rho. Swapping all at once would let effects cancel (a parity does not change when two bits flip). The
@@ -97,7 +100,7 @@ def predictions(
     """Return predict(tokens, position) for all contexts, in blocks of one shape, so that it compiles once.
 
     predict: (tokens [block, length], position [block]) -> log probabilities [block, vocabulary] at the asked position.
-    Raises ValueError if the probabilities of a row do not sum to one, as for logits.
+    Raises ValueError if the probabilities of a row do not sum to one, as with logits.
     """
     parts = []
     for start in range(0, len(tokens), block):
@@ -108,7 +111,7 @@ def predictions(
         total = logsumexp(part, axis=1)
         worst = total[np.argmax(np.abs(total))]
         if not abs(worst) < 1e-3:
-            raise ValueError(f"predict: expected log probabilities, but the log of the sum of a row is {worst:.3g}, not 0")
+            raise ValueError(f"predict: expected log probabilities, with a logsumexp of 0, got {worst:.3g}; apply log_softmax")
         parts.append(part[: len(tokens) - start])
     return np.concatenate(parts)
 
@@ -158,8 +161,8 @@ def conditional_distance(
         D_c = sum_c w_c m_c [ln 2 - H(p(s1 | c) / m_c)] / sum_c w_c m_c,    m_c = p(s1 | c) + p(s2 | c),
 
     where H(r) = -r ln r - (1 - r) ln(1 - r). The bracket is the Jensen-Shannon divergence between the model's distribution
-    within the pair and the same with the symbols swapped: 0 if they are equally likely, ln 2 if one is impossible, and
-    lambda^2 / 8 for a small log ratio lambda. Mean and root mean square of lambda = ln[p(s1 | c) / p(s2 | c)] use the same
+    within the pair and the same distribution with the symbols swapped: 0 if they are equally likely, ln 2 if one is impossible,
+    and lambda^2 / 8 for a small log ratio lambda. Mean and root mean square of lambda = ln[p(s1 | c) / p(s2 | c)] use the same
     weights w_c m_c, because a context in which neither is expected (another bit of EXor, another word of a text) does not
     inform their ratio.
 
@@ -219,9 +222,10 @@ def equivalence(
 ) -> list[dict[str, Any]]:
     """Return all measures of this module for each pair, as plain numbers; None where a measure is not defined.
 
-    states, table: h of the contexts and E_out. They add the conditioning of the states that ask for a pair (weights w_c m_c,
-    see `conditional_distance`) and, for pairs in `log_ratios` (the true ones), the optimality residual under the same weights.
-    A pair has a case only if the contexts contain both symbols. Predictions of all contexts are held in memory.
+    states, table: the state h of each context, and the output table E_out. They add the conditioning of the states that ask for
+    a pair (weights w_c m_c, see `conditional_distance`) and, for pairs with a true log ratio in `log_ratios`, the optimality
+    residual under the same weights. A pair has a case only if the contexts contain both symbols. Predictions of all contexts
+    are held in memory.
     """
     if states is None and log_ratios:
         raise ValueError("log_ratios: the optimality residual also needs states and table")
@@ -261,7 +265,7 @@ def _distances(pair: Pair, semantic: Semantic, conditional: Conditional, thresho
 def _output_side(
     states: np.ndarray, table: np.ndarray, pair: Pair, log_ratio: float | np.ndarray, asking: np.ndarray
 ) -> dict[str, float]:
-    """Return residual and conditioning under the weights of the contexts that ask for a pair; NaN if none does."""
+    """Return residual and conditioning, weighted by how much each context asks for the pair; NaN if none does."""
     if asking.sum() > 0:
         residual = optimality_residual(states, table, pair, log_ratio, asking)
         spanned = conditioning(states, asking)

@@ -68,7 +68,7 @@ def _least_squares(basis: np.ndarray, cross: np.ndarray) -> np.ndarray:
 
 
 def orthogonal_map(cross: Float[np.ndarray, "source target"]) -> Float[np.ndarray, "source target"]:
-    """Return the W = U V^T of orthogonal Procrustes, where U S V^T = X^T Y is the thin SVD (Schoenemann 1966).
+    """Return W = U V^T, the solution of orthogonal Procrustes, where U S V^T = X^T Y is the thin SVD (Schoenemann 1966).
 
     It minimises |X W - Y| among orthogonal W. A square W is computed by Newton's iteration, at a fraction of the cost of an
     SVD. Its result is checked, and an SVD is computed if the check fails.

@@ -12,7 +12,7 @@ from tiejax.geometry.products import prepared, row_products
 from tiejax.geometry.table_rows import Rows, Table, check_tables, read_ahead, row_blocks, stored_rows
 
 NONE = np.iinfo(np.int64).min
-QUERY_BLOCKS = 4  # blocks of rows held as queries at a time, so that the table is read few times
+QUERY_BLOCKS = 4  # size of a block of queries, in blocks of rows; larger blocks mean fewer passes over the table
 
 
 class Overlap(NamedTuple):
@@ -33,18 +33,18 @@ class Overlap(NamedTuple):
 def neighbour_overlap(first: Table, second: Table, k: int = 10, sample: int = 2000, seed: int = 0) -> Overlap:
     """Return the overlap of the k nearest neighbours of tokens in two tables: mean_i |N_first(i) and N_second(i)| / k.
 
-    N(i) are the k rows of largest cosine with row i among all other rows; of equal rows, the first. A row of norm 0 is not a
+    N(i) are the k other rows with the largest cosine to row i; of equal cosines, the first rows. A row of norm 0 is not a
     neighbour of any row and has none. chance = k / (rows - 1), the overlap of two independent sets. sample: number of rows i,
-    drawn without replacement from `seed`; all rows if there are not more. interval: estimate +- 1.96 s sqrt((1 - sample / rows)
-    / sample), the normal approximation for draws without replacement. Widths may differ. Raises ValueError if the tables do not
-    fit, k is not within 1 to rows - 1, or sample is below 2.
+    drawn without replacement from `seed`; all rows if the tables have no more. interval: estimate +- 1.96 s sqrt((1 - sample /
+    rows) / sample), the normal approximation for draws without replacement. Widths may differ. Raises ValueError if the numbers
+    of rows differ, k is not between 1 and rows - 1, or sample is below 2.
     Source: A. Lopardo et al. 2026, arXiv:2603.26663 (k = 10).
     """
     rows = check_tables(first, second)
     if not 1 <= k < rows:
-        raise ValueError(f"k = {k} neighbours of {rows} rows: k must be within 1 to {rows - 1}")
+        raise ValueError(f"k: expected 1 to {rows - 1} neighbours in tables of {rows} rows, got {k}")
     if sample < 2:
-        raise ValueError(f"sample = {sample}: at least 2 rows must be drawn")
+        raise ValueError(f"sample: expected at least 2 rows, got {sample}")
     queries = np.arange(rows)
     if sample < rows:
         queries = np.sort(np.random.default_rng(seed).choice(rows, sample, replace=False))
@@ -88,7 +88,7 @@ def nearest_neighbours(table: Table, queries: Int[np.ndarray, "queries"], k: int
 def _better(best: np.ndarray, similarity: np.ndarray, start: int) -> np.ndarray:
     """Return the k highest keys of each query among its best so far and the rows from `start` on.
 
-    Few rows exceed the lowest of the k best so far, and of equal rows the first one counts: the others are skipped.
+    Only rows above the lowest of the k best are considered, which are few; of equal rows the first counts.
     """
     query, column = np.nonzero(similarity > _similarity(best.min(axis=1))[:, None])
     number = np.bincount(query, minlength=len(best))

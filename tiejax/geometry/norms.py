@@ -12,9 +12,10 @@ from tiejax.geometry.table_rows import Rows, Table, check_tables, read_ahead, re
 class Norms(NamedTuple):
     """Euclidean norms of the rows of two tables, and their differences.
 
-    differing: number of rows in which any value differs. largest: the largest |difference|. cosine: of each row with the same
-    row of the other table, uncentred; NaN where one of the two is zero; None if the widths differ. The lowest cosines belong to
-    the tokens whose two roles differ most. For a single table, all fields but `first` are None.
+    differing: number of rows in which any value differs. largest: the largest |difference|. cosine: the uncentred cosine of
+    each row with the same row of the other table; NaN where one of the two is zero; None if the widths differ. The lowest
+    cosines belong to the tokens whose input and output embeddings differ most. For a single table, all fields but `first` are
+    None.
     """
 
     first: Float[np.ndarray, "rows"]

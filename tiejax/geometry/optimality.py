@@ -1,8 +1,9 @@
 """Distance of a model's output side from an optimal one.
 
 An optimal model without output bias has h(rho) . (e1 - e2) = ln[p(s1 | rho) / p(s2 | rho)] in every context rho, where e1 and
-e2 are rows of the output table. Symbols that are equally likely in every context therefore have equal rows, if the states
-h(rho) span the space.
+e2 are the rows of s1 and s2 in the output table. Symbols that are equally likely in every context therefore have equal rows, if
+the states h(rho) span the space. A context asks for the symbols that can occur at its predicted position.
+
 Source: Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610).
 """
 

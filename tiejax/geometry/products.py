@@ -1,7 +1,7 @@
-"""Products of rows in float32; bfloat16 rows are multiplied by the processor's AMX instructions, as exactly and faster.
+"""Products of rows in float32; bfloat16 rows use the processor's AMX instructions, which are as exact and faster.
 
-The product of two bfloat16 numbers is exact in float32 unless it is below 1e-38, so only the sums round, as sums of float32
-products do. Processors without AMX sum bfloat16 products less exactly (errors of 4e-6 instead of 3e-8); on these, rows are
+The product of two bfloat16 numbers is exact in float32 unless it is below 1e-38, so only the sums are rounded, as for
+float32 rows. Processors without AMX sum bfloat16 products less exactly (errors of 4e-6 instead of 3e-8); on these, rows are
 converted to float32 first.
 """
 

@@ -1,4 +1,4 @@
-"""Published similarities between a tied table and the tables of its untied twin, as marks for two tables of one model.
+"""Published similarities between the table of a tied model and those of its untied counterpart, as reference values.
 
 Source: A. Lopardo et al. 2026, arXiv:2603.26663.
 """
@@ -19,11 +19,11 @@ def standing(
     overlap_marks: Mapping[str, float],
     chance: float,
 ) -> str:
-    """Classify the similarity of two tables by published marks: `near`, `between` or `apart`.
+    """Classify the similarity of two tables by published values (marks): `near`, `between` or `apart`.
 
-    near: both scores reach the upper mark (of a tied table and the output table of its untied twin). apart: both are below the
-    lower mark (of the input table). between: anything else. The least-squares score is ignored if its chance level reaches the
-    lower mark, since any two tables would pass it.
+    near: both scores reach the upper mark (of a tied table and the output table of its untied counterpart). apart: both are
+    below the lower mark (of the input table). between: anything else. The least-squares score is ignored if its chance level
+    reaches the lower mark, since any two tables would pass it.
     """
     upper, lower = [overlap >= overlap_marks["output"]], [overlap < overlap_marks["input"]]
     if least_squares is not None and chance < least_squares_marks["input"]:

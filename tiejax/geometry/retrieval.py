@@ -17,7 +17,7 @@ def nearest(queries: Float[np.ndarray, "n width"], candidates: Float[np.ndarray,
 def translation_accuracy(
     source: Float[np.ndarray, "n width"], target: Float[np.ndarray, "n width"], fitted: Fitted = "all"
 ) -> float:
-    r"""Return the share of sentences i whose nearest neighbour among the targets of source_i + d is target_i.
+    r"""Return the share of sentences i for which target_i is the target nearest to source_i + d.
 
     d = mean_j (target_j - source_j). fitted: `all` takes the mean over all pairs, as published; `held_out` takes, for each half
     of the pairs (even and odd), the mean over the other half.

@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 from jaxtyping import Float, Int
 
-# Size of a block in float32. The allocator returns arrays above 32 MiB to the system, and reading would spend half its time on
-# new pages.
+# Size of a block in float32. The allocator returns arrays above 32 MiB to the system, and reading would then spend half its
+# time on new pages.
 BLOCK_BYTES = 16 * 2**20
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -24,7 +24,7 @@ class Table(Protocol):
     """A table with one embedding per row: a numpy array, or a reader of a file.
 
     `table[rows]`, for a slice or an ascending integer array, returns these rows as a numpy array of any real dtype, including
-    bfloat16. At most four blocks of rows are requested at a time, not always from the main thread.
+    bfloat16. A request is for at most four blocks of rows (`BLOCK_BYTES` each) and may come from any thread.
     """
 
     @property
@@ -41,11 +41,11 @@ Rows = slice | Int[np.ndarray, "rows"]
 
 
 def check_tables(first: Table, second: Table) -> int:
-    """Return the number of rows of two tables of the same tokens; raises ValueError if their shapes do not fit."""
+    """Return the number of rows of two tables of the same tokens; raises ValueError if it differs or a shape is invalid."""
     for table in (first, second):
         if len(table.shape) != 2 or 0 in table.shape:
             raise ValueError(
-                f"a table of shape {tuple(table.shape)}: expected one row per token, [rows, width], neither of them 0"
+                f"table: expected the shape [rows, width], with one row per token and no size of 0, got {tuple(table.shape)}"
             )
     if first.shape[0] != second.shape[0]:
         raise ValueError(
@@ -57,11 +57,11 @@ def check_tables(first: Table, second: Table) -> int:
 def check_rows(chosen: Int[np.ndarray, "rows"], number: int) -> None:
     """Raise ValueError unless the row numbers are ascending and less than `number`."""
     if len(chosen) == 0 or chosen[0] < 0 or chosen[-1] >= number or (np.diff(chosen) <= 0).any():
-        raise ValueError(f"rows: expected at least one row number, ascending, without repeats, within 0 to {number - 1}")
+        raise ValueError(f"rows: expected at least one row number, ascending, without repeats, from 0 to {number - 1}")
 
 
 def chosen_rows(first: Table, second: Table, rows: Int[np.ndarray, "tokens"] | None) -> int | Int[np.ndarray, "tokens"]:
-    """Return the given row numbers, or the number of rows of the tables if None; raises ValueError if they do not fit."""
+    """Return the given row numbers, or the number of rows of the tables if None; raises ValueError if either is invalid."""
     number = check_tables(first, second)
     if rows is None:
         return number

@@ -1,4 +1,4 @@
-r"""Gradients of the two uses of an embedding table, as input and as output, and their relation.
+r"""Gradients of the two uses of an embedding table, as input and as output, and how they compare.
 
 The gradient of a tied table is the sum g = g_in + g_out of the gradients of its use as input table and as output table. Both
 are exact and come from one backward pass, because the tables are separate arguments of the loss.
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-# First step, end step, and the published median ratio output / input in between.
+# (first step, end step (exclusive), published median ratio output / input between them)
 PUBLISHED_RATIOS = ((1, 10, 7.4), (10, 100, 10.0), (100, 300, 3.8), (300, 1_000, 1.8), (1_000, 10_000, 1.7))
 
 
@@ -31,7 +31,7 @@ def use_gradients(
 
     norm = |g|,    ratio = |g_out| / |g_in|,    cosine = <g_in, g_out> / (|g_in| |g_out|)
 
-    with Frobenius norms, in nats per unit of an entry. bucket: the bucket of each row, 0 to buckets - 1. Keys are `input`,
+    with Frobenius norms, in nats per unit of a table entry. bucket: the bucket of each row, 0 to buckets - 1. Keys are `input`,
     `output`, `ratio`, `cosine`, and the same with the prefix `bucket_`. If a use has no gradient, ratio and cosine are NaN or
     infinite.
     """

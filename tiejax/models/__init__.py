@@ -1,4 +1,4 @@
-"""Flax Linen language models, written untied, every submodule named."""
+"""Flax Linen language models, written untied; every submodule has a name."""
 
 from tiejax import _lazy
 

@@ -28,7 +28,7 @@ def _capability() -> float | None:
     capability = getattr(jax.devices()[0], "compute_capability", None) if jax.default_backend() == "gpu" else None
     try:
         return None if capability is None else float(capability)
-    except ValueError:  # names of GPUs that are not from NVIDIA
+    except ValueError:  # GPUs of other vendors report names, not numbers
         return None
 
 
@@ -61,7 +61,7 @@ def attend(
 
 
 def _for_all(heads: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Return (mask, query) -> the mask broadcast to every head and row and, under vmap, to every member.
+    """Return a function (mask, query) -> mask that broadcasts the mask to every head and row and, under vmap, to every member.
 
     cuDNN's batching rule accepts only such masks.
     """
@@ -93,10 +93,11 @@ def _attend(
     bias: Float[Array, "#batch 1 queries length"] | None,
     keep: Bool[Array, "batch heads queries length"] | None,
 ) -> Float[Array, "batch heads queries width"]:
-    """Return o = (k p) value, where p = softmax(query key^T + bias), and k = scale where `keep` is true, else 0 (default: 1).
+    """Return o = (k p) value, where p = softmax(query key^T + bias), and k = scale where `keep` is true, else 0 (no `keep`: 1).
 
     With g the gradient of o: dvalue = (k p)^T g, ds = p (k (g value^T) - sum(g o)) with the sum over the width,
-    dquery = ds key, dkey = ds^T query. Of the scores only p is saved, and sum(g o) = sum(p dp) needs no pass over them.
+    dquery = ds key, dkey = ds^T query. Of the arrays as large as the scores,
+    only p is saved. sum(g o) equals sum(p dp), with dp = k (g value^T), but needs no pass over such an array.
     """
     return _attend_forward(scale, query, key, value, bias, keep)[0]
 

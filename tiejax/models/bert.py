@@ -11,7 +11,7 @@ from tiejax.models.transformer import Transformer
 
 PyTree = Any
 
-STD = 0.02  # of initial kernels and tables, as in BERT
+STD = 0.02  # standard deviation of initial kernels and tables, as in BERT
 NORM_EPSILON = 1e-12
 HEAD = "head"
 
@@ -67,7 +67,7 @@ def build(
 
 
 def discard_head(params: PyTree) -> PyTree:
-    """Return the parameters without the prediction head, from which fine-tuning starts."""
+    """Return the parameters that fine-tuning starts from: all but those of the prediction head."""
     return {name: part for name, part in params.items() if name != HEAD}
 
 

@@ -14,7 +14,7 @@ def norm(width: int) -> int:
 
 
 def layer_matrices(width: int, feed_forward: int) -> int:
-    """Return the number of matrix entries of a transformer layer: four maps of attention and two of the feed-forward layer."""
+    """Return the number of matrix entries of a transformer layer: four attention matrices and two feed-forward ones."""
     return 4 * width**2 + 2 * width * feed_forward
 
 
@@ -30,7 +30,7 @@ def transformer(layers: int, width: int, feed_forward: int, norm_first: bool = F
 
 
 def lstm(layers: int, width: int, hidden: int, bidirectional: bool) -> int:
-    """Return the number of parameters of LSTM layers with two bias vectors each, and of the map from states to the width."""
+    """Return the number of parameters of LSTM layers with two bias vectors each, and of the map from states to `width`."""
     directions = 1 + bidirectional
     below = width + (layers - 1) * directions * hidden  # input widths, summed over layers
     gates = 4 * hidden * (below + layers * (hidden + 2))

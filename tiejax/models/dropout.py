@@ -14,12 +14,12 @@ def drop_probability(rate: float) -> float:
 
 
 def keep_mask(key: Key[Array, ""], rate: float, shape: tuple[int, ...]) -> Bool[Array, "*shape"]:
-    """Return which values are kept, each with probability 1 - `drop_probability(rate)`."""
+    """Return a random mask that is true for the values to keep, each with probability 1 - `drop_probability(rate)`."""
     return jax.random.bits(key, shape, jnp.uint16) >= round(drop_probability(rate) * LEVELS)
 
 
 class Dropout(nn.Module):
-    """Dropout: y = x / (1 - rate) where x is kept, else 0; y = x if deterministic. Randomness: the stream `dropout`."""
+    """Dropout with the random stream `dropout`: y = x / (1 - rate) where x is kept, else 0; y = x if deterministic."""
 
     rate: float
 

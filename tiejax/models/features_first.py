@@ -27,7 +27,7 @@ class Linear(nn.Module):
     def __call__(
         self, x: Float[Array, "inputs *columns"], chosen: Float[Array, "features batch"] | None = None
     ) -> Float[Array, "*outputs"]:
-        """Return [features, *columns]; with `chosen`, one feature (one-hot) for each index of the last axis, [*columns]."""
+        """Return [features, *columns] or, given a one-hot `chosen`, one feature for each index of the last axis, [*columns]."""
         init = uniform(1 / math.sqrt(x.shape[0]))
         kernel = self.param("kernel", init, (x.shape[0], self.features), default_dtype())
         bias = self.param("bias", init, (self.features,), default_dtype())

@@ -17,7 +17,7 @@ class PredictionHead(nn.Module):
 
     `embedding` is E_out, [vocabulary, width]. activation: the activation of the transform t, whose parameters are `dense` and
     `norm` (default: no transform). bias: whether b, [vocabulary], exists; it starts at 0. Other fields: see `LanguageModel`.
-    Encoders are fine-tuned without their prediction head.
+    Fine-tuning discards the head.
     Source: BERT (Devlin et al., 2019); an independent width of E_out: Chung et al., ICLR 2021, section 3.
     """
 
@@ -43,7 +43,7 @@ class PredictionHead(nn.Module):
             self.logit_bias = self.param("bias", jax.nn.initializers.zeros, (self.vocabulary,), default_dtype())
 
     def transform(self, states: Float[Array, "*batch width"]) -> Float[Array, "*batch width_out"]:
-        """Return the transformed states, which are multiplied with the output table."""
+        """Return the transformed states, which are multiplied by the output table."""
         if self.activation is None:
             return states
         return self.transform_norm(ACTIVATIONS[self.activation](self.dense(states)))

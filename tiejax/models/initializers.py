@@ -1,4 +1,4 @@
-"""Layers with torch's initial values, which affect training trajectories (specification of the EXor experiment)."""
+"""Layers with torch's initial values, as the published EXor experiment used: they affect training trajectories."""
 
 import math
 from typing import Any

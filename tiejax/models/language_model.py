@@ -16,10 +16,10 @@ TABLE_PATHS = ("embed/embedding", "head/embedding")
 
 
 class LanguageModel(nn.Module):
-    """A language model, written untied: logits = t(encoder(input stage(tokens))) . E_out^T + b.
+    """A language model with separate input and output tables: logits = t(encoder(input stage(tokens))) . E_out^T + b.
 
-    It is a masked LM if the encoder sees both sides, and a causal LM if it sees only earlier positions. By default the tables
-    are as wide as the encoder, t is the identity and there is no bias b.
+    It is a masked LM if the encoder sees positions on both sides, and a causal LM if it sees only earlier ones. By default the
+    tables are as wide as the encoder, t is the identity, and there is no bias b.
 
     `embed/embedding` is E_in, [vocabulary, embed_width], and `head/embedding` is E_out, [vocabulary, head_width]; both are
     initialised from N(0, embedding_std^2). All parameters of the head are below `head`.
@@ -32,13 +32,13 @@ class LanguageModel(nn.Module):
         padding: Row of both tables that starts at 0; looking it up sends it no gradient, as with torch's padding_idx.
         max_positions: Number of learned position embeddings, `positions/embedding`, that are added (default: none).
         token_types: Number of token types, whose learned embeddings, `types/embedding`, are added (default: none).
-        embedding_norm, embedding_dropout: LayerNorm (as in BERT) and dropout (as in BERT and GPT-2) of the summed embeddings.
+        embedding_norm, embedding_dropout: LayerNorm (as in BERT) and dropout (as in BERT and GPT-2) on the summed embeddings.
         dtype: Dtype of the computation (default: that of the tables).
         embed_width, head_width: E_in and E_out, the widths of the tables (default: H).
         projected: Map the input stage to the encoder's width even if both are equal, as RemBERT in transformers does.
         head_activation: The head maps states to E_out with this activation and a LayerNorm, as in BERT (default: no map).
         head_bias: Add a bias to the logits.
-        kernel_std: Standard deviation of the initial maps of input stage and head (default: 1 / sqrt(E)).
+        kernel_std: Standard deviation of the initial kernels of input stage and head (default: 1 / sqrt(table width)).
         norm_epsilon: Epsilon of the LayerNorms of input stage and head.
 
     Source: Bertolotti and Cazzola, ICML 2024, sections on EXor and on large-scale experiments; GPT-2: Radford et al., 2019;
@@ -79,7 +79,7 @@ class LanguageModel(nn.Module):
             norm_epsilon=self.norm_epsilon,
             dtype=self.dtype,
         )
-        # Its parameters, `embed`, `positions` and `norm`, are at the same level as those of the encoder.
+        # Place its parameters, such as `embed`, `positions` and `norm`, at the top of the tree, next to `encoder` and `head`.
         nn.share_scope(self, self.inputs)
         self.head = PredictionHead(
             self.vocabulary,
@@ -107,17 +107,17 @@ class LanguageModel(nn.Module):
         """Return h, the encoded states, at every position or at one `position` of each sequence.
 
         segments: the segment number of each token, if rows contain several sequences, which are encoded independently.
-        owner, sends: the layer whose weights each layer uses, and whether it sends them gradient (see `Transformer`).
+        owner, sends: the slot whose weights each layer uses, and whether it sends them gradient (see `Transformer`).
         every_layer: return the input of the first layer and the output of every layer, stacked.
         """
         x = self.inputs(tokens, segments, deterministic, token_types)
-        # Encoders without support for segments, owners or layers are called without these arguments.
+        # Pass only the options in use, since some encoders do not accept all of them.
         options = {"segments": segments, "owner": owner, "sends": sends, "every_layer": every_layer or None}
         options = {name: value for name, value in options.items() if value is not None}
         return self.encoder(x, position=position, deterministic=deterministic, **options)
 
     def transform(self, states: Float[Array, "*batch width"]) -> Float[Array, "*batch head_width"]:
-        """Return the transformed states, which are multiplied with the output table."""
+        """Return the transformed states, which are multiplied by the output table."""
         return jnp.asarray(self.head.transform(states))
 
     def __call__(

@@ -15,7 +15,7 @@ from tiejax.models.initializers import default_dtype, uniform
 
 
 class LSTMWeights(nn.Module):
-    """Parameters of one direction of one layer in torch's form, concatenated to one matrix.
+    """Parameters of one direction of one layer in torch's form, concatenated into one matrix.
 
     Gates are in the order input, forget, cell, output. Both bias vectors are trained (Flax's cells have one). Every parameter
     is initialised uniformly in +-1/sqrt(hidden).
@@ -41,7 +41,7 @@ class BidirectionalLSTM(nn.Module):
         layers: Number of layers.
         width: Width of the output.
         hidden: Width of the state of each direction.
-        bidirectional: Whether each layer also reads the sequence from its end.
+        bidirectional: Whether each layer also reads the sequence backwards.
         dropout: Probability of dropout between layers.
         unrolled: Unroll the steps along the sequence: fewer kernels on an accelerator, longer compilation.
     """
@@ -60,14 +60,14 @@ class BidirectionalLSTM(nn.Module):
         position: Int[Array, "batch"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "batch *length width"]:
-        """Return the encoded sequences, or only their states at `position`."""
+        """Return the encoded sequences or, given `position`, only their states there."""
         directions = ("forward", "backward") if self.bidirectional else ("forward",)
         x = x.transpose(1, 2, 0)
         for layer in range(self.layers):
             if layer > 0:
                 x = Dropout(self.dropout, name=f"dropout_{layer}")(x, deterministic=deterministic)
             weights = [LSTMWeights(self.hidden, name=f"layer_{layer}_{name}")(x.shape[1]) for name in directions]
-            # The second direction reads from the end. Computing both at once takes half as many small products.
+            # The second direction reads backwards. Computing both at once takes half as many small products.
             read = jnp.stack([x, x[::-1]][: len(directions)], axis=1)
             states = recurrence(read, jnp.stack(weights), self.unrolled)
             x = jnp.concatenate([states[:, 0], *(states[::-1, other] for other in range(1, len(directions)))], axis=1)
@@ -100,8 +100,8 @@ def recurrence(
     c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g),    h_t = sigmoid(o) tanh(c_t)
 
     The custom derivative saves each activation once and computes the gradients of all gates in one pass; autodiff saves them
-    twice and concatenates them. `jax.jvp` is not supported. Biases are part of the matrix product, so reduced precision of
-    products applies to them as well.
+    twice and concatenates them. `jax.jvp` is not supported. Biases are part of the matrix product, so a reduced
+    precision of matrix products applies to them as well.
     """
     return _forward(x, weights, unrolled)[0]
 
@@ -149,7 +149,7 @@ def _backward(unrolled: bool, saved: tuple[Step, jax.Array], states_grad: jax.Ar
 
 
 def _gate_grads(step: Step, h_grad: jax.Array, c_grad: jax.Array) -> Float[Array, "directions gates batch"]:
-    """Return the gradients of all gates before their activations.
+    """Return the gradients with respect to all gates before their activations.
 
     For i, f, g they are dc_t times g, c_{t-1}, i; for o, dh_t tanh(c_t); each times the derivative of its activation. Gates are
     selected by index, not concatenated, because XLA computes a concatenation element by element on a CPU.

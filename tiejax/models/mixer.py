@@ -49,9 +49,9 @@ class Mixer(nn.Module):
 
     Attributes:
         layers: Number of layers.
-        token_hidden: Hidden width of the mixing of positions.
-        channel_hidden: Hidden width of the mixing of channels.
-        activation: Activation of both, a key of `ACTIVATIONS`.
+        token_hidden: Hidden width of token mixing (across positions).
+        channel_hidden: Hidden width of channel mixing.
+        activation: Activation of both kinds of mixing, a key of `ACTIVATIONS`.
         dropout: Probability of dropout.
     """
 
@@ -68,7 +68,7 @@ class Mixer(nn.Module):
         position: Int[Array, "batch"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "batch *length width"]:
-        """Return the encoded sequences, or only their states at `position`, computed only there in the last layer."""
+        """Return the encoded sequences or, given `position`, only their states there; the last layer computes no others."""
         x = x.transpose(2, 1, 0)
         for layer in range(self.layers):
             wanted = position if layer == self.layers - 1 else None

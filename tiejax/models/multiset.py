@@ -15,7 +15,7 @@ multiset, so no sum is empty. Three further savings are also exact:
 
 Arrays are [features, symbols, multisets]: with multisets last, contractions over the few features are matrix products with long
 rows. On two cores with AVX-512 this trains small models ten times as fast as the token form, and twice as fast as the same
-arithmetic with unrolled features and members last.
+arithmetic with features unrolled and members on the last axis.
 
 Dropout would give equal symbols different states, and the LSTM and the mixer see positions: `check` rejects them.
 """
@@ -48,7 +48,7 @@ def check(model: LanguageModel) -> None:
     if not isinstance(model.encoder, Transformer):
         raise NotExact(f"the {type(model.encoder).__name__} sees the order of its symbols")
     if model.encoder.stack_size not in (None, model.encoder.layers):
-        raise NotExact("layers that share weights through an owner vector are not read here")
+        raise NotExact("layers that share weights through an owner vector are not supported")
     if model.encoder.dropout > 0:
         raise NotExact("dropout treats equal symbols differently")
 
@@ -69,8 +69,8 @@ def encode(
 ) -> Float[Array, "width multisets"]:
     """Return h, the encoded state of the mask in each multiset, equal to `LanguageModel.encode` for its sequences.
 
-    counts: number of occurrences of each symbol; symbol `mask` occurs once in every multiset. product: the function that
-    multiplies matrices. Raises NotExact as `check` does.
+    counts: number of occurrences of each symbol; symbol `mask` occurs once in every multiset. product: a function that
+    multiplies two matrices. Raises NotExact as `check` does.
     """
     check(model)
     encoder, weights = model.encoder, params["encoder"]["layers"]

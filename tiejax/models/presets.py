@@ -1,4 +1,4 @@
-"""Published models: sizes and numbers of training steps, by architecture and size.
+"""Settings of the published models, by architecture and size, and their numbers of training steps.
 
 Source: F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024
 (PMLR 235:3584-3610), and its published package. This module loads neither jax nor a model.
@@ -19,7 +19,7 @@ PUBLISHED_MODELS: dict[tuple[str, str], dict[str, Any]] = {
 # size -> training steps.
 STEPS = {"small": 150_000, "medium": 500_000}
 
-# architecture -> its specific settings with their published values; None: the value depends on the size.
+# architecture -> the settings that only it has, with their published values; None if the value depends on the size.
 ARCHITECTURE_SETTINGS: dict[str, dict[str, Any]] = {
     "transformer": {"heads": None, "feed_forward": None, "activation": "gelu", "identical_layers": True},
     "lstm": {"hidden": None, "bidirectional": True},

@@ -17,8 +17,9 @@ class Shape:
     """The shape of BERT's encoder and prediction head with tables of any width.
 
     embed_in, embed_out: E_in and E_out, the widths of the input and the output embedding. width: H, the width of the encoder.
-    layers, heads: numbers of the encoder in pre-training. coupled: one table for input and output, so E_in = E_out; if it is
-    narrower than H, the embedding is factorised as in ALBERT. drop: number of top layers dropped after pre-training.
+    layers, heads: the numbers of encoder layers in pre-training and of attention heads. coupled: one table for input and
+    output, so E_in = E_out; if it is narrower than H, the embedding is factorised as in ALBERT. drop: number of top layers
+    dropped after pre-training.
     """
 
     embed_in: int
@@ -44,7 +45,10 @@ class Shape:
 
 
 class Published(NamedTuple):
-    """A model of the paper's tables; pretraining, fine_tuning: the printed numbers of parameters, in millions."""
+    """A model from the paper.
+
+    pretraining, fine_tuning: the published numbers of parameters, in millions.
+    """
 
     name: str
     shape: Shape
@@ -56,7 +60,7 @@ class Published(NamedTuple):
 # Sizes of the vocabularies of multilingual BERT and of cased English BERT, which reproduce the counts of the paper.
 MULTILINGUAL, ENGLISH = 119_547, 28_996
 
-# The released RemBERT has the printed number of parameters; the printed E_out of 1,536 does not reproduce it.
+# The E_out of the released RemBERT, which reproduces the published number of parameters; the published 1,536 does not.
 REMBERT = Shape(256, 1664, 1152, 32, 18)
 
 PUBLISHED_SHAPES = (

@@ -1,4 +1,4 @@
-"""Transformer without positional information, with stacked layers that an owner vector selects."""
+"""Transformer without positional information, whose layers read their weights from a stack as an owner vector says."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -28,8 +28,8 @@ class EncoderLayer(nn.Module):
 
     norm_first: a pre-LN layer instead, x = x + attention(LN(x)); x = x + W_2 act(W_1 LN(x)), as in GPT-2.
     causal: a position sees itself and earlier positions only.
-    kernel_std, residual_std: kernels are initialised from N(0, kernel_std^2), those of the two maps added to x from
-        N(0, residual_std^2), and biases are 0, as in GPT-2 and BERT (default: torch's initialisation).
+    kernel_std, residual_std: standard deviations of the initial kernels: residual_std for the two whose outputs are added to x,
+        kernel_std for the others. Biases are then 0, as in GPT-2 and BERT (default: torch's initialisation).
     hidden_dropout: also apply dropout between act and W_2, as torch does; GPT-2 and BERT do not.
     attention_dropout: probability of dropping an attention weight (default: dropout); fused kernels do not support it.
     norm_epsilon: epsilon of the LayerNorms.
@@ -78,7 +78,7 @@ class EncoderLayer(nn.Module):
         return x if self.norm_first else feed_forward_norm(x)
 
     def _project(self, x: Float[Array, "batch length width"]) -> Float[Array, "3 batch length heads size"]:
-        """Return query, key and value; their initial kernel is one Xavier-uniform matrix [3 width, width], their bias 0."""
+        """Return query, key and value, from one Xavier-uniform kernel [width, 3 width] by default; the bias starts at 0."""
         xavier = uniform(math.sqrt(6 / (4 * self.width)))
         projected = self._dense(3 * self.width, "qkv", xavier, self.kernel_std)(x)
         heads = projected.reshape(*x.shape[:-1], 3, self.heads, self.width // self.heads)
@@ -124,7 +124,7 @@ class EncoderLayer(nn.Module):
 def visible(
     length: int, position: Int[Array, "batch"] | None, segments: Integer[Array, "batch length"] | None, causal: bool
 ) -> Bool[Array, "#batch 1 queries length"] | None:
-    """Return which positions each query sees, or None if it sees all; arguments as in `EncoderLayer`.
+    """Return a mask of the positions that each query sees, or None if it sees all; arguments as in `EncoderLayer`.
 
     If all positions are queries, the causal mask is not part of the result: `attend` applies it.
     """
@@ -139,7 +139,7 @@ def visible(
 
 
 class Use(NamedTuple):
-    """How one layer, or several, are applied.
+    """How a layer, or each of several layers, is applied.
 
     layer: the layer's index. reads: the slot of the stack with its weights. sends: whether it sends them gradient.
     """
@@ -153,7 +153,7 @@ class Transformer(nn.Module):
     """A stack of `layers` post-LN layers without final LayerNorm, or of pre-LN layers with one (`norm_first`).
 
     Weights are stacked: every leaf of `layers` is `[stack_size, ...]`. Layer i uses the weights in slot `owner[i]` (default:
-    its own) and, if `sends[i]` is false, sends them no gradient.
+    slot i) and, if `sends[i]` is false, sends them no gradient.
 
     Attributes:
         layers: Number of layers.
@@ -200,11 +200,11 @@ class Transformer(nn.Module):
         deterministic: bool = True,
         every_layer: bool = False,
     ) -> Float[Array, "*places width"]:
-        """Return the encoded sequences, or only their states at `position`, computed only there in the last layer.
+        """Return the encoded sequences or, given `position`, only their states there; the last layer then computes no others.
 
         segments: the segment number of each position, if rows contain several sequences, which are encoded independently.
-        every_layer: return x and the output of every layer, `[layers + 1, batch, length, width]`; only the last has the final
-            LayerNorm of a pre-LN stack.
+        every_layer: return x and the output of every layer, `[layers + 1, batch, length, width]`; the final LayerNorm of a
+            pre-LN stack is applied only to the last.
         """
         apply = self._apply_layer(self._stack(x), sends is not None, segments, deterministic)
 
@@ -224,7 +224,7 @@ class Transformer(nn.Module):
                 encoded = layer_norm("final_norm", dtype=self.dtype, epsilon=self.norm_epsilon)(encoded)
             return jnp.concatenate([x[None], states[:-1], encoded[None]])
         if self.rematerialise and position is None:
-            # In the same scan, the last layer does not need another gradient of the whole stack.
+            # Keep the last layer in the same scan: outside it, it would need another gradient of the whole stack.
             x, _ = self._scan(at_every_position, x, uses)
         else:
             if self.layers > 1:
@@ -266,13 +266,13 @@ class Transformer(nn.Module):
                 return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (stack_size, *leaf.shape)), init_layer(key))
             return jax.vmap(init_layer)(jax.random.split(key, stack_size))
 
-        # Not `self.param` for an existing stack: it rejects sizes other than that of `init`, and ties change the size.
+        # An existing stack cannot go through `self.param`, which rejects sizes other than that of `init`: ties change the size.
         return self.get_variable("params", "layers") if self.has_variable("params", "layers") else self.param("layers", init)
 
     def _apply_layer(
         self, stack: Any, gated: bool, segments: Integer[Array, "batch length"] | None, deterministic: bool
     ) -> Callable[[jax.Array, Use, jax.Array | None], jax.Array]:
-        """Return (x, use, position) -> output of the layer that `use` describes. gated: some layers may send no gradient."""
+        """Return a function (x, use, position) -> output of the layer in `use`. gated: some layers may send no gradient."""
         layer, drops = self._layer(), (self.dropout > 0 or (self.attention_dropout or 0) > 0) and not deterministic
         dropout_key = self.make_rng("dropout") if drops else None
 
@@ -286,7 +286,7 @@ class Transformer(nn.Module):
         return apply
 
     def _scan(self, body: Callable[[jax.Array, Use], tuple[jax.Array, Any]], x: jax.Array, uses: Use) -> tuple[jax.Array, Any]:
-        """Return x after all layers, rematerialised or unrolled, and the second output of `body` for each."""
+        """Return x after all layers, rematerialised or unrolled, and the second output of `body` for each layer."""
         if self.rematerialise:
             return jax.lax.scan(jax.checkpoint(body), x, uses)
         return jax.lax.scan(body, x, uses, unroll=True)

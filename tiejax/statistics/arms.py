@@ -1,4 +1,4 @@
-"""Names of the arms that are compared in pairs, and selection of the seeds that stayed finite in all arms."""
+"""Names of the two arms of a paired comparison, and selection of the seeds that stayed finite in all arms."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,15 @@ ARMS = ("untied", "tied")
 def select_seeds(metrics: Mapping[str, np.ndarray], chosen: np.ndarray | slice, least_axes: int = 3) -> dict[str, np.ndarray]:
     """Return the arrays of metrics.npz for selected seeds, along the second axis of `[arm, seed, ...]`.
 
-    A selection by a slice is not copied. least_axes: arrays with fewer axes have no seed axis, except `seeds` itself.
+    chosen: a boolean mask or indices, or a slice, which returns views. least_axes: arrays with fewer axes have no seed axis,
+    except `seeds` itself.
     """
     selected = {name: values[:, chosen] if values.ndim >= least_axes else values for name, values in metrics.items()}
     return selected | {"seeds": metrics["seeds"][chosen]}
 
 
 def finite_seeds(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return which seeds stayed finite in every arm, and the fields of results.json about the others.
+    """Return a mask of the seeds that stayed finite in every arm, and the fields of results.json on excluded seeds.
 
     metrics: `finite[arm, seed, record]`, and the labels of its axes, `arms`, `seeds` and `step`.
     """

@@ -1,4 +1,4 @@
-"""Claims as tests: a statement, paired differences, and a verdict."""
+"""Claims about paired differences, tested together, each with a verdict."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ class Claim:
         statement: The claim as a sentence.
         statistic: The meaning of the differences.
         differences: One difference per seed.
-        sign: The sign that is claimed; 0 for a claim with a margin.
-        binary: Whether the differences are those of yes-or-no outcomes.
+        sign: The claimed sign; 0 for a claim with a margin.
+        binary: Whether the differences are between yes-or-no outcomes.
         margin: If set, the claim is that the median difference lies between -margin and margin.
     """
 
@@ -75,7 +75,7 @@ def assess(claims: Sequence[Claim]) -> list[dict[str, Any]]:
 
 
 def _tested(claim: Claim) -> tuple[Paired, bool | None]:
-    """Return the test of a claim, and whether it points in the claimed direction; None if in neither."""
+    """Return the test of a claim, and whether it agrees with the claim, or None if it points in neither direction."""
     test = paired_test(claim.differences, claim.binary)
     if claim.margin is None:
         return test, test.effect_size * claim.sign > 0 if test.effect_size else None

@@ -1,4 +1,4 @@
-"""Equivalence of paired values within a margin stated in advance."""
+"""A test that paired values are equivalent within a margin stated in advance."""
 
 from typing import NamedTuple
 
@@ -23,8 +23,9 @@ class Equivalence(NamedTuple):
 def equivalence_test(differences: np.ndarray, margin: float) -> Equivalence:
     """Test whether the median of paired differences lies between -margin and margin, or outside.
 
-    For equivalence: the larger p of the one-sided Wilcoxon signed-rank tests of d > -margin and d < margin. Against it: the
-    smaller p of those of d < -margin and d > margin. p is twice the smaller of these two, as for a two-sided test.
+    The p-value for equivalence is the larger of those of one-sided Wilcoxon signed-rank tests of d > -margin and d < margin;
+    the p-value against it is the smaller of those of d < -margin and d > margin. The returned p is twice the smaller of the
+    two, as for a two-sided test.
 
     Args:
         differences: One difference d per pair.
@@ -34,7 +35,7 @@ def equivalence_test(differences: np.ndarray, margin: float) -> Equivalence:
         The p-value, and whether the evidence is for equivalence. With fewer than 6 differences, without variance, or with a
         value that is not finite, p is None.
 
-    Source: D. J. Schuirmann, J. Pharmacokin. Biopharm. 15 (1987) 657-680, with ranks in place of t.
+    Source: D. J. Schuirmann, J. Pharmacokin. Biopharm. 15 (1987) 657-680, with signed-rank tests in place of t-tests.
     """
     d = np.asarray(differences, dtype=float)
     if len(d) < SMALLEST_SAMPLE or not np.isfinite(d).all() or np.ptp(d) == 0:

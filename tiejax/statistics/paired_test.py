@@ -19,7 +19,7 @@ class Paired:
 
     Attributes:
         estimate: Median difference (mean difference for yes-or-no outcomes).
-        interval: Its 95 % interval.
+        interval: 95 % interval of the estimate.
         p: Two-sided p-value.
         effect_size: Matched-pairs rank-biserial correlation, in [-1, 1].
         n: Number of pairs.
@@ -41,11 +41,11 @@ def paired_test(differences: np.ndarray, binary: bool = False) -> Paired:
 
     Args:
         differences: d, one per seed. If any is not finite, all fields but `n` are None.
-        binary: Whether d in {-1, 0, 1} are differences of yes-or-no outcomes. The estimate is then their mean, and p is
+        binary: Whether d, in {-1, 0, 1}, are differences between yes-or-no outcomes. The estimate is then their mean, and p is
             McNemar's exact (binomial) p.
 
     Returns:
-        The comparison. With fewer than 6 seeds, or without variance, interval and p are None, since no test could decide.
+        The comparison. Interval and p are None with fewer than 6 seeds, when p cannot be below .05, or without variance.
     """
     d = np.asarray(differences, dtype=float)
     n = len(d)

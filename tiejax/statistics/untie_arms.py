@@ -1,4 +1,4 @@
-"""The arms of an untie curve: the step and policy at which each unties, and which arms are compared."""
+"""The arms of an untie curve: when and by which policy each of them unties, and which arms form a curve."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Arms:
     def of(
         cls, untie_at: Sequence[int | float], steps: int, policies: Sequence[str], new: Sequence[str] = ("output",)
     ) -> "Arms":
-        """Return the three baselines, then every policy at every step in between; `zero` policies for every new table.
+        """Return the three baselines, then an arm for each policy and step in between, and for `zero` policies each new table.
 
         untie_at: integer steps, or fractions of all steps as floats. The new table matters only for the `zero` policies, so
         other policies have one arm per step.
@@ -64,7 +64,7 @@ class Arms:
     def curves(self) -> dict[str, np.ndarray]:
         """Return the arm indices of each curve, in the order of their steps, including both ends.
 
-        There is a curve for each policy, and for the `zero` policies one for each new table: `copy`, `zero, new output`, ...
+        There is a curve for each policy, or, for `zero` policies, each policy and new table: `copy`, `zero, new output`, ...
         """
         between: dict[str, list[int]] = {}
         for number in np.argsort(self.step, kind="stable"):

@@ -26,7 +26,7 @@ def median_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def best_step(steps: np.ndarray, loss: np.ndarray) -> tuple[int, tuple[int, int]]:
-    """Return the step whose median loss `[step, seed]` is lowest, and the 95 % bootstrap interval over seeds of that step."""
+    """Return the step of the lowest median of `loss[step, seed]`, and its 95 % interval from a bootstrap over seeds."""
     seeds = np.random.default_rng(0).integers(0, loss.shape[1], (RESAMPLES, loss.shape[1]))
     medians = np.stack([np.median(row[seeds], axis=-1) for row in loss])
     best = np.sort(steps[np.argmin(medians, axis=0)])
@@ -37,10 +37,11 @@ def best_step(steps: np.ndarray, loss: np.ndarray) -> tuple[int, tuple[int, int]
 def analyse(
     arms: Arms, loss: np.ndarray, solved: np.ndarray | None, others: Mapping[str, np.ndarray], name: str
 ) -> dict[str, Any]:
-    """Return the results of an untie run: ends, curves with paired differences against every baseline, best steps, claims.
+    """Return the results of an untie run: its ends, curves with paired tests against each baseline, best steps and claims.
 
-    loss: final loss `[arm, seed]`, called `name` in sentences. solved: whether a member solved its task. others: further final
-    values `[arm, seed]`, reported as medians. The steps of a curve are tested against a baseline as one family (Holm).
+    loss: final loss `[arm, seed]`, called `name` in claims. solved: whether a member solved its task, `[arm, seed]`, or None.
+    others: further final values `[arm, seed]`, reported as medians. The steps of a curve are tested against a baseline as one
+    family (Holm).
     """
     baselines = {base: arms.baseline(base) for base in BASELINES}
 
@@ -66,10 +67,10 @@ def analyse(
 
 
 def claims(arms: Arms, loss: np.ndarray, name: str) -> list[Claim]:
-    """Return a claim for each curve and each baseline: untying in mid-training ends with a lower loss.
+    """Return a claim for each curve and each baseline: untying in mid-training gives a lower final loss.
 
-    The statistic is the mean over the steps in between. A best step chosen on the same seeds would be biased in favour of
-    untying, and one chosen for each seed on the other seeds would be biased against it.
+    The statistic is the mean final loss over the untie steps in between, minus the baseline's. A best step chosen on the same
+    seeds would be biased in favour of untying, and one chosen for each seed on the other seeds would be biased against it.
     """
     return [
         Claim(
@@ -85,7 +86,7 @@ def claims(arms: Arms, loss: np.ndarray, name: str) -> list[Claim]:
 
 
 def _against(loss: np.ndarray, baseline: np.ndarray) -> list[dict[str, Any]]:
-    """Return the paired tests of losses `[step, seed]` against a baseline's losses `[seed]`, adjusted over the steps."""
+    """Return the paired tests of losses `[step, seed]` against those of a baseline `[seed]`, adjusted over the steps."""
     tests = [paired_test(at_step - baseline) for at_step in loss]
     adjusted = holm([test.p for test in tests])
     return [

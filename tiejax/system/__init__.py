@@ -1,1 +1,1 @@
-"""Helpers around the operating system: checked files, memory limits, temporary files, and text that is safe to display."""
+"""Operating system helpers: checked files, memory limits, temporary files, and text that is safe to display."""

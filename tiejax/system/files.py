@@ -1,4 +1,4 @@
-"""Checked reads of files from others: only regular files, and no larger than memory allows."""
+"""Checked reads of files that users supply: only regular files, and no larger than memory allows."""
 
 import errno
 import gzip
@@ -17,7 +17,7 @@ KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a directory",
 }
-# One file may take 1/SHARE of the memory: its text exists several times, as bytes, characters and sentences.
+# One file may take 1/SHARE of the memory, because several copies of its text exist: bytes, characters and sentences.
 SHARE = 4
 # A .gz file may unpack to this many times its size. Prose unpacks to about 3 times its size.
 MOST_UNPACKED = 100
@@ -26,14 +26,14 @@ BLOCK = 2**20
 
 
 def check_file(path: Path) -> None:
-    """Raise OSError unless `path` is a regular file, without opening it: opening a pipe would block, and a device might act."""
+    """Raise OSError unless `path` is a regular file, without opening it: a pipe would block, and a device might act."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, f"it is {KINDS.get(stat.S_IFMT(mode), 'a special file')}, not a file", str(path))
 
 
 def read_own_file(path: Path, most: int) -> bytes:
-    """Read a file that tiejax has written, unless something else has taken its place.
+    """Read a file that tiejax wrote, if nothing else has taken its place.
 
     Raises ValueError if it is not a regular file or has more than `most` bytes, the largest size that tiejax writes; OSError if
     it is missing or not readable.
@@ -58,8 +58,8 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
 def gunzip(packed: bytes) -> bytearray:
     """Decompress the bytes of a .gz file, with a limit.
 
-    The limit is 100 times their number (but at least 64 MiB), or a quarter of the memory if that is less; decompression stops
-    there. Raises ValueError if the file is damaged or exceeds the limit.
+    The limit is 100 times the compressed size (but at least 64 MiB), or a quarter of the memory if that is less;
+    decompression stops there. Raises ValueError if the file is damaged or exceeds the limit.
     """
     most = min(max(MOST_UNPACKED * len(packed), ALWAYS_UNPACKED), _memory_share())
     content = bytearray()

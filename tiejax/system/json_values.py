@@ -7,7 +7,7 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """Convert numpy scalars of a nested value to Python numbers, and numbers that are not finite to None."""
+    """Convert numpy scalars in a nested value to Python numbers, and numbers that are not finite to None."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

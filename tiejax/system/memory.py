@@ -8,7 +8,7 @@ from pathlib import Path
 def machine_memory(root: Path = Path("/")) -> int | None:
     """Return this process's memory limit in bytes, or None if it cannot be determined.
 
-    The limit is the least of the installed memory, the limits of the process's control groups, and its address space limit
+    The limit is the smallest of the installed memory, the limits of the process's control groups, and its address space limit
     (ulimit -v). `root` is the directory that holds /proc and /sys.
     """
     limits = [*_installed(), *_control_group_limits(root), *_address_space_limit()]
@@ -23,7 +23,7 @@ def _installed() -> Iterator[int]:
 
 
 def _control_group_limits(root: Path) -> Iterator[int]:
-    """Yield the limits of the control groups of this process and of their parents, in version 1 or 2 of the hierarchy."""
+    """Yield the limits of the control groups (cgroups v1 or v2) of this process and of their parents."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""OSErrors that name their file."""
+"""A context manager that adds the file name to OSErrors."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add `path` to OSErrors raised inside that have no filename, such as those of a failed write."""
+    """Add `path` to OSErrors without a filename that are raised in this context, such as those of a failed write."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Temporary arrays on the disk, for results that are too large for memory."""
+"""Temporary arrays on disk, for results that are too large for memory."""
 
 import math
 import os
@@ -9,18 +9,17 @@ import numpy as np
 
 
 def scratch_array(shape: tuple[int, ...], folder: Path | None) -> np.ndarray:
-    """Return an uninitialised float64 array, in memory or in an unnamed temporary file in `folder`.
+    """Return an uninitialised float64 array, in an unnamed temporary file in `folder`, or in memory if that is None.
 
-    The file disappears with the array. Raises OSError that names the folder if the disk has too little space.
+    The file disappears with the array. Raises an OSError that names the folder if the disk has too little space.
     """
     size = np.dtype(float).itemsize * math.prod(shape)
     if folder is None or not size:
         return np.empty(shape)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            if hasattr(
-                os, "posix_fallocate"
-            ):  # not available on all systems; without it a full disk kills the process while the array is filled
+            # Not available on all systems; without it a full disk kills the process while the array is filled.
+            if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, size)
             else:
                 file.truncate(size)
