@@ -93,7 +93,7 @@ def _attend(
     bias: Float[Array, "#batch 1 queries length"] | None,
     keep: Bool[Array, "batch heads queries length"] | None,
 ) -> Float[Array, "batch heads queries width"]:
-    """Return o = (k p) value, where p = softmax(query key^T + bias), and k = scale where `keep` is true, else 0 (no `keep`: 1).
+    """Return o = (k p) value, p = softmax(query key^T + bias), k = scale where `keep` is true, else 0; k = 1 if `keep` is None.
 
     With g the gradient of o: dvalue = (k p)^T g, ds = p (k (g value^T) - sum(g o)) with the sum over the width,
     dquery = ds key, dkey = ds^T query. Of the arrays as large as the scores,

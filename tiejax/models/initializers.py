@@ -1,4 +1,4 @@
-"""Layers with torch's initial values, as the published EXor experiment used: they affect training trajectories."""
+"""Layers with torch's initial values, as in the published EXor experiment, since they affect training trajectories."""
 
 import math
 from typing import Any

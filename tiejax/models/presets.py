@@ -19,7 +19,7 @@ PUBLISHED_MODELS: dict[tuple[str, str], dict[str, Any]] = {
 # size -> training steps.
 STEPS = {"small": 150_000, "medium": 500_000}
 
-# architecture -> the settings that only it has, with their published values; None if the value depends on the size.
+# architecture -> the settings specific to it, with their published values; None if the value depends on the size.
 ARCHITECTURE_SETTINGS: dict[str, dict[str, Any]] = {
     "transformer": {"heads": None, "feed_forward": None, "activation": "gelu", "identical_layers": True},
     "lstm": {"hidden": None, "bidirectional": True},

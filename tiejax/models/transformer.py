@@ -1,4 +1,4 @@
-"""Transformer without positional information, whose layers read their weights from a stack as an owner vector says."""
+"""Transformer without positional information, whose layers read weights from a stack, selected by an owner vector."""
 
 import math
 from collections.abc import Callable, Mapping

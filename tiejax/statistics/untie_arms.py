@@ -29,7 +29,7 @@ class Arms:
     def of(
         cls, untie_at: Sequence[int | float], steps: int, policies: Sequence[str], new: Sequence[str] = ("output",)
     ) -> "Arms":
-        """Return the three baselines, then an arm for each policy and step in between, and for `zero` policies each new table.
+        """Return the three baselines, then an arm for each policy and step in between (and each new table if `zero`).
 
         untie_at: integer steps, or fractions of all steps as floats. The new table matters only for the `zero` policies, so
         other policies have one arm per step.

@@ -87,7 +87,7 @@ def wiring(ties: LayerTies, storage: Storage, gradient: Gradient, rule: Rule) ->
         rule: The rule by which ties change.
 
     Returns:
-        The slots and gradients of the layers, as a `Wiring`.
+        A `Wiring`: the slot that each layer reads, the layers that send gradient, and the number of updates of each slot.
     """
     if rule == "published":
         return published_rule.wiring(ties, storage)

@@ -1,4 +1,4 @@
-r"""Ending and beginning a tie during training, with policies for the parameters and the optimizer state.
+r"""Ending and beginning a tie during training: the parameters and the optimizer state that result.
 
 When a tie ends, both leaves continue from the shared value. A policy determines the optimizer state:
 
@@ -76,7 +76,7 @@ def untie(
 
     Args:
         optimizer: The optax optimizer that built `opt_state`.
-        stored: What `store` returned, as trained so far.
+        stored: The parameters that `store` returned, as trained so far.
         opt_state: The optimizer state of `stored`.
         ties: The ties that were passed to `store`.
         policy: How the optimizer state continues:
