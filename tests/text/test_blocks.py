@@ -28,7 +28,10 @@ def test_context_too_small(context):
 
 def test_stream_shorter_than_a_block():
     assert len(blocks.blocks(np.arange(5), 6, 0)) == 1
-    with pytest.raises(CorpusError, match=r"^context 7: a stream of the corpus has 5 tokens, a block needs 6$"):
+    with pytest.raises(
+        CorpusError,
+        match=r"^context 7: a stream of the corpus has 5 tokens, a block needs 6; use more text or a smaller context$",
+    ):
         blocks.blocks(np.arange(5), 7, 0)
 
 

@@ -66,7 +66,7 @@ def test_sentences_of_a_novel():
 
 
 def test_text_feature_without_a_data_set():
-    with pytest.raises(CorpusError, match=r"^text_feature body: only a corpus tfds:NAME has features"):
+    with pytest.raises(CorpusError, match=r"^text_feature body: only a corpus tfds:NAME has features; remove the setting$"):
         list(corpus.documents([], text_feature="body"))
 
 

@@ -120,7 +120,7 @@ def test_unknown_names_suggest_the_nearest(tmp_path):
     refused(["tfds:imdb_reviews/plain"], "imdb_reviews has no configuration 'plain'; did you mean 'plain_text'?", **there)
     prepared(Fables, tmp_path)
     refused(["tfds:fable"], "did you mean 'fables'?", **there)
-    refused(["tfds:fables/long"], "tfds:fables/long: prepared only as fables/1.0.0", **there)
+    refused(["tfds:fables/long"], "tfds:fables/long: only prepared as fables/1.0.0", **there)
 
 
 def test_damaged_data_set(tmp_path):

@@ -24,7 +24,7 @@ def test_planting():
     [
         ({0.0: ["the"]}, "expected a probability between 0 and 1, got 0"),
         ({1.5: ["the"]}, "expected a probability between 0 and 1, got 1.5"),
-        ({0.5: ["the"], 0.1: ["the"]}, "'the' and 'the' are one token"),
+        ({0.5: ["the"], 0.1: ["the"]}, "'the' and 'the' are the same token"),
         ({0.5: ["ye", "thee"]}, "none of 'ye', 'thee' is a token of the vocabulary"),
     ],
 )

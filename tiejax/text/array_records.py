@@ -34,7 +34,7 @@ class Sequences(NamedTuple):
 
 
 def dtype_for(vocabulary: int) -> np.dtype[Any]:
-    """Return the integer type in which the ids of a vocabulary of this size are stored."""
+    """Return the integer dtype for storing the ids of a vocabulary of `vocabulary` tokens."""
     return np.dtype(np.uint16 if vocabulary <= 2**16 else np.int32)
 
 
@@ -71,7 +71,7 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type:
         super().__init__(data_dir=data_dir, file_format="array_record")
 
     def _info(self) -> tfds.core.DatasetInfo:
-        # As bytes: a list of integers takes seven times as long to parse without TensorFlow.
+        # Encoded as bytes, since a list of integers takes seven times as long to parse without TensorFlow.
         ids = tfds.features.Tensor(shape=(None,), dtype=self.splits[SPLITS[0]].ids.dtype, encoding="bytes")
         return _LocalInfo(builder=self, features=tfds.features.FeaturesDict({"ids": ids}), disable_shuffling=True)
 
@@ -89,7 +89,7 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type:
         """Print nothing: nothing is downloaded."""
 
     def _log_download_done(self) -> None:
-        """Print nothing."""
+        """Print nothing: the caller reports progress."""
 
 
 def write(folder: Path, name: str, splits: Mapping[str, Sequences], progress: Progress) -> None:
@@ -104,7 +104,7 @@ def write(folder: Path, name: str, splits: Mapping[str, Sequences], progress: Pr
         for split, sequences in splits.items():
             written = read_split(folder, split, sequences.ids.dtype)
             if not all(np.array_equal(*pair) for pair in zip(sequences, written, strict=True)):
-                raise OSError(f"split {split} differs from what was written; check the disk and start again")
+                raise OSError(f"split {split}: the data read back differ from the data written; check the disk and start again")
     except OSError:
         raise
     # The C++ writer of array_record raises exceptions of any type.

@@ -10,7 +10,9 @@ from tiejax.text.errors import CorpusError
 
 
 def blocks(ids: Integer[np.ndarray, "tokens"], context: int, begin: int) -> Integer[np.ndarray, "number context"]:
-    """Cut the stream into blocks: the token `begin`, then the next context - 1 tokens. An incomplete last block is dropped.
+    """Cut a stream into blocks of `context` tokens, each the token `begin` and then the next context - 1 tokens of the stream.
+
+    An incomplete last block is dropped.
 
     Raises CorpusError if the stream is shorter than one block.
     """
@@ -18,7 +20,10 @@ def blocks(ids: Integer[np.ndarray, "tokens"], context: int, begin: int) -> Inte
         raise CorpusError(f"context {context}: expected at least 2, for the begin token and one token of text")
     number = len(ids) // (context - 1)
     if number == 0:
-        raise CorpusError(f"context {context}: a stream of the corpus has {len(ids)} tokens, a block needs {context - 1}")
+        raise CorpusError(
+            f"context {context}: a stream of the corpus has {len(ids)} tokens, a block needs {context - 1}; "
+            "use more text or a smaller context"
+        )
     filled = np.empty((number, context), np.promote_types(ids.dtype, np.min_scalar_type(begin)))
     filled[:, 0] = begin
     filled[:, 1:] = ids[: number * (context - 1)].reshape(number, context - 1)
@@ -28,9 +33,9 @@ def blocks(ids: Integer[np.ndarray, "tokens"], context: int, begin: int) -> Inte
 def batch(
     blocks: Integer[np.ndarray, "number context"], batch_size: int, seed: int, group: int, per_group: int, draw: int = 0
 ) -> Integer[np.ndarray, "per_group batch_size context"]:
-    """Return the `per_group` batches of one group of steps, drawn at random by (seed, group, draw) alone.
+    """Return the `per_group` random batches of one group of steps, determined by (seed, group, draw) alone.
 
-    A draw is without replacement, unless it needs more blocks than exist. Different draws of a group are independent.
+    Blocks are drawn without replacement, unless the group needs more than exist. The draws of a group are independent.
     """
     wanted = per_group * batch_size
     rng = np.random.default_rng([seed, group, draw] if draw else [seed, group])

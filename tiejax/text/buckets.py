@@ -1,4 +1,4 @@
-"""Buckets of token frequency, for losses by frequency."""
+"""Buckets of tokens of similar frequency, to report losses by frequency."""
 
 import numpy as np
 from jaxtyping import Int
@@ -9,9 +9,10 @@ EDGES = (0, 100, 1000, 10_000)  # frequency ranks at which buckets begin
 
 
 def buckets(count: Int[np.ndarray, "vocabulary"], twins: Twins) -> tuple[list[str], Int[np.ndarray, "all_tokens"]]:
-    """Return the names of the buckets and the bucket of every id: by frequency rank; twins have the last bucket.
+    """Assign original tokens to buckets by their frequency rank, and all twins to one last bucket.
 
-    count: occurrences of each original token in the training split.
+    count: occurrences of each original token in the training split. Returns the names of the buckets, and for every id the
+    index of its bucket.
     """
     rank = np.empty(len(count), np.int32)
     rank[np.argsort(-count, kind="stable")] = np.arange(len(count))

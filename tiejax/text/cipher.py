@@ -1,4 +1,4 @@
-"""A synthetic second language: the first one, with every ordinary token replaced by another.
+"""A synthetic second language: the first language with every ordinary token replaced by a new one.
 
 Each sentence is written entirely in one of the two languages, so that they have the same grammar but share no ordinary token.
 Anything that a model transfers between them comes from structure alone.
@@ -16,7 +16,7 @@ from tiejax.text.twins import Twins
 def cipher(tokens: Sequence[str], special: Sequence[int], probability: float = 0.5) -> Twins:
     """Return twins of all tokens of a vocabulary except the special ones, which both languages share.
 
-    probability: of writing a sentence in the second language (see `Masking.whole_sentences`).
+    probability: the probability that a sentence is written in the second language (see `Masking.whole_sentences`).
     """
     ids = [token for token in range(len(tokens)) if token not in set(special)]
     return Twins(len(tokens), tuple(tokens[token] for token in ids), tuple(ids), (probability,) * len(ids))

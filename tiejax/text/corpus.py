@@ -27,9 +27,10 @@ data_sets = lazy_loader.load("tiejax.text.data_sets", suppress_warning=True)
 def documents(corpus: Sequence[str], text_feature: str | None = None, tfds_dir: str | None = None) -> Iterator[str]:
     """Yield the documents of `corpus` in order: one per file, or one per example of a data set.
 
-    corpus: files, folders (their .txt, .text and .md files, also as .gz, sorted by path), .gz files, `tfds:NAME[/CONFIG]`;
-    empty for the documentation inside the standard library. text_feature: the text feature to read; needed if a data set
-    has several. tfds_dir: folder of the TFDS data sets (default: that of TFDS). Raises CorpusError.
+    corpus: names of files (of any suffix; .gz is decompressed), of folders (their .txt, .text and .md files, optionally .gz,
+    sorted by path) or of data sets (`tfds:NAME[/CONFIG]`); empty for the documentation inside the standard library.
+    text_feature: the text feature to read; required if a data set has several. tfds_dir: folder of the TFDS data sets
+    (default: TFDS's own). Raises CorpusError.
     """
     yield from read(sources(corpus, text_feature, tfds_dir))
 
@@ -42,10 +43,10 @@ def sources(
 ) -> list[Source]:
     """Return the sources of the documents of `corpus`; raises CorpusError if one does not exist.
 
-    A data set that TFDS has not prepared yet is downloaded and prepared; `say` is called with a line about it first.
+    A data set that TFDS has not prepared yet is downloaded and prepared; `say` is called with a one-line message first.
     """
     if text_feature is not None and not any(name.startswith(TFDS) for name in corpus):
-        raise CorpusError(f"text_feature {cut(text_feature)}: only a corpus {TFDS}NAME has features")
+        raise CorpusError(f"text_feature {cut(text_feature)}: only a corpus {TFDS}NAME has features; remove the setting")
     if not corpus:
         return [StandardLibrary()]
     opened: list[Source] = []
@@ -58,7 +59,7 @@ def sources(
 
 
 def read(sources: Sequence[Source], seen: Callable[[int], None] = lambda taken: None) -> Iterator[str]:
-    """Yield the documents of the sources that are not blank.
+    """Yield the non-blank documents of the sources.
 
     seen: called with the number of bytes read from disk so far. Raises CorpusError if all documents are blank.
     """
@@ -70,7 +71,8 @@ def read_sequences(
 ) -> Iterator[tuple[str, Iterable[str]]]:
     """Yield the documents of the sources, each with its sequences: its sentences, or its rows if `rows`.
 
-    The rows of a data set are its examples, those of a file its lines, blank ones included. Otherwise as `read`.
+    The rows of a data set are its examples; the rows of a file are its lines. With `rows`, blank rows and documents are
+    included; without, blank documents are skipped. seen, errors: as in `read`.
     """
     for source, text in _read(sources, seen):
         if rows:

@@ -26,12 +26,12 @@ from tiejax.text.network import reachable
 from tiejax.text.sources import TFDS, Document, Source, file_size
 
 HUB = "huggingface:"  # prefix of the TFDS names of Hugging Face data sets
-# The older half of the catalogue is registered only when these modules are imported.
+# TFDS registers the older half of its catalogue only when these modules are imported.
 CATALOGUE = ("question_answering", "summarization", "text", "text_simplification", "translate")
 
 
 class DataSet(Source):
-    """A TFDS data set as documents: every example of every split, in the order on disk. feature: the text feature to read."""
+    """A TFDS data set as a source: one document per example of every split, in the order on disk. feature: the text to read."""
 
     kind = "_TFDS"
 
@@ -74,7 +74,7 @@ class DataSet(Source):
 
 
 def open_data_set(name: str, text_feature: str | None, tfds_dir: str | None, say: Callable[[str], None]) -> DataSet:
-    """Return the data set `tfds:NAME[/CONFIG]`, prepared if necessary, after a call of `say`; raises CorpusError."""
+    """Open the data set `tfds:NAME[/CONFIG]`, preparing it if necessary; arguments and errors as in `open_builder`."""
     builder = open_builder(name, tfds_dir, say, lambda builder: _text_feature(name, builder, text_feature))
     return DataSet(name, builder, _text_feature(name, builder, text_feature))
 
@@ -82,10 +82,10 @@ def open_data_set(name: str, text_feature: str | None, tfds_dir: str | None, say
 def open_builder(
     name: str, tfds_dir: str | None, say: Callable[[str], None], check: Callable[[Any], object] = lambda builder: None
 ) -> Any:
-    """Return the TFDS builder of `tfds:NAME[/CONFIG]`, prepared if necessary (`say` is called with a line first).
+    """Return the TFDS builder of `tfds:NAME[/CONFIG]`, preparing the data set if necessary.
 
-    check: called with the builder before a download; raises CorpusError if the data set is unsuitable.
-    Raises CorpusError if the data set is unknown or cannot be prepared.
+    say: called with a one-line message before a download. check: called with the builder before a download; raises
+    CorpusError if the data set is unsuitable. Raises CorpusError if the data set is unknown or cannot be prepared.
     """
     wanted = name.removeprefix(TFDS)
     directory = os.path.expanduser(tfds_dir) if tfds_dir is not None else None
@@ -120,7 +120,7 @@ def _text_feature(name: str, builder: Any, wanted: str | None) -> str:
 
 
 def _unprepared(name: str, wanted: str, directory: str | None) -> Any:
-    """Return the builder of a data set of the catalogue that is not on disk yet."""
+    """Return the builder of a data set that TFDS or Hugging Face lists and that is not on disk yet."""
     if wanted.startswith(HUB):
         if importlib.util.find_spec("datasets") is None:
             raise CorpusError(f"corpus {name}: needs the package datasets; run `pip install datasets`")
@@ -138,8 +138,8 @@ def _unprepared(name: str, wanted: str, directory: str | None) -> Any:
 
 
 def _download_and_prepare(name: str, builder: Any, say: Callable[[str], None]) -> Any:
-    of_hub = name.startswith(f"{TFDS}{HUB}")
-    urls = [constants.ENDPOINT] if of_hub else [*(builder.url_infos or ()), "https://storage.googleapis.com"]
+    on_hub = name.startswith(f"{TFDS}{HUB}")
+    urls = [constants.ENDPOINT] if on_hub else [*(builder.url_infos or ()), "https://storage.googleapis.com"]
     url = next(url for url in urls if url.startswith("http"))
     host, where = url.split("/")[2], builder.data_dir_root
     # TFDS itself would retry silently for minutes.
@@ -150,13 +150,13 @@ def _download_and_prepare(name: str, builder: Any, say: Callable[[str], None]) -
         builder.download_and_prepare(
             file_format="array_record", download_config=tfds.download.DownloadConfig(try_download_gcs=False)
         )
-    # Opened again from disk, where the splits may be in another order.
+    # Reopen it from disk, where the splits may be in another order, as later runs will do.
     return tfds.builder_from_directory(builder.data_dir)
 
 
 @contextlib.contextmanager
 def _temporary_folders_removed() -> Iterator[None]:
-    """Remove at the end the temporary folders that TFDS creates for the metadata of each new builder and never deletes."""
+    """On exit, remove the temporary folders that TFDS creates for the metadata of each new builder and never deletes."""
     with tempfile.TemporaryDirectory() as folder:
         inside = types.SimpleNamespace(mkdtemp=functools.partial(tempfile.mkdtemp, dir=folder))
         with temporary_assignment(dataset_info, "tempfile", inside):
@@ -166,7 +166,7 @@ def _temporary_folders_removed() -> Iterator[None]:
 @contextlib.contextmanager
 def _preparing(name: str) -> Iterator[None]:
     try:
-        # Without TensorFlow, TFDS prints a box about it.
+        # TFDS prints a banner if TensorFlow is missing.
         with contextlib.redirect_stdout(io.StringIO()):
             yield
     except ImportError as error:
@@ -187,7 +187,7 @@ def _catalogued(name: str, base: str, directory: str | None) -> Any:
     known |= {entry.name for folder in folders if folder.is_dir() for entry in folder.iterdir() if entry.is_dir()}
     if base in known:
         prepared = sorted({entry.name for folder in folders for entry in folder.glob(f"{base}/*") if entry.is_dir()})
-        raise CorpusError(f"corpus {name}: prepared only as {', '.join(f'{base}/{config}' for config in prepared)}")
+        raise CorpusError(f"corpus {name}: only prepared as {', '.join(f'{base}/{config}' for config in prepared)}")
     raise CorpusError(f"corpus {name}: unknown TFDS data set{_nearest(base, known)}")
 
 

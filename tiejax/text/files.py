@@ -12,12 +12,12 @@ SUFFIXES = (".txt", ".text", ".md")
 
 
 def is_text(file: str) -> bool:
-    """Return whether a file of this name is read as part of a folder."""
+    """Return whether the name of a file marks it as text, so that it is read when its folder is a corpus."""
     return file.lower().removesuffix(".gz").endswith(SUFFIXES)
 
 
 def text_files(name: str) -> list[Path]:
-    """Return a file by itself, or the text files of a folder sorted by path; raises CorpusError if there are none."""
+    """Return the file itself, or the text files of a folder sorted by path; raises CorpusError if there are none."""
     path = Path(name)
     try:
         if not path.exists():
@@ -30,7 +30,7 @@ def text_files(name: str) -> list[Path]:
         raise CorpusError(f"corpus {error.filename or name}: cannot be read: {error.strerror}") from None
     if not files:
         wanted = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
-        raise CorpusError(f"corpus {name}: the folder contains no {wanted}, also as .gz")
+        raise CorpusError(f"corpus {name}: the folder contains no {wanted}, with or without .gz")
     return sorted(files, key=lambda file: file.relative_to(path).parts)
 
 
@@ -39,7 +39,7 @@ def _raise(error: OSError) -> None:
 
 
 class TextFile(Source):
-    """A text file in UTF-8, possibly compressed as .gz: one document."""
+    """A text file in UTF-8, possibly compressed with gzip, as a source with one document."""
 
     kind = "_TextFile"
 
@@ -72,7 +72,7 @@ def text_of(raw: bytes, packed: bool) -> str:
     """
     content, where = (gunzip(raw), "unpacked byte") if packed else (raw, "byte")
     if (at := content.find(b"\0")) >= 0:
-        raise ValueError(f"{where} {at} is NUL: a binary file, or text that is not in UTF-8")
+        raise ValueError(f"{where} {at} is NUL: a binary file, or text that is not UTF-8")
     try:
         return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:

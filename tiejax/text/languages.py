@@ -1,4 +1,4 @@
-"""Sampling of sentences of several languages, with small languages oversampled."""
+"""Sampling of sentences in several languages, with small languages oversampled."""
 
 import dataclasses
 
@@ -8,10 +8,11 @@ from jaxtyping import Int, Int64
 
 @dataclasses.dataclass(frozen=True)
 class Languages:
-    """The language of every sentence, and the exponent of their sampling.
+    """The language of every sentence, and the exponent with which languages are sampled.
 
-    names: of the languages. sentence_language: index of the language of each sentence. exponent: language l, with n_l
-    sentences, is sampled with probability n_l^a / sum_k n_k^a: a = 1 samples sentences uniformly, a = 0 languages.
+    names: names of the languages. sentence_language: index of the language of each sentence. exponent: a; language l, with
+    n_l sentences, is sampled with probability n_l^a / sum_k n_k^a: a = 1 samples sentences uniformly, a = 0 samples
+    languages uniformly.
     Source: multilingual BERT; .5 for RemBERT (Chung et al., ICLR 2021, table 14).
     """
 
@@ -22,7 +23,7 @@ class Languages:
     def numbers(self) -> Int64[np.ndarray, "languages"]:
         """Return the number of sentences of each language in an epoch.
 
-        They add up to the number of all sentences, except for rounding; every language has at least one.
+        The numbers add up to the number of all sentences, except for rounding; every language has at least one.
         """
         count = np.bincount(self.sentence_language, minlength=len(self.names)).astype(float)
         share = count**self.exponent / np.sum(count**self.exponent)
@@ -31,8 +32,8 @@ class Languages:
     def sample(self, order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return the shuffled sentences of an epoch, from `order`, a random permutation of all sentences.
 
-        An undersampled language gives its first sentences in that order; an oversampled one repeats its sentences in that
-        order, so that the first of them occur once more than the others.
+        An undersampled language contributes only its first sentences in `order`. An oversampled one repeats its sentences in
+        that order, so that the first of them may occur once more than the others.
         """
         chosen = []
         for language, number in enumerate(self.numbers().tolist()):

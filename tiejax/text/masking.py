@@ -38,7 +38,7 @@ class MaskedRows(NamedTuple):
 
 
 def below(bits: UInt32[Array, "..."], probability: Any) -> Bool[Array, "..."]:
-    """Return where 32 random bits, as a number in [0, 1) to 2^-24, are below a probability."""
+    """Return where random numbers in [0, 1), from the first 24 of 32 random bits, are below a probability."""
     return (bits >> 8).astype(jnp.float32) * 2.0**-24 < probability
 
 
@@ -54,7 +54,7 @@ def slots_for(places: int | float, variance: int | float = 0, most: int | None =
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """The random replacement of tokens by twins and masks.
+    """The random replacement of words by their twins, and of tokens by the mask.
 
     special: tokens that are never masked. mask: the id of the mask token. slots: number of slots of a batch.
     whole_sentences: replace all tokens of a sentence by twins or none (see `text.cipher`); random tokens then come from both
@@ -74,7 +74,7 @@ class Masking:
         row: Integer[Array, "rows"],
         key: Key[Array, ""],
     ) -> MaskedRows:
-        """Draw twins and masks for the rows. row: numbers of the rows in the batch; with `key` they determine every draw."""
+        """Draw twins and masks for rows. row: index of each row in the whole batch; with `key` it determines all draws."""
         words = jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (4, tokens.shape[1]), jnp.uint32))(row)
         swap, masked, by, bits = jnp.moveaxis(words, 1, 0)
         if self.whole_sentences:  # sentence k takes the draw of position k: a row has fewer sentences than positions
@@ -84,7 +84,7 @@ class Masking:
         target = jnp.where(below(swap, probability[original]), twin[original], original)
         ordinary = jnp.asarray(~np.isin(np.arange(self.twins.vocabulary), self.special))
         asked = below(masked, MASKED) & ordinary[target] & (segments > 0)
-        # The remainder is biased towards the first ids by one part in 2^32 / size.
+        # The remainder favours the first ids, by one part in 2^32 / size.
         ids = self.twins.vocabulary if self.whole_sentences else self.twins.size
         random = (bits % ids).astype(jnp.int32)
         shown = jnp.where(below(by, BY_MASK), self.mask, jnp.where(below(by, BY_MASK + BY_RANDOM), random, target))

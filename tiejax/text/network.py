@@ -1,4 +1,4 @@
-"""A quick test of whether a host answers, before a library waits for it for minutes."""
+"""A quick check that a host answers, so that no library waits minutes for it."""
 
 import threading
 import urllib.error

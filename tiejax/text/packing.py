@@ -14,7 +14,7 @@ from jaxtyping import Int64, UInt16
 
 from tiejax.text.languages import Languages
 
-# Number of sentences packed together: large enough to fill rows well, too small to sort an epoch by length.
+# Number of sentences packed together: large enough to fill rows well, small enough that the rows of an epoch stay shuffled.
 POOL = 4096
 
 
@@ -32,7 +32,7 @@ def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random
     Raises ValueError if a sentence is longer than a row.
     """
     if len(lengths) and lengths.max() > row_length:
-        raise ValueError(f"a sentence of {lengths.max()} tokens does not fit into a row of {row_length}")
+        raise ValueError(f"a sentence of {lengths.max()} tokens does not fit into a row of {row_length} tokens")
     placed: list[np.ndarray] = []
     sizes: list[np.ndarray] = []
     for start in range(0, len(order), POOL):
@@ -46,7 +46,7 @@ def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random
 
 
 def one_per_row(order: np.ndarray) -> Packing:
-    """Return the packing with one sentence per row, as published."""
+    """Return the packing with one sentence per row, for rows that are padded instead of packed."""
     return Packing(order.astype(np.int64), np.arange(len(order) + 1, dtype=np.int64))
 
 
@@ -60,7 +60,7 @@ def _pack_pool(lengths: np.ndarray, pool: np.ndarray, row_length: int) -> list[l
     by_length: list[list[int]] = [[] for _ in range(row_length + 1)]
     for sentence, length in zip(pool.tolist(), lengths[pool].tolist(), strict=True):
         by_length[length].append(sentence)
-    # One bit for each length with a sentence left: the highest bit up to the space left is the longest that fits.
+    # Bit n is set while a sentence of n tokens is left, so the highest bit up to `left` is the longest sentence that fits.
     present = sum(1 << length for length, those in enumerate(by_length) if those)
     rows = []
     while present:
@@ -182,7 +182,7 @@ def lay_out(offsets: np.ndarray, sentences: np.ndarray, counts: np.ndarray, row_
 
 
 def rows_of_parts(rows: int, own: range, parts: int) -> np.ndarray:
-    """Return the row numbers of the parts `own` of `rows` rows in `parts` equal parts; numbers >= `rows` are empty rows."""
+    """Divide `rows` rows into equal parts; return the row numbers of the parts `own`; numbers >= `rows` are empty rows."""
     size = -(-rows // parts)
     return np.arange(own.start * size, own.stop * size)
 
@@ -196,7 +196,7 @@ def take_rows(leaf: np.ndarray, wanted: np.ndarray, empty: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _StepWindows:
-    """Windows of steps by number, as a data source of grain: the parts `own` of the rows of each step, for several seeds."""
+    """Data source for grain: item n is the n-th window of steps, with the parts `own` of the rows of each step and seed."""
 
     streams: Sequence[Stream]
     rows: int
@@ -227,8 +227,8 @@ class TextFeed:
 
     A run can resume at any window: earlier epochs are packed again without reading their tokens. If the number of parts does
     not divide the rows, the last part ends with empty rows, so that a step is the same on any number of devices.
-    order: seed whose rows all seeds read (default: each its own). languages: as in `Stream`. epochs_apart: pad the last step of
-    an epoch with empty rows, so that every epoch begins with a new step.
+    order: the seed whose rows every seed reads (default: each seed reads its own). languages: as in `Stream`.
+    epochs_apart: pad the last step of an epoch with empty rows, so that every epoch begins with a new step.
     """
 
     ids: np.ndarray
@@ -243,12 +243,12 @@ class TextFeed:
     epochs_apart: bool = False
 
     def stream(self, seed: int) -> Stream:
-        """Return the rows of a seed."""
+        """Return the stream of rows of a seed."""
         multiple = self.rows if self.epochs_apart else 1
         return Stream(self.ids, self.offsets, self.row_length, self.padding, seed, self.packed, self.languages, multiple)
 
     def open(self, seeds: Sequence[tuple[int, int]], own: range, parts: int, first: int) -> Iterator[Rows]:
-        """Return the windows from number `first` on: leaves `[seeds, window, len(own) * ceil(rows / parts), ...]`."""
+        """Yield the windows from index `first` on: leaves `[seeds, window, len(own) * ceil(rows / parts), ...]`."""
         # Seeds can repeat: they are padded to a multiple of the devices.
         names = [seed if self.order is None else self.order for seed, _ in seeds]
         by_name = {name: self.stream(name) for name in names}
@@ -261,7 +261,7 @@ class TextFeed:
 
 
 class RowAverages(NamedTuple):
-    """Averages over rows: tokens, maskable tokens (without [CLS] and [SEP]), and the variance of the latter."""
+    """Average tokens and maskable tokens (all but [CLS] and [SEP]) of a row, and the variance of maskable tokens over rows."""
 
     tokens: float
     maskable: float
@@ -269,7 +269,7 @@ class RowAverages(NamedTuple):
 
 
 def row_averages(lengths: np.ndarray, row_length: int, packed: bool) -> RowAverages:
-    """Return the averages over the rows of an epoch."""
+    """Return the averages over the rows of one epoch, packed or with one sentence per row."""
     order = np.arange(len(lengths))
     packing = pack(lengths, order, row_length, np.random.default_rng(0)) if packed else one_per_row(order)
     in_row = np.add.reduceat((lengths - 2)[packing.order], packing.starts[:-1])
@@ -278,5 +278,5 @@ def row_averages(lengths: np.ndarray, row_length: int, packed: bool) -> RowAvera
 
 
 def rows_for(lengths: np.ndarray, sentences: int | float, row_length: int) -> int:
-    """Return the number of rows for about `sentences` sentences."""
+    """Return the number of rows that hold about `sentences` packed sentences."""
     return max(1, round(sentences * float(np.mean(lengths)) / row_length))

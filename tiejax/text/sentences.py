@@ -20,9 +20,9 @@ from tiejax.text.sources import Source
 from tiejax.text.stored import TOKENIZER, byte_progress, ignore
 from tiejax.text.tokenizer import Vocabulary
 
-# Ends of training, validation and test split, in tenths of the sentences.
+# Ends of the training, validation and test splits, in tenths of the sentences.
 ENDS = (7, 8, 10)
-# Increase whenever the same text would give other sentences than before.
+# Increment whenever a change makes the same text give different sentences.
 FORMAT = 3
 TOKENISED_AT_ONCE = 4096
 
@@ -74,16 +74,16 @@ def prepare(
     Args:
         corpus: as in `corpus.documents`.
         tokenizer: as in `tokenizer.load`; None to train one of this `kind` and `vocab_size`, once per text.
-        vocab_size: largest size of a vocabulary that is trained.
+        vocab_size: maximum size of the vocabulary if a tokenizer is trained.
         max_length: largest number of tokens of a sentence, including [CLS] and [SEP]; longer sentences are cut.
         min_length: smallest number of tokens; shorter sentences are dropped, as are those without any token of text.
         folder: folder of prepared data, created if missing.
         text_feature: as in `corpus.documents`.
         tfds_dir: as in `corpus.documents`.
-        rows_are_sentences: take every example of a data set, or line of a file, as one sentence; a `min_length` of 2 drops
-            none.
-        kind: of a tokenizer that is trained.
-        trained: file of a tokenizer trained on this text before, for `tokenizer` None.
+        rows_are_sentences: treat every example of a data set, or line of a file, as one sentence; with `min_length` 2 none
+            is dropped.
+        kind: kind of tokenizer to train.
+        trained: file of a tokenizer trained on this text earlier, used instead of training one.
         say: called with one-line messages for the user.
         progress: called with (phase, done, total) from time to time.
 
@@ -100,7 +100,7 @@ def prepare(
         return stored.Recipe(
             settings={
                 "format": FORMAT,
-                # The splitter of documents into sentences.
+                # The splits depend on the version of the sentence splitter, unless rows are sentences.
                 **({ROWS: True} if rows_are_sentences else {"nupunkt": importlib.metadata.version("nupunkt")}),
                 "text_sha256": text,
                 "max_length": max_length,
@@ -125,7 +125,7 @@ def prepare(
 
 
 def _trained(sources: Sequence[Source], kind: Kind, vocab_size: int, progress: Progress) -> tokenizers.Tokenizer:
-    """Return a tokenizer trained on the sources, which are read once or twice."""
+    """Return a tokenizer trained on the sources; WordPiece reads them twice."""
     phases = iter(("finding the letters", "training the tokenizer")[kind != "WordPiece" :])
     return TRAINERS[kind](lambda: corpora.read(sources, byte_progress(progress, next(phases), sources)), vocab_size)
 
@@ -146,7 +146,7 @@ class _Limits(NamedTuple):
 
     @property
     def fewest(self) -> int:
-        """The smallest number of tokens in use: rows may be empty, [CLS] and [SEP] alone, sentences may not."""
+        """The effective minimum of tokens: a row may be empty (only [CLS] and [SEP]), a sentence may not."""
         return self.least if self.rows else max(self.least, 3)
 
 
@@ -154,7 +154,7 @@ class _Limits(NamedTuple):
 class _Collected:
     """Concatenated sentences within the limits, with counts.
 
-    lengths: number of tokens of each sentence, including [CLS] and [SEP]. letters: number of characters of each.
+    lengths: number of tokens of each sentence, including [CLS] and [SEP]. letters: number of characters of each sentence.
     """
 
     vocabulary: Vocabulary
@@ -166,7 +166,7 @@ class _Collected:
         self.dropped = self.cut = 0
 
     def add(self, sentence: str, tokens: list[int]) -> None:
-        """Append a sentence, cut if it is too long, or drop it if it is too short; tokens: without [CLS] and [SEP]."""
+        """Append a sentence, cut if it is too long, or drop it if it is too short. tokens: its ids, without [CLS] and [SEP]."""
         self.cut += len(tokens) > self.limits.most - 2
         tokens = [self.vocabulary.cls, *tokens[: self.limits.most - 2], self.vocabulary.sep]
         if len(tokens) < self.limits.fewest:
@@ -184,7 +184,7 @@ def _tokenised(
     progress: Progress,
     tokenizer: tokenizers.Tokenizer,
 ) -> tuple[dict[str, Sequences], dict[str, Any]]:
-    """Return the splits and the counts; text: the fingerprint of the sources."""
+    """Tokenise the sources; return the splits and the counts. text: the expected fingerprint of the sources."""
     vocabulary = tokenization.vocabulary(tokenizer)
     collected = _Collected(vocabulary, limits)
     documents = characters = 0
@@ -213,7 +213,7 @@ def split_ends(number: int, nearest: bool) -> list[int]:
 
 
 def _split(collected: _Collected) -> tuple[dict[str, Sequences], dict[str, dict[str, int]]]:
-    """Return the sentences and the counts of each split; raises CorpusError if there are too few sentences."""
+    """Return the sentences and the counts of each split; raises CorpusError if a split would be empty."""
     number, limits = len(collected.lengths), collected.limits
     if number == 0:
         raise CorpusError(f"corpus: no sentence is long enough: none of {collected.dropped} has {limits.least} tokens or more")

@@ -1,4 +1,4 @@
-"""The interface of the sources of a corpus."""
+"""The interface of the sources of documents that make up a corpus."""
 
 import abc
 import re
@@ -10,7 +10,7 @@ TFDS = "tfds:"  # prefix of the names of TFDS data sets
 
 
 class Document(NamedTuple):
-    """A text. taken: the number of bytes it takes on disk, for progress bars."""
+    """A text. taken: the number of bytes that it takes on disk, for progress bars."""
 
     text: str
     taken: int
@@ -19,8 +19,8 @@ class Document(NamedTuple):
 class Source(abc.ABC):
     """A source of documents.
 
-    kind: part of the fingerprint of a corpus. It must not change: text would be prepared again and runs could not be resumed.
-    name: for messages.
+    kind: part of the fingerprint of a corpus. It must never change, or text would be prepared again and runs could not be
+    resumed. name: the name of the source in messages.
     """
 
     kind: ClassVar[str]
@@ -42,11 +42,11 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def raw(self) -> Iterator[bytes]:
-        """Yield bytes that determine the documents and are cheaper to hash than these."""
+        """Yield bytes that determine the documents, for the fingerprint; cheaper than decoding the documents."""
 
 
 def file_size(path: Path) -> int:
-    """Return the size of a file in bytes, or 0 if it cannot be read: reading it will raise the error."""
+    """Return the size of a file in bytes, or 0 if it cannot be accessed; reading it later raises the error."""
     try:
         return path.stat().st_size
     except OSError:

@@ -15,9 +15,9 @@ from tiejax.text.files import is_text
 from tiejax.text.sources import TFDS, Source
 from tiejax.text.stored import ignore
 
-# Ends of the three streams of a corpus that is cut, in tenths of its characters.
+# Ends of the three streams cut from one corpus, in tenths of its characters.
 ENDS = (8, 9, 10)
-# File names of a corpus that is split already, as in WikiText.
+# File names that mark a folder as already split, as in WikiText.
 FILES = {"train": ("train",), "validation": ("valid", "validation", "dev"), "test": ("test",)}
 FIELDS = ("corpus", "validation", "test")
 
@@ -42,7 +42,7 @@ def _presplit_files(name: str) -> dict[str, str] | None:
     try:
         files = sorted(path for path in Path(name).iterdir() if path.is_file() and is_text(path.name))
     except OSError:
-        return None  # not a folder, or unreadable: reading it will raise the error
+        return None  # not a folder, or unreadable; reading it later raises the error
     by_split = {
         split: [path for path in files if path.name.lower().removesuffix(".gz").rpartition(".")[0] in stems]
         for split, stems in FILES.items()
@@ -65,7 +65,7 @@ class Passage(NamedTuple):
 
 
 class FieldText(NamedTuple):
-    """Sources that are read one after the other; errors about them name the setting `field`."""
+    """The sources given by the setting `field`, which errors about them name."""
 
     field: str
     sources: list[Source]
@@ -115,7 +115,7 @@ class SplitTexts:
         self.progress(phase, self.size, self.size)
 
     def passages(self, phase: str) -> Iterator[Passage]:
-        """Yield every document in order; one that is cut gives a passage for each stream with a part of it."""
+        """Yield every document in order as a passage; a document cut between streams gives one passage per stream."""
         if self.needs_cutting:
             ends = [self._characters * end // ENDS[-1] for end in ENDS]
             ((text, report),) = self._with_progress(phase)
@@ -146,12 +146,12 @@ def open_texts(
     say: Callable[[str], None],
     progress: Progress,
 ) -> SplitTexts:
-    """Return the texts of the training, validation and test names; arguments and errors as in `corpus.sources`."""
+    """Open the texts with the names from `split_names`; other arguments and errors as in `corpus.sources`."""
     is_set = [any(name.startswith(TFDS) for name in one) for one in names]
     texts = []
     for index, field in enumerate(FIELDS):
         if index == 0 or names[index]:
-            # If none of the three has features, the error is about the first.
+            # If none of the three is a data set, the first one raises the error about text_feature.
             feature = text_feature if is_set[index] or (index == 0 and not any(is_set)) else None
             with _errors_about(field):
                 texts.append(FieldText(field, corpora.sources(names[index], feature, tfds_dir, say)))
@@ -168,9 +168,9 @@ def _errors_about(field: str) -> Iterator[None]:
 
 
 def cut(texts: Iterable[str], ends: Sequence[int]) -> Iterator[Passage]:
-    """Cut the texts into training, validation and test passages, each at the next white space or end of a text.
+    """Cut the texts into training, validation and test passages, at the next white space or end of a text.
 
-    ends: total number of characters up to the end of each split; the last is the number of all characters.
+    ends: cumulative number of characters at the end of each split; the last is the number of all characters.
     """
     before = split = 0
     for text in texts:

@@ -1,4 +1,4 @@
-"""The prose inside every CPython as a corpus: its documentation topics and the docstrings of its standard library."""
+"""The prose shipped with CPython as a corpus: its documentation topics and the docstrings of its standard library."""
 
 import ast
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from tiejax.text.errors import CorpusError
 from tiejax.text.sources import Document, Source, file_size
 
-# Tests, and folders that are not part of the library on every machine.
+# Tests, and folders that not every installation has.
 SKIPPED_FOLDERS = {
     "__phello__",
     "__pycache__",
@@ -29,7 +29,7 @@ SKIPPED_FOLDERS = {
 
 
 class StandardLibrary(Source):
-    """The default corpus: one document per module and one of all topics, without repeated paragraphs."""
+    """The default corpus: one document per module and one for all documentation topics, without repeated paragraphs."""
 
     kind, name = "_StandardLibrary", "(the standard library)"
 
@@ -68,7 +68,7 @@ class StandardLibrary(Source):
             try:
                 yield file.read_bytes()
             except OSError as error:
-                raise CorpusError(f"corpus: the default cannot be read: {file}: {error.strerror}") from None
+                raise CorpusError(f"corpus: the standard library cannot be read: {file}: {error.strerror}") from None
 
 
 def _topics(source: bytes) -> list[str]:

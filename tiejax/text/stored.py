@@ -25,8 +25,8 @@ INCOMPLETE = "incomplete-"
 class Recipe(NamedTuple):
     """How texts are turned into a token set.
 
-    settings: everything besides the tokenizer that determines the tokens, including the fingerprint of the texts; can be
-    written as JSON. vocabulary: name of the tokenizer that is trained on the texts. train: trains it.
+    settings: everything except the tokenizer that determines the tokens, including the fingerprint of the texts; can be
+    written as JSON. vocabulary: name of the tokenizer trained on the texts, part of its file name. train: trains it.
     check: raises CorpusError if a given tokenizer is unsuitable.
     tokenise: (tokenizer) -> (splits, counts); raises CorpusError if the texts have changed since their fingerprint was taken.
     """
@@ -62,7 +62,7 @@ def prepare(
     """Prepare a token set in `folder`, or open it if it is prepared there already.
 
     kind: prefix of the name of the set. tokenizer: as in `tokenizer.load`; None to train one, once per text. recipe: called
-    while the folder is locked; finds the texts. say: called with one-line messages for the user. progress: called with
+    while the folder is locked; opens the texts. say: called with one-line messages for the user. progress: called with
     (phase, done, total). Raises CorpusError.
     """
     with _locked_folder(folder, say):
@@ -88,24 +88,24 @@ def prepare(
 
 
 def digest(content: object) -> str:
-    """Return the SHA-256 (hex) of the JSON of a value, with sorted keys."""
+    """Return the SHA-256 (hex) of a value serialised as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def byte_progress(progress: Progress, phase: str, sources: Iterable[Source]) -> Callable[[int], None]:
-    """Return a callback for the number of bytes read from the sources, which reports progress in a phase."""
+    """Return a callback that takes the number of bytes read from the sources and reports it as progress in a phase."""
     size = sum(source.size for source in sources)
     return lambda taken: progress(phase, taken, size)
 
 
-# The folder.
+# Locked and atomically created folders.
 
 
 @contextlib.contextmanager
 def _locked_folder(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Create and lock the folder, and remove the incomplete files of killed processes.
 
-    say: called with a message when it has to wait for another process. An OSError raised inside is given a path if it has none.
+    say: called with a message before waiting for another process. An OSError without a path is given that of the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def atomic_folder(target: Path) -> Iterator[Path]:
 
 
 def _trained_once(folder: Path, name: str, train: Callable[[], tokenizers.Tokenizer]) -> bytes:
-    """Return the tokenizer.json trained under this name, trained if there is none; the hash in its name reveals damage."""
+    """Return the stored tokenizer.json of this name, or train and store one; a hash in its file name reveals damage."""
     stem = f"tokenizer-{name}-"
     for path in sorted(folder.glob(f"{stem}*.json")):
         if path.name != f"{stem}{_sha256(path)[:16]}.json":
@@ -173,7 +173,7 @@ def _trained_once(folder: Path, name: str, train: Callable[[], tokenizers.Tokeni
     return model
 
 
-# The manifest.
+# The manifest of a prepared folder.
 
 
 def _sha256(path: Path) -> str:
@@ -192,7 +192,7 @@ def _write_manifest(folder: Path, fingerprint: str, facts: dict[str, Any]) -> No
 
 
 def _verified_facts(folder: Path, fingerprint: str) -> dict[str, Any]:
-    """Verify every file of a prepared folder and return its facts and `bytes`; raises CorpusError if one is damaged."""
+    """Verify every file of a prepared folder; return its facts and total `bytes`. Raises CorpusError if a file is damaged."""
 
     def damaged(file: str, what: str) -> CorpusError:
         return CorpusError(

@@ -21,9 +21,9 @@ from tiejax.text.errors import CorpusError
 from tiejax.text.splits import FIELDS, Passage, SplitTexts
 from tiejax.text.stored import TOKENIZER, ignore
 
-# Increase whenever the same text would give other streams than before.
+# Increment whenever a change makes the same text give different streams.
 FORMAT = 2
-RECORD = 4096  # tokens of a record on disk
+RECORD = 4096  # tokens per record on disk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Streams:
     fingerprint: SHA-256 (hex) of texts, tokenizer and settings. vocabulary: the number of ids. begin: the id of the
     end-of-text token, which also begins each block. facts: the corpus, the settings, and counts of documents, tokens, words and
     characters of every stream; can be written as JSON. Words are counted as in WikiText, where the end of a line is a word. A
-    document that is cut counts in both streams.
+    document that is cut between two streams counts in both.
     """
 
     folder: Path
@@ -69,12 +69,12 @@ def prepare(
             cut 80/10/10, in order, between two words.
         validation: the validation text, likewise.
         test: the test text, likewise.
-        tokenizer: as in `tokenizer.load`; None to train a byte-level BPE on the training stream alone, once per stream.
-        vocab_size: largest size of a vocabulary that is trained.
+        tokenizer: as in `tokenizer.load`; None to train a byte-level BPE on the training stream alone, once.
+        vocab_size: maximum size of the vocabulary if a tokenizer is trained.
         folder: folder of prepared data, created if missing.
         text_feature: as in `corpus.documents`.
         tfds_dir: as in `corpus.documents`.
-        trained: file of a tokenizer trained on this text before, for `tokenizer` None.
+        trained: file of a tokenizer trained on this text earlier, used instead of training one.
         say: called with one-line messages for the user.
         progress: called with (phase, done, total) from time to time.
 
@@ -121,7 +121,7 @@ class _Stream:
     has_words: bool = False
 
     def add(self, ids: Sequence[int], text: str, begins: bool, end: int) -> None:
-        """Append a part of a document and its ids; begins: whether it is the first part, preceded by the token `end`."""
+        """Append a part of a document and its ids. begins: whether it is the first part, separated by the token `end`."""
         if begins and self.documents:
             self.ids.append(end)
         self.ids.extend(ids)
@@ -144,7 +144,7 @@ class _Stream:
 def _tokenised(
     texts: SplitTexts, fingerprints: Sequence[str], tokenizer: tokenizers.Tokenizer
 ) -> tuple[dict[str, Sequences], dict[str, Any]]:
-    """Return the streams as records, and the counts."""
+    """Tokenise the texts; return the streams as records, and the counts."""
     dtype, end = dtype_for(tokenization.number_of_ids(tokenizer)), tokenization.end_of_text(tokenizer)
     streams = {name: _Stream(array.array(dtype.char)) for name in SPLITS}
     documents = 0

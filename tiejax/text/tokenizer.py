@@ -20,22 +20,22 @@ from tiejax.text.network import reachable
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_OF_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-# The space before a word as byte-level BPE and SentencePiece spell it.
+# How byte-level BPE and SentencePiece spell the space before a word.
 SPACES = ("\u0120", "\u2581")
-# Increase whenever training on the same text would give another vocabulary than before.
+# Increment whenever a change makes training on the same text give a different vocabulary.
 FORMAT = 2
 WITHIN = "##"  # prefix of WordPiece tokens that do not begin a word
-# The separator of texts in a stream: its names in GPT-2, in T5 and LLaMA, in BERT, in word-level models, and in LLaMA 3.
+# Names of the token that separates texts in a stream: in GPT-2, T5 and LLaMA, BERT, word-level models, and LLaMA 3.
 END_OF_TEXT = ("<|endoftext|>", "</s>", "[SEP]", "<eos>", "<|end_of_text|>")
 # The vocabulary files of GPT-2: their names on the hub and as first published.
 BYTE_LEVEL_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 LETTERS_OF_BYTES = 256
 PART, PARTS_AT_ONCE = 2**16, 16
-# Before the space between two words, or after a line end without white space around it.
+# Where a text may be split: before the space between two words, or after a line end without other white space around it.
 BETWEEN_WORDS = re.compile(r"(?<=\S)(?= \w)|(?<=\S\n)(?=\S)")
 CUTS_TRIED, AROUND = 16, 128
-# Training ignores the rest of longer words: its time grows with the square of the longest word. SentencePiece likewise skips
-# longer lines (max_sentence_length, 4192 bytes).
+# Training ignores the characters of a word beyond this number, since its time grows with the square of the longest word.
+# SentencePiece likewise skips longer lines (max_sentence_length, 4192 bytes).
 LEARNT_LETTERS = 4096
 LONG_WORD = re.compile(rf"(?<!\S)(\S{{{LEARNT_LETTERS}}})\S+")
 
@@ -75,8 +75,9 @@ class Vocabulary:
 def load(name: str) -> tokenizers.Tokenizer:
     """Load a tokenizer from a tokenizer.json, a vocab.txt (one token per line, lower-casing as in BERT), a folder, or the hub.
 
-    A folder contains a tokenizer.json, or a byte-level BPE as vocab.json and merges.txt, or encoder.json and vocab.bpe. The
-    tokenizer neither pads nor truncates, and treats special tokens spelled out in a text as text. Raises CorpusError.
+    A folder must contain a tokenizer.json, or a byte-level BPE as vocab.json and merges.txt or as encoder.json and
+    vocab.bpe. The tokenizer neither pads nor truncates, and encodes special tokens spelled out in a text as ordinary text.
+    Raises CorpusError.
     """
     path = Path(name)
     try:
@@ -118,7 +119,8 @@ def _from_folder(path: Path, name: str) -> tokenizers.Tokenizer:
                 raise CorpusError(f"tokenizer {name}: invalid BPE in {' and '.join(files)}: {first_line(error)}") from None
     pairs = ", or ".join(" with ".join(files) for files in BYTE_LEVEL_FILES)
     raise CorpusError(
-        f"tokenizer {name}: the folder contains no tokenizer; expected tokenizer.json, or {pairs}; name a vocab.txt itself"
+        f"tokenizer {name}: the folder contains no tokenizer; expected tokenizer.json, or {pairs}; "
+        "to use a vocab.txt, name the file"
     )
 
 
@@ -126,7 +128,7 @@ def _from_lines(path: Path, name: str) -> tokenizers.Tokenizer:
     try:
         lines = read_bytes(path).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise CorpusError(f"tokenizer {name}: byte {error.start} is not UTF-8") from None
+        raise CorpusError(f"tokenizer {name}: byte {error.start} is not UTF-8; expected one token per line") from None
     vocab: dict[str, int] = {}
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines):
         token = line.removesuffix("\r")
@@ -203,14 +205,14 @@ def train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokeni
         vocab_size=vocab_size, special_tokens=list(SPECIAL), unk_token=SPECIAL[1], show_progress=False
     )
     try:
-        # The trainer expects sentences: given whole texts, it would keep only the longest words.
+        # The trainer expects one sentence at a time: from whole texts, it would learn only the longest words.
         tokenizer.train_from_iterator(
             (line for text in texts() for line in _without_long_tails(text).split("\n") if line), trainer
         )
     except Exception as error:  # the library raises plain Exception
         raise CorpusError(f"vocab_size {vocab_size}: training failed: {first_line(error)}") from None
     _check_size(tokenizer, vocab_size)
-    # The library does not read back the last digits that it writes: rounded scores are equal in every copy.
+    # The library does not restore the last digits of the scores that it writes, so round them to be equal after reloading.
     content = json.loads(tokenizer.to_str())
     content["model"]["vocab"] = [[token, round(score, 6)] for token, score in content["model"]["vocab"]]
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
@@ -236,14 +238,14 @@ def train_byte_level(texts: Callable[[], Iterable[str]], vocab_size: int) -> tok
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # Encoding with a tokenizer while it is being trained is a deadlock, so another one splits the texts.
+    # Encoding with a tokenizer while it is being trained would deadlock, so another one splits the texts.
     splitter = byte_level(models.BPE())
     tokenizer.train_from_iterator((part for text in texts() for part in in_parts(splitter, _without_long_tails(text))), trainer)
     return tokenizer
 
 
 def _without_long_tails(text: str) -> str:
-    """Return a text without the ends of very long words."""
+    """Cut every word of a text to at most 4,096 characters."""
     return LONG_WORD.sub(r"\1", text)
 
 
@@ -254,7 +256,7 @@ def bpe(ids: dict[str, int], merges: Path) -> models.BPE:
         pair = line.removesuffix("\r").split(" ")
         if line.startswith("#version") or pair == [""]:
             continue
-        # The library would panic, or not name the line.
+        # Check here: the library would panic, or raise an error that does not name the line.
         if len(pair) != 2 or not {*pair, "".join(pair)} <= ids.keys():
             raise ValueError(f"line {number + 1} of {merges.name}: expected a merge of two tokens into a third")
         pairs.append((pair[0], pair[1]))
@@ -262,7 +264,7 @@ def bpe(ids: dict[str, int], merges: Path) -> models.BPE:
 
 
 def byte_level(model: models.BPE) -> tokenizers.Tokenizer:
-    """Return the tokenizer of a byte-level BPE model, which splits words as GPT-2 does and maps bytes to letters."""
+    """Return a tokenizer with a byte-level BPE model that splits words as GPT-2 does and maps bytes to letters."""
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -284,7 +286,7 @@ def _bert(vocab: dict[str, int]) -> tokenizers.Tokenizer:
 
 
 def _frame(tokenizer: tokenizers.Tokenizer) -> None:
-    """Add [CLS] and [SEP] around sentences, as in BERT, for other programs that load the tokenizer.json."""
+    """Make a tokenizer add [CLS] and [SEP] by default, as in BERT, for other programs that load its tokenizer.json."""
     special = {token: index for token, index in _special(tokenizer).items() if index is not None}
     if len(special) == len(SPECIAL):
         tokenizer.add_special_tokens(list(special))
@@ -329,7 +331,7 @@ def end_of_text(tokenizer: tokenizers.Tokenizer) -> int:
 
 def _space(tokenizer: tokenizers.Tokenizer, tokens: Sequence[str]) -> str:
     """Return the prefix of tokens that begin a word, or an empty string if the tokenizer has none."""
-    # For WordPiece both marks are ordinary letters.
+    # In WordPiece both characters are ordinary letters.
     if not isinstance(tokenizer.model, models.BPE | models.Unigram):
         return ""
     counts = {mark: sum(token.startswith(mark) for token in tokens) for mark in SPACES}
@@ -337,7 +339,7 @@ def _space(tokenizer: tokenizers.Tokenizer, tokens: Sequence[str]) -> str:
     return mark if counts[mark] else ""
 
 
-# Long texts.
+# Splitting long texts.
 
 
 def in_parts(tokenizer: tokenizers.Tokenizer, text: str, least: int = PART) -> Iterator[str]:
@@ -369,7 +371,7 @@ def _cut(tokenizer: tokenizers.Tokenizer, text: str, near: int) -> int:
 
 
 def in_batches(items: Iterable[T], number: int = PARTS_AT_ONCE) -> Iterator[list[T]]:
-    """Yield the items in lists of at most `number`: a tokenizer encodes the texts of a list on all cores."""
+    """Yield the items in lists of at most `number`, since a tokenizer encodes a list of texts on all cores."""
     waiting = iter(items)
     while batch := list(itertools.islice(waiting, number)):
         yield batch

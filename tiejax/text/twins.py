@@ -1,4 +1,4 @@
-"""Planted twins: new ids that replace a word of the vocabulary with a known probability, as its synonyms.
+"""Planted twins: new ids that act as synonyms, each replacing one word of the vocabulary with a known probability.
 
 Source: Bertolotti and Cazzola, ICML 2024, large-scale experiments, where every probability is .5.
 """
@@ -24,7 +24,7 @@ COMMON_WORDS = tuple(
 class Twins:
     """The twins of a vocabulary of `size` original tokens: twin k has the id size + k.
 
-    words, ids: the word of each twin and its original id. probability: of replacing the word by its twin.
+    words, ids: the word of each twin and its original id. probability: how often each word is replaced by its twin.
     """
 
     size: int
@@ -38,7 +38,7 @@ class Twins:
         return self.size + len(self.ids)
 
     def tables(self) -> tuple[Int32[np.ndarray, "vocabulary"], Float32[np.ndarray, "vocabulary"]]:
-        """Return by original id the id of its twin (or the id itself, without a twin) and the probability of the twin."""
+        """Return two tables by original id: the id of its twin (the id itself if it has none), and the twin's probability."""
         twin, probability = np.arange(self.size, dtype=np.int32), np.zeros(self.size, np.float32)
         twin[list(self.ids)] = self.size + np.arange(len(self.ids))
         probability[list(self.ids)] = self.probability
@@ -48,9 +48,9 @@ class Twins:
 def plant(
     sets: Mapping[float, Sequence[str]], size: int, id_of: Callable[[str], int | None], unknown: int | None = None
 ) -> tuple[Twins, list[str]]:
-    """Return the twins of the sets, {probability: words}, and the words that are not tokens of the vocabulary.
+    """Create a twin for every word of `sets`, {probability: words}; also return the words that are not tokens.
 
-    id_of: word -> its token, or None. unknown: token that gets a twin for the words that are not tokens; None leaves these out.
+    id_of: word -> its id, or None. unknown: id that gets the twin of a word that is not a token; None leaves such words out.
     Raises ValueError, beginning with `twins`, if a probability is outside (0, 1), a token would have two twins, or no word is
     a token.
     """
@@ -68,7 +68,8 @@ def plant(
                 continue
             if token in ids:
                 raise ValueError(
-                    f"twins: {cut(words[ids.index(token)])!r} and {cut(word)!r} are one token, which can have only one twin"
+                    f"twins: {cut(words[ids.index(token)])!r} and {cut(word)!r} are the same token, "
+                    "which can have only one twin; remove one"
                 )
             words.append(word)
             ids.append(token)
@@ -80,7 +81,7 @@ def plant(
 
 
 def unrelated(words: int, number: int, seed: int = 0) -> list[tuple[int, int]]:
-    """Draw `number` distinct pairs of different word indices below `words`; all pairs if there are fewer."""
+    """Draw `number` distinct pairs of different indices below `words`, or all pairs if there are fewer."""
     first, second = np.triu_indices(words, 1)
     chosen = np.random.default_rng(seed).choice(len(first), min(number, len(first)), replace=False)
     return list(zip(first[chosen].tolist(), second[chosen].tolist(), strict=True))
