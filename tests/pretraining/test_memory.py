@@ -43,7 +43,7 @@ def test_a_coupled_table_is_stored_once():
     once, twice = plan_memory(coupled, 8), plan_memory(free, 8)
     assert twice.optimizer - once.optimizer == 2 * halves((1000, 48))
     assert once.total < twice.total
-    assert once.output_table.endswith("split over 2 devices, one with the input table")
+    assert once.output_table.endswith("split over 2 devices, shared with the input table")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_epochs_apart():
 
 def test_step_too_large():
     with pytest.raises(
-        ValueError, match=r"^batch_size: 200000 sentences are 25,600,000 tokens with padding, limit 16,777,216$"
+        ValueError, match=r"^batch_size: 200000 sentences are 25,600,000 tokens with padding, expected at most 16,777,216$"
     ):
         plan_steps(LENGTHS, batch_size=200_000, row_length=128, packed=False, mesh=1, steps=1)
 
@@ -58,8 +58,8 @@ def test_default_number_of_devices_per_member(members, devices, local, expected)
 
 def test_unsuitable_numbers_of_devices():
     assert devices_of_member(1, 8, 8, 2) == 2
-    with pytest.raises(ValueError, match=r"^mesh: 3 devices per member do not fit 8 devices; give 1, 2, 4, 8$"):
+    with pytest.raises(ValueError, match=r"^mesh: 3 devices per member do not fit 8 devices; expected one of 1, 2, 4, 8$"):
         devices_of_member(1, 8, 8, 3)
     # Processes of 3 devices have whole members or an equal part of one: neither is possible with 2.
-    with pytest.raises(ValueError, match=r"give 1, 3, 6$"):
+    with pytest.raises(ValueError, match=r"expected one of 1, 3, 6$"):
         devices_of_member(1, 6, 3, 2)

@@ -119,7 +119,8 @@ def test_unusable_text(text, tmp_path):
     refused(
         "Ab cd.\n\nEf gh.", "corpus: no sentence is long enough: none of 2 has 30 tokens or more", min_length=30, max_length=40
     )
-    refused("Abc de.\n\n" * 3, "corpus: 3 sentences of 3 tokens or more are too few to split 70/10/20", min_length=3)
+    few = "corpus: 3 sentences of 3 tokens or more are too few to split 70/10/20; use more text"
+    refused("Abc de.\n\n" * 3, few, min_length=3)
     refused(text.read_text(), "max_length 2: expected at least 3", max_length=2)
     refused(text.read_text(), "min_length 13: expected at most max_length, 12", min_length=13)
     refused(text.read_text(), "vocab_size 8: expected at least ", vocab_size=8)

@@ -210,7 +210,7 @@ def test_padding_and_truncation_in_a_file_are_ignored(tmp_path):
         ("missing.json", None, "not found; "),
         ("v.txt", "a\nb\na\n", "line 3 repeats 'a'; expected one token per line, each once"),
         ("v.txt", "a\n\nb\n", "line 2 is empty"),
-        ("v.txt", b"a\n\xe9", "byte 2 is not UTF-8; expected one token per line"),
+        ("v.txt", b"a\n\xe9", "byte 2 is not UTF-8; expected UTF-8 text with one token per line"),
         ("t.json", "{", "invalid tokenizer.json: "),
         ("t.json", '{"vocab": {}}', "invalid tokenizer.json: "),
         ("t.json", b"\xff", "invalid tokenizer.json: "),

@@ -69,7 +69,8 @@ def test_only_one_label(tmp_path):
 def test_too_few_sentences(tmp_path):
     (tmp_path / "a.csv").write_text("label,text\n1,a\n0,b\n")
     with pytest.raises(
-        TaskError, match=r"^tasks small: 2 sentences are too few: the (train|development|test) split would be empty$"
+        TaskError,
+        match=r"^tasks small: 2 sentences are too few: the (train|development|test) split would be empty; use more sentences$",
     ):
         load_task("small", TaskFiles([str(tmp_path / "a.csv")]), 20)
 

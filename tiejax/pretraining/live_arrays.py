@@ -1,23 +1,23 @@
 """Peak memory of a traced computation by kind of array (parameters, gradients, optimizer, activations), from its jaxpr alone.
 
-It plans memory for absent accelerators, for which `jax.stages.Compiled.memory_analysis()` of a CPU program is wrong in half
-precision: for RemBERT on 64 devices it reports 13.9 GB in bfloat16 and 12.3 GB in float32, where this count gives 9.5 GB and
-11.1 GB. The compiler would also need 64 devices in this process and 10 s instead of 2 s per batch size, and does not tell
-the kinds of array apart.
+This plans memory for accelerators that need not be present. The alternative, `jax.stages.Compiled.memory_analysis()` of the
+program compiled for CPUs, is wrong in half precision: for RemBERT on 64 devices it reports 13.9 GB in bfloat16 and 12.3 GB in
+float32, where this count gives 9.5 GB and 11.1 GB. It would also need 64 devices in this process and 10 s instead of 2 s per
+batch size, and does not distinguish the kinds of array.
 
-Operations run in the order of the program, and an array is live until its last read. Which results become arrays follows the
-rules of XLA, as far as they matter:
+The model assumes that operations run in program order and that an array is live until its last read. The most important
+rules of XLA determine which results become arrays in memory:
 
-    once       equal computations on the same arrays are done once, except in rematerialised code
+    once       equal computations on the same arrays run once, except in rematerialised code
     views      reshapes and transposed matrices are read in place
     fused      element-wise results, broadcasts and slices that are read only by such operations or by reductions are computed
-               where they are read; but not if they have several readers and are expensive, broadcasts, or made of several large
-               arrays
+               where they are read, unless they have several readers and are expensive, are broadcasts, or are computed from
+               several large arrays
     in place   an element-wise result, a scatter or the carry of a loop reuses the memory of an array at its last read
-    loops      hold the live arrays of their body once, besides their operands and results
+    loops      hold the live arrays of one run of their body, in addition to their operands and results
 
 Not modelled: the order of independent operations, fragmentation of the heap, copies of the carry of a loop, and operations that
-a device cannot do directly (such as half precision on CPUs).
+a device does not support directly (such as half precision on CPUs).
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ def _names(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-# Primitives of jax, by how XLA treats them.
+# Names of JAX primitives, grouped by how XLA treats them.
 BINARY = _names("add add_any sub mul div max min pow and or xor eq ne lt le gt ge select_n nextafter rem")
 EXPENSIVE = _names("exp exp2 log log1p expm1 tanh logistic sin cos erf erfc erf_inv sqrt rsqrt cbrt pow")
 CHEAP = _names("""
@@ -52,14 +52,14 @@ PRODUCTS = _names("conv_general_dilated dot_general ragged_dot_general")
 LOOPS = _names("cond scan while")
 REMATERIALISED = _names("checkpoint remat remat2")
 
-CALLED = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # parameters of a call that contain its program
-STACK = "stack"  # the stacked results of the steps of an unrolled loop
+CALLED = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # equation parameters that hold the jaxpr of a call
+STACK = "stack"  # name of the operation that stacks the results of an unrolled loop
 SCALAR = 8  # bytes
 
 
 @dataclasses.dataclass(eq=False)
 class Array:
-    """An array of a program. size: in bytes. made_by: None for inputs. base: the array that a view reads."""
+    """An array of a program. size: bytes. made_by: its operation, None for inputs. base: the array read by a view."""
 
     shape: tuple[int, ...]
     size: int
@@ -68,7 +68,7 @@ class Array:
 
     @classmethod
     def like(cls, aval: Any, made_by: "Operation | None" = None, base: "Array | None" = None) -> "Array":
-        """Return an array with shape and type of a traced value; a random key takes 16 bytes."""
+        """Return an array with the shape and dtype of a traced value; a random key counts 16 bytes."""
         item = aval.dtype.itemsize if isinstance(aval.dtype, np.dtype) else 16
         return cls(aval.shape, math.prod(aval.shape) * item, made_by, base)
 
@@ -78,7 +78,7 @@ Value = Any  # an Array, or the value of a literal
 
 @dataclasses.dataclass(eq=False)
 class Operation:
-    """An operation on arrays. given: all operands. bodies: the programs of a loop. carried: operands in its carry."""
+    """An operation on arrays. given: operands. bodies: the jaxprs of a loop. carried: indices of the operands in its carry."""
 
     name: str
     given: list[Value]
@@ -93,7 +93,7 @@ class Operation:
 
 
 class Program:
-    """The operations of a jaxpr in order, with calls and unrolled loops inlined."""
+    """The operations of a jaxpr in program order, with calls and fully unrolled loops inlined."""
 
     def __init__(self, jaxpr: core.Jaxpr) -> None:
         self._seen: dict[Any, list[Array]] = {}
@@ -150,7 +150,7 @@ class Program:
         return self._once(operation, ("along", shape))[0]
 
     def _add(self, operation: Operation, avals: Iterable[Any], parameters: Any = None) -> list[Array]:
-        """Return the results of an operation, or of an equal earlier one. parameters: to compare; None for no comparison."""
+        """Return the results of an operation, or of an equal earlier one. parameters: compared too; None never matches."""
         is_view = operation.name in VIEWS or (operation.name == "transpose" and operation.given[0].shape[2:] == ())
         base = operation.reads[0] if is_view and operation.reads else None
         operation.results = [Array.like(aval, operation, base) for aval in avals]
@@ -201,7 +201,7 @@ class Program:
 
 
 def _programs(value: Any) -> list[Any]:
-    """Return the programs in a parameter of an equation."""
+    """Return the jaxprs in a parameter of an equation."""
     values = value if isinstance(value, tuple) else (value,)
     return [one for one in values if isinstance(one, core.Jaxpr | core.ClosedJaxpr)]
 
@@ -209,10 +209,10 @@ def _programs(value: Any) -> list[Any]:
 def alive(jaxpr: core.Jaxpr, given: Sequence[str], returned: Sequence[str], outside: int = 0) -> Counter[str]:
     """Return the bytes of the arrays that are live at the peak of a program, by kind.
 
-    given, returned: the kind of each argument and of each result, one of KINDS; arguments are donated. outside: number of first
-    arguments that are not counted. An array computed from parameters alone counts as parameters; one that reaches the new
-    parameters and moments only through element-wise operations, reductions, scatters and collectives as gradients; all others
-    as activations.
+    given, returned: the kind of each argument and of each result, one of KINDS; arguments are donated. outside: number of
+    leading arguments that are not counted. An array computed from parameters alone counts as parameters. One that reaches the
+    new parameters and moments only through element-wise operations, reductions, scatters and collectives counts as gradients.
+    All others count as activations.
     """
     program = Program(jaxpr)
     fused, kinds = _fused(program), _kinds(program, given, returned)
@@ -254,7 +254,7 @@ def _fused(program: Program) -> set[Array]:
     """Return the results that are fused into the operations that read them."""
     readers, returned = _readers(program), set(program.returned)
     fused: set[Array] = set()
-    written_by: dict[Array, set[Operation]] = {}  # the operations that write results computed from an array
+    written_by: dict[Array, set[Operation]] = {}  # array -> the unfused operations that read it, directly or through fused ones
     for operation in reversed(program.operations):
         for array in operation.results:
             by = readers.get(array, [])
@@ -273,7 +273,7 @@ def _fused(program: Program) -> set[Array]:
 
 
 def _is_fused(operation: Operation, users: set[Operation]) -> bool:
-    """Return whether an operation is fused into all these users."""
+    """Return whether an operation is fused into the operations `users` that read its result."""
     if operation.name not in FUSIBLE or len(users) < 2:
         return operation.name in FUSIBLE
     if operation.name == "broadcast_in_dim":
@@ -284,7 +284,7 @@ def _is_fused(operation: Operation, users: set[Operation]) -> bool:
 
 def _last_reads(program: Program, fused: set[Array]) -> dict[Array, int]:
     """Return for each array the index of the last operation that reads it, directly or through fused ones."""
-    behind: dict[Array, set[Array]] = {}  # the arrays that are read in place of a fused one
+    behind: dict[Array, set[Array]] = {}  # fused array -> the arrays that are read in its place
     ends: dict[Array, int] = {}
     for place, operation in enumerate(program.operations):
         read = set[Array]().union(*(behind.get(array, {array}) for array in operation.reads))
@@ -313,7 +313,7 @@ def _replaced(operation: Operation, made: Sequence[Array], over: Sequence[Array]
 
 
 def _kinds(program: Program, given: Sequence[str], returned: Sequence[str]) -> dict[Array, str]:
-    """Return the kind of every array."""
+    """Return the kind of every array, as defined in `alive`."""
     kinds = dict(zip(program.given, given, strict=True))
     for operation in program.operations:
         read = {kinds.get(array, ACTIVATIONS) for array in operation.reads if array.size > SCALAR}
@@ -331,7 +331,7 @@ def _kinds(program: Program, given: Sequence[str], returned: Sequence[str]) -> d
 
 
 def _leads(operation: Operation, array: Array, leading: set[Array]) -> bool:
-    """Return whether an operation is not a product and its results all lead only to new parameters and moments."""
+    """Return whether an operation passes `array` on to new parameters and moments alone, and is not a matrix product."""
     if operation.name not in LOOPS:
         return operation.name not in PRODUCTS and leading.issuperset(operation.results)
     places = [place for place, one in enumerate(operation.given) if isinstance(one, Array) and (one.base or one) is array]
@@ -339,7 +339,7 @@ def _leads(operation: Operation, array: Array, leading: set[Array]) -> bool:
 
 
 def _inside(operation: Operation, kinds: Mapping[Array, str]) -> Counter[str]:
-    """Return the bytes that are live at the peak of the body of a loop, besides the operands of the loop."""
+    """Return the bytes that are live at the peak of the body of a loop, by kind, without the operands of the loop."""
     worst = Counter[str]()
     for body in operation.bodies:
         given, returned, outside = [ACTIVATIONS] * len(body.invars), [ACTIVATIONS] * len(body.outvars), len(body.invars)

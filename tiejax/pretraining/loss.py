@@ -1,4 +1,4 @@
-"""The loss head of language models: predictions at selected positions, with the logits of one chunk at a time."""
+"""The loss head of language models: predictions at selected positions (slots), with logits computed in chunks of slots."""
 
 import functools
 from collections.abc import Callable
@@ -12,7 +12,7 @@ PyTree = Any
 
 
 def identity(states: jax.Array) -> jax.Array:
-    """Return the states unchanged: the transform of a head without one."""
+    """Return the states unchanged: the default transform of a head."""
     return states
 
 
@@ -25,18 +25,18 @@ class Head(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """Predictions of slots: cross-entropy (nats), and whether no token has a higher logit than the target."""
+    """Predictions at slots: cross-entropy (nats), and whether no token has a higher logit than the target."""
 
     cross_entropy: Float[Array, "slots"]
     correct: Bool[Array, "slots"]
 
 
-# Memory limit of the logits of one chunk, large enough for matrix products to run at full speed.
+# Limit of the logits of one chunk in bytes, large enough for matrix products to run at full speed.
 CHUNK_BYTES = 2**25
 
 
 def chunk_of(slots: int, vocabulary: int) -> int:
-    """Return the number of slots in a chunk."""
+    """Return the number of slots per chunk, such that the float32 logits of a chunk fit `CHUNK_BYTES`."""
     chunks = -(-slots * vocabulary * 4 // CHUNK_BYTES)
     return max(1, -(-slots // chunks))
 

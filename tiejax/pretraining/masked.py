@@ -20,7 +20,7 @@ def predict_masked(
 ) -> tuple[Float[Array, ""], Predicted]:
     """Return the weighted sum of the losses (nats) of the masked tokens, and the prediction of every slot.
 
-    states: of every token. weight: of each slot.
+    states: the final state of every token. weight: the weight of each slot in the sum.
     """
     at_slots = head.transform(states.reshape(-1, states.shape[-1])[masked.slot])
     return predict_slots(at_slots, head.table, masked.target, weight, head.bias)
@@ -35,11 +35,11 @@ def masked_loss(
 ) -> Float[Array, ""]:
     """Return the mean loss (nats) of the masked tokens of a batch.
 
-    weight: of each row. sum_over_devices: as in `causal_loss`.
+    weight: the weight of each row in the mean. sum_over_devices: as in `causal_loss`.
     """
     slot_weight = masked.weight * weight[masked.slot // states.shape[1]]
     nats, _ = predict_masked(states, head, masked, slot_weight)
-    # A small batch can have no masked token.
+    # A small batch may have no masked token: avoid dividing by 0.
     return nats / jnp.maximum(sum_over_devices(jnp.sum(slot_weight)), 1)
 
 
@@ -48,7 +48,7 @@ def masked_loss_on_devices(
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
     """Return this device's share of the mean loss of a batch that is split over the devices of a member, and its metrics.
 
-    The shares add up to the mean (see `training.sharding`). Metrics: `loss` (nats) and `accuracy`, over the whole batch.
+    The shares add up to the mean (see `training.placement`). Metrics: `loss` (nats) and `accuracy`, over the whole batch.
     """
     nats, predicted = predict_masked(states, head, masked, masked.weight)
     right = jnp.sum(masked.weight * predicted.correct)

@@ -1,4 +1,4 @@
-"""Initial parameters and loss of an encoder in masked-LM pre-training, with separate or tied tables."""
+"""The masked-LM objective of an encoder with separate or tied tables: initial parameters, loss and predictions."""
 
 import dataclasses
 from typing import Any
@@ -18,9 +18,9 @@ TIE = tying.Tie(*models.TABLE_PATHS)
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM:
-    """Masked-LM objective of a model of `models.bert`; coupled: tie its two tables, so that the table is stored once.
+    """Masked-LM objective of a model of `models.bert`. coupled: tie its two tables, so that one table is stored.
 
-    In shapes, `rows` is the number of rows of a step on one device, `length` their number of tokens.
+    In shapes, `rows` is the number of rows of a step on one device, and `length` the number of tokens per row.
     """
 
     model: models.LanguageModel

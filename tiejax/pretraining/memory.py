@@ -1,4 +1,4 @@
-"""Memory per device of the pre-training of an encoder, for meshes of devices that need not exist.
+"""Memory per device for pre-training an encoder, on meshes of devices that need not be present.
 
 A member is sharded as in `training.placement`: rows are split, every leaf of parameters and moments is split along its largest
 axis that the devices divide, and parameters are gathered where the loss reads them. The step is traced on an abstract mesh, and
@@ -34,9 +34,9 @@ PyTree = Any
 class MemoryPlan(NamedTuple):
     """Bytes on one device at the peak of a step.
 
-    parameters: the shards of the device and the gathered copies that are live. gradients: in full before they are
-    scattered, then their shards. optimizer: the optimizer state. activations: everything else, including the window of batches
-    from the host. output_table: shape and sharding of the output embedding, as text.
+    parameters: the device's shards, and the gathered copies that are live. gradients: whole gradients before
+    they are scattered, their shards after. optimizer: the optimizer state. activations: everything else, including the window
+    of batches from the host. output_table: description of the shape and sharding of the output table.
     """
 
     parameters: int
@@ -53,13 +53,14 @@ class MemoryPlan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining:
-    """The pre-training of an encoder.
+    """Settings of the pre-training of an encoder that determine its memory.
 
-    shape, vocabulary: of the encoder and its tables; a coupled table is stored once. length: tokens per row.
-    devices: number of devices that train a member together. members: number that each such group of devices trains in turn.
-    slots: rows of one device -> slots for their masked tokens (default: for rows without padding or special tokens).
-    dtype: of the computation. max_positions: default, the length of a row. optimizer: default, AdamW. max_norm: limit of the
-    gradient norm. window: number of steps whose batches are on the devices at a time.
+    shape: sizes of the encoder; a coupled table is stored once. vocabulary: number of rows of the tables. length: tokens per
+    row. devices: number of devices that train a member together. members: number of members that these devices train one after
+    the other. slots: number of rows of one device -> number of slots for their masked tokens (default: for rows
+    without padding or special tokens). dtype: dtype of the computation. max_positions: number of position embeddings (default:
+    `length`). optimizer: default AdamW. max_norm: limit of the gradient norm. window: number of steps whose batches are on the
+    devices at a time.
     Raises ValueError if the shape is invalid.
     """
 
@@ -82,7 +83,7 @@ class Pretraining:
 
 
 def plan_memory(setup: Pretraining, rows: int) -> MemoryPlan:
-    """Return the memory per device of a step of `rows` rows over all devices of a member."""
+    """Return the memory per device of a step with `rows` rows over all devices of a member."""
     here = -(-rows // setup.devices)
     plan = plan_ensemble(*shapes_of_step(setup, rows), setup.members)
     token = 2 if setup.vocabulary <= 2**16 else 4
@@ -107,7 +108,7 @@ def largest_batch(setup: Pretraining, memory: int) -> int:
     if bytes_at_fails <= memory:
         return most * setup.devices
     while fails - fits > 1:
-        # Memory is nearly linear in the rows: interpolate between the two.
+        # Memory is nearly linear in the number of rows: interpolate between the two.
         guess = fits + int((fails - fits) * (memory - bytes_at_fits) / (bytes_at_fails - bytes_at_fits))
         guess = min(max(guess, fits + 1), fails - 1)
         size = taken(guess)
@@ -118,14 +119,14 @@ def largest_batch(setup: Pretraining, memory: int) -> int:
 
 
 def shapes_of_step(setup: Pretraining, rows: int) -> tuple[training.Ensemble, PyTree]:
-    """Return the ensemble, and the shapes of the batch of one device in a step of `rows` rows over all devices of a member."""
+    """Return the ensemble, and the shapes of the batch of one device in a step with `rows` rows over all of them."""
     here = -(-rows // setup.devices)
     slots = slots_for(here * setup.length) if setup.slots is None else setup.slots(here)
     return _ensemble(setup), _masked_rows(here, setup.length, slots)
 
 
 def _ensemble(setup: Pretraining) -> training.Ensemble:
-    """Return an ensemble whose fed batches are masked rows."""
+    """Return an ensemble that is fed batches of rows that are masked already."""
     positions = setup.length if setup.max_positions is None else setup.max_positions
     model = bert.build(setup.shape, setup.vocabulary, positions, rematerialise=setup.rematerialise, dtype=setup.dtype)
     objective = MaskedLM(model, setup.shape.coupled)
@@ -147,7 +148,7 @@ def _ensemble(setup: Pretraining) -> training.Ensemble:
 def plan_ensemble(ensemble: training.Ensemble, fed: PyTree, seeds: int = 1) -> MemoryPlan:
     """Return the memory per device of a step of an ensemble with `seeds` seeds on a group of `ensemble.devices` devices.
 
-    fed: shapes of the batch of one device, for one seed and step. Waiting batches and recorders are not counted.
+    fed: shapes of the batch of one device, for one seed and step. The other batches of a window and recorders are not counted.
     """
     mesh = AbstractMesh((1, ensemble.devices), (SEEDS, training.DATA))
     local, state, _ = step_on_mesh(ensemble, mesh, seeds, PartitionSpec(SEEDS))
@@ -156,7 +157,7 @@ def plan_ensemble(ensemble: training.Ensemble, fed: PyTree, seeds: int = 1) -> M
     traced = jax.make_jaxpr(local)(names, state, fed).jaxpr
     equation = next(equation for equation in traced.eqns if equation.primitive.name == "shard_map")
     kinds = _kinds_of(state)
-    kind_of = dict(zip(traced.invars[1:], kinds, strict=False))  # constants come first, batches last
+    kind_of = dict(zip(traced.invars[1:], kinds, strict=False))  # hoisted constants come first, batches last
     given = [kind_of.get(variable, ACTIVATIONS) for variable in equation.invars if isinstance(variable, core.Var)]
     bytes_of = alive(equation.params["jaxpr"], given, kinds)
     shapes = jax.eval_shape(ensemble.init, jax.random.key(0))
@@ -169,17 +170,17 @@ def _kinds_of(state: TrainState) -> list[str]:
 
 
 def _output_table_layout(shapes: PyTree, devices: int) -> str:
-    """Describe shape and sharding of the output embedding; shapes: of the stored parameters."""
+    """Describe the shape and sharding of the output table. shapes: shapes of the stored parameters."""
     table = shapes[bert.HEAD]["embedding"]
     shared = table is None
     shape = (shapes["embed"]["embedding"] if shared else table).shape
     axis = split_axis(shape, devices)
     how = "whole on every device" if axis is None else f"its {('rows', 'columns')[axis]} split over {devices} devices"
-    return f"{' x '.join(f'{length:,}' for length in shape)}, {how}{', one with the input table' if shared else ''}"
+    return f"{' x '.join(f'{length:,}' for length in shape)}, {how}{', shared with the input table' if shared else ''}"
 
 
 def _masked_rows(rows: int, length: int, slots: int) -> PyTree:
-    """Return the shapes of the masked rows of one device and step."""
+    """Return the shapes of the masked rows of one device in one step."""
     number = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
     tokens, slot, weight = number((rows, length)), number((slots,)), jax.ShapeDtypeStruct((slots,), jnp.float32)
     shapes: Any = (tokens, tokens, number((rows,)), slot, slot, weight, number(()))

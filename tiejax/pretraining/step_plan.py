@@ -8,15 +8,16 @@ from jaxtyping import Int
 from tiejax.text.masking import slots_for
 from tiejax.text.packing import row_averages, rows_for
 
-MOST_PLACES = 2**24  # tokens and padding of one step
+MOST_PLACES = 2**24  # limit of the tokens of one step, including padding
 
 
 class StepPlan(NamedTuple):
     """The sizes of a run that depend on its text.
 
-    steps: number of training steps. rows: of one step, over all devices of a member. slots: for the masked tokens of a device.
-    mesh: number of devices that train one member together. padding: share of padding in the rows. tokens: average number per
-    step, without padding. epoch: steps per epoch if each epoch begins with a new step; None if a step can span two epochs.
+    steps: number of training steps. rows: rows per step, over all devices of a member. slots: slots for the masked tokens of
+    one device. mesh: number of devices that train one member together. padding: share of padding in the rows. tokens: average
+    tokens per step, without padding. epoch: steps per epoch if each epoch begins with a new step; None if a step can span two
+    epochs.
     """
 
     steps: int
@@ -29,21 +30,24 @@ class StepPlan(NamedTuple):
 
     @property
     def rows_of_device(self) -> int:
-        """Rows of one step on one device; on the last device some can be empty."""
+        """Rows per step on one device; on the last device some may be empty."""
         return -(-self.rows // self.mesh)
 
 
 def devices_of_member(members: int, devices: int, local: int, mesh: int | None = None) -> int:
     """Return the number of devices that train one member: `mesh`, by default the smallest number that keeps all devices busy.
 
-    members: number of members trained side by side. devices: of all processes, `local` of them per process. A process has whole
-    members or an equal part of one. Raises ValueError, beginning with `mesh`, if `mesh` does not allow this.
+    members: number of members trained side by side. devices: number of devices of all processes. local: number of devices per
+    process. Every process has whole members, or an equal share of one member. Raises ValueError, beginning with `mesh`, if
+    `mesh` does not allow this.
     """
     fitting = [size for size in range(1, devices + 1) if devices % size == 0 and (local % size == 0 or size % local == 0)]
     if mesh is None:
         return min(size for size in fitting if members % (devices // size) == 0)
     if mesh not in fitting:
-        raise ValueError(f"mesh: {mesh} devices per member do not fit {devices} devices; give {', '.join(map(str, fitting))}")
+        raise ValueError(
+            f"mesh: {mesh} devices per member do not fit {devices} devices; expected one of {', '.join(map(str, fitting))}"
+        )
     return mesh
 
 
@@ -57,16 +61,17 @@ def plan_steps(
     epochs: int | float | None = None,
     epochs_apart: bool = False,
 ) -> StepPlan:
-    """Plan a run on sentences of these lengths, for a number of steps or else of epochs.
+    """Plan a run on sentences of these lengths, for `steps` steps or, if that is None, `epochs` epochs.
 
     batch_size: sentences per step; an average if rows are packed, since a step has a fixed number of rows.
-    epochs_apart: begin each epoch with a new step, so that its last step can have fewer sentences (rows not packed).
+    epochs_apart: begin each epoch with a new step, so that its last step can have fewer sentences (unpacked rows only).
     Raises ValueError, beginning with `batch_size`, if a step is too large.
     """
     rows = rows_for(lengths, batch_size, row_length) if packed else batch_size
     if rows * row_length > MOST_PLACES:
         raise ValueError(
-            f"batch_size: {batch_size} sentences are {rows * row_length:,} tokens with padding, limit {MOST_PLACES:,}"
+            f"batch_size: {batch_size} sentences are {rows * row_length:,} tokens with padding, "
+            f"expected at most {MOST_PLACES:,}"
         )
     return plan_rows(lengths, rows, row_length, packed, mesh, steps, epochs, epochs_apart)
 

@@ -16,10 +16,11 @@ from tiejax.training.placement import DATA, total
 
 
 class HeldOut(NamedTuple):
-    """The fixed batches of a validation; `rows` is a multiple of the number of devices of a member.
+    """The fixed batches for validation; `rows` is a multiple of the number of devices of a member.
 
-    Rows are concatenated without padding, since this can be a whole split: row r of a batch is
-    `ids[starts[batch, r] :][:lengths[batch, r]]`, likewise its segments. length: of a row padded with `padding`.
+    Rows are stored concatenated without padding, since they can be a whole split: row r of a batch is
+    `ids[starts[batch, r] :][:lengths[batch, r]]`, likewise its segments. length: tokens of a row including padding.
+    padding: the padding token.
     """
 
     ids: Integer[np.ndarray, "tokens"]
@@ -52,7 +53,7 @@ def held_out_rows(stream: Stream, batches: int, plan: StepPlan) -> HeldOut:
     """Return the first rows of a stream as `batches` batches of `plan.rows` rows, padded with empty rows for the devices."""
     ids, segments = [], []
     lengths = np.zeros((batches, plan.rows_of_device * plan.mesh), np.int32)
-    for number in range(batches):  # one at a time: padded, a whole split may not fit into memory
+    for number in range(batches):  # one batch at a time, since a whole split with padding may not fit into memory
         tokens, row_segments = stream.rows(number * plan.rows, plan.rows)
         filled = row_segments > 0
         ids.append(tokens[filled])
@@ -61,7 +62,8 @@ def held_out_rows(stream: Stream, batches: int, plan: StepPlan) -> HeldOut:
     starts = np.cumsum(lengths) - lengths.ravel()
     if starts[-1] >= 2**31:
         raise ValueError(
-            f"validation_batches: {starts[-1]:,} tokens are too many for one validation, expected fewer than {2**31:,}"
+            f"validation_batches: {starts[-1]:,} tokens are too many for one validation, expected fewer than {2**31:,}; "
+            "use fewer batches"
         )
     starts = starts.astype(np.int32).reshape(lengths.shape)
     return HeldOut(np.concatenate(ids), np.concatenate(segments), starts, lengths, stream.row_length, stream.padding)
@@ -70,8 +72,8 @@ def held_out_rows(stream: Stream, batches: int, plan: StepPlan) -> HeldOut:
 class Validation(NamedTuple):
     """Validation of members on masked rows.
 
-    predict: (parameters, masked rows) -> predictions of all slots. bucket: index of the bucket of every id. buckets: their
-    number. rows: of a batch on one device.
+    predict: (parameters, masked rows) -> predictions of all slots. bucket: index of the bucket of every id. buckets: number
+    of buckets. rows: rows of a batch on one device.
     """
 
     predict: Callable[[object, MaskedRows], Predicted]
@@ -84,14 +86,14 @@ class Validation(NamedTuple):
     def measure(self, params: object, key: Key[Array, ""]) -> dict[str, Array]:
         r"""Return loss (nats) and accuracy at the masked tokens, over all batches and by bucket.
 
-        key: for twins and masks, drawn independently in every batch. The mean of an empty bucket is NaN. In
-        bucket b, with slots i of target
-        t_i over all devices: count_b = sum_i [bucket(t_i) = b], loss_b = sum_i [bucket(t_i) = b] nats_i / count_b.
+        key: random key of the twins and masks, drawn independently in every batch. For bucket b and slots i with target t_i,
+        over all devices: count_b = sum_i [bucket(t_i) = b], loss_b = sum_i [bucket(t_i) = b] nats_i / count_b. The mean of an
+        empty bucket is NaN.
         """
         first = jax.lax.axis_index(DATA) * self.rows
 
         def sums(number: Int[Array, ""]) -> Float[Array, "3 buckets"]:
-            """Return by bucket the number of targets, their loss in nats, and the number of correct predictions."""
+            """Return for each bucket the number of targets, their total loss in nats, and the number of correct predictions."""
             tokens, segments = self.held_out.batch(number, first, self.rows)
             rows = first + jnp.arange(self.rows)
             masked = self.masking.visit(tokens, segments, rows, jax.random.fold_in(key, number))

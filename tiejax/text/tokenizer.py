@@ -128,7 +128,9 @@ def _from_lines(path: Path, name: str) -> tokenizers.Tokenizer:
     try:
         lines = read_bytes(path).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise CorpusError(f"tokenizer {name}: byte {error.start} is not UTF-8; expected one token per line") from None
+        raise CorpusError(
+            f"tokenizer {name}: byte {error.start} is not UTF-8; expected UTF-8 text with one token per line"
+        ) from None
     vocab: dict[str, int] = {}
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines):
         token = line.removesuffix("\r")

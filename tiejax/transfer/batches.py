@@ -1,4 +1,4 @@
-"""Batches of labelled sentences, packed into rows on the host, in a separate random order for every seed and condition."""
+"""Batches of labelled sentences, packed into rows on the host in a random order that differs between seeds and conditions."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -14,10 +14,10 @@ ROWS_TRIED, ROWS_SPARE = 1000, 2
 
 
 class TaskRows(NamedTuple):
-    """Rows of labelled sentences, which do not attend to each other. Leaves are [..., rows, length].
+    """Rows of labelled sentences that do not attend to one another; leaves `[..., rows, length]`.
 
-    tokens: with padding. segments: number of the sentence in its row, from 1; 0 is padding. label: index of the label to
-    predict at a token, or -1.
+    tokens: ids, including padding. segments: number of the sentence in its row, from 1; 0 is padding. label: index of the label
+    to predict at each token, or -1 for none.
     """
 
     tokens: np.ndarray
@@ -53,7 +53,7 @@ def all_rows(data: Encoded, row_length: int, padding: int, rows_at_once: int, pa
 
 
 def rows_of_batch(lengths: np.ndarray, sentences: int, row_length: int) -> int:
-    """Return a number of rows for `sentences` random sentences: two more than the maximum of a thousand draws."""
+    """Return a number of rows that hold `sentences` random sentences: two more than the maximum over a thousand draws."""
     rng = np.random.default_rng(0)
     sentences = min(sentences, len(lengths))
     most = 0
@@ -67,8 +67,8 @@ def rows_of_batch(lengths: np.ndarray, sentences: int, row_length: int) -> int:
 class TaskFeed:
     """Feed of a fine-tuning ensemble: `batch_size` sentences per step in `rows` rows, every sentence once per epoch.
 
-    Epochs begin with a new step, so that their last step can have fewer sentences. Sentences that do not fit into the rows, in
-    fewer than one of a thousand steps, are left out. If the rows are split into parts, the sentences are distributed over them.
+    Epochs begin with a new step, so that their last step can have fewer sentences. Sentences that do not fit into the rows are
+    left out, in fewer than one step in a thousand. If the rows are split into parts, the sentences are distributed over them.
     """
 
     data: Encoded
@@ -84,7 +84,7 @@ class TaskFeed:
         return -(-len(self.data.lengths) // self.batch_size)
 
     def open(self, seeds: Sequence[tuple[int, int]], own: range, parts: int, first: int) -> Iterator[TaskRows]:
-        """Return the windows from number `first` on: leaves `[seeds, window, rows of the parts in `own`, length]`."""
+        """Yield the windows from index `first` on: leaves `[seeds, window, rows of the parts in own, length]`."""
         source = _TaskWindows(self, seeds, own, parts)
         options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
         windows = iter(grain.MapDataset.source(source).to_iter_dataset(options))
@@ -92,7 +92,7 @@ class TaskFeed:
         return windows
 
     def step(self, name: tuple[int, int], number: int, own: range, parts: int) -> TaskRows:
-        """Return the parts `own` of the rows of one step. name: seed and condition."""
+        """Return the parts `own` of the rows of step `number`. name: the seed and the condition."""
         epoch, place = divmod(number, self.steps_of_epoch)
         order = np.random.default_rng([*name, epoch]).permutation(len(self.data.lengths))
         batch = order[place * self.batch_size : (place + 1) * self.batch_size]
@@ -110,7 +110,7 @@ NO_ROWS = Packing(np.zeros(0, np.int64), np.zeros(1, np.int64))
 
 @dataclasses.dataclass(frozen=True)
 class _TaskWindows:
-    """Windows of a feed by number, as a data source of grain."""
+    """Data source for grain: item n is the n-th window of a feed."""
 
     feed: TaskFeed
     seeds: Sequence[tuple[int, int]]

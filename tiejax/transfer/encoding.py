@@ -1,4 +1,4 @@
-"""Labelled sentences as sequences of tokens, with the index of a label at each token that predicts one."""
+"""Labelled sentences encoded as tokens, with the index of a label at each token that predicts one."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,14 +12,15 @@ from tiejax.text.tokenizer import Vocabulary
 from tiejax.transfer.read import Labelled
 from tiejax.transfer.tasks import Kind
 
-NO_LABEL = -1  # at a token without a label to predict
+NO_LABEL = -1  # marks a token that predicts no label
 
 
 class Encoded(NamedTuple):
     """Concatenated tokens of labelled sentences. label: the index of the label to predict at each token, or `NO_LABEL`.
 
-    The tag of a word is predicted at its first token, the class of a sentence at [CLS]; in causal models at the last token and
-    at [SEP]. If one token spells two words, it predicts the second. cut_off: number of labels of words that were cut off.
+    The tag of a word is predicted at its first token, the class of a sentence at [CLS]; in causal models, at the last token of
+    the word and at [SEP]. If one token spells two words, it predicts the tag of the second. cut_off: number of labels that
+    were dropped with words beyond the maximum length.
     """
 
     ids: Int[np.ndarray, "tokens"]
@@ -59,7 +60,7 @@ def encode(
 ) -> Encoded:
     """Encode labelled sentences; every label must be one of `labels`.
 
-    causal: for a causal model, predict the tag of a word at its last token and the class of a sentence at [SEP].
+    causal: predict the tag of a word at its last token and the class of a sentence at [SEP], for causal models.
     """
     tokens, ends = encode_texts(tokenizer, vocabulary, [sentence.text for sentence in sentences], max_length)
     number = {label: index for index, label in enumerate(labels)}
@@ -77,9 +78,9 @@ def encode(
 
 
 def _places(ends: Int64[np.ndarray, "tokens"], words: Sequence[str], last: bool) -> list[int]:
-    """Return the index of the first token of each word, or of the last if `last`. ends: end position of each token in the text.
+    """Return the index of the first (or `last`) token of each word. ends: end position of each token in the text.
 
-    The first token of a word is the first that ends after its beginning; the last is the first that reaches its end.
+    The first token of a word is the first that ends after the word begins; its last is the first that reaches its end.
     """
     begins = np.cumsum([0, *map(len, words[:-1])])
     letters = np.array([len(word.rstrip()) for word in words])

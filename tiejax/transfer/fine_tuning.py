@@ -1,7 +1,7 @@
 """Fine-tuning ensembles: pre-trained encoders of many seeds, fine-tuned on one task at several learning rates.
 
-Members are `[seed, arm]`. A seed here is a pair of a pre-training seed and a fine-tuning seed (the condition), which determines
-the order of the sentences and the initial head. The arms of a seed share both, and differ in initial encoder and learning rate.
+Members are `[seed, arm]`. A seed here is a pair of a pre-training seed and a fine-tuning seed (the condition); together they
+determine the order of the sentences and the initial head. The arms of a seed differ in initial encoder and learning rate.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ ENCODER, HEAD = "encoder", "head"
 class Objective:
     """Fine-tuning objective of a member with parameters `encoder` (a language model without prediction head) and `head`.
 
-    dropout: rate on the input of the classifier. pooling: state from which sentences are classified, the mean or the first.
+    dropout: dropout rate on the input of the classifier. pooling: classify a sentence from its mean state or its first state.
     """
 
     model: LanguageModel
@@ -42,11 +42,11 @@ class Objective:
 
     @property
     def frozen(self) -> bool:
-        """Whether the encoder is frozen, as for a mix of layers."""
+        """Whether the encoder is frozen: only for a mix of layers."""
         return self.kind == "layer_mix"
 
     def logits(self, params: PyTree, rows: TaskRows, key: Key[Array, ""] | None) -> Float[Array, "rows length labels"]:
-        """Return the logits of every label at every token; key: for dropout, None for no dropout."""
+        """Return the logits of every label at every token. key: random key for dropout, None for no dropout."""
         encoder = jax.lax.stop_gradient(params[ENCODER]) if self.frozen else params[ENCODER]
         tokens, segments = (jnp.asarray(leaf, jnp.int32) for leaf in (rows.tokens, rows.segments))
         states = self.model.apply({"params": encoder}, tokens, segments=segments, every_layer=self.frozen, method="encode")
@@ -84,7 +84,10 @@ class Objective:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Settings of fine-tuning by AdamW; warm_up: share of the steps, followed by linear decay. max_norm: of the gradients."""
+    """Settings of fine-tuning by AdamW.
+
+    warm_up: share of the steps, followed by linear decay. max_norm: limit of the gradient norm.
+    """
 
     epochs: float
     weight_decay: float
@@ -102,9 +105,9 @@ def start_members(
     rates: Float[np.ndarray, "seeds arms"],
     optimizer: optax.GradientTransformation,
 ) -> training.TrainState:
-    """Return members `[seed, arm]` before their first step: encoders `[seed, arm, ...]`, each with a fresh head of its seed.
+    """Return members `[seed, arm]` before their first step: encoders `[seed, arm, ...]`, each with a new head.
 
-    seeds, conditions: pre-training and fine-tuning seeds. rates: learning rate of each member.
+    seeds, conditions: pre-training and fine-tuning seeds, which determine the heads. rates: learning rate of each member.
     """
     model = objective.model
 

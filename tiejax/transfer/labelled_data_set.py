@@ -12,7 +12,7 @@ from tiejax.transfer.read import Labelled
 
 
 def read_splits(name: str, text: str, label: str, tfds_dir: str | None) -> dict[str, list[Labelled]]:
-    """Return the labelled sentences of every split of `tfds:NAME`; classes give their names. Raises TaskError."""
+    """Return the labelled sentences of every split of `tfds:NAME`, labelled by class names. Raises TaskError."""
 
     def check(builder: Any) -> None:
         if missing := [feature for feature in (text, label) if feature not in builder.info.features]:
@@ -37,7 +37,7 @@ def read_splits(name: str, text: str, label: str, tfds_dir: str | None) -> dict[
         for split in builder.info.splits
     }
     if isinstance(classes, tfds.features.ClassLabel):
-        # Splits that are published without labels have -1 in every row.
+        # Drop splits published without labels, which have the label -1 in every row.
         found = {split: rows for split, rows in found.items() if all(row.labels[0] for row in rows)}
     return found
 

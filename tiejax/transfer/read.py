@@ -1,4 +1,4 @@
-"""Labelled sentences from CoNLL-U, CSV, TSV and JSON lines files, or a text file per class, also as .gz."""
+"""Labelled sentences from CoNLL-U, CSV, TSV and JSON lines files, or one text file per class; each may be compressed as .gz."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ CLOSES, OPENS = re.compile(r"[,.;:!?%)\]}]+|['\u2019]\w*|n['\u2019]t", re.IGNORE
 class Labelled(NamedTuple):
     """A sentence with one label per word if it is tagged, or one label if it is classified.
 
-    words: the words, including the spaces after them; the whole sentence as one string if it is classified.
+    words: the words, each with the space after it if there is one; the whole sentence as one string if it is classified.
     """
 
     words: tuple[str, ...]
@@ -41,15 +41,15 @@ def suffix_of(file: str) -> str:
 
 
 def is_tagged(file: str) -> bool:
-    """Return whether a file of this name contains tagged, not classified sentences."""
+    """Return whether the name of a file marks its sentences as tagged rather than classified."""
     return suffix_of(file) in CONLLU
 
 
 def read_labelled(files: Sequence[str], text: str, label: str) -> list[Labelled]:
-    """Return the labelled sentences of a CoNLL-U, CSV, TSV or JSON lines file, or of several text files with one class each.
+    """Return the labelled sentences of a CoNLL-U, CSV, TSV or JSON lines file, or of several text files, one per class.
 
-    text, label: columns of a table or keys of JSON objects. Words of CoNLL-U are labelled by UPOS. In one of several text
-    files, every line is a sentence, labelled by the file name. Raises TaskError, beginning with the file.
+    text, label: columns of a table or keys of JSON objects. Words of CoNLL-U are labelled by UPOS. With several text files,
+    every line is a sentence whose label is the name of its file. Raises TaskError, beginning with the file.
     """
     if all(map(is_tagged, files)):
         return [sentence for file in files for sentence in _tagged(file)]
@@ -61,7 +61,7 @@ def read_labelled(files: Sequence[str], text: str, label: str) -> list[Labelled]
     if suffix_of(file) in JSON_LINES:
         return list(_json_lines(file, text, label))
     kinds = ", ".join((*CONLLU, *SEPARATED, *JSON_LINES))
-    raise TaskError(f"{file}: unknown format; expected a file ending in {kinds} (also as .gz), or a text file per class")
+    raise TaskError(f"{file}: unknown format; expected a file ending in {kinds} (optionally .gz), or one text file per class")
 
 
 def read_sentences(file: str) -> list[str]:
@@ -93,7 +93,7 @@ def _lines(file: str) -> list[str]:
 
 
 def _tagged(file: str) -> Iterator[Labelled]:
-    """Yield the sentences of a CoNLL-U file, tagged by UPOS, without empty nodes (1.1)."""
+    """Yield the sentences of a CoNLL-U file, tagged by UPOS, without empty nodes (such as 1.1)."""
     content = _content(file)
     spaced = NO_SPACE in content
     rows, empty = list[list[str]](), True
@@ -122,8 +122,8 @@ def _tagged(file: str) -> Iterator[Labelled]:
 def _sentence(rows: list[list[str]], spaced: bool) -> Labelled:
     """Return the words of a sentence, with their spaces, and the tags. rows: the columns of its lines.
 
-    A multi-word token (1-2) joins its words if their concatenation spells it. spaced: the file marks missing spaces; otherwise
-    none are added before closing punctuation and clitics and after opening brackets.
+    A multi-word token (1-2) joins its words if their concatenation spells it. spaced: whether the file marks missing spaces; if
+    not, spaces are omitted before closing punctuation and clitics and after opening brackets.
     """
     numbers = [columns[0] for columns in rows if columns[0].isdigit()]
     words = {columns[0]: columns[1] for columns in rows if columns[0].isdigit()}
@@ -137,7 +137,7 @@ def _sentence(rows: list[list[str]], spaced: bool) -> Labelled:
     for columns in rows:
         first, dash, last = columns[0].partition("-")
         if dash:
-            if last not in words:  # before a huge range is built
+            if last not in words:  # check first: the range could be huge
                 raise KeyError(last)
             inside = [str(number) for number in range(int(first), int(last) + 1)]
             if "".join(words[number] for number in inside) == columns[1]:
@@ -148,7 +148,7 @@ def _sentence(rows: list[list[str]], spaced: bool) -> Labelled:
 
 
 def _table(file: str, separator: str, text: str, label: str) -> Iterator[Labelled]:
-    # In TSV quotation marks are ordinary characters.
+    # In TSV, quotation marks are ordinary characters.
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
     rows: csv.DictReader[str] = csv.DictReader(io.StringIO(_content(file), newline=""), delimiter=separator, quoting=quoting)
     columns = list(rows.fieldnames or [])

@@ -1,4 +1,4 @@
-"""Task heads on an encoder: a classifier of sentences (with the pooler of BERT), of tokens, or of a learnt mix of layers."""
+"""Task heads of an encoder: classifiers of sentences (with BERT's pooler), of tokens, or on a learnt mix of layers."""
 
 from typing import Any, Literal
 
@@ -14,9 +14,9 @@ Pooling = Literal["mean", "first"]
 
 
 def init_head(key: Key[Array, ""], kind: HeadKind, width: int, labels: int, layers: int) -> PyTree:
-    """Return the initial parameters of a head: kernels from N(0, .02^2), biases 0, uniform weights of a mix of layers.
+    """Return the initial parameters of a head: kernels from N(0, .02^2), zero biases, and equal weights for a mix of layers.
 
-    layers: of the encoder; a mix also includes the input of the first layer.
+    layers: number of layers of the encoder; a mix also includes the input of the first layer.
     """
     first, second = jax.random.split(key)
     head: dict[str, Any] = {"classifier": _dense(first, width, labels)}
@@ -42,9 +42,9 @@ def head_logits(
     """Return the logits of every label at every token.
 
     tagging: W h + b. classification: W tanh(W_p h' + b_p) + b, where h' is the state of [CLS], as in BERT (Devlin et al.,
-    2019), or the mean state of the sentence; only one token of the sentence predicts its class.
+    2019), or the mean state of the sentence; the loss uses the logits of only one token per sentence.
     layer_mix: W (g sum_l softmax(s)_l h_l) + b, with the states h_l of every layer (Tenney et al., ICLR 2019, equation 1), or
-    with the mean of this mix over the sentence. drop: dropout function for the input of the classifier.
+    with the mean of this mix over the sentence. drop: function that applies dropout to the input of the classifier.
     """
     if kind == "layer_mix":
         mix = head["mix"]
@@ -61,6 +61,6 @@ def head_logits(
 def mean_of_segments(
     states: Float[Array, "rows length width"], segments: Int[Array, "rows length"]
 ) -> Float[Array, "rows length width"]:
-    """Return the mean state of its segment at every token."""
+    """Return at every token the mean state of its segment (sentence)."""
     same = (segments[:, :, None] == segments[:, None, :]).astype(states.dtype)
     return jnp.matmul(same / jnp.sum(same, axis=-1, keepdims=True), states)

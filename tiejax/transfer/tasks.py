@@ -1,4 +1,4 @@
-"""Tasks as data: labelled sentences for training, development and test from files, TFDS, or the default corpus."""
+"""Tasks: labelled sentences for training, development and testing, from files, TFDS or the default corpus."""
 
 import dataclasses
 import hashlib
@@ -21,7 +21,7 @@ labelled_data_set = lazy_loader.load("tiejax.transfer.labelled_data_set", suppre
 
 TFDS = "tfds:"
 SPLITS = ("train", "development", "test")
-# Ends of the splits of sentences that are split by the hash of their words, in tenths.
+# Ends of the three splits, in tenths of the sentences, when sentences are split by a hash of their text.
 ENDS = (6, 8, 10)
 LIBRARY = "library"
 LIBRARY_LABELS = 8
@@ -34,7 +34,7 @@ class TaskFiles:
     """The files of a task.
 
     train: a file, several text files with one class each, or `tfds:NAME`. development, test: likewise; if one is missing, the
-    sentences of `train` are split by their hashes. text, label: names of columns or TFDS features.
+    sentences of `train` are split by a hash of their text. text, label: names of the columns or features.
     """
 
     train: list[str]
@@ -56,7 +56,7 @@ class Task(NamedTuple):
 def load_task(name: str, files: TaskFiles | None, examples: int, tfds_dir: str | None = None) -> Task:
     """Load a task with at most `examples` training sentences, chosen deterministically; raises TaskError.
 
-    files: None for the default task, `library`: to classify sentences by the part of the documentation of Python they are from.
+    files: None for the default task: classify sentences of Python's documentation by package or module.
     """
     try:
         kind: Kind = "classification" if files is None or not is_tagged(files.train[0]) else "tagging"
@@ -96,19 +96,19 @@ def _read(names: Sequence[str], split: str, files: TaskFiles, tfds_dir: str | No
         return read_labelled(names, files.text, files.label)
     found = _tfds_examples(names[0], files, tfds_dir)
     if split not in found:
-        raise TaskError(f"{names[0]}: has no labelled split for {split}, only {', '.join(found)}")
+        raise TaskError(f"{names[0]}: has no labelled {split} split; it has {', '.join(found)}")
     return found[split]
 
 
 def hashed(sentences: Sequence[Labelled]) -> dict[str, list[Labelled]]:
-    """Split sentences 60/20/20 by the hash of their words, so that repeated sentences are in the same split."""
+    """Split sentences 60/20/20 by a hash of their text, so that repeated sentences are in the same split."""
     splits: dict[str, list[Labelled]] = {split: [] for split in SPLITS}
     for sentence in sentences:
         tenth = int(_hash(sentence)[:8], 16) % ENDS[-1]
         splits[next(split for split, end in zip(SPLITS, ENDS, strict=True) if tenth < end)].append(sentence)
     for split, those in splits.items():
         if not those:
-            raise TaskError(f"{len(sentences)} sentences are too few: the {split} split would be empty")
+            raise TaskError(f"{len(sentences)} sentences are too few: the {split} split would be empty; use more sentences")
     return splits
 
 
@@ -132,6 +132,6 @@ def _part_of(file: Path) -> str:
 
 
 def _tfds_examples(name: str, files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]:
-    """Return the labelled sentences of every split of `tfds:NAME`; `validation` is called development."""
+    """Return the labelled sentences of every split of `tfds:NAME`; `validation` is renamed to `development`."""
     by_split = labelled_data_set.read_splits(name, files.text, files.label, tfds_dir)
     return {("development" if split == "validation" else split): rows for split, rows in by_split.items()}
