@@ -198,7 +198,9 @@ def test_ties_can_change_between_two_draws(x64):
     untying = build_untying(settings)
     ahead = build_ensemble(settings, "gpu").source
     assert ahead.steps == 5
-    one, other = (train(dataclasses.replace(untying, recorders={}, source=source), settings.seed_list) for source in (None, ahead))
+    one, other = (
+        train(dataclasses.replace(untying, recorders={}, source=source), settings.seed_list) for source in (None, ahead)
+    )
     jax.tree.map(np.testing.assert_array_equal, one.members.state.params, other.members.state.params)
 
 
