@@ -91,7 +91,7 @@ def assert_taken_or_left(folder, harmful):
         assert len(messages) == 1
         assert len(messages[0].splitlines()) == 1
         assert f"{folder / '20'} is damaged (" in messages[0]
-        assert messages[0].endswith("; taking the one before it")
+        assert messages[0].endswith("; using the previous one")
         assert_same_checkpoint(found, 10)
         assert (folder.parent / "damaged" / "20").is_dir()
         assert not (folder / "20").exists()
@@ -122,7 +122,7 @@ def test_one_flipped_bit(pair, tmp_path):
     assert sum(bool(lines) for part, _, lines in messages if part == in_arrays) > 20
     # Arrays that orbax read without an error, but wrongly.
     assert any("the digest of state/" in reason for reason in reasons)
-    assert any("the digest of its facts differs" in reason for reason in reasons)
+    assert any("the digest of its metadata differs" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "deleted", "zeroed"])
@@ -189,8 +189,8 @@ def test_all_damaged(pair, tmp_path):
     found, messages = restored(folder, step_saved=3)
     assert found is None
     assert [str(folder / step) in line for step, line in zip(("20", "10"), messages, strict=True)] == [True, True]
-    assert messages[0].endswith("taking the one before it")
-    assert messages[1].endswith("there is none before it")
+    assert messages[0].endswith("using the previous one")
+    assert messages[1].endswith("there is no previous one")
     assert steps(folder.parent) == [3]
 
 
@@ -211,7 +211,7 @@ OTHER_TIES = [
 def test_checkpoint_of_other_ties_is_refused_and_kept(pair, tmp_path, ties):
     folder = shutil.copytree(pair, tmp_path / "run" / "checkpoints")
     before = tree(folder)
-    with pytest.raises(CheckpointMismatch, match=r"20 has other ties: .*embed/embedding"):
+    with pytest.raises(CheckpointMismatch, match=r"20 has other ties than this run: .*embed/embedding"):
         restored(folder, ties=ties)
     assert tree(folder) == before
     assert not (folder.parent / "damaged").exists()
@@ -262,7 +262,7 @@ def test_renamed_checkpoint_is_damaged(pair, tmp_path):
     found, messages = restored(folder)
     assert_same_checkpoint(found, 10)
     assert len(messages) == 1
-    assert "30 is damaged (its facts are those of step 20)" in messages[0]
+    assert "30 is damaged (its metadata are those of step 20)" in messages[0]
 
 
 def test_reader_changes_nothing(pair, tmp_path):
@@ -273,7 +273,7 @@ def test_reader_changes_nothing(pair, tmp_path):
     assert_same_checkpoint(checkpoints.restore(state(0)), 10)
     checkpoints.close()
     assert len(messages) == 1
-    assert "taking the one before it" in messages[0]
+    assert "using the previous one" in messages[0]
     assert tree(folder.parent) == before
 
 
@@ -285,7 +285,7 @@ def test_pipe_in_a_checkpoint_is_damage_and_is_not_read(pair, tmp_path):
     checkpoints, messages = opened(folder, read_only=True)
     assert_same_checkpoint(checkpoints.restore(state(0)), 10)
     checkpoints.close()
-    assert messages == [f"checkpoint {folder / '20'} is damaged (facts/metadata is not a file); taking the one before it"]
+    assert messages == [f"checkpoint {folder / '20'} is damaged (facts/metadata is not a file); using the previous one"]
 
 
 def test_reader_retries_if_a_checkpoint_is_pruned_meanwhile(pair, tmp_path, monkeypatch):

@@ -169,7 +169,7 @@ def test_reader_falls_back_to_the_previous_checkpoint_if_records_are_damaged(run
     assert step == 10
     assert_same(records, rows(0, 10))
     assert [line.split("20 is damaged")[1] for line in messages] == [
-        " (the digest of records/record.distance differs); taking the one before it"
+        " (the digest of records/record.distance differs); using the previous one"
     ]
     assert tree(tmp_path) == before
 
@@ -179,4 +179,4 @@ def test_damage_of_the_first_records_invalidates_all_checkpoints(run, tmp_path):
     flip(tmp_path / "checkpoints/records/record.distance", 0)
     assert checkpoints.restore({"w": jnp.zeros(3, jnp.int32)}) is None
     assert len(messages) == 2
-    assert messages[1].endswith("there is none before it")
+    assert messages[1].endswith("there is no previous one")

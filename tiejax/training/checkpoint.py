@@ -1,7 +1,7 @@
 """Checkpoints that detect damage and refuse other runs, and their transfer between processes.
 
 Orbax writes each step so that a killed process leaves the last complete checkpoint, but does not detect a flipped bit. Every
-checkpoint therefore holds the SHA-256 digests of its arrays, of its own facts, and of the run's settings.
+checkpoint therefore holds the SHA-256 digests of its arrays, of its metadata, and of the run's settings.
 
 Arrays are stored by number, in the order of the tree's leaves (`_flat`): names of fields are not part of the format.
 """
@@ -28,7 +28,7 @@ PyTree = Any
 
 
 class CheckpointMismatch(ValueError):
-    """An intact checkpoint of another run: with other settings, another text, other ties or other arrays."""
+    """An intact checkpoint belongs to another run: its settings, text, ties or arrays differ."""
 
 
 def _digest(array: np.ndarray) -> str:
@@ -46,7 +46,7 @@ def _flat(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def _system_error(error: Exception) -> tuple[int | None, str]:
-    """Return number and message of the system error behind an exception, or (None, "") if there is none."""
+    """Return the errno and message of the system error behind an exception, or (None, "") if there is none."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno, error.strerror or str(error)
     if found := re.search(r"\[os_error_code='(\d+)'\]", str(error)):  # as tensorstore reports it
@@ -59,7 +59,7 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Attributes:
-        directory: their directory; records in files are in its folder `records`.
+        directory: the directory of the checkpoints; records on disk are in its folder `records`.
         ties: saved with the arrays, and compared when a checkpoint is restored.
         say: receives one line for each damaged checkpoint.
         run: digest of the run's settings and text.
@@ -93,19 +93,19 @@ class Checkpoints:
 
     @property
     def record_folder(self) -> Path:
-        """The folder of records in files."""
+        """The folder of records on disk."""
         return self.directory / FOLDER
 
     def save(self, step: int, state: PyTree, records: Records) -> None:
         """Write the checkpoint of `step`: state, records so far, ties and digests.
 
         Args:
-            step: larger than that of the latest checkpoint.
+            step: number of the step, larger than that of the latest checkpoint.
             state: a tree of arrays.
-            records: arrays, which are saved, or `RecordFiles` in `record_folder`, of which sizes and digests are saved.
+            records: arrays, which are saved, or `RecordFiles` in `record_folder`, whose sizes and digests are saved.
 
         Raises:
-            OSError: with the path, if the system refuses (a full disk, permissions). Earlier checkpoints are not changed.
+            OSError: with the path, if writing fails (full disk, permissions). Earlier checkpoints are not changed.
         """
         files, in_arrays = (records.content(), {}) if isinstance(records, RecordFiles) else (None, records)
         arrays = {"state": _flat(state), **{f"record.{name}": dict(fields) for name, fields in in_arrays.items()}}
@@ -127,7 +127,7 @@ class Checkpoints:
                 raise
             raise OSError(number, reason, str(self.directory / str(step))) from error
         if not saved:  # orbax returns False, without a message, for a step that is not larger than the latest
-            raise RuntimeError(f"checkpoint {step} was not saved in {self.directory}")
+            raise RuntimeError(f"checkpoint {step} was not saved in {self.directory}, which has it or a later one already")
 
     def restore(self, like: PyTree) -> tuple[int, PyTree, Records] | None:
         """Restore the newest undamaged checkpoint.
@@ -142,7 +142,7 @@ class Checkpoints:
 
         Raises:
             CheckpointMismatch: if an undamaged checkpoint belongs to another run, or has other ties or arrays.
-            OSError: with the path, if the system refuses to read a checkpoint that may be intact.
+            OSError: with the path, if reading fails although the checkpoint may be intact.
         """
         passed = set[int]()
         while steps := sorted(set(self._steps()) - passed):
@@ -160,7 +160,7 @@ class Checkpoints:
                     at = getattr(error, "filename", None) or self.directory / str(step)
                     raise OSError(number, reason, str(at)) from error
                 reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-                then = "taking the one before it" if steps[:-1] else "there is none before it"
+                then = "using the previous one" if steps[:-1] else "there is no previous one"
                 self.say(f"checkpoint {self.directory / str(step)} is damaged ({reason}); {then}")
                 if not self.read_only:
                     self._move_aside(step)
@@ -184,9 +184,9 @@ class Checkpoints:
         facts = self._manager.restore(step, args=ocp.args.Composite(facts=ocp.args.JsonRestore()))["facts"]
         content = facts["content"]
         if facts["digest"] != _digest_text(content):
-            raise ValueError("the digest of its facts differs")
+            raise ValueError("the digest of its metadata differs")
         if content["step"] != step:
-            raise ValueError(f"its facts are those of step {content['step']}")
+            raise ValueError(f"its metadata are those of step {content['step']}")
         restored = self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore()))["arrays"]
         arrays = {group: {name: np.asarray(array) for name, array in fields.items()} for group, fields in restored.items()}
         digests = {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()}
@@ -204,7 +204,7 @@ class Checkpoints:
                 f"remove {self.directory} to start at step 0"
             )
         if content["ties"] != [dataclasses.asdict(tie) for tie in self.ties]:
-            raise CheckpointMismatch(f"checkpoint {at} has other ties: {str(content['ties'])[:80]}")
+            raise CheckpointMismatch(f"checkpoint {at} has other ties than this run: {str(content['ties'])[:80]}")
         leaves, treedef = jax.tree.flatten(like)
         state = arrays.pop("state")
         if len(state) != len(leaves):
@@ -222,7 +222,7 @@ class Checkpoints:
         return step, restored_state, {group.removeprefix("record."): fields for group, fields in arrays.items()}
 
     def close(self) -> None:
-        """Wait until everything is written."""
+        """Wait until all writes have finished, and close the manager."""
         self._manager.wait_until_finished()
         self._manager.close()
 
@@ -230,7 +230,7 @@ class Checkpoints:
 # The transfer of a restored checkpoint from the first process, which reads it, to the others:
 # the header's length (8 bytes) | the header, JSON that lists names, dtypes and shapes | the bytes of one array after the other.
 LENGTH = 8
-# Errors that a command reports in one line. Other processes report any other error as a RuntimeError of the first process.
+# Errors of the first process that the others raise with the same type, since commands report them in one line.
 KINDS = {kind.__name__: kind for kind in (CheckpointMismatch, tying.TieError, PermissionError, MemoryError)}
 
 
@@ -252,7 +252,7 @@ def pack(answer: tuple[PyTree, Records] | Exception | None) -> bytes:
 
 
 def unpack(content: bytes, like: PyTree) -> tuple[PyTree, Records] | None:
-    """Return what `pack` was given, the state in the structure of `like`; raises the error if it was one.
+    """Return the argument of `pack`, with the state in the structure of `like`; if it was an error, raise it.
 
     An error of a type outside `KINDS` is raised as a RuntimeError.
     """

@@ -1,4 +1,4 @@
-"""Names that settings offer and training implements, declared once; importing this module loads no jax."""
+"""Names of the choices that settings offer and training implements; importing this module does not import jax."""
 
 from typing import Literal
 
@@ -9,9 +9,9 @@ OptimizerName = Literal["adamw", "adam"]
 ScheduleName = Literal["cosine", "constant"]
 
 # How products of float32 are computed. highest: in float32. high: in tensorfloat32, or as three products of bfloat16.
-# default: in the fewest bits that the device has. bfloat16: factors rounded to bfloat16, sums in float32. CPUs compute in
-# float32 in every case.
+# default: in the lowest precision that the device offers. bfloat16: factors rounded to bfloat16, sums in float32. CPUs compute
+# in float32 in every case.
 Precision = Literal["highest", "high", "default", "bfloat16"]
 
-# Adam's moments of a layer that separates from its owner. copy: the owner's. zero: zeros, with a new bias correction.
+# Adam's moments of a layer that separates from its owner. copy: the owner's. zero: zeros, which restarts the bias correction.
 Moments = Literal["copy", "zero"]

@@ -33,7 +33,7 @@ class Buffer(NamedTuple):
     Attributes:
         rows: leaves `[records_per_chunk, seed, arm, ...]`.
         steps: `[records_per_chunk]`, the step of each record.
-        number: how many rows are filled.
+        number: number of filled rows.
     """
 
     rows: PyTree
@@ -47,7 +47,7 @@ class Buffer(NamedTuple):
         return cls(rows, jnp.zeros(size, jnp.int32), jnp.int32(0))
 
     def record(self, due: jax.Array, step: jax.Array, measure: Callable[[], PyTree]) -> "Buffer":
-        """Return the buffer with the record that `measure` makes appended if it is due."""
+        """Return the buffer with the result of `measure` appended if `due` is true."""
 
         def write(rows: PyTree) -> PyTree:
             return jax.tree.map(lambda all_rows, row: all_rows.at[self.number].set(row), rows, measure())
@@ -60,7 +60,7 @@ class Buffer(NamedTuple):
 def advance(
     ensemble: Ensemble, numbers: tuple[jax.Array, jax.Array], members: EnsembleState, until: jax.Array, fed: Any
 ) -> tuple[EnsembleState, dict[str, Buffer]]:
-    """Train the members of one device until the cursor is `until`, recording on the way.
+    """Train the members of one device until the cursor is `until`, making the records that are due.
 
     Args:
         ensemble: the ensemble.
@@ -70,7 +70,7 @@ def advance(
         fed: the feed's window for these steps; None without a feed.
 
     Returns:
-        The members, in the form that was given, and a buffer of records per recorder.
+        The members, in the form of `members`, and a buffer of records per recorder.
     """
     keys = SeedKey(jax.vmap(jax.random.key)(numbers[0]), numbers[1])
     if ensemble.unrolled:
@@ -90,7 +90,7 @@ def advance(
         return ensemble.change_ties(state, number)
 
     def segment(carry: tuple[EnsembleState, dict[str, Buffer]]) -> tuple[EnsembleState, dict[str, Buffer]]:
-        """Make the records due at the cursor, change ties that change there, and train up to the next such step."""
+        """Make the records and changes of ties due at the cursor, and train up to the next step at which any are due."""
         (state, cursor), buffers = carry
         stop = jnp.minimum(until, ensemble.steps)
         for name, recorder in ensemble.recorders.items():
@@ -104,7 +104,7 @@ def advance(
         if ensemble.change_steps:
             after = jnp.asarray([*ensemble.change_steps, NEVER], jnp.int32)
             stop = jnp.minimum(stop, jnp.min(jnp.where(after > cursor, after, NEVER)))
-            # After the records of this step.
+            # Ties change after the records of this step.
             state = jax.lax.cond(jnp.any(after == cursor), change_ties, lambda state, _: state, state, cursor)
         stop = jnp.where(cursor < ensemble.steps, stop, ensemble.steps + 1)
         state = ensemble.train(keys, state, cursor, jnp.minimum(stop, ensemble.steps), fed_at)
@@ -131,10 +131,10 @@ class Runner:
 
     Attributes:
         ensemble: the ensemble.
-        layout: of its seeds on the devices.
+        layout: the layout of its seeds on the devices.
         numbers: seeds and conditions, on the devices.
         executable: the compiled chunk.
-        windows: of the ensemble's feed; None without a feed.
+        windows: the windows of the ensemble's feed; None without a feed.
     """
 
     ensemble: Ensemble
@@ -168,7 +168,7 @@ class Runner:
         """
         cursor = int(placed.cursor)
         if not cursor < until <= self.ensemble.longest_chunk(cursor):
-            raise ValueError(f"until: a chunk from {cursor} cannot reach {until}")
+            raise ValueError(f"until: a chunk from {cursor} cannot reach {until}; see Ensemble.longest_chunk")
         fed = self.windows.at(cursor) if self.windows else None
         began = time.perf_counter()
         placed, buffers = self.executable(self.numbers, placed, jnp.int32(until), fed)
@@ -176,8 +176,8 @@ class Runner:
         if self.windows and until <= self.ensemble.steps:
             self.windows.read_ahead(until)
         numbers = [buffer.number for buffer in buffers.values()]
-        # If the devices are done before the host has read the next window, it is unknown for how long: all of that time counts
-        # as idle.
+        # If the devices finish while the host reads the next window, the moment is unknown: all of the reading counts as idle
+        # time.
         waited = bool(numbers and numbers[0].is_ready())
         jax.block_until_ready(numbers)
         worked = (dispatched if waited else time.perf_counter()) - began
@@ -193,7 +193,7 @@ class Runner:
 
 
 class _Placed(NamedTuple):
-    """The arguments of an ensemble's chunk on the devices: seed numbers, members, cursor to reach, the feed's window."""
+    """An ensemble's layout, and the arguments of its chunk on the devices: seed numbers, members, cursor to reach, window."""
 
     layout: Layout
     windows: FeedWindows | None
@@ -208,7 +208,7 @@ def compile_ensemble(
     Args:
         ensemble: the ensemble.
         seeds: its seeds.
-        members: of these seeds, as from `Ensemble.start` or a checkpoint.
+        members: the members of these seeds, from `Ensemble.start` or a checkpoint.
         conditions: number of each seed's condition; all 0 by default.
     """
     placed = _place(ensemble, seeds, members, conditions)
@@ -298,7 +298,7 @@ class StepOnMesh(NamedTuple):
 def step_on_mesh(ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_spec: PyTree) -> StepOnMesh:
     """Return the first step of `seeds` seeds on a mesh (SEEDS, DATA), whose devices need not exist.
 
-    Used to count or compile a step for other machines.
+    Used to plan the memory of a step, or compile it, for other machines.
 
     Args:
         ensemble: the ensemble; a `TrainSteps` source makes the step itself.

@@ -102,7 +102,7 @@ def _gather() -> tuple[list[Any], NamedSharding, Any]:
 
 
 def _exchange(mine: bytes) -> list[bytes]:
-    """Return the bytes of every process, all of the same length, by one collective on one device per process.
+    """Exchange equally many bytes with all processes, in one collective with one device per process.
 
     Gloo, the backend for CPUs, confuses simultaneous collectives, and several devices of one process in a collective.
     Raises ProcessGone if another process has ended.
@@ -112,7 +112,7 @@ def _exchange(mine: bytes) -> list[bytes]:
     rows = jax.make_array_from_single_device_arrays((len(devices), row.shape[1]), split, [row])
     try:
         gathered = _replica(jax.block_until_ready(everywhere(rows)))
-    except (RuntimeError, ValueError) as error:  # jax raises either
+    except (RuntimeError, ValueError) as error:  # jax raises either of them
         raise ProcessGone(str(error).strip().splitlines()[0][:200]) from None
     return [row.tobytes() for row in gathered]
 
@@ -135,13 +135,13 @@ def from_first(content: bytes | None) -> bytes:
 
 
 def wait_for_all(work: Callable[[], Result] | None) -> tuple[Result | None, bool]:
-    """Do work that takes longer than the timeout of a collective, while the other processes wait in many short ones.
+    """Do work that takes longer than the timeout of a collective, while the other processes wait in many short collectives.
 
     Args:
         work: this process's part; None if it only waits.
 
     Returns:
-        The result of `work` (None without any), and whether the work of every process succeeded.
+        The result of `work` (None if `work` is None), and whether the work of every process succeeded.
 
     Raises:
         Exception: raised by `work` in this process.
@@ -161,11 +161,11 @@ def wait_for_all(work: Callable[[], Result] | None) -> tuple[Result | None, bool
 def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = ()) -> Result:
     """Do work that needs all processes; if it fails in a run of several, print the reason and end this process.
 
-    The exit status is 3 if another process has ended, 4 if the system refuses a path, and 1 otherwise.
+    The exit status is 3 if another process has ended, 4 if a file cannot be read or written, and 1 otherwise.
 
     Args:
         work: a function without arguments.
-        expected: errors that all processes raise alike; they are raised instead of ending the process.
+        expected: types of errors that all processes raise alike; these are raised instead of ending the process.
     """
     try:
         return work()

@@ -2,10 +2,10 @@
 
 **Axes.** Members are laid out `[seed, arm]`: every leaf of an `EnsembleState` begins with these two axes. (Metrics are
 `[arm, seed, record]`; `by_arm` transposes.) All arms of a seed start from the same initial values and see the same batches, so
-that arms can be compared in pairs; seeds share nothing. The members of seed s draw from `jax.random.key(s)` alone, so they are
-the same whatever other seeds are trained, on any number of devices. Seeds are distributed over all devices of all processes
-(`placement.py`), which do not wait for one another during training. One batch serves all arms of a seed. Arms differ in which
-ties they have (`arm_ties [arm, tie]`) and when (`phases`).
+that arms can be compared in pairs; seeds share nothing. The members of seed s draw from `jax.random.key(s)` alone, so they
+do not depend on which other seeds are trained, or on the number of devices. Seeds are distributed over all devices of all
+processes (`placement.py`), which do not wait for one another during training. One batch serves all arms of a seed. Arms
+differ in which ties they have (`arm_ties [arm, tie]`) and when (`phases`).
 
 **Cadence.** The host calls the devices once per *chunk* (`chunk.py`, `loop.py`): a few seconds of training, whose length does
 not affect results. Within a chunk:
@@ -47,8 +47,8 @@ class Recorder:
         every: steps between records.
         measure: (params, batch of the step, seed_key, step) -> dict of arrays. It sees the state before the step's update, so
             the record of step t follows t updates.
-        restart: begin counting again every `restart` steps: within each such stretch of steps, records are due at its steps
-            0, every, 2 every, ...; never by default.
+        restart: restart the count of steps every `restart` steps, so that within each such stretch, records are due after
+            0, every, 2 every, ... steps. By default, the count never restarts.
     """
 
     every: int
@@ -70,8 +70,8 @@ class Ensemble:
 
     Attributes:
         init: key -> parameters, with both leaves of every tie.
-        sample: (seed_key, step, fed) -> batch. `fed` is the source's data of this seed and step, None without a source;
-            recorders get a batch made with None if the source is a `DrawAhead`.
+        sample: (seed_key, step, fed) -> batch. `fed` is the source's data for this seed and step, None without a source;
+            for recorders, it is also None if the source is a `DrawAhead`.
         loss: (params, batch, key) -> (loss, metrics).
         optimizer: any element-wise optax transformation.
         ties: the ties of some or all arms.
@@ -88,15 +88,15 @@ class Ensemble:
             rows, and losses and measures use `placement.total`.
         phases: when the ties of each arm are on; from the first step to the last by default.
         start_from: members `[seed, arm]` to start from, instead of those that `init` makes: trained before, or with parameters
-            that differ between arms. Ties that are on at step 0 must hold.
-        dropout_key: seed_key -> dropout key; by default the same under every condition, so that conditions are compared in
-            pairs.
-        precision: of products of float32 in training; measures compute them in float32.
+            that differ between arms. The leaves of ties that are on at step 0 must be equal.
+        dropout_key: seed_key -> dropout key; by default the same under every condition, so that conditions can be compared
+            in pairs.
+        precision: precision of float32 matrix products in training; recorders compute them in float32.
         gradient_weights: step -> `[arm, tie, 2]`: the weights of the gradients of a tie's source and target in the shared
             gradient, instead of the weights of the ties (`tying.symmetrise`).
 
     Raises:
-        ValueError: if fields do not fit together.
+        ValueError: if fields contradict each other.
     """
 
     init: Callable[[jax.Array], PyTree]
@@ -121,7 +121,7 @@ class Ensemble:
 
     def __post_init__(self) -> None:
         if self.phases is not None and len(self.phases) != len(self.arm_ties):
-            raise ValueError(f"phases: {len(self.phases)} phases do not fit {len(self.arm_ties)} arms")
+            raise ValueError(f"phases: {len(self.phases)} for {len(self.arm_ties)} arms; expected one per arm")
         if self.phases is not None and (self.arm_ties.any(axis=1) != self.arm_ties.all(axis=1)).any():
             raise ValueError("arm_ties: an arm with phases must have all ties or none")
         if self.devices > 1 and any(tie.transform == "transpose" for tie in self.ties):
@@ -136,7 +136,7 @@ class Ensemble:
 
     @property
     def every_phase(self) -> Sequence[Phase]:
-        """The phase of each arm."""
+        """The phase of each arm; by default, its ties are on at all steps."""
         return [Phase()] * len(self.arm_ties) if self.phases is None else self.phases
 
     @property
@@ -161,7 +161,7 @@ class Ensemble:
         return EnsembleState(jax.jit(make)(seed_keys(seeds).key, jnp.asarray(equal)), jnp.int32(0))
 
     def check(self, members: EnsembleState) -> None:
-        """Check that the leaves of every tie that is on are equal in every bit.
+        """Check that the leaves of every tie that is on are bitwise equal.
 
         Raises:
             tying.TieError: if they differ.
@@ -179,11 +179,11 @@ class Ensemble:
         """Train all members for the steps first, ..., stop - 1, each as `step` does.
 
         Args:
-            keys: of the seeds.
+            keys: the keys of the seeds.
             state: members `[seed, arm, ...]`, or split members.
             first: the first step.
             stop: the step after the last.
-            fed_at: step -> a feed's data `[seed, ...]` of the step, None without a feed.
+            fed_at: step -> the feed's data `[seed, ...]` for the step, None without a feed.
 
         Returns:
             The members, in the form of `state`.
@@ -216,10 +216,10 @@ class Ensemble:
         """Train all members `[seed, arm]` for one step, on one batch per seed, shared by its arms.
 
         Args:
-            keys: of the seeds.
+            keys: the keys of the seeds.
             state: the members; unrolled ones may be split.
             number: the step.
-            fed: the source's data `[seed, ...]` of the step.
+            fed: the source's data `[seed, ...]` for the step.
 
         Returns:
             The members, in the form of `state`, and the metrics `[seed, arm]` of the loss.
@@ -265,7 +265,7 @@ class Ensemble:
         return join_members(measured) if self.unrolled else measured
 
     def change_ties(self, state: TrainState, number: jax.Array) -> TrainState:
-        """Return the members after the ties that end or begin before this step's update have changed."""
+        """Return the members after ending and beginning the ties that change before this step's update."""
         return change_ties(self.every_phase, self.arm_ties, self.optimizer, self.ties, state, number)
 
     def longest_chunk(self, cursor: int) -> int:

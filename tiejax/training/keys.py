@@ -1,4 +1,4 @@
-"""Random keys: a root key per seed, and named streams of it."""
+"""Random keys: a root key per seed, and named streams derived from it."""
 
 import zlib
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ SeedName = tuple[int, int]  # (seed, number of the condition under which it trai
 
 
 class SeedKey(NamedTuple):
-    """The randomness of a seed's members.
+    """The root key and condition from which a seed's members draw random numbers.
 
     Attributes:
         key: the root key, `jax.random.key(seed)`.
@@ -27,7 +27,7 @@ class SeedKey(NamedTuple):
 def stream(key: Key[Array, ""], name: str) -> Key[Array, ""]:
     """Return the stream called `name` of a root key.
 
-    The name itself is folded in, not its position in a list: a stream added later changes no other.
+    The name itself is folded in, not its position in a list, so that a new stream does not change the others.
 
     Args:
         key: a seed's root key, `jax.random.key(seed)`.

@@ -47,7 +47,7 @@ class Size(NamedTuple):
         gradient_bytes: bytes of the gradients.
         optimizer_bytes: bytes of the optimizer's state.
         peak_bytes: bytes of arguments, results and temporaries of the compiled step.
-        move_bytes: the most bytes of the states before and after a change of ties from this stack size.
+        move_bytes: the largest total bytes of the states before and after a change of ties from this stack size.
     """
 
     parameters: int
@@ -59,19 +59,19 @@ class Size(NamedTuple):
 
 
 class Layered:
-    """Steps, evaluations and moves of a stack of layers, compiled once per stack size.
+    """Steps, evaluations and moves (changes of ties) of a stack of layers, compiled once per stack size.
 
     Args:
-        init: (root key, int32 owners) -> parameters, whose stack has a slot for each of these layers, in this order.
-        loss: a `LayeredLoss`; it is given the full tree, in which both leaves of every tie of `ties` exist.
-        optimizer: it also names the path of the stack.
-        ties: between leaves outside the stack, stored once.
+        init: (root key, int32 owners) -> parameters, whose stack has a slot for each layer in `owners`, in this order.
+        loss: a `LayeredLoss`; it receives the full tree, in which both leaves of every tie of `ties` exist.
+        optimizer: the optimizer, which also names the path of the stack.
+        ties: ties between leaves outside the stack, which are stored once.
         moments: optimizer state of a layer that separates from its owner: `copy` or `zero`.
         storage: `compact` (a slot for each distinct layer) or `full` (a slot for each layer).
         devices: the devices that train the model together. Each has all parameters and a part of a batch's rows; if there are
             several, the loss is a device's share of the mean, by `placement.total`.
-        precision: of products of float32 in steps; evaluations compute them in float32.
-        scanned: make `steps` one computation, for accelerators, which otherwise wait for the host between steps.
+        precision: precision of float32 matrix products in steps; evaluations compute them in float32.
+        scanned: run `steps` as one computation, since accelerators would otherwise wait for the host between steps.
 
     Attributes:
         sizes: memory by stack size.
@@ -136,11 +136,11 @@ class Layered:
         )
 
     def place(self, tree: PyTree) -> PyTree:
-        """Return a tree of arrays, replicated on the devices."""
+        """Put a tree of arrays on the devices, replicated."""
         return jax.device_put(tree, self._everywhere)
 
     def _place_batch(self, batch: Any) -> Any:
-        """Return a batch with its rows split over the devices."""
+        """Put a batch on the devices, with its rows split over them."""
         return jax.device_put(batch, jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), _specs(batch)))
 
     @property
@@ -176,7 +176,7 @@ class Layered:
         return state
 
     def step(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
-        """Return the state after a step, and the loss of its batch before the update; the given state is donated."""
+        """Train a step; return the state and the loss of the batch before the update. `state` is donated."""
         self.visit(state, batch, key, wiring)
         compiled = self._steps[self.stack_size(state.params)]
         after: tuple[LayeredState, jax.Array] = compiled(state, self._place_batch(batch), *self.place((key, wiring)))
@@ -185,7 +185,7 @@ class Layered:
     def steps(
         self, state: LayeredState, batches: Sequence[Any], keys: Sequence[jax.Array], wiring: tying.Wiring
     ) -> tuple[LayeredState, list[jax.Array]]:
-        """Return the state after a step on each batch, and the losses before each update; the given state is donated."""
+        """Train a step on each batch; return the state and the loss of each batch before its update. `state` is donated."""
         if not self._scanned or len(batches) == 1:
             losses = []
             for batch, key in zip(batches, keys, strict=True):
@@ -236,12 +236,12 @@ class Layered:
         return LayeredState(with_stack(state.params, self._path, stack), stack_state, state.rest_state)
 
     def to_host(self, state: LayeredState, owner: tying.Owner) -> LayeredState:
-        """Return the state on the host with a slot for every layer, for any ties; `to_device` is the inverse."""
+        """Return the state on the host, with a slot for every layer whatever its ties; `to_device` is the inverse."""
         on_host = jax.device_get(state)
         return on_host if self._storage == "full" else self._take(on_host, tying.expansion_slots(owner))
 
     def to_device(self, on_host: LayeredState, owner: tying.Owner) -> LayeredState:
-        """Return a state of the host on the devices, with only the slots of this owner vector."""
+        """Put a state of the host on the devices, with only the slots that this owner vector uses."""
         return self.place(on_host if self._storage == "full" else self._take(on_host, np.unique(owner)))
 
     def params_to_host(self, params: PyTree, owner: tying.Owner) -> PyTree:
@@ -253,7 +253,7 @@ class Layered:
         return self.to_device(LayeredState(on_host, None, None), owner).params
 
     def visit(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> None:
-        """Compile everything for this stack size, including moves to and from adjacent sizes."""
+        """Compile everything for the stack size of `state`, including moves to and from adjacent sizes."""
         stack_size = self.stack_size(state.params)
         if stack_size in self._steps:
             return
@@ -267,7 +267,7 @@ class Layered:
         self.sizes[stack_size] = self._size(state, wiring, largest=max(near))
 
     def _neighbours(self, stack_size: int, layers: int) -> list[int]:
-        """Return the stack sizes after one change of ties."""
+        """Return the stack sizes that one change of ties can give."""
         if self._storage == "full":
             return [stack_size]
         return list(range(max(1, stack_size - 1), min(layers, stack_size + 1) + 1))
@@ -289,7 +289,7 @@ class Layered:
         )
 
     def _take(self, state: LayeredState, source: Any) -> LayeredState:
-        """Return the state with the slots `source` of its stack."""
+        """Return the state with only the slots `source` of its stack, in this order."""
         stack = stack_of(state.params, self._path)
         stack, stack_state = jax.tree.map(lambda leaf: leaf[source], (stack, state.stack_state))
         return LayeredState(with_stack(state.params, self._path, stack), stack_state, state.rest_state)

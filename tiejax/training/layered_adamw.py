@@ -1,6 +1,6 @@
-"""AdamW for parameters with a stack of layers, whose moments belong to the slots of the stack or to the layers.
+"""AdamW for parameters with a stack of layers, with moments per slot of the stack or per layer.
 
-`LayeredAdamW`: moments of the slots, from the summed gradients of all layers that train a slot.
+`LayeredAdamW`: a slot has moments of the summed gradient of all layers that train it.
 
 `PerLayerAdamW`: each layer trains shared weights by itself, as in torch when parameters of several layers share storage. Layer
 i has its own moments (m_i, v_i) and step count t_i. A step takes g_i, the gradient of the loss with respect to the weights p_o
@@ -14,9 +14,9 @@ in its slot o = reads[i] through layer i only, other uses held constant:
 A layer that does not train keeps its moments and count, and continues from them when it trains again.
 
 Source: the published code of dynamic layer tying (Hay and Wolf, ICLR 2024). There a layer that becomes a copy keeps its
-parameter objects, which then point at the other layer's storage, and autograd, clip_grad_norm_ and AdamW go by objects. This
-module follows AdamW's loop over parameters. Its foreach form decays the weights for all layers before it adds any update, which
-differs by rate weight_decay of an update.
+parameter objects, which then point at the other layer's storage, and autograd, clip_grad_norm_ and AdamW treat each object
+separately. This module follows AdamW's loop over parameters. Its foreach form decays the weights for all layers before it adds
+any update; the results differ by rate * weight_decay times an update.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from tiejax.training.optimizer import BETAS
 from tiejax.training.stack import LayeredState, rest_of, stack_of, where_true, with_stack
 
 PyTree = Any
-EPS = 1e-8  # of Adam
+EPS = 1e-8  # Adam's epsilon
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StackAdamW:
     Attributes:
         rate: learning rate.
         weight_decay: factor of the decay.
-        clip: transformation of the gradients before the moments.
+        clip: transformation that clips the gradients before they enter the moments.
         stack: path of the stack in the parameters.
     """
 
@@ -97,7 +97,7 @@ class PerLayerMoments(NamedTuple):
 
     Attributes:
         layers: leaves `[layers, ...]`.
-        rest: of the parameters outside the stack.
+        rest: the state of the parameters outside the stack.
     """
 
     layers: PyTree
@@ -130,7 +130,7 @@ class PerLayerAdamW(StackAdamW):
         return with_stack(params, self.stack, stack), wiring._replace(reads=every)
 
     def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
-        """Return the state after one step; grads: of every layer's use, zero for layers that do not train."""
+        """Return the state after one step; grads: gradients of every layer's use, zero for layers that do not train."""
         reads, sends = jnp.asarray(wiring.reads), jnp.asarray(wiring.sends)
         grads, _ = self.clip.update(grads, optax.EmptyState())
         rest, rest_state = self._adam.update(rest_of(grads, self.stack), state.rest_state.rest)

@@ -34,13 +34,13 @@ class Trained(NamedTuple):
     """The result of training.
 
     Attributes:
-        members: at the end, or where training was stopped; leaves `[seed, arm, ...]`.
+        members: the members at the end, or where training was stopped; leaves `[seed, arm, ...]`.
         records: recorder -> field -> array `[record, seed, arm, ...]`; the field `step` is `[record]`.
         finished: whether the last step is trained and recorded.
         compile_s: seconds of compilation.
         train_s: seconds in chunks.
         steps_here: number of steps trained by this process.
-        idle_share: share of the time between the first step and the last in which the devices were idle.
+        idle_share: share of the time from the first step to the last during which the devices were idle.
     """
 
     members: EnsembleState
@@ -71,13 +71,13 @@ def train(
 
     Args:
         ensemble: the ensemble.
-        seeds: without duplicates, unless their conditions differ.
+        seeds: the seeds, without duplicates unless their conditions differ.
         checkpoints: where to write checkpoints; none by default.
         resume: start from the newest checkpoint, if there is one.
         conditions: number of each seed's condition; all 0 by default. `Ensemble.sample` receives it.
-        chunk_s: seconds to aim at per call of the devices.
+        chunk_s: target seconds per chunk, which is one call of the devices.
         checkpoint_s: seconds between checkpoints.
-        records_on_disk: hold records in files next to the checkpoints, if they are too large for memory.
+        records_on_disk: hold records in files next to the checkpoints, for records too large for memory.
 
     Returns:
         Members, records and times; the same in every process, except that only the first has records on disk.
@@ -100,12 +100,12 @@ class Training:
 
     Args:
         ensemble: the ensemble.
-        seeds: without duplicates, unless their conditions differ.
-        checkpoints: where to write checkpoints. In a run of several processes, only the first is given them.
+        seeds: the seeds, without duplicates unless their conditions differ.
+        checkpoints: where to write checkpoints. In a run of several processes, only the first has them.
         resume: start from the newest checkpoint, if there is one.
         conditions: number of each seed's condition; all 0 by default.
         records_on_disk: hold records in files next to the checkpoints, and return memory-mapped arrays. In a run of several
-            processes, the first decides for all, and only the first has records.
+            processes, the argument of the first counts for all, and only the first has records.
 
     Raises:
         ValueError: if `records_on_disk` is given without `checkpoints`.
@@ -124,7 +124,7 @@ class Training:
         self.ensemble, self._seeds, self._conditions, self._checkpoints = ensemble, seeds, conditions, checkpoints
         on_disk, somewhere = cluster.agree([records_on_disk, checkpoints is not None])[0]
         if on_disk and not somewhere:
-            raise ValueError("records_on_disk: needs checkpoints, next to which the files are written")
+            raise ValueError("records_on_disk: requires checkpoints, next to which the files are written")
         self._members = ensemble.start(seeds)
         found: Records = {}
         restored = _restored(self._members, checkpoints, bool(on_disk)) if resume else None
@@ -139,7 +139,7 @@ class Training:
 
     @property
     def records(self) -> Records:
-        """All records so far, the checkpoint's included; empty if another process holds them on disk."""
+        """All records so far, including those of a resumed checkpoint; empty if another process holds them on disk."""
         return {} if self._records is None else self._records.all()
 
     @property
@@ -161,8 +161,8 @@ class Training:
         """Train chunk by chunk to the last step, or until `stop_requested` returns True in some process.
 
         Args:
-            stop_requested: asked before each chunk.
-            chunk_s: seconds to aim at per chunk; the length of chunks does not affect results.
+            stop_requested: called before each chunk.
+            chunk_s: target seconds per chunk; the length of chunks does not affect results.
             checkpoint_s: seconds between checkpoints; one is also written at the end.
 
         Yields:
@@ -209,7 +209,7 @@ class Training:
         self._saved = self._cursor
 
     def result(self) -> Trained:
-        """Return members, records and times."""
+        """Return the members, records and times of the training so far."""
         idle = 1 - self._worked_s / max(self._whole_s, 1e-9) if self._whole_s else 0.0
         return Trained(self._members, self.records, self.finished, self.compile_s, self._train_s, self._steps_here, idle)
 
@@ -228,7 +228,7 @@ def _record_files(found: Records, checkpoints: Checkpoints | None) -> RecordFile
 def _restored(members: EnsembleState, checkpoints: Checkpoints | None, on_disk: bool) -> tuple[EnsembleState, Records] | None:
     """Return members and records of the newest checkpoint, which the first process reads and sends to the others.
 
-    on_disk: records are not sent.
+    on_disk: do not send records, which the first process holds on disk.
     """
 
     def read() -> tuple[EnsembleState, Records] | None:
@@ -238,7 +238,7 @@ def _restored(members: EnsembleState, checkpoints: Checkpoints | None, on_disk: 
     if jax.process_count() == 1:
         return read()
     try:
-        answer, _ = cluster.wait_for_all(read if jax.process_index() == 0 else None)  # digests of large files take long
+        answer, _ = cluster.wait_for_all(read if jax.process_index() == 0 else None)  # verifying large files takes long
     except Exception as error:
         cluster.from_first(pack(error))  # or the others would wait forever
         raise

@@ -25,7 +25,7 @@ def masked_lm_loss(
     Args:
         logits_of: (params, batch, dropout key or None) -> logits `[batch, vocabulary]` at the masked positions.
         params: parameters.
-        batch: with the field `target [batch]`.
+        batch: a batch with the field `target [batch]`.
         key: dropout key; None disables dropout.
 
     Returns:

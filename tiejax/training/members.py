@@ -48,11 +48,11 @@ def _shown(cursor: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Vmapped:
-    """Train a device's members as one computation, by `jax.vmap`: suits the smallest models.
+    """Train a device's members as one computation, by `jax.vmap`; best for the smallest models.
 
     Attributes:
-        at_once: the most seeds that a device trains at a time; it trains a chunk of one block of seeds after the other, so that
-            the arrays of a step stay in the cache. All seeds by default.
+        at_once: maximum number of seeds that a device trains at a time (default: all). A device with more seeds runs each chunk
+            for one block of seeds after the other, so that the arrays of a step stay in the cache.
     """
 
     at_once: int | None = None
@@ -64,7 +64,7 @@ class Vmapped:
 
 @dataclasses.dataclass(frozen=True)
 class Scanned:
-    """Train a device's members one after the other, in a loop that is compiled once: quick to compile, somewhat slower to run.
+    """Train a device's members one after the other, in a loop: quicker to compile, somewhat slower to run.
 
     Attributes:
         at_once: as in `Vmapped`.
@@ -84,7 +84,7 @@ class Unrolled:
     at_once: ClassVar[None] = None  # never in blocks
 
     def map(self, function: Callable[..., Any], *members: Any) -> Any:
-        """Apply a function to every member along the leading axis, or of a list; return a list."""
+        """Apply a function to every member along the leading axis, or in a list; return a list."""
 
         def at(part: Any, place: int) -> Any:
             return part[place] if isinstance(part, list) else jax.tree.map(lambda leaf: leaf[place], part)
@@ -94,7 +94,7 @@ class Unrolled:
 
 
 def map_split(function: Callable[[PyTree], PyTree], members: Any) -> Any:
-    """Apply a function to each of the split members."""
+    """Apply a function to every one of the split members."""
     return [[function(member) for member in arms] for arms in members]
 
 

@@ -34,7 +34,7 @@ def make_optimizer(
         eps: added to the square root.
         counts: `all`: one step count for the bias correction of all leaves, as in optax; `leaf`: one per leaf, which
             `tying.untie` can restart for a leaf that leaves a tie. Both give the same updates until then.
-        decayed: `all` parameters, or only `matrices`: neither biases nor LayerNorms, as in BERT.
+        decayed: decay `all` parameters, or only `matrices`, which excludes biases and LayerNorms, as in BERT.
         own_rates: multiply the schedule by a factor in the optimizer's state, which may differ between the members of an
             ensemble (`with_rates`).
     """
@@ -63,7 +63,7 @@ def clip_as_torch(max_norm: float) -> optax.GradientTransformation:
 
 
 def matrices(params: optax.Params) -> optax.Params:
-    """Return for each leaf whether it is a matrix, judged by its name: stacked layers add an axis to biases, too."""
+    """Return for each leaf whether it is a matrix, judged by its name, since biases of stacked layers have two axes too."""
 
     def is_matrix(path: tuple[jax.tree_util.DictKey, ...], leaf: jax.Array) -> bool:
         return path[-1].key not in ("bias", "scale")
@@ -72,7 +72,7 @@ def matrices(params: optax.Params) -> optax.Params:
 
 
 class OwnRate(NamedTuple):
-    """State of `scale_by_own_rate`: the factor on the learning rate, and the number of steps so far."""
+    """State of `scale_by_own_rate`: the factor of the learning rate, and the number of steps so far."""
 
     factor: jax.Array
     steps: jax.Array
@@ -95,7 +95,7 @@ def scale_by_own_rate(schedule: optax.Schedule) -> optax.GradientTransformation:
 
 
 def with_rates(opt_state: optax.OptState, factors: jax.Array) -> optax.OptState:
-    """Return the optimizer state of members `[...]` with the factors `[...]` on their learning rates."""
+    """Return the optimizer state of members `[...]` with new factors `[...]` of their learning rates."""
 
     def put(part: object) -> object:
         return part._replace(factor=jnp.asarray(factors, jnp.float32)) if isinstance(part, OwnRate) else part
@@ -150,20 +150,20 @@ def warm_up_and_decay(maximum: float, warm_up: int, steps: int) -> optax.Schedul
     """Return a schedule that rises linearly from 0 to `maximum` over `warm_up` steps, then falls linearly to 0 at `steps`.
 
     lr(t) = maximum t / warm_up for t <= warm_up, maximum (steps - t) / (steps - warm_up) after. Source: BERT (Devlin et al.,
-    2019); also RemBERT (Chung et al., ICLR 2021, table 14), which names no other.
+    2019); also used for RemBERT (Chung et al., ICLR 2021, table 14), which names no other.
     """
     rise, fall = optax.linear_schedule(0, maximum, warm_up), optax.linear_schedule(maximum, 0, steps - warm_up)
     return optax.join_schedules([rise, fall], [warm_up]) if warm_up else fall
 
 
 def make_schedule(kind: ScheduleName, maximum: int | float, minimum: int | float, half_period: int) -> optax.Schedule:
-    """Return the schedule of this name.
+    """Return the schedule named `kind`.
 
     Args:
         kind: name of the schedule.
-        maximum: largest learning rate; that of `constant`.
+        maximum: largest learning rate of `cosine`, and the rate of `constant`.
         minimum: smallest learning rate of `cosine`.
-        half_period: steps from the largest rate to the smallest of `cosine`.
+        half_period: number of steps from the largest to the smallest rate of `cosine`.
     """
     if kind == "cosine":
         return cosine_cycle(maximum, minimum, half_period)

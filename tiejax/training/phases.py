@@ -40,7 +40,9 @@ class Phase:
 
     def __post_init__(self) -> None:
         if self.begin < 0 or self.end < 0 or self.begin == self.end > 0:
-            raise ValueError(f"begin, end: a tie cannot be on from step {self.begin} until step {self.end}")
+            raise ValueError(
+                f"begin, end: a tie cannot be on from step {self.begin} until step {self.end}; expected two different steps"
+            )
 
     @property
     def starts_equal(self) -> bool:
@@ -63,12 +65,12 @@ def phases_of_arms(
     """Return `arm_ties [arm, 1]` and phases of arms that untie before the update of a step.
 
     Args:
-        steps: of each arm, the step before whose update it unties; 0 for never tied, from equal leaves; `last` for always tied;
-            -1 for never tied, from independent leaves.
+        steps: for each arm, the step before whose update it unties; 0 for never tied, from equal leaves; `last` for always
+            tied; -1 for never tied, from independent leaves.
         last: number of training steps.
-        policies: of each arm, the policy; `""` for arms that do not change.
-        new: of each arm, the table that leaves the tie, `input` (the ties' source) or `output` (their target); `""` for arms
-            that do not change.
+        policies: for each arm, the policy (`tying.untie`); `""` for arms that do not change.
+        new: for each arm, the table that leaves the tie, `input` (the ties' source) or `output` (their target);
+            `""` for arms that do not change.
     """
     phases = [
         Phase(0, NEVER if step in (-1, last) else int(step), policy or "copy", LEAVES[table or "output"])  # type: ignore[arg-type]
@@ -92,14 +94,14 @@ def change_ties(
     state: TrainState,
     step: jax.Array,
 ) -> TrainState:
-    """Return the members `[seed, arm, ...]` after the ties that end or begin before this step's update have changed.
+    """Return the members `[seed, arm, ...]` after the changes of ties that are due before this step's update.
 
-    Every policy in use is computed for all members; the arms that end with it at this step take the result.
+    Every policy in use is computed for all members; arms whose ties end with it at this step take the result.
     """
     has_ties = np.asarray(arm_ties.any(axis=1))
 
     def chosen(arms: np.ndarray, at: list[int], yes: TrainState, no: TrainState) -> TrainState:
-        """Return `yes` for the arms of `arms` whose step (`at`, by arm) is this one, `no` for all others."""
+        """Return `yes` for those of `arms` whose step in `at` is the current one, `no` for all other arms."""
         now = jnp.asarray(arms) & (jnp.asarray(at, jnp.int32) == step)
 
         def pick(changed: jax.Array, unchanged: jax.Array) -> jax.Array:

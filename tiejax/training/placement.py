@@ -4,7 +4,7 @@ Each member is trained by one group of devices along `data`. They share the rows
 optimizer state. A leaf is split along the largest axis that the number of devices divides; small leaves are replicated.
 Parameters are gathered where the loss reads them, so that automatic differentiation scatters the sum of their gradients, and
 the optimizer updates each part in place. Each device computes its share of the mean loss: a loss function divides by counts
-over all devices, which `total` gives.
+over all devices, computed with `total`.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ def gather(parts: PyTree, shapes: PyTree, devices: int) -> PyTree:
 
 @jax.custom_vjp
 def _read_replicated(leaf: jax.Array) -> jax.Array:
-    """Return a replicated leaf as it is; its gradient is summed over the devices."""
+    """Return a replicated leaf unchanged; its gradient is summed over the devices."""
     return leaf
 
 
@@ -82,26 +82,26 @@ def leaf_squares(parts: PyTree, shapes: PyTree, devices: int) -> PyTree:
 
 
 def total(value: PyTree) -> PyTree:
-    """Sum over the devices of a member, as sums and counts of a batch whose rows are split need it."""
+    """Sum over the devices of a member, for sums and counts over a batch whose rows are split."""
     return jax.tree.map(lambda leaf: jax.lax.psum(jnp.asarray(leaf), DATA), value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Seeds over the devices of a mesh, padded to equal numbers by copies of the last seed, whose results are dropped.
+    """Distribution of seeds over the devices of a mesh, padded with copies of the last seed, whose results are dropped.
 
     Attributes:
-        mesh: with the axes `SEEDS` and `DATA`.
+        mesh: a mesh with the axes `SEEDS` and `DATA`.
         seeds: number of seeds.
-        at_once: the most seeds that a device trains at a time; a device's seeds are divided into blocks of equal size. All by
-            default.
+        at_once: maximum number of seeds that a device trains at a time (default: all); a device's seeds are divided into blocks
+            of equal size.
     """
 
     mesh: jax.sharding.Mesh
     seeds: int
     at_once: int | None = None
 
-    # For a feed's arrays [seeds, steps of a window, rows, ...].
+    # Partition of a feed's arrays [seeds, steps of a window, rows, ...].
     fed_spec = PartitionSpec(SEEDS, None, DATA)
 
     @classmethod
@@ -112,7 +112,9 @@ class Layout:
             ValueError: if `devices_each` does not divide the number of devices.
         """
         if jax.device_count() % devices_each:
-            raise ValueError(f"devices: {jax.device_count()} devices cannot be divided into groups of {devices_each}")
+            raise ValueError(
+                f"devices: {jax.device_count()} devices cannot be divided into groups of {devices_each}; use a divisor"
+            )
         shape = jax.device_count() // devices_each, devices_each
         return cls(jax.make_mesh(shape, (SEEDS, DATA), axis_types=(jax.sharding.AxisType.Auto,) * 2), seeds, at_once)
 
@@ -124,7 +126,7 @@ class Layout:
 
     @property
     def padded(self) -> int:
-        """The number of seeds, padding included."""
+        """The number of seeds, including padding."""
         return self.seeds + -self.seeds % (self.mesh.shape[SEEDS] * self.blocks)
 
     def pad(self, seeds: Sequence[T]) -> list[T]:
@@ -165,13 +167,13 @@ class Layout:
 def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, shared: PyTree, devices_each: int = 1) -> PyTree:
     """Apply a function to every member, on the devices over which training distributes them.
 
-    Products of float32 are computed in float32.
+    Matrix products of float32 are computed in full float32.
 
     Args:
         function: (member, shared) -> tree of arrays.
         members: leaves `[seed, arm, ...]`.
         shared: arrays that are the same for all members.
-        devices_each: devices per member. They are given its whole leaves, and all compute the same.
+        devices_each: devices per member. All of them receive its whole leaves and compute the same.
 
     Returns:
         The results as numpy arrays `[seed, arm, ...]`.

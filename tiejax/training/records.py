@@ -1,8 +1,8 @@
-"""The records of an ensemble during training, in memory or, if they are too large for it, in files.
+"""The records of an ensemble during training, in memory or, if they are too large, in files.
 
 A checkpoint holds records in memory as arrays. For records in files it holds the number of rows in each file and their SHA-256
-digest: files only grow, so the rows of an older checkpoint are the first rows of a newer one. Further rows, which a killed
-process has left, are overwritten when the run resumes.
+digest: files only grow, so the rows of an older checkpoint are the first rows of a newer one. Further rows, left by a killed
+process, are overwritten when the run resumes.
 """
 
 import dataclasses
@@ -33,11 +33,11 @@ class RecordsInMemory:
             self.append(records)
 
     def append(self, records: Records) -> None:
-        """Append copies of a chunk's records: they are views of a larger buffer, which would stay in memory."""
+        """Append copies of a chunk's records, which are views of a larger buffer that would otherwise stay in memory."""
         self._parts.append({name: {field: np.array(rows) for field, rows in records[name].items()} for name in records})
 
     def all(self) -> Records:
-        """Return all records."""
+        """Return all records so far."""
         if len(self._parts) > 1:
             first = self._parts[0]
             self._parts = [
@@ -53,7 +53,7 @@ class RecordsInMemory:
 class _Column:
     """The rows of one field, in a file.
 
-    shape: of one row. digest: SHA-256 of all rows so far.
+    shape: the shape of one row. digest: SHA-256 of all rows so far.
     """
 
     path: Path
@@ -68,9 +68,9 @@ class _Column:
         return self.rows * math.prod(self.shape) * self.dtype.itemsize
 
     def append(self, values: np.ndarray) -> None:
-        """Append rows to the file, overwriting rows that a killed process has left.
+        """Append rows to the file, overwriting rows left by a killed process.
 
-        Raises ValueError if dtype or shape differ from the rows before, OSError if the file has lost rows.
+        Raises ValueError if dtype or shape differ from earlier rows, OSError if the file has lost rows.
         """
         if (values.dtype, values.shape[1:]) != (self.dtype, self.shape):
             rows = f"{values.dtype} {values.shape[1:]}"
@@ -121,7 +121,7 @@ class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
     """Records so far, recorder -> field -> array `[record, ...]`, memory-mapped from files.
 
     Each field has a file `recorder.field` in the folder: its rows one after the other, in C order and native byte order.
-    Appending raises OSError, with the path, if the system refuses; earlier checkpoints stay valid.
+    Appending raises OSError, with the path, if writing fails; earlier checkpoints stay valid.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -152,7 +152,7 @@ class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
         return self._columns.setdefault(name, {}).setdefault(field, column)
 
     def append(self, records: Records) -> None:
-        """Append the records of a chunk; raises ValueError if their fields differ from the records before."""
+        """Append the records of a chunk; raises ValueError if their fields differ from those of earlier records."""
         if self._columns and (new := _fields(records)) != (known := _fields(self._columns)):
             raise ValueError(f"records of {new} cannot follow records of {known}")
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
         }
 
     def all(self) -> Records:
-        """Return these records."""
+        """Return all records so far: this mapping itself."""
         return self
 
     def __getitem__(self, name: str) -> Mapping[str, np.ndarray]:

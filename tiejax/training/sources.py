@@ -18,7 +18,7 @@ PyTree = Any
 class Feed(Protocol):
     """Data that the host reads in windows of consecutive steps: window w serves the steps from w * window on.
 
-    Used as `Ensemble(source=feed)`, a feed gives `sample` its data of the seed and step.
+    With `Ensemble(source=feed)`, `sample` receives the feed's data for its seed and step.
     """
 
     @property
@@ -37,12 +37,12 @@ class Feed(Protocol):
 
 
 class DrawAhead(NamedTuple):
-    """Random draws for many steps at a time, where one large computation is quicker than many small ones.
+    """Random draws for many steps at a time, where one large computation is faster than many small ones.
 
-    Recorders get a batch that `sample` makes without the draw (its argument `fed` is None); both batches must be equal.
+    For recorders, `sample` is called without the draw (its argument `fed` is None) and must return the same batch.
 
     Attributes:
-        draw: (seed_key, step) -> tree of arrays, which `sample` is given for that step.
+        draw: (seed_key, step) -> tree of arrays, passed to `sample` as `fed` at that step.
         steps: number of steps to draw for at a time, even if fewer remain.
     """
 
@@ -75,14 +75,14 @@ class Share(NamedTuple):
 
 
 def share_of(sharding: NamedSharding, seeds: int, parts: int) -> Share:
-    """Return the share of this process's devices in `seeds` seeds whose rows are split into `parts` parts."""
+    """Return the share of this process's devices when `seeds` seeds have rows split into `parts` parts."""
     places = sharding.addressable_devices_indices_map((seeds, 1, parts)).values()
     mine = [(place[0].indices(seeds), place[2].indices(parts)) for place in places if place is not None]
     return Share(*(range(min(axis[0] for axis in axes), max(axis[1] for axis in axes)) for axes in zip(*mine, strict=True)))
 
 
 class FeedWindows:
-    """The windows of a feed on the devices: each process reads its own share, the next window while the devices compute."""
+    """The windows of a feed on the devices: each process reads its own share, and reads ahead while the devices compute."""
 
     def __init__(self, feed: Feed, layout: Layout, seeds: list[SeedName]) -> None:
         self._feed, self._sharding = feed, NamedSharding(layout.mesh, layout.fed_spec)
@@ -100,7 +100,7 @@ class FeedWindows:
         return self._windows[number]
 
     def read_ahead(self, cursor: int) -> None:
-        """Read the window of a step, unless it has been read; windows read before are kept."""
+        """Read the window of a step, unless it has been read; earlier windows are kept."""
         number = cursor // self._feed.window
         if number in self._windows:
             return

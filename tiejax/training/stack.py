@@ -18,7 +18,7 @@ class LayeredState(NamedTuple):
     """Parameters with a stack, and the optimizer's state.
 
     Attributes:
-        params: tied parameters are stored once.
+        params: the parameters, with tied ones stored once.
         stack_state: the part of the optimizer's state that moves with the slots of the stack; leaves `[stack_size, ...]`.
         rest_state: the rest of the optimizer's state.
     """
@@ -40,10 +40,13 @@ class LayeredOptimizer(Protocol):
         """Return the state before the first step of parameters whose tied leaves are stored once (`tying.store`)."""
 
     def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
-        """Return the parameters whose gradients `update` needs, and the wiring with which they are the same model."""
+        """Return the parameters to differentiate for `update`, and the wiring with which they compute the same model."""
 
     def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
-        """Return the state after one step; grads: of the parameters of `uses`. wiring: of `state.params`."""
+        """Return the state after one step.
+
+        grads: gradients of the parameters that `uses` returned. wiring: the wiring of `state.params`.
+        """
 
 
 def stack_of(params: PyTree, path: str) -> PyTree:
@@ -72,7 +75,7 @@ def stack_size_of(params: PyTree, path: str) -> int:
 def moved(
     stack: PyTree, stack_state: PyTree, source: jax.Array, separated: jax.Array, moments: Moments
 ) -> tuple[PyTree, PyTree]:
-    """Return a stack and its optimizer state whose slot p is a copy of slot source[p].
+    """Return a stack and its optimizer state with new slots: slot p is a copy of the old slot source[p].
 
     separated: `[slots]`, whether the layer in a slot separates from its owner. moments: its optimizer state is then the owner's
     (`copy`), or zeros, which restarts the bias correction (`zero`).

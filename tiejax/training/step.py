@@ -1,4 +1,4 @@
-"""One training step as a pure function, and the precision of its products."""
+"""One training step as a pure function, and the precision of its matrix products."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -19,7 +19,7 @@ class TrainState(NamedTuple):
     """The parameters and optimizer state of a member; steps are counted by the optimizer.
 
     Attributes:
-        params: all parameters, tied ones included.
+        params: all parameters; both leaves of a tie are stored.
         opt_state: the optimizer's state.
         use_states: optimizer states of the gradients of each use (`tying.only_tied`), for ties that end with policy `split`;
             None otherwise.
@@ -39,7 +39,7 @@ def make_step(
 ) -> Step:
     """Return a training step for parameters with switched ties (both leaves of a tie are stored).
 
-    A tie that is never switched off is cheaper stored once: give the loss `view(stored, ties)` and leave out `ties` here.
+    A tie that is never switched off is cheaper to store once: pass `view(stored, ties)` to the loss, and no `ties` here.
 
     Args:
         loss: (params, batch, key) -> (loss, metrics).
@@ -74,10 +74,10 @@ def make_step(
 
 
 def products_in(precision: Precision) -> AbstractContextManager[None]:
-    """Return a context in which products of float32 are traced with this precision; accelerators default to fewer bits.
+    """Return a context in which float32 matrix products are traced with this precision; accelerators default to fewer bits.
 
-    Products of bfloat16 are not affected. The names are those of jax, except `bfloat16`: jax takes it for `default`, here it
-    means the same on every device that supports it.
+    Products of bfloat16 are not affected. The names are those of jax, except `bfloat16`, which jax treats as `default`, and
+    which here means the same on every device that supports it.
     """
     name = "BF16_BF16_F32" if precision == "bfloat16" else precision
     context: AbstractContextManager[None] = jax.default_matmul_precision(name)

@@ -130,7 +130,7 @@ def test_damaged_newest_checkpoint_of_a_run(copy, env, uninterrupted):
     warnings = [line for line in resume(copy, env) if line.startswith("warning")]
     assert len(warnings) == 1
     assert f"{copy / 'checkpoints' / str(newest)} is damaged (" in warnings[0]
-    assert "taking the one before it" in warnings[0]
+    assert "using the previous one" in warnings[0]
     assert_same_result(copy, uninterrupted)
     assert before < newest
     assert [entry.name for entry in (copy / "damaged").iterdir()] == [str(newest)]

@@ -92,7 +92,7 @@ def test_disk_needs_of_records(variant):
 
 def test_records_on_disk_require_checkpoints():
     ensemble = build_ensemble(Settings(seeds=1, bits=3, steps=5).resolved())
-    with pytest.raises(ValueError, match=r"^records_on_disk: needs checkpoints"):
+    with pytest.raises(ValueError, match=r"^records_on_disk: requires checkpoints"):
         training.train(ensemble, [0], records_on_disk=True)
 
 
