@@ -49,7 +49,7 @@ class Benchmark:
     @property
     def command(self) -> CommandLine:
         """The command line, without the benchmark's name."""
-        return CommandLine(self.description, f"Example: {self.example}", SWITCHES)
+        return CommandLine(self.description, f"Example: {self.example}.", SWITCHES)
 
 
 def _exor(settings: ExorBench, console: Console) -> None:

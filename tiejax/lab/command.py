@@ -71,21 +71,22 @@ def _bench() -> Tool:
 
 
 COMMANDS = {
-    "exor": Command("compare tied with untied models where tying must help or hurt, many seeds at once", studies.exor),
-    "untying": Command("EXor with ties that end in the middle of training", studies.untying),
-    "text-mlm": Command("compare tied with untied models on text in which common words have planted twins", studies.text_mlm),
-    "layer-tying": Command("layers that an agent ties and unties while the model trains", studies.layer_tying),
+    "exor": Command("compare tied with untied models on a synthetic task where tying must help or hurt", studies.exor),
+    "untying": Command("train models that are tied first and untied later on the task of exor", studies.untying),
+    "text-mlm": Command("compare tied with untied models on text with planted synonyms of common words", studies.text_mlm),
+    "layer-tying": Command("let an agent tie and untie the layers of a model while it trains", studies.layer_tying),
     "embedding-coupling": Command(
-        "input and output embeddings of different widths, fine-tuned and probed", studies.embedding_coupling
+        "compare encoders with input and output embeddings of different widths",
+        studies.embedding_coupling,
     ),
-    "diagnose": Command("should this checkpoint tie its embeddings?", studies.diagnosis),
+    "diagnose": Command("measure how similar the input and output embeddings of a checkpoint are", studies.diagnosis),
     "check": Command("check that checkpoints store what their configurations say about tying", _check),
-    "tie": Command("write a tied copy of an untied checkpoint, and report how far its logits move", _tie),
+    "tie": Command("write a tied copy of an untied checkpoint, and report how much its logits change", _tie),
     "untie": Command("write an untied copy of a tied checkpoint", _untie),
     "factorise": Command("write embedding tables as products of narrow factors, and list what each rank saves", _factorise),
-    "compare": Command("compare finished runs of one study", studies.comparison),
+    "compare": Command("compare finished runs of one study (exor, untying, ...)", studies.comparison),
     "runs": Command("list the run directories under a folder, with their results", _runs),
-    "bench": Command("benchmarks of this machine (in a checkout of the repository)", _bench),
+    "bench": Command("benchmark this machine (needs a checkout of the repository)", _bench),
 }
 
 
@@ -119,7 +120,7 @@ def overview() -> str:
     """Return the help of `tiejax`, with one line for each command."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
-    head = ["usage: tiejax COMMAND ...", "", "The library and laboratory for weight tying in JAX.", ""]
+    head = ["usage: tiejax COMMAND ...", "", "A library and laboratory for weight tying in JAX.", ""]
     tail = [
         "",
         "`tiejax COMMAND --help` explains the settings of a command; `tiejax --version` prints the version.",

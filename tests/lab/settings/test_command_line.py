@@ -350,4 +350,4 @@ def test_every_script_starts_with_only_the_package_installed(script, tmp_path):
 
 def test_help_lists_every_exit_status(here, monkeypatch, capsys):
     out = " ".join(command_here(["--help"], monkeypatch, capsys).out.split())
-    assert "Exit status: 0 success; 2 bad input; 3 another process of the cluster has ended; 4 a file could not be read" in out
+    assert "Exit status: 0 success; 2 bad input; 3 another process of the cluster exited; 4 a file could not be read" in out

@@ -16,7 +16,7 @@ class Settings:
     """The checkpoints to check.
 
     Args:
-        folders: folders of checkpoints in the hub's format (config.json and *.safetensors, also sharded)
+        folders: folders of checkpoints in the Hugging Face format (config.json and *.safetensors, also sharded)
     """
 
     folders: list[str] = dataclasses.field(default_factory=list)
@@ -24,11 +24,12 @@ class Settings:
 
 COMMAND = CommandLine(
     description="Check whether the configurations of checkpoints agree with the embedding tables they store, tied or untied. "
-    "For a checkpoint that disagrees, print the consequences for loaders and the edit that fixes it. Reads headers, and table "
-    "bytes only where two tables are stored. Exit status: 0 if all agree, 1 if one disagrees, 2 if one cannot be judged.",
-    example="Example: PROGRAM checkpoints/*",
+    "For a checkpoint that disagrees, print what loaders will do with it and the edit that fixes it. Reads only headers, "
+    "and the values of tables where two are stored. Exit status: 0 if all agree, 1 if any disagrees, 2 if any "
+    "cannot be judged.",
+    example="Example: PROGRAM checkpoints/* --json.",
     switches={"json": "print the results as one JSON object"},
-    positional={"folders": "folders of checkpoints in the hub's format (config.json and *.safetensors, also sharded)"},
+    positional={"folders": "folders of checkpoints in the Hugging Face format (config.json and *.safetensors, also sharded)"},
 )
 
 

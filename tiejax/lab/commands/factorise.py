@@ -28,14 +28,13 @@ class Settings:
     """The tables to factorise, the rank, and the folders to write.
 
     Args:
-        folder: folder of a checkpoint in the hub's format
+        folder: folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded)
         out: folder to write, which must not exist (default: only compute the budget)
-        tables: the tables to factorise: input, output, or both with one shared factor (default: both where two are stored, or
-            else the only one)
-        rank: columns of the shared factor, at most the width of the table, or of both together
-        energy: instead of --rank: choose the lowest rank that keeps this share of the sum of squares, such as .99
-        corpus: a text file, a folder of text files, or a .gz file: rows are weighted by how often the checkpoint's tokenizer
-            finds their token in it, plus one (default: all rows count the same)
+        tables: the tables to factorise: input, output, or both with one shared factor (default: every table that is stored)
+        rank: number of columns of the shared factor, at most the width of the table, or of both tables together
+        energy: instead of --rank: choose the lowest rank that preserves this share of the tables' sum of squares, such as .99
+        corpus: text that weights the rows: each by the number of times that its token occurs, plus one; a text file, a folder
+            of text files, or a .gz file (default: equal weights)
         report: folder for budget.json and the figure of the budget (default: OUT-budget, or runs/factorise/NAME without OUT)
     """
 
@@ -68,14 +67,15 @@ class Settings:
 
 COMMAND = CommandLine(
     description="Write a copy of a checkpoint whose input table, output table, or both are products of a narrow factor and a "
-    "map; both tables share the factor and have a map each. First writes and prints the budget: what each rank keeps of the "
-    "tables, and how many bytes it takes. Without OUT, that is all. The transformers library loads a factorised OPT; other "
-    "families are written in a format of tiejax. Everything else is copied, and the old folder is not changed.",
-    example="Example: PROGRAM checkpoints/some-model checkpoints/some-model-narrow --energy .99",
+    "map; both tables share the factor, and each has its own map. First writes and prints the budget: how much of the tables "
+    "each rank preserves, and how many bytes it takes. Without OUT, nothing else is written. The transformers library can load "
+    "a factorised OPT; other families are written in a format of tiejax. Everything else is copied, and the original folder is "
+    "not changed.",
+    example="Example: PROGRAM checkpoints/some-model checkpoints/some-model-narrow --energy .99.",
     switches={},
     first=("tables", "rank", "energy", "corpus", "report"),
     positional={
-        "folder": "folder of a checkpoint in the hub's format (config.json and *.safetensors, also sharded)",
+        "folder": "folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded)",
         "out": "folder to write, which must not exist (default: only compute the budget)",
     },
 )

@@ -21,10 +21,10 @@ from tiejax.system.visible import cut
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Which runs are listed.
+    """The folder whose runs are listed.
 
     Args:
-        folder: folder that is searched for run directories, at any depth
+        folder: folder that is searched for run directories, at any depth (default: runs)
     """
 
     folder: str | None = None
@@ -32,11 +32,10 @@ class Settings:
 
 COMMAND = CommandLine(
     description="List the run directories under a folder: the study, whether the run has finished, the settings that differ "
-    "from the defaults of the study, and the verdicts on its claims.",
-    example="Example: PROGRAM runs/exor",
-    switches={
-        "json": "print a JSON array with an object for each run (path, study, state, settings, claims, damage) instead of lines"
-    },
+    "from the defaults of the study, and how many of its claims (the statements that a study tests) are supported, "
+    "contradicted or undecided.",
+    example="Example: PROGRAM runs/exor.",
+    switches={"json": "print a JSON array with an object for each run (path, study, state, settings, claims, damage)"},
     positional={"folder": "folder that is searched for run directories, at any depth (default: runs)"},
 )
 

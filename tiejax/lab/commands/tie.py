@@ -22,15 +22,16 @@ class Settings:
     """The checkpoint to tie, the table to keep, and the states on which logits are compared.
 
     Args:
-        folder: folder of a checkpoint in the hub's format, with two tables of one shape
+        folder: folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded), with two tables
+            of the same shape
         out: folder to write, which must not exist (default: only print the report)
-        keep: the table for both roles: input, output, their mean, or aligned, which fits both tables best when each column of
-            the output table may have a scale of its own; the scale goes into the layer normalisation before the head
-        text: a text file, a folder of text files, or a .gz file, on which the model is run before and after; for BERT, ALBERT
-            and GPT-2
-        hidden: a .npy file of hidden states [states, width], as the output table reads them (default: drawn at random)
-        states: number of states drawn, or of positions predicted in the text
-        seed: seed of the random states, and of the masked positions in the text
+        keep: the table for both uses: input, output, their mean, or aligned (the best fit to both tables if each column of the
+            output table may have its own scale; the scale goes into the layer normalisation before the head)
+        text: text on which the model is run before and after, for BERT, ALBERT and GPT-2: a text file, a folder of text files,
+            or a .gz file
+        hidden: a .npy file of hidden states [states, width] to which the output table is applied (default: random states)
+        states: number of random states, or of positions predicted in the text
+        seed: random seed of the states, and of the masked positions in the text
     """
 
     folder: str | None = None
@@ -59,17 +60,17 @@ class Settings:
 
 
 COMMAND = CommandLine(
-    description="Write a tied copy of an untied checkpoint, with one table for both roles and the flag in config.json set to "
-    f"true, and report how far its logits move. Refuses, unless forced, if the mean KL divergence exceeds {MOST_KL:g} nat or "
-    f"less than {LEAST_TOP1:.0%} of the likeliest tokens stay the same. The old folder is not changed. Without OUT, only the "
-    "report is printed.",
-    example="Example: PROGRAM checkpoints/some-model checkpoints/some-model-tied --keep mean --text novel.txt",
+    description="Write a tied copy of an untied checkpoint, with one table for both uses and the flag in config.json set to "
+    f"true, and report how much its logits change. Refuses, without --force, if the mean KL divergence exceeds {MOST_KL:g} nat "
+    f"or fewer than {LEAST_TOP1:.0%} of the top-1 predictions stay the same. The original folder is not "
+    "changed. Without OUT, only the report is printed.",
+    example="Example: PROGRAM checkpoints/some-model checkpoints/some-model-tied --keep mean --text novel.txt.",
     switches={
-        "force": "write the copy even if the logits move too far",
+        "force": "write the copy even if the logits change too much",
         "json": "print the report as one JSON object",
     },
     positional={
-        "folder": "folder of a checkpoint in the hub's format, with two tables of one shape",
+        "folder": "folder of a checkpoint in the Hugging Face format, with two tables of the same shape",
         "out": "folder to write, which must not exist (default: only print the report)",
     },
     first=("keep", "text", "force"),

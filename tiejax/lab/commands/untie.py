@@ -16,7 +16,7 @@ class Settings:
     """The checkpoint to untie, and the folder to write.
 
     Args:
-        folder: folder of a tied checkpoint in the hub's format
+        folder: folder of a tied checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded)
         out: folder to write, which must not exist
     """
 
@@ -26,12 +26,12 @@ class Settings:
 
 COMMAND = CommandLine(
     description="Write an untied copy of a tied checkpoint: the output table is stored separately, equal to the input table, "
-    "and the flag in config.json is set to false. Logits stay bitwise equal, everything else is copied, and the old folder is "
-    "not changed.",
-    example="Example: PROGRAM checkpoints/some-model checkpoints/some-model-untied",
+    "and the flag in config.json is set to false. Logits stay bitwise equal, everything else is copied, and the original "
+    "folder is not changed.",
+    example="Example: PROGRAM checkpoints/some-model checkpoints/some-model-untied.",
     switches={},
     positional={
-        "folder": "folder of a tied checkpoint in the hub's format",
+        "folder": "folder of a tied checkpoint in the Hugging Face format",
         "out": "folder to write, which must not exist",
     },
 )

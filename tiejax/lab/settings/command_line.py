@@ -39,8 +39,8 @@ Config = TypeVar("Config")
 
 
 STATUS = (
-    "Exit status: 0 success; 2 bad input; 3 another process of the cluster has ended; 4 a file could not be read or written; "
-    "130 stopped. Each except 0 comes with one line that says what to do."
+    "Exit status: 0 success; 2 bad input; 3 another process of the cluster exited; 4 a file could not be read or written; "
+    "130 interrupted. Every status except 0 comes with a one-line message that says what to do."
 )
 ADVICE = {
     errno.ENOSPC: "free some disk space",
@@ -170,7 +170,7 @@ def _config_help(command: CommandLine) -> str:
 
 def _put_first(parser: jsonargparse.ArgumentParser, first: Sequence[str]) -> None:
     """Show these options before all others, in this order; argparse has no option for that."""
-    most_used = parser.add_argument_group("used most")
+    most_used = parser.add_argument_group("most used settings")
     by_name = {action.dest: action for action in parser._actions}
     for group in parser._action_groups:
         group._group_actions = [action for action in group._group_actions if action.dest not in first]

@@ -47,9 +47,10 @@ class RunSettings(Settings):
     """Seeds and run directory.
 
     Args:
-        seeds: number of seeds (0, 1, ...), or a list of seeds, such as [3,7,11]
+        seeds: number of random seeds (0, 1, ...), or a list of seeds, such as [3,7,11]; each seed trains one model (a member)
+            in every arm, such as tied and untied
         checkpoint_every: seconds between checkpoints
-        out: run directory
+        out: run directory, which holds the run's settings, checkpoints, results and report
     """
 
     seeds: int | list[int] = 1
@@ -81,11 +82,11 @@ class TextSettings(Settings):
     Args:
         corpus: text files or folders of text files (also .gz), or tfds:NAME for a TFDS data set with a text feature (default:
             the English text in Python itself: its documentation topics and the docstrings of its standard library)
-        text_feature: name of the text feature, for a TFDS data set that has several
-        tfds_dir: folder of TFDS data sets (default: that of TFDS)
-        data_dir: folder for prepared text and trained vocabularies (default: tiejax in the user's cache)
+        text_feature: name of the text feature, for a TFDS data set with several
+        tfds_dir: folder of TFDS data sets (default: the default folder of TFDS)
+        data_dir: folder for prepared text and trained vocabularies (default: tiejax in the user's cache folder)
         tokenizer: your tokenizer (default: a tokenizer trained on the corpus)
-        vocab_size: number of tokens of a trained vocabulary
+        vocab_size: number of tokens in a trained vocabulary
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -107,10 +108,10 @@ class EncoderSettings(Settings):
     Args:
         layers: number of layers
         width: width of embeddings and hidden states
-        heads: attention heads
+        heads: number of attention heads
         feed_forward: width of the feed-forward layer
         activation: activation function of the feed-forward layer
-        dropout: probability with which a hidden value is dropped in training
+        dropout: dropout rate of hidden values in training
     """
 
     layers: int = 3
@@ -132,8 +133,8 @@ class PrecisionSettings(Settings):
 
     Args:
         matmul_precision: precision of float32 matrix products in training on accelerators: highest (float32), high
-            (tensorfloat32, or three bfloat16 products), default (the fastest of the device), or bfloat16 (inputs rounded to
-            bfloat16, sums in float32). Weights, moments and measurements are always float32
+            (tensorfloat32, or three bfloat16 products), default (the fastest that the device offers), or bfloat16 (inputs
+            rounded to bfloat16, sums in float32). Weights, moments and measurements are always float32
     """
 
     matmul_precision: Precision = "highest"
@@ -141,11 +142,11 @@ class PrecisionSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class TieSettings(Settings):
-    """Gradient of the tied table.
+    """Gradients of the tied table.
 
     Args:
-        gradient_weights: weights of the gradients of the tied table from its input use and from its output use, such as
-            [1,.5] (default: both 1)
+        gradient_weights: weights of the two gradients of the tied table, from its use as input embedding and from its use as
+            output embedding, such as [1,.5] (default: both 1)
     """
 
     gradient_weights: list[float] | None = None
@@ -167,8 +168,8 @@ class AttentionSettings(Settings):
     """Dropout of attention weights, for studies with a setting `dropout`.
 
     Args:
-        attention_dropout: probability with which an attention weight is dropped in training (default: that of --dropout). 0
-            allows fused attention, on NVIDIA GPUs in bfloat16, and leaves all other dropout as it is
+        attention_dropout: dropout rate of attention weights in training (default: that of --dropout). 0 allows fused attention,
+            on NVIDIA GPUs in bfloat16, and does not change other dropout
     """
 
     attention_dropout: float | None = None
@@ -185,7 +186,7 @@ class AdamSettings(Settings):
 
     Args:
         learning_rate: maximum learning rate
-        weight_decay: weight decay of all parameters
+        weight_decay: weight decay, applied to all parameters
     """
 
     learning_rate: float = 1e-3
@@ -203,8 +204,8 @@ class ScheduleSettings(AdamSettings):
     Args:
         optimizer: adamw (decoupled weight decay) or adam (weight decay added to the gradient)
         schedule: cosine (down to the minimum and up again, periodically) or constant
-        minimum_learning_rate: minimum learning rate of the cosine
-        half_period: steps from the maximum to the minimum of the cosine
+        minimum_learning_rate: minimum learning rate of the cosine schedule
+        half_period: steps from the maximum to the minimum of the cosine schedule
         eps: epsilon of the optimizer
     """
 
@@ -223,11 +224,11 @@ class ScheduleSettings(AdamSettings):
 
 @dataclasses.dataclass(frozen=True)
 class UntieSettings(Settings):
-    """When tied members untie, for studies with a setting `steps`.
+    """The points at which tied members are untied, for studies with a setting `steps`.
 
     Args:
-        untie_at: when tied members untie: steps (integers) or fractions of the run (with a point, such as .5). Untied and
-            always tied members are trained as well
+        untie_at: steps (integers) or fractions of the run (with a decimal point, such as .5) at which tied members are untied.
+            Members that are never tied and members that are always tied are trained as well
     """
 
     untie_at: list[int | float] | None = None

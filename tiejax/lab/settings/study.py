@@ -8,7 +8,7 @@ from tiejax.lab.settings.command_line import CommandLine
 from tiejax.lab.settings.sizes import Need
 
 SWITCHES = {
-    "resume": "continue the interrupted run in the run directory; the result is that of an uninterrupted run",
+    "resume": "continue the interrupted run in the run directory; the results equal those of an uninterrupted run",
     "overwrite": "delete the run in the run directory and start from scratch",
     "distributed": "train together with the other processes of the cluster that started this one (as on a TPU pod); not needed "
     "under Slurm and Open MPI, or if JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID are set",

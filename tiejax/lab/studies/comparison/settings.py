@@ -13,7 +13,7 @@ MOST_RUNS = 12  # as many as one figure can tell apart
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Which runs are compared.
+    """The runs to compare.
 
     Args:
         runs: directories of finished runs of one study
@@ -61,14 +61,14 @@ STUDY = Study(
     "comparison",
     Settings,
     CommandLine(
-        description="Compare finished runs of one study: the settings in which they differ, their results for every claim, and "
-        "a figure of the effects. Writes a report.",
-        example="Example: PROGRAM runs/exor/dh runs/exor/no-dh",
+        description="Compare finished runs of one study: the settings in which they differ, their results for every claim (a "
+        "statement that the study tests), and a figure of the effect sizes. Writes a report.",
+        example="Example: PROGRAM runs/exor/dh runs/exor/no-dh.",
         switches={
             "overwrite": "delete the comparison in the directory and write a new one",
             "quiet": "print only warnings and the path of the report",
-            "json": "print one JSON object instead of lines: finding, runs, settings that differ, claims with the verdict of "
-            "each run, path of the report",
+            "json": "print one JSON object instead of lines of text: finding, runs, settings that differ, claims with the "
+            "verdict of each run, path of the report",
         },
         positional={"runs": "directories of finished runs of one study"},
     ),

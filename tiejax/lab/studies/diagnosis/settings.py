@@ -24,16 +24,17 @@ class Settings:
     """A diagnosis: how similar the input and output tables of a model are.
 
     Args:
-        checkpoint: folder of a checkpoint in the hub's format, or a run directory of tiejax
-        corpus: a text file, a folder of text files, or a .gz file, in which tokens are counted for their frequency ranks
-            (default: tokens rank by their ids)
-        input_table: tensor of the input embeddings (default: found by the usual names of the model's family)
-        output_table: tensor of the output embeddings (default: found by the usual names of the model's family)
-        tokenizer: a tokenizer.json, a vocab.txt, or a name on the hub (default: the checkpoint's own)
-        neighbours: nearest neighbours compared per token
+        checkpoint: folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded), or a run
+            directory of tiejax
+        corpus: text in which tokens are counted, to rank them by frequency: a text file, a folder of text files, or a .gz file
+            (default: rank tokens by id)
+        input_table: name of the tensor of the input embeddings (default: the usual names of the model's family)
+        output_table: name of the tensor of the output embeddings (default: the usual names of the model's family)
+        tokenizer: a tokenizer.json, a vocab.txt, or a name on the Hugging Face Hub (default: the checkpoint's own)
+        neighbours: number of nearest neighbours compared per token
         sample: number of tokens whose neighbours are compared; neighbours are searched among all tokens
-        seed: seed of the samples
-        out: directory of the diagnosis (default: runs/diagnose/NAME, with the name of the checkpoint's folder)
+        seed: random seed of the samples
+        out: directory of the diagnosis (default: runs/diagnose/NAME, where NAME is that of the checkpoint's folder)
     """
 
     checkpoint: str | None = None
@@ -111,16 +112,16 @@ STUDY = Study(
         description="Measure how similar the input and output embedding tables of a checkpoint are: whether they are tied, "
         "whether config.json agrees, norms by token rank, alignment, shared neighbours, the tokens whose two rows differ most, "
         "and the memory that tying would save. Writes a report with figures.",
-        example="Example: PROGRAM checkpoints/pythia-160m --corpus novels/. Tables are read by rows, so "
-        "that a checkpoint may be larger than the memory; pickles are never opened.",
+        example="Example: PROGRAM checkpoints/pythia-160m --corpus novels/. Tables are read row by row, so "
+        "a checkpoint may be larger than memory; pickle files are never opened.",
         switches={
             "overwrite": "replace the existing diagnosis in the directory",
             "quiet": "print only warnings and the path of the report",
         },
         first=("corpus", "overwrite", "out"),
         positional={
-            "checkpoint": "folder of a checkpoint in the hub's format (config.json and *.safetensors, also sharded), or a run "
-            "directory of tiejax"
+            "checkpoint": "folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded), "
+            "or a run directory of tiejax"
         },
     ),
     run=_run,

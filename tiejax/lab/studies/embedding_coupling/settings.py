@@ -33,49 +33,52 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
     """Pre-train, fine-tune and probe encoders with input and output embeddings of different shapes.
 
     Args:
-        tokenizer: vocab.txt of a BERT WordPiece, a tokenizer.json, or a name on the hub (default: a unigram vocabulary trained
-            on the corpus)
-        languages: a corpus for each language, instead of --corpus, as {en: [novels/], de: [romane/]}; languages are sampled by
-            --language_exponent, and share one vocabulary
+        tokenizer: vocab.txt of a BERT WordPiece, a tokenizer.json, or a name on the Hugging Face Hub (default: a unigram
+            vocabulary trained on the corpus)
+        languages: a corpus for each language, instead of --corpus, such as {en: [novels/], de: [romane/]}; languages are
+            sampled according to --language_exponent, and share one vocabulary
         language_exponent: a language with n sentences is sampled in proportion to n to this power
         cipher: add an artificial second language: every ordinary token has a twin, and half of the sentences are written in
             twins
-        shapes: shapes to compare, name -> {embed_in, embed_out, width, layers, heads, coupled, drop}; feed-forward layers are
-            four times as wide as the encoder, and `drop` top layers are dropped after pre-training (default: nine small shapes)
-        baseline: the shape on which pre-training is checked to be long enough (default: the first)
-        max_length: tokens of a row; longer sentences are cut
-        min_length: minimum tokens of a sentence; shorter ones are dropped
-        batch_rows: rows of a pre-training step, filled with whole sentences
-        steps: steps of pre-training
-        warm_up: steps over which the learning rate rises; afterwards it decays to 0
+        shapes: encoder shapes to compare, as a mapping from names to {embed_in, embed_out, width, layers, heads, coupled,
+            drop}; feed-forward layers are four times as wide as the encoder, and the top `drop` layers are dropped after
+            pre-training (default: nine small shapes)
+        baseline: shape used to check that pre-training is long enough (default: the first)
+        max_length: number of tokens in a row; longer sentences are cut
+        min_length: minimum number of tokens in a sentence; shorter ones are dropped
+        batch_rows: number of rows per pre-training step, filled with whole sentences
+        steps: pre-training steps
+        warm_up: number of steps over which the learning rate rises; afterwards it decays to 0
         eps: epsilon of AdamW
         clip: maximum global norm of the gradient
         compute_dtype: dtype of the encoder and of the matrix product of the logits; parameters and losses stay in float32
         rematerialise: recompute each layer in the backward pass, for deep encoders
         record_every: steps between records of the training loss
         validate_every: steps between validations
-        validation_batches: batches of each validation
-        tasks: name -> {train, development, test, text, label, examples}. CoNLL-U files are for tagging (UPOS); CSV, TSV and
-            JSON lines with columns text and label, several files of one class each, and tfds:NAME are for classification.
-            Without development and test, train is split by hashes (default: which part of Python's documentation a sentence is
-            from)
-        examples: training sentences of tasks without `examples`
+        validation_batches: batches per validation
+        tasks: tasks for fine-tuning and probes, as a mapping from names to {train, development, test, text, label, examples}.
+            CoNLL-U files are for tagging (UPOS); CSV, TSV and JSON lines with columns text and label, several files of one
+            class each, and tfds:NAME are for classification. Without development and test, train is split by hashes (default:
+            predict which part of Python's documentation a sentence is from)
+        examples: number of training sentences for tasks without `examples`
         fine_tuning_epochs: passes over the training sentences of a task
-        fine_tuning_batch: sentences per step
-        fine_tuning_rates: learning rates to try; the best on development is used for each shape and task
-        rate_seeds: pre-training seeds on which rates are tried, with fine-tuning seeds that are not reported
-        fine_tuning_seeds: reported fine-tuning runs of each pre-trained encoder
-        fine_tuning_dropout: dropout before the classifier; there is none elsewhere
-        pooling: classify a sentence from the mean of its hidden states (mean) or from that of [CLS] (first), as BERT does,
-            though no pre-training objective here trains it
-        drop_task: task on which encoders without top layers are fine-tuned (default: the first task), or none
-        layer_mix: train a linear probe on a learnt mix of the frozen layers, on --drop_task
-        parallel: two files with equally many sentences, for retrieval by layer; with --cipher one file, paired with its cipher
-        similarity: file of word pairs and human judgements, in the format of MEN
+        fine_tuning_batch: sentences per fine-tuning step
+        fine_tuning_rates: learning rates to try in fine-tuning; for each shape and task the best one on the development set is
+            used
+        rate_seeds: number of pre-training seeds on which learning rates are tried, with fine-tuning seeds that are not reported
+        fine_tuning_seeds: number of reported fine-tuning runs per pre-trained encoder
+        fine_tuning_dropout: dropout rate before the classifier; there is no dropout elsewhere
+        pooling: classify a sentence by the mean of its hidden states (mean) or by that of [CLS] (first), as BERT does, although
+            no pre-training objective here trains the [CLS] state
+        drop_task: task on which encoders without their top layers are fine-tuned (default: the first task), or none
+        layer_mix: train a linear probe on a learned mix of the frozen layers, on --drop_task
+        parallel: two files with equally many sentences, for sentence retrieval by layer; with --cipher one file, paired with
+            its cipher
+        similarity: file of word pairs with human similarity judgements, in the format of the MEN data set
         start: fine-tune and probe a checkpoint folder of BERT, RemBERT, ALBERT or GPT-2, instead of pre-training shapes
-        mesh: devices that train one member together
+        mesh: number of devices that train one member together
         plan: print the bytes per device for each shape with this many devices per member, and exit
-        memory: with --plan, bytes of a device, to find the largest batch that fits
+        memory: with --plan, memory of a device in bytes, to find the largest batch that fits
     """
 
     languages: dict[str, list[str]] | None = None

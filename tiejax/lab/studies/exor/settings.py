@@ -26,41 +26,43 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     """EXor, tied against untied.
 
     Args:
-        variant: published distributions of the spellings: main (0 as .1/.9, 1 as .5/.5), dh (1/0, .5/.5), no-dh (1/0, .1/.9);
-            main if neither this nor explicit distributions are given
-        zero: probabilities of the spellings of the bit 0, such as [.1,.9]; any number of spellings
-        one: probabilities of the spellings of the bit 1
-        doses: for each p in this list, train members with the bit 0 spelled with probabilities p and 1 - p, all in one
-            ensemble: the response of tied and untied models to the strength of the conflict (transformer only; 1 as in --one
-            or .5/.5)
+        variant: published distribution over the spellings (symbols) of each bit: main (bit 0: .1/.9, bit 1: .5/.5), dh (1/0 and
+            .5/.5; the distributional hypothesis holds) or no-dh (1/0 and .1/.9; it fails). Default: main, unless explicit
+            distributions are given
+        zero: probabilities of the spellings of bit 0, such as [.1,.9]; any number of spellings
+        one: probabilities of the spellings of bit 1
+        doses: for each p in this list, train models with bit 0 spelled with probabilities p and 1 - p, all in one ensemble, to
+            measure how tied and untied models respond to the strength of the conflict (transformer only; bit 1 as in --one, or
+            .5/.5)
         bits: bits per string, 2 to 16
-        model: the encoder
+        model: architecture of the encoder
         size: published size, which sets the defaults of layers, width, heads, feed_forward, hidden, token_hidden,
             channel_hidden, learning_rate and steps
-        heads: attention heads (transformer)
+        heads: number of attention heads (transformer)
         feed_forward: width of the feed-forward layer (transformer)
-        hidden: width of the state (lstm)
-        token_hidden: width of token mixing (mixer)
-        channel_hidden: width of channel mixing (mixer)
+        hidden: width of the hidden state (lstm)
+        token_hidden: width of the token-mixing layers (mixer)
+        channel_hidden: width of the channel-mixing layers (mixer)
         activation: activation of the feed-forward layer (default: gelu for the transformer, relu for the mixer)
         bidirectional: read sequences in both directions (lstm)
         identical_layers: initialise all layers as copies of one layer, as PyTorch does (transformer)
         steps: training steps (default: 150000 small, 500000 medium)
         batch_size: strings per step, at most the size of the training split (default: the whole split)
-        max_norm: clip gradients to this global norm, in which a tied pair counts once (default: no clipping)
-        record_every: steps between records of distances and sampled accuracy
-        exact_every: steps between exact risks, a multiple of record_every (default: record_every on the fast engine, a 15th
-            of the steps on the plain one)
-        engine: fast computes on multisets of symbols, which is exact for a transformer without dropout, and sees the same
-            batches as plain; auto is fast where that is exact; kernel trains a one-layer transformer in a single GPU or TPU
-            kernel and has not been run on either yet
-        graph_loops: on an NVIDIA GPU, run the loop over the steps of a chunk as one CUDA graph, instead of launching every
-            step from the host; has not been run on a GPU yet
-        records_on: where records are stored: memory; disk (files in the run directory, without a copy in memory); auto is disk
-            if they would take more than a tenth of this machine's memory
-        figure_style: three-panel figure that comes first in the report: with every seed (seeds) or as printed in the paper
-            (published); both are written
-        out: the run directory (default: runs/exor/VARIANT-MODEL-SIZE)
+        max_norm: clip gradients to this global norm, in which a tied pair of tables counts once (default: no clipping)
+        record_every: steps between records, the measurements during training: embedding distances and sampled accuracy
+        exact_every: steps between computations of the exact risk (the expected loss over all contexts, not a sample), a
+            multiple of record_every (default: record_every on the fast engine, a 15th of the steps on the plain one)
+        engine: fast computes on multisets of symbols, which is exact for a transformer without dropout, and trains on the same
+            batches as plain; auto is fast where that is exact, otherwise plain; kernel trains a one-layer transformer in a
+            single GPU or TPU kernel and has not been run on either yet
+        graph_loops: on an NVIDIA GPU, run the loop over the steps of a chunk as one CUDA graph, instead of launching every step
+            from the host; not yet tested on a GPU
+        records_on: where records are stored: memory; disk (files in the run directory, without a copy in memory); or auto,
+            which is disk if the records would take more than a tenth of this machine's memory
+        figure_style: version of the three-panel figure that comes first in the report: with every seed (seeds) or as printed in
+            the paper (published); both are written
+        out: run directory, which holds the run's settings, checkpoints, results and report (default:
+            runs/exor/VARIANT-MODEL-SIZE)
     """
 
     variant: Literal["main", "dh", "no-dh"] | None = None
@@ -70,7 +72,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     bits: int = 7
     model: Literal["transformer", "lstm", "mixer"] = "transformer"
     size: Literal["small", "medium"] = "small"
-    # None: by published size.
+    # None: the default of the published size.
     layers: int | None = None  # type: ignore[assignment]
     width: int | None = None  # type: ignore[assignment]
     heads: int | None = None  # type: ignore[assignment]
@@ -217,7 +219,8 @@ STUDY = Study(
     Settings,
     CommandLine(
         description="Train tied and untied masked language models on EXor, many seeds at once; compare them with paired "
-        "statistics; write figures and a report into a run directory.",
+        "statistics; write figures and a report into a run directory. EXor is a synthetic task: a string of bits is followed "
+        "by its parity, each bit can be spelled by several symbols, and the model predicts a masked symbol.",
         example="Example: PROGRAM --seeds 8 --steps 30000 --variant dh. The published settings are available by name, such as "
         "--config exor/lstm_small. An interrupted run continues with the same command and --resume.",
         switches=SWITCHES,

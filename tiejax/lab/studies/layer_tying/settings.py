@@ -34,53 +34,60 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     """Dynamic layer tying: ties chosen by an agent, compared with no ties, fixed maps and random maps.
 
     Args:
-        corpus: text files, folders of them, .gz, or tfds:NAME; a folder with one file for each of train, valid and test keeps
-            these splits (default: the English text in Python itself)
-        validation: text that selects the best step (default: the ninth tenth of the corpus)
-        test: text of the reported losses (default: the last tenth of the corpus)
+        corpus: text files or folders of text files (also .gz), or tfds:NAME for a TFDS data set with a text feature; a folder
+            with one file for each of train, valid and test keeps these splits (default: the English text in Python itself)
+        validation: text on which the best step is selected (default: the ninth tenth of the corpus)
+        test: text on which the reported losses are computed (default: the last tenth of the corpus)
         tokenizer: folder with GPT-2's vocab.json and merges.txt (or encoder.json and vocab.bpe), a tokenizer.json, or a name on
-            the hub (default: byte-level BPE trained on the training text)
-        context: tokens of a block, including the begin token
-        architecture: gpt2 (pre-LN), or bert (post-LN) with token types (all of the first type) and its head: a dense layer, the
-            activation, LayerNorm and a bias
-        objective: predict the next token (causal) or masked tokens (masked; 15 %, as BERT)
+            the Hugging Face Hub (default: byte-level BPE trained on the training text)
+        context: number of tokens in a block, including the begin token
+        architecture: gpt2 (pre-LN), or bert (post-LN) with token types (all of the first type) and BERT's head: a dense layer,
+            the activation, LayerNorm and a bias
+        objective: predict the next token (causal) or masked tokens (masked; 15 %, as in BERT)
         feed_forward: width of the feed-forward layer (default: four times the width)
-        activation: activation of the feed-forward layer; gelu is exact, gelu_tanh that of the hub's GPT-2
+        activation: activation of the feed-forward layer; gelu is exact, gelu_tanh is that of GPT-2 in the transformers library
         dtype: dtype of weights, moments and computation; losses are float32
         compute_dtype: dtype of the layers and of the matrix product of the logits only; weights and moments stay in float32
-        padding: token whose row of the table starts at 0 and gets no gradient from look-ups, as torch's padding_idx (the
-            published BERT: 0, which is "!" among GPT-2's tokens; default: no token)
-        methods: methods to train: any of agent, random-agent, untied, all-one, sequence, cycle, cycle-reversed, sandwich,
-            reversed-halves, random-map (as many distinct layers as the agent has at its best step) and found-map (the agent's
-            map at its best step, trained from scratch)
-        maps: user-defined fixed maps, name -> the layer whose weights each layer uses, as {mine: [0, 0, 2, 2]}
-        distinct: distinct layers of sequence, cycle and cycle-reversed, and of random-map without an agent (default: a quarter
-            of the layers)
+        padding: token whose embedding starts at 0 and gets no gradient from look-ups, like torch's padding_idx (the published
+            BERT: 0, which is "!" among GPT-2's tokens; default: no token)
+        methods: methods to train: any of agent, random-agent, untied, the fixed maps all-one, sequence, cycle, cycle-reversed,
+            sandwich and reversed-halves, random-map (as many distinct layers as the agent has at its best step) and found-map
+            (the agent's map at its best step, trained from scratch)
+        maps: user-defined fixed maps by name, each a list of the layer whose weights each layer uses, such as {mine: [0, 0, 2,
+            2]}
+        distinct: number of distinct layers in sequence, cycle and cycle-reversed, and in random-map without an agent (default:
+            a quarter of the layers)
         steps: training steps of every method (default: 2,000 unless --episodes is given)
-        episodes: episodes of the agent, instead of --steps: one action for each layer above the first, k batches per action
-        k: batches between two actions
-        ties: rule of the ties: resolved (a copy of a copy uses the weights of its owner, and a layer that becomes independent
-            gets separate weights), or published (as in the published code: neither; see docs/results/layer_tying.md)
-        gradient: train shared weights by all their uses (all) or by the owner's use only (owner; with --ties published, by
-            the use of each layer that trains them)
-        start: tied (all layers copy layer 0), independent, frozen-random (as in the published code: layers above the first
-            keep their random weights until the agent first acts on them), or told-tied (as the published code starts BERT:
-            independent). With the last two the agent observes that all layers copy layer 0
-        reward: computed from the loss of one more training batch after each action: negative-loss, negative-ppl (the paper's),
-            or clipped-ppl (the published code's: clipped to [-10, 10], so that it is constant while perplexity is above 10)
-        details: own, or published (as the published code of a causal model: the end token is the last target of every block,
-            gradients are clipped by their norm + 1e-6, GPT-2 has one position more than the context, held-out text is evaluated
-            in batches of 10 blocks with equal weights, and the reward's batch may repeat blocks that were just trained on)
+        episodes: number of episodes of the agent, instead of --steps; an episode has one action for each layer above the first,
+            and k batches per action
+        k: number of batches between two actions
+        ties: how ties are resolved: resolved (a copy of a copy uses the weights of its owner, and a layer that becomes
+            independent gets separate weights), or published (as in the published code: neither; see
+            docs/results/layer_tying.md)
+        gradient: train shared weights with the gradients of all their uses (all) or of the owner's use only (owner; with --ties
+            published, of the use of each layer that trains them)
+        start: initial ties: tied (all layers copy layer 0), independent, frozen-random (as in the published code: layers above
+            the first keep their random weights until the agent first acts on them), or told-tied (independent, as in the
+            published code for BERT). With the last two the agent still observes that all layers copy layer 0
+        reward: the agent's reward, computed from the loss of one more training batch after each action: negative-loss,
+            negative-ppl (as in the paper), or clipped-ppl (as in the published code: clipped to [-10, 10], so that it is
+            constant while perplexity is above 10)
+        details: own (the choices of this library), or published (those of the published code for a causal model: the end token
+            is the last target of every block, gradients are clipped by their norm + 1e-6, GPT-2 has one position more than the
+            context, held-out text is evaluated in batches of 10 blocks with equal weights, and the reward's batch may repeat
+            blocks that were just trained on)
         moments: Adam's moments of a layer that becomes independent: copy (those of its owner) or zero; with --ties published
             every layer has separate moments throughout
-        epsilon_floor: smallest probability of a random action; before that it is .95 to the power of the episode
-        storage: store the distinct layers only (compact) or all layers (full; a single executable)
+        epsilon_floor: minimum probability of a random action; the probability is .95 to the power of the episode until it
+            reaches this minimum
+        storage: store the distinct layers only (compact), or all layers (full; a single compiled program for all ties)
         batch_size: blocks per step
-        learning_rate: learning rate of AdamW, constant
+        learning_rate: learning rate of AdamW, which is constant
         clip: maximum global norm of the gradient
         validate_every: steps between validations
-        validation_blocks: blocks of a validation, spread evenly over the split; for the best step see --test_blocks
-        test_blocks: blocks of each held-out split on which the best step is evaluated (default: all)
+        validation_blocks: number of blocks per validation, spread evenly over the split; --test_blocks applies to the
+            evaluation of the best step
+        test_blocks: number of blocks of each held-out split on which the best step is evaluated (default: all)
     """
 
     validation: list[str] = dataclasses.field(default_factory=list)

@@ -44,24 +44,29 @@ class Settings(
     """Masked-LM pre-training on text, tied against untied.
 
     Args:
-        tokenizer: vocab.txt of a BERT WordPiece, a tokenizer.json, or a name on the hub (default: WordPiece trained on the
-            corpus)
-        max_length: maximum tokens of a sentence, [CLS] and [SEP] included; longer ones are cut. Also the length of a packed row
-        min_length: minimum tokens of a sentence; shorter ones are dropped. With --rows_are_sentences, 2 drops none
+        tokenizer: vocab.txt of a BERT WordPiece, a tokenizer.json, or a name on the Hugging Face Hub (default: WordPiece
+            trained on the corpus)
+        max_length: maximum number of tokens in a sentence, [CLS] and [SEP] included; longer ones are cut. Also the length of a
+            packed row
+        min_length: minimum number of tokens in a sentence; shorter ones are dropped. With --rows_are_sentences, 2 drops none
         rows_are_sentences: treat every row of a data set, or line of a file, as one sentence, as published, instead of
             splitting the text into sentences
-        twins: sets of twins, as probability of the twin -> words. At .5 the distributional hypothesis holds, otherwise it fails
-            (default: the 100 common words, alternately at .5 and .1). In YAML, quote "on" and "no"
-        missing_words: for a word that is not in the vocabulary, plant no twin (leave_out) or a twin of [UNK] (as_unknown)
-        identical_layers: initialise all layers as copies of one, as torch does
+        twins: words that get a twin, a new token of the same meaning: mapping from the probability with which the twin replaces
+            the word to a list of words. At .5 the distributional hypothesis holds, otherwise it fails (default: 100 common
+            words, alternately at .5 and .1). In YAML, quote "on" and "no"
+        missing_words: for a word of --twins that is not in the vocabulary, plant no twin (leave_out) or a twin of [UNK]
+            (as_unknown)
+        identical_layers: initialise all layers as copies of one layer, as PyTorch does
         embedding_std: standard deviation of the initial embeddings
-        positions: none, as published, or learned positional embeddings
-        layer_norm: after each sublayer (post) or before it (pre)
-        untie_at: instead of comparing tied with untied models, train tied models that untie at each of these: steps (whole
-            numbers) or fractions of the run (with a point, as .5). Models that are never tied and always tied are added
-        untie_policy: optimizer state of the table that becomes independent: copy (all of it), zero (none; bias correction
-            restarts), zero-keep-count (zero moments, same step count) or split (the moments of the gradients of its own use)
-        untie_new: the table that becomes independent; matters for zero and zero-keep-count
+        positions: positional embeddings: none, as published, or learned
+        layer_norm: layer normalisation after each sublayer (post) or before it (pre)
+        untie_at: instead of comparing tied with untied models, train tied models that are untied at each of these points: steps
+            (integers) or fractions of the run (with a decimal point, such as .5). Models that are never tied and models that
+            are always tied are added
+        untie_policy: optimizer state of the table that is split off: copy (the state of the shared table), zero (zero moments
+            and step count, so that bias correction restarts), zero-keep-count (zero moments, the step count continues) or split
+            (the moments of the gradients from the table's own use)
+        untie_new: which table is split off, and so gets the new optimizer state; only matters for zero and zero-keep-count
         compute_dtype: dtype of the encoder and of the matrix product of the logits; parameters and losses stay in float32
         rematerialise: recompute each layer in the backward pass, for deep encoders
         steps: training steps (default: 1,500 unless --epochs is given)
@@ -72,14 +77,14 @@ class Settings(
         batch_size: sentences per step; when packed, on average, since a step takes a fixed number of rows
         packing: packed fills rows with whole sentences that do not attend to each other; padded, as published, gives each
             sentence a row
-        half_period: steps from the largest to the smallest rate (default: all steps)
-        record_every: steps between records of distances, norms and training loss
+        half_period: steps from the maximum to the minimum of the cosine schedule (default: all steps)
+        record_every: steps between records, the measurements during training: distances, norms and training loss
         validate_every: steps between validations, or epoch: after every epoch, which needs --epochs_apart true
-        validation_batches: batches of each validation, always of the same sentences with newly drawn twins and masks; or all,
+        validation_batches: batches per validation, with the same sentences every time but newly drawn twins and masks; or all,
             for the whole split
-        mesh: devices that train one member together; its rows, parameters and optimizer state are sharded over them (default:
-            as many as the seeds leave idle). Changes results only by rounding, and the values that dropout drops. For
-            initialisation and checkpoints a member must still fit on one device
+        mesh: number of devices that train one member together; its rows, parameters and optimizer state are sharded over them
+            (default: as many as the seeds leave idle). Affects results only through rounding and through the values that
+            dropout drops. For initialisation and checkpoints a member must still fit on one device
         tensorboard: also write TensorBoard event files, to events/ in the run directory
     """
 
@@ -178,9 +183,9 @@ STUDY = Study(
     "text_mlm",
     Settings,
     CommandLine(
-        description="Train tied and untied masked language models on text in which common words have planted twins; measure "
-        "how the embeddings of twins and of unrelated words move; write paired statistics, figures and a report into a run "
-        "directory.",
+        description="Train tied and untied masked language models on text in which common words have planted twins (new tokens "
+        "of the same meaning); measure how the embeddings of twins and of unrelated words move; write paired statistics, "
+        "figures and a report into a run directory.",
         example="Example: PROGRAM --corpus novels/ --seeds 4 --steps 3000. The published settings and others are available by "
         "name, such as --config text_mlm/published. Prepared text is cached. An interrupted run continues with the same "
         "command and --resume.",
@@ -192,7 +197,7 @@ STUDY = Study(
     sizes=sizes,
     prepare=_prepare,
     may_change=("checkpoint_every", "data_dir", "mesh"),
-    # One device a core is faster where members can be dealt out evenly, one device over all cores where they cannot.
+    # One device per core is faster if the members divide evenly among the cores, otherwise one device that uses all cores.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.seed_list) % cores() == 0,
     huge_pages=True,
 )

@@ -16,21 +16,23 @@ from tiejax.tying.policies import POLICIES, Policy
 
 @with_defaults(record_every=2500)
 class Settings(UntieSettings, exor.Settings):
-    """EXor, tied and then untied.
+    """EXor with models that are first tied and then untied.
 
     Args:
-        untie_at: steps (integers) or fractions of the run (with a decimal point, such as .5) at which to untie; default: after
-            every whole learning-rate cycle, so that the phase of the learning rate does not affect the curve. Members that are
-            never and always tied are always included
-        policies: optimizer state of the split-off table: copy (the state of the shared table), zero (zero moments and step
-            count, so that bias correction restarts), zero-keep-count (zero moments, the step count continues), split (the
-            moments of the gradients of the table's own use, tracked from step 0)
-        new: the table that is split off, where that makes a difference (zero, zero-keep-count)
-        engine: fast computes on multisets of symbols, which is exact for a transformer without dropout, and sees the same
-            batches as plain; auto is fast where that is exact; kernel is rejected, since it does not support untying
-        doses: not supported by this experiment, which has a single distribution
-        figure_style: no effect, since this experiment has no three-panel figure
-        out: the run directory (default: runs/untying/VARIANT-MODEL-SIZE)
+        untie_at: steps (integers) or fractions of the run (with a decimal point, such as .5) at which to untie (default: at the
+            end of every learning-rate cycle, so that the phase of the learning rate does not affect the curve). Members that
+            are never tied and members that are always tied are always included
+        policies: optimizer state of the table that is split off: copy (the state of the shared table), zero (zero moments and
+            step count, so that bias correction restarts), zero-keep-count (zero moments, the step count continues), split (the
+            moments of the gradients from the table's own use, tracked from step 0)
+        new: which table is split off, and so gets the new optimizer state; only matters for zero and zero-keep-count
+        engine: fast computes on multisets of symbols, which is exact for a transformer without dropout, and trains on the same
+            batches as plain; auto is fast where that is exact, otherwise plain; kernel is rejected, since it does not support
+            untying
+        doses: not supported by this study, which has a single distribution
+        figure_style: no effect, since this study has no three-panel figure
+        out: run directory, which holds the run's settings, checkpoints, results and report (default:
+            runs/untying/VARIANT-MODEL-SIZE)
     """
 
     policies: list[Policy] = dataclasses.field(default_factory=lambda: list(POLICIES))
@@ -90,11 +92,11 @@ STUDY = Study(
     "untying",
     Settings,
     CommandLine(
-        description="Train models on EXor that are tied until some step and untied from then on, for many steps, policies for "
-        "the optimizer state and seeds at once; compare them with models that are always or never tied.",
-        example="Example: PROGRAM --seeds 8 --steps 20000 --untie_at [.25,.5,.75] --policies [copy,zero]. The settings of our "
-        "results are available by name, such as --config untying/main. An interrupted run continues with the same command and "
-        "--resume.",
+        description="Train models that are first tied and then untied on EXor (a synthetic task, see exor --help), for many "
+        "untying steps, optimizer-state policies and seeds at once; compare them with models that are always or never tied.",
+        example="Example: PROGRAM --seeds 8 --steps 20000 --untie_at [.25,.5,.75] --policies [copy,zero]. The settings of "
+        "docs/results/untying.md are available by name, such as --config untying/main. "
+        "An interrupted run continues with the same command and --resume.",
         switches=SWITCHES,
         first=("seeds", "variant", "untie_at", "policies", "steps", "resume", "overwrite", "out"),
         configurations="untying",
