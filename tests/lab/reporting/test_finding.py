@@ -58,9 +58,9 @@ def test_finding_of_an_untie_curve_by_policy():
     curves = [{"curve": name} for name in ("copy", "zero, new output", "zero, new input")]
     answer, counted = untie_curve.finding({"claims": claims, "curves": curves, "seeds": list(range(9))})
     assert answer == (
-        "Models that untie in mid-training end better than models that stay tied for copy and zero (new input) (supported, 9 "
-        "seeds), they end worse than models that were never tied under every policy (contradicted), and it "
-        "remains open whether they end better than models that stay tied for zero (new output) (undecided)."
+        "Models that untie in mid-training end with a lower loss than models that stay tied for copy and zero (new input) "
+        "(supported, 9 seeds), they end with a higher loss than models that were never tied under every policy (contradicted), "
+        "and it remains open whether they end with a lower loss than models that stay tied for zero (new output) (undecided)."
     )
     assert counted == "Of 6 claims, 2 supported, 3 contradicted, 1 undecided."
     assert untie_curve.finding({"claims": [], "curves": [], "seeds": []}) == ["No claim could be tested."]

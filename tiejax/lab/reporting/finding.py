@@ -32,7 +32,7 @@ class Clause:
 
 
 def sentence(claims: Sequence[Mapping[str, Any]], clauses: Sequence[Clause], opening: str = "") -> str:
-    """Return a sentence of the clauses whose claims were tested, after an opening such as "In winter,"; "" if none was.
+    """Return a sentence of the clauses whose claims were tested, after an opening such as "In winter,"; else "".
 
     claims: rows returned by `assess`. Undecided claims come last.
     """

@@ -21,6 +21,7 @@ def plot_three_panels(
         for name, values in curves.items():
             figures.plot_seeds(panel, steps, values, colours[name], name)
         panel.set_title(title)
+        panel.tick_params(which="both", labelleft=True)  # also readable when panels are shown one below the other
         figures.thousands(panel)
         if relative:
             panel.axhline(1, color="black", linewidth=0.8, linestyle=":")
@@ -54,6 +55,7 @@ def plot_three_panels_published(
             panel.plot(steps[shown_records], mean, color=colour, label=name)
         panel.set_title(title)
         panel.set_ylim(0, top)
+        panel.tick_params(labelleft=True)
         figures.thousands(panel)
     axes[0, 0].set_ylabel("Euclidean distance")
     figures.legend_below(figure, axes[0, 0])

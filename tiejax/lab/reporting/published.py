@@ -30,8 +30,8 @@ def published_run(
 ) -> dict[str, Any]:
     """Return the published part of a run: claims, tables, timing and environment.
 
-    results, facts: its results.json and environment.json. tables: of its report, by title. command: the command to type to
-    repeat the run (the recorded one contains paths of its machine).
+    results, facts: its results.json and environment.json. tables: the tables of its report, by title. command: the command
+    that repeats the run (the recorded one contains machine-specific paths).
     """
     return {
         "study": results["experiment"],

@@ -17,8 +17,8 @@ Curves = Mapping[str, np.ndarray]  # curve -> indices of its arms, ordered by un
 Table = tuple[list[str], list[list[str]]]  # columns, rows
 
 QUESTION = (
-    "A tie may help early in training and cost later. Do models that are tied up to some step and untied afterwards end better "
-    "than models that are always or never tied? Which optimizer state should the split-off table start with?"
+    "A tie may help early in training and cost later. Do models that are tied up to some step and untied afterwards end with "
+    "a lower loss than models that are always or never tied? Which optimizer state should the split-off table start with?"
 )
 SOURCE = "F. Bertolotti and W. Cazzola, ICML 2024, PMLR 235:3584-3610, for the task; untying is not part of the paper"
 NOTE = (
@@ -42,7 +42,7 @@ def plot_curve(
     bayes: float | None,
     solved: np.ndarray | None,
 ) -> Plot:
-    """Plot the final loss, named `title`, over the untie step, one line per policy.
+    """Plot the final loss, named `title`, against the untie step, one line per policy.
 
     body: the result of `statistics.untie_curve.analyse`. steps: untie step of each arm. bayes: the Bayes loss.
     solved: `[arm, seed]`.
@@ -62,8 +62,8 @@ def plot_curve(
         shares, share_of_independent = lines("solved", "solved_interval", seeds), independent["solved"] / seeds
     return Plot(
         "untie_curve",
-        "Final loss over the step at which tied models untied: 0 is never tied (from equal tables), the last step is always "
-        "tied. Median over seeds with its 95 % bootstrap interval"
+        "Final loss against the step at which tied models were untied: at 0, never tied (from equal tables); at the last step, "
+        "always tied. Median over seeds with its 95 % bootstrap interval"
         + ("; share of seeds within .1 nat of Bayes with its 95 % Wilson interval" if shares else "")
         + ". Grey: never tied, from independent tables.",
         untie_figures.plot_untie_curve(
@@ -78,14 +78,14 @@ def plot_curve(
 
 
 def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> Plot:
-    """Plot final distances `[arm, seed]` by pairs and table over the untie step. title: name of the distance."""
+    """Plot final distances `[arm, seed]` by pairs and table against the untie step. title: name of the distance."""
     panels = {
         panel: {name: (steps[numbers], np.median(distances[numbers], axis=1)) for name, numbers in curves.items()}
         for panel, distances in values.items()
     }
     return Plot(
         "untie_distances",
-        f"Final distances of pairs ({title}; dotted: 1) over the untie step. Median over seeds.",
+        f"Final distances of pairs ({title}; dotted: 1) against the untie step. Median over seeds.",
         untie_figures.plot_over_untie_step(panels, title),
     )
 
@@ -155,9 +155,9 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answer to the page's question, against both baselines, then the counts of verdicts."""
     subject, parts = "models that untie in mid-training", []
     for verdict, words in (
-        ("supported", "{} end better"),
-        ("contradicted", "{} end worse"),
-        ("undecided", "whether {} end better"),
+        ("supported", "{} end with a lower loss"),
+        ("contradicted", "{} end with a higher loss"),
+        ("undecided", "whether {} end with a lower loss"),
     ):
         for base, others in (("tied", "models that stay tied"), ("equal", "models that were never tied")):
             if curves := _curves_with(results, base, verdict):
@@ -176,10 +176,10 @@ def _curves_with(results: Mapping[str, Any], base: str, verdict: str) -> list[st
 
 
 def _for_policies(curves: Sequence[str], all_curves: int, verdict: str) -> str:
-    """Return words for the policies of these curves; empty if there is only one."""
+    """Return a phrase that names the policies of these curves; empty if there is only one."""
     if len(curves) == all_curves:
         return "" if all_curves == 1 or verdict == "undecided" else " under every policy"
-    # Parentheses, since a comma would seem to end the name.
+    # Use parentheses, since a comma would look like the end of a name.
     names = [re.sub(", (.*)", r" (\1)", curve) for curve in curves]
     return f" for {listed(names)}"
 

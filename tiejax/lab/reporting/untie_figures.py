@@ -1,4 +1,4 @@
-"""Figures over the untie step: final values and trajectories by policy."""
+"""Figures of untie curves: final values against the untie step, and trajectories by policy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def plot_untie_curve(
     shares: Mapping[str, Line] | None,
     independent_share: float | None,
 ) -> Figure:
-    """Plot the final loss over the untie step and, if given, the share of solved seeds below it.
+    """Plot the final loss against the untie step and, if given, the share of solved seeds below it.
 
     independent: median and interval of the baseline with independent tables, which is not a point of the curve. best: the Bayes
     loss.

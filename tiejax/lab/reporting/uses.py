@@ -19,7 +19,7 @@ def plot_uses(
 ) -> Plot:
     """Plot the gradients of the input and of the output use of a table over training and by bucket of rows.
 
-    metrics: `use_*` as recorded, `[arm, seed, record, ...]`. names: of the buckets. rows: `uses` of results.json.
+    metrics: `use_*` as recorded, `[arm, seed, record, ...]`. names: names of the buckets. rows: `uses` of results.json.
     chosen: boolean mask over the seed axis (default: all seeds).
     """
     places = slice(None) if chosen is None else np.flatnonzero(chosen)

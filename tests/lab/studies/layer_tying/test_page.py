@@ -123,25 +123,25 @@ def test_finding_follows_the_verdicts():
         seeds=6, agent=109.4, random_agent=120.0, untied=84.44, cycle=92.0, sandwich=86.2,
     )  # fmt: skip
     assert page.finding(worse) == [
-        "The model tied by the agent ends worse than the untied one: its test perplexity is 109.4 against 84.44 "
+        "The model tied by the agent is worse than the untied one: its test perplexity is 109.4 against 84.44 "
         "(lower is better, mean of 6 seeds). Parameters, gradients and optimizer state take 50% of the untied model's bytes, "
         "averaged over training.",
-        "The agent does better than one that ties at random (perplexity 120.0). The best fixed map, sandwich, has 86.20, the "
-        "agent 109.4.",
+        "The agent does better than one that ties at random (perplexity 120.0). The best fixed map, sandwich, reaches 86.20; "
+        "the agent, 109.4.",
         tally(worse["claims"]),
     ]
     open_yet = results_with(
         {"perplexity/agent": "undecided", "learns/random-agent": "undecided"}, 1, agent=3.0, random_agent=3.0, untied=2.0
     )
     assert page.finding(open_yet) == [
-        "It remains open whether the model tied by the agent ends as well as the untied one: its test perplexity is "
+        "It remains open whether the model tied by the agent is as good as the untied one: its test perplexity is "
         "3.00 against 2.00 (lower is better, one seed). Parameters, gradients and optimizer state take 50% of the untied "
         "model's bytes, averaged over training.",
         "It remains open whether the agent does better than one that ties at random (perplexity 3.00).",
         tally(open_yet["claims"]),
     ]
     better = page.finding(results_with({"perplexity/agent": "supported"}, 6, agent=2.0, untied=3.0))
-    assert better[0].startswith("The model tied by the agent ends better than the untied one: ")
+    assert better[0].startswith("The model tied by the agent is better than the untied one: ")
     assert len(better) == 2
 
 
@@ -150,7 +150,7 @@ def test_report_opens_with_the_finding(analysed, pictures):
     assert len(answer) == 3
     assert "its test perplexity is 4.00 against 4.00" in answer[0]
     assert "82% of the untied model" in answer[0]  # (1920 + 1760) / 2 / 2240
-    assert answer[1] == "The best fixed map, all-one, has 8.00, the agent 4.00."
+    assert answer[1] == "The best fixed map, all-one, reaches 8.00; the agent, 4.00."
     html = page_of(analysed[0], pictures).replace("&#39;", "'")
     assert all(f"<p>{sentence}</p>" in html for sentence in answer)
     assert html.index(answer[0]) < html.index("<h2>")

@@ -266,7 +266,7 @@ def claims(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[Claim]:
 
 
 def _claim(comparison: Comparison, body: Mapping[str, Any], names: Mapping[str, str | None]) -> Claim | None:
-    """Return a comparison as a claim; None if a shape or a measure is missing. names: of the shapes by role."""
+    """Return a comparison as a claim; None if a shape or a measure is missing. names: the shapes' names by role."""
     sides, words = [], []
     for role, measure in (comparison.first, comparison.second):
         name = names[role]

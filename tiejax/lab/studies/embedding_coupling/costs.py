@@ -7,7 +7,7 @@ from tiejax.lab.studies.embedding_coupling.task_data import TaskData
 from tiejax.models.counts import layer_matrices
 from tiejax.models.shapes import FEED_FORWARD, Shape
 
-# Operations per weight and token: a product is two, and the backward pass takes two more products.
+# Operations per weight and token: two for each matrix product, of which the backward pass has two more.
 FORWARD, TRAINING = 2, 6
 
 

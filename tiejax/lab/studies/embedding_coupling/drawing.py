@@ -84,7 +84,7 @@ def dropped_layers(curves: Mapping[str, Mapping[int, Seeds]], control: float) ->
 
 
 def by_layer(panels: Mapping[str, Mapping[str, np.ndarray]], controls: Mapping[str, np.ndarray], ylabel: str) -> Figure:
-    """Plot curves over layers, `[seed, layer]` by shape, a panel per title. controls: by panel, means over shapes."""
+    """Plot curves over layers, `[seed, layer]` by shape, a panel per title. controls: means over shapes, by panel."""
     figure, axes = figures.grid(len(panels), 2, 4.6, 3.2, below=0.4)
     for panel, (title, curves) in zip(axes, panels.items(), strict=True):
         for number, (name, values) in enumerate(curves.items()):

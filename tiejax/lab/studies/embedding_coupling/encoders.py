@@ -136,5 +136,5 @@ def export(settings: Settings, name: str, text: Text, pretrained: Arrays, run: R
 
 
 def with_target(stored: PyTree) -> PyTree:
-    """Return stored parameters with a None leaf for the target of the tie, which files leave out."""
+    """Return stored parameters with a None leaf for the target of the tie, which files omit."""
     return stored | {bert.HEAD: stored[bert.HEAD] | {"embedding": None}}

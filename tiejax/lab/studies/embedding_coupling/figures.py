@@ -44,8 +44,8 @@ def plot_parameters(body: Body) -> Plot:
     return Plot(
         "score_parameters",
         "Score (test accuracy, averaged over tasks) by shape. Rows are sorted by the number of parameters in fine-tuning, "
-        "which follows the name. Dots: means over seeds; strokes: seeds. Grey: the mean of the same encoder fine-tuned without "
-        "pre-training.",
+        "which follows the name. Dots: means over seeds; short lines: seeds. Grey: the mean of the same encoder fine-tuned "
+        "without pre-training.",
         drawing.scores_by_parameters(points),
     )
 

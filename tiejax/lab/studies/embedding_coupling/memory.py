@@ -10,7 +10,7 @@ from tiejax.text.tokenizer import SPECIAL
 
 
 def answer(settings: Settings, console: Console) -> int:
-    """Print the bytes per device for each shape, and the largest batch for a given memory; return the exit status."""
+    """Print the bytes per device for each shape, and the largest batch that fits in a given memory; return the exit status."""
     assert settings.plan is not None
     if settings.batch_rows < settings.plan:
         raise BadInput(f"--plan: expected at most --batch_rows {settings.batch_rows} devices, got {settings.plan}")
@@ -30,13 +30,13 @@ def answer(settings: Settings, console: Console) -> int:
         )
         cells = in_words(plan_memory(task, settings.batch_rows))
         if settings.memory is not None:
-            cells.insert(-1, ("most rows", _most_rows(task, int(settings.memory))))
+            cells.insert(-1, ("maximum rows", _most_rows(task, int(settings.memory))))
         columns = [f"per device, {settings.plan} devices", *(kind for kind, _ in cells)]
         rows_of_tables.append([name, *(cell for _, cell in cells)])
     for line in aligned([columns, *rows_of_tables]):
         console.result(line)
     rows = f"{settings.batch_rows} rows of {settings.max_length} tokens per step, vocabulary {vocabulary:,}"
-    limit = "" if settings.memory is None else f"; most rows: for {in_units(int(settings.memory))} per device"
+    limit = "" if settings.memory is None else f"; maximum rows: with {in_units(int(settings.memory))} per device"
     console.result(f"{rows}; one member at a time{limit}")
     return 0
 

@@ -49,7 +49,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepa
     causal = start is not None and start.model.encoder.causal
     tasks = [task_data(settings, text, task, mesh, causal) for task in files.tasks]
     check_sizes(settings, text, mesh, tasks, start)
-    # The fingerprint covers tasks and probes too, so that a run is not resumed with others.
+    # The fingerprint covers tasks and probes too, so that a run cannot be resumed with different ones.
     whole = {"text": text.facts["fingerprint"], "files": digest([list(part) if part else part for part in files])}
     if start is not None:
         whole["weights"] = digest(

@@ -22,8 +22,8 @@ from tiejax.transfer.read import read_sentences
 from tiejax.transfer.tasks import SPLITS, Kind, Task, TaskFiles, load_task
 
 ROWS_AT_ONCE = 16
-FEWEST_PAIRS = 4  # of parallel sentences: two to fit the difference on, two to retrieve
-LEAST_OCCURRENCES = 50  # of a word in the training text, so that its vector is meaningful
+FEWEST_PAIRS = 4  # minimum of parallel sentences: two to fit the difference, two to retrieve
+LEAST_OCCURRENCES = 50  # minimum in the training text for the vector of a word to be meaningful
 
 
 class TaskData(NamedTuple):
@@ -95,7 +95,7 @@ def _read_parallel(files: Sequence[str]) -> list[list[str]]:
         raise TaskError(f"parallel {files[0]}: expected at least {FEWEST_PAIRS} sentences, got {len(sides[0])}")
     if len(sides) == 2 and len(sides[0]) != len(sides[1]):
         numbers = " and ".join(f"{file} has {len(side)}" for file, side in zip(files, sides, strict=True))
-        raise TaskError(f"parallel: expected equally many sentences in both files, but {numbers}")
+        raise TaskError(f"parallel: expected the same number of sentences in both files, but {numbers}")
     return sides
 
 

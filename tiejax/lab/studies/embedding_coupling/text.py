@@ -27,7 +27,7 @@ from tiejax.text.twins import Twins
 
 
 class Text(NamedTuple):
-    """The text of pre-training. twins: one of every ordinary token with a cipher, otherwise none."""
+    """The text of pre-training. twins: with a cipher, one for every ordinary token, otherwise none."""
 
     tokenizer: tokenizers.Tokenizer
     vocabulary: Vocabulary
@@ -136,9 +136,10 @@ def plan(settings: Settings, text: Text, mesh: int) -> StepPlan:
 
 
 def unigram_entropy(text: Text) -> float:
-    """Return the entropy -sum_t p_t ln p_t of the ordinary training tokens in nats: the loss of a model of frequencies only.
+    """Return the entropy -sum_t p_t ln p_t of the ordinary training tokens in nats.
 
-    A cipher adds nothing, because the tokens of a sentence show its language.
+    It is the loss of a model that knows only token frequencies. A cipher does not increase it, because the tokens of a sentence
+    show its language.
     """
     count = np.bincount(text.train.ids, minlength=text.vocabulary.size).astype(float)
     count[list(text.vocabulary.special)] = 0

@@ -23,8 +23,8 @@ from tiejax.transfer.scores import accuracy, macro_f1
 from tiejax.transfer.task_head import HeadKind
 
 PyTree = Any
-UNREPORTED = 2**20  # the first fine-tuning seed for the selection of rates
-WARM_UP = 0.1  # share of the steps, as BERT's
+UNREPORTED = 2**20  # fine-tuning seeds from here on only select learning rates
+WARM_UP = 0.1  # fraction of the steps, as for BERT
 
 
 class Tuned(NamedTuple):

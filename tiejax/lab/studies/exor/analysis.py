@@ -19,7 +19,7 @@ def analyse(
 ) -> tuple[dict[str, Any], Trajectories]:
     """Return the body of results.json, and the trajectories of the seeds whose members all stayed finite.
 
-    metrics: the arrays of metrics.npz. bayes_cross_entropy: of the training split. cycle: steps of a learning-rate cycle.
+    metrics: the arrays of metrics.npz. bayes_cross_entropy: for the training split. cycle: steps per learning-rate cycle.
     scratch: as in `trajectories`.
     The claims are tested twice: over all seeds, and over the seeds whose tied and untied members both solved the task.
     """

@@ -81,5 +81,5 @@ def _spell(probabilities: tuple[float, ...], uniform: jax.Array) -> jax.Array:
 
 
 def frozen(task: EXor, rows: Int[np.ndarray, "strings bits"]) -> MaskedSequences:
-    """Return one visit to every string, with spellings and masks sampled by the published data seed, 14."""
+    """Return one visit to every string, with spellings and masks sampled with the published data seed, 14."""
     return visit(task, jnp.asarray(rows), jax.random.key(SPLIT_SEED))

@@ -56,19 +56,19 @@ class Values:
         return self.risk.cross_entropy[TIED] - self.risk.cross_entropy[UNTIED]
 
     def solves(self) -> np.ndarray:
-        """Return whether the task was solved, tied - untied: -1, 0 or 1."""
+        """Return the difference in solving the task, tied - untied, with solved as 1 and unsolved as 0."""
         assert self.risk is not None
         return self.risk.solved[TIED].astype(float) - self.risk.solved[UNTIED].astype(float)
 
     def gap_of_solved(self, arm: int) -> np.ndarray:
-        """Return the gaps of an arm's seeds that solved the task."""
+        """Return an arm's gaps for the seeds in which it solved the task."""
         assert self.risk is not None
         assert self.risk.gap is not None
         return np.asarray(self.risk.gap[arm][self.risk.solved[arm]])
 
 
 def values_of(runs: Trajectories, symbols: Symbols, bayes_cross_entropy: float, cycle: int) -> Values:
-    """Return the quantities compared by the claims. cycle: steps of a learning-rate cycle."""
+    """Return the quantities compared by the claims. cycle: steps per learning-rate cycle."""
     late = runs.steps >= max(int(runs.steps[-1]) - 2 * cycle, 0)
     # name -> pair: every pair by its own name, and the aliases `holding` and `violating`.
     names = {pair: pair for pair in runs.relative["input"]}

@@ -83,7 +83,7 @@ def all_contexts(task: EXor, ordered: bool) -> Contexts:
     return Contexts(tokens.astype(np.int32), position.astype(np.int32), bit.astype(np.int32), weight.T, probability[bit])
 
 
-# tokens, position, bit, and the weight in each split: a row of `Contexts`.
+# A row of `Contexts`: tokens, position, bit, and weight in each split.
 _Row = tuple[Sequence[int], int, int, Sequence[float]]
 
 
@@ -139,9 +139,9 @@ def over_all_strings(task: EXor, contexts: Contexts) -> Float[np.ndarray, "conte
 
 
 def asking_pairs(task: EXor, contexts: Contexts) -> dict[str, tuple[tuple[int, int], Float[np.ndarray, "contexts"]]]:
-    """Return, for each bit with at least two used spellings, its likeliest and least likely symbol and their contexts.
+    """Return, for each bit with at least two used spellings, its likeliest and least likely symbol, and context probabilities.
 
-    The second entry is the probability of each context given that this bit is masked, over all strings of all splits.
+    These are the probabilities of each context given that the bit is masked, over all strings of all splits.
     """
     visits = over_all_strings(task, contexts)
     pairs = {}

@@ -27,8 +27,9 @@ def plot_doses(responses: Responses) -> list[Plot]:
         ),
         Plot(
             "dose_cost",
-            "Exact cross-entropy of the training split in excess of Bayes, and the cost of tying, against the probability p of "
-            "the first spelling of 0. One dot per seed; line: median; bottom right: share of seeds within .1 nat of Bayes.",
+            "Exact cross-entropy on the training split, less that of the Bayes predictor, and the cost of tying, against the "
+            "probability p of the first spelling of 0. One dot per seed; line: median; bottom right: share of seeds within .1 "
+            "nat of Bayes.",
             plot_dose_cost(np.sort(doses), sorted_by(doses, responses.excess), sorted_by(doses, solved)),
         ),
     ]

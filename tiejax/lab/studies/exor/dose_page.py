@@ -14,7 +14,8 @@ from tiejax.statistics.arms import ARMS
 
 QUESTION = (
     "Two spellings of the bit 0 have the same meaning and occur with probabilities p and 1 - p. In theory, the farther p is "
-    "from .5, the farther apart the output role keeps them. Does the output table follow the theory, and what does tying cost?"
+    "from .5, the farther apart their output embeddings must be. Does the output table follow the theory, and what does tying "
+    "cost?"
 )
 TITLE = "Numbers: medians over seeds, exact cross-entropy (nats) of the training split"
 GROWTH = (

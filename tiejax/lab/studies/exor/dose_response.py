@@ -24,8 +24,8 @@ from tiejax.statistics.claims import Claim, assess
 class Responses:
     """Responses of each seed to each dose. doses: p. bound: |ln(p / (1 - p))|. Arrays are [dose, arm, seed].
 
-    gap: the smallest |e1 - e2| |h| over the contexts that ask for the pair. excess: exact cross-entropy of the training split
-    in excess of Bayes (nats). solved: whether the excess is below .1 nat.
+    gap: the smallest |e1 - e2| |h| over the contexts whose target is in the pair. excess: exact cross-entropy on the
+    training split, less that of the Bayes predictor (nats). solved: whether the excess is below .1 nat.
     """
 
     doses: np.ndarray
@@ -128,5 +128,5 @@ def claims(responses: Responses) -> list[Claim]:
         for number, dose in enumerate(responses.doses)
         if bound[number] > 0
     ]
-    same_conflict = np.ptp(bound) <= 1e-6  # then there is no slope
+    same_conflict = np.ptp(bound) <= 1e-6  # then slopes are undefined
     return costs + gaps if same_conflict else growth + costs + gaps

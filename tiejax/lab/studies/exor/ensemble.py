@@ -22,22 +22,22 @@ from tiejax.models.multiset import product_by_sums
 from tiejax.statistics.arms import ARMS
 from tiejax.training import DrawAhead, Ensemble, Recorder, SeedKey
 
-# Most members that a core trains at a time, by engine, as long as their activations fit in its cache. Found by measurement
-# (`bench.py exor`).
+# Maximum number of members that a core trains at a time, by engine, provided that their activations fit in its cache. Chosen
+# from measurements (`bench.py exor`).
 MOST_MEMBERS = {"fast": 32, "kernel": 32, "plain": 8}
 BYTES_IN_CACHE = 2**20
-# XLA options on a CPU, by architecture. Sums over few rows, as in attention, are ten times slower in XLA's library than in its
-# generated loops. The mixer is slower without the library (`bench.py exor --model`).
+# XLA options on a CPU, by architecture. Sums over few rows, as in attention, are ten times slower in XLA's library than in the
+# loops that it generates. The mixer is slower without the library (`bench.py exor --model`).
 CPU_OPTIONS = {"transformer": {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}}
-# Capture whole loops in command buffers, not only their bodies: one launch per chunk instead of one per step. The option
-# replaces XLA's whole list.
+# Capture whole loops in command buffers, not only their bodies: one launch per chunk instead of one per step. The value
+# replaces XLA's whole default list.
 GRAPH_LOOPS = {
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
 }
 Platform = Literal["cpu", "gpu", "tpu"]
 # Compiler of the kernel by platform.
 COMPILERS: dict[str, kernel.Compiler] = {"gpu": "cuda", "tpu": "tpu"}
-# Most steps for which batches are drawn at a time, and most bytes of the drawn outcomes.
+# Limits on the number of steps whose batches are drawn at once, and on the bytes of the drawn outcomes.
 MOST_STEPS_AHEAD = 500
 MOST_BYTES_AHEAD = 2**28
 ENCODERS = {"transformer": models.Transformer, "lstm": models.BidirectionalLSTM, "mixer": models.Mixer}
@@ -93,10 +93,10 @@ def outcomes_ahead(settings: Settings, sampler: MultisetSampler) -> DrawAhead:
 
 
 def steps_ahead(settings: Settings) -> int:
-    """Return the number of steps for which batches are drawn at a time.
+    """Return the number of steps whose batches are drawn at once.
 
-    A step takes an int32 per visit, padded as by the kernel engine; with a batch size, two shuffled epochs. The seeds of all
-    devices count.
+    A step takes an int32 per visit, padded as by the kernel engine or, with a batch size, for two shuffled epochs. The estimate
+    counts the seeds of all devices.
     """
     strings = len(split(settings.bits)["train"])
     visits_per_seed = max(strings, kernel.LANES) if settings.batch_size is None else 2 * strings
@@ -133,8 +133,8 @@ def data_keys(seed_key: SeedKey) -> tuple[jax.Array, jax.Array]:
 def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ensemble:
     """Return the untied and tied members of resolved settings with their recorders.
 
-    platform: of the computation (default: JAX's default backend). On an accelerator a step uses as few kernels as possible,
-    since launching one takes longer than computing it; `bench.py targets` counts them.
+    platform: the platform to compute on (default: JAX's default backend). On an accelerator a step uses as few kernels as
+    possible, since launching one takes longer than computing it; `bench.py targets` counts them.
     """
     assert settings.steps is not None
     assert settings.exact_every is not None

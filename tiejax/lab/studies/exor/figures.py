@@ -43,7 +43,7 @@ def plot_distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, st
     )
     published = Plot(
         "distance_published",
-        "The same distances as printed in the paper: mean and 95 % band over seeds, at the recorded multiples of 1,000 steps.",
+        "The same distances in the style of the paper: mean and 95 % band over seeds, at recorded multiples of 1,000 steps.",
         plot_three_panels_published(steps, panels, colours),
     )
     return [published, every_seed] if published_first else [every_seed, published]
@@ -55,7 +55,8 @@ def plot_relative_distances(steps: np.ndarray, relative: ByTable, labels: Mappin
     return Plot(
         "relative_distance",
         "Relative distance: distance divided by the mean distance between spellings of 0 and spellings of 1 in the same table "
-        "(dotted: 1), which removes the shrinking of whole tables by weight decay. Even and odd: the reverse violation.",
+        "(dotted: 1), which removes the shrinking of whole tables by weight decay. Even and odd differ in meaning, but neither "
+        "is ever predicted: the reverse violation of the distributional hypothesis.",
         plot_three_panels(steps, _panels(relative, groups), "relative distance", _colours(groups), relative=True),
     )
 
@@ -63,11 +64,13 @@ def plot_relative_distances(steps: np.ndarray, relative: ByTable, labels: Mappin
 def plot_all_distances(
     steps: np.ndarray, tables: Mapping[str, np.ndarray], finite: np.ndarray, pairs: np.ndarray, names: Sequence[str]
 ) -> Plot:
-    """Plot every pair of symbols. tables: `[arm, seed, record, pair]` by table; finite: mask of seeds; names: by symbol."""
+    """Plot every pair of symbols. tables: `[arm, seed, record, pair]` by table; finite: mask of seeds; names: the
+    symbols' names.
+    """
     places = np.flatnonzero(finite)
 
     def seeds(values: np.ndarray) -> figures.Seeds:
-        """Return the plotted seeds of `[seed, record, pair]`, read in blocks of records, since it may be in files."""
+        """Return the plotted seeds of `[seed, record, pair]`, read in blocks of records, since the array may be on disk."""
         drawn, median = list[np.ndarray](), list[np.ndarray]()
         points = figures.drawn_records(len(steps))
         for block in np.array_split(points, -(-values.nbytes * len(points) // (len(steps) * BLOCK)) or 1):
@@ -177,7 +180,7 @@ def plot_all(
 ) -> list[Plot]:
     """Plot all figures of a run in the order of its report.
 
-    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. names: of the symbols. use_rows:
+    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. names: the symbols' names. use_rows:
     `uses` of results.json. bayes: split -> measure -> the value of the Bayes predictor.
     """
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))

@@ -5,7 +5,7 @@ one Pallas kernel is launched for hundreds of steps. Its grid runs over the memb
 of one member, reads one batch per step, and updates them: gradient by `jax.vjp` of the loss below, the tie's sum of gradients,
 AdamW. Between calls the members are the ensemble's usual states, so that records, checkpoints and resumption are unaffected.
 
-It computes the same as the fast engine (`models.multiset`), up to rounding. It supports transformers of one layer, which is the
+Its results equal those of the fast engine (`models.multiset`) up to rounding. It supports transformers of one layer, the
 published small size; `why_not` lists its other restrictions. Weight matrices keep their stored layout, `[in, out]`; activations
 have features first and visits last. A visit is one word: 4 bits for the count of each symbol and 3 for the target.
 
@@ -87,7 +87,7 @@ class Kernel:
     """Trainer of members `[seed, arm]` of a one-layer transformer, one program per member.
 
     draw: (seed_key, step) -> the outcomes of a batch, as returned by `sampler.outcomes`.
-    on: `[arms]`, whether the two tables of an arm are tied. steps_at_once: most steps per launch.
+    on: `[arms]`, whether the two tables of an arm are tied. steps_at_once: maximum steps per launch.
     compiler: `cuda` (Triton), `tpu` (Mosaic), or `interpret`, which runs the kernel's operations one by one.
     """
 
@@ -192,7 +192,7 @@ class Kernel:
             ref[...] = value
 
     def _loss(self, weights: Weights, words: jax.Array) -> jax.Array:
-        """Return the mean cross-entropy of a batch in nats: the equations of `models.multiset` for one layer, queried once."""
+        """Return the mean cross-entropy (nats) of a batch: the equations of `models.multiset` for one layer and one query."""
         task, heads = self.sampler.tasks[0], self.model.encoder.heads
         symbol = jax.lax.broadcasted_iota(jnp.int32, (SYMBOLS, 1), 0)
         fields = (words >> (COUNT_BITS * symbol)) & (2**COUNT_BITS - 1)  # [symbols, visits]

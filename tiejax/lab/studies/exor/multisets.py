@@ -27,8 +27,8 @@ from tiejax.lab.studies.exor.task import EXor
 class MaskedMultisets(NamedTuple):
     """Masked multisets and their targets.
 
-    counts: occurrences of each symbol, including the mask. asked: share of the batch that has this multiset and this symbol
-    under the mask; sums to 1.
+    counts: occurrences of each symbol, including the mask. asked: fraction of the batch that has this multiset with this symbol
+    under the mask; the fractions sum to 1.
     """
 
     counts: Float[Array, "vocabulary multisets"]
@@ -134,7 +134,7 @@ class MultisetSampler:
 class _Tables(NamedTuple):
     """Alias tables by task and number of zeros in the string, and the contexts that their outcomes refer to.
 
-    outcome: of a cell and of its alias: the context index times the vocabulary, plus the target.
+    outcome: the outcomes of a cell and of its alias, each encoded as context index * vocabulary + target.
     """
 
     threshold: UInt32[np.ndarray, "tasks zeros cells"]
@@ -144,7 +144,7 @@ class _Tables(NamedTuple):
 
 
 def _tables(tasks: Sequence[EXor]) -> _Tables:
-    """Tabulate the outcomes of a visit to a string, for each task and number of zeros."""
+    """Build the alias tables of the outcomes of a visit to a string, for each task and number of zeros."""
     first = tasks[0]
     cells = max(2, 1 << (most_outcomes(first) - 1).bit_length())
     threshold = np.zeros((len(tasks), first.bits + 1, cells), np.uint32)

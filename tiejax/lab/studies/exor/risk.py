@@ -32,7 +32,7 @@ class Expectations(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)  # jax.jit hashes the called object, and arrays are not hashable
 class ExactRisk:
-    r"""(params, expectations) -> `cross_entropy` (nats) and `accuracy` per split, and the optimality of the output side.
+    r"""(params, expectations) -> `cross_entropy` (nats) and `accuracy` per split, and the optimality of the output table.
 
     cross_entropy = -sum_c w_c sum_s p(s | c) ln q(s | c),    accuracy = sum_c w_c p(argmax_s q(s | c) | c).
 
@@ -90,7 +90,7 @@ class ExactRisk:
         rows: Mapping[str, Float[Array, "contexts"]],
         expected: Expectations,
     ) -> dict[str, Float[Array, ""]]:
-        r"""Compare the output side of a pair (s1, s2) with its optimum, over the contexts whose target is in the pair.
+        r"""Compare the output embeddings of a pair (s1, s2) with their optimum, over the contexts whose target is in the pair.
 
         `gap_NAME`: the smallest |e1 - e2| |h|. `log_ratio_NAME`: the mean of h . (e1 - e2), which for an optimal model is
         ln[p(s1 | c) / p(s2 | c)]. `log_ratio_residual_NAME`: the root mean square difference between the two.

@@ -7,8 +7,8 @@ from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.lab.studies.exor.task import SPLITS, train_size
 from tiejax.models import counts
 
-ARMS = 2  # of every seed: untied and tied
-MOST_PER_CHUNK, BUFFER = 64, 2**28  # most records per chunk, and most bytes of the chunk's records of all members
+ARMS = 2  # per seed: untied and tied
+MOST_PER_CHUNK, BUFFER = 64, 2**28  # limits of a chunk: records, and bytes of the records of all members
 # Resolved settings that determine the estimates.
 OPTIONS = (
     "seeds", "layers", "width", "feed_forward", "hidden", "token_hidden", "channel_hidden", "steps", "record_every",
@@ -46,13 +46,13 @@ def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
     members = arms * seeds
     state = members * (STATE * parameters(settings) + by_use * MOMENTS * FLOAT * tables(settings))
     gradients = members * FLOAT * parameters(settings)
-    # As if all members of a device were computed at once, as on accelerators. The fast engine's multisets are negligible.
+    # Assume that a device computes all its members at once, as accelerators do. The fast engine's multisets are negligible.
     places = seeds * (settings.batch_size or train_size(task.bits)) * task.length if settings.engine == "plain" else 0
     activations = arms * places * settings.layers * settings.width * FLOAT
     records, disk = members * record_bytes(settings), 0
     if settings.records_on == "disk" or (settings.records_on == "auto" and outgrow_memory(records)):
         numbers = members * records_of(settings.steps, settings.record_every)
-        # The records, the same again as metrics.npz, and temporarily a copy of its largest array; later the trajectories, of
+        # The records, their copy in metrics.npz, and temporarily a copy of its largest array; later the trajectories, of
         # all seeds and of the seeds that solved the task.
         largest = numbers * FLOAT * _pairs(settings)
         disk = 2 * records + max(largest, 2 * members * bytes_at_the_end(settings))

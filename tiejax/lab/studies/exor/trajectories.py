@@ -12,7 +12,7 @@ from tiejax.system.scratch import scratch_array
 
 TABLES = ("input", "output")
 BLOCK = 2**27  # bytes of distances read at a time
-SOLVED_WITHIN = 0.1  # nats of the Bayes cross-entropy
+SOLVED_WITHIN = 0.1  # nats above the Bayes cross-entropy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _allocate(values: np.ndarray, seeds: int, scratch: Path | None) -> np.ndarra
 
 
 def solved(runs: Trajectories, bayes_cross_entropy: float) -> np.ndarray | None:
-    """Return `[arm, seed]` whether the final exact cross-entropy on the training split is within .1 nat of Bayes, or None."""
+    """Return whether the final exact training loss is within .1 nat of Bayes, `[arm, seed]`; None without exact risk."""
     if "cross_entropy" not in runs.exact:
         return None
     final = runs.final(runs.exact["cross_entropy"], exact=True)[..., 0]

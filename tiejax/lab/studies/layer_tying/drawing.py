@@ -56,7 +56,7 @@ def _norm(layers: int) -> BoundaryNorm:
 
 
 def _every(layers: int, most: int) -> np.ndarray:
-    """Return the layers to label on an axis, about `most` at most, with round steps between them."""
+    """Return the layers to label on an axis: about `most` or fewer, at round intervals."""
     step = next(step for step in (1, 2, 4, 5, 10, 20, 50, 100, layers) if layers <= step * most)
     return np.arange(0, layers, step)
 
@@ -157,7 +157,7 @@ def learning(steps: np.ndarray, loss: Mapping[str, np.ndarray], seconds: Mapping
 
 
 def methods(panels: Mapping[str, Mapping[str, Sequence[float]]], from_zero: Sequence[str]) -> Figure:
-    """Plot a panel per measure with a row per method, a dot per seed and a bar for the mean; from_zero: panels from 0 on."""
+    """Plot a panel per measure with a row per method, a dot per seed, a bar for the mean; from_zero: panels that start at 0."""
     names = list(next(iter(panels.values())))
     style_of = styles(names)
     figure, axes = new_figure(1, len(panels), 3.7 * len(panels), 0.9 + 0.3 * len(names), share_y=True)
@@ -176,7 +176,7 @@ def methods(panels: Mapping[str, Mapping[str, Sequence[float]]], from_zero: Sequ
 
 
 def over_episodes(episode: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarray]], logarithmic: Sequence[str]) -> Figure:
-    """Plot a panel per measure over episodes: for each method thin seeds `[seed, episode]` and their thick mean."""
+    """Plot a panel per measure over episodes: the seeds of each method `[seed, episode]` thin, their mean thick."""
     figure, axes = new_figure(2, -(-len(panels) // 2), 9.6, 5.4)
     for spare in axes.flat[len(panels) :]:
         spare.set_axis_off()

@@ -6,9 +6,9 @@ import numpy as np
 def seconds_of(time_step: np.ndarray, distinct: np.ndarray) -> np.ndarray:
     """Return the training time of the first 0, 1, ... steps in seconds, `[method, seed, step + 1]`.
 
-    time_step, distinct: seconds and number of distinct layers of each step, `[method, seed, step]`. Each step counts as the
-    median over all steps of its method, in all seeds, with as many distinct layers, so that the load of the machine during a
-    single step (from other programs, or from other models of the run) does not favour a method.
+    time_step, distinct: seconds and number of distinct layers of each step, `[method, seed, step]`. The time of a
+    step is replaced by the median over all steps of its method with the same number of distinct layers, in all seeds, so that
+    the load of the machine during a single step (from other programs or other models of the run) does not favour a method.
     """
     taken = np.zeros((*time_step.shape[:2], time_step.shape[2] + 1))
     for times, numbers, seconds in zip(time_step, distinct, taken, strict=True):

@@ -52,8 +52,8 @@ def plot_learning(runs: Metrics) -> Plot:
         "learning",
         "Validation perplexity per token (on the blocks that select the best step) over steps and over seconds of training. "
         "Thin: a seed; thick: mean over seeds (of nats, and of seconds); dashed: fixed maps. The first steps, with "
-        "perplexities far above all final ones, lie outside the panel. Each step counts as the median time of all steps of its "
-        "method with as many distinct layers.",
+        "perplexities far above all final ones, lie outside the panel. The time of a step is the median over all steps of its "
+        "method with the same number of distinct layers.",
         drawing.learning(
             runs["validation_step"],
             dict(zip(names, runs["validation_loss"].astype(float), strict=True)),

@@ -21,7 +21,7 @@ def weights_file(params: Any, owner: np.ndarray) -> bytes:
     The ties are in its metadata: `owner`, the layer whose weights each layer uses; `places`, the slot of each layer in the
     saved stack; `tied`, the paths of the two tables that share one array.
     """
-    # Index by owner, as `to_device` does with a state on the host, so that this works for either rule of ties.
+    # Index by owner, as `to_device` does with a state on the host, so that this works with resolved and with published ties.
     stack = jax.tree.map(lambda leaf: leaf[np.unique(owner)], stack_of(params, STACK))
     leaves = jax.tree_util.tree_leaves_with_path(with_stack(params, STACK, stack))
     named = {jax.tree_util.keystr(path, simple=True, separator="/"): jax.numpy.asarray(leaf) for path, leaf in leaves}

@@ -190,7 +190,7 @@ class _Model:
         reward = q_loss = None
         if self.agent is not None and action is not None:
             reward, q_loss = self.learn(self.agent, action, batches[k])
-        # Do not wait for the reward: a random agent only records it, so it does not count as its time.
+        # Do not wait for the reward of a random agent, which is only recorded, so that it does not count as training time.
         jax.block_until_ready((self.state, q_loss))
         seconds, distinct = clock.seconds, len(np.unique(self.ties.owner))
         for loss in losses:

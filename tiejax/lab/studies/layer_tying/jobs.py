@@ -62,7 +62,7 @@ class Jobs:
         self._settings, self._text, self._directory = settings, text, directory
         self._resume, self._console = resume, console
         self._stop: Callable[[], bool] = lambda: False
-        self._lock = threading.Lock()  # guards all that follows
+        self._lock = threading.Lock()  # guards all fields below
         self._models = [(method, seed) for method in settings.names for seed in settings.seed_list]
         self.records = finished(directory, self._models)
         self._waiting = [model for model in self._models if model not in self.records]
@@ -75,7 +75,7 @@ class Jobs:
         return len(self.records) < len(self._models)
 
     def run(self, devices: Sequence[jax.Device], stop: Callable[[], bool]) -> None:
-        """Train all models, or until `stop()` is true; if one raises, re-raise after the others have saved checkpoints."""
+        """Train all models, or stop when `stop()` is true; if one raises, re-raise after the others have saved checkpoints."""
         self._stop, began = stop, time.perf_counter()
         groups = groups_of(devices, len(self._models), self._settings.batch_size)
         with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
@@ -106,7 +106,7 @@ class Jobs:
                     self.compile_s += layered.compile_s - before
 
     def _next(self) -> ModelName | None:
-        """Take the first model that needs no agent, or a trained one; None if there is no such model."""
+        """Take the first model that needs no agent or whose agent is trained; None if there is none."""
         with self._lock:
             for index, model in enumerate(self._waiting):
                 if not self._waits_for_agent(model) or self._agent_of(model) is not None:
@@ -155,7 +155,7 @@ class Jobs:
         """Write the files of a trained model and print its result; the records come last and mark the model as finished."""
         (method, seed), name = model, name_of(model)
         weights = files.weights_file(params, records["final"]["best_owner"][0])
-        with self._lock:  # one file lists the contents of the run
+        with self._lock:  # every write updates the one file that lists the contents of the run
             self._directory.write(weights_of(model), weights)
             self._directory.write(records_of(model), files.records_file(records))
             self.records[model] = records

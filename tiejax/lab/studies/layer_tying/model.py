@@ -94,7 +94,7 @@ def _gpt2(settings: Settings, vocabulary: int) -> models.LanguageModel:
 
 
 def initial(settings: Settings, model: models.LanguageModel) -> Callable[[Any, Any], Any]:
-    """Return (root key, owner layers) -> parameters; the initial values of a layer do not depend on the other layers."""
+    """Return (root key, owner layers) -> initial parameters; those of a layer do not depend on the other layers."""
 
     def init(key: jax.Array, owners: jax.Array) -> Any:
         tokens = jnp.zeros((1, settings.context), jnp.int32)
@@ -111,7 +111,7 @@ def initial(settings: Settings, model: models.LanguageModel) -> Callable[[Any, A
 
 
 def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, begin: int, devices: int = 1) -> LayeredLoss:
-    """Return (parameters, batch, dropout key or None, reads, sends) -> the mean loss in nats per token, masked or causal.
+    """Return the loss, (parameters, batch, dropout key or None, reads, sends) -> nats per token, masked or causal.
 
     devices: number of devices that share the rows of a batch; each returns its share of the mean.
     """

@@ -16,14 +16,14 @@ from tiejax.lab.studies.layer_tying.tables import perplexity, shown, tables
 
 QUESTION = (
     "While a transformer trains, an agent decides for each layer in turn whether it has separate weights or copies an earlier "
-    "layer. Does the model end as well as an untied one, how much memory does it save, and does the agent do better than "
-    "chance or a fixed map?"
+    "layer. Is the final model as good as an untied one, how much memory does it save, and does the agent do better than "
+    "random ties or a fixed map?"
 )
-# The model tied by the agent against the untied one, by the verdict on the claim that it is not worse.
+# Comparison of the model tied by the agent with the untied one, by the verdict on the claim that it is not worse.
 AGAINST_UNTIED = {
-    "supported": "The model tied by the agent ends better than the untied one",
-    "contradicted": "The model tied by the agent ends worse than the untied one",
-    "undecided": "It remains open whether the model tied by the agent ends as well as the untied one",
+    "supported": "The model tied by the agent is better than the untied one",
+    "contradicted": "The model tied by the agent is worse than the untied one",
+    "undecided": "It remains open whether the model tied by the agent is as good as the untied one",
 }
 AGAINST_CHANCE = {
     "supported": "The agent does better than one that ties at random",
@@ -32,13 +32,13 @@ AGAINST_CHANCE = {
 }
 DEPARTURES = (
     "the paper has k = 15, epsilon at least .1, reward negative-ppl; its published code k = 4, epsilon at least .01, ties "
-    "published, gradient owner, start frozen-random (of BERT: told-tied), reward clipped-ppl, details published, and the best "
+    "published, gradient owner, start frozen-random (for BERT: told-tied), reward clipped-ppl, details published, and the best "
     "step selected on the test split; the settings of this run are listed above"
 )
 TIME_OF_A_STEP = (
-    "includes the agent (without the reward's batch for a random one), excludes compilation and validation; about as many "
-    "models train at once as there are devices. Other load on the machine is not controlled: bench.py layers measures methods "
-    "in turn"
+    "includes the agent (for a random agent, without the reward's batch), excludes compilation and validation; about as many "
+    "models train at once as there are devices. Other load on the machine is not controlled: bench.py layers measures the "
+    "methods one after another"
 )
 SOURCE = "T. David Hay and L. Wolf, Dynamic Layer Tying for Parameter-Efficient Transformers, ICLR 2024 (arXiv:2401.12819)"
 
@@ -77,7 +77,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
         others.append(f"{AGAINST_CHANCE[verdicts['learns/random-agent']]} (perplexity {_test(by_method['random-agent'])}).")
     if "agent" in by_method and (fixed := [row for name, row in by_method.items() if name not in NOT_STATIC]):
         best = min(fixed, key=lambda row: row["test_perplexity"]["mean"])
-        others.append(f"The best fixed map, {best['method']}, has {_test(best)}, the agent {_test(by_method['agent'])}.")
+        others.append(f"The best fixed map, {best['method']}, reaches {_test(best)}; the agent, {_test(by_method['agent'])}.")
     return [*answers, *([" ".join(others)] if others else []), tally(results["claims"])]
 
 
@@ -131,8 +131,8 @@ def _equal_time_words(budgets: Sequence[float]) -> str:
     seconds = ", ".join(f"{shown(budget, ',.0f')} s" for budget in budgets)
     return (
         "loss on validation blocks when the fastest method of the seed finished its steps"
-        f"{f' ({seconds})' if seconds else ''}, interpolated in time between validations; each step counts as the median over "
-        "all steps of its method, in all seeds, with as many distinct layers"
+        f"{f' ({seconds})' if seconds else ''}, interpolated in time between validations; the time of a step is the median "
+        "over all steps of its method with the same number of distinct layers, in all seeds"
     )
 
 

@@ -43,7 +43,7 @@ def number_of_values(layers: int) -> int:
 
 
 def mask_of(layer: Int32[Array, ""], layers: int) -> Float[Array, "values"]:
-    """Return 0 in the slice of the actions of layer i, which starts at i (i + 1) / 2 and has length i + 1, else -inf."""
+    """Return the mask of the actions of layer i: 0 in their slice, from i (i + 1) / 2 with length i + 1, and -inf elsewhere."""
     offset = jnp.arange(number_of_values(layers)) - layer * (layer + 1) // 2
     return jnp.where((offset >= 0) & (offset <= layer), 0.0, -jnp.inf)
 
@@ -74,7 +74,7 @@ def epsilon_at(episode: int, floor: float, decay: float = 0.95) -> float:
 def choose(
     network: Network, state: Int32[Array, "layers"], layer: Int32[Array, ""], epsilon: Float[Array, ""], key: Key[Array, ""]
 ) -> Int32[Array, ""]:
-    """Return an epsilon-greedy action: uniform over the i + 1 of layer i with probability epsilon, otherwise argmax Q."""
+    """Return an epsilon-greedy action: uniform over the actions of layer i with probability epsilon, otherwise argmax Q."""
     explore_key, action_key = jax.random.split(key)
     first = layer * (layer + 1) // 2
     greedy = jnp.argmax(values(network, state) + mask_of(layer, len(state))) - first

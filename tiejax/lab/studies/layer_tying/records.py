@@ -29,7 +29,7 @@ class Log:
             rows[name].append(value)
 
     def values(self, group: str, name: str) -> list[Any]:
-        """Return the values so far of a name in a group."""
+        """Return the values added so far under a name of a group."""
         return self._rows.get(group, {}).get(name, [])
 
     def arrays(self) -> Records:

@@ -31,7 +31,7 @@ def agent_parameters(layers: int) -> int:
 
 
 def need(settings: Any, vocabulary: int | None = None) -> Need:
-    """Estimate the memory of a run of resolved settings; vocabulary: of the tokenizer, None if unknown."""
+    """Estimate the memory of a run of resolved settings; vocabulary: size of the vocabulary, None if unknown."""
     if vocabulary is None:
         vocabulary = settings.vocab_size if settings.tokenizer is None else 1
     of_value = bytes_of_value(settings.dtype)

@@ -22,7 +22,7 @@ def distinct_layers(owner: np.ndarray) -> np.ndarray:
 
 
 def perplexity(loss: np.ndarray, tokens: float = 1.0) -> dict[str, Any]:
-    """Return the perplexity of losses `[seed]` per `tokens` tokens; with the tokens of a word, perplexity per word.
+    """Return the perplexity of losses `[seed]` per `tokens` tokens; with the mean tokens per word, the perplexity per word.
 
     `mean` and `interval` are exp of the mean over seeds, in nats, and of its 95 % interval (Student's t; None for one seed).
     """

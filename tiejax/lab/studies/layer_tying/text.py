@@ -75,7 +75,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
 
 
 def build_data(settings: Settings, text: Text) -> Data:
-    """Return the batches of a run; those of a group are sampled at random, equally for all methods of a seed.
+    """Return the batches of a run; those of a group are sampled at random, identically for all methods of a seed.
 
     With `--details published` the reward's batch is drawn independently of the group's training batches, and held-out batches
     have the published size and equal weights.

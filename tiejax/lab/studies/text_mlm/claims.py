@@ -100,7 +100,7 @@ REPORTED = ("converge", "unrelated")  # the claims that the paper makes
 
 
 def claims(metrics: Metrics, decay: float) -> list[Claim]:
-    """Return the claims that apply to the planted sets; those about distances come twice, over seeds and over pairs.
+    """Return the claims that apply to the planted sets; those about distances are tested twice, over seeds and over pairs.
 
     Let c = ln(d_end / d_start) of a pair in one table of one seed, and c' the same of a pair of the reference kind. The
     statistic is max(c, c - c') for pairs that should come together, so that it is negative only if they approach each

@@ -1,6 +1,6 @@
 """The ensemble of the text study: tied and untied masked LMs of every seed, their loss and their measurements.
 
-In shapes, `rows` are the rows of a step on one device, with `length` tokens each and `slots` places for masked tokens.
+In shapes, `rows` are the rows of a step on one device, with `length` tokens each and `slots` slots for masked tokens.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ def build_model(settings: Settings, text: Text) -> Any:
 class TextObjective:
     """Initialisation, batches, loss and measurements of a member.
 
-    pairs: pairs of ids with recorded distances. bucket: the token-frequency bucket of every id, of `buckets` in all.
+    pairs: pairs of ids with recorded distances. bucket: the token-frequency bucket of every id, out of `buckets`.
     """
 
     settings: Settings

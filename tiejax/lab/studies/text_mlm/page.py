@@ -22,16 +22,17 @@ from tiejax.lab.studies.text_mlm.claims import RECORDED, TABLE_NAMES
 from tiejax.statistics.arms import ARMS
 
 QUESTION = (
-    "Every planted twin means the same as its word. Do input, output and tied embeddings draw the two together, even if they "
-    "are not equally likely, so that the distributional hypothesis (DH) fails? And what does tying cost?"
+    "A planted twin is a new token that replaces its word at random, and so means the same. Do input, output and tied "
+    "embeddings draw the two together, even if they are not equally likely, so that the distributional hypothesis (DH) fails? "
+    "And what does tying cost?"
 )
 SOURCE = (
     "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024, "
     "PMLR 235:3584-3610"
 )
 CLAIMS = (
-    "the paper reports those marked as reported; the others are ours. …/seeds: one difference per seed; …/pairs: one per pair, "
-    "which does not generalise to other seeds. At the end: the mean over the last tenth of the records"
+    "the paper reports those marked as reported; the others are ours. Claims …/seeds test one difference per seed; claims "
+    "…/pairs one per pair, which does not generalise to other seeds. At the end: the mean over the last tenth of the records"
 )
 # The leading claims in words; conflict twins are described as "not as likely as their words".
 ON_TWINS = (
@@ -202,5 +203,5 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
             "this run, even if both moved straight towards each other. Only the direction in which pairs move can be judged."
         )
     if most := max(results["overflow"].values()):
-        notes.append(f"Up to {most:,} masked tokens of a batch had no slot and were left out of the loss.")
+        notes.append(f"Up to {most:,} masked tokens of a batch exceeded its prediction slots and were left out of the loss.")
     return notes

@@ -22,7 +22,7 @@ Records = Mapping[str, Mapping[str, np.ndarray]]
 
 
 def named_arrays(records: Records, settings: Settings, text: Text, arms: Arms | None = None) -> dict[str, np.ndarray]:
-    """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, validations under `validation_`."""
+    """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, validations as `validation_*`."""
     arrays = {
         "arms": np.array(ARMS),
         "seeds": np.array(settings.seed_list),
@@ -35,7 +35,7 @@ def named_arrays(records: Records, settings: Settings, text: Text, arms: Arms | 
 
 
 def scalars(records: Records, pairs: Mapping[str, np.ndarray]) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """Return the scalars for TensorBoard: pairs of values `[record, seed, arm]` by name, and their steps.
+    """Return the scalars for TensorBoard, as (values `[record, seed, arm]` by name, steps).
 
     pairs: the description of the recorded pairs, from `pairs_of`.
     """

@@ -29,7 +29,7 @@ class Decided(NamedTuple):
     mesh: int = 1
 
     def under(self, settings: Any, others: Any) -> "Decided":
-        """Estimate the sizes under other settings, on the text that gave these under `settings`."""
+        """Estimate the sizes for the settings `others` on the same text, given that these are the sizes for `settings`."""
         rows = max(1, self.rows * others.batch_size // settings.batch_size)
         return self._replace(rows=rows, steps=others.steps or self.steps)
 

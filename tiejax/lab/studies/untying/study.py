@@ -1,4 +1,4 @@
-"""Untying: EXor's final loss over the step at which tied models untie, by the policy for the optimizer state."""
+"""Untying: EXor's final loss as a function of the step at which tied models untie, for each optimizer-state policy."""
 
 from collections.abc import Mapping
 from pathlib import Path
