@@ -13,16 +13,17 @@ Answer = Literal["agrees", "disagrees", "cannot say"]
 STATUS: Mapping[Answer, int] = {"agrees": 0, "disagrees": 1, "cannot say": 2}
 
 T5 = (
-    "Version 5 of the transformers library ties every T5, and reads the flag only as whether to divide logits by the square "
-    "root of the width."
+    "Version 5 of the transformers library ties every T5, and uses the flag only to decide whether to divide logits by the "
+    "square root of the width."
 )
 
 
 class Checked(NamedTuple):
     """The result for one checkpoint.
 
-    stored: the stored tables. says: the flag and where it comes from. reason: one clause. follows: consequences for loaders,
-    one sentence each. edit: the fix, None if there is nothing to fix or no edit that fixes it.
+    stored: description of the stored tables. says: the flag and where it comes from. reason: the reason for the answer,
+    one clause. follows: consequences for loaders, one sentence each. edit: the fix, None if nothing needs fixing or no edit
+    fixes it.
     """
 
     folder: str
@@ -106,7 +107,7 @@ def _rename(tables: Stored) -> str:
 
 
 def _consequences(tables: Stored, flag: Flag) -> tuple[str, ...]:
-    """Return what loaders and tools make of the checkpoint, one sentence each."""
+    """Return the consequences for loaders and tools, one sentence each."""
     relation, tied, lines = tables.relation, flag.tied, []
     two = relation in ("differ", "scaled", "shapes", "quantised")
     if tied and two:
@@ -121,7 +122,7 @@ def _consequences(tables: Stored, flag: Flag) -> tuple[str, ...]:
     if relation in ("one", "equal") and tied:
         lines.append("Quantising the head quantises the input table too, unless the tables are untied first.")
         lines.append(
-            "An adapter on one of the two uses, once merged, is part of one table only: untie first, or both uses change."
+            "Merging an adapter of one of the two uses into the shared table would change both uses: untie the tables first."
         )
     if relation == "equal" and tied is False:
         lines.append("Loaded as two tables with the same values; merging or adapting one of them makes them differ.")
@@ -133,7 +134,7 @@ def _consequences(tables: Stored, flag: Flag) -> tuple[str, ...]:
 
 
 def _contradiction(config: dict[str, Any]) -> str | None:
-    """Return how two levels of a configuration contradict each other, None if they do not."""
+    """Describe the contradiction between the flags at two levels of a configuration; return None if there is none."""
     values = [part[FLAG] for part in levels(config).values() if isinstance(part.get(FLAG), bool)]
     if len(set(values)) < 2:
         return None
@@ -142,7 +143,7 @@ def _contradiction(config: dict[str, Any]) -> str | None:
 
 
 def _level(config: dict[str, Any]) -> str:
-    """Return the prefix of the flag to set: of the level that has the flag, or else of the innermost level."""
+    """Return the prefix of the level at which to set the flag: the first that has the flag, or else the innermost."""
     found = levels(config)
     return next((where for where, part in found.items() if FLAG in part), list(found)[-1])
 

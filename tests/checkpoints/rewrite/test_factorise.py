@@ -103,7 +103,7 @@ def test_factors_have_the_dtype_of_the_table(tmp_path, dtype, tolerance):
 
 def test_overflowing_factor_leaves_no_folder(tmp_path):
     folder = checkpoint(tmp_path / "c", {EMBED: np.full((3, 4), 6e4, np.float16)}, TIED)
-    with pytest.raises(CheckpointError, match=f"{EMBED}.rows: holds a value too large for float16"):
+    with pytest.raises(CheckpointError, match=f"{EMBED}.rows: contains a value too large for float16"):
         factorise(folder, tmp_path / "out", rank=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c"]
 

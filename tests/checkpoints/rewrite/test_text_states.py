@@ -44,7 +44,7 @@ def test_masked_task_predicts_the_masked_tokens(tokens):
 
 def test_short_text_gives_fewer_rows():
     assert causal_task(iter(range(25)), 10, 900).inputs.shape == (2, 10)
-    with pytest.raises(CheckpointError, match="text: has 9 tokens; one row takes at least 10"):
+    with pytest.raises(CheckpointError, match="text: has 9 tokens; one row takes at least 10; use more text"):
         causal_task(iter(range(9)), 10, 5)
 
 

@@ -97,7 +97,7 @@ def test_one_of_two_equal_tables_is_refused(tmp_path, role):
 
 def test_overflowing_factor_leaves_only_the_budget(tmp_path):
     folder = checkpoint(tmp_path / "c", {EMBED: np.full((3, 4), 6e4, np.float16)}, TIED)
-    with pytest.raises(BadInput, match=f"{EMBED}.rows: holds a value too large for float16"):
+    with pytest.raises(BadInput, match=f"{EMBED}.rows: contains a value too large for float16"):
         command.main([str(folder), str(tmp_path / "out"), "--rank", "1"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "out-budget"]
 

@@ -31,7 +31,7 @@ def untied(folder, second=None, **tensors):
             ["--hidden: states come from this file or from --text"],
         ),
         (values(seed=1), ["--states", "0"], ["--states: expected an integer >= 1, got 0"]),
-        (values(25), [], ["2 rows more than its input table"]),
+        (values(25), [], ["2 more rows than its input table"]),
         (values(23, 5), [], ["two tables of different shapes; tying needs two of one shape"]),
         (values(23, 4, dtype=np.float32).astype(np.int32), [], ["lm_head.weight is stored as I32"]),
     ],

@@ -95,7 +95,7 @@ def test_nan_is_an_obstacle(kl, top1):
 @pytest.mark.parametrize("keep", ["output", "mean", "aligned"])
 def test_table_that_overflows_its_dtype(tmp_path, keep):
     tensors = {EMBED: values(dtype=np.float16), HEAD: 1e7 * values(seed=1), NORM: WEIGHT}
-    words = f"{EMBED if keep != 'aligned' else NORM}: holds a value too large for float16"
+    words = f"{EMBED if keep != 'aligned' else NORM}: contains a value too large for float16"
     if keep == "aligned":  # the scale takes up the size, and overflows the norm
         tensors = {EMBED: values(), HEAD: 10 * values(), NORM: (3e4 * WEIGHT).astype(np.float16)}
     refused(checkpoint(tmp_path / "c", tensors, CONFIG), tmp_path, words, "--keep", keep)

@@ -1,4 +1,4 @@
-"""Measures of the two embedding tables of a checkpoint, read by rows."""
+"""Measures of the similarity of a checkpoint's two embedding tables, which are read by rows."""
 
 import time
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def open_tables(folder: Path, options: Options) -> tuple[Checkpoint, Tables]:
 
 
 def facts_of(checkpoint: Checkpoint, tables: Tables) -> dict[str, Any]:
-    """Return the facts in the headers and the configuration: the tables, the flag, the number of parameters."""
+    """Return facts from the headers and the configuration: the tables, the flag, the number of parameters."""
 
     def table_facts(table: HubTable | None) -> dict[str, Any] | None:
         names = ("name", "shape", "dtype", "transposed", "nbytes")

@@ -4,11 +4,12 @@ from typing import NamedTuple
 
 
 class Options(NamedTuple):
-    """What a diagnosis looks at besides the checkpoint itself.
+    """Options of a diagnosis, with their defaults.
 
     corpus: a text file or a folder of them, in which tokens are counted. tokenizer: a file or a name on the hub, instead of the
-    checkpoint's own. input_table, output_table: names of tensors, where the family's usual names do not find them. neighbours:
-    nearest neighbours compared per token. sample: tokens whose neighbours are compared. seed: of the samples.
+    checkpoint's own. input_table, output_table: names of the tensors, if they differ from the family's usual names.
+    neighbours: number of nearest neighbours compared per token. sample: number of tokens whose neighbours are compared.
+    seed: random seed of the samples.
     """
 
     corpus: str | None = None

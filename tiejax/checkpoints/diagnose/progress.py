@@ -33,7 +33,7 @@ class CountedTable:
 
 
 def counted(progress: Progress, phase: str, total: int, *tables: HubTable) -> list[Table]:
-    """Return the tables such that reading their rows, `total` in all, advances the progress of a phase."""
+    """Wrap tables so that reading their rows, `total` in all, advances the progress of a phase."""
     done = 0
 
     def count(number: int) -> None:

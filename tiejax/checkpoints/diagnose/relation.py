@@ -17,7 +17,7 @@ from tiejax.geometry.linear_maps import Maps, maps_between, whitening
 from tiejax.geometry.neighbours import Overlap, neighbour_overlap, query_blocks
 
 SCORED = 65_536  # sampled tokens on which alignments are scored; the maps are fitted to all tokens
-FREQUENT = 10_000  # tokens of the first ranks, among which the extreme ones are listed
+FREQUENT = 10_000  # the most frequent tokens, among which the extreme ones are listed
 SHOWN = 20  # tokens in each list
 MAPS = "maps between the tables"  # a phase of progress; takes most of a minute for the widest tables
 
@@ -81,7 +81,7 @@ def _mapped(first: HubTable, second: HubTable, seed: int, progress: Progress) ->
 
 
 def _fitted(first: HubTable, second: HubTable, progress: Progress) -> tuple[np.ndarray, Maps, alignment.Means]:
-    """Return the canonical correlations, the maps in float32 and the means of two tables; frees the cross products."""
+    """Return the canonical correlations, the maps in float32 and the means of two tables."""
     x, y = counted(progress, "products of the tables", 2 * first.shape[0], first, second)
     products = cross_products(x, y)
     bases = whitening(products.source_gram), whitening(products.target_gram)

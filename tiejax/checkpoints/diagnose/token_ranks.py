@@ -17,7 +17,7 @@ from tiejax.text.sources import TFDS
 
 
 class Ranked(NamedTuple):
-    """Tokens by frequency rank, from 1.
+    """Frequency ranks of tokens, from 1.
 
     counts: occurrences in the corpus, None without a corpus. counted: mask of the tokens that occur in the corpus, all True
     without one. facts: the entry in results.json.
@@ -34,8 +34,8 @@ def rank_tokens(
 ) -> tuple[Tokens | None, Ranked]:
     """Return the tokenizer, or None if there is none, and the ranks of the tokens.
 
-    rows: of the input table. without_texts: called with the error when the tokenizer cannot be read and no option needs it;
-    tokens then have no texts. Raises CheckpointError or CorpusError.
+    rows: number of rows of the input table. without_texts: called with the error when the tokenizer cannot be read and no
+    option needs it; tokens then have no texts. Raises CheckpointError or CorpusError.
     """
     tokens = None
     try:

@@ -42,7 +42,7 @@ def agreement(results: Mapping[str, Any]) -> str:
 def verdict(results: Mapping[str, Any]) -> list[str]:
     """Return the answer to "should these embeddings be tied?", its evidence, and whether the flag agrees.
 
-    results: of `diagnose_checkpoint`.
+    results: the measures from `diagnose_checkpoint`.
     """
     weight = results["memory"]
     size = f"{memory(weight['bytes'])} as stored, {weight['share']:.1%} of the stored parameters"

@@ -1,4 +1,4 @@
-"""Reading arrays from a checkpoint, and writing a checkpoint's folder atomically."""
+"""Reading of arrays from a checkpoint, and atomic writing of a checkpoint's folder."""
 
 import errno
 import itertools
@@ -23,7 +23,7 @@ ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
 class Written(NamedTuple):
-    """A tensor to write. array: may be a view. dtype: in the file."""
+    """A tensor to write. array: its values, possibly a view. dtype: its dtype in the file."""
 
     name: str
     array: np.ndarray
@@ -43,7 +43,7 @@ def read(tensors: Iterable[Tensor]) -> Iterator[tuple[str, np.ndarray]]:
             with safe_open(file, framework="np") as opened:
                 for tensor in group:
                     yield tensor.name, opened.get_tensor(tensor.name)
-        except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: a dtype that numpy lacks
+        except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two if numpy lacks the dtype
             raise CheckpointError(f"{file}: cannot be read: {one_line(error)}") from None
 
 
@@ -83,7 +83,7 @@ def _write_weights(folder: Path, tensors: Sequence[Written], max_shard_bytes: in
         size += tensor.nbytes
     files = [WEIGHTS] if len(shards) == 1 else [_shard_name(number, len(shards)) for number in range(1, len(shards) + 1)]
     for file, shard in zip(files, shards, strict=True):
-        # Shard by shard, since its arrays are in memory twice while it is written. The transformers library needs `format`.
+        # Write one shard at a time, since it is in memory twice meanwhile. The transformers library needs `format`.
         arrays = {tensor.name: np.ascontiguousarray(tensor.array, tensor.dtype) for tensor in shard}
         save_file(arrays, folder / file, metadata={"format": "pt"})
     if len(shards) > 1:

@@ -11,7 +11,7 @@ from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.system.files import check_file, read_bytes
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-MOST_JSON_BYTES = 2**26  # an index of a million tensors
+MOST_JSON_BYTES = 2**26  # enough for an index of a million tensors
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -46,7 +46,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be read: {error.strerror}") from None
-    tensors = _tensors(folder, names)  # before the configuration: the error for pickles is more useful
+    tensors = _tensors(folder, names)  # read before the configuration, since the error about pickles is more useful
     if CONFIG not in names:
         raise CheckpointError(f"{folder}: has no {CONFIG}, which describes the model and whether it is tied")
     return Checkpoint(folder, read_json(folder / CONFIG), tensors)
@@ -76,7 +76,7 @@ def _tensors(folder: Path, names: list[str]) -> dict[str, Tensor]:
                 f"{folder}: the weights are stored as pickle ({pickles[0]}), which can run arbitrary code when loaded; "
                 "convert them to *.safetensors, or download the safetensors files"
             )
-        raise CheckpointError(f"{folder}: has no weights; a checkpoint has *.safetensors")
+        raise CheckpointError(f"{folder}: has no weights; expected *.safetensors")
     tensors: dict[str, Tensor] = {}
     for file in files:
         for name, tensor in _header(folder / file).items():
@@ -94,7 +94,7 @@ def _indexed(folder: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{folder / INDEX}: expected a weight_map from tensor names to files")
     shards: dict[str, dict[str, Tensor]] = {}
     for file in sorted(set(places.values())):
-        # A link in the folder may point anywhere, as in the hub's cache; a file name in the index may not.
+        # Links in the folder may point anywhere, as in the hub's cache, but the index may only name files in the folder.
         if "/" in file or "\\" in file or "\0" in file or file in ("", ".", ".."):
             raise CheckpointError(f"{folder / INDEX}: {file!r} is not the name of a file in the same folder")
         if not (folder / file).exists():
@@ -121,5 +121,5 @@ def _header(file: Path) -> dict[str, Tensor]:
 
 
 def one_line(error: Exception) -> str:
-    """Return the message of an error in one line."""
+    """Return the message of an error as one line."""
     return " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""Conversion between a checkpoint's config.json and our models: the sizes it gives, and the model built from them."""
+"""Conversion between a checkpoint's config.json and models of tiejax: its sizes, and the model built from them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from tiejax.models.shapes import Shape
 from tiejax.models.transformer import Transformer
 from tiejax.text.tokenizer import SPECIAL, SPECIAL_OF_ROBERTA
 
-# The library's name of an activation -> ours. Of several names, the first is written.
+# Name of an activation in the transformers library -> its name in tiejax. If several are equal, the first is written.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -43,7 +43,7 @@ ONLY: dict[str, Any] = {
 
 
 class Sizes(NamedTuple):
-    """The sizes of a model. embed_in, embed_out: E_in and E_out. groups: number of groups of layers that share weights."""
+    """The sizes of a model. embed_in, embed_out: widths of the tables. groups: number of groups of layers sharing weights."""
 
     vocabulary: int
     width: int
@@ -62,8 +62,8 @@ class Sizes(NamedTuple):
 class Family(NamedTuple):
     """A family whose weights can be read and written.
 
-    keys: field of `Sizes` -> (key in config.json, the library's default, another name of the key or ""). classes: the library's
-    classes, without a head and with a language model's head.
+    keys: field of `Sizes` -> (key in config.json, default of the transformers library, another name of the key or "").
+    classes: classes of that library without a head, and with a language model's head.
     """
 
     title: str
@@ -149,7 +149,7 @@ def family_of(checkpoint: Checkpoint) -> Family:
 
 
 def sizes_of(config: Mapping[str, Any], family: Family, file: Path) -> Sizes:
-    """Return the sizes in a configuration; raises CheckpointError for unsupported ones. file: named in errors."""
+    """Return the sizes in a configuration; raises CheckpointError for unsupported ones. file: its path, for errors."""
     for key, only in ONLY.items():
         if config.get(key) is not None and config[key] != only:
             raise CheckpointError(f"{file}: {key} is {config[key]}; only {only} is supported")
@@ -175,7 +175,7 @@ def _value(config: Mapping[str, Any], key: str, other: str, default: Any) -> Any
 
 
 def _checked(field: str, value: Any, key: str, file: Path) -> Any:
-    """Return the value of a key, converted to that of our field; raises CheckpointError."""
+    """Check the value of a key in config.json and convert it for `Sizes`; raises CheckpointError."""
     if field == "activation":
         if not isinstance(value, str) or value not in ACTIVATIONS:
             raise CheckpointError(f"{file}: {key}: expected one of {', '.join(ACTIVATIONS)}, got {value!r}")
@@ -194,7 +194,7 @@ def _shape(sizes: Sizes) -> Shape:
 
 
 def build(sizes: Sizes, family: Family, dropout: float) -> LanguageModel:
-    """Return our model of these sizes. dropout: in training; the configuration's value is ignored."""
+    """Build the model of these sizes. dropout: rate in training; the configuration's value is ignored."""
     if family.causal:
         return _gpt2(sizes, dropout)
     assert sizes.types is not None
@@ -243,7 +243,7 @@ def parameter_shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:
 
 
 def counterpart(model: LanguageModel, tied: bool, head: bool) -> Family:
-    """Return the family as which a model of ours is saved.
+    """Return the family as which a model of tiejax is saved.
 
     A causal model is saved as GPT-2, a tied one as BERT, or as ALBERT if its table is narrower than H, and an untied one as
     RemBERT. A model without a head is saved as BERT if its table is as wide as H.
@@ -300,7 +300,7 @@ def sizes_of_model(model: LanguageModel, family: Family, target: Path) -> Sizes:
 def new(model: LanguageModel, family: Family, tokenizer: tokenizers.Tokenizer | None) -> dict[str, Any]:
     """Return the entries of a new configuration other than the sizes.
 
-    tokenizer: for the id of the padding token, if the model does not have it.
+    tokenizer: gives the id of the padding token if the model has none.
     """
     dropout = getattr(model.encoder, "dropout", 0.0)
     kinds = (
@@ -314,14 +314,14 @@ def new(model: LanguageModel, family: Family, tokenizer: tokenizers.Tokenizer | 
         **dict.fromkeys(kinds, dropout),
         "initializer_range": bert.STD,
         "pad_token_id": pads[0] if pads else None,
-        # The library's defaults are ids in its own vocabularies.
+        # The defaults of the transformers library are ids in its own vocabularies.
         "bos_token_id": None,
         "eos_token_id": None,
     }
 
 
 def configuration(sizes: Sizes, family: Family, old: Sizes | None, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `config` with the sizes of a model. Sizes that equal those in `old` keep their present spelling."""
+    """Return `config` with the sizes of a model. Entries of sizes that equal those in `old` are not changed."""
     changed = {}
     for field, (key, _, other) in family.keys.items():
         value = getattr(sizes, field)

@@ -35,8 +35,8 @@ class Family(NamedTuple):
 
     types: `model_type` of its configurations. input, output: names of the tables, the likeliest first; each may have a prefix
     that ends in a dot. ties: the default of the flag, None if versions of the transformers library disagree. notes: properties
-    of the family that the tables do not show. never: the library never ties it, whatever the flag says. always: from version 5
-    on, the library always ties it, whatever the flag says.
+    of the family that the tables do not show. never: that library never ties it, whatever the flag says. always: from version 5
+    on, that library always ties it, whatever the flag says.
     """
 
     title: str
@@ -99,8 +99,8 @@ class Flag(NamedTuple):
 class Tables(NamedTuple):
     """The input and output tables of a checkpoint, and related facts.
 
-    family: its title, None if `model_type` is unknown. output: None if no output table is stored. bias: the tensor added to
-    the logits, if any. head: False if the architecture predicts no tokens. notes: facts that the tables do not show.
+    family: title of the family, None if `model_type` is unknown. output: None if no output table is stored. bias: the tensor
+    added to the logits, if any. head: False if the architecture predicts no tokens. notes: facts that the tables do not show.
     quantised: whether the output table is stored in a quantised form, which is not read.
     """
 
@@ -138,7 +138,7 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
     rows = first.shape[0]
     others = [tensor for tensor in named(checkpoint, outputs) if tensor.name != name]
     fitting = [tensor for tensor in others if rows in tensor.shape]
-    # A head of a wrong shape is still the head: an error is better than reporting the model as tied.
+    # A head of the wrong shape is still a head: raise an error below rather than report the model as tied.
     other = output_table or _name_of_only(checkpoint, fitting or (others if family else []), "output")
     second = table(checkpoint, other, OUTPUT, rows) if other else None
     if second is not None and output_table is None and second.shape[0] > rows and second.shape[1] == first.shape[1]:
@@ -164,7 +164,7 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
 
 
 def check_whole(checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError if a table is stored as factors; the other table might be mistaken for the only one."""
+    """Raise CheckpointError if a table is stored as factors, since the other table might be mistaken for the only one."""
     if isinstance(checkpoint.config.get(FACTORISED), dict):
         raise CheckpointError(
             f"{checkpoint.folder}: its tables are factorised (`{FACTORISED}` in config.json); name the checkpoint that it was "
@@ -173,7 +173,7 @@ def check_whole(checkpoint: Checkpoint) -> None:
 
 
 def has_quantised_head(checkpoint: Checkpoint, outputs: Sequence[Sequence[str]]) -> bool:
-    """Whether a quantised output table is stored under one of these names."""
+    """Return whether a quantised output table is stored under one of these names."""
     stems = {wanted.removesuffix("weight") for names in outputs for wanted in names}
     return any(
         QUANTISED.search(name) and any(name.startswith(stem) or f".{stem}" in name for stem in stems)
@@ -199,7 +199,7 @@ def flag_of(config: dict[str, Any]) -> Flag:
 
 
 def levels(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the parts of a configuration that may contain the flag, outermost first, by the prefix of the flag."""
+    """Return the parts of a configuration that may contain the flag, outermost first, by prefix ("" or "text_config.")."""
     part = config.get("text_config")
     return {"": config} | ({TEXT: part} if isinstance(part, dict) else {})
 
@@ -216,12 +216,12 @@ def text_part(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def called(name: str, wanted: str) -> bool:
-    """Whether a tensor has the wanted name, possibly with a prefix that ends in a dot."""
+    """Return whether a tensor has the wanted name, possibly with a prefix that ends in a dot."""
     return name == wanted or name.endswith(f".{wanted}")
 
 
 def named(checkpoint: Checkpoint, names: Sequence[Sequence[str]]) -> list[Tensor]:
-    """Return the matrices with any of the names of each family; within a family, only with its first name that occurs."""
+    """Return the matrices with a name of any family; of a family's names, only the first that occurs counts."""
     matrices: dict[str, Tensor] = {}
     for family_names in names:
         for wanted in family_names:
@@ -262,7 +262,7 @@ def _no_input(checkpoint: Checkpoint) -> CheckpointError:
 def bias_of(checkpoint: Checkpoint, heads: Sequence[str], rows: int) -> str | None:
     """Return the name of the tensor added to the logits, None if there is none.
 
-    heads: possible names of the output table, which is stored or, if tied, left out. rows: of the output table.
+    heads: possible names of the output table, even if it is tied and not stored. rows: number of its rows.
     """
     own = [head.removesuffix("weight") + "bias" for head in heads]
     # BERT-like models also have a bias one level up. In a tied model it is the decoder's bias; in an untied one it is unused.
@@ -275,7 +275,7 @@ def bias_of(checkpoint: Checkpoint, heads: Sequence[str], rows: int) -> str | No
 
 
 def predicts(config: dict[str, Any]) -> bool:
-    """Whether the architecture predicts tokens; True if the configuration names none."""
+    """Return whether the architecture predicts tokens; True if the configuration names none."""
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
         return True

@@ -7,19 +7,19 @@ import numpy as np
 
 TABLE, OUTPUT_TABLE, OUTPUT_BIAS = "embed/embedding", "head/embedding", "head/bias"
 PROJECTION, POOLER, HEAD, STACK = "projection", "pooler", "head/", "encoder/layers/"
-# Torch's names of our leaves; the second name is that of checkpoints converted from TensorFlow.
+# Leaf of tiejax -> names in torch; the second name is that of checkpoints converted from TensorFlow.
 LEAVES = {"kernel": ("weight",), "embedding": ("weight",), "scale": ("weight", "gamma"), "bias": ("bias", "beta")}
 
 
 class Names(NamedTuple):
-    """A family's names for the modules of our model.
+    """A family's names for the modules of a tiejax model; "the library" is the transformers library.
 
-    prefix: precedes all names except those of the head, in classes with a head. modules: our name -> theirs. layers: the prefix
-    of a layer's names, with a placeholder for its number. layer: our module of a layer -> theirs, or three of theirs where
-    only we store query, key and value as one map. head: our module of the head -> theirs. table, bias: names in the head; of
-    several names of the bias, the library adds the first that exists to the logits. linear: whether maps are torch's Linear
-    [out, in]; otherwise they are [in, out] like ours. ties: whether the library ties the head's table to the input table if it
-    is missing or equal.
+    prefix: precedes all names except those of the head, in classes with a head. modules: tiejax's name -> the family's. layers:
+    the prefix of a layer's names, with a placeholder for its number. layer: tiejax's module of a layer -> the family's, or
+    three of the family's where only tiejax stores query, key and value as one map. head: tiejax's module of the head -> the
+    family's. table, bias: names in the head; the library adds the first bias that exists to the logits. linear: whether
+    maps are torch's Linear [out, in]; otherwise they are [in, out] as in tiejax. ties: whether the library ties the head's
+    table to the input table if it is missing or equal.
     """
 
     prefix: str
@@ -98,10 +98,11 @@ GPT2 = Names(
 
 
 class Slot(NamedTuple):
-    """The slot of a tensor in our parameters.
+    """The slot of a checkpoint's tensor in tiejax's parameters.
 
-    names: possible names of the tensor. path: of our array. layer: index in the stack of layers, None outside it. part, parts:
-    the tensor fills columns `part` of `parts` equal parts. transposed: the tensor is [out, in], our array [in, out].
+    names: possible names of the tensor. path: path of tiejax's array. layer: index in the stack of layers, None outside it.
+    part, parts: the tensor fills part `part` of `parts` equal parts of the columns. transposed: the tensor is [out, in],
+    tiejax's array [in, out].
     """
 
     names: tuple[str, ...]
@@ -113,9 +114,9 @@ class Slot(NamedTuple):
 
 
 def slots(names: Names, paths: Sequence[str], prefix: str, numbers: Sequence[int]) -> Iterator[Slot]:
-    """Yield the slots of all tensors that make up our arrays at these paths.
+    """Yield the slots of all tensors that make up tiejax's arrays at these paths.
 
-    prefix: of names in the file: the family's, or "". numbers: for each of our layers, its number in the file.
+    prefix: prefix of names in the file, the family's or "". numbers: for each layer, its number in the file.
     """
     for path in paths:
         module, _, leaf = path.rpartition("/")
@@ -137,7 +138,7 @@ def slots(names: Names, paths: Sequence[str], prefix: str, numbers: Sequence[int
 
 
 def view(array: np.ndarray, slot: Slot) -> np.ndarray:
-    """Return the slot's part of our array, in the layout of the file, as a view: assigning to it fills our array."""
+    """Return a view of the slot's part of tiejax's array, in the layout of the file; assigning to it fills the array."""
     array = array if slot.layer is None else array[slot.layer]
     size = array.shape[-1] // slot.parts
     array = array[..., slot.part * size : (slot.part + 1) * size]

@@ -1,4 +1,4 @@
-"""Assignment of a checkpoint's tensors to the arrays of our parameters, checked before any tensor is read."""
+"""Assignment of a checkpoint's tensors to the arrays of tiejax's parameters, checked before any tensor is read."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Places(NamedTuple):
-    """The assignment of a checkpoint's tensors.
+    """The assignment of a checkpoint's tensors to slots.
 
-    prefix: of the encoder's names. shapes: of our arrays, by path. placed: tensor name -> the slots it fills, several if layers
-    share it. copies: tensors stored under a second name of a slot. others: tensors without a slot.
+    prefix: prefix of the encoder's names. shapes: shapes of tiejax's arrays, by path. placed: tensor name -> the slots it
+    fills, several if layers share it. copies: tensors stored under a second name of a slot. others: tensors without a slot.
     """
 
     prefix: str
@@ -34,10 +34,11 @@ class Places(NamedTuple):
 
 
 def find_places(checkpoint: Checkpoint, family: Family, shapes: Shapes, width: int, numbers: Sequence[int]) -> Places:
-    """Assign the tensors of a checkpoint to slots of our parameters.
+    """Assign the tensors of a checkpoint to slots of tiejax's parameters.
 
-    shapes: of the arrays of the model that the configuration describes, by path. width: H. numbers: as for `slots`. Raises
-    CheckpointError for a tensor that is missing, has another shape, or has no slot in the encoder of that model.
+    shapes: path -> shape of the parameters of the model that the configuration describes. width: the hidden size H.
+    numbers: as for `slots`. Raises CheckpointError for a tensor that is missing, has another shape, or has no slot in the
+    encoder of that model.
     """
     prefix = _prefix(checkpoint, family)
     wanted = _stored(checkpoint, family, prefix, shapes, width)
@@ -61,7 +62,7 @@ def find_places(checkpoint: Checkpoint, family: Family, shapes: Shapes, width: i
 
 
 def _prefix(checkpoint: Checkpoint, family: Family) -> str:
-    """Return the prefix of the encoder's names: that of the family, or "" for a class without a head."""
+    """Return the prefix of the encoder's names: the family's, or "" in checkpoints of a class without a head."""
     table = f"{family.names.modules['embed']}.weight"
     for prefix in (family.names.prefix, ""):
         if prefix + table in checkpoint.tensors:
@@ -72,7 +73,7 @@ def _prefix(checkpoint: Checkpoint, family: Family) -> str:
 
 
 def _stored(checkpoint: Checkpoint, family: Family, prefix: str, shapes: Shapes, width: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of our parameters that the file stores: without a missing head, with a pooler."""
+    """Return the shapes of the parameters that the file stores: the head only if it has one, and a pooler if it has one."""
     head = [path for path in shapes if path.startswith(HEAD)]
     names = [name for slot in slots(family.names, head, prefix, ()) for name in slot.names]
     # GPT-2's head consists of the output table, which a tied file stores as its input table.
@@ -91,14 +92,14 @@ def _check(tensor: Tensor, slot: Slot, shapes: Shapes) -> None:
         raise CheckpointError(
             f"{tensor.file}: {tensor.name} is stored as {tensor.dtype}; expected one of {kinds}, not quantised"
         )
-    # A broadcast scalar gives the shape without memory.
+    # A broadcast scalar has the shape without taking memory.
     shape = view(np.broadcast_to(np.float32(0), shapes[slot.path]), slot).shape
     if tensor.shape != shape:
-        raise CheckpointError(f"{tensor.file}: {tensor.name} is {list(tensor.shape)}, but by {CONFIG} it is {list(shape)}")
+        raise CheckpointError(f"{tensor.file}: {tensor.name} is {list(tensor.shape)}, but {CONFIG} implies {list(shape)}")
 
 
 def _check_others(checkpoint: Checkpoint, family: Family, prefix: str, others: Sequence[str]) -> None:
-    """Raise CheckpointError for a tensor of the encoder without a slot: our model would compute something else."""
+    """Raise CheckpointError for a tensor of the encoder without a slot: tiejax's model would compute something else."""
     names = family.names
     encoder = tuple(prefix + part.split(".")[0] + "." for part in (*names.modules.values(), names.layers))
     for name in others:

@@ -1,4 +1,4 @@
-"""Embedding tables of a checkpoint, read from the file by rows, so that they may be larger than the memory."""
+"""Embedding tables of a checkpoint, read from the file by rows; they may be larger than the machine's memory."""
 
 import difflib
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tiejax.checkpoints.hub.errors import CheckpointError, Field
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-BLOCK_BYTES = 64 * 2**20  # read at a time of a transposed table, whose rows are spread over the whole file
+BLOCK_BYTES = 64 * 2**20  # read at a time from a transposed table, whose rows are spread over the whole file
 
 Rows = slice | Int[np.ndarray, "rows"]
 
@@ -22,7 +22,7 @@ Rows = slice | Int[np.ndarray, "rows"]
 class HubTable:
     """A table of a checkpoint, [rows, width], whose rows are read from the file on access.
 
-    Nothing stays in memory or mapped, so that a table may be larger than the memory. transposed: the file stores [width, rows].
+    Nothing stays in memory or mapped, so that a table may be larger than memory. transposed: the file stores [width, rows].
     """
 
     def __init__(self, tensor: Tensor, transposed: bool = False) -> None:
@@ -34,13 +34,13 @@ class HubTable:
         self.given = np.dtype(np.float32)
 
     def cut(self, rows: int) -> "HubTable":
-        """Return a table of the first `rows` rows."""
+        """Return this table without the rows after the first `rows`."""
         table = HubTable(self.tensor, self.transposed)
         table.shape, table.given = (rows, self.shape[1]), self.given
         return table
 
     def as_stored(self) -> "HubTable":
-        """Return this table with rows in bfloat16, unchecked, if they are stored in bfloat16, and in float32 otherwise."""
+        """Return this table with rows in bfloat16 (not checked to be finite) if stored in bfloat16, in float32 otherwise."""
         table = self.cut(self.shape[0])
         table.given = BFLOAT16 if self.tensor.dtype == "BF16" else np.dtype(np.float32)
         return table

@@ -81,8 +81,8 @@ def count_tokens(
 ) -> Int[np.ndarray, "rows"]:
     """Count the tokens of documents, without added special tokens.
 
-    rows: of the table. seen: called with the number of tokens counted so far. Raises CorpusError if the tokenizer cannot
-    encode, or produces an id outside the table.
+    rows: number of rows of the table. seen: called with the number of tokens counted so far. Raises CorpusError if the
+    tokenizer cannot encode, or produces an id outside the table.
     """
     if not tokens.whole:
         raise CorpusError(f"corpus: {tokens.file} alone cannot encode a text; add merges.txt or tokenizer.json to its folder")

@@ -31,21 +31,21 @@ from tiejax.checkpoints.hub.places import Places, find_places
 from tiejax.checkpoints.hub.tables import DTYPES
 from tiejax.models.language_model import LanguageModel
 
-MAX_SHARD_BYTES = 5 * 10**9  # of one file, whose arrays are in memory twice while it is written
+MAX_SHARD_BYTES = 5 * 10**9  # size limit of one file, whose arrays are in memory twice while it is written
 
 Flat = dict[str, np.ndarray]
 
 
 class Origin(NamedTuple):
-    """The parts of a loaded checkpoint that are needed to write it again, besides our parameters.
+    """The parts of a loaded checkpoint that are needed to write it again, in addition to the parameters.
 
     Attributes:
         family: its family
         config: its configuration
         sizes: the sizes in its configuration
-        prefix: of the names of its encoder
-        dtypes: of the tensors that our parameters hold, by name
-        others: tensors that our model has no place for, such as a head for another task
+        prefix: prefix of the names of its encoder's tensors
+        dtypes: dtypes of the tensors that the parameters hold, by name
+        others: tensors that tiejax's model has no place for, such as a head for another task
     """
 
     family: Family
@@ -67,9 +67,9 @@ class Loaded(NamedTuple):
             `model` does not compute
         tied: whether the output table is the input table; both leaves are then the same array
         vocabulary: rows of the input table
-        owner: for each layer, the first layer with the same weights; our model has a copy for each layer of an ALBERT that
-            shares them
-        origin: what `save` needs to write the checkpoint again
+        owner: for each layer, the first layer with the same weights; of an ALBERT with shared layers, `params` has a copy for
+            each layer
+        origin: the parts that `save` needs to write the checkpoint again
     """
 
     family: str
@@ -85,12 +85,12 @@ def load(folder: Path, dropout: float = 0.0) -> Loaded:
     """Load a checkpoint of BERT, RemBERT, ALBERT or GPT-2, with or without a head.
 
     The tables are tied if the output table is missing or equal to the input table, whatever the flag says; those of RemBERT
-    never are. A map E_in -> H that is exactly the identity is left out of our model, and `save` writes it again. The library's
-    attention mask corresponds to our `segments`: padding is a separate segment after the tokens.
+    never are. A map E_in -> H that is exactly the identity is left out of the model, and `save` writes it again. The attention
+    mask of the transformers library corresponds to `segments`: padding is a separate segment after the tokens.
 
     Args:
         folder: a checkpoint in the hub's format
-        dropout: of the model, in training; the configuration's value is ignored
+        dropout: dropout rate of the model in training; the configuration's value is ignored
 
     Returns:
         The model and its parameters.
@@ -134,22 +134,22 @@ def save(
     """Write a model as a new folder that the transformers library loads. The folder appears atomically.
 
     A tied model is written as BERT, or as ALBERT without shared layers if its table is narrower than H; an untied one as
-    RemBERT, with an identity map E_in -> H if ours has none; a causal one as GPT-2. With the `origin` of a loaded checkpoint,
-    it is written as that checkpoint, except for what has changed.
+    RemBERT, with an identity map E_in -> H if the model has none; a causal one as GPT-2. With the `origin` of a loaded
+    checkpoint, it is written as that checkpoint, except for what has changed.
 
     Args:
         folder: the folder to write, which must not exist
         model: the Flax module
-        params: as in `Loaded`, as numpy or jax arrays, with both tables even if tied. Without `head`, the library's class is
-            that of the encoder, which expects a pooler unless loaded with `add_pooling_layer=False`. The number of layers is
+        params: as in `Loaded`, as numpy or jax arrays, with both tables even if tied. Without `head`, the class in config.json
+            is that of the encoder, which expects a pooler unless loaded with `add_pooling_layer=False`. The number of layers is
             that of the stack
         tied: whether the tables are tied
-        origin: of the loaded checkpoint, if any
+        origin: the origin of the loaded checkpoint, if any
         tokenizer: written as tokenizer.json
         max_shard_bytes: size limit of a file; larger checkpoints are split
 
     Raises:
-        CheckpointError: if the library has no such model, or the folder exists
+        CheckpointError: if the transformers library has no such model, or the folder exists
         OSError: if the folder cannot be written
     """
     flat = {path: np.asarray(leaf) for path, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
@@ -176,14 +176,14 @@ def _numbers(layers: int, groups: int) -> list[int]:
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two arrays are bitwise equal after conversion to one dtype; 0 and -0 differ."""
+    """Return whether two arrays are bitwise equal after conversion to one dtype; 0 and -0 differ."""
     bits = f"u{other.dtype.itemsize}"
     one = np.ascontiguousarray(one, other.dtype)
     return one.shape == other.shape and np.array_equal(one.view(bits), np.ascontiguousarray(other).view(bits))
 
 
 def _filled(checkpoint: Checkpoint, places: Places) -> Flat:
-    """Return our parameters by path, read from their tensors."""
+    """Return the parameters by path, read from their tensors."""
     tensors = [checkpoint.tensors[name] for name in places.placed]
     dtype = np.float64 if any(tensor.dtype == "F64" for tensor in tensors) else np.float32
     paths = {slot.path for filled in places.placed.values() for slot in filled}
@@ -195,7 +195,7 @@ def _filled(checkpoint: Checkpoint, places: Places) -> Flat:
 
 
 def _tie(flat: Flat, head: bool) -> bool:
-    """Return whether the tables are tied, and if so, make both the same array."""
+    """Make both tables one array if they are tied; return whether they are."""
     tied = head and (OUTPUT_TABLE not in flat or _same(flat[OUTPUT_TABLE], flat[TABLE]))
     if tied:
         flat[OUTPUT_TABLE] = flat[TABLE]
@@ -224,7 +224,7 @@ def _layers(flat: Flat) -> int:
 
 
 def _shares(flat: Flat, sizes: Sizes) -> bool:
-    """Whether layers that shared their weights in the file still do."""
+    """Return whether layers that shared their weights in the file still do."""
     if sizes.groups == sizes.layers:  # nothing is shared
         return True
     numbers = _numbers(sizes.layers, sizes.groups)
@@ -249,7 +249,7 @@ def _check(folder: Path, flat: Flat, model: LanguageModel, tied: bool) -> None:
         if leaf.shape != shape:
             raise CheckpointError(f"{folder}: the parameter {path} is {list(leaf.shape)}, but the model's is {list(shape)}")
     if tied and head and not np.array_equal(flat[TABLE], flat[OUTPUT_TABLE], equal_nan=True):
-        raise CheckpointError(f"{folder}: {TABLE} and {OUTPUT_TABLE} differ, but were to be saved as tied")
+        raise CheckpointError(f"{folder}: {TABLE} and {OUTPUT_TABLE} differ; save them with tied=False, or make them equal")
 
 
 def _written(
@@ -271,12 +271,12 @@ def _written(
 
 
 def _names(slot: Slot, family: Family, tied: bool, known: Mapping[str, np.dtype]) -> list[str]:
-    """Return the names under which a slot's tensor is written: those it was read from, or else the library's."""
+    """Return the names under which a slot's tensor is written: those it was read from, or else those of the family."""
     names = [name for name in slot.names if name in known]
     if slot.path == OUTPUT_TABLE and tied and family.names.ties:
         return names
     if slot.path == OUTPUT_BIAS and not (tied and names):
-        return list(slot.names)  # untied, the library stores two biases and adds the first
+        return list(slot.names)  # for an untied model, the transformers library stores two biases and adds the first
     return names or list(slot.names[:1])
 
 

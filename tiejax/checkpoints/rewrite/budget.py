@@ -9,13 +9,14 @@ from tiejax.checkpoints.hub.tables import BYTES, HubTable
 from tiejax.checkpoints.rewrite.spectrum import Spectrum, energies_by_table, energy_kept, rank_for
 
 ENERGIES = (0.9, 0.95, 0.99, 0.999)
-MOST_RANKS = 256  # on the curve
+MOST_RANKS = 256  # at most, on the budget curve
 
 
 class Budget(NamedTuple):
-    """Energy kept at each rank, and the tables as stored.
+    """The energy (share of the sum of squares) kept at each rank, and the tables as stored.
 
-    tables: by role, `input` and `output`. energies: of all tables together, at ranks 1, 2, ... by_table: of each of two tables.
+    tables: the tables by role, `input` and `output`. energies: energy of all tables together at ranks 1, 2, ... by_table:
+    energy of each table, if there are two.
     """
 
     tables: dict[str, HubTable]
@@ -77,7 +78,7 @@ def ranks_of_curve(full: int) -> list[int]:
 
 
 def lines(budget: Budget, rank: int | None) -> list[str]:
-    """Return a summary in lines: the tables, and the ranks that keep some energies, with their bytes."""
+    """Return a summary as lines of text: the tables, and the ranks that keep certain energies, with their bytes."""
     shapes = " and ".join(f"{table.name} {list(table.shape)} ({table.dtype})" for table in budget.tables.values())
     head = f"{shapes}: {budget.bytes_now:,} bytes"
     rows = [(f"{energy:.1%} of the energy", rank_for(budget.energies, energy)) for energy in ENERGIES]

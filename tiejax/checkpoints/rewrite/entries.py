@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.system.files import KINDS
 
-MOST_DEPTH = 64  # of nested folders, so that a copy can be removed again if writing fails
+MOST_DEPTH = 64  # limit of nested folders, such that a copy can be removed again if writing fails
 BLOBS = "blobs"  # folder of the hub's cache to which the links in `snapshots/REVISION` point
 
 
@@ -45,7 +45,7 @@ def entries(root: Path) -> Entries:
 
 
 def _is_folder(root: Path, entry: Path, allowed: tuple[Path, ...]) -> bool:
-    """Whether an entry is a folder; raises CheckpointError unless it is a folder or a file that may be copied."""
+    """Return whether an entry is a folder; raises CheckpointError unless it is a folder or a file that may be copied."""
     path = root / entry
     try:
         mode = path.lstat().st_mode

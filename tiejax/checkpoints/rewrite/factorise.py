@@ -22,7 +22,7 @@ Roles = Literal["input", "output", "both"]
 Progress = Callable[[str, int, int | None], None]  # (phase, done, total)
 
 RANK, TABLES = Field("rank"), Field("tables")
-MOST_WIDTH = 2**15  # of all tables together; the Gram matrix of that width takes 8 GiB
+MOST_WIDTH = 2**15  # limit of the width of all tables together; a Gram matrix of that width takes 8 GiB
 
 
 class Source(NamedTuple):
@@ -34,7 +34,7 @@ class Source(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A factorisation before it is written. weights: where row weights come from, None if all rows count the same.
+    """A factorisation before it is written. weights: the source of row weights, None if all rows have equal weight.
 
     rank: None if neither a rank nor an energy was chosen.
     """

@@ -42,7 +42,7 @@ class Product(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The form of written factors. title: a description. config: config.json. parts: tensors that replace the tables."""
+    """The form of written factors. title: its description. config: the new config.json. parts: tensors replacing the tables."""
 
     title: str
     config: dict[str, Any]
@@ -106,7 +106,8 @@ def _opt(checkpoint: Checkpoint, stored: Stored, product: Product) -> Form | Non
     """Return the factors in the form of OPT, None if that form cannot hold them.
 
     OPT adds A_i W_in^T to the position embeddings, and computes logits as (h W_out^T) A^T, with W_in [H, r] `project_in` and
-    W_out [r, H] `project_out`; so W_in = B_in^T and W_out = B_out. The library creates the two only if r differs from H.
+    W_out [r, H] `project_out`; so W_in = B_in^T and W_out = B_out. The transformers library creates the two only if r
+    differs from H.
     """
     if stored.family is None or stored.family.title != "OPT" or not predicts(checkpoint.config):
         return None

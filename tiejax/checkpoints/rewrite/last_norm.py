@@ -9,7 +9,7 @@ from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
 from tiejax.checkpoints.hub.families import called, levels
 from tiejax.checkpoints.rewrite.vectors import rounded, vector
 
-# Names of its weight, in decoders and in the heads of encoders.
+# Names of the normalisation's weight, in decoders and in the heads of encoders.
 NAMES = (
     *("ln_f.weight", "norm_f.weight", "model.norm.weight", "model.final_layernorm.weight"),
     *("gpt_neox.final_layer_norm.weight", "model.decoder.final_layer_norm.weight", "model.decoder.layer_norm.weight"),
@@ -33,7 +33,7 @@ class LastNorm(NamedTuple):
         return weight, None if self.bias is None else vector(self.bias, width)
 
     def storable(self, scale: np.ndarray) -> np.ndarray:
-        """Return the scale after the scaled weight is rounded to the dtype of the file; raises CheckpointError."""
+        """Return the scale that remains when the scaled weight is rounded to the dtype of the file; raises CheckpointError."""
         weight, _ = self.arrays()
         stored = rounded(weight * scale - self.offset, self.weight.dtype, self.weight.name).astype(np.float64) + self.offset
         return np.divide(stored, weight, out=scale.copy(), where=weight != 0)

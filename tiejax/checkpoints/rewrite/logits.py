@@ -10,7 +10,7 @@ from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import text_part
 from tiejax.checkpoints.rewrite.one_table import OneTable, blocks
 
-TOGETHER = 2**22  # logits in memory at one time, of all states and some tokens
+TOGETHER = 2**22  # number of logits in memory at one time, of all states and a block of tokens
 # How the transformers library transforms the logits of each `model_type`, with its defaults: it multiplies by a factor, or
 # computes cap * tanh(logits / cap). It ignores these keys for other types.
 FACTOR, FACTORS = "logit_scale", {"cohere": 0.0625, "cohere2": 0.0625}
@@ -53,7 +53,7 @@ def logit_transform(config: dict[str, Any]) -> LogitTransform:
 
 
 def _number(key: str, value: object) -> float:
-    """Return a number of a configuration, checked to be positive and finite in float32, as the library stores it."""
+    """Return a number of a configuration, checked to be positive and finite in float32, the transformers library's dtype."""
     try:
         with np.errstate(over="ignore", under="ignore"):
             number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
@@ -104,9 +104,10 @@ def moved(
 ) -> Moved:
     """Compare the logits before . Y^T + b with (after diag(c)) . T^T + b, where c is the scale of the table, if any.
 
-    before, after: hidden states before the output table, of the old and the new model. config: of the model, for the transform
-    of its logits. Both tables are read once, in blocks of tokens: KL = sum_t p_t (l_t - m_t) - ln sum e^l + ln sum e^m, with l
-    the old logits and m the new ones. Raises CheckpointError if a file cannot be read or a number is not finite.
+    before, after: hidden states before the output table, in the old and the new model. config: the model's configuration, for
+    the transform of its logits. Both tables are read once, in blocks of tokens: with l the old logits and m the new ones,
+    KL = sum_t p_t (l_t - m_t) - ln sum e^l + ln sum e^m. Raises CheckpointError if a file cannot be read or a number is not
+    finite.
     """
     old, new, number = Softmax(len(before)), Softmax(len(before)), len(before)
     difference, target_logits = np.zeros(number), np.zeros((2, number))

@@ -1,4 +1,4 @@
-"""Atomic creation of a folder: it is written next to its final place under a unique name, then renamed."""
+"""Atomic creation of a folder, which is written under a unique name next to its final path, then renamed."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from tiejax.checkpoints.hub.errors import CheckpointError
 
 INCOMPLETE = "incomplete-"
-MOST_LETTERS = 50  # of the final name: a name has at most 255 bytes, a letter up to four
+MOST_LETTERS = 50  # of the final name in the unique name: a name has at most 255 bytes, a letter up to four
 
 
 def check_new(out: Path) -> None:

@@ -1,7 +1,7 @@
 """One table for both roles, computed from two: the input table, the output table, their mean, or an aligned table.
 
 X is the input table and Y the output table, [tokens, width]; T replaces both. Tables are read by rows, and may be larger than
-the memory.
+memory.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tiejax.checkpoints.rewrite.vectors import rounded
 Keep = Literal["input", "output", "mean", "aligned"]
 
 BLOCK_BYTES = 2**25
-MOST_SCALE = 10.0  # of a column, between tables of equal norm; beyond it, one table hardly has that column
+MOST_SCALE = 10.0  # limit of a column's scale between tables of equal norm; beyond it, one table is nearly zero in that column
 
 
 class OneTable(NamedTuple):

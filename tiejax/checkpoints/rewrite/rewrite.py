@@ -25,7 +25,7 @@ ALIGNED = 8  # bytes; safetensors pads its header to a multiple of this
 
 
 class Part(NamedTuple):
-    """A tensor to write. dtype: safetensors' name for it. blocks: yields the bytes."""
+    """A tensor to write. dtype: in safetensors' spelling. blocks: yields the tensor's bytes in blocks."""
 
     name: str
     dtype: str
@@ -41,13 +41,13 @@ def copy_of(tensor: Tensor, name: str | None = None) -> Part:
 
 
 def part_of(name: str, dtype: str, values: np.ndarray) -> Part:
-    """Return an array as a part, in a dtype by safetensors' name; raises CheckpointError if a value overflows it."""
+    """Return a part that writes an array in a dtype (safetensors' spelling); raises CheckpointError if a value overflows it."""
     content = rounded(values, dtype, name).tobytes()
     return Part(name, dtype, values.shape, len(content), lambda: [content])
 
 
 def check_new(checkpoint: Checkpoint, out: Path) -> Entries:
-    """Return the entries to copy; raises CheckpointError unless `out` is new, and outside a folder that can be copied."""
+    """Return the entries to copy; raises CheckpointError if `out` exists or is in the folder, or an entry cannot be copied."""
     new_folder.check_new(out)
     if within(out, checkpoint.folder):
         raise CheckpointError(f"{out}: lies in {checkpoint.folder}, which is only read; name a folder outside it")
@@ -55,7 +55,7 @@ def check_new(checkpoint: Checkpoint, out: Path) -> Entries:
 
 
 def within(path: Path, folder: Path) -> bool:
-    """Whether a path, with links resolved, is a folder or lies in it."""
+    """Return whether a path, with links resolved, is a folder or lies in it."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
@@ -72,7 +72,7 @@ def rewrite(
         checkpoint: the checkpoint to copy
         out: the folder to write
         config: the new content of config.json
-        added: for files of the checkpoint, parts to append; they replace any tensors of their names
+        added: file of the checkpoint -> parts to append to it, which replace tensors of the same names
         left_out: names of tensors to leave out; a file left without tensors is not written
 
     Raises:

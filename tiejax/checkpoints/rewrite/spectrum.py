@@ -1,6 +1,6 @@
 """The best rank-r approximation of one table, or of two tables that share a factor.
 
-Computed from a Gram matrix, or from the singular values of the rows where these are fewer than the columns.
+It is computed from a Gram matrix, or from the singular values of the rows if there are fewer rows than columns.
 
 M is one table E [V, D], or two side by side, M = [E_in / s_in, E_out / s_out] [V, 2D]. It is approximated by A B, with r
 columns in A and r rows in B. Each of two tables is divided by its Frobenius norm s, so that both have equal weight; otherwise
@@ -16,9 +16,9 @@ from scipy import linalg
 
 from tiejax.checkpoints.hub.tables import HubTable
 
-BLOCK_BYTES = 64 * 2**20  # of a block of rows, as float32
+BLOCK_BYTES = 64 * 2**20  # size of a block of rows in float32
 MOST_EXACT = 1024  # columns up to which products are computed in float64; beyond, in float32, which halves the time
-ARRAYS = 3  # of the size of the Gram matrix, or of all rows where they are few, in memory at one time
+ARRAYS = 3  # number of arrays in memory at one time, each of the size of the Gram matrix, or of all rows if they are few
 
 NOT_FINITE = "the sum of squares is not a finite number above 0: all values are zero, or too large or too small for float32"
 
@@ -28,8 +28,8 @@ Table = HubTable | Float[np.ndarray, "rows width"]
 class Spectrum(NamedTuple):
     """Eigenvalues and eigenvectors of the Gram matrix of M: as many as M has columns, or rows if these are fewer.
 
-    values: descending, with sum 1. vectors: in columns. scales: s of each table. widths: columns of each table in M.
-    precision: numerical error of the energies; closer to 1 than this, they count as 1.
+    values: descending, with sum 1. vectors: the eigenvectors, in columns. scales: s of each table. widths: number of columns of
+    each table in M. precision: numerical error of the energies; energies closer to 1 than this count as 1.
     """
 
     values: Float[np.ndarray, "directions"]
@@ -61,7 +61,7 @@ def spectrum(tables: Sequence[Table], weights: Float[np.ndarray, "rows"] | None 
 
 
 def bytes_needed(rows: int, width: int) -> int:
-    """Return about how many bytes the spectrum of a table [rows, width] takes, without the blocks of rows that are read."""
+    """Estimate the bytes needed for the spectrum of a table [rows, width], without the blocks of rows that are read."""
     return ARRAYS * 8 * width * min(rows, width)
 
 
@@ -90,7 +90,7 @@ def _shares(parts: np.ndarray, precision: float) -> np.ndarray:
 
 
 def rank_for(energies: Float[np.ndarray, "ranks"], wanted: float) -> int:
-    """Return the lowest rank that keeps this energy, or the full rank if rounding leaves none."""
+    """Return the lowest rank that keeps the energy `wanted`, or the full rank if rounding errors leave none."""
     return min(int(np.searchsorted(energies, wanted)), len(energies) - 1) + 1
 
 

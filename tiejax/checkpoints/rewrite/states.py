@@ -13,7 +13,7 @@ from tiejax.system.files import check_file
 from tiejax.system.memory import machine_memory
 
 MOST_STATES = 2**16
-COPIES = 3  # of all states in memory at one time
+COPIES = 3  # number of copies of all states in memory at one time
 HIDDEN, STATES = Field("hidden"), Field("states")
 
 
@@ -21,7 +21,7 @@ class States(NamedTuple):
     """Hidden states before the output table, in the old model and in the new one.
 
     targets: the tokens to predict, None if unknown. by: the source of the states, for the report. whole: whether both models
-    were run, so that the new input table has an effect. any_scale: whether the scale of the states is unknown.
+    were run, so that the new input table has an effect. any_scale: whether the scale of the states is arbitrary.
     """
 
     before: Float[np.ndarray, "states width"]
@@ -35,8 +35,8 @@ class States(NamedTuple):
 def drawn(number: int, width: int, norm: LastNorm | None, seed: int) -> States:
     """Draw random states as the last layer normalisation would output them: w z + b, z ~ N(0, 1).
 
-    norm: None gives z itself, of unknown scale. Raises CheckpointError if the file cannot be read, or if the states are not
-    finite or do not fit into memory.
+    norm: None returns z itself, whose scale is arbitrary. Raises CheckpointError if the file cannot be read, or if the
+    states are not finite or do not fit into memory.
     """
     check_memory(STATES, number, width)
     values = np.random.default_rng(seed).standard_normal((number, width), np.float32)

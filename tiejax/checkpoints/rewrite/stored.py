@@ -15,11 +15,11 @@ from tiejax.checkpoints.hub.tables import DTYPES, HubTable
 BLOCK_BYTES = 2**22
 LENGTH_BYTES = 8  # at the start of a safetensors file, for the length of its header
 MOST_HEADER_BYTES = 10**8
-SAMPLED = 64  # rows on which a constant ratio of two tables is tested first
+SAMPLED = 64  # number of rows on which a constant ratio of two tables is tested first
 SCALE_TOLERANCE = 1e-3
 
-# one: only the input table. head: only the output table. Two tables: bitwise equal (equal), equal up to a constant factor
-# (scaled), of different widths (shapes), or other (differ). quantised: the head is stored in a quantised form.
+# one: only the input table is stored. head: only the output table is. Two tables: bitwise equal (equal), equal up to a
+# constant factor (scaled), of different widths (shapes), or other (differ). quantised: the head is stored in a quantised form.
 Relation = Literal["one", "head", "equal", "scaled", "differ", "shapes", "quantised", "nothing"]
 
 WORDS = {
@@ -119,7 +119,7 @@ def header_of(file: Path) -> tuple[dict[str, Any], int]:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
             if length > MOST_HEADER_BYTES:  # safetensors refuses a longer header, but accepted this file before
-                raise CheckpointError(f"{file}: was changed while it was read")
+                raise CheckpointError(f"{file}: was changed while it was read; start again")
             return json.loads(opened.read(length)), LENGTH_BYTES + length
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
@@ -128,7 +128,7 @@ def header_of(file: Path) -> tuple[dict[str, Any], int]:
 def _scale(first: HubTable, second: HubTable) -> float | None:
     """Return c such that second = c * first in all common rows, None if there is no such number.
 
-    All rows are tested only if a sample of them fits.
+    A sample of rows is tested first, and all rows only if the sample fits.
     """
     rows = first.shape[0]
     sample = np.unique(np.linspace(0, rows - 1, SAMPLED).astype(int))
@@ -144,7 +144,7 @@ def _scale(first: HubTable, second: HubTable) -> float | None:
             return None
     except CheckpointError:  # a table with values that are not finite has no scale
         return None
-    if abs(scale - 1) < SCALE_TOLERANCE:  # with one dtype: two similar tables; with two dtypes: one table that was rounded
+    if abs(scale - 1) < SCALE_TOLERANCE:  # with one dtype, the tables are similar; with two dtypes, one is the other rounded
         return None if first.dtype == second.dtype else 1.0
     return scale
 

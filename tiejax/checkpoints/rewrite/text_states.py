@@ -21,7 +21,7 @@ from tiejax.text.tokenizer import in_batches, in_parts, vocabulary
 
 LENGTH = 128  # tokens per row, or the number of the model's positions if smaller
 MASKED = 0.15  # share of masked tokens in a row; BERT, Devlin et al. 2019
-LEAST_CAUSAL, LEAST_MASKED = 2, 3  # tokens per row: one and the next, or [CLS], one, and [SEP]
+LEAST_CAUSAL, LEAST_MASKED = 2, 3  # tokens per row: one and the next, or [CLS], one and [SEP]
 TOGETHER = 8  # rows encoded at a time
 NAME = Field("text")
 
@@ -35,10 +35,10 @@ class Task(NamedTuple):
 
 
 def states_on_text(checkpoint: Checkpoint, table: OneTable, text: str, number: int, seed: int) -> States:
-    """Return the hidden states at the predicted positions of a text, with the model's input table and with T instead.
+    """Return the hidden states at the predicted positions of a text, with the model's input table and with `table` instead.
 
-    number: of predicted positions, at least; rounded up to whole rows. A causal model predicts every token of a row but the
-    first; a masked one predicts 15 % of the tokens of a row, sampled with `seed` and replaced by the mask. Raises
+    number: minimum number of predicted positions, rounded up to whole rows. A causal model predicts every token of a row but
+    the first; a masked one predicts 15 % of the tokens of a row, sampled with `seed` and replaced by the mask. Raises
     CheckpointError or CorpusError.
     """
     loaded = load(checkpoint.folder)
@@ -64,14 +64,14 @@ def states_on_text(checkpoint: Checkpoint, table: OneTable, text: str, number: i
 
 
 def causal_task(ids: Iterator[int], length: int, number: int) -> Task:
-    """Return rows in which every token but the first is predicted, `number` tokens or more; raises CheckpointError."""
+    """Return enough rows to predict `number` tokens, all but the first of each row; raises CheckpointError."""
     rows = _rows(ids, length, -(-number // (length - 1)))
     places = np.broadcast_to(np.arange(length - 1), (len(rows), length - 1))
     return Task(rows, places, rows[:, 1:])
 
 
 def masked_task(ids: Iterator[int], tokens: Tokens, length: int, number: int, seed: int) -> Task:
-    """Return rows `[CLS] ... [SEP]` in which 15 % of the tokens are masked and predicted, `number` tokens or more.
+    """Return enough rows `[CLS] ... [SEP]` to predict `number` tokens, masking and predicting 15 % of the tokens of a row.
 
     Raises CheckpointError.
     """
@@ -93,7 +93,7 @@ def _rows(ids: Iterator[int], length: int, number: int) -> Int[np.ndarray, "rows
     taken = np.fromiter(itertools.islice(ids, number * length), np.int64)
     rows = len(taken) // length
     if rows == 0:
-        raise CheckpointError(NAME, f": has {len(taken)} tokens; one row takes at least {length}")
+        raise CheckpointError(NAME, f": has {len(taken)} tokens; one row takes at least {length}; use more text")
     return taken[: rows * length].reshape(rows, length).astype(np.int32)
 
 
@@ -119,7 +119,7 @@ def _ids(tokens: Tokens, text: str, rows: int) -> Iterator[int]:
 
 
 def _states(loaded: Loaded, embedding: np.ndarray, task: Task) -> Float[np.ndarray, "places width"]:
-    """Return the hidden states before the output table at the places of a task, for a given input table."""
+    """Return the hidden states before the output table at the places of a task, with the input table `embedding`."""
     params: dict[str, Any] = {**loaded.params, "embed": {**loaded.params["embed"], "embedding": embedding}}
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""Tying a checkpoint: a copy with one table for both roles, and a report of how far that moves the logits."""
+"""Tying a checkpoint: a copy with one table for both roles, and a report of how much that changes the logits."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +34,7 @@ def tie(
     seed: int = 0,
     force: bool = False,
 ) -> Report:
-    """Write a tied copy of an untied checkpoint, if that hardly moves its logits.
+    """Write a tied copy of an untied checkpoint, if that hardly changes its logits.
 
     Args:
         folder: a checkpoint in the hub's format, with two tables of one shape
@@ -43,14 +43,14 @@ def tie(
         text: a text file, a folder of text files, or a .gz file, on which the model is run before and after
         hidden: a .npy file of hidden states [states, width], as the output table reads them; drawn at random by default
         states: number of states drawn, or of positions predicted in the text
-        seed: of the random states, and of the masked positions in the text
-        force: write even where the report speaks against it
+        seed: random seed of the states, and of the masked positions in the text
+        force: write the copy even if the report advises against it
 
     Returns:
         The report.
 
     Raises:
-        CheckpointError: if the checkpoint cannot be tied, or the report speaks against it (`Report.obstacle`) without `force`
+        CheckpointError: if the checkpoint cannot be tied, or the report advises against it (`Report.obstacle`) without `force`
         CorpusError: if the text cannot be read
         OSError: if `out` cannot be written
     """
@@ -62,7 +62,7 @@ def tie(
 def plan(folder: Path, out: Path | None, keep: Keep, text: str | None, hidden: str | None, states: int, seed: int) -> Plan:
     """Measure what tying a checkpoint would change, and write nothing; arguments and errors as in `tie`.
 
-    out: checked to be a folder that can be written; None skips the check.
+    out: the folder to check for `write`; None skips the check.
     """
     pair = _open_pair(folder, keep)
     if out is not None:
@@ -74,7 +74,7 @@ def plan(folder: Path, out: Path | None, keep: Keep, text: str | None, hidden: s
 
 
 def write(planned: Plan, out: Path, force: bool = False) -> None:
-    """Write the tied checkpoint; raises CheckpointError where the report speaks against it, unless forced, and OSError.
+    """Write the tied checkpoint; raises CheckpointError if the report advises against it, unless forced, and OSError.
 
     The only tensors that change are the tables, the decoder's bias where a tied model stores it under another name, and, for
     an aligned table, the weights of the layer normalisation that takes up its scale.
@@ -112,7 +112,7 @@ def _open_pair(folder: Path, keep: Keep) -> Pair:
         raise CheckpointError(f"{folder}: cannot be tied: its architecture predicts no tokens")
     if stored.padding:
         raise CheckpointError(
-            f"{folder}: cannot be tied: its output table has {stored.padding:,} rows more than its input table"
+            f"{folder}: cannot be tied: its output table has {stored.padding:,} more rows than its input table"
         )
     for tensor in (stored.input, stored.output):
         if tensor.dtype not in DTYPES:
@@ -132,7 +132,7 @@ def _family_fault(stored: Stored, kind: object) -> str:
         return f"whether loaders of {kind!r} models read the flag is unknown"
     if stored.family.never:
         return f"the transformers library never ties {stored.family.title}, whatever the flag says"
-    return f"the transformers library always ties {stored.family.title}, and reads the flag as whether to divide logits"
+    return f"the transformers library always ties {stored.family.title}; its flag only decides whether logits are divided"
 
 
 def _shared_table(pair: Pair, table: OneTable) -> Part:
@@ -152,7 +152,7 @@ def _shared_table(pair: Pair, table: OneTable) -> Part:
 
 
 def _biases(pair: Pair) -> tuple[list[Part], list[str]]:
-    """Return the bias of a tied decoder, and the names it replaces. BERT-like models, once tied, store it one level up."""
+    """Return the bias of a tied decoder, and the names it replaces. Tied BERT-like models store it one level up."""
     tensors, output = pair.checkpoint.tensors, pair.output.name
     own, shared = output.removesuffix("weight") + "bias", output.removesuffix("decoder.weight") + "bias"
     if not output.endswith(".decoder.weight") or own not in tensors or shared not in tensors:

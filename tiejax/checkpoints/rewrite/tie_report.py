@@ -1,4 +1,4 @@
-"""The report on tying a checkpoint: how far the tables and the logits move, and whether that is too far."""
+"""The report on tying a checkpoint: how much the tables and the logits change, and whether that is too much."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,15 +37,15 @@ class Report(NamedTuple):
 
     Attributes:
         keep: the table for both roles
-        relation: of the two old tables
-        distances: of the new table from both old ones, relative to their norms
+        relation: the relation of the two old tables
+        distances: distances of the new table from both old ones, relative to their norms
         by: the source of the hidden states
-        states: their number
+        states: the number of hidden states
         whole: whether both models were run, so that the new input table has an effect
         moved: the change of the logits
         bytes_saved: bytes of the table that is no longer stored
         any_scale: whether the scale of the hidden states is a guess, as no layer normalisation is known to precede the head
-        flagged: the flag in the configuration if it already says tied, else None
+        flagged: the source of the flag if the configuration already says tied, else None
     """
 
     keep: str
@@ -77,7 +77,7 @@ class Report(NamedTuple):
         return None
 
     def lines(self) -> list[str]:
-        """Return the report in lines."""
+        """Return the report as lines of text."""
         names = {"mean": "the mean of both", "aligned": "the aligned table"}
         found = self.moved
         lines = [
@@ -103,7 +103,7 @@ class Report(NamedTuple):
 def measure(pair: Pair, table: OneTable, text: str | None, hidden: str | None, number: int, seed: int) -> Report:
     """Measure the effect of tying a checkpoint, on a text, on the hidden states in a file, or on random ones.
 
-    number: of random states, or of positions predicted in the text. Raises CheckpointError or CorpusError.
+    number: number of random states, or of positions predicted in the text. Raises CheckpointError or CorpusError.
     """
     width = pair.input.shape[1]
     if text is not None:

@@ -1,4 +1,4 @@
-"""Weights of a table's rows: how often their tokens occur in a corpus."""
+"""Weights of a table's rows, from the counts of their tokens in a corpus."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +18,9 @@ def token_weights(
 ) -> tuple[Float[np.ndarray, "rows"] | None, dict[str, Any] | None]:
     """Return the weights of the rows, and an entry for the report; both None if `name`, the corpus, is None.
 
-    A weight is the count of the row's token in the corpus plus one, scaled to a mean of one. Without the one, rows of tokens
-    that do not occur would be unconstrained. folder: of the checkpoint, with its tokenizer. Raises CheckpointError or
-    CorpusError.
+    A weight is the count of the row's token in the corpus plus one, scaled to a mean of one. Without adding one, rows of
+    tokens that do not occur would be unconstrained. folder: the checkpoint's folder, with its tokenizer. Raises CheckpointError
+    or CorpusError.
     """
     if name is None:
         return None, None

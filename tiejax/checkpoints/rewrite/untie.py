@@ -62,7 +62,7 @@ def _output_name(tables: Stored, source: Tensor) -> str:
 
 
 def _biases(checkpoint: Checkpoint, output: str) -> list[Part]:
-    """Return the bias of an untied decoder. BERT-like models, while tied, store it one level up."""
+    """Return the bias that the untied decoder needs. Tied BERT-like models store it one level up."""
     if not output.endswith(".decoder.weight"):
         return []
     own, shared = output.removesuffix("weight") + "bias", output.removesuffix("decoder.weight") + "bias"
@@ -72,7 +72,7 @@ def _biases(checkpoint: Checkpoint, output: str) -> list[Part]:
 
 
 def _inner_tables(checkpoint: Checkpoint, source: Tensor) -> list[Part]:
-    """Return the tables of encoder and decoder, which BART-like models share with the input table while the flag says tied."""
+    """Return copies of the input table for encoder and decoder, which BART-like models do not store while they are tied."""
     if not source.name.endswith("shared.weight"):
         return []
     prefix = source.name.removesuffix("shared.weight")

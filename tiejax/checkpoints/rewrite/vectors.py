@@ -10,7 +10,7 @@ from tiejax.checkpoints.hub.tables import DTYPES
 
 
 def vector(tensor: Tensor, length: int) -> Float[np.ndarray, "length"]:
-    """Return a tensor [length] or [1, length] in float32; raises CheckpointError for other shapes or values not finite."""
+    """Return a tensor [length] or [1, length] in float32; raises CheckpointError for other shapes or non-finite values."""
     if tensor.shape not in ((length,), (1, length)) or tensor.dtype not in DTYPES:
         kinds = ", ".join(DTYPES.values())
         raise CheckpointError(
@@ -25,12 +25,12 @@ def vector(tensor: Tensor, length: int) -> Float[np.ndarray, "length"]:
 
 
 def rounded(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
-    """Return values rounded to a dtype, by safetensors' name.
+    """Round values to a dtype given in safetensors' spelling.
 
     Raises CheckpointError, naming the tensor, if a value overflows the dtype.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         converted = values.astype(DTYPES[dtype])
     if not np.isfinite(converted).all():
-        raise CheckpointError(f"{name}: holds a value too large for {DTYPES[dtype]}")
+        raise CheckpointError(f"{name}: contains a value too large for {DTYPES[dtype]}")
     return converted
