@@ -27,7 +27,7 @@ RC: Any = {
     "savefig.dpi": 150,
 }
 
-MOST_LINES, MOST_POINTS = 64, 2000  # most seeds drawn in a panel, and (about) most records of each
+MOST_LINES, MOST_POINTS = 64, 2000  # maximum number of seeds drawn in a panel, and (roughly) of records per seed
 Curves = Mapping[str, np.ndarray]  # name -> [seed, record]
 
 
@@ -65,7 +65,7 @@ def save(figure: Figure, folder: Path, name: str) -> Path:
 class Seeds(NamedTuple):
     """The plotted part of many seeds, at the records `drawn_records`.
 
-    drawn: the drawn seeds, `[drawn seed, point, ...]`. median: over all seeds, `[point, ...]`. number: of all seeds.
+    drawn: the drawn seeds, `[drawn seed, point, ...]`. median: over all seeds, `[point, ...]`. number: the number of all seeds.
     """
 
     drawn: np.ndarray
@@ -118,7 +118,7 @@ def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray | Seeds, colour
 
 
 def percentages(axes: Axes) -> None:
-    """Show a share on the y axis, from 0 to 100 %."""
+    """Format the y axis as percentages, from 0 to 100 %."""
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(lambda y, _: f"{100 * y:g} %")
 

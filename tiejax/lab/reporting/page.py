@@ -36,7 +36,7 @@ def render(
     finding: sentences that summarise the verdicts. setting: description of the run, by name. claims: heading -> rows returned
     by `statistics.claims.assess`. figures: (caption, PNG file); the first one follows the finding. numbers: heading ->
     (columns, rows). reproduce: command, settings and environment of the run, by name.
-    template: a file that extends `page.html.j2` and may use the variables `more`.
+    template: a file that extends `page.html.j2` and may use the variables in `more`.
     """
     return _template(template).render(
         title=title,
@@ -103,5 +103,5 @@ def _prose(text: Any) -> Markup:
 
 
 def _plain(text: Any) -> str:
-    """Return text for an attribute or the page's title, where there are no elements, without backticks."""
+    """Return text without backticks, for an attribute or the page's title, which cannot contain elements."""
     return CODE.sub(r"\1", str(text))
