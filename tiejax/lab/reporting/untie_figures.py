@@ -21,7 +21,7 @@ def plot_untie_curve(
     shares: Mapping[str, Line] | None,
     independent_share: float | None,
 ) -> Figure:
-    """Plot the final loss against the untie step and, if given, the share of solved seeds below it.
+    """Plot the final loss against the untie step and, if given, the share of solved seeds in a panel below it.
 
     independent: median and interval of the baseline with independent tables, which is not a point of the curve. best: the Bayes
     loss.

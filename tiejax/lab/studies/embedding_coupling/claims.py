@@ -1,4 +1,4 @@
-"""The claims of the study, one for each finding of the paper; they were stated before the run of record.
+"""The claims of the study, one for each finding of the paper; they were stated before the reported run.
 
 The score of a seed is its test accuracy, averaged over tasks. A claim is tested if the run has the shapes that it compares;
 these are identified by their widths, not by their names.

@@ -25,15 +25,15 @@ CLAIMS = (
 ON_SCORES = (
     Clause(
         "output-width/score",
-        "a wider output embedding fine-tunes better although it is discarded, by {size} of accuracy",
-        "a wider output embedding fine-tunes worse, by {size} of accuracy",
-        "whether a wider output embedding fine-tunes better",
+        "a wider output embedding raises accuracy after fine-tuning by {size}, although it is discarded",
+        "a wider output embedding lowers accuracy after fine-tuning by {size}",
+        "whether a wider output embedding raises accuracy after fine-tuning",
     ),
     Clause(
         "reinvest/deeper-coupled",
-        "more layers are worth more than a coupled table, by {size}",
-        "more layers are worth less than a coupled table, by {size}",
-        "whether more layers are worth more than a coupled table",
+        "more layers raise accuracy by {size} more than a coupled table does",
+        "more layers raise accuracy by {size} less than a coupled table does",
+        "whether more layers raise accuracy more than a coupled table does",
     ),
     Clause(
         "decoupling/score",
@@ -45,9 +45,9 @@ ON_SCORES = (
 ON_CONTROL = (
     Clause(
         "pretraining/score",
-        "pre-training is worth {size} of accuracy",
-        "pre-training costs {size} of accuracy",
-        "whether pre-training helps at all, which the other claims presuppose",
+        "pre-training raises accuracy by {size}",
+        "pre-training lowers accuracy by {size}",
+        "whether pre-training raises accuracy at all, which the other claims presuppose",
     ),
 )
 FEWEST_SEEDS = 6
@@ -222,7 +222,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     if results["seeds"] and len(results["seeds"]) < FEWEST_SEEDS:
         notes.append(f"With fewer than {FEWEST_SEEDS} seeds no claim can be decided; only estimates are given.")
     if results.get("gate") and not results["gate"]["passed"]:
-        notes.append("The gate was not passed: pre-training was too short to compare shapes.")
+        notes.append("The gate (see Setting) was not passed: pre-training was too short to compare shapes.")
     return notes
 
 

@@ -166,7 +166,7 @@ def facts_of_shapes(settings: Settings, prepared: Prepared) -> dict[str, dict[st
 
 
 def gate(settings: Settings, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether pre-training was long enough to compare shapes, as the protocol requires before the run of record.
+    """Return whether pre-training was long enough to compare shapes, as the protocol requires before the reported run.
 
     The gate passes if the validation loss of the baseline is at least .3 nats below the unigram entropy, and its score on
     development is above that of its control.

@@ -13,7 +13,7 @@ from tiejax.lab.reporting.words import count_true
 from tiejax.statistics.arms import ARMS
 
 QUESTION = (
-    "Two spellings of the bit 0 have the same meaning and occur with probabilities p and 1 - p. In theory, the farther p is "
+    "Two spellings of bit 0 have the same meaning and occur with probabilities p and 1 - p. In theory, the farther p is "
     "from .5, the farther apart their output embeddings must be. Does the output table follow the theory, and what does tying "
     "cost?"
 )

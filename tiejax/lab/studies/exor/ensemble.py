@@ -121,7 +121,7 @@ def why_no_kernel(settings: Settings) -> str | None:
 
 
 def training_engine(settings: Settings) -> str:
-    """Return the engine that trains resolved settings on this platform: fast where the kernel cannot."""
+    """Return the engine that trains resolved settings on this platform: the fast engine if the kernel cannot."""
     return "fast" if settings.engine == "kernel" and why_no_kernel(settings) else settings.engine
 
 

@@ -50,7 +50,7 @@ def plot_distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, st
 
 
 def plot_relative_distances(steps: np.ndarray, relative: ByTable, labels: Mapping[str, str]) -> Plot:
-    """Plot relative distances of the pairs and of even and odd, every seed."""
+    """Plot the relative distances of the pairs, and of even and odd, for every seed."""
     groups = {**labels, "even_odd": "even and odd"}
     return Plot(
         "relative_distance",

@@ -173,7 +173,7 @@ class Kernel:
         return jax.tree.unflatten(treedef, [leaf.reshape(seeds, arms, *leaf.shape[1:]) for leaf in trained])
 
     def _program(self, treedef: Any, number: Any, on: Any, table: Any, words: Any, *refs: Any) -> None:
-        """Train the member of one program. refs: its parameters and moments, inputs and then outputs."""
+        """Train the member of one program. refs: its parameters and moments, as inputs and then as outputs."""
         inputs, outputs = refs[: len(refs) // 2], refs[len(refs) // 2 :]
         is_on = on[pl.program_id(0)] > 0
         # A loaded value, since Triton does not accept a constant here.
@@ -259,7 +259,7 @@ class Kernel:
 
 
 def product(kernel: jax.Array, x: jax.Array) -> jax.Array:
-    """Return W^T x for W `[in, out]` and x `[in, columns]`, as a sum of products: too small for matrix units."""
+    """Return W^T x for W `[in, out]` and x `[in, columns]`, as a sum of products, since it is too small for matrix units."""
     return jnp.sum(kernel[:, :, None] * x[:, None, :], axis=0)
 
 

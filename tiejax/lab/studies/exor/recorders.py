@@ -76,7 +76,7 @@ class Measures:
 class RiskByCondition:
     """(params, batch, seed_key, step) -> the exact risk of a member, under the distribution of its condition.
 
-    expected: by condition. sign: by condition and pair, -1 where the second symbol of the pair is the likelier one.
+    expected: expectations by condition. sign: by condition and pair, -1 where the second symbol of the pair is the likelier.
     """
 
     risk: ExactRisk

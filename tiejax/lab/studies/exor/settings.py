@@ -99,7 +99,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         if self.variant and (self.zero is not None or self.one is not None):
             raise BadInput("--variant: give a variant or explicit distributions (--zero, --one), not both")
         if self.doses is not None and (self.variant or self.zero is not None):
-            raise BadInput("--doses: sets the probabilities of the bit 0 and cannot be combined with --variant or --zero")
+            raise BadInput("--doses: sets the probabilities of bit 0 and cannot be combined with --variant or --zero")
         values = dataclasses.asdict(self) | self._distributions()
         defaults = ARCHITECTURE_SETTINGS[self.model] | PUBLISHED_MODELS[self.model, self.size] | {"steps": STEPS[self.size]}
         for name in sorted({name for fields in ARCHITECTURE_SETTINGS.values() for name in fields} - set(defaults)):

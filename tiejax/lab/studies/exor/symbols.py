@@ -11,7 +11,7 @@ from tiejax.lab.studies.exor.task import EXor
 class Symbols:
     """The symbols of a task and the probabilities of the spellings.
 
-    used: by bit (`zero`, `one`), the spellings with a probability above 0. probability: by spelling.
+    used: the spellings with a probability above 0, by bit (`zero`, `one`). probability: the probability of each spelling.
     """
 
     vocabulary: int

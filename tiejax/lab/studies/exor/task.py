@@ -15,7 +15,7 @@ SPLITS = ("train", "validation", "test")
 SPLIT_SEED = 14
 MAX_BITS = 16
 
-# (zero, one): probabilities of the spellings of the bit 0 and of the bit 1.
+# (zero, one): probabilities of the spellings of bit 0 and of bit 1.
 VARIANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "main": ((0.1, 0.9), (0.5, 0.5)),
     "dh": ((1.0, 0.0), (0.5, 0.5)),
@@ -25,7 +25,7 @@ VARIANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class EXor:
-    """The task: `bits` bits per string; `zero` and `one` are the probabilities of the spellings of the bits 0 and 1.
+    """The task: `bits` bits per string; `zero` and `one` are the probabilities of the spellings of bits 0 and 1.
 
     Symbols: the spellings of 0, then the spellings of 1, then even, odd, mask. Raises ValueError, naming the field, if the
     number of bits is not in 2..16, or a distribution is empty, has negative entries or does not sum to 1.

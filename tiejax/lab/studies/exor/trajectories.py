@@ -32,7 +32,7 @@ class Trajectories:
     exact: Mapping[str, np.ndarray]
 
     def final(self, values: np.ndarray, exact: bool = False, last: bool = False) -> np.ndarray:
-        """Return the mean over the window of `[arm, seed, record, ...]`, or the last record's value."""
+        """Return `values` `[arm, seed, record, ...]` averaged over the window or, with `last`, at the last record."""
         if last:
             return values[:, :, -1]
         steps = self.exact_steps if exact else self.steps

@@ -32,7 +32,7 @@ class Action(NamedTuple):
 class Agent:
     """An agent that acts on the layers above the first in turn; a pass over all of them is an episode.
 
-    kind: a learner, or an agent that always acts at random. root: the random key of the model's seed. to_device: puts arrays on
+    kind: whether the agent learns or always acts at random. root: the random key of the model's seed. to_device: puts arrays on
     the devices of the model. actions: the number of actions so far.
     """
 

@@ -125,7 +125,7 @@ class _Pairs:
 def pairs_of(text: Text) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
     """Return the pairs of ids with recorded distances, and the arrays that describe them in metrics.npz.
 
-    Every word with its twin, set by set, then `UNRELATED_PAIRS` pairs of different words.
+    The pairs are every word with its twin, set by set, then `UNRELATED_PAIRS` pairs of different words.
     """
     twins, unknown, pairs = text.twins, text.vocabulary.unknown, _Pairs()
     # The unknown token is never a target, but its twin is: among targets, its twin has probability 1.
