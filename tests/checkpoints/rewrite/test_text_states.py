@@ -80,7 +80,9 @@ def test_too_few_positions_are_refused(tmp_path, kind, least):
 def test_special_token_outside_the_table_is_refused(tmp_path):
     """jax would clamp the id and read the last row."""
     words = [word for word in WORDS if word != "[MASK]"] + ["g", "[MASK]"]
-    with pytest.raises(CheckpointError, match=r"vocab.txt: the id of \[MASK\] is 11, but the input table has 11 rows"):
+    with pytest.raises(
+        CheckpointError, match=r"vocab.txt: the id of \[MASK\] is 11, but the input table has 11 rows; replace the tokenizer"
+    ):
         tie_on_text(runnable(tmp_path, "bert", words=words), tmp_path)
     assert not (tmp_path / "out").exists()
 

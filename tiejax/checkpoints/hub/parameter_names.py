@@ -101,7 +101,7 @@ class Slot(NamedTuple):
     """The slot of a checkpoint's tensor in tiejax's parameters.
 
     names: possible names of the tensor. path: path of tiejax's array. layer: index in the stack of layers, None outside it.
-    part, parts: the tensor fills part `part` of `parts` equal parts of the columns. transposed: the tensor is [out, in],
+    part, parts: the tensor fills the columns of part `part`, of `parts` equal ones. transposed: the tensor is [out, in],
     tiejax's array [in, out].
     """
 

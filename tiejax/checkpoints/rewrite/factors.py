@@ -32,7 +32,7 @@ class Factors(NamedTuple):
 
 
 class Product(NamedTuple):
-    """Factors to write. energy: the share kept of the tables. rows: yields A in blocks of rows, float32; maps: B by role."""
+    """Factors to write. energy: share of the tables' energy kept. rows: yields A in float32 blocks of rows. maps: B by role."""
 
     tables: dict[str, HubTable]
     rank: int

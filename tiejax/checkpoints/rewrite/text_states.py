@@ -102,7 +102,8 @@ def _check_special(tokens: Tokens, rows: int) -> None:
     special = vocabulary(tokens.tokenizer)
     if (highest := max(special.cls, special.sep, special.mask)) >= rows:
         raise CheckpointError(
-            f"{tokens.file}: the id of {special.tokens[highest]} is {highest}, but the input table has {rows} rows"
+            f"{tokens.file}: the id of {special.tokens[highest]} is {highest}, but the input table has {rows} rows; "
+            "replace the tokenizer by that of the model"
         )
 
 
@@ -113,7 +114,8 @@ def _ids(tokens: Tokens, text: str, rows: int) -> Iterator[int]:
         for encoding in tokens.tokenizer.encode_batch_fast(batch, add_special_tokens=False):
             if encoding.ids and max(encoding.ids) >= rows:
                 raise CheckpointError(
-                    f"{tokens.file}: a token has the id {max(encoding.ids)}, but the input table has {rows} rows"
+                    f"{tokens.file}: a token has the id {max(encoding.ids)}, but the input table has {rows} rows; "
+                    "replace the tokenizer by that of the model"
                 )
             yield from encoding.ids
 

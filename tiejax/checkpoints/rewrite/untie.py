@@ -44,13 +44,15 @@ def _check(checkpoint: Checkpoint, tables: Stored) -> None:
     if tables.relation not in ("one", "equal"):
         raise CheckpointError(f"{checkpoint.folder}: is not tied: it has {WORDS[tables.relation]}")
     if not predicts(checkpoint.config):
-        raise CheckpointError(f"{checkpoint.folder}: its architecture predicts no tokens, and so has no output table")
+        raise CheckpointError(f"{checkpoint.folder}: cannot be untied: its architecture predicts no tokens")
     if tables.family is None:
         kind = checkpoint.config.get("model_type")
-        raise CheckpointError(f"{checkpoint.folder}: the name of the output table of {kind!r} models is unknown")
+        raise CheckpointError(
+            f"{checkpoint.folder}: cannot be untied: the name of the output table of {kind!r} models is unknown"
+        )
     if tables.family.always:
         raise CheckpointError(
-            f"{checkpoint.folder}: version 5 of the transformers library ties every T5, whatever its flag says"
+            f"{checkpoint.folder}: cannot be untied: from version 5 on, the transformers library ties every T5 whatever the flag"
         )
 
 
