@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_sizes(benchmark: Benchmark, settings: BenchSettings) -> None:
-    """Raise BadInput if a measured study needs more memory than the machine has. Records count for one step only."""
+    """Raise BadInput if a measured study needs more memory than the machine has. Only the records of one step are counted."""
     options = [name for name in benchmark.sizes.OPTIONS if hasattr(settings, name)]
     for study in settings.largest_studies:
         check_memory(dataclasses.replace(study, steps=1), benchmark.sizes.need, options)

@@ -56,9 +56,9 @@ def installed(sides: Mapping[S, Side], console: Console) -> list[S]:
 
 
 class Contender:
-    """Processes that train at the same time, as one contender. A context manager: the processes end with it.
+    """Processes that train at the same time and are measured together. A context manager: the processes end with it.
 
-    make: builds the `Train` of a process from its job; sent to the process by name, as a function at the top level of a module.
+    make: builds the `Train` of a process from its job; pickled by name, so it must be a top-level function of a module.
     jobs: one per process. environment: variables of the processes, added to those of this one.
     """
 

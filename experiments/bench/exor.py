@@ -32,7 +32,7 @@ def run(settings: ExorBench, console: Console) -> None:
             row["of_floor"] = row["median"] / limit.floor if limit else None
             rows.append(row)
             console.say(row_line(row))
-    # A record is due every 500 steps by default, which take minutes at medium size.
+    # By default there is a record every 500 steps, which take minutes at medium size.
     share = recording_share(settings, settings.measured_engines[0], SEEDS_RECORDED) if settings.size == "small" else None
     if share is not None:
         console.say(
@@ -85,7 +85,7 @@ def measure_torch(settings: ExorBench, console: Console) -> dict[str, float] | N
 
 
 def timed_ensemble(settings: ExorBench, engine: Engine, seeds: int, recording: bool = True) -> TimedEnsemble:
-    """Return an ensemble, compiled and warmed up; recording: at EXor's default steps, otherwise never."""
+    """Return an ensemble, compiled and warmed up. recording: whether to record, at EXor's default interval."""
     study = settings.study_settings(engine, seeds, recording)
     ensemble = TimedEnsemble(build_ensemble(study), study.seed_list)
     ensemble.train(20)
@@ -93,7 +93,7 @@ def timed_ensemble(settings: ExorBench, engine: Engine, seeds: int, recording: b
 
 
 def steps_for(ensemble: TimedEnsemble, seconds: float) -> int:
-    """Return about how many steps take `seconds` seconds, rounded to whole record periods if they are more than one."""
+    """Return about how many steps take `seconds` seconds, as a whole number of record periods if that is at least one."""
     steps = max(20, round(ensemble.steps_in(seconds, 100)))
     return steps if steps <= RECORD_EVERY else round(steps / RECORD_EVERY) * RECORD_EVERY
 

@@ -1,4 +1,4 @@
-"""Time and memory of a training step with tied and with untied layers, and the time of a change of ties."""
+"""Time and memory of a training step with tied and with untied layers, and the time that a change of ties takes."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -166,7 +166,7 @@ def measure_forms(settings: LayersBench, layers: int, forms: Mapping[str, TimedF
 
 
 def measure_changes(settings: LayersBench, layers: int, form: TimedForm) -> dict[str, Any]:
-    """Return the seconds of changes of ties between two patterns that are already compiled.
+    """Return the seconds that changes of ties take, between two patterns that are already compiled.
 
     The second pattern has one more distinct layer, so that the stack changes its size. The form ends with its original ties.
     """

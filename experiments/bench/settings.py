@@ -124,7 +124,7 @@ class ExorBench(TimedBench):
         return ["fast", "plain"] if self.model == "transformer" else ["plain"]
 
     def study_settings(self, engine: Engine, seeds: int, recording: bool = True) -> exor_settings.Settings:
-        """Return resolved settings of the study; recording: at EXor's default steps, otherwise never."""
+        """Return resolved settings of the study. recording: whether to record, at EXor's default interval."""
         every = RECORD_EVERY if recording else ENDLESS
         return exor_settings.Settings(
             seeds=seeds,
@@ -195,11 +195,11 @@ class TextBench(TimedBench):
 
 @dataclasses.dataclass(frozen=True)
 class LayersBench(TimedBench):
-    """Time of a training step with tied and with untied layers, and of a change of ties.
+    """Time of a training step with tied and with untied layers, and of changing the ties.
 
     Args:
         layers: depths to measure, in layers
-        share: layers per distinct layer in the tied models: with 6, a model of 12 layers has 2 distinct ones (sequence)
+        share: layers per distinct layer in the tied models: with 6, a model of 12 layers has 2 distinct ones (map `sequence`)
         width: width of embeddings and hidden states, a multiple of 32, with one head per 32
         vocab_size: number of tokens in the vocabulary
         context: tokens per block

@@ -197,7 +197,7 @@ def feed_shapes(ensemble: training.Ensemble) -> PyTree:
 
 
 def drawn_shapes(ensemble: training.Ensemble) -> PyTree:
-    """Return the shapes of the draws for one seed and step if they are drawn ahead, otherwise None."""
+    """Return the shapes of the random draws for one seed and step if they are drawn ahead of training, otherwise None."""
     if not isinstance(ensemble.source, training.DrawAhead):
         return None
     seed_key = jax.tree.map(lambda leaf: leaf[0], training.seed_keys([0]))
@@ -210,14 +210,14 @@ def platform_of(devices: Sequence[Any]) -> Platform:
 
 
 def exor(devices: Sequence[Any], engine: Any, **options: Any) -> Any:
-    """Return EXor with 32 seeds on one device."""
+    """Return a training step of EXor with 32 seeds on one device."""
     study = exor_settings.Settings(seeds=32, engine=engine, **options).resolved()
     ensemble = build_exor(study, platform_of(devices))
     return traced_step(ensemble, devices[:1], 32, drawn_shapes(ensemble))
 
 
 def exor_kernel(devices: Sequence[Any]) -> Any:
-    """Return EXor's kernel with 32 seeds on one device, with the drawing of its batches."""
+    """Return a training step of EXor's kernel engine, including the draws of its batches, with 32 seeds on one device."""
     study = exor_settings.Settings(seeds=32, engine="kernel").resolved()
     ensemble = dataclasses.replace(build_exor(study), members=training.Vmapped())
     kernel = build_kernel(study, ensemble.arm_ties[:, 0].tolist(), COMPILERS[platform_of(devices)])
@@ -225,7 +225,7 @@ def exor_kernel(devices: Sequence[Any]) -> Any:
 
 
 def text(devices: Sequence[Any], dtype: Any = "float32") -> Any:
-    """Return the text study at its published size: two seeds, tied and untied, as one computation."""
+    """Return a training step of the text study at its published size: two seeds, tied and untied, in one program."""
     study = dataclasses.replace(TextBench(vocab_size=8192).study_settings("packed"), compute_dtype=dtype)
     ensemble = build_text(study, *study_text.prepare(study, Console(quiet=True)))
     ensemble = dataclasses.replace(ensemble, members=training.Vmapped())  # as on an accelerator
@@ -233,7 +233,7 @@ def text(devices: Sequence[Any], dtype: Any = "float32") -> Any:
 
 
 def layers(devices: Sequence[Any], number: int, dtype: Any = "float32") -> Any:
-    """Return a GPT-2 of `number` layers; two devices share the rows of its batch."""
+    """Return a training step of a GPT-2 with `number` layers; two devices share the rows of its batch."""
     bench = LayersBench()
     study = dataclasses.replace(bench.study_settings(number, "compact"), compute_dtype=dtype)
     owner = tying.independent(number)
@@ -242,7 +242,7 @@ def layers(devices: Sequence[Any], number: int, dtype: Any = "float32") -> Any:
 
 
 def encoder(devices: Sequence[Any]) -> Any:
-    """Return pre-training of the coupled base encoder, 10 seeds on one device."""
+    """Return a pre-training step of the coupled base encoder, 10 seeds on one device."""
     bench = EncoderBench()
     study = bench.study_settings(10)
     prepared = prepare_text(study, Console(quiet=True), False)
@@ -251,7 +251,7 @@ def encoder(devices: Sequence[Any]) -> Any:
 
 
 def rembert(devices: Sequence[Any]) -> Any:
-    """Return pre-training of RemBERT at its published size in bfloat16, over all devices with one row each."""
+    """Return a pre-training step of RemBERT at its published size in bfloat16, over all devices with one row each."""
     published = PUBLISHED_SHAPES[-1]
     pretraining = Pretraining(
         published.shape, published.vocabulary, 512, devices=len(devices), rematerialise=True, dtype=jnp.bfloat16

@@ -18,7 +18,7 @@ from tiejax.training import DrawAhead, Ensemble, Recorder, compile_ensemble
 
 
 class Timed(NamedTuple):
-    """Seconds that some steps took, and the part of them in which the devices worked."""
+    """Duration of some steps in seconds, and the part of it during which the devices were busy."""
 
     seconds: float
     worked_s: float
@@ -50,7 +50,7 @@ class TimedEnsemble:
         return Timed(time.perf_counter() - began, worked_s)
 
     def steps_in(self, seconds: float, few: int) -> float:
-        """Return about how many steps take `seconds` seconds, by training `few` steps, or one window of draws if longer."""
+        """Estimate how many steps take `seconds` seconds, by training `few` steps, or a window of draws if that is longer."""
         source = self._ensemble.source
         few = max(few, source.steps) if isinstance(source, DrawAhead) else few
         return seconds / self.train(few).seconds * few

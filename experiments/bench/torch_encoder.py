@@ -47,7 +47,7 @@ class Job(NamedTuple):
 
 
 class Sentences(torch.utils.data.Dataset[Any]):
-    """The sentences in the form of the library's collator for masked LMs, with special tokens marked."""
+    """The sentences in the form that the library's collator for masked LMs expects, with special tokens marked."""
 
     def __init__(self, job: Job) -> None:
         self._ids, self._offsets, self._special = job.ids, job.offsets, np.isin(job.ids, job.vocabulary.special)
@@ -185,7 +185,7 @@ class MaskedLM(torch.nn.Module):
                 torch.nn.init.zeros_(parameter) if name.endswith("bias") else torch.nn.init.normal_(parameter, std=STD)
 
     def forward(self, tokens: Any, segments: Any, positions: Any, slots: Any) -> Any:
-        """Return logits `[slots, vocabulary]`; sentences of a row, `segments`, do not see each other."""
+        """Return logits `[slots, vocabulary]`; tokens of different `segments` of a row do not attend to each other."""
         bias = without_other_sentences(segments, self.bias.dtype)
         x = self.norm(self.embed(tokens) + self.positions(positions) + self.types.weight[0])
         for layer in self.layers:

@@ -39,7 +39,7 @@ class Visits(torch.utils.data.Dataset[Any]):
 
     def __init__(self, exor: task.EXor) -> None:
         self._exor, self._rows = exor, task.split(exor.bits)["train"].tolist()
-        # For the bits 0 and 1: their symbols and the probabilities of these.
+        # For bits 0 and 1: their symbols, and the probabilities of the symbols.
         self._spellings = (exor.spellings["zero"], exor.zero), (exor.spellings["one"], exor.one)
         self._rng = random.Random(0)
 

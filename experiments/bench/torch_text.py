@@ -19,7 +19,7 @@ class PublishedMaskedLM(torch.nn.Module):
         self.layers = torch.nn.ModuleList(Layer(shape) for _ in range(shape.layers))
 
     def forward(self, tokens: Any, segments: Any, positions: Any, slots: Any) -> Any:
-        """Return logits `[slots, vocabulary]`; sentences of a row, `segments`, do not see each other."""
+        """Return logits `[slots, vocabulary]`; tokens of different `segments` of a row do not attend to each other."""
         x, bias = self.embed(tokens), without_other_sentences(segments, self.embed.weight.dtype)
         for layer in self.layers:
             x = layer(x, bias)

@@ -15,7 +15,7 @@ COLOURS = {"input": figures.BLUE, "output": figures.ORANGE}
 def plot_budget(budget: Budget, rank: int | None) -> Figure:
     """Plot the energy kept against the bytes of the factors.
 
-    Vertical lines mark the bytes of unfactorised tables, a point the chosen rank.
+    Vertical lines mark the bytes of unfactorised tables, and a point marks the chosen rank.
     """
     figure, axes = figures.grid(1, 1, 5.2, 3.4, below=0.6)
     panel = axes[0]

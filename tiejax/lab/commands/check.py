@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def report(results: Sequence[Checked]) -> list[str]:
-    """Return one line per checkpoint, with consequences and the fix below those that disagree, or below a single one."""
+    """Return one line per checkpoint, followed by consequences and the fix if it disagrees or is the only one."""
     lines = []
     for result in results:
         if not result.stored:

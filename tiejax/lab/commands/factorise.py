@@ -118,7 +118,7 @@ def _factorise(settings: Settings, console: Console) -> None:
 
 
 def _check_places(source: Source, settings: Settings) -> None:
-    """Raise unless OUT is new, and the report lies neither in the checkpoint's folder nor in OUT."""
+    """Raise BadInput unless OUT is new and the report's folder is outside the checkpoint and outside OUT."""
     checkpoint, report = source.checkpoint, Path(settings.report or "").expanduser()
     if within(report, checkpoint.folder):
         raise BadInput(f"--report {report}: lies in {checkpoint.folder}, which is only read; name a folder outside it")

@@ -46,7 +46,7 @@ class Listed:
 
     study: None if it is unknown. state: "finished" or "unfinished", None if it is unknown. settings: those that differ from
     the defaults of the study. claims: number of claims with each verdict, None if there are no results or the study makes no
-    claims. damage: what is damaged and what to do, None if nothing was found to be.
+    claims. damage: which file is damaged and what to do, None if no damage was found.
     """
 
     path: str
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
-    """Yield the run directories under a folder, sorted by name. Run directories are not searched for others."""
+    """Yield the run directories under a folder, sorted by name; those inside other run directories are left out."""
     for path, folders, files in os.walk(folder):
         if KIND in files:
             folders.clear()
@@ -88,7 +88,7 @@ def find_runs(folder: Path) -> Iterator[Path]:
 
 
 def describe(folder: Path) -> Listed:
-    """Return what is known about a run directory."""
+    """Return the list entry of a run directory."""
     path = str(folder)
     try:
         manifest = read(folder)
@@ -102,7 +102,7 @@ def describe(folder: Path) -> Listed:
         results = RunDirectory.results(folder, manifest)
     except BadInput:
         return dataclasses.replace(run, damage=f"{RESULTS} is damaged; the command of the run with --resume writes it again")
-    # The claims in a comparison are those of other runs.
+    # The claims in the results of a comparison are those of the compared runs.
     claims = None if results is None or manifest.study == "comparison" else results.get("claims")
     if not is_claims(claims):
         return run

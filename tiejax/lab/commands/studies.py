@@ -47,7 +47,7 @@ def comparison() -> Study:
     return STUDY
 
 
-# By the name that run directories carry.
+# Keys: the names of studies in run directories.
 STUDIES: dict[str, Callable[[], Study]] = {
     "exor": exor,
     "untying": untying,

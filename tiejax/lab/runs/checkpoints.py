@@ -11,13 +11,13 @@ from tiejax.tying.tie import Tie
 
 
 def open_checkpoints(run: RunDirectory, folder: Path, ties: Sequence[Tie], say: Callable[[str], None]) -> Checkpoints:
-    """Return the checkpoints of a run in one of its folders, with orbax silenced; ties, say: see `Checkpoints`."""
+    """Return the checkpoints of a run in one of its folders, with orbax silenced. ties, say: as for `Checkpoints`."""
     quiet_libraries()
     return Checkpoints(folder, ties, say, run.manifest.identity_in(folder.relative_to(run.path).as_posix()))
 
 
 def quiet_libraries() -> None:
-    """Silence permanently the messages of orbax about damaged checkpoints.
+    """Permanently silence the messages of orbax about damaged checkpoints.
 
     The threads that read a damaged checkpoint outlive the call and then find the event loop of orbax closed.
     """

@@ -13,7 +13,7 @@ from pathlib import Path
 from tiejax.lab.settings.checks import default_data_dir
 
 MOST_BYTES = 2**30
-# Faster compilations are not cached: a look into the cache would take as long.
+# Faster compilations are not cached: a cache lookup would take as long.
 SHORTEST_S = 0.5
 
 
@@ -21,7 +21,7 @@ def use(recompile: bool = False) -> None:
     """Set the folder of compiled programs in the environment of jax, before jax is imported, unless it is set already.
 
     recompile: compile everything, without the cache. A folder that cannot be written to is not used, and jax's warnings about
-    programs that it cannot read or store are silenced: a cache is worth neither an error nor a warning.
+    programs that it cannot read or store are silenced, since a run does not need the cache.
     """
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
     if recompile:
@@ -42,7 +42,7 @@ def use(recompile: bool = False) -> None:
 
 
 def _mend(folder: Path) -> None:
-    """Remove programs that a killed process left without a time of last use; because of one, jax would stop caching."""
+    """Remove programs that a killed process left without a time of last use; a single one makes jax stop caching."""
     for program in folder.glob("*-cache"):
         if not program.with_name(f"{program.name.removesuffix('-cache')}-atime").exists():
             program.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from tiejax.lab.reporting.words import cells, duration
 from tiejax.system.visible import visible_line
 
 PLAIN_EVERY_S = 15.0
-# The time left is estimated as soon as either of these is done; the first steps of all are slow.
+# The time left is estimated after this share of the run or this many seconds, since the very first steps are slow.
 ESTIMATE_SHARE, ESTIMATE_S = 0.02, 5.0
 NARROWEST_BAR, NARROWEST_LABEL = 4, 10  # columns
 
@@ -26,7 +26,7 @@ NARROWEST_BAR, NARROWEST_LABEL = 4, 10  # columns
 class Console:
     """A progress bar on a terminal, plain lines in a pipe or file, only results and warnings if `quiet`.
 
-    silent: print nothing at all, as all but the first of several processes do. clock: seconds, for tests.
+    silent: print nothing at all, for all processes but the first. clock: returns the time in seconds; replaced in tests.
     """
 
     def __init__(self, quiet: bool = False, silent: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
@@ -184,7 +184,7 @@ class Console:
 
 
 def _time_left(share: float, seconds: float, estimate: float) -> str:
-    """Return the time left in words, or nothing as long as too little is done for an estimate."""
+    """Return the time left in words, or '' while too little is done for an estimate."""
     return f"{duration(estimate)} left" if share >= ESTIMATE_SHARE or seconds >= ESTIMATE_S else ""
 
 

@@ -40,7 +40,7 @@ def add_flags(*flags: str) -> None:
 def given_flags() -> list[str]:
     """Return the flags in XLA_FLAGS; raises BadInput for a word at which XLA would stop reading.
 
-    A first word without a dash is the name of a file with flags to XLA; a later word without a dash ends the flags.
+    XLA takes a first word without a dash as the name of a file with flags, and stops at any later word without a dash.
     """
     given = os.environ.get("XLA_FLAGS", "").split()
     if given and not given[0].startswith("-"):

@@ -1,9 +1,9 @@
-"""How several processes begin a run together: the first prepares the data and claims the run directory, then the others follow.
+"""Joint start of several processes: the first prepares the data and claims the run directory, then the others follow.
 
     first    join - prepare - claim run directory - send settings ---- wait ------ train
     others   join - wait --------------------------- get settings ---- prepare --- train
 
-If one process fails, all end: that process prints its error, and the others that it has failed.
+If one process fails, all end: it prints its error, and the others print that another process has failed.
 """
 
 import dataclasses

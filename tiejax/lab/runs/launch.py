@@ -1,4 +1,4 @@
-"""Start of a study: settings checked, data prepared, run directory claimed, as one process or as one of several."""
+"""Start of a study, in one process or several: check settings, prepare the data, claim the run directory, run."""
 
 import os
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def main(study: Study, argv: Sequence[str]) -> int:
         environment.add_flags("--xla_gpu_deterministic_ops=true")
     environment.check_flags()
     several = not study.single_process and ("--distributed" in argv or environment.names_a_cluster())
-    # Of several processes, only the first looks at the run directory.
+    # Only the first of several processes reads the run directory.
     request = resume.parsed(study, argv) if several else resume.read(study, argv)
     if several or study.device_a_core(request.settings):
         environment.one_device_a_core()
@@ -61,7 +61,7 @@ def _with_others(study: Study, request: Request) -> Launched:
 
 
 def _answer(study: Study, argv: Sequence[str]) -> int | None:
-    """Print what a switch asks for instead of running; return the exit status, None if there is no such switch."""
+    """Handle a switch that prints something instead of running the study; return the exit status, or None if not given."""
     settings, switches = command_line.parse(study.settings, study.command, argv)
     for name, answer in study.answers.items():
         if switches.get(name) or getattr(settings, name, None):

@@ -1,4 +1,4 @@
-"""The steps by which a process begins: data prepared, run directory claimed."""
+"""Start of a process: check sizes, prepare the data, claim the run directory."""
 
 from typing import Any, NamedTuple
 

@@ -43,7 +43,7 @@ class Manifest:
     files: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def identity_in(self, folder: str) -> str:
-        """Return the SHA-256 (hex) of study, settings, text and a folder of checkpoints, which these store."""
+        """Return the SHA-256 (hex) of study, settings, text and checkpoint folder; every checkpoint in the folder stores it."""
         return digest_of_json({"study": self.study, "settings": self.settings, "text": self.text, "folder": folder})
 
     def write(self, folder: Path) -> None:
@@ -92,7 +92,7 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the settings that differ between runs, each with the values of all runs, None for a run without it."""
     names = dict.fromkeys(name for run in settings for name in run)
     values = {name: [run.get(name) for run in settings] for name in names}
-    # Compared as text: the order of a mapping decides the order of its names in arrays.
+    # Compared as text, because the order of the keys in a mapping matters: it is their order in the arrays.
     return {name: by_run for name, by_run in values.items() if len(set(map(json.dumps, by_run))) > 1}
 
 

@@ -89,7 +89,7 @@ def trained_tokenizer(settings: Any, resume: bool) -> str | None:
 
 
 def keep_text(run: RunDirectory, facts: Mapping[str, Any], tokenizer: bytes) -> dict[str, Any]:
-    """Write the facts about the training text and its tokenizer into the run directory, unless they are there already.
+    """Write the facts about the training text and its tokenizer into the run directory, unless they have been written before.
 
     facts: with the `fingerprint` of the text. Returns the facts with which the run was started. Raises BadInput if the run was
     started on another text.

@@ -24,9 +24,9 @@ from tiejax.training.records import FOLDER as RECORDS
 
 CONFIG, RESULTS, ENVIRONMENT, CHECKPOINTS = "config.yaml", "results.json", "environment.json", "checkpoints"
 METRICS = "metrics.npz"
-# Errors for paths that cannot exist, whatever the disk space and the permissions.
+# Errors for paths that cannot exist, regardless of disk space and permissions.
 IMPOSSIBLE_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
-# In the order in which a run is removed: if the process is killed meanwhile, the rest is still a valid unfinished run.
+# In the order of removal: if the process is killed midway, the remaining files are still a valid unfinished run.
 CONTENTS = (
     RESULTS,
     ENVIRONMENT,
@@ -51,7 +51,7 @@ def _locked(path: Path) -> BadInput:
 
 @dataclasses.dataclass
 class RunDirectory:
-    """A run directory that this process has locked until it ends; made by `claim`.
+    """A run directory that this process has locked until it ends; returned by `claim`.
 
     manifest: the identity of the run, and its files.
     """
@@ -229,7 +229,7 @@ class RunDirectory:
         return name in self.manifest.files and is_as_written(self.path / name, self.manifest.files[name])
 
     def whole(self, folder: str) -> bool:
-        """Return whether a folder has listed files, and all of them exist and have not been changed."""
+        """Return whether files in a folder are listed, and all of these exist and have not been changed."""
         listed = [name for name in self.manifest.files if name.startswith(f"{folder}/")]
         return bool(listed) and all(self.intact(name) for name in listed)
 
@@ -309,7 +309,7 @@ def _as_started(path: Path, asked: dict[str, Any]) -> Manifest:
 
 
 def _empty(path: Path) -> None:
-    """Remove a run; a process that is killed meanwhile leaves a valid unfinished run."""
+    """Remove a run; a process that is killed midway leaves a valid unfinished run."""
     with contextlib.suppress(NoManifest):
         dataclasses.replace(manifest.read(path), files={}).write(path)
     for name in (f".{METRICS}.part", *CONTENTS):

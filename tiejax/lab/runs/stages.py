@@ -30,7 +30,7 @@ class Stopped(Exception):
 
 
 class Stages:
-    """The stages of a run, which stages are done, and how long the rest will take.
+    """The stages of a run: their results, which of them are done, and the time that the rest will take.
 
     The arrays of a finished stage are in `finished/NAME.npz`. costs: stage -> cost, in any unit. compile_s, train_s: seconds
     in this process.
@@ -91,7 +91,7 @@ class Stages:
         return trained
 
     def _show(self, label: str, name: str, share: float = 0.0, share_here: float = 0.0) -> None:
-        """Show progress. share: done of the stage `name`. share_here: done of it by this process."""
+        """Show progress. share: share of the stage `name` that is done. share_here: the share done by this process."""
         total, cost = sum(self._costs.values()), self._costs[name]
         here = (self._here + share_here * cost) / total
         self._shown = min(1.0, self._done() + share * cost / total)

@@ -69,9 +69,9 @@ def check_shares(config: Any, names: Sequence[str]) -> None:
 
 
 def check_lengths(config: Any, most: int, shortest: int = 3) -> None:
-    """Check `max_length`, the tokens of a row, against 3 and `most`, and `min_length` against `shortest` and `max_length`.
+    """Check that `max_length`, in tokens, is from 3 to `most`, and `min_length` from `shortest` to `max_length`.
 
-    The shortest row holds [CLS], a token and [SEP]. shortest: tokens of the shortest possible sentence.
+    The shortest row has [CLS], a token and [SEP]. shortest: number of tokens in the shortest possible sentence.
     """
     if not 3 <= config.max_length <= most:
         raise BadInput(f"--max_length: expected 3 ([CLS], a token, [SEP]) to {most}, got {cut(config.max_length)}")
@@ -102,7 +102,7 @@ def check_untie_at(config: Any) -> None:
         return
     if not values:
         raise BadInput("--untie_at: expected at least one step or fraction, got []")
-    # Compared as text: 1 is the second step, 1.0 the end of the run.
+    # Compared as text, because 1 (a step) and 1.0 (the end of the run) are equal as numbers.
     if repeated := [value for value, count in collections.Counter(map(repr, values)).items() if count > 1]:
         raise BadInput(f"--untie_at: expected distinct values, but {repeated[0]} is repeated")
     check_most("untie_at", len(values))
@@ -111,7 +111,7 @@ def check_untie_at(config: Any) -> None:
         if not 0 <= value <= most or (isinstance(value, int) and config.steps is None and value):
             steps = "" if config.steps is None else f"a step from 0 to --steps {config.steps}, or "
             raise BadInput(
-                f"--untie_at: expected {steps}a fraction of the run, written with a point, from 0. to 1., got {cut(value)}"
+                f"--untie_at: expected {steps}a fraction of the run with a decimal point, from 0. to 1., got {cut(value)}"
             )
     if config.steps is not None:
         check_untie_steps(values, config.steps)

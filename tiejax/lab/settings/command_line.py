@@ -51,7 +51,7 @@ ADVICE = {
     errno.EROFS: "allow writing",
 }
 
-# Whether this process runs a command and nothing else, so that it may be replaced.
+# Whether this process was started as a command, so that it may be replaced by another (see `huge_pages.restart`).
 AS_COMMAND = contextvars.ContextVar("AS_COMMAND", default=False)
 
 
@@ -205,7 +205,7 @@ def _take_configs(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _gather_words(flags: Sequence[str], config_class: type) -> list[str]:
-    """Turn `--name a b` into `--name=["a", "b"]` for fields that are lists of words, so that shell patterns can be given."""
+    """Turn `--name a b` into `--name=["a", "b"]` for fields that are lists of words, for shell patterns."""
     lists = {f"--{name}" for name, kind in typing.get_type_hints(config_class).items() if kind == list[str]}
     gathered: list[str] = []
     waiting = list(flags)
@@ -224,7 +224,7 @@ def _gather_words(flags: Sequence[str], config_class: type) -> list[str]:
 
 
 def _check_flags(flags: Sequence[str], config_class: type) -> None:
-    """Raise BadInput for an invalid list or mapping, which jsonargparse would try to read at any cost."""
+    """Raise BadInput for a list or mapping that is invalid YAML; jsonargparse would fall back to other readings."""
     hints = typing.get_type_hints(config_class)
     for flag, following in itertools.zip_longest(flags, flags[1:], fillvalue=""):
         option, equals, value = flag.partition("=")
@@ -238,7 +238,7 @@ def _check_flags(flags: Sequence[str], config_class: type) -> None:
 
 
 def _path_fault(value: Any) -> str | None:
-    """Return why a value with a path on another machine is invalid, or None."""
+    """Return the error message for a value that contains a URL instead of a local path, or None."""
     if isinstance(value, str) and CLOUD.match(value):
         return f"expected a path on this machine, got {cut(value)}; copy it here, or mount it"
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -285,20 +285,20 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
 
 
 def _nearest_configuration(file: str, command: CommandLine) -> str:
-    """Return an addition to a message that lists the configurations of the study that may be meant."""
+    """Return the end of a "not found" message, which lists the configurations of the study, or '' if there are none."""
     study = file.removeprefix("configs/").partition("/")[0] if "/" in file else command.configurations or ""
     names = named_configs.names(study) if re.fullmatch(r"\w+", study) else []
     return f", neither as a file nor among the configurations {', '.join(names)}" if names else ""
 
 
 def nearest(name: str, names: Sequence[str], dashes: str = "") -> str:
-    """Return an addition to a message that asks for the most similar of `names`, or nothing if none is similar."""
+    """Return the end of a message, "; did you mean ...?", with the most similar of `names`, or '' if none is similar."""
     near = difflib.get_close_matches(name[:100], names, n=1, cutoff=0.5)
     return f"; did you mean '{dashes}{near[0]}'?" if near else ""
 
 
 def _explain(message: str, config_class: type, command: CommandLine | None) -> str:
-    """Return a message of jsonargparse as one line."""
+    """Return an error message of jsonargparse, reworded and on one line."""
     dashes = "--" if command else ""
     hints = typing.get_type_hints(config_class)
     if match := re.match(r"unrecognized arguments: (\S+)", message):
@@ -352,19 +352,19 @@ def differences(before: object, now: object) -> list[str]:
 
 
 class Refused(Exception):
-    """A file that could not be read or written: one line that names it and says what to do."""
+    """Raised if a file cannot be read or written; the message is one line that names the file and says what to do."""
 
 
 def refused(error: OSError, then: str) -> BadInput | Refused:
-    """Return the message for an error of the operating system; then: what to do once its cause is gone.
+    """Return the exception that reports an OSError: BadInput if a file name is too long, otherwise Refused.
 
-    A file name that is too long is bad input.
+    then: what to do once the cause is removed.
     """
     if error.errno == errno.ENAMETOOLONG:
         return BadInput(f"{cut(error.filename)}: file name too long; use a shorter one")
     if isinstance(error, BrokenPipeError):
-        return Refused(f"the reader of the output has ended; {then}")
-    advice = ADVICE.get(error.errno or 0, "correct that")
+        return Refused(f"the program that reads the output has exited; {then}")
+    advice = ADVICE.get(error.errno or 0, "fix this")
     where = f"{error.filename}: " if error.filename is not None else ""
     return Refused(f"{where}{error.strerror or error}; {advice}, then {then}")
 

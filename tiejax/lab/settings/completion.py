@@ -30,14 +30,14 @@ ZSH = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"
 
 
 class Words(NamedTuple):
-    """The words that complete a command. flags: `--name` each. values: flag -> its values, if they can be listed."""
+    """Completions of a command. flags: all flags, as `--name`. values: flag -> its values, for flags with a fixed set."""
 
     flags: Sequence[str]
     values: Mapping[str, Sequence[str]]
 
 
 def words(settings: type[Any], line: CommandLine | None) -> Words:
-    """Return the flags of a command with the values of those that take one of a few."""
+    """Return the flags of a command, and the values of those with a fixed set."""
     assert line is not None
     hints = {name: kind for name, kind in typing.get_type_hints(settings).items() if name not in line.positional}
     values = {f"--{name}": found for name, kind in hints.items() if (found := _choices(kind))}

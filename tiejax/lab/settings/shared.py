@@ -36,7 +36,7 @@ def _fields(kind: type) -> dict[str, Any]:
 
 
 class Settings:
-    """Base of groups of settings; `check` calls the checks of all groups in a class."""
+    """Base class of groups of settings; `check` runs the checks of every group that a class inherits."""
 
     def check(self) -> None:
         """Raise BadInput, which names the option, if resolved settings are invalid."""

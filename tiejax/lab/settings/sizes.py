@@ -51,7 +51,7 @@ MOST = {
 
 
 def most_of(name: str) -> int:
-    """Return the largest allowed value of a setting that counts something."""
+    """Return the upper limit of a setting that is a count."""
     return MOST.get(name, MOST_STEPS)
 
 
@@ -64,7 +64,7 @@ def check_most(option: str, value: float, name: str | None = None) -> None:
 def check_steps(option: str, value: float, steps: float) -> None:
     """Raise BadInput if the value of an option results in too many steps."""
     if steps > MOST_STEPS:
-        raise BadInput(f"--{option}: {cut(value)} makes {cut(f'{steps:,.0f}')} steps, expected at most {MOST_STEPS:,}")
+        raise BadInput(f"--{option}: {cut(value)} results in {cut(f'{steps:,.0f}')} steps, expected at most {MOST_STEPS:,}")
 
 
 def check_places(option: str, rows: int, length: int) -> None:
@@ -78,9 +78,10 @@ def check_places(option: str, rows: int, length: int) -> None:
 class Need(NamedTuple):
     """Bytes that a configuration needs.
 
-    state: parameters and Adam's moments, on the devices and, for checkpoints, on the host. records: measurements; of records
-    on the disk, the part that is read at a time. batches: read ahead on the host. training: gradients, activations and other
-    arrays that only the devices hold. disk: records on the disk and files made from them, which is not memory.
+    state: parameters and Adam's moments, on the devices and, for checkpoints, on the host. records: measurements in memory; if
+    records are stored on disk, the part that is read at once. batches: batches that are read ahead on the host. training:
+    gradients, activations and other arrays that exist only on the devices. disk: records on disk and files made from them; not
+    part of the memory.
     """
 
     state: int = 0
@@ -91,16 +92,16 @@ class Need(NamedTuple):
 
     @property
     def memory(self) -> dict[str, int]:
-        """The parts that are memory."""
+        """Bytes of memory by purpose, without the disk."""
         return {name: size for name, size in self._asdict().items() if name != "disk"}
 
     @property
     def total(self) -> int:
-        """The sum of the parts that are memory."""
+        """Bytes of memory in total."""
         return sum(self.memory.values())
 
     def in_words(self) -> str:
-        """Return the parts that are at least 1 % of the total as text, the largest first."""
+        """Return as text the purposes that take at least 1 % of the memory, the largest first."""
         names = dict(
             zip(self.memory, ("models and optimizers", "records", "batches", "gradients and activations"), strict=True)
         )
@@ -142,10 +143,11 @@ def check_memory(
 ) -> None:
     """Raise BadInput if resolved settings need more memory than this machine has.
 
-    need_of: settings -> need. options: settings that decide it, of which the message names the heaviest. memory: bytes of this
-    machine (default: its limit; if that is unknown, nothing is refused). With an accelerator, only the need of the host is
-    checked: the memory of the devices is unknown before jax is imported. alone: this process trains all members; each of
-    several processes holds the whole state, for checkpoints, and all records.
+    With an accelerator, only the need of the host is checked: the memory of the devices is unknown before jax is imported.
+
+    need_of: settings -> need. options: settings that determine the need; the message names those that contribute most. memory:
+    this machine's memory in bytes (default: its limit; there is no check if that is unknown). alone: whether this is the only
+    process; of several, each holds the whole state, for checkpoints, and all records, but only a part of the rest.
     """
     memory = machine_memory() if memory is None else memory
     on_accelerator = accelerated()
@@ -185,7 +187,7 @@ def check_disk(
 
 
 def _heaviest(settings: Any, total_of: Callable[[Any], int], options: Sequence[str]) -> str:
-    """Return the options whose default would save at least a quarter, as text with their values; else the best to halve."""
+    """Return, with their values, the options whose default would save a quarter or more; if none, the best one to halve."""
     values = {name: value for name in options if (value := getattr(settings, name)) is not None}
     default, total = type(settings)().resolved(), total_of(settings)
 

@@ -23,7 +23,7 @@ class Sizes(Protocol):
 
     @property
     def OPTIONS(self) -> tuple[str, ...]:
-        """Names of the settings that decide the need."""
+        """Names of the settings that determine the need."""
 
     def need(self, settings: Any, /) -> Need:
         """Return the bytes that a run with resolved settings needs."""
@@ -40,7 +40,7 @@ class Study:
         command: the command line
         run: trains, analyses and writes the report: `(launched, console)` -> exit status
         may_change: settings that do not affect results, which a resumed run may change
-        sizes: memory and disk of a run, checked before anything is loaded
+        sizes: memory and disk space that a run needs, checked before anything is loaded
         prepare: loads the data, before the run directory is written to: `(settings, console, resume)` -> `launched.prepared`
         claims_at_end: whether `run` claims the run directory itself, once all results are known
         single_process: whether it always runs as a single process

@@ -56,14 +56,14 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def flatten_mapping(self, node: Any) -> None:
-        """Merge nothing."""
+        """Leave merge keys (`<<`) as they are."""
 
     @staticmethod
     def _refuse(reason: str, where: Any) -> None:
         raise yaml.constructor.ConstructorError(None, None, reason, where.start_mark)
 
 
-# Otherwise the subclass would share these tables with the loader of yaml.
+# Set on the subclass, so that the tables of yaml.SafeLoader stay unchanged.
 _Loader.yaml_constructors = {tag: yaml.SafeLoader.yaml_constructors[tag] for tag in TAGS}
 _Loader.yaml_implicit_resolvers = {
     letter: [(tag, pattern) for tag, pattern in known if tag in TAGS]
@@ -118,7 +118,7 @@ def dump_words(words: Sequence[str]) -> str:
 
 
 def fault(value: Any) -> str | None:
-    """Return why a value cannot be a setting, or None: text with characters invalid in file names, integers beyond 64 bits."""
+    """Return why a value is not allowed as a setting, or None: text invalid in file names, or integers beyond 64 bits."""
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
     if isinstance(value, list | tuple):

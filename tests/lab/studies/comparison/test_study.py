@@ -133,7 +133,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, runs):
     assert refusal(tmp_path, one, unfinished) == words
     assert "run.json is missing: this is not a run directory" in refusal(tmp_path, one, tmp_path)
     foreign = make_run(tmp_path / "of others", finished=True, results={"claims": [{"verdict": 3}]})
-    words = f"{foreign / 'results.json'}: its claims are not in the format of a run; run the study again"
+    words = f"{foreign / 'results.json'}: its claims have an unexpected format; run the study again"
     assert refusal(tmp_path, one, foreign) == words
     (other / "results.json").write_text("{}")
     assert f"{other / 'results.json'}: damaged;" in refusal(tmp_path, one, other)

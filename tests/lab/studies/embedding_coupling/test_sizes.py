@@ -54,7 +54,7 @@ def test_too_many_epochs_are_refused_before_the_run_directory(tmp_path, monkeypa
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
     monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail("the input was accepted"))
     line = arguments(folder, "--fine_tuning_epochs", "1e9", "--out", folder / "run", "--quiet")
-    with pytest.raises(BadInput, match=r"^--fine_tuning_epochs: 1000000000.0 makes 2,000,000,000 steps, expected at most"):
+    with pytest.raises(BadInput, match=r"^--fine_tuning_epochs: 1000000000.0 results in 2,000,000,000 steps, expected at most"):
         launch.main(STUDY, line)
     assert not (folder / "run").exists()
 

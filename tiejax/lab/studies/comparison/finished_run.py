@@ -1,4 +1,4 @@
-"""Finished runs, read to be compared; nothing in them is changed."""
+"""Reading of finished runs for a comparison."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ def read(folders: Sequence[Path], labels: Sequence[str]) -> list[FinishedRun]:
         raise BadInput(f"runs: runs of {first.study} make no claims that could be compared")
     for run in runs:
         if not is_claims(run.results.get("claims")):
-            raise BadInput(f"{run.folder / RESULTS}: its claims are not in the format of a run; run the study again")
+            raise BadInput(f"{run.folder / RESULTS}: its claims have an unexpected format; run the study again")
     return runs
 
 

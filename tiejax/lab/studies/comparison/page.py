@@ -33,7 +33,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
 
 
 def _agreement(shared: list[list[str]]) -> str:
-    """Say how many claims, of those that all runs make, are decided in every run, and how many of these agree."""
+    """Return a sentence: how many of the claims that all runs make are decided in every run, and how many of these agree."""
     if not shared:
         return "No claim is made by all runs."
     decided = [set(found) for found in shared if set(found) <= DECIDED]

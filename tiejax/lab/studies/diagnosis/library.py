@@ -28,21 +28,21 @@ def diagnose(
 ) -> dict[str, Any]:
     """Measure how similar the input and output embedding tables of a model are.
 
-    A checkpoint is read by rows, and may be larger than the memory. Nothing is printed, and a run directory is not changed;
+    A checkpoint is read row by row, and may be larger than memory. Nothing is printed, and a run directory is not changed;
     the prepared text of a run on text is prepared again if it is missing.
 
     Args:
-        folder: a checkpoint in the hub's format (config.json and *.safetensors), or a run directory of tiejax
+        folder: a checkpoint in the Hugging Face format (config.json and *.safetensors), or a run directory of tiejax
         corpus: a text file, a folder of text files, or a .gz file, in which the checkpoint's tokens are counted
-        tokenizer: a tokenizer.json, a vocab.txt, or a name on the hub; by default the checkpoint's own
-        input_table: the name of the input table's tensor, where the family's usual names do not find it
-        output_table: the name of the output table's tensor, likewise
-        neighbours: nearest neighbours compared per token
-        sample: tokens whose neighbours are compared
-        seed: of the samples
+        tokenizer: a tokenizer.json, a vocab.txt, or a name on the Hugging Face Hub; by default the checkpoint's own
+        input_table: name of the input table's tensor; by default, the usual names of the model's family
+        output_table: name of the output table's tensor; by default, the usual names of the model's family
+        neighbours: number of nearest neighbours compared per token
+        sample: number of tokens whose neighbours are compared
+        seed: random seed of the samples
 
     Returns:
-        The measures, as results.json of `tiejax diagnose` holds them.
+        The measures: the content of results.json as written by `tiejax diagnose`.
 
     Raises:
         CheckpointError: if the checkpoint cannot be used

@@ -61,7 +61,7 @@ def text_probes(text: Text, length: int) -> Probes:
     tokens, position = [], []
     for number in np.flatnonzero(np.diff(offsets) <= length)[:SENTENCES].tolist():
         sentence = np.asarray(text.validation.ids[offsets[number] : offsets[number + 1]], np.int32).tolist()
-        # A number is drawn for tokens without a twin too.
+        # A random number is drawn for every token, with or without a twin.
         planted = [twin if rng.random() < share else word for word, twin, share in _with_twins(sentence, twin_of)]
         ordinary = [place for place, token in enumerate(sentence) if token not in text.vocabulary.special]
         if not ordinary:

@@ -20,7 +20,7 @@ from tiejax.system.json_values import plain
 NEIGHBOURS = 10
 # Modules of a model that hold its tables.
 INPUT_TABLE, OUTPUT_TABLE = "embed", "head"
-# Names of the arm whose two tables start independent and stay untied.
+# Names of the arm whose two tables have independent initial values and stay untied.
 INDEPENDENT = ("untied", "never-tied-independent")
 # Measures of a pair of symbols, reported as medians over the pairs of a set and all seeds.
 MEASURES = ("semantic_distance", "conditional_distance", "log_ratio_mean", "score", "residual_rms", "condition_number")

@@ -5,8 +5,8 @@ from typing import Any
 
 # What a violated distributional hypothesis means for a set of pairs, by its case.
 FAILS = {
-    "fails: same meaning": "the symbols mean the same but are not used alike: one table for both roles would have to keep them "
-    "both together and apart",
+    "fails: same meaning": "the symbols mean the same but are not used alike: a shared table would have to place them both "
+    "close together and far apart",
     "fails: same use": "the symbols are used alike but do not mean the same",
 }
 # The set of pairs whose symbols spell different bits. Models that solve EXor have a residual below LEARNT there; others exceed
@@ -22,7 +22,7 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
             case, members = max(row["cases"].items(), key=lambda item: item[1])
             if case in FAILS:
                 failing.setdefault((row["set"], case), []).append(f"{name} ({members} of {sum(row['cases'].values())})")
-    lines = ["No set of pairs violates the distributional hypothesis in most members: nothing speaks against tying."]
+    lines = ["No set of pairs violates the distributional hypothesis in most members: this is no evidence against tying."]
     if failing:
         sets = ", ".join(dict.fromkeys(pairs for pairs, _ in failing))
         lines = [f"The distributional hypothesis, which tying assumes, fails in most members for: {sets}."]

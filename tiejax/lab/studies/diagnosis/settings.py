@@ -91,7 +91,7 @@ def settings_of_run(folder: Path) -> tuple[manifest.Manifest, Any]:
 
 
 def device_a_core(settings: Settings) -> bool:
-    """Whether the diagnosed run is one on text that used one device per core; its numbers depend on that in the last bits."""
+    """Whether the diagnosed run trained on text with one device per core, which affects the last bits of its numbers."""
     try:
         run, run_settings = settings_of_run(settings.folder)
     except BadInput:  # not a run, or a refused one

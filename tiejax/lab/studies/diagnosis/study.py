@@ -25,7 +25,7 @@ from tiejax.text.errors import CorpusError
 
 
 class Diagnosis(NamedTuple):
-    """A finished diagnosis. arrays: for metrics.npz. verdict: sentences. page: renders the page, as `checkpoint_page.page`."""
+    """A finished diagnosis. arrays: for metrics.npz. verdict: sentences. page: renders it, like `checkpoint_page.page`."""
 
     results: dict[str, Any]
     arrays: Mapping[str, np.ndarray]
