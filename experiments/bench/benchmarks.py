@@ -133,9 +133,9 @@ BENCHMARKS = {
         LayersBench,
         _layers,
         layer_sizes,
-        "Measure time and memory of a training step of the layer-tying study for four forms: untied, as a plain scan without "
-        "owners; untied, with owners; tied in compact storage; and tied in full storage. Then measure the time of a change of "
-        "ties.",
+        "Measure time and memory of a training step of the layer-tying study for four forms: untied, as a plain scan over the "
+        "layers; untied, with owners (the layer whose weights each layer uses); tied, with only the distinct layers stored; "
+        "and tied, with all layers stored. Then measure the time that a change of ties takes.",
         "PROGRAM layers --layers [12] --width 256",
     ),
     "decoder": Benchmark(
@@ -160,8 +160,8 @@ BENCHMARKS = {
         TransferBench,
         _transfer,
         coupling_sizes,
-        "Measure member-steps per second in fine-tuning: an ensemble of seeds, starts and learning rates, compared with the "
-        "same members one after the other.",
+        "Measure member-steps per second in fine-tuning: an ensemble of seeds, initial encoders (pre-trained or random) and "
+        "learning rates, compared with the same members one after the other.",
         "PROGRAM transfer --seeds 10",
     ),
     "device": Benchmark(

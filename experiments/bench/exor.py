@@ -1,4 +1,4 @@
-"""Training throughput of EXor, recording included, compared with a torch loop and with the limit of the arithmetic."""
+"""Training throughput of EXor, recording included, compared with a torch loop and the limit set by arithmetic."""
 
 import importlib.util
 from collections.abc import Mapping

@@ -83,7 +83,7 @@ class ExorBench(TimedBench):
     Args:
         seeds: ensemble sizes to measure, in seeds; every seed is trained tied and untied, so there are twice as many models
         engines: engines to measure (default: fast and plain for the transformer, plain for the lstm and the mixer)
-        model: architecture; only the transformer is compared with torch and with the limit of the arithmetic
+        model: architecture; only the transformer is compared with torch and with the limit set by the machine's arithmetic
         size: published size of the architecture; medium is measured without recording
         repeats: measurements per ensemble size and engine, at least 5
         seconds: length of a measurement
@@ -143,15 +143,15 @@ class TextBench(TimedBench):
 
     Args:
         corpus: text files or folders, as for text_mlm.py (default: the documentation that comes with CPython)
-        tokenizer: vocab.txt, tokenizer.json or a name on the hub (default: WordPiece trained on the corpus)
+        tokenizer: vocab.txt, tokenizer.json or a Hugging Face name (default: WordPiece trained on the corpus)
         vocab_size: tokens in a trained vocabulary
         data_dir: folder for prepared text (default: as for text_mlm.py)
         seeds: number of seeds, each trained tied and untied
         batch_size: sentences per step
-        forms: published predicts at every position of padded rows; masked predicts only at the masked tokens; packed does the
-            same in packed rows
-        huge_pages: let glibc ask for huge pages, as the study does, in the torch processes too; false leaves the allocator
-            to the environment
+        forms: forms to measure: published (predictions at every position of padded rows), masked (predictions only at the
+            masked tokens), packed (the same in packed rows)
+        huge_pages: let glibc ask for huge pages, as the study does, in the torch processes too; false keeps the allocator settings
+            of the environment
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -251,7 +251,7 @@ class DecoderBench(LayersBench):
     Args:
         architecture: gpt2, or bert with a causal mask
         repeats: measurements per side, at least 5; the sides take turns
-        huge_pages: let glibc ask for huge pages, on both sides; false leaves the allocator to the environment
+        huge_pages: let glibc ask for huge pages, on both sides; false keeps the allocator settings of the environment
     """
 
     architecture: Literal["gpt2", "bert"] = "gpt2"
@@ -269,12 +269,12 @@ class EncoderBench(TimedBench):
 
     Args:
         corpus: text files or folders, as for embedding_coupling.py (default: the documentation that comes with CPython)
-        tokenizer: vocab.txt, tokenizer.json or a name on the hub (default: WordPiece trained on the corpus)
+        tokenizer: vocab.txt, tokenizer.json or a Hugging Face name (default: WordPiece trained on the corpus)
         vocab_size: tokens in a trained vocabulary
         data_dir: folder for prepared text (default: as for embedding_coupling.py)
         max_length: tokens in a packed row, and the longest sentence
         batch_rows: packed rows per step; a batch of the Trainer has as many sentences as these rows hold on average
-        huge_pages: let glibc ask for huge pages, on all sides; false leaves the allocator to the environment
+        huge_pages: let glibc ask for huge pages, on all sides; false keeps the allocator settings of the environment
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)

@@ -114,7 +114,7 @@ def test_bad_input_ends_every_process(tmp_path):
     first, second = (end(process) for process in cluster(2, tmp_path / "run", *SETTINGS))
     assert (first.status, second.status) == (2, 2)
     assert "contains files but no run" in first.err
-    assert "the first process could not begin" in second.err
+    assert "the first process could not start" in second.err
 
 
 def test_distributed_without_a_cluster_names_the_missing_variable(tmp_path):

@@ -18,7 +18,7 @@ from tiejax.training.cluster import NoCluster, from_first, join, or_die, wait_fo
 
 
 def among_others(study: Study, request: Request) -> Launched:
-    """Join the other processes and begin together; raises BadInput in every process if one of them cannot begin."""
+    """Join the other processes and start together; raises BadInput in every process if one of them cannot start."""
     try:
         first = join()
     except NoCluster as error:
@@ -30,7 +30,7 @@ def among_others(study: Study, request: Request) -> Launched:
 
 
 def _lead(study: Study, request: Request) -> Launched:
-    """Begin as the first process."""
+    """Start as the first process."""
 
     def work() -> Launched:
         return prepare(study, resume.read(study, request.argv), first=True, alone=False)
@@ -45,16 +45,16 @@ def _lead(study: Study, request: Request) -> Launched:
     message = {"settings": dataclasses.asdict(launched.settings), "finished": launched.finished}
     or_die(lambda: from_first(json.dumps(message).encode()))
     if not launched.finished and not or_die(lambda: wait_for_all(None))[1]:
-        raise BadInput("--distributed: another process could not begin; see its error")
+        raise BadInput("--distributed: another process could not start; see its error")
     return launched
 
 
 def _follow(study: Study, request: Request) -> Launched:
-    """Begin as any process but the first."""
+    """Start as any process but the first."""
     or_die(lambda: wait_for_all(None))
     message = json.loads(or_die(lambda: from_first(None)))
     if message is None:
-        raise BadInput("--distributed: the first process could not begin; see its error")
+        raise BadInput("--distributed: the first process could not start; see its error")
     request = request._replace(settings=study.settings(**message["settings"]))
     if message["finished"]:
         return Launched(request.settings, request.switches, request.command, None, False, True, None)
