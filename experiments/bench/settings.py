@@ -150,8 +150,8 @@ class TextBench(TimedBench):
         batch_size: sentences per step
         forms: forms to measure: published (predictions at every position of padded rows), masked (predictions only at the
             masked tokens), packed (the same in packed rows)
-        huge_pages: let glibc ask for huge pages, as the study does, in the torch processes too; false keeps the allocator settings
-            of the environment
+        huge_pages: let glibc ask for huge pages, as the study does, in the torch processes too; false keeps the allocator
+            settings of the environment
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
