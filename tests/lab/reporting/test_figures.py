@@ -94,3 +94,33 @@ def test_many_seeds_are_subsampled_but_all_enter_the_median(seeds, note):
     (median,) = (line for line in axes[0, 0].lines if line.get_label() == "untied")
     np.testing.assert_array_equal(median.get_ydata(), (seeds - 1) / 2 * np.array([1.0, 2.0, 3.0]))
     assert [text.get_text() for text in axes[0, 0].texts] == note
+
+
+def test_each_box_of_a_panel_contains_its_axes_and_no_other(tmp_path):
+    figure, axes = figures.grid(3, 3, 3.0, 2.5, below=0.3)
+    for number, panel in enumerate(axes):
+        panel.plot([0, 1], [0, 1], label="line")
+        panel.set_title(f"panel {number}")
+        panel.set_ylabel("distance")
+    figures.legend_below(figure, axes[0])
+    figures.save(figure, tmp_path, "figure")
+    boxes = figures.panel_boxes(figure)
+    width, height = figure.canvas.get_width_height()
+    assert len(boxes) == 4  # three panels and the legend
+    for panel, (left, top, wide, high) in zip(axes, boxes, strict=False):
+        data = panel.get_window_extent()
+        assert left < data.x0 < data.x1 <= left + wide
+        assert top < height - data.y1 < height - data.y0 < top + high
+        others = [other.get_window_extent() for other in axes if other is not panel]
+        assert all(other.x1 <= left or left + wide <= other.x0 for other in others)
+    left, top, wide, high = boxes[3]
+    assert top >= max(height - panel.get_window_extent().y0 for panel in axes)
+    assert top + high <= height + figures.MARGIN
+    assert 0 <= left < left + wide <= width
+
+
+def test_panels_that_are_incomplete_by_themselves_have_no_boxes():
+    one, _ = figures.grid(1, 1, 3.0, 2.5)
+    assert figures.panel_boxes(one) == []
+    shared, _ = figures.new_figure(1, 2, 6.0, 2.5, share_y=True)
+    assert figures.panel_boxes(shared) == []  # the second panel has no tick labels

@@ -162,3 +162,25 @@ def test_text_has_enough_contrast_in_both_schemes(tmp_path, scheme):
     assert {pair: ratio for pair, ratio in measured.items() if ratio < 4.5} == {}
     bare = style.replace(light.split("}")[0], "").replace(dark, "")
     assert set(re.findall(r"#[0-9a-f]{3,6}\b", bare)) == {"#ffffff"}, "all colours but the white of figures are variables"
+
+
+def test_panels_are_stacked_on_narrow_screens(tmp_path):
+    """Every panel is the same image, seen through its box; a figure of one panel stays an image."""
+    boxes = {}
+    for name in ("losses", "distances"):
+        figure, axes = figures.grid(2, 2, 3.0, 2.5)
+        for panel in axes:
+            panel.plot([0, 1], [0, 1])
+        png = figures.save(figure, tmp_path, name)
+        boxes[name] = figures.panel_boxes(figure)
+        found = report.picture("a caption", png, name)
+        assert found.panels == boxes[name]
+        assert found.size == figure.canvas.get_width_height()
+        assert base64.b64decode(found.data.partition(",")[2]) == png.read_bytes()
+    page, _ = render(tmp_path, figures=[(name, tmp_path / f"{name}.png") for name in boxes])
+    assert page.count("data:image/png") == 2  # once per figure
+    for number, name in enumerate(boxes, 1):
+        assert page.count(f'<image id="figure-{number}"') == 1
+        assert page.count(f'href="#figure-{number}"') == 2
+        for box in boxes[name]:
+            assert f'viewBox="{" ".join(map(str, box))}"' in page

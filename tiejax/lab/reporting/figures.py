@@ -1,5 +1,7 @@
 """Figures shared by several studies, in the project's style, and their PNG and PDF files."""
 
+import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +29,9 @@ RC: Any = {
     "savefig.dpi": 150,
 }
 
+PANELS = "Panels"  # key of the panels' boxes in the metadata of a PNG
+MARGIN = 6  # pixels around a panel's box
+
 MOST_LINES, MOST_POINTS = 64, 2000  # maximum number of seeds drawn in a panel, and (roughly) of records per seed
 Curves = Mapping[str, np.ndarray]  # name -> [seed, record]
 
@@ -51,15 +56,39 @@ def grid(number: int, columns: int, width: float, height: float, below: float = 
 
 
 def save(figure: Figure, folder: Path, name: str) -> Path:
-    """Write a figure as PNG and PDF; return the path of the PNG."""
+    """Write a figure as PNG, with the boxes of its panels as metadata, and as PDF; return the path of the PNG."""
     folder.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(RC):
-        figure.savefig(folder / f"{name}.png")
-        # Laying out many panels takes longer than drawing them: keep the layout for the second file.
+        figure.set_dpi(RC["savefig.dpi"])
+        figure.draw_without_rendering()
+        # Laying out many panels takes longer than drawing them: keep the layout for both files.
         figure.set_layout_engine("none")
+        figure.savefig(folder / f"{name}.png", metadata={PANELS: json.dumps(panel_boxes(figure))})
         # Without a creation date, the same run writes the same file.
         figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
     return folder / f"{name}.png"
+
+
+def panel_boxes(figure: Figure) -> list[list[int]]:
+    """Return [left, top, width, height] in pixels of each panel and of the legend, for pages that stack them.
+
+    The list is empty for a figure of one panel, and for panels that share a colour bar or tick labels, since each would be
+    incomplete by itself.
+    """
+    axes = [panel for panel in figure.axes if panel.axison]
+    incomplete = [
+        panel for panel in axes if panel.get_label() == "<colorbar>" or not panel.yaxis.get_tick_params().get("labelleft", True)
+    ]
+    if len(axes) < 2 or incomplete:
+        return []
+    _, height = figure.canvas.get_width_height()
+    boxes = []
+    for part in (*axes, *figure.legends):
+        box = part.get_tightbbox()
+        assert box is not None
+        left, top = math.floor(box.x0) - MARGIN, math.floor(height - box.y1) - MARGIN
+        boxes.append([left, top, math.ceil(box.x1) + MARGIN - left, math.ceil(height - box.y0) + MARGIN - top])
+    return boxes
 
 
 class Seeds(NamedTuple):

@@ -1,6 +1,7 @@
 """Self-contained HTML page about a run: the findings, the claims, then everything else."""
 
 import base64
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import jinja2
 from markupsafe import Markup, escape
 
-from tiejax.lab.reporting.figures import RC
+from tiejax.lab.reporting.figures import PANELS, RC
 from tiejax.lab.reporting.words import cells, number
 from tiejax.system.visible import visible_lines
 
@@ -45,7 +46,7 @@ def render(
         setting=setting,
         notes=notes,
         claims=claims,
-        figures=[(caption, embed(png), _width(png)) for caption, png in figures],
+        figures=[picture(caption, png, f"figure-{number}") for number, (caption, png) in enumerate(figures, 1)],
         numbers=numbers,
         reproduce=reproduce,
         **more,
@@ -66,15 +67,30 @@ class RunOnPage(NamedTuple):
     pictures: Sequence[tuple[str, Path]]
 
 
-def embed(png: Path) -> str:
-    """Return a PNG file as a data URL, so that the page needs no other file."""
-    return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode()
+class Picture(NamedTuple):
+    """A figure on a page.
+
+    id: its name in the page. data: the PNG file as a data URL, so that the page needs no other file. size: width and height in
+    pixels. panels: [left, top, width, height] of each panel in pixels, shown one below the other on narrow screens; empty if
+    the figure is shown whole. scale: CSS pixels per pixel.
+    """
+
+    id: str
+    caption: str
+    data: str
+    size: tuple[int, int]
+    panels: list[list[int]]
+    scale: float = CSS_PIXELS_PER_INCH / RC["savefig.dpi"]
 
 
-def _width(png: Path) -> int:
-    """Return the display width of a PNG file in CSS pixels, from its width in inches."""
-    # Bytes 16 to 19 of a PNG file are its width in pixels.
-    return round(int.from_bytes(png.read_bytes()[16:20]) * CSS_PIXELS_PER_INCH / RC["savefig.dpi"])
+def picture(caption: str, png: Path, name: str) -> Picture:
+    """Return a PNG file, written by `figures.save`, as a picture called `name`."""
+    content = png.read_bytes()
+    # Bytes 16 to 23 of a PNG file are its width and height in pixels; metadata is a chunk: key, 0, text, checksum.
+    size = int.from_bytes(content[16:20]), int.from_bytes(content[20:24])
+    found = re.search(rb"tEXt%s\0(\[[][\d, -]*\])" % PANELS.encode(), content)
+    data = "data:image/png;base64," + base64.b64encode(content).decode()
+    return Picture(name, caption, data, size, json.loads(found[1]) if found else [])
 
 
 def _template(file: Path) -> jinja2.Template:
