@@ -52,7 +52,7 @@ def _check(checkpoint: Checkpoint, tables: Stored) -> None:
         )
     if tables.family.always:
         raise CheckpointError(
-            f"{checkpoint.folder}: cannot be untied: from version 5 on, the transformers library ties every T5 whatever the flag"
+            f"{checkpoint.folder}: cannot be untied: from version 5 on, the transformers library ties every T5"
         )
 
 
