@@ -217,14 +217,14 @@ def _split(collected: _Collected) -> tuple[dict[str, Sequences], dict[str, dict[
     number, limits = len(collected.lengths), collected.limits
     if number == 0:
         raise CorpusError(
-            f"corpus: no sentence is long enough: none of {collected.dropped} has {limits.least} tokens or more; "
+            f"corpus: no sentence is long enough: none of {collected.dropped} has {limits.fewest} tokens or more; "
             "use more text or a smaller min_length"
         )
     ends = split_ends(number, limits.rows)
     starts = [0, *ends[:-1]]
     if any(start == end for start, end in zip(starts, ends, strict=True)):
         raise CorpusError(
-            f"corpus: {number} sentences of {limits.least} tokens or more are too few to split 70/10/20; use more text"
+            f"corpus: {number} sentences of {limits.fewest} tokens or more are too few to split 70/10/20; use more text"
         )
     ids = np.frombuffer(collected.ids, collected.ids.typecode)
     offsets = np.concatenate([[0], np.cumsum(collected.lengths, dtype=np.int64)])
