@@ -54,7 +54,7 @@ REFUSED = [
     ("text_mlm", "--epochs 1e300", ("--epochs", "1,000,000,000")),
     ("layer_tying", "--vocab_size 4000000 --width 1024", ("--vocab_size 4000000", "--width 1024", "the run needs at least")),
     ("layer_tying", "--batch_size 1000000", ("--batch_size", "rows of 128 tokens", "16,777,216")),
-    ("layer_tying", "--episodes 999999999", ("--episodes: 999999999 makes", "steps", "1,000,000,000")),
+    ("layer_tying", "--episodes 999999999", ("--episodes: 999999999 results in", "steps", "1,000,000,000")),
     ("layer_tying", "--k 1000000000", ("--k 1000000000", "batches")),
     ("embedding_coupling", "--vocab_size 4000000", ("--vocab_size 4000000", "the run needs at least")),
     ("embedding_coupling", "--batch_rows 1000000000", ("--batch_rows", "16,777,216")),
