@@ -12,8 +12,8 @@ from tiejax.lab.studies.comparison.compare import DECIDED, at_odds, verdicts
 
 NOTE = (
     "A claim is decided if its verdict is supported or contradicted. Verdicts are those of the runs, each adjusted for the "
-    "number of claims in that run. If one run decides a claim and another does not, that is not a tested difference between the "
-    "two: compare their estimates and intervals."
+    "number of claims in that run. If one run decides a claim and another does not, that is not a tested difference between "
+    "the two: compare their estimates and intervals."
 )
 
 
