@@ -38,7 +38,7 @@ def command_here(
     """Run a study's command in this process; the test fails if it would begin to train."""
     script = "diagnose.py" if study.name == "diagnosis" else f"{study.name}.py"
     monkeypatch.setattr(sys, "argv", [script, *argv])
-    monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail(f"{argv} was taken for good input"))
+    monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail(f"{argv} was accepted"))
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         open_study(study)

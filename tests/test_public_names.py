@@ -42,7 +42,9 @@ def test_former_names_give_the_same_object_and_one_warning(module, name):
     """In a separate process each, since a module is imported once."""
     old = next(old for old in _lazy.MOVED if module.startswith(f"{old}."))
     moved = module.replace(old, _lazy.MOVED[old], 1)
-    ended = run_python(f"from {module} import {name}; import importlib; assert importlib.import_module({moved!r}).{name} is {name}")
+    ended = run_python(
+        f"from {module} import {name}; import importlib; assert importlib.import_module({moved!r}).{name} is {name}"
+    )
     assert (ended.returncode, ended.stdout) == (0, "")
     warning = f"{old} has moved to {_lazy.MOVED[old]}; the former name goes with the next minor version"
     assert ended.stderr == f"<string>:1: DeprecationWarning: {warning}\n"

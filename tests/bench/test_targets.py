@@ -101,7 +101,9 @@ def test_table_in_the_docs_is_that_of_the_file():
     assert list(found) == ["h100:16", "v5e:4x4"]
     assert "\n".join(targets.table_rows(found)) in page
     loops = found["h100:16"]["host_loops"]
-    assert f"it drives {loops['default']} loops of a chunk by default and {loops['graph_loops']} with" in " ".join(page.split())
+    assert f"has {loops['default']} loops that the host drives by default and {loops['graph_loops']} with" in " ".join(
+        page.split()
+    )
     for of_target in found.values():
         assert list(of_target["programs"]) == list(targets.PROGRAMS)
         kinds = {kind for program in of_target["programs"].values() for kind in program["products"]}

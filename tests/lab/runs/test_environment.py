@@ -45,7 +45,7 @@ def test_a_file_of_flags_is_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize("flags", ["intra_op_parallelism_threads=1", "--xla_a=1 intra_op_parallelism_threads=1"])
 def test_words_at_which_xla_would_stop_reading_are_refused(flags, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", flags)
-    with pytest.raises(BadInput, match="XLA_FLAGS: expected flags that begin with --.*, got 'intra_op_parallelism_threads=1'"):
+    with pytest.raises(BadInput, match=r"XLA_FLAGS: expected flags that begin with --.*, got 'intra_op_parallelism_threads=1'"):
         environment.add_flags("--xla_b=2")
 
 

@@ -79,7 +79,7 @@ def test_untied_checkpoint(here, command):
     assert [row["id"] for row in near] == by_cosine[::-1][:3]
 
     page = (here / "found/report.html").read_text()
-    assert not re.search(r"(?:src|href)=\"(?!data:)", page)
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", page)
     assert page.count("data:image/png;base64,") == 3
     assert verdict(results)[0] in page
     assert {path.name for path in (here / "found/figures").iterdir()} == {

@@ -85,7 +85,7 @@ def test_estimate_before_the_text_is_a_lower_bound(data, tmp_path):
 @pytest.mark.parametrize(
     ("line", "memory", "words"),
     [
-        ("--epochs 1e9", None, ("--epochs: 1000000000.0 makes", "steps, expected at most 1,000,000,000")),
+        ("--epochs 1e9", None, ("--epochs: 1000000000.0 results in", "steps, expected at most 1,000,000,000")),
         ("--tokenizer {tokenizer}", 600_000, ("the run needs at least", "this machine has 585.94 KiB")),
     ],
 )
