@@ -83,7 +83,7 @@ def test_the_command_runs_where_no_checkout_is(wheel, tmp_path):
     assert listed.startswith("run  exor, finished\n")
     refused = tiejax("exor", "--config", "exor/none")
     assert refused.returncode == 2
-    assert "there are exor/bits_10" in refused.stderr
+    assert "among the configurations exor/bits_10" in refused.stderr
 
 
 TIES = """
