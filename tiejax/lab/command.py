@@ -145,4 +145,6 @@ def _words(name: str) -> completion.Words:
         return completion.Words([], {})
     if isinstance(command, Study):
         return completion.words(command.settings, command.command)
-    return completion.Words([], {}) if command.settings is None else completion.words(command.settings, command.line)
+    if command.settings is None or command.line is None:
+        return completion.Words([], {})
+    return completion.words(command.settings, command.line)

@@ -36,9 +36,8 @@ class Words(NamedTuple):
     values: Mapping[str, Sequence[str]]
 
 
-def words(settings: type[Any], line: CommandLine | None) -> Words:
+def words(settings: type[Any], line: CommandLine) -> Words:
     """Return the flags of a command, and the values of those with a fixed set."""
-    assert line is not None
     hints = {name: kind for name, kind in typing.get_type_hints(settings).items() if name not in line.positional}
     values = {f"--{name}": found for name, kind in hints.items() if (found := _choices(kind))}
     if line.configurations:
