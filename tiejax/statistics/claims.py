@@ -1,83 +1,261 @@
-"""Claims about paired differences, tested together, each with a verdict."""
+"""Claims about paired differences over seeds, tested together by family, each with a verdict.
+
+Everything that is reported about a claim is about one estimand: its estimate, p-value, intervals and verdict. A claim is decided
+if and only if the interval at its adjusted level excludes 0, or lies inside or outside its margin.
+"""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
-from tiejax.statistics.equivalence import equivalence_test
-from tiejax.statistics.paired_test import Paired, holm, paired_test
+from tiejax.statistics.holm import holm, holm_factors
+from tiejax.statistics.power import seeds_needed, smallest_detectable
+from tiejax.statistics.proportions import mcnemar, newcombe
+from tiejax.statistics.sign_flips import SignFlips, subset_means
 
 SIGNIFICANCE = 0.05
+Kind = Literal["mean", "proportion", "time"]
+Goal = Literal["difference", "equivalence", "non-inferiority"]
+Family = Literal["registered", "exploratory"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A claim that `differences`, one per seed, are positive (sign 1) or negative (sign -1).
+    """A claim about the mean of paired differences, one per seed.
 
     Attributes:
         id: `claim/part`.
         statement: The claim as a sentence.
-        statistic: The meaning of the differences.
-        differences: One difference per seed.
-        sign: The claimed sign; 0 for a claim with a margin.
-        binary: Whether the differences are between yes-or-no outcomes.
-        margin: If set, the claim is that the median difference lies between -margin and margin.
+        estimand: The estimated quantity, in words.
+        differences: One difference per seed. What a seed has several of (pairs of words, layers, tokens) is averaged first.
+        sign: The claimed sign, 1 or -1; 0 for equivalence. Non-inferiority with sign 1 claims that the mean is above -margin,
+            with sign -1 that it is below margin.
+        kind: `mean`; `proportion`, for yes-or-no outcomes; or `time`, for times until an event that are cut at the end of the
+            run, whose mean is a restricted mean.
+        goal: `difference`, `equivalence` or `non-inferiority`.
+        family: `registered` claims are fixed before a run and tested together; `exploratory` ones are estimated, not tested.
+        unit: Unit of the differences.
+        margin: Margin of equivalence or non-inferiority. For `difference`, the smallest difference of interest, from which the
+            number of seeds needed is computed.
+        outcomes: For `proportion`, the yes-or-no outcomes of both arms; the differences are first - second.
     """
 
     id: str
     statement: str
-    statistic: str
+    estimand: str
     differences: np.ndarray
     sign: int
-    binary: bool = False
+    kind: Kind = "mean"
+    goal: Goal = "difference"
+    family: Family = "registered"
+    unit: str = ""
     margin: float | None = None
+    outcomes: tuple[np.ndarray, np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.goal == "equivalence") != (self.sign == 0):
+            raise ValueError(f"claim {self.id}: expected sign 0 for equivalence and 1 or -1 otherwise, got {self.sign}")
+        if self.goal != "difference" and not (self.margin and self.margin > 0):
+            raise ValueError(f"claim {self.id}: {self.goal} needs a margin > 0, got {self.margin}")
+        if self.kind == "proportion" and self.outcomes is None:
+            raise ValueError(f"claim {self.id}: a proportion needs the outcomes of both arms")
+
+    @classmethod
+    def proportion(
+        cls, id: str, statement: str, estimand: str, first: np.ndarray, second: np.ndarray, sign: int, **fields: Any
+    ) -> "Claim":
+        """Return a claim about the difference of two proportions, first - second, from yes-or-no outcomes by seed."""
+        outcomes = np.asarray(first, bool), np.asarray(second, bool)
+        differences = outcomes[0].astype(float) - outcomes[1]
+        fields = {"unit": "share of seeds"} | fields
+        return cls(id, statement, estimand, differences, sign, kind="proportion", outcomes=outcomes, **fields)
+
+    @property
+    def sides(self) -> int:
+        """Number of sides of the test: 2 for a difference, 1 for a margin."""
+        return 2 if self.goal == "difference" else 1
 
 
-def assess(claims: Sequence[Claim]) -> list[dict[str, Any]]:
-    """Test every claim, adjust the p-values over all of them (Holm), and return a row with a verdict for each.
+def assess(claims: Sequence[Claim], looks: int = 1) -> list[dict[str, Any]]:
+    """Test the registered claims, adjusted for the family by Holm's method, and return a row with a verdict for every claim.
 
-    The verdict is `supported` (adjusted p < .05, sign as claimed), `contradicted` (adjusted p < .05, opposite sign) or
-    `undecided`. A claim with a margin is tested by `equivalence_test`; its estimate, interval and effect size are those of the
-    difference.
+    Differences of means and of restricted means have a two-sided sign-flip test, differences of proportions McNemar's exact
+    test, and margins one-sided sign-flip tests (equivalence: two of them, D. J. Schuirmann, J. Pharmacokin. Biopharm. 15 (1987)
+    657-680). A verdict is `supported` or `contradicted` if the adjusted p is at most .05, otherwise `undecided`; `exploratory`
+    claims have no p and no verdict.
 
     Args:
         claims: The claims of one study.
+        looks: Number of times that the claims are tested as seeds are added; each test has an equal share of .05.
 
     Returns:
-        A dict per claim with `id`, `statement`, `statistic`, `estimate`, `interval` (95 %), `p`, `p_adjusted`, `effect_size`,
-        `n`, `verdict`, and `margin` if the claim has one.
+        For each claim a row of results.json: `id`, `statement`, `family`, `kind`, `goal`, `estimand`, `unit`, `differences`,
+        `n`, `estimate`, `interval` (95 %), `interval_adjusted` and its `adjusted_level`, `p`, `p_adjusted`, `margin`,
+        `smallest_detectable` and `seeds_needed` (see `power`), `look` (the number of seeds), `verdict`, `note`. Fields that are
+        not defined are None, as are infinite ends of an interval.
     """
-    tested = [_tested(claim) for claim in claims]
-    adjusted = holm([test.p for test, _ in tested])
+    testable = [len(claim.differences) > 0 and bool(np.isfinite(claim.differences).all()) for claim in claims]
+    means = subset_means([np.asarray(claim.differences, float) for claim, good in zip(claims, testable, strict=True) if good])
+    remaining = iter(means)
+    tests = [
+        _Test(claim, SignFlips(np.asarray(claim.differences, float), next(remaining))) if good else None
+        for claim, good in zip(claims, testable, strict=True)
+    ]
+    family = [test for test in tests if test is not None and test.claim.family == "registered"]
+    p_values = [test.p for test in family]
+    adjusted = {id(test): looks * p for test, p in zip(family, holm(p_values), strict=True)}
+    decided = [p <= SIGNIFICANCE * (1 + 1e-9) for p in adjusted.values()]
+    # Holm's steps end at the first test that fails: the tests that fail share its level.
+    first_failing = max(
+        (factor for factor, passed in zip(holm_factors(p_values), decided, strict=True) if not passed), default=1
+    )
+    alphas = {
+        id(test): SIGNIFICANCE / looks / (factor if passed else first_failing)
+        for test, factor, passed in zip(family, holm_factors(p_values), decided, strict=True)
+    }
     rows = []
-    for claim, (test, agrees), p_adjusted in zip(claims, tested, adjusted, strict=True):
-        verdict = "undecided"
-        if p_adjusted is not None and p_adjusted < SIGNIFICANCE and agrees is not None:
-            verdict = "supported" if agrees else "contradicted"
-        rows.append(
-            {
-                "id": claim.id,
-                "statement": claim.statement,
-                "statistic": claim.statistic,
-                "estimate": test.estimate,
-                "interval": list(test.interval) if test.interval else None,
-                "p": test.p,
-                "p_adjusted": p_adjusted,
-                "effect_size": test.effect_size,
-                "n": test.n,
-                "verdict": verdict,
-                **({} if claim.margin is None else {"margin": claim.margin}),
-            }
-        )
+    for claim, test in zip(claims, tests, strict=True):
+        row: dict[str, Any] = dict.fromkeys(FIELDS) | _described(claim)
+        if test is None:
+            row |= {"note": "no seeds" if not len(claim.differences) else "some differences are not finite"}
+        elif claim.family == "exploratory":
+            row |= test.estimates()
+        else:
+            row |= test.row(min(1.0, adjusted[id(test)]), alphas[id(test)])
+        rows.append(row)
     return rows
 
 
-def _tested(claim: Claim) -> tuple[Paired, bool | None]:
-    """Return the test of a claim, and whether it agrees with the claim, or None if it points in neither direction."""
-    test = paired_test(claim.differences, claim.binary)
-    if claim.margin is None:
-        return test, test.effect_size * claim.sign > 0 if test.effect_size else None
-    equivalence = equivalence_test(claim.differences, claim.margin)
-    return dataclasses.replace(test, p=equivalence.p), equivalence.within
+FIELDS = (
+    "id", "statement", "family", "kind", "goal", "estimand", "unit", "differences", "n", "estimate", "interval",
+    "interval_adjusted", "adjusted_level", "p", "p_adjusted", "margin", "smallest_detectable", "seeds_needed", "look", "verdict",
+    "note",
+)  # fmt: skip
+
+
+def _described(claim: Claim) -> dict[str, Any]:
+    described = {
+        name: getattr(claim, name) for name in ("id", "statement", "family", "kind", "goal", "estimand", "unit", "margin")
+    }
+    n = len(claim.differences)
+    verdict = "exploratory" if claim.family == "exploratory" else "undecided"
+    return described | {"differences": np.asarray(claim.differences, float).tolist(), "n": n, "look": n, "verdict": verdict}
+
+
+def assess_in_looks(
+    claims_of: Callable[[int], Sequence[Claim]], looks: Sequence[int], planned: int | None = None
+) -> list[dict[str, Any]]:
+    """Test the claims at every look, with equal shares of .05; a verdict once reached stays.
+
+    Args:
+        claims_of: number of seeds -> the claims on so many first seeds.
+        looks: numbers of seeds at which the claims are tested, ascending.
+        planned: number of planned looks, at least `len(looks)`, if `looks` are only the first of them.
+
+    Returns:
+        Rows as returned by `assess`. The row of a claim is that of the look that decided it, or of the last one; a claim that
+        was decided before the last look has `latest`: `n`, `estimate` and `interval` of the last one, as a description.
+    """
+    decided: dict[str, dict[str, Any]] = {}
+    rows: list[dict[str, Any]] = []
+    for seeds in looks:
+        rows = assess(claims_of(seeds), planned or len(looks))
+        for row in rows:
+            if row["verdict"] in ("supported", "contradicted"):
+                decided.setdefault(row["id"], row)
+    return [_kept(decided.get(row["id"], row), row) for row in rows]
+
+
+def _kept(row: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
+    if row["look"] == last["look"]:
+        return row
+    return row | {"latest": {name: last[name] for name in ("n", "estimate", "interval")}}
+
+
+class _Test:
+    """The test of one claim with finite differences."""
+
+    def __init__(self, claim: Claim, flips: SignFlips) -> None:
+        self.claim, self.flips = claim, flips
+        self.p_for, self.p_against = self._p_values()
+        self.p = min(self.p_for, self.p_against)
+
+    def _p_values(self) -> tuple[float, float]:
+        """Return the p-values with which the claim would be supported and contradicted."""
+        claim, margin = self.claim, self.claim.margin or 0.0
+        if claim.goal == "difference":
+            p = mcnemar(*claim.outcomes) if claim.kind == "proportion" and claim.outcomes else self.flips.two_sided()
+            mean = float(claim.differences.mean())
+            return (p, 1.0) if mean * claim.sign > 0 else (1.0, p) if mean else (1.0, 1.0)
+        if claim.goal == "non-inferiority":
+            above, below = self.flips.above(-claim.sign * margin), self.flips.below(-claim.sign * margin)
+            return (above, below) if claim.sign > 0 else (below, above)
+        inside = max(self.flips.above(-margin), self.flips.below(margin))
+        return inside, min(1.0, 2 * min(self.flips.below(-margin), self.flips.above(margin)))
+
+    def interval(self, alpha: float) -> tuple[float, float]:
+        """Return the two-sided interval at level 1 - alpha."""
+        if self.claim.kind != "proportion" or self.claim.outcomes is None:
+            return self.flips.interval(alpha)
+        low, high = newcombe(*self.claim.outcomes, alpha)
+        # Newcombe's interval does not invert McNemar's test: where they disagree about 0, the end next to 0 is moved.
+        if mcnemar(*self.claim.outcomes) > alpha * (1 + 1e-9):
+            return min(low, 0.0), max(high, 0.0)
+        return (
+            (max(low, math.nextafter(0, 1)), high)
+            if self.claim.differences.mean() > 0
+            else (low, min(high, math.nextafter(0, -1)))
+        )
+
+    def adjusted_interval(self, alpha: float) -> tuple[tuple[float, float], float]:
+        """Return the interval that agrees with the decision at level `alpha`, and its confidence level."""
+        if self.claim.goal == "difference":
+            return self.interval(alpha), 1 - alpha
+        # The side of an equivalence claim on which the difference lies outside is known only from the data.
+        one_sided = alpha / 2 if self.claim.goal == "equivalence" and self.p_against < self.p_for else alpha
+        return self.flips.one_sided_limits(one_sided), 1 - 2 * one_sided
+
+    def estimates(self) -> dict[str, Any]:
+        """Return the fields of the row that need no family."""
+        return {"estimate": float(self.claim.differences.mean()), "interval": _finite(self.interval(SIGNIFICANCE))}
+
+    def row(self, p_adjusted: float, alpha: float) -> dict[str, Any]:
+        """Return the fields of a registered claim; alpha: its level in the family."""
+        interval, level = self.adjusted_interval(alpha)
+        verdict = "undecided"
+        if p_adjusted <= SIGNIFICANCE * (1 + 1e-9):
+            verdict = "supported" if self.p_for <= self.p_against else "contradicted"
+        return {
+            **self.estimates(),
+            "interval_adjusted": _finite(interval),
+            "adjusted_level": level,
+            "p": self.p,
+            "p_adjusted": p_adjusted,
+            "verdict": verdict,
+            **self._power(alpha),
+            "note": self._floor(alpha),
+        }
+
+    def _power(self, alpha: float) -> dict[str, Any]:
+        claim, n = self.claim, len(self.claim.differences)
+        deviation = float(np.std(claim.differences, ddof=1)) if n > 1 else 0.0
+        if deviation == 0:
+            return {}
+        needed = seeds_needed(deviation, claim.margin, alpha, claim.sides) if claim.margin else None
+        return {"smallest_detectable": smallest_detectable(deviation, n, alpha, claim.sides), "seeds_needed": needed}
+
+    def _floor(self, alpha: float) -> str | None:
+        n = len(self.claim.differences)
+        floor = self.claim.sides * 2.0**-n
+        if floor <= alpha * (1 + 1e-9):
+            return None
+        seeds = "1 seed" if n == 1 else f"{n} seeds"
+        return f"{seeds} cannot decide this claim: the smallest possible p is {floor:.3g}, and it is tested at {alpha:.3g}"
+
+
+def _finite(interval: tuple[float, float]) -> list[float | None] | None:
+    low, high = (end if math.isfinite(end) else None for end in interval)
+    return None if low is None and high is None else [low, high]
