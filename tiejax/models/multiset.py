@@ -91,7 +91,8 @@ def logits(
     product: Product = jnp.matmul,
 ) -> Float[Array, "vocabulary multisets"]:
     """Return the logits at the mask of each multiset; arguments as in `encode`."""
-    return product(params["head"]["embedding"], encode(model, params, counts, mask, product))
+    scores = product(params["head"]["embedding"], encode(model, params, counts, mask, product))
+    return scores + params["head"]["bias"][:, None] if model.head_bias else scores
 
 
 def _layer(

@@ -10,6 +10,28 @@ from tiejax.lab.studies.exor.settings import Settings
 from tiejax.models import multiset
 
 
+@pytest.mark.parametrize(
+    "arm", [{"output_bias": True}, {"softmax": "asked"}, {"output_bias": True, "softmax": "asked"}], ids=str
+)
+@pytest.mark.parametrize("variant", ["main", "dh"])
+def test_both_engines_train_arms_equally(x64, variant, arm):
+    trained = {}
+    for engine in ("plain", "fast"):
+        settings = Settings(
+            engine=engine, seeds=2, steps=20, record_every=10, exact_every=10, variant=variant, **arm
+        ).resolved()
+        trained[engine] = training.train(build_ensemble(settings), settings.seed_list)
+    for name, fields in trained["plain"].records.items():
+        for field, expected in fields.items():
+            np.testing.assert_allclose(trained["fast"].records[name][field], expected, rtol=1e-9, atol=1e-11, err_msg=field)
+    head = trained["fast"].members.state.params["head"]
+    assert ("bias" in head) == ("output_bias" in arm)
+    if "bias" in head:
+        asked = np.isin(np.arange(head["bias"].shape[-1]), settings.tasks[0].asked)
+        # Symbols that are no outcomes have no gradient, and weight decay leaves a bias of 0 at 0.
+        assert ((np.abs(np.asarray(head["bias"])) > 1e-6).all((0, 1)) == (asked | ("softmax" not in arm))).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["main", "dh"])
 def test_1000_steps_of_both_engines_from_the_same_batches(x64, variant):

@@ -13,13 +13,17 @@ from tiejax.lab.studies.exor.risk import ExactRisk, Expectations
 from tiejax.lab.studies.exor.task import EXor, split, strings
 
 
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("asked_only", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_exact_risk_against_a_slow_loop(x64, ordered):
+def test_exact_risk_against_a_slow_loop(x64, ordered, asked_only, with_bias):
     """A model of the context's multiset: expectations by a loop over every visit; blocks that do not divide the contexts."""
     task = EXor(4, (0.25, 0.75), (0.4, 0.6))
     contexts = all_contexts(task, ordered)
     generator = np.random.default_rng(0)
     embedding, output = generator.normal(size=(2, task.vocabulary, 3))
+    bias = generator.normal(size=task.vocabulary) if with_bias else np.zeros(task.vocabulary)
+    outcomes = task.asked if asked_only else None
 
     def encode(params, tokens):
         return jnp.tanh(params["embed"][tokens].sum(1))
@@ -28,8 +32,12 @@ def test_exact_risk_against_a_slow_loop(x64, ordered):
     pairs = {name: symbols for name, (symbols, _) in asking.items()}
     expected = Expectations.of(contexts.target, contexts.weight, {name: share for name, (_, share) in asking.items()})
     params = {"embed": jnp.asarray(embedding), "head": jnp.asarray(output)}
+
+    def table_and_bias(params):
+        return params["head"], jnp.asarray(bias) if with_bias else None
+
     found, whole = (
-        jax.jit(ExactRisk(encode, lambda params: params["head"], contexts.tokens, pairs, block))(params, expected)
+        jax.jit(ExactRisk(encode, table_and_bias, contexts.tokens, pairs, block, outcomes))(params, expected)
         for block in (7, 10**6)
     )
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-13), found, whole)
@@ -40,7 +48,9 @@ def test_exact_risk_against_a_slow_loop(x64, ordered):
     for member, rows in enumerate(split(task.bits).values()):
         loss = accuracy = 0.0
         for context, _, target, weight in every_visit(task, rows):
-            logits = output @ state(context)
+            logits = output @ state(context) + bias
+            if asked_only:  # the symbols 4, 5 and 6 are even, odd and the mask
+                logits[4:] = -np.inf
             loss -= weight * (logits[target] - np.log(np.exp(logits).sum()))
             accuracy += weight * (logits.argmax() == target)
         np.testing.assert_allclose(found["cross_entropy"][member], loss, rtol=1e-12)
@@ -54,8 +64,9 @@ def test_exact_risk_against_a_slow_loop(x64, ordered):
     ]
     difference = output[1] - output[0]
     total = sum(weight for _, weight in asked)
-    mean = sum(weight * (h @ difference) for h, weight in asked) / total
-    residual = math.sqrt(sum(weight * (h @ difference - math.log(3)) ** 2 for h, weight in asked) / total)
+    offset = bias[1] - bias[0]
+    mean = sum(weight * (h @ difference + offset) for h, weight in asked) / total
+    residual = math.sqrt(sum(weight * (h @ difference + offset - math.log(3)) ** 2 for h, weight in asked) / total)
     gap = min(np.linalg.norm(h) for h, _ in asked) * np.linalg.norm(difference)
     np.testing.assert_allclose(found["log_ratio_zero"], mean, rtol=1e-12)
     np.testing.assert_allclose(found["log_ratio_residual_zero"], residual, rtol=1e-12)

@@ -40,13 +40,15 @@ Sample = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], Any]
 class PlainEngine:
     """Engine that applies the model to sequences of tokens.
 
-    tasks: one, or one per dose. ordered: whether the model sees the order of the symbols.
+    tasks: one, or one per dose. ordered: whether the model sees the order of the symbols. outcomes: the symbols that logits are
+    normalised over (default: all).
     """
 
     model: LanguageModel
     tasks: Sequence[EXor]
     ordered: bool
     dropout: float
+    outcomes: tuple[int, ...] | None = None
 
     contexts_at_once: ClassVar[int] = 256
 
@@ -72,7 +74,10 @@ class PlainEngine:
     def _logits(self, params: PyTree, batch: MaskedSequences, key: jax.Array | None) -> Float[Array, "batch vocabulary"]:
         rngs = {"dropout": key} if key is not None and self.dropout > 0 else None
         apply: Any = self.model.apply  # annotated by Flax as possibly returning a pair
-        return apply({"params": params}, batch.tokens, batch.position, deterministic=rngs is None, rngs=rngs)
+        logits = apply({"params": params}, batch.tokens, batch.position, deterministic=rngs is None, rngs=rngs)
+        if self.outcomes is None:
+            return logits
+        return jnp.where(np.isin(np.arange(logits.shape[1]), self.outcomes), logits, -jnp.inf)
 
     def inputs(self, contexts: Contexts) -> PyTree:
         """Return the inputs of `encode` for these contexts, a tree of arrays `[contexts, ...]`."""
@@ -94,6 +99,7 @@ class FastEngine:
     model: LanguageModel
     tasks: Sequence[EXor]
     product: multiset.Product = jnp.matmul
+    outcomes: tuple[int, ...] | None = None
 
     contexts_at_once: ClassVar[int] = 1024
 
@@ -108,7 +114,10 @@ class FastEngine:
 
     def loss(self, params: PyTree, batch: MaskedMultisets, key: jax.Array | None) -> tuple[Float[Array, ""], Metrics]:
         logits = multiset.logits(self.model, params, batch.counts, self.tasks[0].mask, self.product)
-        return training.asked_loss(logits, batch.asked)
+        if self.outcomes is None:
+            return training.asked_loss(logits, batch.asked)
+        outcomes = np.array(self.outcomes)
+        return training.asked_loss(logits[outcomes], batch.asked[outcomes])
 
     def inputs(self, contexts: Contexts) -> PyTree:
         return multisets.occurrences(contexts.tokens, self.tasks[0].vocabulary).T

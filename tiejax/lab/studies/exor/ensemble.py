@@ -51,15 +51,17 @@ def build_model(settings: Settings, platform: Platform = "cpu") -> LanguageModel
         del fields["width"]  # the mixer takes it from its input
     if settings.model == "lstm":
         fields["unrolled"] = platform != "cpu"
-    return LanguageModel(settings.tasks[0].vocabulary, settings.width, ENCODERS[settings.model](**fields))
+    encoder = ENCODERS[settings.model](**fields)
+    return LanguageModel(settings.tasks[0].vocabulary, settings.width, encoder, head_bias=settings.output_bias)
 
 
 def build_engine(settings: Settings, platform: Platform = "cpu") -> Engine:
     """Return the engine of resolved settings; platform: as in `build_ensemble`."""
     model = build_model(settings, platform)
+    outcomes = settings.tasks[0].asked if settings.softmax == "asked" else None
     if settings.engine in ("fast", "kernel"):  # the kernel only trains: the fast engine computes the records
-        return FastEngine(model, settings.tasks, product_by_sums if platform == "gpu" else jnp.matmul)
-    return PlainEngine(model, settings.tasks, settings.ordered, settings.dropout)
+        return FastEngine(model, settings.tasks, product_by_sums if platform == "gpu" else jnp.matmul, outcomes)
+    return PlainEngine(model, settings.tasks, settings.ordered, settings.dropout, outcomes)
 
 
 def make_optimizer(settings: Settings, counts: Literal["all", "leaf"] = "all") -> Any:
@@ -115,6 +117,10 @@ def why_no_kernel(settings: Settings) -> str | None:
         return f"it needs a GPU or TPU, and the default device is a {jax.default_backend().upper()}"
     if settings.gradient_weights is not None:
         return "it does not support --gradient_weights"
+    if settings.output_bias:
+        return "it does not support --output_bias"
+    if settings.softmax != "all":
+        return "it supports only --softmax all"
     if settings.matmul_precision != "highest":
         return "it computes in float32 and supports only --matmul_precision highest"
     return kernel.why_not(build_model(settings), train_sampler(settings))

@@ -103,7 +103,8 @@ def exact_recorder(engine: Engine, ordered: bool) -> RiskByCondition:
     sign = [{name: 1.0 if by_bit[name][0] == pairs[name] else -1.0 for name in pairs} for by_bit in asking]
     risk = ExactRisk(
         encode=engine.encode,
-        output_table=lambda params: params["head"]["embedding"],
+        output=lambda params: (params["head"]["embedding"], params["head"].get("bias")),
+        outcomes=engine.outcomes,
         inputs=engine.inputs(contexts[0]),
         pairs=pairs,
         block=engine.contexts_at_once,

@@ -36,37 +36,47 @@ class ExactRisk:
 
     cross_entropy = -sum_c w_c sum_s p(s | c) ln q(s | c),    accuracy = sum_c w_c p(argmax_s q(s | c) | c).
 
-    encode: (params, block of inputs) -> h [block, width]; logits are output_table(params) . h.
+    encode: (params, block of inputs) -> h [block, width]. output: params -> the output table and the bias of the logits, or None
+    without a bias. outcomes: the symbols that logits are normalised over (default: all).
     inputs: the inputs of `encode`, a tree of arrays [contexts, ...]. pairs: name -> symbols (s1, s2), named as in `asking`.
     Contexts are evaluated `block` at a time (under vmap: `block` per member); only a few numbers per context are kept.
     """
 
     encode: Callable[[PyTree, Any], jax.Array]
-    output_table: Callable[[PyTree], jax.Array]
+    output: Callable[[PyTree], tuple[jax.Array, jax.Array | None]]
     inputs: Any
     pairs: Mapping[str, Pair]
     block: int
+    outcomes: tuple[int, ...] | None = None
 
     def __call__(self, params: PyTree, expected: Expectations) -> dict[str, jax.Array]:
-        table = self.output_table(params)
-        rows = self._measure_contexts(params, table, expected.target)
+        table, bias = self.output(params)
+        rows = self._measure_contexts(params, table, bias, expected.target)
         risks = {name: expected.weight @ rows[name] for name in ("cross_entropy", "accuracy")}
         for name in self.pairs:
             risks |= self._optimality(name, table, rows, expected)
         return risks
 
     def _measure_contexts(
-        self, params: PyTree, table: Float[Array, "vocabulary width"], target: Float[Array, "contexts vocabulary"]
+        self,
+        params: PyTree,
+        table: Float[Array, "vocabulary width"],
+        bias: Float[Array, "vocabulary"] | None,
+        target: Float[Array, "contexts vocabulary"],
     ) -> dict[str, Float[Array, "contexts"]]:
         """Return cross-entropy, accuracy, |h| and the logit difference of each pair, for every context."""
 
         def measure_block(part: tuple[Any, jax.Array]) -> dict[str, jax.Array]:
             inputs, target = part
             states = self.encode(params, inputs)
-            logits = states @ table.T
+            logits = states @ table.T if bias is None else states @ table.T + bias
+            scores = logits
+            if self.outcomes is not None:
+                outcomes = np.array(self.outcomes)
+                scores, target = logits[:, outcomes], target[:, outcomes]
             rows = {
-                "cross_entropy": -jnp.sum(target * jax.nn.log_softmax(logits), axis=1),
-                "accuracy": jnp.take_along_axis(target, jnp.argmax(logits, axis=1)[:, None], axis=1)[:, 0],
+                "cross_entropy": -jnp.sum(target * jax.nn.log_softmax(scores), axis=1),
+                "accuracy": jnp.take_along_axis(target, jnp.argmax(scores, axis=1)[:, None], axis=1)[:, 0],
                 "norm": jnp.linalg.norm(states, axis=1),
             }
             return rows | {name: logits[:, first] - logits[:, second] for name, (first, second) in self.pairs.items()}
@@ -92,8 +102,8 @@ class ExactRisk:
     ) -> dict[str, Float[Array, ""]]:
         r"""Compare the output embeddings of a pair (s1, s2) with their optimum, over the contexts whose target is in the pair.
 
-        `gap_NAME`: the smallest |e1 - e2| |h|. `log_ratio_NAME`: the mean of h . (e1 - e2), which for an optimal model is
-        ln[p(s1 | c) / p(s2 | c)]. `log_ratio_residual_NAME`: the root mean square difference between the two.
+        `gap_NAME`: the smallest |e1 - e2| |h|. `log_ratio_NAME`: the mean difference of the logits, h . (e1 - e2) plus that of
+        the biases, which for an optimal model is ln[p(s1 | c) / p(s2 | c)]. `log_ratio_residual_NAME`: the root mean square difference between the two.
         """
         first, second = self.pairs[name]
         share = expected.asking[name]

@@ -45,6 +45,9 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         channel_hidden: width of the channel-mixing layers (mixer)
         activation: activation of the feed-forward layer (default: gelu for the transformer, relu for the mixer)
         bidirectional: read sequences in both directions (lstm)
+        output_bias: add a trained bias to the logits, one number per symbol, which starts at 0
+        softmax: symbols that the logits are normalised over: all, as published, or asked, the symbols that are ever asked for,
+            which excludes even, odd, the mask and unused spellings
         identical_layers: initialise all layers as copies of one layer, as PyTorch does (transformer)
         steps: training steps (default: 150000 small, 500000 medium)
         batch_size: strings per step, at most the size of the training split (default: the whole split)
@@ -83,6 +86,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     channel_hidden: int | None = None
     activation: Literal["gelu", "relu", "silu", "tanh"] | None = None  # type: ignore[assignment]
     bidirectional: bool | None = None
+    output_bias: bool = False
+    softmax: Literal["all", "asked"] = "all"
     identical_layers: bool | None = None
     steps: int | None = None
     batch_size: int | None = None

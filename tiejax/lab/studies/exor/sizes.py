@@ -18,7 +18,8 @@ OPTIONS = (
 
 def parameters(settings: Any) -> int:
     """Return the number of parameters of one model, both tables included."""
-    return tables(settings) + _encoder(settings)
+    biases = settings.output_bias * settings.tasks[0].vocabulary
+    return tables(settings) + int(biases) + _encoder(settings)
 
 
 def tables(settings: Any) -> int:

@@ -66,6 +66,11 @@ class EXor:
         return (*self.zero, *self.one)
 
     @property
+    def asked(self) -> tuple[int, ...]:
+        """Symbols that are ever asked for: the used spellings of both bits."""
+        return (*self.used["zero"], *self.used["one"])
+
+    @property
     def even(self) -> int:
         return len(self.zero) + len(self.one)
 
