@@ -14,8 +14,11 @@ COST = 0.05
 DECAY = 0.7  # the decrease of ln(distance) by weight decay
 
 
-def metrics_of(seeds=10, sets=BOTH, unrelated=40, change=CHANGE):
-    """Metrics with distances that change exponentially from START to START exp(change), with noise between seeds and pairs."""
+def metrics_of(seeds=10, sets=BOTH, unrelated=40, change=CHANGE, equal=None):
+    """Metrics with distances that change exponentially from START to START exp(change), with noise between seeds and pairs.
+
+    equal: mean validation loss of a third arm, untied models that start from equal tables; None for no such arm.
+    """
     rng = np.random.default_rng(0)
     numbers = [*(pairs for *_, pairs in sets), unrelated]
     pair_set = np.repeat(np.arange(len(numbers)), numbers)
@@ -35,7 +38,7 @@ def metrics_of(seeds=10, sets=BOTH, unrelated=40, change=CHANGE):
     bucket_loss = loss[..., None] + np.array([-1.0, 0.0, 1.0])
     counts = np.broadcast_to([100, 0, 300], (*vshape, 3)).copy()
     bucket_loss[..., 1] = np.nan
-    return {
+    metrics = {
         "arms": np.array(["untied", "tied"]),
         "seeds": np.arange(seeds) + 7,
         "pair_words": np.array([f"word{k}" for k in range(len(pair_set))]),
@@ -63,3 +66,12 @@ def metrics_of(seeds=10, sets=BOTH, unrelated=40, change=CHANGE):
         "validation_bucket_count": counts,
         "bucket_names": np.array(["1-100", "101-1000", "twins"]),
     }
+    return metrics if equal is None else with_equal_tables(metrics, equal)
+
+
+def with_equal_tables(metrics, loss):
+    """Metrics with a third arm, equal to the untied one but for its validation loss, which is constant in time."""
+    of_arms = {name: np.concatenate([values, values[:1]]) for name, values in metrics.items() if values.ndim >= 3}
+    more = 0.002 * np.random.default_rng(1).uniform(-1, 1, of_arms["validation_loss"].shape[1])
+    of_arms["validation_loss"][2] = loss + more[:, None]
+    return metrics | of_arms | {"arms": np.array(["untied", "tied", "untied-equal"])}

@@ -1,11 +1,13 @@
-"""The untie curve against numpy: best steps, intervals, claims."""
+"""The untie curve against numpy and scipy: means, bands, shares of solved seeds, claims."""
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from tiejax.statistics import paired_test, untie_curve
+from tiejax.statistics import untie_curve
 from tiejax.statistics.claims import assess
 from tiejax.statistics.untie_arms import BASELINES, Arms
+from tiejax.statistics.untie_curve import Finals
 
 STEPS = [0, 25, 50, 75, 100]
 
@@ -19,51 +21,104 @@ def losses(seeds=12, best=50):
     return arms, np.array([base[step] + own + 0.01 * rng.normal(size=seeds) for step in arms.step.tolist()])
 
 
-def test_best_step_and_its_gain():
+def analysed(arms, loss, solved=None, others=(), diverged=None):
+    diverged = np.zeros(loss.shape, bool) if diverged is None else diverged
+    return untie_curve.analyse(arms, Finals(loss, diverged, solved, dict(others)), "loss", 0.05)
+
+
+def test_means_shares_and_claims():
     arms, loss = losses()
-    body = untie_curve.analyse(arms, loss, loss < 1, {"twice": 2 * loss}, "loss")
+    solved = loss < 1
+    body = analysed(arms, loss, solved, {"twice": 2 * loss})
     (curve,) = body["curves"]
-    assert (curve["curve"], curve["best_step"], curve["steps"]) == ("copy", 50, STEPS)
+    assert (curve["curve"], curve["steps"]) == ("copy", STEPS)
     rows = {row["id"]: row for row in body["claims"]}
     assert set(rows) == {f"untying-helps/{base}/copy" for base in BASELINES}
     # The losses at the inner steps are 0.75, 0.5 and 0.75.
     for base, gain in {"tied": 2 / 3 - 1.2, "equal": 2 / 3 - 1, "independent": 2 / 3 - 0.9}.items():
-        row = rows[f"untying-helps/{base}/copy"]
-        assert row["verdict"] == "supported"
+        row, number = rows[f"untying-helps/{base}/copy"], arms.baseline(base)
+        assert (row["verdict"], row["family"], row["margin"]) == ("supported", "registered", 0.05)
         assert row["estimate"] == pytest.approx(gain, abs=0.02)
-        # The table has the paired difference at every inner step.
-        number = arms.baseline(base)
-        medians = [np.median(loss[one] - loss[number]) for one in (3, 4, 5)]
-        np.testing.assert_allclose([one["estimate"] for one in curve["against"][base]], medians)
-    assert curve["points"][2]["median"] == pytest.approx(np.median(loss[4]))
-    assert curve["points"][2]["solved"] == int((loss[4] < 1).sum())
-    assert body["ends"]["tied"]["medians"]["twice"] == pytest.approx(2 * np.median(loss[2]))
+        assert row["estimate"] == pytest.approx(np.mean([loss[arm] - loss[number] for arm in (3, 4, 5)]), rel=1e-12)
+        means = [np.mean(loss[arm] - loss[number]) for arm in (3, 4, 5)]
+        np.testing.assert_allclose([point["estimate"] for point in curve["against"][base]], means)
+    point, tied = curve["points"][2], body["ends"]["tied"]
+    assert point["mean"] == pytest.approx(loss[4].mean())
+    assert point["solved"] == solved[4].sum()
+    share = stats.binomtest(point["solved"], 12).proportion_ci(1 - 0.05 / 6, "wilson")
+    assert point["solved_band"] == [share.low, share.high]
+    assert tied["means"]["twice"] == pytest.approx(2 * loss[2].mean())
+    assert tied["words"] == "always tied"
 
 
-def test_claims_do_not_select_a_step(monkeypatch):
+def flipped_band(differences):
+    """The band from the definition: the largest |t| over all 2^n sign flips of the centred curves."""
+    points, seeds = differences.shape
+    centred = differences - differences.mean(1, keepdims=True)
+    largest = []
+    for flip in range(2**seeds):
+        signs = np.array([-1 if flip >> seed & 1 else 1 for seed in range(seeds)])
+        flipped = centred * signs
+        error = flipped.std(1, ddof=1) / np.sqrt(seeds)
+        largest.append(np.max(np.abs(flipped.mean(1)) / error))
+    half = np.quantile(largest, 0.95, method="higher") * differences.std(1, ddof=1) / np.sqrt(seeds)
+    return differences.mean(1) - half, differences.mean(1) + half
+
+
+def test_bands_hold_for_all_arms_at_once():
+    arms, loss = losses(seeds=7)
+    body = analysed(arms, loss)
+    low, high = flipped_band(loss)
+    for place, arm in enumerate((1, 3, 4, 5, 2)):
+        np.testing.assert_allclose(body["curves"][0]["points"][place]["band"], [low[arm], high[arm]], rtol=1e-6)
+    np.testing.assert_allclose(body["ends"]["independent"]["band"], [low[0], high[0]], rtol=1e-6)
+    low, high = flipped_band(loss[3:] - loss[0])
+    bands = [point["band"] for point in body["curves"][0]["against"]["independent"]]
+    np.testing.assert_allclose(bands, np.stack([low, high], 1), rtol=1e-6)
+    assert "p" not in body["curves"][0]["against"]["independent"][0]  # single steps are not tested
+
+
+def test_one_seed_has_no_bands_and_decides_nothing():
+    arms, loss = losses(seeds=1)
+    body = analysed(arms, loss)
+    assert np.isnan(body["ends"]["tied"]["band"]).all()
+    assert {row["verdict"] for row in body["claims"]} == {"undecided"}
+    assert all("1 seed cannot decide" in row["note"] for row in body["claims"])
+
+
+def test_a_diverged_member_has_the_highest_loss_of_its_arm_and_solved_nothing():
+    arms, loss = losses()
+    diverged = np.zeros(loss.shape, bool)
+    diverged[4, 3] = True
+    broken = np.where(diverged, np.nan, loss)
+    body = analysed(arms, broken, np.ones(loss.shape, bool), diverged=diverged)
+    highest = loss[~diverged].max()
+    point = body["curves"][0]["points"][2]
+    assert len(point["loss"]) == 12
+    assert point["loss"][3] >= highest
+    assert np.delete(point["loss"], 3).tolist() == np.delete(loss[4], 3).tolist()
+    assert (point["solved"], body["ends"]["tied"]["solved"]) == (11, 12)
+    assert {row["n"] for row in body["claims"]} == {12}
+
+
+def test_claims_do_not_select_a_step():
     """The best step of each seed is random, and no step is better than another: untying neither helps nor harms."""
-    monkeypatch.setattr(paired_test, "RESAMPLES", 99)  # intervals take most of the time and are not tested
     rng, arms = np.random.default_rng(3), Arms.of(list(range(1, 21)), 21, ["copy"])
-    verdicts = []
+    low = []
     for _ in range(40):
-        rows = assess(untie_curve.claims(arms, rng.exponential(size=(len(arms.step), 20)), "loss"))
-        verdicts += [row["p"] < 0.05 for row in rows if row["id"].startswith("untying-helps/tied")]
-    assert len(verdicts) == 40
-    # The mean of 20 exponential values minus one of them has mean 0 and a median slightly above 0.
-    assert sum(verdicts) <= 8
+        rows = assess(untie_curve.claims(arms, rng.exponential(size=(len(arms.step), 12)), "loss", 0.05))
+        low += [row["p"] < 0.05 for row in rows if row["id"].startswith("untying-helps/tied")]
+    assert len(low) == 40
+    # The mean of 20 exponential values minus one of them has mean 0, and is slightly skewed.
+    assert sum(low) <= 8
 
 
-def test_intervals_of_the_median_cover_it():
-    """In 200 samples of 15 normal values, about 95 % of the intervals contain the true median, 0."""
-    low, high = untie_curve.median_interval(np.random.default_rng(1).normal(size=(200, 15)))
-    assert 0.88 < ((low <= 0) & (high >= 0)).mean() < 0.995
-    assert np.isnan(untie_curve.median_interval(np.ones((3, 1)))).all()
-
-
-def test_interval_of_the_best_step():
-    arms, loss = losses(seeds=16)
-    numbers = arms.curves()["copy"]
-    assert untie_curve.best_step(arms.step[numbers], loss[numbers]) == (50, (50, 50))
-    flat = np.random.default_rng(2).normal(size=(5, 16))
-    _, (low, high) = untie_curve.best_step(np.array(STEPS), flat)
-    assert high - low >= 50
+@pytest.mark.parametrize("effect", [0.0, 0.3, 1.0])
+def test_claims_are_decided_exactly_if_their_adjusted_interval_excludes_0(effect):
+    rng = np.random.default_rng(5)
+    arms = Arms.of([25, 50], 100, ["copy", "zero", "split"])
+    loss = rng.normal(size=(len(arms.step), 14)) + effect * (arms.policy != "")[:, None]
+    for row in analysed(arms, loss)["claims"]:
+        low, high = row["interval_adjusted"] or (None, None)
+        excludes = (low is not None and low > 0) or (high is not None and high < 0)
+        assert (row["verdict"] != "undecided") == excludes, row

@@ -1,6 +1,5 @@
 """Figures, tables and findings of an untie curve, shared by the studies that untie."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,10 +7,12 @@ import numpy as np
 
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting import untie_figures
-from tiejax.lab.reporting.finding import compose, listed, tally
+from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words, training_words
 from tiejax.lab.reporting.words import count_and_share
+from tiejax.statistics.untie_arms import BASELINES
+from tiejax.statistics.untie_curve import claim_id
 
 Curves = Mapping[str, np.ndarray]  # curve -> indices of its arms, ordered by untie step
 Table = tuple[list[str], list[list[str]]]  # columns, rows
@@ -23,7 +24,8 @@ QUESTION = (
 SOURCE = "F. Bertolotti and W. Cazzola, ICML 2024, PMLR 235:3584-3610, for the task; untying is not part of the paper"
 NOTE = (
     "Untying changes more than the tie: weight decay then acts on two tables, and the initial scale of a tied table suits one "
-    "of its roles. The claims test the mean over the untie steps, so that no step is selected."
+    "of its roles. The claims test the mean over the untie steps, so that no step is selected; single steps, and differences between "
+    "steps or policies, are not tested."
 )
 # Optimizer state of the table that is split off, by policy.
 POLICY_WORDS = {
@@ -40,12 +42,10 @@ def plot_curve(
     curves: Curves,
     steps: np.ndarray,
     bayes: float | None,
-    solved: np.ndarray | None,
 ) -> Plot:
     """Plot the final loss, named `title`, against the untie step, one line per policy.
 
     body: the result of `statistics.untie_curve.analyse`. steps: untie step of each arm. bayes: the Bayes loss.
-    solved: `[arm, seed]`.
     """
     points = {entry["curve"]: entry["points"] for entry in body["curves"]}
 
@@ -57,19 +57,19 @@ def plot_curve(
 
     independent = body["ends"]["independent"]
     shares = share_of_independent = None
-    if solved is not None:
-        seeds = solved.shape[1]
-        shares, share_of_independent = lines("solved", "solved_interval", seeds), independent["solved"] / seeds
+    if "solved" in independent:
+        seeds = len(independent["loss"])
+        shares, share_of_independent = lines("solved", "solved_band", seeds), independent["solved"] / seeds
     return Plot(
         "untie_curve",
         "Final loss against the step at which tied models were untied: at 0, never tied (from equal tables); at the last step, "
-        "always tied. Median over seeds with its 95 % bootstrap interval"
-        + ("; share of seeds within .1 nat of Bayes with its 95 % Wilson interval" if shares else "")
+        "always tied. Mean over seeds with a simultaneous 95 % band over all arms"
+        + ("; share of seeds that solved the task, with simultaneous 95 % Wilson intervals" if shares else "")
         + ". Grey: never tied, from independent tables.",
         untie_figures.plot_untie_curve(
             title,
-            lines("median", "interval"),
-            (independent["median"], independent["interval"]),
+            lines("mean", "band"),
+            (independent["mean"], independent["band"]),
             bayes,
             shares,
             share_of_independent,
@@ -80,12 +80,12 @@ def plot_curve(
 def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> Plot:
     """Plot final distances `[arm, seed]` by pairs and table against the untie step. title: name of the distance."""
     panels = {
-        panel: {name: (steps[numbers], np.median(distances[numbers], axis=1)) for name, numbers in curves.items()}
+        panel: {name: (steps[numbers], distances[numbers].mean(axis=1)) for name, numbers in curves.items()}
         for panel, distances in values.items()
     }
     return Plot(
         "untie_distances",
-        f"Final distances of pairs ({title}; dotted: 1) against the untie step. Median over seeds.",
+        f"Final distances of pairs ({title}; dotted: 1) against the untie step. Mean over seeds.",
         untie_figures.plot_over_untie_step(panels, title),
     )
 
@@ -94,12 +94,10 @@ def plot_trajectories(
     record_steps: np.ndarray, loss: np.ndarray, curves: Curves, steps: np.ndarray, title: str, bayes: float | None
 ) -> Plot:
     """Plot the loss `[arm, seed, record]` over training, one panel per policy and one line per untie step."""
-    panels = {
-        name: {f"{steps[number]:,}": np.median(loss[number], axis=0) for number in numbers} for name, numbers in curves.items()
-    }
+    panels = {name: {f"{steps[number]:,}": loss[number].mean(axis=0) for number in numbers} for name, numbers in curves.items()}
     return Plot(
         "untie_trajectories",
-        "The loss over training, one line per untie step (darker: later). Median over seeds. The first record, of untrained "
+        "The loss over training, one line per untie step (darker: later). Mean over seeds. The first record, of untrained "
         "models, is omitted.",
         untie_figures.plot_trajectories(record_steps, panels, title, bayes),
     )
@@ -110,41 +108,47 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     if not results["curves"]:
         return {}
     ends = results["ends"]
-    named = list(ends["tied"]["medians"])
+    named = list(ends["tied"]["means"])
     headings = ["", "loss", *_solved_heading(results), *named]
     rows = [
-        [end["words"], f"{end['median']:.4f}", *_solved(results, end), *(f"{end['medians'][name]:.4f}" for name in named)]
+        [end["words"], decimal(end["mean"]), *_solved(end), *(decimal(end["means"][name]) for name in named)]
         for end in ends.values()
     ]
     return {
-        "Never and always tied: medians over seeds": (headings, rows),
+        "Never and always tied: means over seeds": (headings, rows),
         **dict(_table_of_curve(results, curve) for curve in results["curves"]),
     }
 
 
 def _table_of_curve(results: Mapping[str, Any], curve: Mapping[str, Any]) -> tuple[str, Table]:
     """Return heading and table of a curve; intermediate untie steps have differences from the baselines."""
-    low, high = curve["best_step_interval"]
-    heading = f"{curve['curve']}: best untie step {curve['best_step']:,} (95 % {low:,} to {high:,})"
     ends, rows = results["ends"], []
     for place, (step, point) in enumerate(zip(curve["steps"], curve["points"], strict=True)):
         between = 0 < place < len(curve["steps"]) - 1
         against = [_difference(curve["against"][base][place - 1]) if between else "" for base in ends]
-        interval = " to ".join("-" if bound is None else f"{bound:.4f}" for bound in point["interval"])
-        rows.append([f"{step:,}", f"{point['median']:.4f}", interval, *_solved(results, point), *against])
-    columns = ["untie step", "loss", "95 %", *_solved_heading(results), *(f"- {end['words']}" for end in ends.values())]
-    return heading, (columns, rows)
+        rows.append([f"{step:,}", decimal(point["mean"]), band(point["band"]), *_solved(point), *against])
+    columns = ["untie step", "loss", "95 % band", *_solved_heading(results), *(f"- {end['words']}" for end in ends.values())]
+    return f"{curve['curve']}: means over seeds, with simultaneous 95 % bands", (columns, rows)
 
 
-def _difference(test: Mapping[str, Any]) -> str:
-    if test["estimate"] is None:
-        return "-"
-    p = "" if test["p_adjusted"] is None else f", p {test['p_adjusted']:.2g}"
-    return f"{test['estimate']:+.4f}{p}"
+def decimal(value: float | None, sign: str = "") -> str:
+    """Format a number with four decimals, and with a sign if `sign` is "+"; None as a dash."""
+    return "-" if value is None else f"{value:{sign}.4f}"
 
 
-def _solved(results: Mapping[str, Any], point: Mapping[str, Any]) -> list[str]:
-    return [count_and_share(point["solved"], len(results["seeds"]))] if "solved" in point else []
+def band(ends: Sequence[float | None], sign: str = "") -> str:
+    """Format the two ends of a band."""
+    return " to ".join(decimal(end, sign) for end in ends)
+
+
+def _difference(difference: Mapping[str, Any]) -> str:
+    if difference["band"][0] is None:
+        return decimal(difference["estimate"], "+")
+    return f"{decimal(difference['estimate'], '+')} ({band(difference['band'], '+')})"
+
+
+def _solved(point: Mapping[str, Any]) -> list[str]:
+    return [count_and_share(point["solved"], len(point["loss"]))] if "solved" in point else []
 
 
 def _solved_heading(results: Mapping[str, Any]) -> list[str]:
@@ -152,36 +156,10 @@ def _solved_heading(results: Mapping[str, Any]) -> list[str]:
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return the answer to the page's question, against both baselines, then the counts of verdicts."""
-    subject, parts = "models that untie in mid-training", []
-    for verdict, words in (
-        ("supported", "{} end with a lower loss"),
-        ("contradicted", "{} end with a higher loss"),
-        ("undecided", "whether {} end with a lower loss"),
-    ):
-        for base, others in (("tied", "models that stay tied"), ("equal", "models that were never tied")):
-            if curves := _curves_with(results, base, verdict):
-                which = _for_policies(curves, len(results["curves"]), verdict)
-                parts.append((f"{words.format(subject)} than {others}{which}", verdict, len(results["seeds"])))
-                subject = "they"
-    answer = compose(parts)
-    return [*([answer] if answer else []), tally(results["claims"])]
-
-
-def _curves_with(results: Mapping[str, Any], base: str, verdict: str) -> list[str]:
-    """Return the curves whose claim to be better than a baseline has this verdict."""
-    verdicts = {row["id"]: row["verdict"] for row in results["claims"]}
+    """Return the answers to the page's question, against each baseline, then the counts of verdicts."""
     curves = [entry["curve"] for entry in results["curves"]]
-    return [curve for curve in curves if verdicts.get(f"untying-helps/{base}/{curve.replace(', new ', '-')}") == verdict]
-
-
-def _for_policies(curves: Sequence[str], all_curves: int, verdict: str) -> str:
-    """Return a phrase that names the policies of these curves; empty if there is only one."""
-    if len(curves) == all_curves:
-        return "" if all_curves == 1 or verdict == "undecided" else " under every policy"
-    # Use parentheses, since a comma would look like the end of a name.
-    names = [re.sub(", (.*)", r" (\1)", curve) for curve in curves]
-    return f" for {listed(names)}"
+    answers = [openings(results["claims"], [claim_id(base, curve) for curve in curves]) for base in BASELINES]
+    return [*filter(None, answers), tally(results["claims"])]
 
 
 def _describe_policies(results: Mapping[str, Any]) -> str:

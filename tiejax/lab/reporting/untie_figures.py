@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from tiejax.lab.reporting import figures
 
-Line = tuple[np.ndarray, Sequence[float], Sequence[Sequence[float]]]  # x, y, (low, high) of each
+Line = tuple[np.ndarray, Sequence[float], Sequence[Sequence[float]]]  # x, y, band (low, high) of each
 
 
 def plot_untie_curve(
@@ -23,7 +23,7 @@ def plot_untie_curve(
 ) -> Figure:
     """Plot the final loss against the untie step and, if given, the share of solved seeds in a panel below it.
 
-    independent: median and interval of the baseline with independent tables, which is not a point of the curve. best: the Bayes
+    independent: mean and band of the baseline with independent tables, which is not a point of the curve. best: the Bayes
     loss.
     """
     rows = 1 if shares is None else 2
@@ -34,12 +34,12 @@ def plot_untie_curve(
         above.axhspan(*independent[1], color="grey", alpha=0.15, linewidth=0)
     if best is not None:
         above.axhline(best, color="black", linewidth=1, linestyle="--", label="Bayes")
-    _plot_intervals(above, losses)
+    _plot_bands(above, losses)
     above.set_ylabel(title)
     if shares is not None:
         below = axes[1, 0]
         below.axhline(independent_share, color="grey", linewidth=1.2)
-        _plot_intervals(below, shares)
+        _plot_bands(below, shares)
         figures.percentages(below)
         below.set_ylabel("seeds that solve the task")
     figures.legend_below(figure, above, columns=3)
@@ -82,10 +82,10 @@ def plot_trajectories(
     return figure
 
 
-def _plot_intervals(axes: Axes, lines: Mapping[str, Line]) -> None:
-    """Plot lines with bars for their intervals, shifted slightly so that the bars do not overlap."""
-    for number, (name, (x, y, intervals)) in enumerate(lines.items()):
-        low, high = np.array(intervals, dtype=float).T
+def _plot_bands(axes: Axes, lines: Mapping[str, Line]) -> None:
+    """Plot lines with bars for their bands, shifted slightly so that the bars do not overlap."""
+    for number, (name, (x, y, bands)) in enumerate(lines.items()):
+        low, high = np.array(bands, dtype=float).T
         shift = (number - (len(lines) - 1) / 2) * 0.008 * np.ptp(x)
         inside = np.r_[0, np.full(len(x) - 2, shift), 0]
         colour = figures.SERIES[number % len(figures.SERIES)]

@@ -84,7 +84,6 @@ def _on_text(manifest: Manifest, settings: Any, folder: Path, console: Console) 
     text, planned = text_mlm.prepare(dataclasses.replace(settings, out=str(folder)), console, resume=True)
     if text.facts["fingerprint"] != manifest.text:
         raise BadInput(f"{folder}: its corpus has changed since the run was trained")
-    arms = text_ensemble.arms_of(settings, planned)
     ensemble = text_ensemble.build_ensemble(settings, text, planned)
     step, params, records = _restored(manifest, ensemble, settings.seed_list, folder, console)
     model = text_ensemble.build_model(settings, text)
@@ -94,7 +93,7 @@ def _on_text(manifest: Manifest, settings: Any, folder: Path, console: Console) 
         states = model.apply({"params": params}, tokens, None, segments, method="encode")
         return states[jnp.arange(len(tokens)), position].astype(jnp.float32)
 
-    names = list(ARMS) if arms is None else arms.names
+    names = text_ensemble.names_of_arms(settings, planned)
     probes = text_probes(text, min(settings.max_length, LONGEST))
     return OpenRun("text_mlm", settings, settings.seed_list[:TEXT_SEEDS], names, step, params, records, encode, probes)
 

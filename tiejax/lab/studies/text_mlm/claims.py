@@ -1,7 +1,7 @@
 """The claims and final values of a text run: distances of twins and unrelated words, and the cost of tying.
 
-Arrays are those of `metrics.npz`, `[arm, seed, record, ...]`, with arms (untied, tied). A twin means the same as its word.
-With probability .5 it is also equally likely, so that the distributional hypothesis (DH) holds for the pair; with any other
+Arrays are those of `metrics.npz`, `[arm, seed, record, ...]`, with arms (untied, tied), and with `equal_tables` a third, untied
+models that start from equal tables. A twin means the same as its word. With probability .5 it is also equally likely, so that the distributional hypothesis (DH) holds for the pair; with any other
 probability DH fails, and the two are conflict twins.
 Source of the claims: Bertolotti and Cazzola, ICML 2024; conflict twins, several seeds and validation loss are ours.
 """
@@ -12,15 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiejax.geometry.uses import over_training
-from tiejax.statistics.arms import ARMS, finite_seeds, select_seeds
-from tiejax.statistics.claims import Claim, assess
+from tiejax.statistics.arms import ARMS, diverged_members, finite_seeds, replace_diverged, replace_undefined, select_seeds
+from tiejax.statistics.claims import Claim, Goal, assess
 
 TABLE_NAMES = {"input": "untied input", "output": "untied output", "tied": "tied"}
 RECORDED = {"input": ("distance_input", 0), "output": ("distance_output", 0), "tied": ("distance_input", 1)}
-KIND_NAMES = {"holding": "the twins for whom DH holds", "unrelated": "unrelated words"}
+KIND_NAMES = {"holding": "twins for whom DH holds", "conflict": "conflict twins", "unrelated": "unrelated words"}
 DH_OF_KIND: dict[str, str | None] = {"holding": "holds", "conflict": "fails", "unrelated": None}
+DISTANCE_MARGIN = 0.05  # of the distance at the start
+LOSS_MARGIN = 0.01  # nats
 
 Metrics = Mapping[str, np.ndarray]
+Distances = Mapping[str, Mapping[str, np.ndarray]]  # table -> kind of pairs -> [seed]
 
 
 def kind(probability: float) -> str:
@@ -60,114 +63,174 @@ def distance_ratio(metrics: Metrics, name: str) -> np.ndarray:
 
 
 def final_distances(metrics: Metrics) -> dict[str, np.ndarray]:
-    """Return d_end / d_start by "set, table": medians over the pairs of the set, `[arm, seed]`."""
+    """Return d_end / d_start by "set, table": means over the pairs of the set, `[arm, seed]`."""
     ratio = {table: distance_ratio(metrics, f"distance_{table}") for table in ("input", "output")}
     return {
-        f"{name}, {table}": np.median(values[..., metrics["pair_set"] == number], axis=-1)
+        f"{name}, {table}": values[..., metrics["pair_set"] == number].mean(axis=-1)
         for number, name in enumerate(metrics["set_names"])
         for table, values in ratio.items()
         if (metrics["pair_set"] == number).any()
     }
 
 
-class PairClaim(NamedTuple):
-    """A claim about the pairs of one kind in one table.
+class DistanceClaim(NamedTuple):
+    """A claim about the relative distance, d_end / d_start, of the pairs of one kind in one table.
 
-    sign: sign of the statistic if the claim is true. reference: the kind of pairs to compare with; None to compare with the
-    effect of weight decay alone.
+    reference: the kind of pairs to compare with; None to compare with the distance at the start. sign: sign of the difference if
+    the claim is true.
     """
 
     name: str
     table: str
     kind: str
-    sign: int
     reference: str | None
+    sign: int
+    goal: Goal = "difference"
 
 
-PAIR_CLAIMS = (
-    *(PairClaim("converge", table, "holding", -1, "unrelated") for table in TABLE_NAMES),
-    PairClaim("conflict-converge", "input", "conflict", -1, "unrelated"),
-    *(PairClaim("conflict-apart", table, "conflict", 1, "holding") for table in ("output", "tied")),
-    *(PairClaim("unrelated", table, "unrelated", 1, None) for table in TABLE_NAMES),
+DISTANCE_CLAIMS = (
+    *(DistanceClaim("converge", table, "holding", "unrelated", -1) for table in TABLE_NAMES),
+    # The paper: unrelated words do not come together, that is, their relative distance is not below 1 by the margin or more.
+    *(DistanceClaim("unrelated", table, "unrelated", None, 1, "non-inferiority") for table in TABLE_NAMES),
+    DistanceClaim("conflict-converge", "input", "conflict", "unrelated", -1),
+    *(DistanceClaim("conflict-apart", table, "conflict", "holding", 1) for table in ("output", "tied")),
 )
 STATEMENTS = {
-    "converge": "Twins for whom DH holds come together, more than unrelated words",
-    "conflict-converge": "Conflict twins come together, more than unrelated words",
+    "converge": "Twins for whom DH holds come together more than unrelated words do",
+    "unrelated": f"Unrelated words do not come together: their distance falls by less than {100 * DISTANCE_MARGIN:g} % of the first",
+    "conflict-converge": "Conflict twins come together more than unrelated words do",
     "conflict-apart": "Conflict twins stay farther apart than twins for whom DH holds",
-    "unrelated": "Unrelated words come together no more than by weight decay",
 }
 REPORTED = ("converge", "unrelated")  # the claims that the paper makes
 
 
 def claims(metrics: Metrics, decay: float) -> list[Claim]:
-    """Return the claims that apply to the planted sets; those about distances are tested twice, over seeds and over pairs.
+    """Return the claims that apply to the planted sets and to the arms of a run, with one difference per seed.
 
-    Let c = ln(d_end / d_start) of a pair in one table of one seed, and c' the same of a pair of the reference kind. The
-    statistic is max(c, c - c') for pairs that should come together, so that it is negative only if they approach each
-    other, and more than the reference does; c - c' for pairs that should stay apart; c + decay for unrelated words.
-    `.../seeds` has one difference per seed, with c and c' medians over pairs. `.../pairs` has one per pair, with c and c' means
-    over seeds; the k-th pair is compared with the k-th of the reference, so that the variation of both sets counts.
-    decay: -ln(d_end / d_start) of a pair under weight decay alone.
+    Distances are averaged over the pairs of a kind within a seed, so that pairs, which share words and models, are not counted
+    as independent. Registered claims were fixed before the run; decay: -ln(d_end / d_start) of a pair under weight decay alone,
+    used by an exploratory claim. A member that became non-finite counts as the worst of its arm: it has the highest loss, and a
+    difference of distances least favourable to the claim.
     """
-    change = {table: np.log(distance_ratio(metrics, name)[arm]) for table, (name, arm) in RECORDED.items()}
+    diverged, _ = diverged_members(metrics)
+    loss = replace_diverged(final(metrics["validation_loss"]), diverged, "high")
+    accuracy = replace_diverged(final(metrics["validation_accuracy"]), diverged, "low")
+    distances = relative_distances(metrics)
+    return [
+        *_distance_claims(distances, diverged, decay),
+        *_cost_of_tying(loss, accuracy, has_conflict="conflict" in distances["tied"]),
+        *(_equal_tables(loss) if len(loss) > len(ARMS) else []),
+    ]
+
+
+def relative_distances(metrics: Metrics) -> dict[str, dict[str, np.ndarray]]:
+    """Return d_end / d_start by table and kind of pairs, the mean over the pairs of that kind, `[seed]`."""
     kind_of_pair = np.array([kind(p) for p in metrics["set_probability"]])[metrics["pair_set"]]
-    kinds = set(kind_of_pair.tolist())
-
-    def change_of(pairs: str | None, table: str) -> dict[str, np.ndarray] | None:
-        """Return c of the pairs of a kind, by seed and by pair; None if there are no such pairs."""
-        if pairs not in kinds:
-            return None
-        chosen = change[table][:, kind_of_pair == pairs]  # [seed, pair]
-        return {"seed": np.median(chosen, axis=1), "pair": chosen.mean(0)}
-
-    rows: list[Claim] = []
-    for claim in PAIR_CLAIMS:
-        values, others = change_of(claim.kind, claim.table), change_of(claim.reference, claim.table)
-        if values is None:
-            continue
-        for unit, average in (("seed", "medians over pairs"), ("pair", "means over seeds")):
-            differences, statistic = _statistic(claim, values[unit], None if others is None else others[unit], decay)
-            described = f"{statistic}, with c = ln(distance at the end / at the start); one per {unit}, {average}"
-            statement = f"{STATEMENTS[claim.name]} ({TABLE_NAMES[claim.table]} table)."
-            rows.append(Claim(f"{claim.name}/{claim.table}/{unit}s", statement, described, differences, claim.sign))
-    return rows + _costs(metrics, has_conflict="conflict" in kinds)
+    by_table = {table: distance_ratio(metrics, name)[arm] for table, (name, arm) in RECORDED.items()}
+    return {
+        table: {pairs: ratio[:, kind_of_pair == pairs].mean(axis=1) for pairs in np.unique(kind_of_pair).tolist()}
+        for table, ratio in by_table.items()
+    }
 
 
-def _statistic(claim: PairClaim, c: np.ndarray, others: np.ndarray | None, decay: float) -> tuple[np.ndarray, str]:
-    """Return the differences of a claim and their description; others: c', None without a reference."""
-    if claim.reference is None:
-        return c + decay, f"c + {decay:.3g}, the effect of weight decay"
-    if others is None:
-        return c, "c"
-    number = min(len(c), len(others))
-    excess, words = c[:number] - others[:number], f"c - c' of {KIND_NAMES[claim.reference]}"
-    if claim.sign > 0:
-        return excess, words
-    return np.maximum(c[:number], excess), f"the larger of c and {words}"
+def _distance_claims(distances: Distances, diverged: np.ndarray, decay: float) -> list[Claim]:
+    """Return the claims about distances whose kinds of pairs occur; diverged: `[arm, seed]`."""
+    alone = float(np.exp(-decay))
 
+    def claim(name: str, table: str, statement: str, estimand: str, differences: np.ndarray, sign: int, **more: Any) -> Claim:
+        differences = replace_undefined(np.where(diverged[RECORDED[table][1]], np.nan, differences), sign)
+        where = f"{TABLE_NAMES[table]} table"
+        estimand = f"the relative distance in the {where}, {estimand}"
+        return Claim(f"{name}/{table}", f"{statement} ({where}).", estimand, differences, sign, margin=DISTANCE_MARGIN, **more)
 
-def _costs(metrics: Metrics, has_conflict: bool) -> list[Claim]:
-    """Return the claims about the cost of tying on the validation split."""
-    where = "as it does for the conflict twins" if has_conflict else "and no planted set violates it"
     rows = []
-    for measure, unit, sign in (("loss", "nats per masked token", 1), ("accuracy", "fraction of masked tokens", -1)):
-        untied, tied = final(metrics[f"validation_{measure}"])
-        rows.append(
-            Claim(
-                f"tying/validation-{measure}",
-                f"Tying costs validation {measure} (the theory predicts a cost only where DH fails, {where}).",
-                f"validation {measure} ({unit}), tied - untied; one per seed",
-                tied - untied,
-                sign,
-            )
-        )
+    for name, table, pairs, reference, sign, goal in DISTANCE_CLAIMS:
+        of_kind = distances[table]
+        if pairs in of_kind and (reference is None or reference in of_kind):
+            against, words = (1.0, "1") if reference is None else (of_kind[reference], KIND_NAMES[reference])
+            estimand = f"{KIND_NAMES[pairs]} - {words}"
+            rows.append(claim(name, table, STATEMENTS[name], estimand, of_kind[pairs] - against, sign, goal=goal))
+    statement = "Unrelated words end farther apart than weight decay alone would leave them"
+    estimand = f"{KIND_NAMES['unrelated']} - that under weight decay alone, {alone:.3g}"
+    for table, of_kind in distances.items():
+        if "unrelated" in of_kind:
+            exploratory = of_kind["unrelated"] - alone
+            rows.append(claim("decay", table, statement, estimand, exploratory, 1, family="exploratory"))
     return rows
+
+
+def _cost_of_tying(loss: np.ndarray, accuracy: np.ndarray, has_conflict: bool) -> list[Claim]:
+    """Return the claims about the cost of tying on the validation split; loss, accuracy: `[arm, seed]`.
+
+    The theory predicts a cost where DH fails, as it does for conflict twins. Where no planted set violates DH, the claim is that
+    there is no cost, up to the margin.
+    """
+    untied, tied = loss[: len(ARMS)]
+    estimand = "the validation loss per masked token, tied - untied"
+    if has_conflict:
+        statement = "Tying costs validation loss, as the theory predicts where DH fails, here for the conflict twins."
+        cost = Claim("tying/validation-loss", statement, estimand, tied - untied, 1, unit="nats", margin=LOSS_MARGIN)
+    else:
+        statement = f"Tying costs less than {LOSS_MARGIN:g} nats of validation loss where no planted set violates DH."
+        cost = Claim(
+            "tying/no-cost", statement, estimand, tied - untied, -1, goal="non-inferiority", unit="nats", margin=LOSS_MARGIN
+        )
+    return [
+        cost,
+        Claim(
+            "tying/validation-accuracy",
+            "Tying costs validation accuracy.",
+            "the validation accuracy, tied - untied",
+            accuracy[1] - accuracy[0],
+            -1,
+            family="exploratory",
+            unit="share of masked tokens",
+        ),
+    ]
+
+
+def _equal_tables(loss: np.ndarray) -> list[Claim]:
+    """Return the claims that tell the effect of the tie apart from that of its starting point; loss: `[arm, seed]`.
+
+    Tied models start from equal tables, untied ones usually do not. The signs are those of an exploratory run of three seeds,
+    in which both effects lowered the loss.
+    """
+    untied, tied, equal = loss
+    return [
+        Claim(
+            f"equal-tables/{name}", statement, f"the validation loss per masked token, {estimand}", differences, sign,
+            unit="nats", margin=LOSS_MARGIN,
+        )
+        for name, statement, estimand, differences, sign in (
+            (
+                "start",
+                "Untied models that start from equal tables end with a lower validation loss than from independent ones.",
+                "untied from equal tables - untied from independent tables",
+                equal - untied,
+                -1,
+            ),
+            (
+                "tie",
+                "Tied models end with a lower validation loss than untied models that start from equal tables.",
+                "tied - untied from equal tables",
+                tied - equal,
+                -1,
+            ),
+            (
+                "most",
+                "Equal starting tables account for more than half of the difference between untied and tied models.",
+                "what equal starting tables take off - what the tie then takes off",
+                (untied - equal) - (equal - tied),
+                1,
+            ),
+        )
+    ]  # fmt: skip
 
 
 def summary(metrics: Metrics) -> dict[str, Any]:
     """Return the final values of each arm, one per seed: `final` in results.json.
 
-    Losses are in nats per masked token, distances and norms Euclidean; distances and their ratios are medians over the pairs of
+    Losses are in nats per masked token, distances and norms Euclidean; distances and their ratios are means over the pairs of
     a set. In tied models, `input` and `output` are the same table.
     """
     tables = ("input", "output")
@@ -175,7 +238,7 @@ def summary(metrics: Metrics) -> dict[str, Any]:
     end = {table: final(metrics[f"distance_{table}"]) for table in tables}
     ratio = {table: distance_ratio(metrics, f"distance_{table}") for table in tables}
     body: dict[str, Any] = {}
-    for arm, name in enumerate(ARMS):
+    for arm, name in enumerate(metrics["arms"].tolist()):
         scalars = ("validation_loss", "validation_accuracy", "train_loss", "train_accuracy")
         body[name] = {
             **{scalar: final(metrics[scalar])[arm].tolist() for scalar in scalars},
@@ -200,10 +263,10 @@ def _by_bucket(metrics: Metrics, arm: int) -> dict[str, dict[str, list[float]]]:
 
 
 def _by_set(metrics: Metrics, values: np.ndarray) -> dict[str, list[float]]:
-    """Return the median over pairs of each non-empty set, one per seed; values: `[seed, pair]`."""
+    """Return the mean over pairs of each non-empty set, one per seed; values: `[seed, pair]`."""
     set_of_pair = metrics["pair_set"]
     return {
-        str(name): np.median(values[:, set_of_pair == index], axis=1).tolist()
+        str(name): values[:, set_of_pair == index].mean(axis=1).tolist()
         for index, name in enumerate(metrics["set_names"])
         if (set_of_pair == index).any()
     }
@@ -212,25 +275,33 @@ def _by_set(metrics: Metrics, values: np.ndarray) -> dict[str, list[float]]:
 def analyse(metrics: Metrics, decay: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Analyse a run: return its part of results.json, and the arrays of the seeds with finite members only.
 
-    metrics: the arrays of metrics.npz. decay: as for `claims`. In the results, `distance_ratio_by_pair` has the median over
-    seeds of every pair, by table; `overflow` is the largest number of masked tokens without a slot in a recorded batch.
+    metrics: the arrays of metrics.npz. decay: as for `claims`. Claims are about all seeds, everything else about those with
+    finite members. In the results, `distance_ratio_by_pair` has the mean over seeds of every pair, by table; `overflow` is the
+    largest number of masked tokens without a slot in a recorded batch.
     """
     finite, seeds = finite_seeds(metrics)
     runs = select_seeds(metrics, finite)
+    rows = assess(claims(metrics, decay))
     body: dict[str, Any] = {
         **seeds,
         "sets": _sets(metrics),
-        "overflow": {name: int(metrics["overflow"][arm].max()) for arm, name in enumerate(ARMS)},
+        "overflow": {name: int(metrics["overflow"][arm].max()) for arm, name in enumerate(metrics["arms"].tolist())},
         "final": summary(runs),
         "uses": [],
         "distance_ratio_by_pair": [],
-        "claims": [],
+        "claims": [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in rows],
     }
     if finite.any():
-        body["uses"] = over_training(runs["step"], runs["use_ratio"], runs["use_cosine"], ARMS)
-        body["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in assess(claims(runs, decay))]
+        pair = untied_and_tied(runs)
+        body["uses"] = over_training(pair["step"], pair["use_ratio"], pair["use_cosine"], ARMS)
         body["distance_ratio_by_pair"] = _ratio_by_pair(runs)
     return body, runs
+
+
+def untied_and_tied(metrics: Metrics) -> dict[str, np.ndarray]:
+    """Return the arrays of the arms untied and tied, without that of equal tables."""
+    of_arms = {name: values[: len(ARMS)] for name, values in metrics.items() if values.ndim >= 3}
+    return dict(metrics) | of_arms | {"arms": metrics["arms"][: len(ARMS)]}
 
 
 def _sets(metrics: Metrics) -> list[dict[str, Any]]:
@@ -248,8 +319,8 @@ def _sets(metrics: Metrics) -> list[dict[str, Any]]:
 
 
 def _ratio_by_pair(metrics: Metrics) -> list[dict[str, Any]]:
-    """Return the median over seeds of d_end / d_start of every pair, by table."""
-    ratio = {table: np.median(distance_ratio(metrics, name)[arm], axis=0).tolist() for table, (name, arm) in RECORDED.items()}
+    """Return the mean over seeds of d_end / d_start of every pair, by table."""
+    ratio = {table: distance_ratio(metrics, name)[arm].mean(axis=0).tolist() for table, (name, arm) in RECORDED.items()}
     return [
         {
             "pair": str(words),

@@ -23,6 +23,18 @@ def plot_curves_by_name(steps: np.ndarray, curves: Curves, ylabel: str, colours:
     return figure
 
 
+def plot_arms(values: Curves, ylabel: str) -> Figure:
+    """Plot final values `[seed]` of each arm, with one line per seed and the means as bars."""
+    figure, axes = figures.new_figure(1, 1, 4.2, 3.3)
+    panel, by_arm = axes[0, 0], np.stack(list(values.values()))
+    panel.plot(np.arange(len(by_arm)), by_arm, "o-", color="grey", alpha=0.5, linewidth=0.8, markersize=4)
+    for place, mean in enumerate(by_arm.mean(axis=1)):
+        panel.hlines(mean, place - 0.25, place + 0.25, color=figures.SERIES[place], linewidth=2.5)
+    panel.set_xticks(range(len(by_arm)), list(values))
+    panel.set_ylabel(ylabel)
+    return figure
+
+
 def plot_strips(panels: Mapping[str, Curves], ylabel: str, colours: Mapping[str, str]) -> Figure:
     """Plot a panel per title with a strip of dots `[pair]` per name, medians as bars, and a dotted line at 1."""
     figure, axes = figures.new_figure(1, len(panels), 3.4 * len(panels), 3.3, share_y=True)

@@ -143,7 +143,9 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
     arm_ties, phases = np.array([[False], [True]]), None
     if arms is not None:
         arm_ties, phases = training.phases_of_arms(arms.step.tolist(), plan.steps, arms.policy.tolist(), arms.new.tolist())
-    counts: Literal["all", "leaf"] = "all" if arms is None else "leaf"
+    elif settings.equal_tables:
+        arm_ties, phases = training.phases_of_arms([-1, plan.steps, 0], plan.steps, [""] * 3, [""] * 3)
+    counts: Literal["all", "leaf"] = "all" if phases is None else "leaf"
     return training.Ensemble(
         init=objective.init,
         sample=objective.sample,
@@ -176,10 +178,16 @@ def validate_every(settings: Settings, plan: StepPlan) -> int:
 
 
 def arms_of(settings: Settings, plan: StepPlan) -> Arms | None:
-    """Return the arms of a run with members that untie; None for a run of tied against untied."""
+    """Return the arms of a run with members that untie; None for a run of tied against untied models."""
     if settings.untie_at is None:
         return None
     return Arms.of(settings.untie_at, plan.steps, [settings.untie_policy], [settings.untie_new])
+
+
+def names_of_arms(settings: Settings, plan: StepPlan) -> list[str]:
+    """Return the name of every arm of a run."""
+    arms = arms_of(settings, plan)
+    return list(settings.compared) if arms is None else arms.names
 
 
 def schedule_of(settings: Settings, plan: StepPlan) -> Any:

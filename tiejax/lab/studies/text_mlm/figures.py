@@ -10,8 +10,9 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.uses import plot_uses
-from tiejax.lab.studies.text_mlm.claims import TABLE_NAMES
-from tiejax.lab.studies.text_mlm.drawing import plot_by_bucket, plot_curves_by_name, plot_strips, shades
+from tiejax.lab.studies.text_mlm.claims import TABLE_NAMES, untied_and_tied
+from tiejax.lab.studies.text_mlm.drawing import plot_arms, plot_by_bucket, plot_curves_by_name, plot_strips, shades
+from tiejax.lab.studies.text_mlm.settings import EQUAL
 from tiejax.statistics.arms import ARMS
 
 PUBLISHED_TOP = 5.0
@@ -81,7 +82,7 @@ def plot_ratios(by_pair: Sequence[Mapping[str, Any]], sets: Sequence[Set]) -> Pl
     return Plot(
         "distance_ratio",
         "Distance at the end (mean over the last tenth of the records) divided by the distance at the start. One dot per pair, "
-        "the median over seeds, in the order of the lists of words; bars: medians; dotted: unchanged distance.",
+        "the mean over seeds, in the order of the lists of words; bars: medians; dotted: unchanged distance.",
         plot_strips(panels, "distance, end / start", {pairs.label: pairs.colour for pairs in sets}),
     )
 
@@ -120,7 +121,7 @@ def plot_final(final: Mapping[str, Any], sets: Sequence[Set]) -> Plot:
     return Plot(
         "paired_final",
         "Final values (mean over the last tenth of the records), untied against tied: one line per seed, bars: medians. "
-        "Distances: medians over the pairs of a set.",
+        "Distances: means over the pairs of a set.",
         figures.plot_paired_values(panels, ARMS),
     )
 
@@ -157,17 +158,30 @@ def plot_norms(metrics: Metrics) -> Plot:
     )
 
 
+def plot_start(final: Mapping[str, Any]) -> Plot:
+    """Plot the final validation loss of every arm of a run with `equal_tables`; final: as in results.json."""
+    names = {"untied": "untied,\nindependent tables", EQUAL: "untied,\nequal tables", "tied": "tied"}
+    losses = {label: np.array(final[arm]["validation_loss"]) for arm, label in names.items()}
+    return Plot(
+        "equal_tables",
+        "Final validation loss of untied models from independent tables, untied models from equal tables, and tied models: one "
+        "line per seed; bars: means.",
+        plot_arms(losses, "validation loss (nats per masked token)"),
+    )
+
+
 def plot_all(metrics: Metrics, results: Mapping[str, Any]) -> list[Plot]:
     """Plot all figures of a run from the output of `claims.analyse`; none if no seed stayed finite."""
     if not results["seeds"]:
         return []
-    sets = occurring_sets(results["sets"])
+    sets, pair = occurring_sets(results["sets"]), untied_and_tied(metrics)
     return [
         *plot_distances(metrics, sets),
         plot_ratios(results["distance_ratio_by_pair"], sets),
-        plot_learning(metrics),
+        plot_learning(pair),
         plot_final(results["final"], sets),
         plot_buckets(metrics, results["final"]),
         plot_norms(metrics),
-        plot_uses(metrics, [str(name) for name in metrics["bucket_names"]], results["uses"]),
+        plot_uses(pair, [str(name) for name in metrics["bucket_names"]], results["uses"]),
+        *([plot_start(results["final"])] if EQUAL in results["final"] else []),
     ]

@@ -11,7 +11,6 @@ from tiejax import training
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.studies.text_mlm.settings import Settings
 from tiejax.lab.studies.text_mlm.text import Text, buckets_of, pairs_of
-from tiejax.statistics.arms import ARMS
 from tiejax.statistics.untie_arms import Arms
 from tiejax.system.naming import naming
 
@@ -24,7 +23,7 @@ Records = Mapping[str, Mapping[str, np.ndarray]]
 def named_arrays(records: Records, settings: Settings, text: Text, arms: Arms | None = None) -> dict[str, np.ndarray]:
     """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, validations as `validation_*`."""
     arrays = {
-        "arms": np.array(ARMS),
+        "arms": np.array(settings.compared),
         "seeds": np.array(settings.seed_list),
         "bucket_names": np.array(buckets_of(text)[0]),
         **pairs_of(text)[1],
@@ -61,7 +60,7 @@ def open_event_files(
         return
     # A resumed run replays the records of its checkpoint, so every process writes from the first step on.
     folder = directory.path / "events"
-    events = event_files.EventFiles(folder, settings.seed_list, ARMS if arms is None else arms.names)
+    events = event_files.EventFiles(folder, settings.seed_list, settings.compared if arms is None else arms.names)
     pairs = pairs_of(text)[1]
 
     def write(records: Any) -> None:

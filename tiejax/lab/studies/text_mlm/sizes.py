@@ -6,7 +6,6 @@ from tiejax.lab.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_
 from tiejax.models import counts
 from tiejax.statistics.untie_arms import Arms
 
-ARMS = 2  # untied and tied, unless members untie during training
 # The resolved settings that the estimate depends on.
 OPTIONS = (
     "vocab_size", "seeds", "width", "layers", "feed_forward", "batch_size", "max_length", "steps", "record_every",
@@ -52,7 +51,7 @@ def parameters(settings: Any, vocabulary: int) -> int:
 def need(settings: Any, decided: Decided | None = None) -> Need:
     """Estimate the memory of a run of resolved settings; a lower bound if `decided` is None."""
     text = decided or before_text(settings)
-    arms, by_use = ARMS, False
+    arms, by_use = len(settings.compared), False
     if settings.untie_at is not None:
         policies = Arms.of(settings.untie_at, text.steps, [settings.untie_policy], [settings.untie_new]).policy
         arms, by_use = len(policies), "split" in policies

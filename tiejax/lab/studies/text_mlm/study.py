@@ -15,13 +15,13 @@ from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.train import begin, timing, train
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.text_mlm import claims, figures, page, untie_page
-from tiejax.lab.studies.text_mlm.ensemble import arms_of, build_ensemble, facts_of_model, reach
+from tiejax.lab.studies.text_mlm.ensemble import arms_of, build_ensemble, facts_of_model, names_of_arms, reach
 from tiejax.lab.studies.text_mlm.records import named_arrays, open_event_files
 from tiejax.lab.studies.text_mlm.settings import Settings
 from tiejax.lab.studies.text_mlm.text import Text
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.statistics import untie_curve
-from tiejax.statistics.arms import ARMS, finite_seeds, select_seeds
+from tiejax.statistics.arms import diverged_members, select_seeds
 from tiejax.statistics.untie_arms import Arms
 from tiejax.system.json_values import plain
 from tiejax.training import cluster
@@ -36,7 +36,7 @@ def run(launched: Launched, console: Console) -> int:
     check_texts_agree(text)
     stop, facts = begin(launched)
     arms = arms_of(settings, plan)
-    models = (len(ARMS) if arms is None else len(arms.step)) * len(settings.seed_list)
+    models = len(names_of_arms(settings, plan)) * len(settings.seed_list)
     announce(settings, text, plan, models, console)
 
     ensemble = build_ensemble(settings, text, plan)
@@ -113,18 +113,19 @@ def conclude(settings: Settings, plan: StepPlan, metrics: Mapping[str, np.ndarra
 
 def conclude_untying(arms: Arms, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
     """Return the results and the figures of a run with members that untie during training."""
-    finite, seeds = finite_seeds(metrics)
-    body: dict[str, Any] = {**seeds, "claims": [], "curves": []}
+    diverged, seeds = diverged_members(metrics)
+    finite = ~diverged.any(axis=0)
+    runs = select_seeds(metrics, finite)
+    distances = claims.final_distances(runs)
+    others = {"accuracy": claims.final(runs["validation_accuracy"])}
+    others |= {f"distance, end / start, {name}": values for name, values in distances.items()}
+    finals = untie_curve.Finals(claims.final(metrics["validation_loss"]), diverged, None, others)
+    body = {**seeds, **untie_curve.analyse(arms, finals, "validation loss", claims.LOSS_MARGIN)}
     if not finite.any():
         return body, []
-    runs = select_seeds(metrics, finite)
-    loss, accuracy = (claims.final(runs[f"validation_{measure}"]) for measure in ("loss", "accuracy"))
-    distances = claims.final_distances(runs)
-    others = {"accuracy": accuracy} | {f"distance, end / start, {name}": values for name, values in distances.items()}
-    body |= untie_curve.analyse(arms, loss, None, others, "validation loss")
     curves, title = arms.curves(), "validation loss (nats per masked token)"
     return body, [
-        plot_curve(body, title, curves, arms.step, None, None),
+        plot_curve(body, title, curves, arms.step, None),
         plot_distances(distances, curves, arms.step, "distance, end / start"),
         plot_trajectories(runs["validation_step"], runs["validation_loss"], curves, arms.step, title, None),
     ]

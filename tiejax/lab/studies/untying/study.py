@@ -14,16 +14,19 @@ from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.train import begin, timing, train
 from tiejax.lab.studies.exor.bayes_risk import bayes_risk
+from tiejax.lab.studies.exor.outcomes import solves
 from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import split
-from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN, TABLES, trajectories
+from tiejax.lab.studies.exor.trajectories import TABLES, trajectories
 from tiejax.lab.studies.untying.ensemble import build_ensemble, named_arrays
 from tiejax.lab.studies.untying.page import page
 from tiejax.lab.studies.untying.settings import Settings
 from tiejax.lab.studies.untying.sizes import need
-from tiejax.statistics.arms import finite_seeds
-from tiejax.statistics.untie_curve import analyse
+from tiejax.statistics.arms import diverged_members
+from tiejax.statistics.untie_curve import Finals, analyse
 from tiejax.system.json_values import plain
+
+MARGIN = 0.05  # nats: the smallest difference of interest
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -66,29 +69,35 @@ def run(launched: Launched, console: Console) -> int:
 
 
 def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None) -> tuple[dict[str, Any], list[Plot]]:
-    """Return the body of results.json and the figures of a run; final values are those after the last step.
+    """Return the body of results.json and the figures of a run; final losses are those after the last step.
 
     scratch: as in `trajectories`.
     """
     task, arms = settings.tasks[0], settings.arms
     accuracy, bayes = bayes_risk(task, split(task.bits)["train"])
-    finite, who_lasted = finite_seeds(metrics)
-    body = {**who_lasted, "bayes": {"accuracy": accuracy, "cross_entropy": bayes}, "claims": [], "curves": []}
-    if not finite.any():
-        return body, []
-    runs = trajectories(metrics, Symbols.of(task), 2 * settings.half_period, finite, scratch)
-    loss = runs.exact["cross_entropy"][..., 0]  # of the training split: [arm, seed, record]
-    solved = loss[..., -1] < bayes + SOLVED_WITHIN
+    diverged, seeds = diverged_members(metrics)
+    finite = ~diverged.any(axis=0)
+    cycle = 2 * settings.half_period
+    runs = trajectories(metrics, Symbols.of(task), cycle, finite, scratch)
+    loss = metrics["exact_cross_entropy"][..., 0].astype(float)  # of the training split: [arm, seed, record]
+    solved = solves(metrics["exact_step"], loss, bayes, cycle).happened
     final = {(table, pair): values[:, :, -1] for table, pairs in runs.relative.items() for pair, values in pairs.items()}
     others = {"accuracy": runs.exact["accuracy"][:, :, -1, 0]}
     others |= {f"relative distance, {table}, {pair}": values for (table, pair), values in final.items()}
-    body |= analyse(arms, loss[..., -1], solved, others, "exact cross-entropy")
+    finals = Finals(loss[..., -1], diverged, solved, others)
+    body = {
+        **seeds,
+        "bayes": {"accuracy": accuracy, "cross_entropy": bayes},
+        **analyse(arms, finals, "exact cross-entropy", MARGIN),
+    }
+    if not finite.any():
+        return body, []
     distances = {
         f"{pair} pair, {table}": final[table, pair] for pair in ("zero", "one") for table in TABLES if (table, pair) in final
     }
     curves, title = arms.curves(), "exact cross-entropy (nats)"
     return body, [
-        plot_curve(body, title, curves, arms.step, bayes, solved),
+        plot_curve(body, title, curves, arms.step, bayes),
         plot_distances(distances, curves, arms.step, "relative distance"),
-        plot_trajectories(runs.exact_steps, loss, curves, arms.step, title, bayes),
+        plot_trajectories(runs.exact_steps, runs.exact["cross_entropy"][..., 0], curves, arms.step, title, bayes),
     ]
