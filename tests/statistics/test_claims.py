@@ -1,28 +1,172 @@
-"""Verdicts of claims by sign and adjusted p, and claims with non-finite values."""
+"""Verdicts on claims: agreement with their intervals, families, margins, looks."""
+
+import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tiejax.statistics.claims import Claim, assess
+from tiejax.statistics.claims import Claim, assess, assess_in_looks
+from tiejax.statistics.holm import holm
+
+UP = 1 + 0.1 * np.random.default_rng(0).normal(size=20)
+NOISE = np.random.default_rng(1).normal(size=20)
 
 
-def claim(differences, sign):
-    return Claim("x", "statement", "statistic", np.asarray(differences, float), sign)
+def claim(differences, sign=1, **fields):
+    return Claim(fields.pop("id", "x"), "statement", "the estimand", np.asarray(differences, float), sign, **fields)
 
 
-def test_verdicts():
-    up = np.linspace(0.1, 1, 12)
-    noise = np.array([-1, 1.1, -1.2, 1.3, -1.4, 1.5, -1.6, 1.7])
-    rows = assess([claim(up, 1), claim(up, -1), claim(noise, 1), claim(up[:4], 1)])
+def agrees(row):
+    """Whether the verdict follows from the adjusted interval alone."""
+    low, high = row["interval_adjusted"] or (None, None)
+    low, high = -np.inf if low is None else low, np.inf if high is None else high
+    decided = row["verdict"] in ("supported", "contradicted")
+    supported = row["verdict"] == "supported"
+    if row["goal"] == "difference":
+        return decided == (low > 0 or high < 0) and (not decided or supported == (np.sign(low + high) == row["sign"]))
+    margin = row["margin"]
+    if row["goal"] == "equivalence":
+        inside, outside = low > -margin and high < margin, low > margin or high < -margin
+    else:
+        inside = low > -margin if row["sign"] > 0 else high < margin
+        outside = high < -margin if row["sign"] > 0 else low > margin
+    return decided == (inside or outside) and (not decided or supported == inside)
+
+
+@st.composite
+def families(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    claims = []
+    for number in range(draw(st.integers(1, 6))):
+        n = draw(st.sampled_from([1, 4, 7, 12, 20, 40]))
+        centre = draw(st.sampled_from([0, 0.03, 0.3, 1.0]))
+        shape = draw(st.sampled_from(["normal", "ties", "constant", "outcomes"]))
+        goal = draw(st.sampled_from(["difference", "equivalence", "non-inferiority"]))
+        sign = 0 if goal == "equivalence" else draw(st.sampled_from([1, -1]))
+        fields = {"id": str(number), "goal": goal, "margin": draw(st.sampled_from([0.05, 0.5]))}
+        if shape == "outcomes":
+            first, second = rng.random((2, n)) < np.array([[0.5 + centre / 2], [0.5]])
+            fields.pop("id")
+            claims.append(Claim.proportion(str(number), "s", "e", first, second, sign, **fields))
+            continue
+        d = {
+            "normal": centre + rng.normal(size=n) / 4,
+            "ties": centre + rng.integers(-1, 2, n) / 4,
+            "constant": np.full(n, centre),
+        }
+        claims.append(claim(d[shape], sign, **fields))
+    return claims
+
+
+@settings(max_examples=150, deadline=None)
+@given(families(), st.sampled_from([1, 3]))
+def test_a_claim_is_decided_exactly_if_its_adjusted_interval_says_so(claims, looks):
+    for one, row in zip(claims, assess(claims, looks), strict=True):
+        assert agrees(row | {"sign": one.sign}), row
+
+
+def test_verdicts_and_adjustment_within_the_family():
+    rows = assess([claim(UP, 1), claim(UP, -1), claim(NOISE, 1), claim(UP[:4], 1)])
     assert [row["verdict"] for row in rows] == ["supported", "contradicted", "undecided", "undecided"]
-    # Holm over the three rows that have a p: the smallest is multiplied by 3.
-    assert rows[0]["p_adjusted"] == pytest.approx(3 * rows[0]["p"])
-    assert rows[3]["p"] is None
+    assert [row["p_adjusted"] for row in rows] == pytest.approx(holm([row["p"] for row in rows]))
+    assert rows[0]["estimate"] == pytest.approx(UP.mean())
+    assert rows[0]["differences"] == UP.tolist()
+    assert "4 seeds cannot decide" in rows[3]["note"]
+    assert rows[3]["p"] == 2**-3
+    assert json.loads(json.dumps(rows)) == rows
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_non_finite_values_leave_a_claim_undecided_and_do_not_affect_others(bad):
-    up = np.linspace(0.1, 1, 12)
-    rows = assess([claim(up, 1), claim([*up[:-1], bad], 1)])
-    assert (rows[1]["p"], rows[1]["estimate"], rows[1]["verdict"]) == (None, None, "undecided")
-    assert rows[0]["p_adjusted"] == rows[0]["p"] < 0.01
+def test_exploratory_claims_have_no_p_and_do_not_count():
+    alone = assess([claim(NOISE)])
+    rows = assess([claim(NOISE), claim(UP, family="exploratory")])
+    assert rows[0] == alone[0]
+    assert (rows[1]["verdict"], rows[1]["p"], rows[1]["interval_adjusted"]) == ("exploratory", None, None)
+    low, high = rows[1]["interval"]
+    assert low < 1 < high
+
+
+def test_constant_differences_are_decided():
+    (row,) = assess([claim(np.full(32, 0.0833))])
+    assert (row["verdict"], row["p"], row["interval"]) == ("supported", 2.0**-31, [0.0833, 0.0833])
+    (row,) = assess([claim(np.zeros(32))])
+    assert (row["verdict"], row["p"]) == ("undecided", 1)
+    (row,) = assess([claim(np.zeros(32), 0, goal="equivalence", margin=0.01)])
+    assert (row["verdict"], row["p"]) == ("supported", 2.0**-32)
+
+
+def test_margins():
+    near, far = 0.004 * NOISE, 0.03 + 0.004 * NOISE
+    rows = assess(
+        [
+            claim(near, 0, goal="equivalence", margin=0.01),
+            claim(far, 0, goal="equivalence", margin=0.01),
+            claim(0.01 - near.mean() + near, 0, goal="equivalence", margin=0.01),
+            claim(far, 1, goal="non-inferiority", margin=0.01),
+            claim(far, -1, goal="non-inferiority", margin=0.01),
+            claim(near, -1, goal="non-inferiority", margin=0.01),
+        ]
+    )
+    assert [row["verdict"] for row in rows] == [
+        "supported",
+        "contradicted",
+        "undecided",
+        "supported",
+        "contradicted",
+        "supported",
+    ]
+
+
+def test_equivalence_is_tested_at_its_level_without_doubling():
+    """With 5 seeds inside the margin p is 2^-5 for one claim: below .05, though its double is not."""
+    (row,) = assess([claim(np.zeros(5), 0, goal="equivalence", margin=0.01)])
+    assert (row["p"], row["verdict"]) == (2.0**-5, "supported")
+
+
+def test_proportions_are_tested_by_mcnemar():
+    first, second = np.repeat([True, False], [7, 13]), np.repeat([False, True], [19, 1])
+    (row,) = assess([Claim.proportion("solved", "s", "e", first, second, 1)])
+    assert row["p"] == pytest.approx(2 * (1 + 8) / 2**8)
+    assert row["estimate"] == pytest.approx(6 / 20)
+    assert row["kind"] == "proportion"
+
+
+@pytest.mark.parametrize("differences", [[], [1.0, np.nan], [np.inf, 0.0]])
+def test_claims_without_finite_differences_are_undecided_and_do_not_count(differences):
+    rows = assess([claim(differences), claim(UP)])
+    assert (rows[0]["verdict"], rows[0]["p"], rows[0]["estimate"]) == ("undecided", None, None)
+    assert rows[0]["note"]
+    assert rows[1]["p_adjusted"] == rows[1]["p"]
+
+
+def test_a_verdict_once_reached_stays_and_every_look_has_its_share():
+    late = np.concatenate([UP, -3 * UP, -3 * UP])
+
+    def claims_of(seeds):
+        return [claim(late[:seeds], id="first"), claim(np.tile(NOISE, 3)[:seeds], id="second")]
+
+    rows = {row["id"]: row for row in assess_in_looks(claims_of, [20, 60], planned=4)}
+    alone = {row["id"]: row for row in assess(claims_of(20), looks=4)}
+    assert rows["first"]["verdict"] == "supported"
+    assert {name: rows["first"][name] for name in alone["first"]} == alone["first"]
+    assert rows["first"]["look"] == 20
+    assert rows["first"]["latest"]["n"] == 60
+    assert rows["first"]["latest"]["estimate"] == pytest.approx(late.mean())
+    assert (rows["second"]["verdict"], rows["second"]["look"]) == ("undecided", 60)
+    # One of two claims at one of four looks: .05 / 4, halved by Holm.
+    assert alone["first"]["adjusted_level"] == pytest.approx(1 - 0.05 / 4 / 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sign": 1, "goal": "equivalence", "margin": 1.0}, "expected sign 0"),
+        ({"sign": 0}, "expected sign 0"),
+        ({"sign": 1, "goal": "non-inferiority"}, "needs a margin"),
+        ({"sign": 1, "kind": "proportion"}, "needs the outcomes"),
+    ],
+)
+def test_inconsistent_claims_are_rejected(fields, message):
+    with pytest.raises(ValueError, match=message):
+        claim(UP, **fields)

@@ -1,7 +1,7 @@
 """Claims about paired differences over seeds, tested together by family, each with a verdict.
 
-Everything that is reported about a claim is about one estimand: its estimate, p-value, intervals and verdict. A claim is decided
-if and only if the interval at its adjusted level excludes 0, or lies inside or outside its margin.
+Everything that is reported about a claim is about one estimand: its estimate, p-value, intervals and verdict. A claim is
+decided if and only if the interval at its adjusted level excludes 0, or lies inside or outside its margin.
 """
 
 import dataclasses
@@ -131,8 +131,8 @@ def assess(claims: Sequence[Claim], looks: int = 1) -> list[dict[str, Any]]:
 
 FIELDS = (
     "id", "statement", "family", "kind", "goal", "estimand", "unit", "differences", "n", "estimate", "interval",
-    "interval_adjusted", "adjusted_level", "p", "p_adjusted", "margin", "smallest_detectable", "seeds_needed", "look", "verdict",
-    "note",
+    "interval_adjusted", "adjusted_level", "p", "p_adjusted", "margin", "smallest_detectable", "seeds_needed", "look",
+    "verdict", "note",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ beyond, 99,999 random ones and the identity are used.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -35,7 +36,7 @@ class SubsetMeans(NamedTuple):
     kept: Float[np.ndarray, "flips"]
 
 
-def subset_means(differences: list[Float[np.ndarray, "seeds"]]) -> list[SubsetMeans]:
+def subset_means(differences: Sequence[np.ndarray]) -> list[SubsetMeans]:
     """Return the subset means of every claim, computed in float64 on the default device.
 
     Args:

@@ -1,0 +1,32 @@
+"""The smallest detectable difference against simulated studies, and the number of seeds against a published table."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tiejax.statistics.power import seeds_needed, smallest_detectable
+
+
+@pytest.mark.parametrize("n", [10, 32])
+def test_four_of_five_studies_show_the_smallest_detectable_difference(n):
+    difference = smallest_detectable(2.0, n, 0.05, sides=2)
+    samples = np.random.default_rng(0).normal(difference, 2.0, (4000, n))
+    shown = (stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05).mean()
+    assert shown == pytest.approx(0.8, abs=0.03)
+
+
+def test_seeds_needed_as_in_published_tables():
+    """J. Cohen, Statistical Power Analysis, 1988: with power .8 at .05 a paired t-test of d = .5 needs 34 pairs, .8 needs 15."""
+    assert seeds_needed(1.0, 0.5, 0.05, sides=2) == pytest.approx(34, abs=1)
+    assert seeds_needed(1.0, 0.8, 0.05, sides=2) == pytest.approx(15, abs=1)
+
+
+def test_seeds_needed_is_the_smallest_number():
+    n = seeds_needed(3.0, 0.4, 0.01, sides=1)
+    assert smallest_detectable(3.0, n, 0.01, 1) <= 0.4 < smallest_detectable(3.0, n - 1, 0.01, 1)
+
+
+def test_sign_flips_need_a_number_of_seeds_whatever_the_difference():
+    # 2 x 2^-n <= .05 from n = 6 on.
+    assert seeds_needed(1e-6, 1.0, 0.05, sides=2) == 6
+    assert seeds_needed(1e-6, 1.0, 0.05, sides=1) == 5

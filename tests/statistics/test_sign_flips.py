@@ -1,0 +1,136 @@
+"""Sign-flip tests and intervals against enumeration in plain numpy, and against simulated coverage."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiejax.statistics.sign_flips import FLIPS, SignFlips, simultaneous_band, subset_means
+
+FEW = st.lists(st.integers(-6, 6).map(lambda k: k / 2), min_size=1, max_size=8)  # with ties and zeros
+MEANS = st.integers(-8, 8).map(lambda k: k / 4)
+
+
+def flips_of(d):
+    d = np.asarray(d, float)
+    return SignFlips(d, subset_means([d])[0])
+
+
+def enumerated(d, mean):
+    """p-values (two-sided, above, below) by enumeration: shares of all flips whose sum is as extreme as that of the data."""
+    centred = np.asarray(d, float) - mean
+    sums = np.array(list(itertools.product([1, -1], repeat=len(d)))) @ centred
+    total, rounding = centred.sum(), 1e-9
+    two_sided = np.abs(sums) >= abs(total) - rounding
+    return two_sided.mean(), (sums >= total - rounding).mean(), (sums <= total + rounding).mean()
+
+
+@settings(max_examples=60, deadline=None)
+@given(FEW, MEANS)
+def test_p_values_are_those_of_an_enumeration(d, mean):
+    flips = flips_of(d)
+    two_sided, above, below = enumerated(d, mean)
+    assert flips.two_sided(mean) == pytest.approx(two_sided)
+    assert flips.above(mean) == pytest.approx(above)
+    assert flips.below(mean) == pytest.approx(below)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(-3, 3).map(lambda x: round(x, 3)), min_size=2, max_size=8))
+def test_studentised_and_plain_mean_give_the_same_test(d):
+    signs = np.array(list(itertools.product([1, -1], repeat=len(d))))
+    flipped = signs * np.array(d)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.abs(flipped.mean(1)) / flipped.std(1, ddof=1)
+    t = np.where(np.isnan(t), 0, t)
+    observed = t[0]
+    expected = 1.0 if not np.any(d) else (t >= observed * (1 - 1e-6) - 1e-9).mean()
+    assert flips_of(d).two_sided() == pytest.approx(expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(FEW, st.sampled_from([0.3, 0.1, 0.05, 0.01]))
+def test_intervals_are_the_means_that_are_not_rejected(d, alpha):
+    flips = flips_of(d)
+    for (low, high), p_low, p_high in (
+        (flips.interval(alpha), flips.two_sided, flips.two_sided),
+        (flips.one_sided_limits(alpha), flips.above, flips.below),
+    ):
+        inside, outside = min(1e-6, (high - low) / 2), -1e-6
+        if np.isfinite(low):
+            assert p_low(low + inside) > alpha
+            assert p_low(low + outside) <= alpha
+        else:
+            assert p_low(-1e6) > alpha
+        if np.isfinite(high):
+            assert p_high(high - inside) > alpha
+            assert p_high(high - outside) <= alpha
+        else:
+            assert p_high(1e6) > alpha
+
+
+def test_random_flips_agree_with_an_independent_sample_of_flips():
+    rng = np.random.default_rng(0)
+    d = rng.exponential(size=40) - 0.75
+    flips = flips_of(d)
+    signs = rng.choice([-1.0, 1.0], size=(200_000, 40))
+    for mean in (0.0, 0.1, float(d.mean()) + 0.2):
+        sums, total = signs @ (d - mean), (d - mean).sum()
+        pairs = (
+            (flips.two_sided(mean), (np.abs(sums) >= abs(total)).mean()),
+            (flips.above(mean), (sums >= total).mean()),
+            (flips.below(mean), (sums <= total).mean()),
+        )
+        for found, expected in pairs:
+            # Five standard errors of the two samples.
+            assert abs(found - expected) < 5 * np.sqrt(expected * (1 - expected) * (1 / FLIPS + 1 / 200_000)) + 2 / FLIPS
+
+
+def test_claims_with_different_numbers_of_seeds_do_not_disturb_each_other():
+    rng = np.random.default_rng(1)
+    together = [rng.normal(0.3, 1, n) for n in (3, 16, 17, 40, 130)]
+    for d, means in zip(together, subset_means(together), strict=True):
+        alone = flips_of(d)
+        if len(d) <= 16:
+            assert SignFlips(d, means).two_sided() == alone.two_sided()
+        else:
+            assert SignFlips(d, means).two_sided() == pytest.approx(alone.two_sided(), abs=0.01)
+
+
+@pytest.mark.parametrize("n", [5, 12, 32, 64])
+def test_constant_differences(n):
+    constant, zero = flips_of(np.full(n, 0.0833)), flips_of(np.zeros(n))
+    assert constant.two_sided() == pytest.approx(2.0 ** (1 - n))
+    assert constant.above(0) == pytest.approx(2.0**-n)
+    assert zero.two_sided() == 1
+    assert zero.above(-0.1) == pytest.approx(2.0**-n)
+    assert zero.below(0.1) == pytest.approx(2.0**-n)
+    assert zero.above(0.1) == 1
+
+
+def test_intervals_cover_the_mean_of_symmetric_differences():
+    rng = np.random.default_rng(2)
+    samples = [rng.laplace(1.0, 1.0, 12) for _ in range(400)]
+    intervals = [SignFlips(d, means).interval(0.05) for d, means in zip(samples, subset_means(samples), strict=True)]
+    covered = np.mean([low <= 1 <= high for low, high in intervals])
+    # Exact coverage is at least 95 %; four standard errors are .044.
+    assert 0.906 < covered <= 1
+
+
+def test_simultaneous_band_covers_the_whole_curve():
+    rng = np.random.default_rng(3)
+    truth = np.linspace(-1, 1, 6)
+    jointly = pointwise = 0
+    for _ in range(200):
+        common = rng.normal(size=14)
+        curve = truth[:, None] + common + rng.normal(size=(6, 14))
+        mean, low, high = simultaneous_band(curve)
+        np.testing.assert_allclose(mean, curve.mean(1))
+        covered = (low <= truth) & (truth <= high)
+        jointly += covered.all()
+        pointwise += covered[0]
+    assert 174 <= jointly <= 200  # 95 % of 200, less five standard errors
+    assert pointwise >= jointly
+    assert np.isnan(simultaneous_band(np.ones((3, 1)))[1]).all()
