@@ -92,8 +92,8 @@ def assess(claims: Sequence[Claim], looks: int = 1) -> list[dict[str, Any]]:
         looks: Number of times that the claims are tested as seeds are added; each test has an equal share of .05.
 
     Returns:
-        For each claim a row of results.json: `id`, `statement`, `family`, `kind`, `goal`, `estimand`, `unit`, `differences`,
-        `n`, `estimate`, `interval` (95 %), `interval_adjusted` and its `adjusted_level`, `p`, `p_adjusted`, `margin`,
+        For each claim a row of results.json: `id`, `statement`, `family`, `kind`, `goal`, `sign`, `estimand`, `unit`,
+        `differences`, `n`, `estimate`, `interval` (95 %), `interval_adjusted` and its `adjusted_level`, `p`, `p_adjusted`, `margin`,
         `smallest_detectable` and `seeds_needed` (see `power`), `look` (the number of seeds), `verdict`, `note`. Fields that are
         not defined are None, as are infinite ends of an interval.
     """
@@ -130,16 +130,15 @@ def assess(claims: Sequence[Claim], looks: int = 1) -> list[dict[str, Any]]:
 
 
 FIELDS = (
-    "id", "statement", "family", "kind", "goal", "estimand", "unit", "differences", "n", "estimate", "interval",
+    "id", "statement", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "n", "estimate", "interval",
     "interval_adjusted", "adjusted_level", "p", "p_adjusted", "margin", "smallest_detectable", "seeds_needed", "look",
     "verdict", "note",
 )  # fmt: skip
 
 
 def _described(claim: Claim) -> dict[str, Any]:
-    described = {
-        name: getattr(claim, name) for name in ("id", "statement", "family", "kind", "goal", "estimand", "unit", "margin")
-    }
+    names = ("id", "statement", "family", "kind", "goal", "sign", "estimand", "unit", "margin")
+    described = {name: getattr(claim, name) for name in names}
     n = len(claim.differences)
     verdict = "exploratory" if claim.family == "exploratory" else "undecided"
     return described | {"differences": np.asarray(claim.differences, float).tolist(), "n": n, "look": n, "verdict": verdict}
@@ -162,7 +161,8 @@ def assess_in_looks(
     decided: dict[str, dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
     for seeds in looks:
-        rows = assess(claims_of(seeds), planned or len(looks))
+        # A claim about some seeds only, such as those that solved a task, has fewer differences than the look has seeds.
+        rows = [row | {"look": seeds} for row in assess(claims_of(seeds), planned or len(looks))]
         for row in rows:
             if row["verdict"] in ("supported", "contradicted"):
                 decided.setdefault(row["id"], row)

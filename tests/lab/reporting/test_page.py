@@ -5,7 +5,7 @@ import html.parser
 import re
 
 import pytest
-from claim_rows import CLAIM
+from claim_rows import CLAIM, EARLIER, EXPLORATORY
 from pictures import curves
 
 from tiejax.lab.reporting import figures
@@ -75,7 +75,7 @@ def test_findings_come_first(tmp_path):
 
 def test_page_without_claims_or_figures_has_no_empty_headings(tmp_path):
     text = read(render(tmp_path, claims={}, figures=[], notes=[])[0]).text
-    assert "Wilcoxon" not in text
+    assert "sign-flip" not in text
     assert "More figures" not in text
 
 
@@ -98,7 +98,7 @@ def test_page_escapes_tags_and_control_characters(tmp_path):
 def test_backticks_become_code_elements(tmp_path):
     """Everywhere except in commands, which readers copy; in attributes and the title they are removed."""
     text = "run `tiejax tie` on <it>"
-    row = CLAIM | {"statement": text, "statistic": text}
+    row = CLAIM | {"statement": text, "estimand": text}
     parts = {"title": text, "question": text, "finding": [text], "notes": [text], "claims": {text: [row]}}
     parts |= {"setting": {text: text}, "numbers": {text: ([text], [[text]])}, "reproduce": {text: "echo `date`"}}
     page, pictures = render(tmp_path, **parts)
@@ -124,11 +124,27 @@ def test_each_claim_begins_with_its_verdict(tmp_path):
         assert named == {
             "estimate": "0.333",
             "95 % interval": "0.1 to 0.5",
-            "p": "0.0041",
+            "adjusted interval": "0.05 to 0.55",
             "adjusted p": "0.0123",
-            "effect": "0.778",
             "n": "8",
         }
+
+
+def test_exploratory_claims_have_a_separate_table_without_p(tmp_path):
+    page, _ = render(tmp_path, claims={"Claims": [CLAIM, EXPLORATORY]})
+    registered, exploratory = page.split('<table class="claims">')[1:]
+    assert "adjusted p" in registered
+    assert "first-look" not in registered
+    exploratory = exploratory[: exploratory.index("</table>")]
+    assert "first-look" in exploratory
+    assert "adjusted" not in exploratory
+
+
+def test_undecided_claims_say_what_they_would_take_and_earlier_ones_how_they_were_tested(tmp_path):
+    undecided = CLAIM | {"verdict": "undecided", "unit": "nats", "note": "few seeds"}
+    text = read(render(tmp_path, claims={"Claims": [undecided, EARLIER]})[0]).text
+    assert "These seeds would have shown 0.12 nats in four of five studies. 0.05 nats would need 40 seeds. Few seeds." in text
+    assert "Tested by earlier rules." in text
 
 
 def variables(style):

@@ -4,22 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from claim_rows import CLAIM, EARLIER
 
 from tiejax.lab.reporting import published
 
 PAGES = Path(__file__).parents[3] / "docs" / "results"
-CLAIM = {
-    "id": "tying/loss",
-    "statement": "Tied models end with a higher loss.",
-    "statistic": "tied - untied",
-    "estimate": 0.12345,
-    "interval": [0.1, 0.15],
-    "p": 0.001,
-    "p_adjusted": 0.0123,
-    "effect_size": 0.9,
-    "n": 8,
-    "verdict": "supported",
-}
 PAGE = """# A page
 
 <!-- table: run.json claims -->
@@ -35,7 +24,13 @@ old rows
 
 def entry():
     facts = {"git_commit": "abc", "date": "2026-11-22T10:00:00+00:00", "python": "3.11", "versions": {}, "devices": ["cpu"]}
-    results = {"experiment": "exor", "seeds": [0, 1], "excluded_seeds": [], "timing": {"train_s": 1.0}, "claims": [CLAIM]}
+    results = {
+        "experiment": "exor",
+        "seeds": [0, 1],
+        "excluded_seeds": [],
+        "timing": {"train_s": 1.0},
+        "claims": [CLAIM, EARLIER],
+    }
     tables = {
         "Numbers: the shapes": (["shape", "loss"], [["a|b", "1.5"]]),
         "Numbers: every seed (loss)": (["seed"], [["0"]]),
@@ -47,7 +42,12 @@ def entry():
 def test_tables_are_rendered_from_the_file(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(entry()))
     page = published.render_tables(PAGE, tmp_path)
-    assert "| Tied models end with a higher loss. | tied - untied | 0.123 | 0.1 to 0.15 | 0.0123 | supported |" in page
+    row = "| Zero <farther> than one. | the relative distance, zero - one | 0.333 | 0.1 to 0.5 | 0.05 to 0.55 | 0.0123 | 8 |"
+    assert f"{row} supported |" in page
+    earlier = (
+        "| Zero <farther> than one. | relative distance | 0.333 | 0.1 to 0.5 | - | 0.0123 | 8 | supported (earlier rules) |"
+    )
+    assert earlier in page
     assert "<!-- table: run.json Numbers: the shapes -->\n| shape | loss |\n| --- | --- |\n| a\\|b | 1.5 |\n<!-- end" in page
     assert "old rows" not in page
     assert page.startswith("# A page\n\n")
@@ -58,7 +58,8 @@ def test_tables_are_rendered_from_the_file(tmp_path):
 def test_published_part_of_a_run():
     found = entry()
     assert (found["seeds"], found["resumed"], found["date"], found["command"]) == (2, 0, "2026-11-22", "python x.py")
-    assert "p" not in found["claims"][0]
+    assert found["claims"][0] == CLAIM
+    assert "effect_size" not in found["claims"][1]
     assert list(found["tables"]) == ["Numbers: the shapes"]
 
 

@@ -29,7 +29,7 @@ def test_plain_lines_in_a_pipe(capsys):
     assert "step 50 of 100  25 steps/s  400 model-steps/s  2 s left" in out
     assert out.count("step 100 of 100") == 1
     assert "\x1b" not in out
-    assert re.search(r"output-conditional +0\.333 +0\.1 to 0\.5 +0\.0123 +0\.778 +8 +supported", out)
+    assert re.search(r"output-conditional +0\.333 +0\.1 to 0\.5 +0\.05 to +0\.55 +0\.0123 +8 +supported", out)
 
 
 def test_quiet_prints_only_results_and_warnings(capsys):

@@ -1,6 +1,6 @@
 """Sentences that summarise verdicts, for the beginning of a report.
 
-`sentence` joins one clause per leading claim, chosen by its verdict; `tally` counts the verdicts of all claims.
+`opening` says what is known about a claim, in fixed words; `tally` counts the verdicts of all claims.
 """
 
 import dataclasses
@@ -11,6 +11,47 @@ from typing import Any, TypeGuard
 from tiejax.lab.reporting.words import counted, number
 
 VERDICTS = ("supported", "contradicted", "undecided")
+EARLIER = "earlier rules"  # the rules by which rows of results.json without a format were tested
+
+
+def is_current(row: Mapping[str, Any]) -> bool:
+    """Return whether a claim was tested by the present rules; rows of earlier versions have no `kind`."""
+    return "kind" in row
+
+
+def opening(row: Mapping[str, Any]) -> str:
+    """Return a sentence about a claim: its estimate and interval if it is decided, or what its seeds would have shown.
+
+    row: as returned by `assess`.
+    """
+    subject = row["estimand"][:1].upper() + row["estimand"][1:]
+    seeds = counted(row["n"], "seed")
+    if row["verdict"] == "undecided":
+        most = row["smallest_detectable"]
+        shown = "" if most is None else f", which would have shown {with_unit(most, row)} in four of five studies"
+        return f"{subject}: not decided with {seeds}{shown}."
+    found = f"{with_unit(row['estimate'], row)} [{', '.join(map(number, row['interval'] or (None, None)))}]"
+    if row["verdict"] == "exploratory":
+        return f"{subject} is {found} ({seeds}; exploratory, not tested)."
+    if row["goal"] == "difference" or row["verdict"] == "contradicted":
+        return f"{subject} is {found} ({seeds}): {row['verdict']}."
+    if row["goal"] == "equivalence":
+        return f"{subject} differs from 0 by less than {with_unit(row['margin'], row)}: it is {found} ({seeds})."
+    side = "more than -" if row["sign"] > 0 else "less than "
+    return f"{subject} is {side}{with_unit(row['margin'], row)}: it is {found} ({seeds})."
+
+
+def with_unit(value: float | None, row: Mapping[str, Any]) -> str:
+    """Format a number with the unit of a claim."""
+    return f"{number(value)} {row['unit']}".rstrip()
+
+
+def openings(claims: Sequence[Mapping[str, Any]], ids: Sequence[str], lead: str = "") -> str:
+    """Return the opening sentences of the claims with these ids that are present, decided ones first, after `lead`."""
+    by_id = {row["id"]: row for row in claims}
+    rows = [by_id[name] for name in ids if name in by_id]
+    rows.sort(key=lambda row: row["verdict"] not in ("supported", "contradicted"))
+    return " ".join([*filter(None, [lead]), *map(opening, rows)]) if rows else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +117,14 @@ def is_claims(found: object) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def tally(claims: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence with the count of each verdict."""
-    if not claims:
-        return "No claim could be tested."
+    """Return a sentence with the count of each verdict, and the number of exploratory claims."""
     counts = Counter(row["verdict"] for row in claims)
-    if len(claims) == 1:
-        return f"The one claim is {claims[0]['verdict']}."
+    exploratory = counts.pop("exploratory", 0)
+    registered = sum(counts.values())
+    more = f" {counted(exploratory, 'more claim')} {'is' if exploratory == 1 else 'are'} exploratory." if exploratory else ""
+    if not registered:
+        return f"No claim could be tested.{more}"
+    if registered == 1:
+        return f"The one claim is {next(iter(counts))}.{more}"
     words = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
-    return f"Of {len(claims)} claims, {', '.join(words)}."
+    return f"Of {registered} claims, {', '.join(words)}.{more}"

@@ -16,13 +16,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tiejax.lab.reporting.words import number
+from tiejax.lab.reporting.finding import EARLIER, is_current
+from tiejax.lab.reporting.words import cells
 
 Table = tuple[list[str], list[list[str]]]
 BLOCK = re.compile(r"(<!-- table: (\S+) (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 BAR = r"\|"  # an escaped bar, which does not end a cell
 ONE_BY_ONE = "Numbers: every "  # title of tables with a row per seed or per pair of words, which are not published
-CLAIM_FIELDS = ("id", "statement", "statistic", "estimate", "interval", "p_adjusted", "n", "verdict", "margin")
+# The fields of claims that are published; `statistic` is what the rules of earlier versions called `estimand`.
+CLAIM_FIELDS = (
+    "id", "statement", "statistic", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "n", "estimate",
+    "interval", "interval_adjusted", "adjusted_level", "p", "p_adjusted", "margin", "smallest_detectable", "seeds_needed", "look",
+    "verdict", "note", "latest",
+)  # fmt: skip
 
 
 def published_run(
@@ -80,19 +86,16 @@ def _table(found: Mapping[str, Any], name: str, file: str) -> Table:
 
 
 def _claims(claims: list[dict[str, Any]]) -> Table:
-    """Return the table of claims: statement, statistic, estimate, interval, adjusted p, verdict."""
-    rows = [
-        [
-            claim["statement"],
-            claim["statistic"],
-            number(claim["estimate"]),
-            " to ".join(map(number, claim["interval"])) if claim["interval"] else "-",
-            number(claim["p_adjusted"]),
-            claim["verdict"],
-        ]
-        for claim in claims
-    ]
-    return ["claim", "what is estimated", "estimate", "95 % interval", "p, adjusted", "verdict"], rows
+    """Return the table of claims: statement, estimand, estimate, intervals, adjusted p, n, verdict."""
+    rows = []
+    for claim in claims:
+        estimate, interval, adjusted, p_adjusted, n = cells(claim)
+        current = is_current(claim)
+        unit = f" ({claim['unit']})" if claim.get("unit") else ""
+        about = claim["estimand"] + unit if current else claim["statistic"]
+        verdict = claim["verdict"] if current else f"{claim['verdict']} ({EARLIER})"
+        rows.append([claim["statement"], about, estimate, interval, adjusted, p_adjusted, n, verdict])
+    return ["claim", "estimand", "estimate", "95 % interval", "adjusted interval", "p, adjusted", "n", "verdict"], rows
 
 
 def markdown(columns: list[str], rows: list[list[str]]) -> str:

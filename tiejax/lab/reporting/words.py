@@ -39,13 +39,40 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
+def interval_words(interval: Sequence[float | None] | None) -> str:
+    """Format an interval as "0.1 to 0.5"; None as a dash, and an infinite end, which is None, in words."""
+    if interval is None:
+        return "-"
+    low, high = interval
+    if low is None or high is None:
+        return f"above {number(low)}" if high is None else f"below {number(high)}"
+    return f"{number(low)} to {number(high)}"
+
+
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """Format the numbers of a claim: estimate, interval, adjusted p, effect size, n."""
-    interval = row["interval"]
+    """Format the numbers of a claim: estimate, 95 % interval, adjusted interval, adjusted p, n."""
     return [
         number(row["estimate"]),
-        f"{number(interval[0])} to {number(interval[1])}" if interval else "-",
+        interval_words(row["interval"]),
+        interval_words(row.get("interval_adjusted")),
         number(row["p_adjusted"]),
-        number(row["effect_size"]),
         str(row["n"]),
     ]
+
+
+def remarks(row: Mapping[str, Any]) -> str:
+    """Return what an undecided claim would take, and its note; "" if there is nothing to say.
+
+    A claim that was tested by the rules of an earlier version says so.
+    """
+    if "kind" not in row:
+        return "Tested by earlier rules."
+    parts = []
+    unit = f" {row['unit']}" if row["unit"] else ""
+    if row["verdict"] == "undecided" and row["smallest_detectable"] is not None:
+        parts.append(f"These seeds would have shown {number(row['smallest_detectable'])}{unit} in four of five studies.")
+        if row["seeds_needed"] is not None:
+            parts.append(f"{number(row['margin'])}{unit} would need {counted(row['seeds_needed'], 'seed')}.")
+    if row["note"]:
+        parts.append(f"{row['note'][:1].upper()}{row['note'][1:]}.")
+    return " ".join(parts)

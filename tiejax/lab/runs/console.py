@@ -14,7 +14,7 @@ import rich.progress
 import rich.table
 from rich.cells import cell_len, set_cell_size
 
-from tiejax.lab.reporting.words import cells, duration
+from tiejax.lab.reporting.words import cells, counted, duration
 from tiejax.system.visible import visible_line
 
 PLAIN_EVERY_S = 15.0
@@ -80,10 +80,13 @@ class Console:
             self.say(label)
         self._compiling = True
 
-    def progress(self, step: int, steps: int, steps_here: int, seconds: float, models: int) -> None:
+    def progress(
+        self, step: int, steps: int, steps_here: int, seconds: float, models: int, part: str = "", later: float = 0.0
+    ) -> None:
         """Show the steps done, steps and model-steps per second, and the time left; "compiling" before the first step.
 
-        steps_here, seconds: steps of this process and the time that they took, from which rates are computed.
+        steps_here, seconds: steps of this process and the time that they took, from which rates are computed. part: name of
+        the part of the run. later: cost of the parts that may follow, in units of this part's.
         """
         if not steps_here and step < steps:
             self.compiling()
@@ -91,14 +94,16 @@ class Console:
         self._compiling = False
         rate = steps_here / seconds if seconds else 0.0
         left = _time_left(steps_here / steps, seconds, (steps - step) / rate) if rate else ""
+        whole = _time_left(steps_here / steps, seconds, (steps - step + later * steps) / rate) if rate and later else ""
+        most = f"at most {whole} in all" if whole else ""
         several = f"{rate * models:,.0f} model-steps/s" if models > 1 else ""
         rates = f"{rate:,.{0 if rate > 10 else 1}f} steps/s"
         if self._bar:
-            forms = [_join(rates, several, left), _join(rates, left), left, ""]
-            self._show(self._bar, self._task, "training", f"{step:,}/{steps:,}", forms, step, steps)
+            forms = [_join(rates, several, left, most), _join(rates, several, left), _join(rates, left), left, ""]
+            self._show(self._bar, self._task, part or "training", f"{step:,}/{steps:,}", forms, step, steps)
         elif not self.quiet and (self._clock() - self._printed_at > PLAIN_EVERY_S or step == steps != self._printed_step):
             self._printed_at, self._printed_step = self._clock(), step
-            self.say(_join(f"step {step:,} of {steps:,}", rates, several, left))
+            self.say(_join(f"{f'{part}: ' if part else ''}step {step:,} of {steps:,}", rates, several, left, most))
 
     def part(self, label: str, share: float, seconds: float, here: float) -> None:
         """Show the current part of a run, the share of the run that is done, and the time left.
@@ -144,17 +149,20 @@ class Console:
         yield say
 
     def claims(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Print the claims with their estimates, intervals, adjusted p, n and verdicts."""
+        """Print the registered claims with their estimates, intervals, adjusted p, n and verdicts."""
         if self.quiet:
             return
         table = rich.table.Table(box=rich.box.SIMPLE if self._rich.is_terminal else None, pad_edge=False)
         table.add_column("claim", overflow="fold")
-        for heading in ("estimate", "95 % interval", "adjusted p", "effect", "n"):
+        for heading in ("estimate", "95 % interval", "adjusted interval", "adjusted p", "n"):
             table.add_column(heading, justify="right", overflow="fold")
         table.add_column("verdict", no_wrap=True)
-        for row in rows:
+        registered = [row for row in rows if row["verdict"] != "exploratory"]
+        for row in registered:
             table.add_row(*map(visible_line, (row["id"], *cells(row), row["verdict"])))
         self._rich.print(table, soft_wrap=False)
+        if exploratory := len(rows) - len(registered):
+            self.say(f"{counted(exploratory, 'exploratory estimate')} in the report")
 
     def _new_bar(self) -> rich.progress.Progress:
         """Return a progress bar that fills one row of the terminal and never wraps."""

@@ -2,8 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
-from claim_rows import CLAIM
+from claim_rows import CLAIM, EARLIER
 from directories import make_run
 from pictures import is_a_picture
 from processes import tree
@@ -11,7 +12,7 @@ from processes import tree
 from tiejax.lab.runs import launch
 from tiejax.lab.runs.manifest import differing
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.comparison.compare import at_odds
+from tiejax.lab.studies.comparison.compare import at_odds, effect
 from tiejax.lab.studies.comparison.page import finding
 from tiejax.lab.studies.comparison.settings import STUDY, labels
 
@@ -20,15 +21,15 @@ def body(*claims):
     return {"seeds": [0, 1, 2], "excluded_seeds": [7], "claims": list(claims)}
 
 
-def claim(name, verdict, effect):
-    return CLAIM | {"id": name, "verdict": verdict, "effect_size": effect}
+def claim(name, verdict):
+    return CLAIM | {"id": name, "verdict": verdict}
 
 
 @pytest.fixture
 def runs(tmp_path):
-    both, odd, alone = (claim(name, "supported", 0.9) for name in ("both", "odd", "alone"))
+    both, odd, alone = (claim(name, "supported") for name in ("both", "odd", "alone"))
     one = make_run(tmp_path / "one", finished=True, results=body(both, odd, alone), seeds=3)
-    other = body(both | {"verdict": "undecided", "interval": None}, odd | {"verdict": "contradicted", "effect_size": -1.0})
+    other = body(both | {"verdict": "undecided", "interval": None}, odd | {"verdict": "contradicted"})
     return one, make_run(tmp_path / "other", finished=True, results=other, seeds=3, variant="dh", steps=500)
 
 
@@ -59,6 +60,21 @@ def test_runs_are_compared(tmp_path, runs, capsys):
     page = (out / "report.html").read_text()
     for words in ("0.333 (0.1 to 0.5), p 0.0123, supported", "0.333, p 0.0123, undecided", "excluded: 7", "&#34;dh&#34;"):
         assert words in page
+
+
+def test_effects_are_standardised_means_and_earlier_claims_have_none(tmp_path, runs):
+    _, results = compared(tmp_path, runs)
+    assert results["claims"][0]["rows"][0]["effect"] == pytest.approx(
+        np.mean([0.2, 0.3, 0.5]) / np.std([0.2, 0.3, 0.5], ddof=1)
+    )
+    assert effect(EARLIER) is None
+    assert effect(CLAIM | {"differences": [1.0, 1.0]}) is None
+
+
+def test_verdicts_by_earlier_rules_are_marked(tmp_path, runs):
+    old = make_run(tmp_path / "old", finished=True, results=body(EARLIER | {"id": "both"}), seeds=3)
+    out, _ = compared(tmp_path, [runs[0], old])
+    assert "supported (earlier rules)" in (out / "report.html").read_text()
 
 
 def test_a_comparison_as_json(tmp_path, runs, capsys):

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tiejax.lab.runs.manifest import differing
 from tiejax.lab.studies.comparison.finished_run import FinishedRun
 
-CLAIM_FIELDS = ("estimate", "interval", "p_adjusted", "effect_size", "n", "verdict")
+CLAIM_FIELDS = ("kind", "estimate", "interval", "p_adjusted", "n", "verdict")
 DECIDED = frozenset({"supported", "contradicted"})
 
 
@@ -31,12 +33,25 @@ def compare_claims(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     by_run = [{claim["id"]: claim for claim in run.results["claims"]} for run in runs]
 
     def row(claim: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        return None if claim is None else {field: claim[field] for field in CLAIM_FIELDS}
+        if claim is None:
+            return None
+        return {field: claim[field] for field in CLAIM_FIELDS if field in claim} | {"effect": effect(claim)}
 
     return [
         {"id": name, "statement": statement, "rows": [row(claims.get(name)) for claims in by_run]}
         for name, statement in statements.items()
     ]
+
+
+def effect(claim: Mapping[str, Any]) -> float | None:
+    """Return the mean of a claim's differences over their standard deviation; None without variance or differences.
+
+    Claims of earlier versions have no differences in results.json.
+    """
+    differences = np.asarray(claim.get("differences", []), dtype=float)
+    if len(differences) < 2 or not (deviation := float(differences.std(ddof=1))):
+        return None
+    return float(differences.mean()) / deviation
 
 
 def verdicts(claim: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.studies.comparison.compare import DECIDED
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
@@ -25,7 +26,7 @@ def plot_effects(results: Mapping[str, Any]) -> Plot | None:
                 (effect, number + offset)
                 for number, claim in enumerate(claims)
                 if (effect := _effect(claim["rows"][place])) is not None
-                and (claim["rows"][place]["verdict"] != "undecided") == decided
+                and (claim["rows"][place]["verdict"] in DECIDED) == decided
             ]
             x, y = zip(*points, strict=True) if points else ((), ())
             face = colour if decided else "white"
@@ -33,20 +34,19 @@ def plot_effects(results: Mapping[str, Any]) -> Plot | None:
     panel.axvline(0, color="black", linewidth=0.8)
     panel.set_yticks(range(len(claims)), [claim["id"] for claim in claims])
     panel.set_ylim(len(claims) - 0.5, -0.5)
-    panel.set_xlim(-1.08, 1.08)
-    panel.set_xlabel("effect size of the paired differences")
+    panel.set_xlabel("standardised mean of the paired differences")
     figures.legend_below(figure, panel)
     return Plot("effects", CAPTION, figure)
 
 
 CAPTION = (
-    "Effect size (matched-pairs rank-biserial correlation) of every claim in every run. 1 and -1: all seeds differ in one "
-    "direction. Filled: the run decides the claim, after its own adjustment; open: undecided."
+    "Mean of the paired differences over their standard deviation, for every claim in every run. Filled: the run decides the "
+    "claim, after its own adjustment; open: it does not."
 )
 
 
 def _effect(row: Mapping[str, Any] | None) -> float | None:
-    return None if row is None else row["effect_size"]
+    return None if row is None else row["effect"]
 
 
 def plot_all(results: Mapping[str, Any]) -> Sequence[Plot]:

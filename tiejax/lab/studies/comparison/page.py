@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.finding import EARLIER, is_current
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import reproduction
-from tiejax.lab.reporting.words import counted, number
+from tiejax.lab.reporting.words import counted, interval_words, number
 from tiejax.lab.studies.comparison.compare import DECIDED, at_odds, verdicts
 
 NOTE = (
@@ -62,8 +63,9 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
 def _cell(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "-"
-    interval = f" ({number(row['interval'][0])} to {number(row['interval'][1])})" if row["interval"] else ""
-    return f"{number(row['estimate'])}{interval}, p {number(row['p_adjusted'])}, {row['verdict']}"
+    interval = f" ({interval_words(row['interval'])})" if row["interval"] else ""
+    tested = f", p {number(row['p_adjusted'])}" if row["p_adjusted"] is not None else ""
+    return f"{number(row['estimate'])}{interval}{tested}, {row['verdict']}{'' if is_current(row) else f' ({EARLIER})'}"
 
 
 def page(run: RunOnPage) -> str:
