@@ -43,17 +43,29 @@ def mean_distance(distances: np.ndarray, vocabulary: int, pairs: Iterable[Pair])
 SMALLEST = 1e-12
 
 
-def area_under_log(distances: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Return the mean of ln(distance) over training, by the trapezoid rule, for trajectories `[..., record]`.
+def log_distance(distances: np.ndarray) -> np.ndarray:
+    """Return ln(distance), where distances below 1e-12 count as 1e-12."""
+    return np.log(np.maximum(distances, SMALLEST))
 
-    This is the area under the log distance divided by the number of steps it covers: lower means that a pair converged sooner.
+
+def fluctuation(values: np.ndarray, period: int) -> np.ndarray:
+    r"""Return the mean absolute change from record to record that does not recur a period earlier, `[...]`.
+
+    Over the last two periods of trajectories x `[..., record]`, whose changes are D_t = x_{t+1} - x_t,
+
+        mean over the last period of |D_t - D_{t - period}| / 2,
+
+    the mean absolute deviation of the changes from their mean at the same phase of the period. Whatever repeats with the
+    period, and a constant drift, do not count.
+
+    Args:
+        values: `[..., record]`.
+        period: number of records per period, at least 1.
+
+    Returns:
+        The fluctuation; NaN if there are fewer than two periods of changes.
     """
-    log = np.log(np.maximum(distances, SMALLEST))
-    return np.trapezoid(log, steps, axis=-1) / (steps[-1] - steps[0])
-
-
-def log_roughness(distances: np.ndarray) -> np.ndarray:
-    """Return the mean |ln d_{t+1} - ln d_t| over successive records of trajectories `[..., record]`; NaN for one record."""
-    if distances.shape[-1] < 2:
-        return np.full(distances.shape[:-1], np.nan)
-    return np.abs(np.diff(np.log(np.maximum(distances, SMALLEST)), axis=-1)).mean(-1)
+    changes = np.diff(values[..., -(2 * period + 1) :], axis=-1)
+    if changes.shape[-1] < 2 * period:
+        return np.full(values.shape[:-1], np.nan)
+    return np.asarray(np.abs(changes[..., period:] - changes[..., :period]).mean(-1) / 2)

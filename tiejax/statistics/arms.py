@@ -1,7 +1,7 @@
-"""Names of the two arms of a paired comparison, and selection of the seeds that stayed finite in all arms."""
+"""Names of the two arms of a paired comparison, selection of seeds, and members that diverged."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -34,3 +34,44 @@ def finite_seeds(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[st
         for arm, seed in np.argwhere(~finite_members.all(axis=2)).tolist()
     ]
     return finite, {"seeds": seeds[finite].tolist(), "excluded_seeds": seeds[~finite].tolist(), "non_finite": non_finite}
+
+
+def diverged_members(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return which members diverged, `[arm, seed]`, and the fields of results.json on them.
+
+    metrics: as in `finite_seeds`. A member diverged if a record of it is not finite. Its seed stays among `seeds` and in every
+    comparison (see `replace_diverged`); `excluded_seeds` lists the seeds with such a member, and `non_finite` the members.
+    """
+    finite = np.asarray(metrics["finite"]).all(axis=2)
+    return ~finite, finite_seeds(metrics)[1] | {"seeds": metrics["seeds"].tolist()}
+
+
+def replace_diverged(values: np.ndarray, diverged: np.ndarray, worst: Literal["high", "low"]) -> np.ndarray:
+    """Return the values with those of diverged members replaced by the worst value of any other member.
+
+    A diverged member thus has the worst rank of its arm, and never a better one than the other arm of its seed.
+
+    Args:
+        values: `[arm, seed]`.
+        diverged: whether each member diverged, `[arm, seed]`.
+        worst: which values are the worst: `high`, as for losses and times, or `low`.
+
+    Returns:
+        The values, float; NaN for diverged members if all members diverged.
+    """
+    remaining = values[~diverged]
+    if not remaining.size:
+        return np.full(values.shape, np.nan)
+    return np.where(diverged, remaining.max() if worst == "high" else remaining.min(), values)
+
+
+def replace_undefined(differences: np.ndarray, sign: int) -> np.ndarray:
+    """Return one difference per seed with undefined ones, NaN, replaced by the one that speaks most against the claimed sign.
+
+    For comparisons in which no value is better than another, such as distances: there a diverged member counts against the
+    claim. Unchanged if all differences are undefined.
+    """
+    defined = differences[~np.isnan(differences)]
+    if not defined.size:
+        return differences
+    return np.where(np.isnan(differences), defined.min() if sign > 0 else defined.max(), differences)

@@ -1,184 +1,310 @@
-"""The claims of Bertolotti and Cazzola, ICML 2024, about EXor as tests over seeds."""
+"""The claims about EXor as paired differences over seeds: those of Bertolotti and Cazzola, ICML 2024, and what tying costs.
+
+They are fixed here before a run, with their margins: .05 nat of cross-entropy, 5 points of the share of solved models, .05 of
+relative distance. A claim's id is `claim/part`, where the part names the table, arm, pair, scale or threshold:
+
+    input-semantic/BIT                   an untied input table draws the spellings of BIT together
+    output-conditional                   an untied output table holds the violating pair farther apart than the holding one
+    tied-conflict/HOLDING-pair           so does a tied table
+    tied-conflict/untied-input           it holds the violating pair farther apart than an untied input table does
+    first-passage/THRESHOLD/TABLE        the holding pair comes within THRESHOLD sooner tied than in the untied TABLE
+    tied-unstable/SCALE/TABLE            the violating pair fluctuates more tied than in the untied TABLE
+    output-reverse/TABLE                 the pair of even and odd: the other way in which DH fails
+    tying-costs                          tying costs cross-entropy: where a pair violates DH, or where both pairs obey it
+    tying-free                           tying costs less than the margin: where no pair violates DH
+    solved, solve-time                   how many models solve the task, and when
+    output-gap/ARM                       the bound of the theory on the output distance in solved models
+
+The task decides which of them apply, and their sign: DH holds for a pair whose spellings are equally likely (`holding`) and
+fails for the others (`violating`). Where no pair violates DH, tying is claimed to help: more tied models solve the task, and
+sooner. A price of at most 0 is claimed as non-inferiority, `tying-free`, since only that can be supported if the price is
+exactly 0. Where both pairs obey DH, `tying-costs` claims that a price remains nevertheless. Outcomes are registered if some
+pair obeys DH, and are exploratory otherwise (no-dh), as are all claims among the seeds whose models both solved the task, which
+an outcome selects.
+"""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
-from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, Values, values_of
-from tiejax.lab.studies.exor.symbols import Symbols
-from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN, Trajectories
-from tiejax.statistics.claims import Claim
+from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, ByPair, Setup, TableValues, Values
+from tiejax.lab.studies.exor.outcomes import THRESHOLDS
+from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN
+from tiejax.statistics.arms import ARMS, replace_undefined
+from tiejax.statistics.claims import Claim, Family, Goal, Kind
+
+NATS, SHARE, DISTANCE = 0.05, 0.05, 0.05  # margins
+OUTCOMES = ("solved", "solve-time")
 
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
     """A claim in words, with the paired differences that test it and the sign they have if it is true.
 
-    `{holding}`, `{violating}` and `{bound}` are replaced by the bits of those pairs and by the bound of the gap.
-    needs: the pairs that the task must have for the claim to apply, and `risk` if it needs exact risks.
+    `{holding}`, `{violating}`, `{bound}` and `{end}` are replaced by the bits of those pairs, by the bound of the gap and by
+    the last step. needs: what the task and the run must have for the claim to apply (see `present`). registered_if: what they
+    must have for it to be registered. among: the arm whose solved members it is about. kind, goal, unit, margin: as in `Claim`.
     """
 
     id: str
     words: str
-    statistic: str
+    estimand: str
     differences: Callable[[Values], np.ndarray]
     sign: int
     needs: tuple[str, ...] = ()
-    binary: bool = False
+    registered_if: tuple[str, ...] = ()
+    among: int | None = None
+    kind: Kind = "mean"
+    goal: Goal = "difference"
+    unit: str = ""
+    margin: float | None = None
 
 
-CLAIMS = (
-    Statement(
-        "input-semantic/zero",
-        "Untied input table: the zero pair is nearer than symbols of different meaning.",
-        "relative distance - 1",
-        lambda run: run.untied_input.distance["zero"] - 1,
+def _semantic(bit: str) -> Statement:
+    return Statement(
+        f"input-semantic/{bit}",
+        f"Untied input table: the {bit} pair is nearer than symbols of different meaning.",
+        f"the relative distance of the {bit} pair in the untied input table, less 1",
+        lambda run: run.untied_input.distance[bit] - 1,
         sign=-1,
-        needs=("zero",),
-    ),
-    Statement(
-        "input-semantic/one",
-        "Untied input table: the one pair is nearer than symbols of different meaning.",
-        "relative distance - 1",
-        lambda run: run.untied_input.distance["one"] - 1,
+        needs=(bit,),
+        margin=DISTANCE,
+    )
+
+
+def _untied(run: Values, table: str) -> TableValues:
+    return run.untied_input if table == "input" else run.untied_output
+
+
+def _passage(threshold: float, table: str) -> Statement:
+    return Statement(
+        f"first-passage/{threshold:g}/{table}",
+        f"The {{holding}} pair comes within a relative distance of {threshold:g} sooner in the tied table than in the untied "
+        f"{table} table.",
+        f"the restricted mean time until the {{holding}} pair is nearer than {threshold:g}, tied - untied {table}",
+        lambda run: run.tied.passage[threshold]["holding"] - _untied(run, table).passage[threshold]["holding"],
         sign=-1,
-        needs=("one",),
-    ),
+        needs=("holding",),
+        kind="time",
+        unit="steps",
+    )
+
+
+def _unstable(scale: str, table: str) -> Statement:
+    def of(values: TableValues) -> np.ndarray:
+        by_pair: ByPair = getattr(values, scale)
+        return by_pair["violating"]
+
+    quantity = {"linear": "distance", "log": "ln distance"}[scale]
+    return Statement(
+        f"tied-unstable/{scale}/{table}",
+        f"The {{violating}} pair's {quantity} changes more from record to record in the tied table than in the untied {table} "
+        "table, beyond what recurs with the learning-rate cycle.",
+        f"the mean |change of {quantity}| of the {{violating}} pair between records, without the cycle, tied - untied {table}",
+        lambda run: of(run.tied) - of(_untied(run, table)),
+        sign=1,
+        needs=("violating", "fluctuation"),
+    )
+
+
+def _solved(words: str, sign: int, needs: tuple[str, ...]) -> Statement:
+    return Statement(
+        "solved",
+        f"{words} tied than untied models come within {SOLVED_WITHIN} nat of the Bayes cross-entropy and stay there for a "
+        "whole cycle.",
+        "the share of models that solve the task, tied - untied",
+        lambda run: run.of_risk.solved[TIED].astype(float) - run.of_risk.solved[UNTIED],
+        sign=sign,
+        needs=needs,
+        registered_if=("holding",),
+        kind="proportion",
+        margin=SHARE,
+    )
+
+
+def _solve_time(words: str, sign: int, needs: tuple[str, ...]) -> Statement:
+    return Statement(
+        "solve-time",
+        f"Tied models solve the task {words} than untied ones.",
+        "the restricted mean time until the task is solved, at most {end:,} steps, tied - untied",
+        lambda run: run.of_risk.solve_time[TIED] - run.of_risk.solve_time[UNTIED],
+        sign=sign,
+        needs=needs,
+        registered_if=("holding",),
+        kind="time",
+        unit="steps",
+    )
+
+
+def _costs(words: str, sign: int, needs: tuple[str, ...], **fields: Any) -> Statement:
+    fields = {"id": "tying-costs", **fields}
+    identity = fields.pop("id")
+    return Statement(
+        identity, words, "the exact cross-entropy, tied - untied", Values.cost, sign, needs, unit="nats", margin=NATS, **fields
+    )
+
+
+def _gap(arm: int) -> Statement:
+    name = ARMS[arm]
+    return Statement(
+        f"output-gap/{name}",
+        f"The output distance of the {{violating}} pair in solved {name} models is at least {{bound:.3f}}/|h|.",
+        f"the smallest |e1 - e2| |h| over contexts in solved {name} models, less {{bound:.3f}}",
+        lambda run: run.gap(arm),
+        sign=1,
+        needs=("violating", "bound"),
+        among=arm,
+    )
+
+
+STATEMENTS = (
+    _semantic("zero"),
+    _semantic("one"),
     Statement(
         "output-conditional",
         "Untied output table: the {violating} pair is farther apart than the {holding} pair.",
-        "relative distance, {violating} pair - {holding} pair",
+        "the relative distance in the untied output table, {violating} pair - {holding} pair",
         lambda run: run.untied_output.distance["violating"] - run.untied_output.distance["holding"],
         sign=1,
         needs=("holding", "violating"),
+        margin=DISTANCE,
     ),
     Statement(
         "tied-conflict/{holding}-pair",
         "Tied table: the {violating} pair is farther apart than the {holding} pair.",
-        "relative distance, {violating} pair - {holding} pair",
+        "the relative distance in the tied table, {violating} pair - {holding} pair",
         lambda run: run.tied.distance["violating"] - run.tied.distance["holding"],
         sign=1,
         needs=("holding", "violating"),
+        margin=DISTANCE,
     ),
     Statement(
         "tied-conflict/untied-input",
         "The {violating} pair is farther apart in the tied table than in the untied input table.",
-        "relative distance, tied - untied input",
+        "the relative distance of the {violating} pair, tied - untied input",
         lambda run: run.tied.distance["violating"] - run.untied_input.distance["violating"],
         sign=1,
         needs=("violating",),
+        margin=DISTANCE,
     ),
-    Statement(
-        "tied-faster/input",
-        "The {holding} pair converges sooner in the tied table than in the untied input table.",
-        "mean ln relative distance over training, tied - untied",
-        lambda run: run.tied.log_area["holding"] - run.untied_input.log_area["holding"],
-        sign=-1,
-        needs=("holding",),
-    ),
-    Statement(
-        "tied-faster/output",
-        "The {holding} pair converges sooner in the tied table than in the untied output table.",
-        "mean ln relative distance over training, tied - untied",
-        lambda run: run.tied.log_area["holding"] - run.untied_output.log_area["holding"],
-        sign=-1,
-        needs=("holding",),
-    ),
-    Statement(
-        "tied-unstable/input",
-        "The {violating} pair's distance changes more from record to record in the tied table than in the untied input table.",
-        "mean |change of ln distance| over the last two cycles, tied - untied",
-        lambda run: run.tied.roughness["violating"] - run.untied_input.roughness["violating"],
-        sign=1,
-        needs=("violating",),
-    ),
-    Statement(
-        "tied-unstable/output",
-        "The {violating} pair's distance changes more from record to record in the tied table than in the untied output table.",
-        "mean |change of ln distance| over the last two cycles, tied - untied",
-        lambda run: run.tied.roughness["violating"] - run.untied_output.roughness["violating"],
-        sign=1,
-        needs=("violating",),
-    ),
+    *(_passage(threshold, table) for table in ("input", "output") for threshold in THRESHOLDS),
+    *(_unstable(scale, table) for scale in ("linear", "log") for table in ("input", "output")),
     Statement(
         "output-reverse/output",
         "Untied output table: even and odd are nearer than symbols of different meaning.",
-        "relative distance - 1",
+        "the relative distance of even and odd in the untied output table, less 1",
         lambda run: run.untied_output.distance["even_odd"] - 1,
         sign=-1,
+        needs=("trained-even-odd",),
+        margin=DISTANCE,
     ),
     Statement(
         "output-reverse/input",
-        "Untied input table: even and odd are not nearer than symbols of different meaning.",
-        "relative distance - 1",
+        f"Untied input table: even and odd are not nearer than symbols of different meaning, by {DISTANCE:g} or more.",
+        "the relative distance of even and odd in the untied input table, less 1",
         lambda run: run.untied_input.distance["even_odd"] - 1,
         sign=1,
+        goal="non-inferiority",
+        margin=DISTANCE,
     ),
     Statement(
         "output-reverse/tied",
         "Even and odd are farther apart in the tied table than in the untied output table.",
-        "relative distance, tied - untied output",
+        "the relative distance of even and odd, tied - untied output",
         lambda run: run.tied.distance["even_odd"] - run.untied_output.distance["even_odd"],
         sign=1,
+        needs=("trained-even-odd",),
+        margin=DISTANCE,
     ),
-    Statement(
-        "tying-costs",
-        "Where DH fails, tying costs cross-entropy.",
-        "exact cross-entropy (nats), tied - untied",
-        Values.costs,
-        sign=1,
-        needs=("violating", "risk"),
+    _costs("Where DH fails for a pair, tying costs cross-entropy.", 1, ("violating", "risk")),
+    _costs("A price of tying remains although DH holds for both pairs of spellings.", 1, ("both-hold", "risk")),
+    _costs(
+        f"Where DH fails for no pair of spellings, tying costs less than {NATS:g} nat.",
+        -1,
+        ("no-violating", "risk"),
+        id="tying-free",
+        goal="non-inferiority",
     ),
-    Statement(
-        "solved",
-        f"Fewer tied than untied models come within {SOLVED_WITHIN} nat of the Bayes cross-entropy.",
-        "fraction solved, tied - untied (McNemar)",
-        Values.solves,
-        sign=-1,
-        needs=("risk",),
-        binary=True,
-    ),
-    Statement(
-        "output-gap/untied",
-        "The output distance of the {violating} pair in solved untied models is at least {bound:.3f}/|h|.",
-        "smallest |e1 - e2| |h| over contexts - {bound:.3f}",
-        lambda run: run.gap_of_solved(UNTIED),
-        sign=1,
-        needs=("violating", "risk"),
-    ),
-    Statement(
-        "output-gap/tied",
-        "The output distance of the {violating} pair in solved tied models is at least {bound:.3f}/|h|.",
-        "smallest |e1 - e2| |h| over contexts - {bound:.3f}",
-        lambda run: run.gap_of_solved(TIED),
-        sign=1,
-        needs=("violating", "risk"),
-    ),
+    _solved("Where DH fails for a pair, fewer", -1, ("violating", "risk")),
+    _solved("Where DH fails for no pair of spellings, more", 1, ("no-violating", "risk")),
+    _solve_time("later", 1, ("violating", "risk")),
+    _solve_time("sooner", -1, ("no-violating", "risk")),
+    _gap(UNTIED),
+    _gap(TIED),
 )
 
 
-def claims(runs: Trajectories, symbols: Symbols, bayes_cross_entropy: float, cycle: int) -> list[Claim]:
-    """Return the paper's claims that apply to the task, with their paired differences over seeds.
+def present(values: Values, setup: Setup) -> set[str]:
+    """Return what the task and the run have, as named by `Statement.needs`.
 
-    Distances are relative, final values are means over the last whole cycle, and risks are exact on the training split.
+    Pairs (`zero`, `one`, `even_odd`), `holding` and `violating`; `no-violating`: there are pairs, and DH holds for all of them;
+    `both-hold`: it holds for two; `risk`: exact risk; `bound`: a bound on the gap; `fluctuation`: at least two cycles of evenly
+    spaced records; `trained-even-odd`: even and odd are outcomes of the model.
     """
-    values = values_of(runs, symbols, bayes_cross_entropy, cycle)
-    present = {*values.tied.distance, *(["risk"] if values.risk else [])}
+    pairs = set(values.tied.distance)
+    holds = "violating" not in pairs and "holding" in pairs
+    facts = {
+        "no-violating": holds,
+        "both-hold": holds and {"zero", "one"} <= pairs,
+        "risk": values.risk is not None,
+        "bound": values.risk is not None and values.risk.gap is not None,
+        "fluctuation": values.tied.linear is not None,
+        "trained-even-odd": not setup.asked_only,
+    }
+    return pairs | {name for name, found in facts.items() if found}
+
+
+def claims(values: Values, setup: Setup, end: int) -> list[Claim]:
+    """Return the claims that apply to the task, with their paired differences over seeds.
+
+    Distances are relative, final values are means over the last whole cycle, and risks are exact on the training split. In a
+    comparison of distances a diverged member counts against the claim; losses and times of diverged members are the worst ones.
+
+    Args:
+        values: the quantities compared.
+        setup: task and models.
+        end: the last step.
+    """
+    found = present(values, setup)
+    return [_claim(statement, values, setup, end, found) for statement in STATEMENTS if found.issuperset(statement.needs)]
+
+
+def _claim(statement: Statement, values: Values, setup: Setup, end: int, found: set[str]) -> Claim:
+    symbols = setup.symbols
     named = {
         "holding": symbols.holding,
         "violating": symbols.violating,
         "bound": symbols.imbalance(symbols.violating or "zero"),
+        "end": end,
     }
-    return [
-        Claim(
-            statement.id.format(**named),
-            statement.words.format(**named),
-            statement.statistic.format(**named),
-            statement.differences(values),
-            statement.sign,
-            statement.binary,
-        )
-        for statement in CLAIMS
-        if present.issuperset(statement.needs)
-    ]
+    family: Family = "registered" if found.issuperset(statement.registered_if) else "exploratory"
+    differences = replace_undefined(statement.differences(values), statement.sign)
+    if statement.among is not None:
+        differences = differences[values.of_risk.solved[statement.among]]
+    solved = values.of_risk.solved if statement.kind == "proportion" else None
+    return Claim(
+        statement.id.format(**named),
+        statement.words.format(**named),
+        statement.estimand.format(**named),
+        differences,
+        statement.sign,
+        statement.kind,
+        statement.goal,
+        family,
+        statement.unit,
+        statement.margin,
+        None if solved is None else (solved[TIED], solved[UNTIED]),
+    )
+
+
+def exploratory(among: Iterable[Claim]) -> list[Claim]:
+    """Return the claims as exploratory ones."""
+    return [dataclasses.replace(claim, family="exploratory") for claim in among]
+
+
+def claims_among_solved(values: Values, setup: Setup, end: int) -> list[Claim]:
+    """Return the claims about the seeds whose models both solved the task, except those about solving, all exploratory."""
+    both = values.of_risk.solved.all(0)
+    return exploratory(claim for claim in claims(values.of_seeds(both), setup, end) if claim.id not in OUTCOMES)

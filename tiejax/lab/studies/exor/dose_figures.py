@@ -22,14 +22,15 @@ def plot_doses(responses: Responses) -> list[Plot]:
         Plot(
             "dose_gap",
             "Distance of the two spellings of 0 in the output table: the smallest |e1 - e2| |h| over contexts, against its "
-            "bound in an optimal model (dashed). One dot per seed, filled if it solved the task; line: median of solved seeds.",
+            "bound in an optimal model (dashed; none with an output bias). One dot per seed, filled if it solved the task; "
+            "line: median of solved seeds.",
             plot_dose_gap(np.sort(bound), sorted_by(bound, responses.gap), sorted_by(bound, solved)),
         ),
         Plot(
             "dose_cost",
             "Exact cross-entropy on the training split, less that of the Bayes predictor, and the cost of tying, against the "
-            "probability p of the first spelling of 0. One dot per seed; line: median; bottom right: share of seeds within .1 "
-            "nat of Bayes.",
+            "probability p of the first spelling of 0. One dot per seed; line: median; bottom right: share of seeds that solve "
+            "the task.",
             plot_dose_cost(np.sort(doses), sorted_by(doses, responses.excess), sorted_by(doses, solved)),
         ),
     ]
@@ -69,7 +70,7 @@ def plot_dose_cost(doses: np.ndarray, excess: Curves, solved: Curves) -> Figure:
     axes[1, 0].set_title("cost of tying (nats), tied - untied")
     for name in names:
         axes[1, 1].plot(doses, solved[name].mean(axis=1), "o-", color=figures.ARM_COLOURS[name], label=name)
-    axes[1, 1].set_title("seeds within .1 nat of Bayes")
+    axes[1, 1].set_title("seeds that solve the task")
     figures.percentages(axes[1, 1])
     axes[1, 1].legend(frameon=False)
     for panel in axes.flat:

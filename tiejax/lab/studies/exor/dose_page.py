@@ -1,15 +1,16 @@
 """The page of a dose-and-response run of EXor, from the body of results.json."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.finding import Clause, sentence, tally
+from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import model_words, reproduction, timing_words, training_words
 from tiejax.lab.reporting.words import count_true
+from tiejax.lab.studies.exor.page import diverged_notes
 from tiejax.statistics.arms import ARMS
 
 QUESTION = (
@@ -18,37 +19,14 @@ QUESTION = (
     "cost?"
 )
 TITLE = "Numbers: medians over seeds, exact cross-entropy (nats) of the training split"
-GROWTH = (
-    *(
-        Clause(
-            f"dose-gap/{arm}",
-            f"{arm} output tables keep the two spellings farther apart",
-            f"{arm} output tables keep the two spellings closer together",
-            f"whether {arm} output tables keep the two spellings farther apart",
-        )
-        for arm in ARMS
-    ),
-    Clause(
-        "dose-cost",
-        "tying costs more cross-entropy",
-        "tying costs less cross-entropy",
-        "whether tying costs more cross-entropy",
-    ),
-)
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answer to the page's question, then the counts of verdicts."""
     claims = results["claims"]
     strongest = max((entry["p"] for entry in results["doses"]), key=lambda p: abs(p - 0.5))
-    cost = Clause(
-        f"tying-costs/{strongest:g}",
-        "tying costs {size} nats of cross-entropy",
-        "tying saves {size} nats of cross-entropy",
-        "whether tying costs cross-entropy",
-    )
-    answers = sentence(claims, GROWTH, "As p moves away from .5,"), sentence(claims, [cost], f"At p = {strongest:g},")
-    answer = " ".join(filter(None, answers))
+    gaps = [f"output-gap/{arm}/{strongest:g}" for arm in ARMS]
+    answer = openings(claims, ["dose-cost", f"tying-costs/{strongest:g}", *gaps])
     return [*([answer] if answer else []), tally(claims)]
 
 
@@ -57,19 +35,23 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
 
     def row(entry: Mapping[str, Any]) -> list[str]:
         doses = [f"{entry['p']:g}", f"{entry['bayes_cross_entropy']:.4f}"]
-        if not entry["seeds"]:
-            return [*doses, *["-"] * (2 * len(ARMS))]
-        losses = [f"{np.median(entry['final'][arm]['exact_cross_entropy']['train']):.4f}" for arm in ARMS]
+        losses = [_median(entry["final"][arm]["exact_cross_entropy"]["train"]) for arm in ARMS]
         return [*doses, *losses, *(count_true(entry["solved"][arm]) for arm in ARMS)]
 
     headings = ["p", "Bayes", *(f"cross-entropy, {arm}" for arm in ARMS), *(f"solved, {arm}" for arm in ARMS)]
     return {TITLE: (headings, [row(entry) for entry in results["doses"]])}
 
 
+def _median(losses: Sequence[float | None]) -> str:
+    """Format the median of the losses of the members that did not diverge."""
+    finite = [loss for loss in losses if loss is not None]
+    return f"{np.median(finite):.4f}" if finite else "-"
+
+
 def page(run: RunOnPage) -> str:
     """Return the HTML page of a run."""
     results, settings, facts = run.results, run.settings, run.facts
-    model, excluded = results["model"], results["excluded_seeds"]
+    model = results["model"]
     setting = {
         "doses": ", ".join(f"{entry['p']:g}" for entry in results["doses"])
         + f" as the probability of the first spelling of 0; 1 is spelled with {results['one']}",
@@ -83,7 +65,7 @@ def page(run: RunOnPage) -> str:
         question=QUESTION,
         finding=finding(results),
         setting=setting,
-        notes=[f"Excluded because a member became non-finite: seeds {excluded}."] if excluded else [],
+        notes=diverged_notes(results),
         claims={"Claims": results["claims"]},
         figures=run.pictures,
         numbers=tables(results),

@@ -1,7 +1,8 @@
 r"""Dose and response: tied and untied models as a function of the strength of the conflict, |ln(p / (1 - p))|.
 
 If two spellings of a bit have probabilities p and 1 - p, an optimal model satisfies h . (e1 - e2) = ln(p / (1 - p)) in every
-context, hence |e1 - e2| |h| >= |ln(p / (1 - p))|: the theory's one quantitative prediction.
+context, hence |e1 - e2| |h| >= |ln(p / (1 - p))|: the theory's one quantitative prediction. It says nothing about the slope of
+the gap over its bound, nor about models that are not optimal: only gaps of solved models are compared with it.
 Source of the theory: Bertolotti and Cazzola, ICML 2024, which tests the single point p = .9.
 """
 
@@ -14,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.studies.exor.analysis import analyse
-from tiejax.lab.studies.exor.symbols import Symbols
-from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN
-from tiejax.statistics.arms import ARMS, select_seeds
+from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, Setup, outcome
+from tiejax.lab.studies.exor.claims import NATS
+from tiejax.lab.studies.exor.plateaus import Level
+from tiejax.statistics.arms import ARMS, diverged_members, replace_diverged, select_seeds
 from tiejax.statistics.claims import Claim, assess
 
 
@@ -24,8 +26,9 @@ from tiejax.statistics.claims import Claim, assess
 class Responses:
     """Responses of each seed to each dose. doses: p. bound: |ln(p / (1 - p))|. Arrays are [dose, arm, seed].
 
-    gap: the smallest |e1 - e2| |h| over the contexts whose target is in the pair. excess: exact cross-entropy on the
-    training split, less that of the Bayes predictor (nats). solved: whether the excess is below .1 nat.
+    gap: the smallest |e1 - e2| |h| over the contexts whose target is in the pair; NaN for diverged members. excess: exact
+    cross-entropy on the training split, less that of the Bayes predictor (nats); the worst of the dose for diverged members.
+    solved: whether the member solved the task. bounded: whether the theory bounds the gap, that is, without an output bias.
     """
 
     doses: np.ndarray
@@ -34,6 +37,7 @@ class Responses:
     gap: np.ndarray
     excess: np.ndarray
     solved: np.ndarray
+    bounded: bool = True
 
 
 def slopes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -47,72 +51,73 @@ def analyse_doses(
     metrics: Mapping[str, np.ndarray],
     member_dose: np.ndarray,
     doses: Sequence[float],
-    symbols: Sequence[Symbols],
-    bayes_cross_entropy: Sequence[float],
-    cycle: int,
+    setups: Sequence[Setup],
+    levels: Sequence[Sequence[Level]],
     scratch: Path | None = None,
 ) -> tuple[dict[str, Any], Responses]:
-    """Return the body of results.json of a dose-and-response run, and the responses of the seeds finite at every dose.
+    """Return the body of results.json of a dose-and-response run, and the responses.
 
-    metrics: the arrays of metrics.npz; the seed axis holds all seeds of the first dose, then of the next. member_dose: index of
-    the dose at each position of that axis. symbols, bayes_cross_entropy (of the training split): by dose. scratch: as in
-    `trajectories`.
+    The registered family is that of the claims about all doses; the claims of each dose by itself are exploratory.
+
+    Args:
+        metrics: the arrays of metrics.npz; the seed axis holds all seeds of the first dose, then of the next.
+        member_dose: index of the dose at each position of that axis.
+        doses: p of each dose.
+        setups: task and models, by dose.
+        levels: plateaus of the task, by dose.
+        scratch: as in `trajectories`.
     """
-    entries, gaps, excesses = [], [], []
-    finite_by_dose = np.reshape(metrics["finite"].all(axis=(0, 2)), (len(doses), -1))
-    lasting = np.asarray(finite_by_dose.all(axis=0))
+    entries, gaps, excesses, solved, all_diverged = [], [], [], [], []
     for number, dose in enumerate(doses):
         first, last = np.flatnonzero(member_dose == number)[[0, -1]]
-        selected = select_seeds(metrics, slice(first, last + 1))
-        body, runs = analyse(selected, symbols[number], bayes_cross_entropy[number], cycle, scratch)
-        entries.append({"p": dose, "bayes_cross_entropy": bayes_cross_entropy[number], **body})
-        included = lasting[finite_by_dose[number]]
-        loss = runs.final(runs.exact["cross_entropy"], exact=True)[:, included, 0]
-        excesses.append(loss - bayes_cross_entropy[number])
-        gaps.append(runs.final(runs.exact["gap_zero"], exact=True)[:, included])
+        selected, setup = select_seeds(metrics, slice(first, last + 1)), setups[number]
+        body, runs = analyse(selected, setup, levels[number], scratch, registered=False)
+        entries.append({"p": dose, "bayes_cross_entropy": setup.bayes_cross_entropy, **body})
+        diverged, _ = diverged_members(selected)
+        loss = runs.final(runs.exact["cross_entropy"], exact=True)[..., 0]
+        excesses.append(replace_diverged(loss - setup.bayes_cross_entropy, diverged, "high"))
+        gaps.append(np.where(diverged, np.nan, runs.final(runs.exact["gap_zero"], exact=True)))
+        events = outcome(runs, setup, diverged)
+        assert events is not None  # settings refuse doses without exact risk
+        solved.append(events.happened)
+        all_diverged.append(diverged)
     bound = np.array([abs(math.log(dose / (1 - dose))) for dose in doses])
-    excess = np.array(excesses)
     seeds = metrics["seeds"][member_dose == 0]
-    responses = Responses(np.array(doses), bound, seeds[lasting], np.array(gaps), excess, excess < SOLVED_WITHIN)
+    stacked = np.array(gaps), np.array(excesses), np.array(solved)
+    responses = Responses(np.array(doses), bound, seeds, *stacked, bounded=not setups[0].output_bias)
+    with_diverged = np.array(all_diverged).any((0, 1))
     return {
         "doses": entries,
-        "seeds": seeds[lasting].tolist(),
-        "excluded_seeds": seeds[~lasting].tolist(),
+        "seeds": seeds.tolist(),
+        "excluded_seeds": seeds[with_diverged].tolist(),
         "non_finite": [row for entry in entries for row in entry["non_finite"]],
-        "claims": assess(claims(responses)) if lasting.any() else [],
+        "claims": [] if np.array(all_diverged).all() else assess(claims(responses)),
     }, responses
 
 
 def claims(responses: Responses) -> list[Claim]:
-    """Return the claims about doses: growth of gap and cost with the conflict, and cost and gap at each dose."""
+    """Return the claims about doses: growth of the cost with the conflict; cost, and gap of solved models, at each dose."""
     bound, gap = responses.bound, responses.gap
-    cost = responses.excess[:, 1] - responses.excess[:, 0]
+    cost = responses.excess[:, TIED] - responses.excess[:, UNTIED]
     growth = [
-        *(
-            Claim(
-                f"dose-gap/{name}",
-                f"The stronger the conflict, the farther apart the pair in the output table of {name} models.",
-                "slope of the smallest |e1 - e2| |h| over |ln(p/(1-p))|",
-                slopes(bound, gap[:, arm]),
-                sign=1,
-            )
-            for arm, name in enumerate(ARMS)
-        ),
         Claim(
             "dose-cost",
             "The stronger the conflict, the more cross-entropy tying costs.",
-            "slope of the exact cross-entropy (nats), tied - untied, over |ln(p/(1-p))|",
+            "the slope of the exact cross-entropy, tied - untied, over |ln(p/(1-p))|",
             slopes(bound, cost),
             sign=1,
-        ),
+            unit="nats per unit of |ln(p/(1-p))|",
+        )
     ]
     costs = [
         Claim(
             f"tying-costs/{dose:g}",
             f"At p = {dose:g}, tying costs cross-entropy.",
-            "exact cross-entropy (nats), tied - untied",
+            f"the exact cross-entropy at p = {dose:g}, tied - untied",
             cost[number],
             sign=1,
+            unit="nats",
+            margin=NATS,
         )
         for number, dose in enumerate(responses.doses)
     ]
@@ -120,13 +125,13 @@ def claims(responses: Responses) -> list[Claim]:
         Claim(
             f"output-gap/{name}/{dose:g}",
             f"At p = {dose:g}, the output distance of the pair in solved {name} models is at least {bound[number]:.3f}/|h|.",
-            f"smallest |e1 - e2| |h| over contexts - {bound[number]:.3f}",
+            f"the smallest |e1 - e2| |h| over contexts in solved {name} models at p = {dose:g}, less {bound[number]:.3f}",
             (gap[number, arm] - bound[number])[responses.solved[number, arm]],
             sign=1,
         )
         for arm, name in enumerate(ARMS)
         for number, dose in enumerate(responses.doses)
-        if bound[number] > 0
+        if bound[number] > 0 and responses.bounded
     ]
     same_conflict = np.ptp(bound) <= 1e-6  # then slopes are undefined
     return costs + gaps if same_conflict else growth + costs + gaps

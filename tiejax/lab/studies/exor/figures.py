@@ -10,6 +10,7 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.uses import plot_uses
+from tiejax.lab.studies.exor.plateau_figures import plot_plateaus
 from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.trajectories import BLOCK, TABLES, Trajectories
 from tiejax.statistics.arms import ARMS
@@ -177,11 +178,12 @@ def plot_all(
     use_rows: Sequence[Mapping[str, Any]],
     bayes: Mapping[str, Mapping[str, float]],
     published_first: bool,
+    plateaus: Mapping[str, Any] | None = None,
 ) -> list[Plot]:
     """Plot all figures of a run in the order of its report.
 
-    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. names: the symbols' names. use_rows:
-    `uses` of results.json. bayes: split -> measure -> the value of the Bayes predictor.
+    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. names: the symbols' names. use_rows,
+    plateaus: `uses` and `plateaus` of results.json. bayes: split -> measure -> the value of the Bayes predictor.
     """
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
     labels = {bit: pair_label(bit, symbols.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
@@ -193,7 +195,15 @@ def plot_all(
         *(plot_distances(runs.steps, runs.distance, labels, published_first) if labels else []),
         plot_relative_distances(runs.steps, runs.relative, labels),
         plot_learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
+        *_plot_plateaus(runs, plateaus),
         plot_final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
         plot_all_distances(runs.steps, tables, finite, metrics["pairs"], names),
         plot_uses(metrics, names, use_rows, finite),
     ]
+
+
+def _plot_plateaus(runs: Trajectories, plateaus: Mapping[str, Any] | None) -> list[Plot]:
+    if plateaus is None:
+        return []
+    losses = dict(zip(ARMS, runs.exact["cross_entropy"][..., 0], strict=True))
+    return [plot_plateaus(runs.exact_steps, losses, plateaus["levels"])]

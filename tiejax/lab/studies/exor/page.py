@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.finding import Clause, sentence, tally
+from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import (
     arrays_in_words,
     decimal,
-    excluded_notes,
     medians_table,
     model_words,
     reproduction,
@@ -19,7 +18,9 @@ from tiejax.lab.reporting.sections import (
     training_words,
 )
 from tiejax.lab.reporting.uses import uses_table
-from tiejax.lab.reporting.words import count_true, share
+from tiejax.lab.reporting.words import count_and_share, count_true, counted, interval_words, number, share
+from tiejax.lab.studies.exor.outcomes import THRESHOLDS
+from tiejax.lab.studies.exor.plateaus import level_name
 from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.lab.studies.exor.trajectories import TABLES
@@ -40,47 +41,17 @@ DIGIT = {"zero": "0", "one": "1"}
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answer to the page's question, then the counts of verdicts and of solved models."""
     symbols = Symbols.of(EXor(results["bits"], tuple(results["zero"]), tuple(results["one"])))
+    costs, solving = ("tying-free", "tying-costs"), ("solved", "solve-time")
     if symbols.violating:
         bit = symbols.violating
-        opening = f"Where the distributional hypothesis fails, since the spellings of {DIGIT[bit]} are not equally likely,"
-        clauses = [
-            _drawn_together(bit),
-            Clause(
-                "tied-conflict/untied-input",
-                "a tied table keeps them farther apart",
-                "a tied table brings them closer together than an untied one",
-                "whether a tied table keeps them farther apart",
-            ),
-            Clause(
-                "tying-costs",
-                "tying costs {size} nats of cross-entropy",
-                "tying saves {size} nats of cross-entropy",
-                "whether tying costs cross-entropy",
-            ),
-        ]
+        lead = f"DH fails for the pair of spellings of {DIGIT[bit]}, which are not equally likely."
+        answer = openings(results["claims"], [f"input-semantic/{bit}", "tied-conflict/untied-input", *costs, *solving], lead)
     else:
         bit = symbols.holding or "one"
-        opening = f"Where the distributional hypothesis holds, since the spellings of {DIGIT[bit]} are equally likely,"
-        clauses = [
-            _drawn_together(bit),
-            Clause(
-                "tied-faster/input",
-                "a tied table brings them together sooner",
-                "a tied table brings them together later",
-                "whether a tied table brings them together sooner",
-            ),
-        ]
-    answer = sentence(results["claims"], clauses, opening)
+        lead = "DH fails for no pair of spellings: both spellings of a bit are equally likely."
+        passage = [f"first-passage/{threshold:g}/input" for threshold in THRESHOLDS]
+        answer = openings(results["claims"], [f"input-semantic/{bit}", *passage, *costs, *solving], lead)
     return [*([answer] if answer else []), " ".join([tally(results["claims"]), *_solved(results)])]
-
-
-def _drawn_together(bit: str) -> Clause:
-    return Clause(
-        f"input-semantic/{bit}",
-        "an untied input table brings them together",
-        "an untied input table keeps them farther apart than symbols of different meaning",
-        "whether an untied input table brings them together",
-    )
 
 
 def _solved(results: Mapping[str, Any]) -> list[str]:
@@ -88,14 +59,24 @@ def _solved(results: Mapping[str, Any]) -> list[str]:
     if not results["solved"]:
         return []
     untied, tied = (f"{count_true(results['solved'][name])} {name}" for name in ARMS)
-    return [f"{untied} and {tied} models solved the task, that is, came within .1 nat of the best possible predictor."]
+    return [f"{untied} and {tied} models solved the task: {_solved_means(results)}."]
+
+
+def _solved_means(results: Mapping[str, Any]) -> str:
+    """Return the definition of solving, in words."""
+    return (
+        "their exact cross-entropy came within .1 nat of that of the best possible predictor and stayed there for "
+        f"{results['solving_window']:,} steps"
+    )
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the tables of the report: losses by arm, medians and quartiles, every seed, gradients of each use."""
-    if not results["seeds"]:
+    """Return the tables of the report: outcomes by arm, plateaus, medians and quartiles, every seed, gradients of each use."""
+    if not results["claims"]:  # no member stayed finite
         return {}
     untied, tied = (arrays_in_words(results["final"][arm]) for arm in ARMS)
+    lasting = ~np.isin(results["seeds"], results["excluded_seeds"])
+    finite = ({name: values[lasting] for name, values in arm.items()} for arm in (untied, tied))
     titles = {"exact cross entropy, train": "cross-entropy", "exact accuracy, train": "accuracy"}
     titles |= {f"relative distance, {table}, {bit}": f"{bit}, {table}" for bit in ("zero", "one") for table in TABLES}
     columns = [name for name in titles if name in untied]
@@ -109,7 +90,11 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     headings = ["seed", *(f"{titles[name]}: {arm}" for name in columns for arm in ARMS)]
     return {
         **_losses(results),
-        "Numbers: median [quartiles] over seeds, final values": medians_table(untied, tied),
+        **_outcomes(results),
+        **_passages(results),
+        **_plateaus(results),
+        **_residual_bound(results),
+        **({"Numbers: median [quartiles] over seeds, final values": medians_table(*finite)} if lasting.any() else {}),
         "Numbers: every seed (exact risk of the training split; relative distances of the pairs)": (headings, by_seed),
         **uses_table(results["uses"], ARMS),
     }
@@ -122,9 +107,97 @@ def _losses(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[
     bayes = results["bayes"]["splits"]["train"]["cross_entropy"]
     rows = []
     for arm in ARMS:
-        losses = results["final"][arm]["exact_cross_entropy"]["train"]
-        rows.append([arm, f"{np.median(losses):.4f}", f"{bayes:.4f}", count_true(results["solved"][arm])])
-    return {LOSSES: (["models", "cross-entropy (nats), median", "Bayes", "solved"], rows)}
+        losses = np.array(results["final"][arm]["exact_cross_entropy"]["train"], float)
+        finite = losses[np.isfinite(losses)]
+        mean, median = (f"{summary(finite):.4f}" if len(finite) else "-" for summary in (np.mean, np.median))
+        rows.append([arm, mean, median, f"{bayes:.4f}", count_true(results["solved"][arm])])
+    return {LOSSES: (["models", "cross-entropy (nats), mean", "median", "Bayes", "solved"], rows)}
+
+
+def _outcomes(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the table of outcomes by arm with the 95 % interval of their difference, if exact risks were computed."""
+    if not results["solved"]:
+        return {}
+    by_id = {row["id"]: row for row in results["claims"]}
+    rows = []
+    for title, name, entry in (("share solved", "solved", "solved"), ("mean steps until solved", "solve-time", "solve_time")):
+        means = [float(np.mean(results[entry][arm])) for arm in ARMS]
+        claim = by_id.get(name, {"estimate": means[1] - means[0], "interval": None})
+        rows.append([title, *map(number, means), number(claim["estimate"]), interval_words(claim["interval"])])
+    heading = f"Numbers: outcomes. Solved: {_solved_means(results)}; times are cut at the last step, {results['steps']:,}"
+    return {heading: (["outcome", *ARMS, "tied - untied", "95 % interval"], rows)}
+
+
+def _passages(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the table of first passages of the pair for which DH holds, if there is one."""
+    if not results["first_passage"]:
+        return {}
+    rows = [
+        [row["table"], f"{row['threshold']:g}", share(row["share"]), number(row["mean"]), number(row["median"])]
+        for row in results["first_passage"]
+    ]
+    pair = results["first_passage"][0]["pair"]
+    heading = f"Numbers: first passage of the {pair} pair below a relative distance; means of times cut at the last step"
+    return {heading: (["table", "below", "share of seeds", "mean steps", "median steps"], rows)}
+
+
+def _plateaus(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the tables of plateaus: their losses with the members at the end, and the moves between them."""
+    entry = results["plateaus"]
+    if not entry:
+        return {}
+    last = {arm: entry["members"][arm][-1] for arm in ARMS}
+    at_end = [
+        [level["knows"], "; ".join(level["also"]) or "-", f"{level['loss']:.4f}", *(str(last[arm][place]) for arm in ARMS)]
+        for place, level in enumerate(entry["levels"])
+    ]
+    at_end.append([level_name(entry, -1), "-", "-", *(str(last[arm][-1]) for arm in ARMS)])
+    counts = {arm: {(start, end): count for start, end, count in entry["transitions"][arm]} for arm in ARMS}
+    # From the highest loss to the lowest; no plateau comes last.
+    moves = sorted(set().union(*counts.values()), key=lambda move: [(place < 0, -place) for place in move])
+    moved = [
+        [*(level_name(entry, place) for place in move), *(str(counts[arm].get(move, 0)) for arm in ARMS)] for move in moves
+    ]
+    within = f"{entry['within']:g} nat"
+    tables = {
+        f"Numbers: plateaus, losses of predictors that know a part of the context, and models within {within} at the end": (
+            ["known", "near-equal losses", "cross-entropy (nats)", *ARMS],
+            at_end,
+        )
+    }
+    if moved:
+        steps = ", ".join(f"{step:,}" for step in entry["steps"])
+        tables[f"Numbers: moves between plateaus from one minimum of the learning rate to the next (steps {steps})"] = (
+            ["from", "to", *ARMS],
+            moved,
+        )
+    return tables
+
+
+def _residual_bound(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the table of the bound on output distances that holds in every model, if it was computed."""
+    if not results["residual_bound"]:
+        return {}
+    rows = []
+    for row in results["residual_bound"]:
+        quantities = np.array([row["distance"], row["bound"]], float)
+        medians = np.nanmedian(quantities, axis=1) if row["members"] else [np.nan] * 2
+        rows.append([row["pair"], row["arm"], count_and_share(row["holds"], row["members"]), *map(number, map(float, medians))])
+    heading = (
+        "Numbers: theory check, final |e1 - e2| <= root mean square of h . (e1 - e2) / smallest singular value of the states"
+    )
+    return {heading: (["pair", "models", "holds in", "|e1 - e2|, median", "bound, median"], rows)}
+
+
+def diverged_notes(results: Mapping[str, Any]) -> list[str]:
+    """Return a note on the members that became non-finite, if there are any."""
+    if not results["non_finite"]:
+        return []
+    members = ", ".join(f"{row['arm']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
+    return [
+        f"Diverged: {members}. They stay in all comparisons: as not solved, with the worst loss, and against claims about "
+        "distances. Figures and medians leave out their seeds."
+    ]
 
 
 def setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
@@ -144,14 +217,14 @@ def setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapp
     if results["solved"]:
         untied, tied = (count_true(results["solved"][name]) for name in ARMS)
         both = len(results["solved_pairs"])
-        rows["solved"] = f"untied {untied}, tied {tied}, both {both} (exact cross-entropy within .1 nat of Bayes)"
+        rows["solved"] = f"untied {untied}, tied {tied}, both {both}: {_solved_means(results)}"
     return rows
 
 
 def page(run: RunOnPage) -> str:
     """Return the HTML page of a run."""
     results, settings, facts = run.results, run.settings, run.facts
-    model, notes = results["model"], excluded_notes(results)
+    model, notes = results["model"], diverged_notes(results)
     if not results["solved"]:
         notes.append("No exact risk was computed: the task has too many contexts, or no seed stayed finite.")
     return report.render(
@@ -162,9 +235,8 @@ def page(run: RunOnPage) -> str:
         notes=notes,
         claims={
             "Claims": results["claims"],
-            f"The same claims among the {len(results['solved_pairs'])} seeds whose models both solved the task": results[
-                "claims_solved_pairs"
-            ],
+            f"The same quantities among the {counted(len(results['solved_pairs']), 'seed')} whose models both solved the task, "
+            "which an outcome selects": results["claims_solved_pairs"],
         },
         figures=run.pictures,
         numbers=tables(results),

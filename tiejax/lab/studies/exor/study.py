@@ -15,13 +15,17 @@ from tiejax.lab.runs.train import begin, timing, train
 from tiejax.lab.studies.exor import dose_figures, dose_page, figures, page
 from tiejax.lab.studies.exor.analysis import analyse
 from tiejax.lab.studies.exor.bayes_risk import bayes_risk
+from tiejax.lab.studies.exor.claim_values import Setup
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.lab.studies.exor.dose_response import analyse_doses
-from tiejax.lab.studies.exor.ensemble import build_ensemble, named_arrays, training_engine, why_no_kernel
+from tiejax.lab.studies.exor.ensemble import build_engine, build_ensemble, named_arrays, training_engine, why_no_kernel
+from tiejax.lab.studies.exor.plateaus import Level, levels
+from tiejax.lab.studies.exor.residual_bound import check
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.exor.sizes import need
 from tiejax.lab.studies.exor.symbols import Symbols
-from tiejax.lab.studies.exor.task import split, strings
+from tiejax.lab.studies.exor.task import EXor, split, strings
+from tiejax.lab.studies.exor.trajectories import trajectories
 from tiejax.system.json_values import plain
 
 
@@ -44,7 +48,11 @@ def run(launched: Launched, console: Console) -> int:
     metrics = named_arrays(trained.records, settings)
     directory.write_metrics(metrics, in_files=on_disk)
     scratch = directory.path if on_disk else None
-    body, plots = (conclude if settings.doses is None else conclude_doses)(settings, metrics, scratch)
+    if settings.doses is None:
+        body, plots = conclude(settings, metrics, scratch)
+        body["residual_bound"] = check(trained.members.state.params, build_engine(settings), settings.ordered)
+    else:
+        body, plots = conclude_doses(settings, metrics, scratch)
     results = plain(
         {
             "experiment": "exor",
@@ -85,13 +93,33 @@ def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Pat
         name: dict(zip(("accuracy", "cross_entropy"), bayes_risk(task, split_rows), strict=True))
         for name, split_rows in rows.items()
     }
-    body, runs = analyse(metrics, symbols, bayes["train"]["cross_entropy"], 2 * settings.half_period, scratch)
+    setup = setup_of(settings, task, bayes["train"]["cross_entropy"])
+    body, runs = analyse(metrics, setup, levels_of(task), scratch)
+    finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
     plots = []
-    if body["seeds"]:
+    if finite.any():
         names = figures.symbol_names(len(task.zero), len(task.one))
         published_first = settings.figure_style == "published"
-        plots = figures.plot_all(metrics, runs, symbols, names, body["uses"], bayes, published_first)
+        if not finite.all():
+            runs = trajectories(metrics, symbols, setup.cycle, finite, scratch)
+        plots = figures.plot_all(metrics, runs, symbols, names, body["uses"], bayes, published_first, body["plateaus"])
     return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body}, plots
+
+
+def setup_of(settings: Settings, task: EXor, bayes_cross_entropy: float) -> Setup:
+    """Return what the analysis must know of a task of resolved settings; bayes_cross_entropy: of the training split."""
+    return Setup(
+        Symbols.of(task),
+        bayes_cross_entropy,
+        2 * settings.half_period,
+        output_bias=settings.output_bias,
+        asked_only=settings.softmax == "asked",
+    )
+
+
+def levels_of(task: EXor) -> list[Level]:
+    """Return the plateaus of a task, or none if its contexts are too many."""
+    return levels(task) if count_contexts(task, ordered=False) <= MAX_CONTEXTS else []
 
 
 def conclude_doses(
@@ -104,9 +132,8 @@ def conclude_doses(
         metrics,
         np.array([condition for condition, _ in settings.seeds_by_condition]),
         settings.doses,
-        [Symbols.of(task) for task in settings.tasks],
-        [bayes_risk(task, train_strings)[1] for task in settings.tasks],
-        2 * settings.half_period,
+        [setup_of(settings, task, bayes_risk(task, train_strings)[1]) for task in settings.tasks],
+        [levels_of(task) for task in settings.tasks],
         scratch,
     )
-    return body, dose_figures.plot_doses(responses) if body["seeds"] else []
+    return body, dose_figures.plot_doses(responses) if metrics["finite"].all(axis=2).any() else []

@@ -94,14 +94,6 @@ def _allocate(values: np.ndarray, seeds: int, scratch: Path | None) -> np.ndarra
     return np.moveaxis(scratch_array((records, seeds, arms, *rest), scratch), (2, 1, 0), (0, 1, 2))
 
 
-def solved(runs: Trajectories, bayes_cross_entropy: float) -> np.ndarray | None:
-    """Return whether the final exact training loss is within .1 nat of Bayes, `[arm, seed]`; None without exact risk."""
-    if "cross_entropy" not in runs.exact:
-        return None
-    final = runs.final(runs.exact["cross_entropy"], exact=True)[..., 0]
-    return final < bayes_cross_entropy + SOLVED_WITHIN
-
-
 def output_gap(runs: Trajectories, symbols: Symbols) -> tuple[float, np.ndarray]:
     r"""Return the bound |ln(p1 / p2)| and, `[arm, seed]`, the final value of the smallest |e1 - e2| |h| over contexts.
 

@@ -1,0 +1,181 @@
+r"""Plateaus of the exact loss, derived from the task: the losses of predictors that know only a part of the context.
+
+A predictor that distinguishes contexts only by some function g of them has at best the conditional distribution of the target
+given g, and the loss
+
+    sum_c w_c sum_s p(s | c) ln(1 / q(s | g(c))),    q(s | g) = sum_{c: g(c) = g} w_c p(s | c) / sum_{c: g(c) = g} w_c,
+
+where w_c are the probabilities of the contexts of the training split. Each g below is something that a model which reads a
+multiset of symbols can fail to distinguish. The levels are computed from the contexts; no loss of a run enters them.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.studies.exor.contexts import Contexts, all_contexts
+from tiejax.lab.studies.exor.task import EXor
+
+WITHIN = 0.03  # nats: a model is on a plateau if its loss is at most so far from the level
+SAME = 0.02  # nats: levels closer than this are one plateau
+NONE = "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """A plateau. knows: what its predictor knows. loss: its exact cross-entropy on the training split.
+
+    also: what other predictors know whose losses are so near that records cannot tell them apart.
+    """
+
+    knows: str
+    loss: float
+    also: tuple[str, ...] = ()
+
+
+def levels(task: EXor) -> list[Level]:
+    """Return the plateaus of a task, by ascending loss, from the Bayes predictor to the frequencies of the symbols.
+
+    Predictors less than .02 nat above the lowest loss of a plateau belong to it; the first in the order of `predictors`
+    gives it its name and loss.
+    """
+    by_loss = sorted(enumerate(predictors(task, all_contexts(task, ordered=False))), key=lambda row: row[1][1])
+    groups: list[list[tuple[int, tuple[str, float]]]] = []
+    for row in by_loss:
+        if groups and row[1][1] - groups[-1][0][1][1] < SAME:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    ordered = [[predictor for _, predictor in sorted(group)] for group in groups]
+    return [Level(*group[0], tuple(knows for knows, _ in group[1:])) for group in ordered]
+
+
+def predictors(task: EXor, contexts: Contexts) -> Iterator[tuple[str, float]]:
+    """Yield what each predictor knows, and its loss on the training split.
+
+    Parity is the last symbol of the context; set bits is the number of visible symbols that spell 1, others the number of
+    those that spell 0. A predictor may ignore a spelling, count it as a spelling of the other bit (it then knows the number of
+    the remaining ones), or find large or small counts alike.
+    """
+    weight = np.asarray(contexts.weight[0])
+    target = np.asarray(contexts.target)
+    names = spelling_names(task)
+    number = {symbol: (contexts.tokens == symbol).sum(1) for symbol in task.asked}
+    ones = np.sum([number[symbol] for symbol in task.used["one"]], axis=0)
+    zeros = np.sum([number[symbol] for symbol in task.used["zero"]], axis=0)
+    odd = (contexts.tokens == task.odd).any(1)
+
+    def loss(*known: np.ndarray) -> float:
+        return conditional_loss(weight, target, known)
+
+    yield "the bit and its spellings (Bayes)", loss(odd, ones)
+    yield "only the frequencies of the symbols", loss()
+    yield "parity alone", loss(odd)
+    yield "set bits alone", loss(ones)
+    yield "the bit, with all its spellings equally likely", _uniform_loss(task, contexts, weight)
+    for bit, sign in (("zero", -1), ("one", 1)):
+        for symbol in task.used[bit] if len(task.used[bit]) > 1 else ():
+            yield f"parity and set bits less others, {names[symbol]} ignored", loss(odd, ones - zeros - sign * number[symbol])
+            others = [s for s in task.used[bit] if s != symbol]
+            counted = np.sum([number[s] for s in others], axis=0)
+            yield f"parity and the number of {' and '.join(names[s] for s in others)}", loss(odd, counted)
+    for most in range(task.bits - 2, 0, -1):
+        yield f"parity and set bits, {most} or more alike", loss(odd, np.minimum(ones, most))
+        least = task.bits - 1 - most
+        yield f"parity and set bits, {least} or fewer alike", loss(odd, np.maximum(ones, least))
+
+
+def spelling_names(task: EXor) -> dict[int, str]:
+    """Return the names of the spellings of both bits, as in figures: 0a, 0b, ..., 1a, 1b, ..."""
+    return {
+        symbol: f"{bit}{chr(ord('a') + place) if len(symbols) <= 26 else f'.{place}'}"
+        for bit, symbols in zip("01", task.spellings.values(), strict=True)
+        for place, symbol in enumerate(symbols)
+    }
+
+
+def conditional_loss(weight: np.ndarray, target: np.ndarray, known: Sequence[np.ndarray]) -> float:
+    """Return the loss of the predictor that distinguishes contexts only by the values of `known`, each `[contexts]`.
+
+    weight: probability of each context. target: probability of each symbol, `[contexts, vocabulary]`.
+    """
+    group = np.zeros(len(weight), int)
+    if known:
+        group = np.unique(np.stack([np.asarray(values, int) for values in known], 1), axis=0, return_inverse=True)[1].reshape(
+            -1
+        )
+    joint = np.zeros((group.max() + 1, target.shape[1]))
+    np.add.at(joint, group, weight[:, None] * target)
+    mass = joint.sum(1, keepdims=True)
+    return float(-_x_ln_y(joint, np.divide(joint, mass, out=np.zeros_like(joint), where=mass > 0)).sum())
+
+
+def _x_ln_y(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.asarray(np.where(x > 0, x * np.log(np.where(y > 0, y, 1)), 0))
+
+
+def _uniform_loss(task: EXor, contexts: Contexts, weight: np.ndarray) -> float:
+    """Return the loss of a predictor that knows the bit and finds all its used spellings equally likely."""
+    number = np.array([len(task.used["zero"]), len(task.used["one"])])
+    return float(weight @ np.log(number[contexts.bit]))
+
+
+def assign(losses: np.ndarray, by_loss: Sequence[Level]) -> np.ndarray:
+    """Return the place of each loss's level in `by_loss`: the nearest one within .03 nat; -1 if there is none."""
+    distance = np.abs(np.asarray(losses, float)[..., None] - np.array([level.loss for level in by_loss]))
+    distance = np.where(np.isnan(distance), np.inf, distance)
+    return np.where(distance.min(-1) <= WITHIN, distance.argmin(-1), -1)
+
+
+def cycle_minima(steps: np.ndarray, cycle: int) -> np.ndarray:
+    """Return the places of the records at the minimum of the learning rate of each cycle, and of the last record.
+
+    The minimum lies half a cycle after its start; the place is that of the last record up to it.
+    """
+    minima = np.arange(cycle // 2, int(steps[-1]) + 1, cycle)
+    return np.unique([*(np.searchsorted(steps, minima, side="right") - 1), len(steps) - 1])
+
+
+def table(steps: np.ndarray, losses: np.ndarray, by_loss: Sequence[Level], cycle: int, arms: Sequence[str]) -> dict[str, Any]:
+    """Return the entry `plateaus` of results.json: how many members are on each plateau, and how they move between them.
+
+    Args:
+        steps: step of each record.
+        losses: exact cross-entropy on the training split, `[arm, seed, record]`; a loss that is not finite is on no plateau.
+        by_loss: as returned by `levels`.
+        cycle: steps per cycle of the learning rate.
+        arms: names of the arms.
+
+    Returns:
+        `levels`; `within`; `steps`, where the members are counted (see `cycle_minima`); by arm, `members`: the number on each
+        level at each of these steps, with those on none last, and `transitions`: `[from, to, number]` between successive
+        steps, summed over them, where -1 is none.
+    """
+    places = cycle_minima(steps, cycle)
+    on = assign(losses[..., places], by_loss)
+    return {
+        "levels": [dataclasses.asdict(level) for level in by_loss],
+        "within": WITHIN,
+        "steps": [int(step) for step in steps[places]],
+        "members": {
+            name: [[int((at == level).sum()) for level in (*range(len(by_loss)), -1)] for at in on[arm].T]
+            for arm, name in enumerate(arms)
+        },
+        "transitions": {name: _transitions(on[arm]) for arm, name in enumerate(arms)},
+    }
+
+
+def _transitions(on: np.ndarray) -> list[list[int]]:
+    """Return `[from, to, number]` of all changes and stays between successive columns of `on` `[seed, time]`."""
+    moves = np.stack([on[:, :-1].ravel(), on[:, 1:].ravel()], 1)
+    if not len(moves):
+        return []
+    pairs, number = np.unique(moves, axis=0, return_counts=True)
+    return [[int(start), int(end), int(count)] for (start, end), count in zip(pairs, number, strict=True)]
+
+
+def level_name(entry: Mapping[str, Any], place: int) -> str:
+    """Return what the predictor of a level knows, from the entry `plateaus` of results.json; `none` for -1."""
+    return NONE if place < 0 else str(entry["levels"][place]["knows"])

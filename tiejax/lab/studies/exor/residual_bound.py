@@ -1,0 +1,82 @@
+r"""A bound on the output distance of a pair in any model, optimal or not: |e1 - e2| <= rms / sigma.
+
+Let H hold the state h_c of every context c in which the pair's bit is masked, and w_c its probability. Then
+
+    rms^2 = sum_c w_c [h_c . (e1 - e2)]^2 = |diag(sqrt(w)) H (e1 - e2)|^2 >= sigma^2 |e1 - e2|^2,
+
+where sigma is the smallest singular value of diag(sqrt(w)) H. A pair whose logits hardly differ therefore has output embeddings
+that are close, provided that the states span the space well. It follows from algebra: it is checked, not tested over seeds.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from tiejax.lab.studies.exor.contexts import all_contexts, asking_pairs, count_contexts
+from tiejax.lab.studies.exor.engines import Engine
+from tiejax.statistics.arms import ARMS
+
+MOST_CONTEXTS = 10_000  # all states of a member are held at once
+ROUNDING = 1e-9  # relative
+
+
+def bound(
+    states: Float[np.ndarray, "... contexts width"],
+    share: Float[np.ndarray, "contexts"],
+    difference: Float[np.ndarray, "... width"],
+) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    """Return |e1 - e2| and rms / sigma, in float64; the bound is infinite if sigma is 0.
+
+    Args:
+        states: the state of each context.
+        share: the probability of each context given that the pair's bit is masked.
+        difference: e1 - e2.
+    """
+    scaled = np.sqrt(share)[:, None] * np.asarray(states, float)
+    difference = np.asarray(difference, float)
+    rms = np.linalg.norm(np.einsum("...cw,...w->...c", scaled, difference), axis=-1)
+    # With fewer contexts than dimensions some directions are not seen at all.
+    smallest = np.linalg.svd(scaled, compute_uv=False)[..., -1] if scaled.shape[-2] >= scaled.shape[-1] else np.zeros(rms.shape)
+    limit = np.divide(rms, smallest, out=np.full(rms.shape, np.inf), where=smallest > 0)
+    return np.linalg.norm(difference, axis=-1), limit
+
+
+def check(params: Any, engine: Engine, ordered: bool) -> list[dict[str, Any]] | None:
+    """Return a row per pair and arm on the bound in all members: the entry `residual_bound` of results.json.
+
+    Args:
+        params: final parameters, leaves `[seed, arm, ...]`.
+        engine: the engine of the run, of a single task.
+        ordered: as in `all_contexts`.
+
+    Returns:
+        Rows with `pair`, `arm`, `members`: the finite ones, `holds`: in how many of them it holds, and by seed `distance` and
+        `bound`, NaN for members that diverged. None if there are more than 10,000 contexts.
+    """
+    task = engine.tasks[0]
+    if count_contexts(task, ordered) > MOST_CONTEXTS:
+        return None
+    contexts = all_contexts(task, ordered)
+    inputs = engine.inputs(contexts)
+    states = np.asarray(jax.jit(lambda params: jax.lax.map(lambda one: _encode(engine, one, inputs), params))(params))
+    table = np.asarray(params["head"]["embedding"])
+    rows = []
+    for pair, ((first, second), share) in asking_pairs(task, contexts).items():
+        asked = share > 0
+        for arm, name in enumerate(ARMS):
+            difference, of_arm = table[:, arm, first] - table[:, arm, second], states[:, arm][:, asked]
+            finite = np.isfinite(of_arm).all((1, 2)) & np.isfinite(difference).all(1)
+            distance, limit = (np.full(len(finite), np.nan) for _ in range(2))
+            distance[finite], limit[finite] = bound(of_arm[finite], share[asked], difference[finite])
+            holds = distance[finite] <= limit[finite] * (1 + ROUNDING)
+            rows.append(
+                {"pair": pair, "arm": name, "members": int(finite.sum()), "holds": int(holds.sum())}
+                | {"distance": distance.tolist(), "bound": limit.tolist()}
+            )
+    return rows
+
+
+def _encode(engine: Engine, params: Any, inputs: Any) -> Float[jax.Array, "arms contexts width"]:
+    return jax.vmap(lambda member: engine.encode(member, inputs))(params)
