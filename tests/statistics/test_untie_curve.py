@@ -33,7 +33,7 @@ def test_means_shares_and_claims():
     (curve,) = body["curves"]
     assert (curve["curve"], curve["steps"]) == ("copy", STEPS)
     rows = {row["id"]: row for row in body["claims"]}
-    assert set(rows) == {f"untying-helps/{base}/copy" for base in BASELINES}
+    assert set(rows) == set(curve["claims"].values()) == {f"untying-helps/{base}/copy" for base in BASELINES}
     # The losses at the inner steps are 0.75, 0.5 and 0.75.
     for base, gain in {"tied": 2 / 3 - 1.2, "equal": 2 / 3 - 1, "independent": 2 / 3 - 0.9}.items():
         row, number = rows[f"untying-helps/{base}/copy"], arms.baseline(base)
@@ -53,7 +53,7 @@ def test_means_shares_and_claims():
 
 def flipped_band(differences):
     """The band from the definition: the largest |t| over all 2^n sign flips of the centred curves."""
-    points, seeds = differences.shape
+    seeds = differences.shape[1]
     centred = differences - differences.mean(1, keepdims=True)
     largest = []
     for flip in range(2**seeds):

@@ -52,6 +52,7 @@ def analyse(arms: Arms, finals: Finals, name: str, margin: float) -> dict[str, A
             "curve": curve,
             "steps": arms.step[numbers].tolist(),
             "points": [points[number] for number in numbers],
+            "claims": {base: claim_id(base, curve) for base in BASELINES},
             "against": {base: [by_arm[number] for number in numbers[1:-1].tolist()] for base, by_arm in against.items()},
         }
         for curve, numbers in arms.curves().items()

@@ -11,8 +11,6 @@ from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words, training_words
 from tiejax.lab.reporting.words import count_and_share
-from tiejax.statistics.untie_arms import BASELINES
-from tiejax.statistics.untie_curve import claim_id
 
 Curves = Mapping[str, np.ndarray]  # curve -> indices of its arms, ordered by untie step
 Table = tuple[list[str], list[list[str]]]  # columns, rows
@@ -24,8 +22,8 @@ QUESTION = (
 SOURCE = "F. Bertolotti and W. Cazzola, ICML 2024, PMLR 235:3584-3610, for the task; untying is not part of the paper"
 NOTE = (
     "Untying changes more than the tie: weight decay then acts on two tables, and the initial scale of a tied table suits one "
-    "of its roles. The claims test the mean over the untie steps, so that no step is selected; single steps, and differences between "
-    "steps or policies, are not tested."
+    "of its roles. The claims test the mean over the untie steps, so that no step is selected; single steps, and differences "
+    "between steps or policies, are not tested."
 )
 # Optimizer state of the table that is split off, by policy.
 POLICY_WORDS = {
@@ -157,8 +155,7 @@ def _solved_heading(results: Mapping[str, Any]) -> list[str]:
 
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answers to the page's question, against each baseline, then the counts of verdicts."""
-    curves = [entry["curve"] for entry in results["curves"]]
-    answers = [openings(results["claims"], [claim_id(base, curve) for curve in curves]) for base in BASELINES]
+    answers = [openings(results["claims"], [curve["claims"][base] for curve in results["curves"]]) for base in results["ends"]]
     return [*filter(None, answers), tally(results["claims"])]
 
 

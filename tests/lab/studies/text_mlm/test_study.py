@@ -202,6 +202,29 @@ def test_validation_covers_the_whole_split(monkeypatch, request):
 
 
 @pytest.mark.slow
+def test_untied_models_from_equal_tables_join_the_run(run, data, launched, no_pictures, tmp_path):
+    """The two arms of `run` are trained as before; the third starts as the tied one, and its tables then part."""
+    out = tmp_path / "run"
+    argv = arguments(data, "--seeds", "[3,0]", "--steps", 50, "--equal_tables", "true", "--tensorboard", "true", "--out", out)
+    assert launched(argv) == 0
+    recorded, wanted = metrics(out), metrics(run[0])
+    assert recorded["arms"].tolist() == ["untied", "tied", "untied-equal"]
+    for name in ("train_loss", "validation_loss", "distance_input", "distance_output"):
+        np.testing.assert_allclose(recorded[name][:2], wanted[name], rtol=1e-4, err_msg=name)
+        np.testing.assert_array_equal(recorded[name][2, :, 0], recorded[name][1, :, 0])
+    apart = recorded["distance_input"][2] != recorded["distance_output"][2]
+    assert not apart[:, 0].any()
+    assert apart[:, 1:].any(axis=2).all()
+    found = json.loads((out / "results.json").read_text())
+    loss = recorded["validation_loss"][:, :, -1].astype(float)
+    rows = {row["id"]: row for row in found["claims"]}
+    np.testing.assert_allclose(rows["equal-tables/tie"]["differences"], loss[1] - loss[2], rtol=1e-6)
+    assert (out / "figures" / "equal_tables.png").exists()
+    assert "a third time untied from equal tables" in (out / "report.html").read_text()
+    assert len(os.listdir(out / "events")) == 6
+
+
+@pytest.mark.slow
 def test_members_untie_during_training(data, launched, no_pictures, tmp_path):
     """A member tied until step 20 of 40 has one table before and two after; results and report show the untie curve."""
     out = tmp_path / "run"

@@ -7,10 +7,11 @@ import pytest
 from blank_figures import blank_figures
 
 from tiejax import training
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import launch, resume
 from tiejax.lab.studies.exor.ensemble import build_ensemble
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.untying.settings import STUDY
+from tiejax.lab.studies.untying.study import conclude
 
 __all__ = ["blank_figures"]  # a fixture
 
@@ -35,8 +36,31 @@ def test_run_has_a_curve_for_each_policy(run):
     assert len(results["claims"]) == 6
     assert {path.stem for path in (out / "figures").glob("*.png")} == {"untie_curve", "untie_distances", "untie_trajectories"}
     page = (out / "report.html").read_text()
-    for words in ("tied, then untied", "copy: best untie step", "never tied, from equal tables", "How to reproduce"):
+    for words in (
+        "tied, then untied",
+        "copy: means over seeds, with simultaneous 95 % bands",
+        "never tied, from equal tables",
+        "How to reproduce",
+    ):
         assert words.lower() in page.lower()
+
+
+def test_solved_members_stay_near_bayes_for_a_cycle_and_do_not_diverge(run):
+    """Losses are set by hand: near Bayes for the last whole cycle, for one record less, or up to a divergence."""
+    out, results, metrics = run
+    settings = resume.read(STUDY, ["--resume", "--out", str(out)]).settings
+    near, far = results["bayes"]["cross_entropy"] + 0.05, results["bayes"]["cross_entropy"] + 0.5
+    loss, finite = np.full(metrics["exact_cross_entropy"].shape, far), metrics["finite"].copy()
+    assert metrics["exact_step"].tolist() == [0, 10, 20, 30, 40]  # and a cycle has 20 steps
+    loss[:, 0, 2:], loss[:, 1, 1:4], loss[:, 2, 3:], loss[3, 3, :4] = near, near, near, near
+    loss[3, 3, 4], finite[3, 3, 4] = np.nan, False
+    body, _ = conclude(settings, metrics | {"exact_cross_entropy": loss, "finite": finite}, None)
+    ends, points = body["ends"], body["curves"][0]["points"]
+    assert [end["solved"] for end in ends.values()] == [2, 2, 2]
+    assert [point["solved"] for point in points] == [2, 2, 2]
+    assert (body["seeds"], body["excluded_seeds"]) == ([*range(6)], [3])
+    np.testing.assert_allclose(points[1]["loss"], [near, far, near, far, far, far])
+    assert {row["n"] for row in body["claims"]} == {6}
 
 
 def test_members_are_tied_until_their_untie_step(run):

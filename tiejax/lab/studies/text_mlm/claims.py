@@ -1,8 +1,8 @@
 """The claims and final values of a text run: distances of twins and unrelated words, and the cost of tying.
 
 Arrays are those of `metrics.npz`, `[arm, seed, record, ...]`, with arms (untied, tied), and with `equal_tables` a third, untied
-models that start from equal tables. A twin means the same as its word. With probability .5 it is also equally likely, so that the distributional hypothesis (DH) holds for the pair; with any other
-probability DH fails, and the two are conflict twins.
+models that start from equal tables. A twin means the same as its word. With probability .5 it is also equally likely, so that
+the distributional hypothesis (DH) holds for the pair; with any other probability DH fails, and the two are conflict twins.
 Source of the claims: Bertolotti and Cazzola, ICML 2024; conflict twins, several seeds and validation loss are ours.
 """
 
@@ -76,8 +76,8 @@ def final_distances(metrics: Metrics) -> dict[str, np.ndarray]:
 class DistanceClaim(NamedTuple):
     """A claim about the relative distance, d_end / d_start, of the pairs of one kind in one table.
 
-    reference: the kind of pairs to compare with; None to compare with the distance at the start. sign: sign of the difference if
-    the claim is true.
+    reference: the kind of pairs to compare with; None to compare with the distance at the start. sign: sign of the difference
+    if the claim is true.
     """
 
     name: str
@@ -97,7 +97,7 @@ DISTANCE_CLAIMS = (
 )
 STATEMENTS = {
     "converge": "Twins for whom DH holds come together more than unrelated words do",
-    "unrelated": f"Unrelated words do not come together: their distance falls by less than {100 * DISTANCE_MARGIN:g} % of the first",
+    "unrelated": f"Unrelated words do not come together: their distance falls by less than {100 * DISTANCE_MARGIN:g} %",
     "conflict-converge": "Conflict twins come together more than unrelated words do",
     "conflict-apart": "Conflict twins stay farther apart than twins for whom DH holds",
 }
@@ -162,8 +162,8 @@ def _distance_claims(distances: Distances, diverged: np.ndarray, decay: float) -
 def _cost_of_tying(loss: np.ndarray, accuracy: np.ndarray, has_conflict: bool) -> list[Claim]:
     """Return the claims about the cost of tying on the validation split; loss, accuracy: `[arm, seed]`.
 
-    The theory predicts a cost where DH fails, as it does for conflict twins. Where no planted set violates DH, the claim is that
-    there is no cost, up to the margin.
+    The theory predicts a cost where DH fails, as it does for conflict twins. Where no planted set violates DH, the claim is
+    that there is no cost, up to the margin.
     """
     untied, tied = loss[: len(ARMS)]
     estimand = "the validation loss per masked token, tied - untied"

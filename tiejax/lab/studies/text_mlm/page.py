@@ -32,9 +32,9 @@ SOURCE = (
     "PMLR 235:3584-3610"
 )
 CLAIMS = (
-    "the paper reports those marked as reported; the others are ours. A claim has one difference per seed: distances are averaged "
-    "over the pairs of a kind. Relative distance: the distance at the end (mean over the last tenth of the records) divided by the "
-    "distance at the start"
+    "the paper reports those marked as reported; the others are ours. A claim has one difference per seed: distances are "
+    "averaged over the pairs of a kind. Relative distance: the distance at the end (mean over the last tenth of the records) "
+    "divided by the distance at the start"
 )
 # The leading claims, by paragraph of the finding.
 LEADING = (

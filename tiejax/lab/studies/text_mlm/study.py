@@ -114,7 +114,7 @@ def conclude(settings: Settings, plan: StepPlan, metrics: Mapping[str, np.ndarra
 def conclude_untying(arms: Arms, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
     """Return the results and the figures of a run with members that untie during training."""
     diverged, seeds = diverged_members(metrics)
-    finite = ~diverged.any(axis=0)
+    finite = np.asarray(~diverged.any(axis=0))
     runs = select_seeds(metrics, finite)
     distances = claims.final_distances(runs)
     others = {"accuracy": claims.final(runs["validation_accuracy"])}

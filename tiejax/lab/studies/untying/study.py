@@ -76,7 +76,7 @@ def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Pat
     task, arms = settings.tasks[0], settings.arms
     accuracy, bayes = bayes_risk(task, split(task.bits)["train"])
     diverged, seeds = diverged_members(metrics)
-    finite = ~diverged.any(axis=0)
+    finite = np.asarray(~diverged.any(axis=0))
     cycle = 2 * settings.half_period
     runs = trajectories(metrics, Symbols.of(task), cycle, finite, scratch)
     loss = metrics["exact_cross_entropy"][..., 0].astype(float)  # of the training split: [arm, seed, record]
