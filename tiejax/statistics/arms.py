@@ -42,8 +42,8 @@ def diverged_members(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dic
     metrics: as in `finite_seeds`. A member diverged if a record of it is not finite. Its seed stays among `seeds` and in every
     comparison (see `replace_diverged`); `excluded_seeds` lists the seeds with such a member, and `non_finite` the members.
     """
-    finite = np.asarray(metrics["finite"]).all(axis=2)
-    return ~finite, finite_seeds(metrics)[1] | {"seeds": metrics["seeds"].tolist()}
+    diverged = np.asarray(~np.asarray(metrics["finite"]).all(axis=2))
+    return diverged, finite_seeds(metrics)[1] | {"seeds": metrics["seeds"].tolist()}
 
 
 def replace_diverged(values: np.ndarray, diverged: np.ndarray, worst: Literal["high", "low"]) -> np.ndarray:

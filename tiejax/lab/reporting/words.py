@@ -1,5 +1,6 @@
 """Formatting of numbers for consoles and pages."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,8 +36,11 @@ def counted(number: int, thing: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number with three significant digits; None as a dash."""
-    return "-" if value is None else f"{value:.3g}"
+    """Format a number with three significant digits, from 1,000 on without an exponent; None as a dash."""
+    if value is None:
+        return "-"
+    rounded = f"{value:.3g}"
+    return f"{float(rounded):,.0f}" if 1000 <= abs(float(rounded)) < math.inf else rounded
 
 
 def interval_words(interval: Sequence[float | None] | None) -> str:

@@ -66,7 +66,7 @@ def _semantic(bit: str) -> Statement:
     return Statement(
         f"input-semantic/{bit}",
         f"Untied input table: the {bit} pair is nearer than symbols of different meaning.",
-        f"the relative distance of the {bit} pair in the untied input table, less 1",
+        f"the relative distance of the {bit} pair in the untied input table (less 1)",
         lambda run: run.untied_input.distance[bit] - 1,
         sign=-1,
         needs=(bit,),
@@ -83,7 +83,7 @@ def _passage(threshold: float, table: str) -> Statement:
         f"first-passage/{threshold:g}/{table}",
         f"The {{holding}} pair comes within a relative distance of {threshold:g} sooner in the tied table than in the untied "
         f"{table} table.",
-        f"the restricted mean time until the {{holding}} pair is nearer than {threshold:g}, tied - untied {table}",
+        f"the restricted mean time until the {{holding}} pair is nearer than {threshold:g} (tied - untied {table})",
         lambda run: run.tied.passage[threshold]["holding"] - _untied(run, table).passage[threshold]["holding"],
         sign=-1,
         needs=("holding",),
@@ -102,7 +102,7 @@ def _unstable(scale: str, table: str) -> Statement:
         f"tied-unstable/{scale}/{table}",
         f"The {{violating}} pair's {quantity} changes more from record to record in the tied table than in the untied {table} "
         "table, beyond what recurs with the learning-rate cycle.",
-        f"the mean |change of {quantity}| of the {{violating}} pair between records, without the cycle, tied - untied {table}",
+        f"the mean |change of {quantity}| of the {{violating}} pair between records without the cycle (tied - untied {table})",
         lambda run: of(run.tied) - of(_untied(run, table)),
         sign=1,
         needs=("violating", "fluctuation"),
@@ -114,7 +114,7 @@ def _solved(words: str, sign: int, needs: tuple[str, ...]) -> Statement:
         "solved",
         f"{words} tied than untied models come within {SOLVED_WITHIN} nat of the Bayes cross-entropy and stay there for a "
         "whole cycle.",
-        "the share of models that solve the task, tied - untied",
+        "the share of models that solve the task (tied - untied)",
         lambda run: run.of_risk.solved[TIED].astype(float) - run.of_risk.solved[UNTIED],
         sign=sign,
         needs=needs,
@@ -128,7 +128,7 @@ def _solve_time(words: str, sign: int, needs: tuple[str, ...]) -> Statement:
     return Statement(
         "solve-time",
         f"Tied models solve the task {words} than untied ones.",
-        "the restricted mean time until the task is solved, at most {end:,} steps, tied - untied",
+        "the restricted mean time until the task is solved, cut at {end:,} (tied - untied)",
         lambda run: run.of_risk.solve_time[TIED] - run.of_risk.solve_time[UNTIED],
         sign=sign,
         needs=needs,
@@ -142,7 +142,7 @@ def _costs(words: str, sign: int, needs: tuple[str, ...], **fields: Any) -> Stat
     fields = {"id": "tying-costs", **fields}
     identity = fields.pop("id")
     return Statement(
-        identity, words, "the exact cross-entropy, tied - untied", Values.cost, sign, needs, unit="nats", margin=NATS, **fields
+        identity, words, "the exact cross-entropy (tied - untied)", Values.cost, sign, needs, unit="nats", margin=NATS, **fields
     )
 
 
@@ -151,7 +151,7 @@ def _gap(arm: int) -> Statement:
     return Statement(
         f"output-gap/{name}",
         f"The output distance of the {{violating}} pair in solved {name} models is at least {{bound:.3f}}/|h|.",
-        f"the smallest |e1 - e2| |h| over contexts in solved {name} models, less {{bound:.3f}}",
+        f"the smallest |e1 - e2| |h| over contexts in solved {name} models (less {{bound:.3f}})",
         lambda run: run.gap(arm),
         sign=1,
         needs=("violating", "bound"),
@@ -165,7 +165,7 @@ STATEMENTS = (
     Statement(
         "output-conditional",
         "Untied output table: the {violating} pair is farther apart than the {holding} pair.",
-        "the relative distance in the untied output table, {violating} pair - {holding} pair",
+        "the relative distance in the untied output table ({violating} pair - {holding} pair)",
         lambda run: run.untied_output.distance["violating"] - run.untied_output.distance["holding"],
         sign=1,
         needs=("holding", "violating"),
@@ -174,7 +174,7 @@ STATEMENTS = (
     Statement(
         "tied-conflict/{holding}-pair",
         "Tied table: the {violating} pair is farther apart than the {holding} pair.",
-        "the relative distance in the tied table, {violating} pair - {holding} pair",
+        "the relative distance in the tied table ({violating} pair - {holding} pair)",
         lambda run: run.tied.distance["violating"] - run.tied.distance["holding"],
         sign=1,
         needs=("holding", "violating"),
@@ -183,7 +183,7 @@ STATEMENTS = (
     Statement(
         "tied-conflict/untied-input",
         "The {violating} pair is farther apart in the tied table than in the untied input table.",
-        "the relative distance of the {violating} pair, tied - untied input",
+        "the relative distance of the {violating} pair (tied - untied input)",
         lambda run: run.tied.distance["violating"] - run.untied_input.distance["violating"],
         sign=1,
         needs=("violating",),
@@ -194,7 +194,7 @@ STATEMENTS = (
     Statement(
         "output-reverse/output",
         "Untied output table: even and odd are nearer than symbols of different meaning.",
-        "the relative distance of even and odd in the untied output table, less 1",
+        "the relative distance of even and odd in the untied output table (less 1)",
         lambda run: run.untied_output.distance["even_odd"] - 1,
         sign=-1,
         needs=("trained-even-odd",),
@@ -203,7 +203,7 @@ STATEMENTS = (
     Statement(
         "output-reverse/input",
         f"Untied input table: even and odd are not nearer than symbols of different meaning, by {DISTANCE:g} or more.",
-        "the relative distance of even and odd in the untied input table, less 1",
+        "the relative distance of even and odd in the untied input table (less 1)",
         lambda run: run.untied_input.distance["even_odd"] - 1,
         sign=1,
         goal="non-inferiority",
@@ -212,7 +212,7 @@ STATEMENTS = (
     Statement(
         "output-reverse/tied",
         "Even and odd are farther apart in the tied table than in the untied output table.",
-        "the relative distance of even and odd, tied - untied output",
+        "the relative distance of even and odd (tied - untied output)",
         lambda run: run.tied.distance["even_odd"] - run.untied_output.distance["even_odd"],
         sign=1,
         needs=("trained-even-odd",),
@@ -306,5 +306,5 @@ def exploratory(among: Iterable[Claim]) -> list[Claim]:
 
 def claims_among_solved(values: Values, setup: Setup, end: int) -> list[Claim]:
     """Return the claims about the seeds whose models both solved the task, except those about solving, all exploratory."""
-    both = values.of_risk.solved.all(0)
+    both = np.asarray(values.of_risk.solved.all(0))
     return exploratory(claim for claim in claims(values.of_seeds(both), setup, end) if claim.id not in OUTCOMES)

@@ -103,17 +103,17 @@ def claims(responses: Responses) -> list[Claim]:
         Claim(
             "dose-cost",
             "The stronger the conflict, the more cross-entropy tying costs.",
-            "the slope of the exact cross-entropy, tied - untied, over |ln(p/(1-p))|",
+            "the slope of the exact cross-entropy (tied - untied) over |ln(p/(1-p))|",
             slopes(bound, cost),
             sign=1,
-            unit="nats per unit of |ln(p/(1-p))|",
+            unit="nats per nat",
         )
     ]
     costs = [
         Claim(
             f"tying-costs/{dose:g}",
             f"At p = {dose:g}, tying costs cross-entropy.",
-            f"the exact cross-entropy at p = {dose:g}, tied - untied",
+            f"the exact cross-entropy at p = {dose:g} (tied - untied)",
             cost[number],
             sign=1,
             unit="nats",
@@ -125,7 +125,7 @@ def claims(responses: Responses) -> list[Claim]:
         Claim(
             f"output-gap/{name}/{dose:g}",
             f"At p = {dose:g}, the output distance of the pair in solved {name} models is at least {bound[number]:.3f}/|h|.",
-            f"the smallest |e1 - e2| |h| over contexts in solved {name} models at p = {dose:g}, less {bound[number]:.3f}",
+            f"the smallest |e1 - e2| |h| over contexts in solved {name} models at p = {dose:g} (less {bound[number]:.3f})",
             (gap[number, arm] - bound[number])[responses.solved[number, arm]],
             sign=1,
         )

@@ -58,5 +58,5 @@ def first_passage(steps: np.ndarray, distances: np.ndarray, threshold: float) ->
 
 def first(steps: np.ndarray, happened: np.ndarray) -> Events:
     """Return the events of the first record at which `happened` `[..., record]` is true."""
-    ever = happened.any(-1)
+    ever = np.asarray(happened.any(-1))
     return Events(ever, np.where(ever, steps[happened.argmax(-1)], steps[-1]).astype(float))

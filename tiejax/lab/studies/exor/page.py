@@ -152,26 +152,33 @@ def _plateaus(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[lis
         for place, level in enumerate(entry["levels"])
     ]
     at_end.append([level_name(entry, -1), "-", "-", *(str(last[arm][-1]) for arm in ARMS)])
-    counts = {arm: {(start, end): count for start, end, count in entry["transitions"][arm]} for arm in ARMS}
-    # From the highest loss to the lowest; no plateau comes last.
-    moves = sorted(set().union(*counts.values()), key=lambda move: [(place < 0, -place) for place in move])
-    moved = [
-        [*(level_name(entry, place) for place in move), *(str(counts[arm].get(move, 0)) for arm in ARMS)] for move in moves
-    ]
     within = f"{entry['within']:g} nat"
-    tables = {
+    return {
         f"Numbers: plateaus, losses of predictors that know a part of the context, and models within {within} at the end": (
             ["known", "near-equal losses", "cross-entropy (nats)", *ARMS],
             at_end,
-        )
+        ),
+        **{
+            f"Numbers: moves between plateaus, by their losses, from one minimum of the learning rate to the next: {arm}": moves
+            for arm in ARMS
+            if (moves := _moves(entry, arm))
+        },
     }
-    if moved:
-        steps = ", ".join(f"{step:,}" for step in entry["steps"])
-        tables[f"Numbers: moves between plateaus from one minimum of the learning rate to the next (steps {steps})"] = (
-            ["from", "to", *ARMS],
-            moved,
-        )
-    return tables
+
+
+def _moves(entry: Mapping[str, Any], arm: str) -> tuple[list[str], list[list[str]]] | None:
+    """Return the table of moves of an arm: a row per plateau at a minimum, a column per plateau at the next one."""
+    counts = {(start, end): count for start, end, count in entry["transitions"][arm]}
+    if not counts:
+        return None
+    # From the highest loss to the lowest; no plateau comes last.
+    places = sorted({place for move in counts for place in move}, reverse=True)
+
+    def name(place: int) -> str:
+        return level_name(entry, place) if place < 0 else f"{entry['levels'][place]['loss']:.2f}"
+
+    rows = [[name(start), *(str(counts.get((start, end), "-")) for end in places)] for start in places]
+    return ["from / to", *map(name, places)], rows
 
 
 def _residual_bound(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
