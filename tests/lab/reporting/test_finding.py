@@ -2,7 +2,7 @@
 
 from claim_rows import CLAIM, EXPLORATORY
 
-from tiejax.lab.reporting import finding, untie_curve
+from tiejax.lab.reporting import finding
 from tiejax.lab.reporting.finding import Clause, sentence, tally
 
 RAIN = Clause("rain", "it rains {size} mm", "it is drier by {size} mm", "whether it rains")
@@ -74,21 +74,3 @@ def test_verdicts_are_counted():
     assert tally(claims) == "Of 3 claims, 2 supported, 1 undecided."
     assert tally([*claims, EXPLORATORY]) == "Of 3 claims, 2 supported, 1 undecided. 1 more claim is exploratory."
     assert tally([EXPLORATORY] * 2) == "No claim could be tested. 2 more claims are exploratory."
-
-
-def test_finding_of_an_untie_curve_by_policy():
-    """Better than staying tied under two of three policies, worse than never tied under all of them."""
-    verdicts = {
-        "tied": {"copy": "supported", "zero-output": "undecided", "zero-input": "supported"},
-        "equal": dict.fromkeys(("copy", "zero-output", "zero-input"), "contradicted"),
-    }
-    claims = [row(f"untying-helps/{base}/{curve}", verdict) for base, of in verdicts.items() for curve, verdict in of.items()]
-    curves = [{"curve": name} for name in ("copy", "zero, new output", "zero, new input")]
-    answer, counted = untie_curve.finding({"claims": claims, "curves": curves, "seeds": list(range(9))})
-    assert answer == (
-        "Models that untie in mid-training end with a lower loss than models that stay tied for copy and zero (new input) "
-        "(supported, 9 seeds), they end with a higher loss than models that were never tied under every policy (contradicted), "
-        "and it remains open whether they end with a lower loss than models that stay tied for zero (new output) (undecided)."
-    )
-    assert counted == "Of 6 claims, 2 supported, 3 contradicted, 1 undecided."
-    assert untie_curve.finding({"claims": [], "curves": [], "seeds": []}) == ["No claim could be tested."]

@@ -88,11 +88,13 @@ def reproduction(facts: Mapping[str, Any], settings_text: str) -> dict[str, str]
 
 
 def excluded_notes(results: Mapping[str, Any]) -> list[str]:
-    """Return a note on the members that became non-finite, if there are any."""
+    """Return a note on the members that became non-finite, if there are any, for pages whose claims are about all seeds."""
     members = ", ".join(f"{row['arm']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
     if not results["excluded_seeds"]:
         return []
-    return [f"Excluded, with the other arms of their seeds, because they became non-finite: {members}."]
+    return [
+        f"Became non-finite: {members}. Claims count these models as the worst; other values are those of the remaining seeds."
+    ]
 
 
 def marked_as_reported(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

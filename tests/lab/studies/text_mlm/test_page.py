@@ -6,6 +6,7 @@ import re
 import pytest
 from text_metrics import BOTH, DECAY, metrics_of
 
+from tiejax.lab.reporting.finding import opening
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import arrays_in_words
 from tiejax.lab.studies.text_mlm.claims import analyse
@@ -64,39 +65,48 @@ def test_report_shows_settings_claims_and_figures(body, pictures):
         assert text in html, text
     for row in body["claims"]:
         assert row["id"] in html
-    assert html.count("Reported by the paper.") == 12
+    assert html.count("Reported by the paper.") == 6
     assert 'class="note"' not in html
     assert ">-<" in html  # the empty bucket
     assert "nan" not in re.sub(r"data:image/png;base64,[^\"]+", "", html)
 
 
 def test_report_opens_with_the_finding(body, pictures):
-    """Twins that are as likely converge, conflict twins converge in the untied input table, and tying costs."""
-    answer, cost, counts = finding(body)
-    assert answer.startswith("In a tied table, twins that are as likely as their words approach them (supported")
-    assert "twins that are not as likely as their words approach them in an untied input table (supported" in answer
-    assert "a tied table keeps twins that are not as likely farther from their words (supported" in answer
-    estimate = next(row["estimate"] for row in body["claims"] if row["id"] == "tying/validation-loss")
-    assert cost.startswith(f"Tying costs {estimate:.3g} nats of validation loss per masked token (supported, 10 seeds")
-    assert "20" in counts
+    """Openings of the leading claims in fixed words, then of the cost, then the number of claims."""
+    twins, cost, counts = finding(body)
+    rows = {row["id"]: row for row in body["claims"]}
+    leading = ["converge/tied", "unrelated/tied", "conflict-converge/input", "conflict-apart/output", "conflict-apart/tied"]
+    assert twins == " ".join(opening(rows[name]) for name in leading)
+    estimate = rows["converge/tied"]["estimate"]
+    assert f"in the tied table, twins for whom DH holds - unrelated words is {estimate:.3g} [" in twins
+    estimate = rows["tying/validation-loss"]["estimate"]
+    assert cost.startswith(f"The validation loss per masked token, tied - untied is {estimate:.3g} nats [")
+    assert cost.endswith("(10 seeds): supported.")
+    assert counts == "Of 10 claims, 10 supported. 4 more claims are exploratory."
     html = page_of(body, pictures)
-    assert html.index(cost) < html.index("data:image/png") < html.index("converge/input/seeds")
+    assert html.index(cost) < html.index("data:image/png") < html.index("converge/input")
 
 
-def test_finding_follows_the_verdicts_and_the_sets():
-    metrics = metrics_of(sets=BOTH[:1])
-    metrics["validation_loss"] = metrics["validation_loss"][::-1]
-    answer, cost, _ = finding(analyse(metrics, DECAY)[0])
-    assert answer.startswith("In a tied table, twins that are as likely")
-    assert "not as likely" not in answer
-    assert cost.startswith("Tying saves 0.0")
-    assert "(contradicted, 10 seeds)" in cost
+def test_finding_follows_the_sets_and_the_arms():
+    twins, cost, _ = finding(analyse(metrics_of(sets=BOTH[:1]), DECAY)[0])
+    assert "conflict twins" not in twins
+    assert "tied - untied is 0.0" in cost
+    assert cost.endswith("contradicted.")  # the claim that tying costs less than the margin
     few = finding(analyse(metrics_of(seeds=2), DECAY)[0])
-    assert few[1] == "It remains open whether tying costs validation loss (undecided, 2 seeds)."
-    assert "whether a tied table keeps twins that are not as likely farther from their words (undecided, 2 seeds)." in few[0]
+    assert few[1].startswith("The validation loss per masked token, tied - untied: not decided with 2 seeds")
+    *_, equal, counts = finding(analyse(metrics_of(equal=4.02), DECAY)[0])
+    assert "tied - untied from equal tables is" in equal
+    assert counts.startswith("Of 13 claims")
     none = metrics_of()
-    none["finite"][0, :, 5:] = False
-    assert finding(analyse(none, DECAY)[0]) == ["No claim could be tested."]
+    none["finite"][:, :, 5:] = False
+    assert finding(analyse(none, DECAY)[0])[1].startswith("The validation loss per masked token, tied - untied: not decided")
+
+
+def test_tables_have_the_third_arm_by_seed():
+    body = analyse(metrics_of(seeds=3, equal=4.02), DECAY)[0]
+    columns, rows = tables(body)["Numbers: every seed, validation"]
+    place = columns.index("loss: untied-equal")
+    assert [row[place] for row in rows] == [f"{loss:.4f}" for loss in body["final"]["untied-equal"]["validation_loss"]]
 
 
 def test_report_warns_of_reach_overflow_and_excluded_seeds(body, pictures):
@@ -130,6 +140,6 @@ def test_columns_of_ratios_match_their_tables(body):
         by_set = changed["final"][arm]["distance_ratio"][table]
         for name in by_set:
             by_set[name] = [number + 1.0] * len(changed["seeds"])
-    columns, rows = tables(changed)["Numbers: distance at the end / at the start, median over seeds"]
+    columns, rows = tables(changed)["Numbers: distance at the end / at the start, mean over pairs and seeds"]
     assert columns == ["pairs", "untied input", "untied output", "tied"]
     assert [row[1:] for row in rows] == [["1.000", "2.000", "3.000"]] * len(changed["sets"])

@@ -38,7 +38,7 @@ CLAIMS = (
 )
 # The leading claims, by paragraph of the finding.
 LEADING = (
-    ("converge/tied", "conflict-converge/input", "conflict-apart/output", "conflict-apart/tied"),
+    ("converge/tied", "unrelated/tied", "conflict-converge/input", "conflict-apart/output", "conflict-apart/tied"),
     ("tying/validation-loss", "tying/no-cost"),
     ("equal-tables/start", "equal-tables/tie", "equal-tables/most"),
 )
