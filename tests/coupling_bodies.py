@@ -30,7 +30,7 @@ def body_of(values, control=0.3, masked=None, probe=None, similarity=None, retri
         return {"pretrained": scores(value), "control": scores(control_value)}
 
     masked, probe, cost = masked or dict.fromkeys(names, 0.2), probe or values, cost or dict.fromkeys(names, 0.01)
-    rates = {start: {"chosen": 1e-3, "development": {"0.001": 0.5}} for start in STARTS}
+    rates = {start: {"chosen": 1e-3, "development": {"0.0005": 0.4, "0.001": 0.5, "0.002": 0.4}} for start in STARTS}
     body = {
         "seeds": list(range(SEEDS)),
         "excluded_seeds": [],
@@ -43,6 +43,7 @@ def body_of(values, control=0.3, masked=None, probe=None, similarity=None, retri
         "retrieval": {},
         "similarity": {},
         "drop_task": "tags",
+        "tuning_seeds": [1000, 1001],
         "unigram_entropy": 6.3,
         "shapes": {},
     }

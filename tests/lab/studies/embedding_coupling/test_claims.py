@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 from coupling_bodies import body_of
 
-from tiejax.lab.studies.embedding_coupling.claims import claims, roles_of
+from tiejax.lab.studies.embedding_coupling.claims import at_edge, claims, roles_of
+from tiejax.lab.studies.embedding_coupling.claims import verdicts as assessed
 from tiejax.lab.studies.embedding_coupling.settings import DEFAULT_SHAPES
 from tiejax.models.shapes import PUBLISHED_SHAPES, Shape
 from tiejax.statistics.claims import assess
@@ -30,7 +31,7 @@ SIMILARITY = {
 
 
 def verdicts(body, shapes=DEFAULT_SHAPES):
-    return {row["id"]: row["verdict"] for row in assess(claims(body, shapes))}
+    return {row["id"]: row["verdict"] for row in assessed(body, shapes)}
 
 
 def test_roles_of_the_default_shapes():
@@ -95,6 +96,11 @@ def test_equal_shapes_support_only_equivalence_claims():
     assert "contradicted" not in found.values()
 
 
+def test_verdicts_of_claims_are_those_of_the_statistics_away_from_edges():
+    body = body_of(AS_PUBLISHED)
+    assert assessed(body, DEFAULT_SHAPES) == assess(claims(body, DEFAULT_SHAPES))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("left_out", "gone"),
@@ -115,3 +121,30 @@ def test_a_single_shape_is_only_compared_with_its_control():
     shapes = {"coupled": dataclasses.replace(DEFAULT_SHAPES["coupled"])}
     assert set(verdicts(body_of(AS_PUBLISHED), shapes)) == {"pretraining/score"}
     assert roles_of({"a": Shape(4, 4, 8, 2, 2)}).coupled is None
+
+
+def test_claims_stay_undecided_where_the_best_rate_is_at_the_edge_of_its_grid():
+    body = body_of(AS_PUBLISHED, masked={name: 0.2 + 0.1 * (name == "out-256") for name in DEFAULT_SHAPES})
+    before = {row["id"]: row for row in assessed(body, DEFAULT_SHAPES)}
+    development = {"0.0005": 0.4, "0.001": 0.5, "0.002": 0.6}
+    wide = body["rates"]["tags"]["out-256"]
+    body["rates"]["tags"]["out-256"] = wide | {"pretrained": {"chosen": 2e-3, "development": development}}
+    after = {row["id"]: row for row in assessed(body, DEFAULT_SHAPES)}
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"output-width/score", "extra-layers/score", "dropping/output-width"}
+    for name in changed:
+        assert after[name]["verdict"] == "undecided"
+        assert "out-256 (pretrained) on tags" in after[name]["note"]
+        assert after[name]["p"] == before[name]["p"]
+    assert after["output-width/masked-accuracy"]["verdict"] == "supported"
+
+
+@pytest.mark.parametrize(
+    ("rates", "chosen", "edge"),
+    [([1, 2, 4], 1, True), ([1, 2, 4], 2, False), ([1, 2, 4], 4, True), ([1, 2], 1, True), ([1], 1, True)],
+)
+def test_the_edges_of_a_grid(rates, chosen, edge):
+    found = {"chosen": float(chosen), "development": {str(float(rate)): 0.5 for rate in rates}}
+    body = {"rates": {"tags": {"a": {"pretrained": found}}}}
+    assert at_edge(body, "a", "pretrained") == (["a (pretrained) on tags"] if edge else [])
+    assert at_edge(body, "a", "control") == at_edge(body, "a", None) == at_edge(body, None, "pretrained") == []

@@ -133,8 +133,9 @@ def rendered(body, **changes):
 
 def test_report_shows_finding_claims_and_gate(body):
     html = rendered(body)
-    assert re.search(r"wider output embedding raises accuracy after fine-tuning by [\d.]+, although it is discarded", html)
-    assert re.search(r"re-training raises accuracy by [\d.]+", html)
+    assert re.search(r"The mean score of out-256 - score of out-16 is [\d.]+ \[[\d., ]+\] \(10 seeds\): supported\.", html)
+    assert re.search(r"The mean score of coupled - score of the control of coupled is [\d.]+ ", html)
+    assert "seeds that are not reported (1000, 1001)" in html
     assert "passed: coupled ends 0.95 nats below" in html
     for row in body["claims"]:
         assert row["id"] in html

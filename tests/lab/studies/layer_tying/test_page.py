@@ -66,7 +66,7 @@ def test_report_shows_settings_claims_and_tables(analysed, pictures):
         "3 actions per episode, k = 1 batches per action, reward negative-loss, epsilon at least 0.05",
         "resolved, gradient all, moments copy, start tied, details own", "storage compact",
         "finished its steps (4 s, 4 s)", "arXiv:2401.12819", "steps: 4",
-        "2 seeds: with fewer than 6 no claim can be decided", "as many models train at once as there are devices",
+        "2 seeds: with fewer than 6 no difference can be decided", "as many models train at once as there are devices",
         "<td>untied</td><td>54.60 [54.60, 54.60]</td><td>4.00 [0.00, 26,",
         "<td>agent</td><td>2.0</td><td>1.5</td><td>50%</td><td>120</td><td>1.5</td>",
         "<td>agent</td><td>3</td><td>54.60</td><td>4.00</td><td>8.00</td><td>6.69</td><td>12.81</td><td>2</td><td>4</td>",
@@ -123,9 +123,9 @@ def test_finding_follows_the_verdicts():
         seeds=6, agent=109.4, random_agent=120.0, untied=84.44, cycle=92.0, sandwich=86.2,
     )  # fmt: skip
     assert page.finding(worse) == [
-        "The model tied by the agent is worse than the untied one: its test perplexity is 109.4 against 84.44 "
-        "(lower is better, mean of 6 seeds). Parameters, gradients and optimizer state take 50% of the untied model's bytes, "
-        "averaged over training.",
+        "The model tied by the agent is worse than the untied one, by more than the margin of the claim: its test perplexity "
+        "is 109.4 against 84.44 (lower is better, mean of 6 seeds). Parameters, gradients and optimizer state take 50% of the "
+        "untied model's bytes, averaged over training.",
         "The agent does better than one that ties at random (perplexity 120.0). The best fixed map, sandwich, reaches 86.20; "
         "the agent, 109.4.",
         tally(worse["claims"]),
@@ -134,14 +134,14 @@ def test_finding_follows_the_verdicts():
         {"perplexity/agent": "undecided", "learns/random-agent": "undecided"}, 1, agent=3.0, random_agent=3.0, untied=2.0
     )
     assert page.finding(open_yet) == [
-        "It remains open whether the model tied by the agent is as good as the untied one: its test perplexity is "
+        "Whether the model tied by the agent is worse than the untied one is not decided: its test perplexity is "
         "3.00 against 2.00 (lower is better, one seed). Parameters, gradients and optimizer state take 50% of the untied "
         "model's bytes, averaged over training.",
-        "It remains open whether the agent does better than one that ties at random (perplexity 3.00).",
+        "Whether the agent does better than one that ties at random is not decided (perplexity 3.00).",
         tally(open_yet["claims"]),
     ]
     better = page.finding(results_with({"perplexity/agent": "supported"}, 6, agent=2.0, untied=3.0))
-    assert better[0].startswith("The model tied by the agent is better than the untied one: ")
+    assert better[0].startswith("The model tied by the agent is not worse than the untied one, by the margin of the claim: ")
     assert len(better) == 2
 
 

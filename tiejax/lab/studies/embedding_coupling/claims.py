@@ -13,9 +13,10 @@ import numpy as np
 
 from tiejax.lab.studies.embedding_coupling.summary import score
 from tiejax.models.shapes import Shape
-from tiejax.statistics.claims import Claim
+from tiejax.statistics.claims import Claim, assess
 
 POINT = 0.01  # one point of accuracy
+FEWEST_RATES = 3  # a grid without an inner rate has no optimum inside
 CORRELATION = 0.03
 
 
@@ -138,6 +139,18 @@ MEASURES: dict[str, Measure] = {
     INPUT: functools.partial(similarity_of, table="input"),
     OUTPUT: functools.partial(similarity_of, table="output"),
 }
+
+
+# The measures that depend on the learning rate chosen for an encoder, and the start that it was chosen for.
+START_OF = {
+    SCORE: "pretrained",
+    CONTROL: "control",
+    CIPHER: "pretrained",
+    CONTROL_IN_CIPHER: "control",
+    COST: "pretrained",
+}
+# The smallest difference of interest by measure.
+MARGINS = dict.fromkeys((SCORE, MASKED, PROBE, COST, RETRIEVAL, CIPHER), POINT) | dict.fromkeys((INPUT, OUTPUT), CORRELATION)
 
 
 class Comparison(NamedTuple):
@@ -275,5 +288,44 @@ def _claim(comparison: Comparison, body: Mapping[str, Any], names: Mapping[str, 
             return None
         sides.append(values)
         words.append(f"{measure} of {name}")
-    sign = 0 if comparison.margin else 1
-    return Claim(comparison.id, comparison.statement, " - ".join(words), sides[0] - sides[1], sign, margin=comparison.margin)
+    same = comparison.margin is not None
+    return Claim(
+        comparison.id,
+        comparison.statement,
+        f"the mean {' - '.join(words)}",
+        sides[0] - sides[1],
+        0 if same else 1,
+        goal="equivalence" if same else "difference",
+        margin=comparison.margin if same else MARGINS.get(comparison.first[1]),
+    )
+
+
+def verdicts(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[dict[str, Any]]:
+    """Return the tested claims; those that depend on a rate at the edge of its grid stay undecided, and say so.
+
+    A score at the best rate of a grid is that of the best rate only if the optimum lies inside.
+    """
+    names = {**roles_of(shapes)._asdict(), "base": base_of(body, roles_of(shapes))}
+    by_id = {comparison.id: comparison for comparison in COMPARISONS}
+    rows = []
+    for row in assess(claims(body, shapes)):
+        sides = by_id[row["id"]].first, by_id[row["id"]].second
+        edges = [edge for role, measure in sides for edge in at_edge(body, names[role], START_OF.get(measure))]
+        if edges:
+            note = f"not decided, since the best learning rate is at the edge of its grid for {', '.join(dict.fromkeys(edges))}"
+            row |= {"verdict": "undecided", "note": note}
+        rows.append(row)
+    return rows
+
+
+def at_edge(body: Mapping[str, Any], name: str | None, start: str | None) -> list[str]:
+    """Return the tasks, in words, for which the chosen rate of an encoder's start is the smallest or largest of its grid."""
+    if name is None or start is None:
+        return []
+    found = {task: by_shape[name][start] for task, by_shape in body["rates"].items() if start in by_shape.get(name, {})}
+    edges = []
+    for task, rates in found.items():
+        grid = sorted(map(float, rates["development"]))
+        if len(grid) < FEWEST_RATES or rates["chosen"] in (grid[0], grid[-1]):
+            edges.append(f"{name} ({start}) on {task}")
+    return edges

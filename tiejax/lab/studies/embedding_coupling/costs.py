@@ -24,7 +24,7 @@ def costs_of(settings: Settings, prepared: Prepared) -> dict[str, float]:
 
 
 def _of_pretraining(settings: Settings, prepared: Prepared, name: str, shape: Shape) -> dict[str, float]:
-    plan, seeds = prepared.plan, len(settings.seed_list)
+    plan, seeds = prepared.plan, len(settings.trained_seeds)
     head = shape.embed_out * (shape.width + prepared.text.twins.vocabulary)
     tokens, slots = plan.rows * settings.max_length, plan.slots * plan.mesh
     step_cost = float(tokens * shape.layers * _weights_of(shape.width) + slots * head)
@@ -37,7 +37,7 @@ def _of_transfer(settings: Settings, prepared: Prepared, name: str, layers: int,
     costs: dict[str, float] = {}
     for task in prepared.tasks:
         one = _of_fine_tuning(settings, task, length) * weights
-        tried = min(settings.rate_seeds, seeds) * len(settings.fine_tuning_rates)
+        tried = settings.rate_seeds * len(settings.fine_tuning_rates)
         runs = seeds * settings.fine_tuning_seeds
         costs[f"rates.{name}.{task.name}"] = 2 * tried * layers * one
         costs[f"scores.{name}.{task.name}"] = 2 * runs * layers * one

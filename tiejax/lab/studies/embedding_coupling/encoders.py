@@ -34,7 +34,7 @@ PRETRAINED, CONTROL = STARTS = ("pretrained", "control")
 
 @dataclasses.dataclass(frozen=True)
 class Encoders:
-    """The encoders of one model.
+    """The encoders of one model, those of the reported seeds before those of the tuning seeds.
 
     by_start: parameters `[seed, ...]`, pre-trained and control. tables: word tables `[seed, ...]` by name, input and output.
     """
@@ -56,6 +56,11 @@ class Encoders:
         """Return the encoders of one start."""
         return dataclasses.replace(self, by_start={start: self.by_start[start]})
 
+    def first(self, seeds: int) -> "Encoders":
+        """Return the encoders of the first `seeds` seeds."""
+        by_start = {start: jax.tree.map(lambda leaf: leaf[:seeds], params) for start, params in self.by_start.items()}
+        return dataclasses.replace(self, by_start=by_start, tables={name: rows[:seeds] for name, rows in self.tables.items()})
+
     def stacked(self, indices: Sequence[int]) -> PyTree:
         """Return parameters `[seed, start, ...]` for these indices of the seed axis."""
         chosen = np.asarray(indices)
@@ -64,11 +69,14 @@ class Encoders:
 
 
 def pretrain(settings: Settings, name: str, text: Text, plan: StepPlan, stages: Stages) -> Arrays:
-    """Pre-train a shape with every seed; return records `[seed, record]`, final parameters, and initial ones without head."""
+    """Pre-train a shape with every seed, reported ones first.
+
+    Returns records `[seed, record]`, final parameters, and initial ones without head.
+    """
     ensemble = build_ensemble(settings, settings.every_shape[name], text, plan)
-    start = ensemble.start(settings.seed_list)
+    start = ensemble.start(settings.trained_seeds)
     ensemble = dataclasses.replace(ensemble, start_from=start.state)
-    trained = stages.train(f"pretrain.{name}", ensemble, settings.seed_list)
+    trained = stages.train(f"pretrain.{name}", ensemble, settings.trained_seeds)
     records = training.by_arm(trained.records, {"record": "record_", "validation": "validation_"})
     arrays = {field: values if field.endswith("step") else values[0] for field, values in records.items()}
     for prefix, params in (("params", trained.members.state.params), ("start", bert.discard_head(start.state.params))):
@@ -107,7 +115,7 @@ def encoders_of_checkpoint(settings: Settings, loaded: weights.Loaded) -> Encode
     def init(key: jax.Array) -> PyTree:
         return bert.discard_head(loaded.model.init(training.stream(key, "init"), jnp.zeros((1, 1), jnp.int32))["params"])
 
-    seeds = settings.seed_list
+    seeds = settings.trained_seeds
     params = {name: part for name, part in loaded.params.items() if name not in (bert.HEAD, "pooler")}
     repeated = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(seeds), *leaf.shape)), params)
     control = jax.tree.map(np.asarray, jax.jit(jax.vmap(init))(training.seed_keys(seeds).key))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.finding import Clause, sentence, tally
+from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words
 
@@ -22,42 +22,14 @@ CLAIMS = (
     "one for each finding of the paper, stated before the run. A claim with a margin states that the difference lies within "
     "the margin (two one-sided tests). The score of a seed is its test accuracy, averaged over tasks"
 )
-ON_SCORES = (
-    Clause(
-        "output-width/score",
-        "a wider output embedding raises accuracy after fine-tuning by {size}, although it is discarded",
-        "a wider output embedding lowers accuracy after fine-tuning by {size}",
-        "whether a wider output embedding raises accuracy after fine-tuning",
-    ),
-    Clause(
-        "reinvest/deeper-coupled",
-        "more layers raise accuracy by {size} more than a coupled table does",
-        "more layers raise accuracy by {size} less than a coupled table does",
-        "whether more layers raise accuracy more than a coupled table does",
-    ),
-    Clause(
-        "decoupling/score",
-        "decoupling at equal width changes the score by less than one point",
-        "decoupling at equal width changes the score by more than one point",
-        "whether decoupling at equal width changes the score by less than one point",
-    ),
-)
-ON_CONTROL = (
-    Clause(
-        "pretraining/score",
-        "pre-training raises accuracy by {size}",
-        "pre-training lowers accuracy by {size}",
-        "whether pre-training raises accuracy at all, which the other claims presuppose",
-    ),
-)
+LEADING = ("output-width/score", "reinvest/deeper-coupled", "decoupling/score", "pretraining/score")
 FEWEST_SEEDS = 6
 STARTS, ROLES = ("pretrained", "control"), ("input", "output")
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answer to the question of the report, and the number of claims with each verdict."""
-    answers = [sentence(results["claims"], clauses) for clauses in (ON_SCORES, ON_CONTROL)]
-    return [*filter(None, answers), tally(results["claims"])]
+    return [*filter(None, [openings(results["claims"], LEADING)]), tally(results["claims"])]
 
 
 def _spread(values: list[float]) -> str:
@@ -178,8 +150,8 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         "tasks": "; ".join(tasks),
         "fine-tuning": f"{settings['fine_tuning_epochs']:g} epochs in batches of {settings['fine_tuning_batch']}, dropout "
         f"{settings['fine_tuning_dropout']:g} before the classifier only; sentences are classified from their "
-        f"{settings['pooling']} hidden state; rates selected on development with fine-tuning seeds that are not reported; the "
-        "test split was read once",
+        f"{settings['pooling']} hidden state; rates selected on development with seeds that are not reported "
+        f"({', '.join(map(str, results['tuning_seeds']))}); the test split was read once",
         "seeds": f"{len(results['seeds'])}, with {settings['fine_tuning_seeds']} fine-tuning run(s) each",
         "claims": CLAIMS,
         "source": SOURCE,
@@ -220,7 +192,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     """Return notes on the limits of the conclusions."""
     notes = excluded_notes(results)
     if results["seeds"] and len(results["seeds"]) < FEWEST_SEEDS:
-        notes.append(f"With fewer than {FEWEST_SEEDS} seeds no claim can be decided; only estimates are given.")
+        notes.append(f"With fewer than {FEWEST_SEEDS} seeds no difference can be decided; only estimates are given.")
     if results.get("gate") and not results["gate"]["passed"]:
         notes.append("The gate (see Setting) was not passed: pre-training was too short to compare shapes.")
     return notes

@@ -1,6 +1,7 @@
 """The settings of the study of embedding shapes."""
 
 import dataclasses
+import itertools
 import math
 from typing import Any, Literal
 
@@ -26,6 +27,10 @@ DEFAULT_SHAPES = {
 }
 SHAPE_FIELDS = tuple(field.name for field in dataclasses.fields(Shape))
 TASK_FIELDS = ("train", "development", "test", "text", "label", "examples")
+
+
+RATES = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)  # of fine-tuning; the best one should lie inside
+FIRST_TUNING_SEED = 1000
 
 
 @with_defaults(seeds=2, vocab_size=3072, learning_rate=3e-3, out="runs/embedding_coupling")
@@ -64,8 +69,8 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         fine_tuning_epochs: passes over the training sentences of a task
         fine_tuning_batch: sentences per fine-tuning step
         fine_tuning_rates: learning rates to try in fine-tuning; for each shape and task the best one on the development set is
-            used
-        rate_seeds: number of pre-training seeds on which learning rates are tried, with fine-tuning seeds that are not reported
+            used. Claims about scores at the smallest or largest of these rates stay undecided
+        rate_seeds: number of additional seeds, from 1000 on, that are pre-trained to select learning rates and are not reported
         fine_tuning_seeds: number of reported fine-tuning runs per pre-trained encoder
         fine_tuning_dropout: dropout rate before the classifier; there is no dropout elsewhere
         pooling: classify a sentence by the mean of its hidden states (mean) or by that of [CLS] (first), as BERT does, although
@@ -102,7 +107,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
     examples: int = 1000
     fine_tuning_epochs: float = 5
     fine_tuning_batch: int = 32
-    fine_tuning_rates: list[float] = dataclasses.field(default_factory=lambda: [1e-3, 3e-3, 1e-2])
+    fine_tuning_rates: list[float] = dataclasses.field(default_factory=lambda: list(RATES))
     rate_seeds: int = 2
     fine_tuning_seeds: int = 1
     fine_tuning_dropout: float = 0.1
@@ -115,6 +120,18 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
     mesh: int | None = None
     plan: int | None = None
     memory: float | None = None
+
+    @property
+    def tuning_seeds(self) -> list[int]:
+        """The seeds that only select learning rates: the first ones from 1000 on that are not reported."""
+        reported = set(self.seed_list)
+        unused = (seed for seed in itertools.count(FIRST_TUNING_SEED) if seed not in reported)
+        return list(itertools.islice(unused, self.rate_seeds))
+
+    @property
+    def trained_seeds(self) -> list[int]:
+        """All seeds that are pre-trained: the reported ones, then those for tuning."""
+        return self.seed_list + self.tuning_seeds
 
     def resolved(self) -> "Settings":
         """Return the settings with every default filled in; raises BadInput if they are invalid."""

@@ -54,7 +54,7 @@ def need(settings: Any, decided: Decided | None = None) -> Need:
 
 def _of_shape(settings: Any, shape: Shape, text: Decided) -> Need:
     before, after = parameters(settings, shape, text.vocabulary)
-    seeds, value_bytes = settings.number_of_seeds, bytes_of_value(settings.compute_dtype)
+    seeds, value_bytes = settings.number_of_seeds + settings.rate_seeds, bytes_of_value(settings.compute_dtype)
     # A device trains one member at a time: its gradients and the inputs of each layer.
     tokens = -(-settings.batch_rows // text.mesh) * settings.max_length
     pretraining = Need(
@@ -70,9 +70,10 @@ def _of_shape(settings: Any, shape: Shape, text: Decided) -> Need:
 def _transfer(settings: Any, before: int, after: int) -> int:
     """Return the bytes of fine-tuned members with their moments, and of the pre-trained and initial parameters."""
     seeds = settings.number_of_seeds
+    trained = seeds + settings.rate_seeds
     scored = seeds * settings.fine_tuning_seeds
-    tried = min(settings.rate_seeds, seeds) * len(settings.fine_tuning_rates)
-    return STATE * after * STARTS * max(scored, tried) + FLOAT * (before + after) * seeds
+    tried = settings.rate_seeds * len(settings.fine_tuning_rates)
+    return STATE * after * STARTS * max(scored, tried) + FLOAT * (before + after) * trained
 
 
 def _record_bytes(settings: Any) -> int:

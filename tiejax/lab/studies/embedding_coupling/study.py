@@ -16,7 +16,7 @@ from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.runs.train import begin
 from tiejax.lab.studies.embedding_coupling import figures, page
-from tiejax.lab.studies.embedding_coupling.claims import claims
+from tiejax.lab.studies.embedding_coupling.claims import verdicts
 from tiejax.lab.studies.embedding_coupling.costs import costs_of
 from tiejax.lab.studies.embedding_coupling.encoders import (
     CHECKPOINT,
@@ -34,7 +34,6 @@ from tiejax.lab.studies.embedding_coupling.summary import collect, score
 from tiejax.lab.studies.embedding_coupling.text import unigram_entropy
 from tiejax.lab.studies.embedding_coupling.tuning import Tuning
 from tiejax.models import bert
-from tiejax.statistics.claims import assess
 from tiejax.system.json_values import plain
 
 
@@ -87,7 +86,9 @@ def announce(settings: Settings, prepared: Prepared, console: Console) -> None:
             f"task {task.name}: {task.kind}, {len(task.labels)} labels, {number['train']:,} sentences for training, "
             f"{number['development']:,} for development, {number['test']:,} for test"
         )
-    models = f"{len(settings.every_shape)} shapes x {len(settings.seed_list)} seeds, {plan.steps:,} steps of {plan.rows} rows "
+    models = (
+        f"{len(settings.every_shape)} shapes x {len(settings.trained_seeds)} seeds, {plan.steps:,} steps of {plan.rows} rows "
+    )
     models += f"({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding)"
     if prepared.start is not None:
         models = f"the {prepared.start.family} in {settings.start} x {len(settings.seed_list)} seeds"
@@ -116,8 +117,8 @@ def transfer(settings: Settings, name: str, encoders: Encoders, prepared: Prepar
         if task.name == settings.drop_task:
             left |= tuning.dropped(task, rates["rate"])
             left |= tuning.mixed(task) if settings.layer_mix else {}
-    stage = f"probes.{name}"
-    left[stage] = stages.once(stage, lambda: probe(encoders, prepared.probes, prepared.plan.mesh))
+    stage, reported = f"probes.{name}", encoders.first(len(settings.seed_list))
+    left[stage] = stages.once(stage, lambda: probe(reported, prepared.probes, prepared.plan.mesh))
     return left
 
 
@@ -127,7 +128,8 @@ def metrics_of(settings: Settings, left: Mapping[str, Arrays]) -> dict[str, np.n
     arrays = {"shapes": np.array(shapes, dtype=str), "seeds": np.array(settings.seed_list)}
     each = [left[f"pretrain.{name}"] for name in shapes]
     for field in each[0] if each else ():
-        arrays[field] = each[0][field] if field.endswith("step") else np.stack([records[field] for records in each])
+        reported = [records[field][: len(settings.seed_list)] for records in each]
+        arrays[field] = each[0][field] if field.endswith("step") else np.stack(reported)
     return arrays
 
 
@@ -141,6 +143,7 @@ def conclude(settings: Settings, prepared: Prepared, left: Mapping[str, Arrays])
         "tasks": {task.name: task.facts for task in prepared.tasks},
         "probes": prepared.probes.facts,
         "drop_task": settings.drop_task,
+        "tuning_seeds": settings.tuning_seeds,
         "claims": [],
     }
     if prepared.start is None:
@@ -148,7 +151,7 @@ def conclude(settings: Settings, prepared: Prepared, left: Mapping[str, Arrays])
     if body["seeds"]:
         if prepared.start is None:
             body["gate"] = gate(settings, body)
-        body["claims"] = assess(claims(body, shapes))
+        body["claims"] = verdicts(body, shapes)
     return body
 
 

@@ -20,7 +20,7 @@ def collect(shapes: list[str], tasks: list[str], stages: Mapping[str, Arrays], s
     non_finite = []
     for stage, arrays in stages.items():
         if "record_finite" in arrays:
-            finite_in_stage = arrays["record_finite"].all(axis=-1)
+            finite_in_stage = arrays["record_finite"][: len(seeds)].all(axis=-1)
         elif "finite" in arrays and not stage.startswith("mix."):
             finite_in_stage = arrays["finite"].all(axis=(0, 2))
         else:
@@ -48,7 +48,7 @@ def _of_shape(body: dict[str, Any], shape: str, tasks: list[str], stages: Mappin
     if f"pretrain.{shape}" in stages:
         pretrained = stages[f"pretrain.{shape}"]
         body["pretraining"][shape] = {
-            measure: pretrained[f"validation_{measure}"][finite, -1].tolist() for measure in ("loss", "accuracy")
+            measure: pretrained[f"validation_{measure}"][: len(finite)][finite, -1].tolist() for measure in ("loss", "accuracy")
         }
     for task in tasks:
         rates = stages[f"rates.{shape}.{task}"]

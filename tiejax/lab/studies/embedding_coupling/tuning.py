@@ -53,12 +53,15 @@ class Tuning(NamedTuple):
     stages: Stages
 
     def rates(self, task: TaskData) -> Arrays:
-        """Try every learning rate on a few seeds; return accuracies `development[rate, start, seed]` and best `rate[start]`."""
-        seeds, tried = self.settings.seed_list, np.asarray(self.settings.fine_tuning_rates)
-        indices = range(min(self.settings.rate_seeds, len(seeds)))
+        """Try every learning rate on the tuning seeds.
+
+        Returns accuracies `development[rate, start, seed]` and the best `rate[start]`.
+        """
+        settings, tried = self.settings, np.asarray(self.settings.fine_tuning_rates)
+        indices = range(len(settings.seed_list), len(settings.trained_seeds))
         starts = len(self.encoders.by_start)
         rates = np.tile(np.repeat(tried, starts), (len(indices), 1))
-        members = Members(indices, [UNREPORTED + index for index in indices], rates)
+        members = Members(indices, [UNREPORTED + index for index in range(len(indices))], rates)
         tuned = self._tune(f"rates.{self.name}.{task.name}", self.encoders, task, task.kind, members, ["development"])
         by_arm = accuracy(tuned.confusions["development"]).T
         development = by_arm.reshape(len(tried), starts, len(indices))
@@ -118,7 +121,7 @@ class Tuning(NamedTuple):
             settings.clip,
             settings.matmul_precision,
         )
-        seeds = [settings.seed_list[index] for index in members.indices]
+        seeds = [settings.trained_seeds[index] for index in members.indices]
         # The arms are all starts at the first rate, then all starts at the second, and so on.
         repeats = members.rates.shape[1] // len(encoders.by_start)
         start = jax.tree.map(lambda leaf: np.concatenate([leaf] * repeats, axis=1), encoders.stacked(members.indices))

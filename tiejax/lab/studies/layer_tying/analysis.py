@@ -9,7 +9,7 @@ from tiejax.lab.studies.layer_tying.claims import REPORTED, claims
 from tiejax.lab.studies.layer_tying.episodes import agents_over_episodes, episode_arrays
 from tiejax.lab.studies.layer_tying.equal_time import at_equal_time, seconds_of
 from tiejax.lab.studies.layer_tying.summary import Metrics, Sizes, summarise
-from tiejax.statistics.arms import finite_seeds, select_seeds
+from tiejax.statistics.arms import finite_seeds, replace_diverged, select_seeds
 from tiejax.statistics.claims import assess
 
 
@@ -19,6 +19,8 @@ def analyse(
     """Analyse a run: return its part of results.json, and the arrays of the seeds with finite models only.
 
     metrics: the arrays of metrics.npz. sizes: by number of distinct layers, for all in `distinct` and `best_owner`.
+    Claims are about all seeds, with the losses of diverged models replaced by the worst ones; everything else is about the
+    seeds whose models all stayed finite.
     Added to the arrays: validation_seconds `[method, seed, validation]` and, for runs with agents, `episode_arrays`.
     """
     finite, seeds = finite_seeds(losses_by_step(metrics))
@@ -31,12 +33,26 @@ def analyse(
     equal = at_equal_time(seconds, runs["validation_step"], runs["validation_loss"])
     findings["methods"] = summarise(runs, sizes, tokens_per_word, equal)
     findings["equal_time_s"] = equal["budget"].tolist()
-    rows = assess(claims(findings["methods"]))
+    every = with_diverged_replaced(metrics, ~losses_by_step(metrics)["finite"].all(axis=2))
+    equal = at_equal_time(seconds_of(every["time_step"], every["distinct"]), every["validation_step"], every["validation_loss"])
+    rows = assess(claims(summarise(every, sizes, tokens_per_word, equal)))
     findings["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in rows]
     if len(runs.get("action_episode", ())):
         runs |= episode_arrays(runs)
         findings["agents"] = agents_over_episodes(runs)
     return findings, runs
+
+
+def with_diverged_replaced(metrics: Metrics, diverged: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the arrays of metrics.npz with the worst loss of any other model in place of those of diverged models.
+
+    diverged: `[method, seed]`; not all of them.
+    """
+    validation = metrics["validation_loss"].copy()
+    for record in range(validation.shape[-1]):
+        validation[..., record] = replace_diverged(validation[..., record], diverged, "high")
+    replaced = {name: replace_diverged(metrics[name], diverged, "high") for name in ("test_loss", "validation_loss_best")}
+    return {**metrics, **replaced, "validation_loss": validation}
 
 
 def losses_by_step(metrics: Metrics) -> dict[str, np.ndarray]:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.studies.layer_tying.settings import NOT_STATIC
-from tiejax.statistics.claims import Claim
+from tiejax.statistics.claims import Claim, Family, Goal
 
 REPORTED = ("perplexity", "replicated", "memory")  # first parts of the ids of the claims that the paper makes
 REPLICATED = 0.75  # the smallest share of copied layers that the paper reports
-NOT_WORSE = "the agent's perplexity is not worse than the untied model's (supported: it is better; contradicted: it is worse)."
+MARGIN = 0.01  # nats per token
+NOT_WORSE = f"the agent's loss exceeds the untied model's by less than {MARGIN:g} nats per token."
 
 Rows = Mapping[str, Mapping[str, Any]]  # rows of `summary.summarise` by method
 
@@ -22,19 +23,19 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
     """Return the claims that apply to the methods of a run; rows: the output of `summary.summarise`."""
     by_method = {row["method"]: row for row in rows}
 
-    def better(claim: str, first: str, second: str, statement: str) -> Claim | None:
-        return _less(by_method, claim, first, second, statement, "test_loss", "test loss")
+    def better(claim: str, first: str, second: str, statement: str, family: Family = "registered") -> Claim | None:
+        return _less(by_method, claim, (first, second), statement, family=family)
 
     every = [
-        better("perplexity/agent", "agent", "untied", f"After equally many steps {NOT_WORSE}"),
+        _less(by_method, "perplexity/agent", ("agent", "untied"), f"After equally many steps {NOT_WORSE}", "non-inferiority"),
         _less(
             by_method,
             "perplexity-equal-time/agent",
-            "agent",
-            "untied",
+            ("agent", "untied"),
             f"After the same training time {NOT_WORSE}",
-            "equal_time_loss",
-            "validation loss at equal time",
+            "non-inferiority",
+            value="equal_time_loss",
+            words="validation loss at equal time",
         ),
         _replicated(by_method),
         _memory(by_method, "mean", "averaged over steps", "seeds"),
@@ -60,7 +61,7 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
             "The map that the agent found, trained from scratch, is better than the agent's run.",
         ),
         *(
-            better(f"static/{name}", "agent", name, f"The agent is better than the fixed map {name}.")
+            better(f"static/{name}", "agent", name, f"The agent is better than the fixed map {name}.", "exploratory")
             for name in by_method
             if name not in NOT_STATIC
         ),
@@ -68,12 +69,23 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
     return [claim for claim in every if claim is not None]
 
 
-def _less(rows: Rows, claim: str, first: str, second: str, statement: str, value: str, words: str) -> Claim | None:
+def _less(
+    rows: Rows,
+    claim: str,
+    methods: tuple[str, str],
+    statement: str,
+    goal: Goal = "difference",
+    family: Family = "registered",
+    value: str = "test_loss",
+    words: str = "test loss",
+) -> Claim | None:
     """Return the claim that the first method has the smaller `value`, called `words`; None if a method is missing."""
+    first, second = methods
     if first not in rows or second not in rows:
         return None
     difference = np.array(rows[first][value]) - np.array(rows[second][value])
-    return Claim(claim, statement, f"{words} (nats per token), {first} - {second}; one per seed", difference, -1)
+    estimand = f"the mean {words}, {first} - {second}"
+    return Claim(claim, statement, estimand, difference, -1, goal=goal, family=family, unit="nats per token", margin=MARGIN)
 
 
 def _replicated(rows: Rows) -> Claim | None:
@@ -83,9 +95,10 @@ def _replicated(rows: Rows) -> Claim | None:
     return Claim(
         "replicated/agent",
         f"With the agent at least {100 * REPLICATED:g} % of the layers are copies.",
-        f"share of layers that are copies at the best step, - {REPLICATED:g}; one per seed",
+        f"the mean share of layers that are copies at the best step, less {REPLICATED:g}",
         np.array(rows["agent"]["replicated"]) - REPLICATED,
         1,
+        unit="share of layers",
     )
 
 
@@ -97,7 +110,7 @@ def _memory(rows: Rows, part: str, words: str, kind: str) -> Claim | None:
     return Claim(
         f"memory/{part}",
         f"With the agent's ties, parameters, gradients and optimizer state take less memory ({words}).",
-        f"ln(bytes, {words}, agent / untied); one per seed. Median: {np.median(agent / untied):.1%} of untied",
+        f"the mean ln of the ratio of bytes ({words}), agent / untied",
         np.log(agent / untied),
         -1,
     )

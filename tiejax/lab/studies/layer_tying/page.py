@@ -21,14 +21,14 @@ QUESTION = (
 )
 # Comparison of the model tied by the agent with the untied one, by the verdict on the claim that it is not worse.
 AGAINST_UNTIED = {
-    "supported": "The model tied by the agent is better than the untied one",
-    "contradicted": "The model tied by the agent is worse than the untied one",
-    "undecided": "It remains open whether the model tied by the agent is as good as the untied one",
+    "supported": "The model tied by the agent is not worse than the untied one, by the margin of the claim",
+    "contradicted": "The model tied by the agent is worse than the untied one, by more than the margin of the claim",
+    "undecided": "Whether the model tied by the agent is worse than the untied one is not decided",
 }
 AGAINST_CHANCE = {
     "supported": "The agent does better than one that ties at random",
     "contradicted": "The agent does worse than one that ties at random",
-    "undecided": "It remains open whether the agent does better than one that ties at random",
+    "undecided": "Whether the agent does better than one that ties at random is not decided",
 }
 DEPARTURES = (
     "the paper has k = 15, epsilon at least .1, reward negative-ppl; its published code k = 4, epsilon at least .01, ties "
@@ -142,7 +142,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     notes = excluded_notes(results)
     if results["seeds"] and len(results["seeds"]) < FEWEST_SEEDS:
         seeds = counted(len(results["seeds"]), "seed")
-        notes.append(f"{seeds}: with fewer than {FEWEST_SEEDS} no claim can be decided; only estimates are given.")
+        notes.append(f"{seeds}: with fewer than {FEWEST_SEEDS} no difference can be decided; only estimates are given.")
     if "random-map" in names and "agent" in names:
         notes.append("A random map has as many distinct layers as the agent of the same seed at its best step.")
     return notes
