@@ -6,9 +6,9 @@ import math
 import numpy as np
 
 from tiejax.geometry.distances import (
-    area_under_log,
+    fluctuation,
     group_pairs,
-    log_roughness,
+    log_distance,
     mean_distance,
     pairwise_distances,
     symbol_pairs,
@@ -34,14 +34,31 @@ def test_mean_distance_picks_its_pairs():
     assert group_pairs((3, 1), (2,)) == [(2, 3), (1, 2)]
 
 
-def test_area_and_roughness_by_hand():
-    steps = np.array([0, 10, 30])
-    distances = np.exp([[0.0, -1.0, -3.0]])
-    # Trapezia: 10 * (-.5) + 20 * (-2) = -45 over 30 steps.
-    np.testing.assert_allclose(area_under_log(distances, steps), [-1.5])
-    np.testing.assert_allclose(log_roughness(distances), [1.5])
-    assert np.isfinite(area_under_log(np.zeros((1, 3)), steps)).all()
+def test_fluctuation_is_the_deviation_from_the_mean_change_at_each_phase():
+    """Against loops over the last two periods."""
+    values = np.random.default_rng(0).normal(size=(2, 12))
+    period = 4
+    expected = []
+    for row in values:
+        changes = [later - earlier for earlier, later in itertools.pairwise(row[-9:].tolist())]
+        means = [(changes[phase] + changes[phase + period]) / 2 for phase in range(period)]
+        expected.append(np.mean([abs(change - means[place % period]) for place, change in enumerate(changes)]))
+    np.testing.assert_allclose(fluctuation(values, period), expected, rtol=1e-12)
 
 
-def test_roughness_of_a_single_record_is_nan():
-    assert np.isnan(log_roughness(np.ones((2, 1)))).all()
+def test_what_recurs_with_the_period_and_drift_do_not_fluctuate():
+    steps = np.arange(13)
+    recurring = np.sin(2 * np.pi * steps / 6) + 0.3 * steps
+    np.testing.assert_allclose(fluctuation(recurring, 6), 0, atol=1e-12)
+    # One record that is displaced by 1 in the last period: two changes of 6 differ by 1 from those a period earlier.
+    recurring[10] += 1
+    np.testing.assert_allclose(fluctuation(recurring, 6), 2 / 6 / 2, rtol=1e-12)
+
+
+def test_fluctuation_needs_two_periods():
+    assert np.isnan(fluctuation(np.ones((2, 8)), 4)).all()
+    assert fluctuation(np.ones((2, 9)), 4).tolist() == [0, 0]
+
+
+def test_log_distance_of_equal_symbols_is_finite():
+    np.testing.assert_allclose(log_distance(np.array([0.0, 1.0, math.e])), [math.log(1e-12), 0, 1])

@@ -19,9 +19,9 @@ INTERACTIONS = (("no-dh", "dh"), ("main", "dh"))  # registered ones: (DH fails, 
 def across_claims(runs_by_variant: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
     """Return the claims about the price of tying in several variants, and about its differences between them: one family.
 
-    `tying-costs/VARIANT` and `tying-free/VARIANT` are those of a single run (see `claims`). `interaction/FAILS-HOLDS` claims that
-    tying costs more in a variant in which DH fails for a pair than in one in which it fails for none, by the seeds that both
-    have; it is registered for no-dh and main against dh, and exploratory for other pairs of variants.
+    `tying-costs/VARIANT` and `tying-free/VARIANT` are those of a single run (see `claims`). `interaction/FAILS-HOLDS` claims
+    that tying costs more in a variant in which DH fails for a pair than in one in which it fails for none, by the seeds that
+    both have; it is registered for no-dh and main against dh, and exploratory for other pairs of variants.
 
     Args:
         runs_by_variant: the body of results.json of a run of each variant; variants without exact risk are left out. The

@@ -1,0 +1,73 @@
+"""Claims across variants: prices, and interactions by the seeds that both variants have."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tiejax.lab.studies.exor.variants import across_claims, costs_by_seed
+from tiejax.statistics.claims import assess
+
+SPELLINGS = {
+    "main": ([0.1, 0.9], [0.5, 0.5]),
+    "dh": ([1.0, 0.0], [0.5, 0.5]),
+    "no-dh": ([1.0, 0.0], [0.1, 0.9]),
+    "half": ([0.5, 0.5], [0.5, 0.5]),
+}
+
+
+def body(variant, seeds, untied, tied):
+    zero, one = SPELLINGS[variant]
+    final = {name: {"exact_cross_entropy": {"train": losses}} for name, losses in (("untied", untied), ("tied", tied))}
+    return {"bits": 7, "zero": zero, "one": one, "seeds": seeds, "final": final}
+
+
+def flat(variant, cost, seeds=range(12)):
+    """Return a run whose tied models lose `cost` more, with a little noise that is not the same in any two variants."""
+    noise = 0.001 * np.sin(np.array([*seeds]) * (3 + len(variant)))
+    return body(variant, [*seeds], [0.5] * len(seeds), (0.5 + cost + noise).tolist())
+
+
+def test_prices_and_interactions_of_the_published_variants():
+    runs = {"main": flat("main", 0.2), "dh": flat("dh", -0.1), "no-dh": flat("no-dh", 0.1)}
+    claims = across_claims(runs)
+    expected = {"tying-costs/main": 0.2, "tying-free/dh": -0.1, "tying-costs/no-dh": 0.1}
+    expected |= {"interaction/main-dh": 0.3, "interaction/no-dh-dh": 0.2}
+    assert {claim.id: round(float(claim.differences.mean()), 2) for claim in claims} == expected
+    assert {claim.family for claim in claims} == {"registered"}
+    rows = {row["id"]: row for row in assess(claims)}
+    assert {row["verdict"] for row in rows.values()} == {"supported"}
+    assert rows["tying-free/dh"]["goal"] == "non-inferiority"
+
+
+def test_opposite_prices_contradict_the_claims():
+    rows = assess(across_claims({"main": flat("main", -0.2), "dh": flat("dh", 0.3)}))
+    assert {row["id"]: row["verdict"] for row in rows} == dict.fromkeys(
+        ("tying-costs/main", "tying-free/dh", "interaction/main-dh"), "contradicted"
+    )
+
+
+def test_both_pairs_obeying_dh_has_a_price_and_exploratory_interactions():
+    claims = {claim.id: claim for claim in across_claims({"main": flat("main", 0.2), "half": flat("half", 0.1)})}
+    assert set(claims) == {"tying-costs/main", "tying-costs/half", "tying-free/half", "interaction/main-half"}
+    assert claims["interaction/main-half"].family == "exploratory"
+
+
+def test_interactions_pair_common_seeds():
+    runs = {
+        "main": body("main", [4, 5, 6], [0.5, 0.5, 0.5], [0.6, 0.7, 0.9]),
+        "dh": body("dh", [6, 9, 4], [0.4, 0.4, 0.4], [0.41, 0.5, 0.38]),
+    }
+    found = {claim.id: claim.differences for claim in across_claims(runs)}
+    np.testing.assert_allclose(found["interaction/main-dh"], [0.1 + 0.02, 0.4 - 0.01])
+    assert len(found["tying-costs/main"]) == 3
+
+
+def test_diverged_members_have_the_worst_loss_and_runs_without_exact_risk_are_left_out():
+    run = body("main", [0, 1, 2], [0.5, None, 0.6], [0.7, 0.5, None])
+    assert costs_by_seed(run) == pytest.approx({0: 0.2, 1: 0.5 - 0.7, 2: 0.7 - 0.6})
+    without = body("dh", [0, 1], [0.5, 0.5], [0.5, 0.5])
+    for arm in without["final"].values():
+        arm["exact_cross_entropy"] = None
+    assert [claim.id for claim in across_claims({"main": run, "dh": without})] == ["tying-costs/main"]
+    assert math.isfinite(sum(costs_by_seed(run).values()))
