@@ -26,7 +26,7 @@ BAD = {
     "--new [middle]": ("--new", "middle"),
     "--doses [.5,.9]": ("--doses", "not supported by this experiment"),
     "--model mixer --bits 10": ("--bits", "exact risk", "fewer than 10 bits"),
-    "--untie 3": ("'--untie'", "did you mean '--untie_at'"),
+    "--untie_a 3": ("'--untie_a'", "did you mean '--untie_at'"),
 }
 
 
