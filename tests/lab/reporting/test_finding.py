@@ -3,44 +3,11 @@
 from claim_rows import CLAIM, EXPLORATORY
 
 from tiejax.lab.reporting import finding
-from tiejax.lab.reporting.finding import Clause, sentence, tally
-
-RAIN = Clause("rain", "it rains {size} mm", "it is drier by {size} mm", "whether it rains")
-WIND = Clause("wind", "the wind blows", "the wind rests", "whether the wind blows")
-SNOW = Clause("snow", "it snows", "it thaws", "whether it snows")
+from tiejax.lab.reporting.finding import tally
 
 
-def row(name, verdict, estimate=-0.25, n=8):
-    return {
-        "id": name,
-        "statement": f"{name} is there.",
-        "statistic": "mm",
-        "estimate": estimate,
-        "p_adjusted": 0.01,
-        "n": n,
-        "verdict": verdict,
-    }
-
-
-def test_clauses_follow_verdicts_and_open_questions_come_last():
-    claims = [row("rain", "undecided"), row("wind", "supported"), row("snow", "contradicted", n=7)]
-    assert sentence(claims, [RAIN, WIND, SNOW], "Up north,") == (
-        "Up north, the wind blows (supported, 8 seeds), it thaws (contradicted, 7 seeds), and it remains open whether it rains "
-        "(undecided, 8 seeds)."
-    )
-
-
-def test_numbers_of_seeds_are_not_repeated_and_sizes_are_unsigned():
-    claims = [row("rain", "supported"), row("wind", "supported")]
-    assert sentence(claims, [RAIN, WIND]) == "It rains 0.25 mm (supported, 8 seeds) and the wind blows (supported)."
-    claims = [row("rain", "contradicted"), row("wind", "undecided", None, n=1)]
-    expected = "It is drier by 0.25 mm (contradicted, 8 seeds) and it remains open whether the wind blows (undecided, 1 seed)."
-    assert sentence(claims, [RAIN, WIND]) == expected
-
-
-def test_claims_that_were_not_tested_are_omitted():
-    assert sentence([row("rain", "supported")], [WIND], "Up north,") == ""
-    assert sentence([row("wind", "undecided")], [RAIN, WIND]) == "It remains open whether the wind blows (undecided, 8 seeds)."
+def row(name, verdict):
+    return CLAIM | {"id": name, "verdict": verdict}
 
 
 def test_openings_say_what_is_decided_and_what_the_seeds_would_have_shown():

@@ -142,8 +142,11 @@ def test_exploratory_claims_have_a_separate_table_without_p(tmp_path):
 
 def test_undecided_claims_say_what_they_would_take_and_earlier_ones_how_they_were_tested(tmp_path):
     undecided = CLAIM | {"verdict": "undecided", "unit": "nats", "note": "few seeds"}
-    text = read(render(tmp_path, claims={"Claims": [undecided, EARLIER]})[0]).text
-    assert "These seeds would have shown 0.12 nats in four of five studies. 0.05 nats would need 40 seeds. Few seeds." in text
+    early = CLAIM | {"latest": {"n": 16, "estimate": 0.25, "interval": [0.2, None]}}
+    text = read(render(tmp_path, claims={"Claims": [undecided, early, EARLIER]})[0]).text
+    assert "Decided with 8 seeds; with 16 the estimate is 0.25 (above 0.2)." in text
+    words = "Not decided with 8 seeds, which would have shown 0.12 nats (in four of five studies); the margin, 0.05 nats, "
+    assert f"{words}needs 40 seeds. Few seeds." in text
     assert "Tested by earlier rules." in text
 
 

@@ -11,7 +11,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from claim_rows import CLAIM
+from claim_rows import CLAIM, EXPLORATORY
 
 from tiejax.lab.runs.console import Console
 
@@ -30,6 +30,17 @@ def test_plain_lines_in_a_pipe(capsys):
     assert out.count("step 100 of 100") == 1
     assert "\x1b" not in out
     assert re.search(r"output-conditional +0\.333 +0\.1 to 0\.5 +0\.05 to +0\.55 +0\.0123 +8 +supported", out)
+
+
+def test_undecided_claims_say_what_they_would_take_and_exploratory_ones_are_only_counted(capsys):
+    undecided = CLAIM | {"verdict": "undecided", "unit": "nats", "seeds_needed": None}
+    Console().claims([CLAIM, undecided | {"id": "price"}, EXPLORATORY])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == [
+        "price: Not decided with 8 seeds, which would have shown 0.12 nats (in four of five studies).",
+        "1 exploratory estimate in the report",
+    ]
+    assert not any("first-look" in line for line in lines)
 
 
 def test_quiet_prints_only_results_and_warnings(capsys):

@@ -3,7 +3,6 @@
 `opening` says what is known about a claim, in fixed words; `tally` counts the verdicts of all claims.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
@@ -52,60 +51,6 @@ def openings(claims: Sequence[Mapping[str, Any]], ids: Sequence[str], lead: str 
     rows = [by_id[name] for name in ids if name in by_id]
     rows.sort(key=lambda row: row["verdict"] not in ("supported", "contradicted"))
     return " ".join([*filter(None, [lead]), *map(opening, rows)]) if rows else ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Clause:
-    """The wording of each verdict on a claim; `{size}` is replaced by the absolute value of the estimate.
-
-    claim: the claim's id. undecided: the open question, such as "whether it rains".
-    """
-
-    claim: str
-    supported: str
-    contradicted: str
-    undecided: str
-
-    def words(self, row: Mapping[str, Any]) -> str:
-        """Return the wording for the verdict of a row returned by `assess`."""
-        words: str = getattr(self, row["verdict"])
-        return words.format(size=number(None if row["estimate"] is None else abs(row["estimate"])))
-
-
-def sentence(claims: Sequence[Mapping[str, Any]], clauses: Sequence[Clause], opening: str = "") -> str:
-    """Return a sentence of the clauses whose claims were tested, after an opening such as "In winter,"; else "".
-
-    claims: rows returned by `assess`. Undecided claims come last.
-    """
-    by_id = {row["id"]: row for row in claims}
-    tested = [(clause.words(row), row["verdict"], row["n"]) for clause in clauses if (row := by_id.get(clause.claim))]
-    return compose(tested, opening)
-
-
-def compose(tested: Sequence[tuple[str, str, int]], opening: str = "") -> str:
-    """Return a sentence of parts (words, verdict, number of seeds), like `sentence`. Numbers of seeds are not repeated."""
-    decided = [part for part in tested if part[1] != "undecided"]
-    still_open = [part for part in tested if part[1] == "undecided"]
-    parts, previous = [], 0
-
-    def seeds_if_new(seeds: int) -> str:
-        return "" if seeds == previous else f", {counted(seeds, 'seed')}"
-
-    for words, verdict, seeds in decided:
-        parts.append(f"{words} ({verdict}{seeds_if_new(seeds)})")
-        previous = seeds
-    if still_open:
-        questions = listed([words for words, *_ in still_open])
-        parts.append(f"it remains open {questions} (undecided{seeds_if_new(still_open[0][2])})")
-    if not parts:
-        return ""
-    whole = f"{opening} {listed(parts)}.".lstrip()
-    return whole[0].upper() + whole[1:]
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Format parts as "a, b, and c", and two parts as "a and b"."""
-    return f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 2 else " and ".join(parts)
 
 
 def is_claims(found: object) -> TypeGuard[list[dict[str, Any]]]:

@@ -74,9 +74,14 @@ def remarks(row: Mapping[str, Any]) -> str:
     parts = []
     unit = f" {row['unit']}" if row["unit"] else ""
     if row["verdict"] == "undecided" and row["smallest_detectable"] is not None:
-        parts.append(f"These seeds would have shown {number(row['smallest_detectable'])}{unit} in four of five studies.")
-        if row["seeds_needed"] is not None:
-            parts.append(f"{number(row['margin'])}{unit} would need {counted(row['seeds_needed'], 'seed')}.")
+        found = f"Not decided with {counted(row['n'], 'seed')}, which would have shown "
+        found += f"{number(row['smallest_detectable'])}{unit} (in four of five studies)"
+        needed = row["seeds_needed"]
+        margin = f"; the margin, {number(row['margin'])}{unit}, needs {counted(needed, 'seed')}" if needed else ""
+        parts.append(f"{found}{margin}.")
+    if latest := row.get("latest"):
+        found = f"{number(latest['estimate'])} ({interval_words(latest['interval'])})"
+        parts.append(f"Decided with {counted(row['look'], 'seed')}; with {latest['n']} the estimate is {found}.")
     if row["note"]:
         parts.append(f"{row['note'][:1].upper()}{row['note'][1:]}.")
     return " ".join(parts)

@@ -14,7 +14,7 @@ import rich.progress
 import rich.table
 from rich.cells import cell_len, set_cell_size
 
-from tiejax.lab.reporting.words import cells, counted, duration
+from tiejax.lab.reporting.words import cells, counted, duration, remarks
 from tiejax.system.visible import visible_line
 
 PLAIN_EVERY_S = 15.0
@@ -149,7 +149,7 @@ class Console:
         yield say
 
     def claims(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Print the registered claims with their estimates, intervals, adjusted p, n and verdicts."""
+        """Print the registered claims with their estimates, intervals, adjusted p, n and verdicts, then their remarks."""
         if self.quiet:
             return
         table = rich.table.Table(box=rich.box.SIMPLE if self._rich.is_terminal else None, pad_edge=False)
@@ -161,6 +161,9 @@ class Console:
         for row in registered:
             table.add_row(*map(visible_line, (row["id"], *cells(row), row["verdict"])))
         self._rich.print(table, soft_wrap=False)
+        for row in registered:
+            if found := remarks(row):
+                self.say(f"{row['id']}: {found}")
         if exploratory := len(rows) - len(registered):
             self.say(f"{counted(exploratory, 'exploratory estimate')} in the report")
 
