@@ -10,7 +10,7 @@ import errno
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,10 +18,50 @@ from urllib.parse import quote
 import numpy as np
 
 from tiejax.system.naming import naming
+from tiejax.system.scratch import scratch_array
 
 Records = Mapping[str, Mapping[str, np.ndarray]]
 FOLDER = "records"
 BLOCK = 2**24  # bytes per read
+
+
+def join_seeds(arrays: Sequence[np.ndarray], axis: int, conditions: int = 1, folder: Path | None = None) -> np.ndarray:
+    """Concatenate arrays of several ensembles along the axis of their seeds.
+
+    Args:
+        arrays: `[..., seed, ...]`, each with all its seeds under the first condition, then under the next.
+        axis: the axis of the seeds.
+        conditions: number of conditions.
+        folder: folder for the result, as a memory-mapped temporary file (default: memory).
+
+    Returns:
+        The array of the joint ensemble: all seeds under the first condition, then under the next.
+    """
+    split = [array.reshape(*array.shape[:axis], conditions, -1, *array.shape[axis + 1 :]) for array in arrays]
+    lengths = [array.shape[axis + 1] for array in split]
+    first = split[0].shape
+    joined = scratch_array((*first[: axis + 1], sum(lengths), *first[axis + 2 :]), folder, split[0].dtype)
+    ends = np.cumsum(lengths).tolist()
+    for array, length, end in zip(split, lengths, ends, strict=True):
+        joined[(*[slice(None)] * (axis + 1), slice(end - length, end))] = array
+    return joined.reshape(*arrays[0].shape[:axis], -1, *arrays[0].shape[axis + 1 :])
+
+
+def join_records(parts: Sequence[Records], conditions: int = 1, folder: Path | None = None) -> Records:
+    """Return the records `[record, seed, ...]` of ensembles that differ in their seeds only, as those of a joint ensemble.
+
+    Args:
+        parts: the records of each ensemble.
+        conditions, folder: as in `join_seeds`.
+    """
+    if len(parts) == 1:
+        return parts[0]
+
+    def joined(name: str, field: str) -> np.ndarray:
+        arrays = [part[name][field] for part in parts]
+        return arrays[0] if field == "step" else join_seeds(arrays, 1, conditions, folder)
+
+    return {name: {field: joined(name, field) for field in fields} for name, fields in parts[0].items()}
 
 
 class RecordsInMemory:

@@ -10,10 +10,15 @@ from tiejax.training.checkpoint import Checkpoints
 from tiejax.tying.tie import Tie
 
 
-def open_checkpoints(run: RunDirectory, folder: Path, ties: Sequence[Tie], say: Callable[[str], None]) -> Checkpoints:
-    """Return the checkpoints of a run in one of its folders, with orbax silenced. ties, say: as for `Checkpoints`."""
+def open_checkpoints(
+    run: RunDirectory, folder: Path, ties: Sequence[Tie], say: Callable[[str], None], part: int = 0
+) -> Checkpoints:
+    """Return the checkpoints of a run in one of its folders, with orbax silenced.
+
+    ties, say: as for `Checkpoints`. part: number of the part of the seeds that is trained there.
+    """
     quiet_libraries()
-    return Checkpoints(folder, ties, say, run.manifest.identity_in(folder.relative_to(run.path).as_posix()))
+    return Checkpoints(folder, ties, say, run.manifest.identity_in(folder.relative_to(run.path).as_posix(), part))
 
 
 def quiet_libraries() -> None:

@@ -33,7 +33,8 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
     alone: whether this is the only process, which then trains all members.
     """
     settings, switches, resuming = request.settings, request.switches, request.switches.get("resume", False)
-    if first and resuming and RunDirectory.state(request.out) == "finished":
+    grows = first and resuming and RunDirectory.grows(study, request.out, settings)
+    if first and resuming and not grows and RunDirectory.state(request.out) == "finished":
         if not (damage := RunDirectory.damage(request.out)):
             return Launched(settings, switches, request.command, None, first, True, None)
         Console(switches["quiet"]).warn(f"damaged or missing, to be written again: {', '.join(damage)} in {request.out}")

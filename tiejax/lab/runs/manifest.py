@@ -34,21 +34,33 @@ class Manifest:
     """The identity of a run, and its files.
 
     study: its name. settings: resolved, as JSON values, without those that do not affect results. text: fingerprint of the
-    training text, None without text or before it is known. files: path in the run directory -> SHA-256 (hex).
+    training text, None without text or before it is known. files: path in the run directory -> SHA-256 (hex). parts: the seeds
+    of each part that has begun to train, as values of the setting `seeds`; empty if all seeds train together.
     """
 
     study: str
     settings: dict[str, Any]
     text: str | None = None
     files: dict[str, str] = dataclasses.field(default_factory=dict)
+    parts: tuple[int | list[int], ...] = ()
 
-    def identity_in(self, folder: str) -> str:
-        """Return the SHA-256 (hex) of study, settings, text and checkpoint folder; every checkpoint in the folder stores it."""
-        return digest_of_json({"study": self.study, "settings": self.settings, "text": self.text, "folder": folder})
+    @property
+    def all_parts(self) -> list[int | list[int]]:
+        """The seeds of each part, also if there is only one, as values of the setting `seeds`."""
+        return list(self.parts) or [self.settings["seeds"]]
+
+    def identity_in(self, folder: str, part: int = 0) -> str:
+        """Return the SHA-256 (hex) of study, settings, text and checkpoint folder; every checkpoint in the folder stores it.
+
+        part: number of the part whose seeds are trained there. Its digest does not change when others are appended.
+        """
+        settings = self.settings | ({"seeds": self.parts[part]} if self.parts else {})
+        return digest_of_json({"study": self.study, "settings": settings, "text": self.text, "folder": folder})
 
     def write(self, folder: Path) -> None:
         """Write run.json atomically."""
         content = {"study": self.study, "format": FORMAT, "settings": self.settings, "text": self.text, "files": self.files}
+        content |= {"parts": list(self.parts)} if self.parts else {}
         replace(folder / KIND, json.dumps({**content, "digest": digest_of_json(content)}, indent=1).encode())
 
 
@@ -66,7 +78,7 @@ def read(folder: Path) -> Manifest:
         raise NoManifest(f"it has format {cut(version)}, but this version of tiejax reads format {FORMAT}", study)
     if content.pop("digest", None) != digest_of_json(content) or not _is_whole(content):
         raise damage
-    return Manifest(study, content["settings"], content["text"], content["files"])
+    return Manifest(study, content["settings"], content["text"], content["files"], tuple(content.get("parts", ())))
 
 
 def _is_whole(content: Mapping[str, Any]) -> bool:
@@ -78,6 +90,14 @@ def _is_whole(content: Mapping[str, Any]) -> bool:
         and "text" in content
         and isinstance(files, dict)
         and all(isinstance(digest, str) for digest in files.values())
+        and _is_parts(content.get("parts", []))
+    )
+
+
+def _is_parts(parts: Any) -> bool:
+    """Return whether a value is a list of values of the setting `seeds`."""
+    return isinstance(parts, list) and all(
+        isinstance(part, int) or (isinstance(part, list) and all(isinstance(seed, int) for seed in part)) for part in parts
     )
 
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from tiejax.lab.runs import contents
 from tiejax.lab.runs.manifest import is_as_written
 from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
-from tiejax.lab.settings import command_line
+from tiejax.lab.settings import checks, command_line
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.study import Study
+from tiejax.system.visible import cut
 
 DATA, TOKENIZER = "data.json", "tokenizer.json"  # in the directory of a run on text
 
@@ -60,10 +61,13 @@ def parsed(study: Study, argv: Sequence[str]) -> Request:
 
 
 def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
-    """Return the settings of the run in `out`; raises BadInput if `argv` asks for others."""
+    """Return the settings of the run in `out`, with appended seeds; raises BadInput if `argv` asks for other changes."""
     before, _ = command_line.parse(study.settings, study.command, [], base=out / CONFIG)
     now, _ = command_line.parse(study.settings, study.command, argv, base=out / CONFIG)
     before = dataclasses.replace(before, **{name: getattr(now, name) for name in study.may_change})
+    if study.appends and before.until is now.until is None:
+        seeds = _appended(before.seeds, now.seeds, out)
+        before, now = (dataclasses.replace(settings, seeds=seeds) for settings in (before, now))
     now = dataclasses.replace(now, out=before.out)
     if changed := command_line.differences(before, now):
         # None is not a difference if it resolves to the value with which the run was started.
@@ -72,6 +76,20 @@ def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
     if changed:
         raise BadInput(f"--resume: {out} was started with other settings ({'; '.join(changed)})")
     return before.resolved()
+
+
+def _appended(before: Any, now: Any, out: Path) -> Any:
+    """Return the setting `seeds` of a run with appended seeds; raises BadInput unless `now` begins with those of `before`."""
+    if now is None:
+        return before
+    checks.check_seeds(now)
+    old, new = checks.seed_list(before), checks.seed_list(now)
+    if new[: len(old)] != old:
+        raise BadInput(
+            f"--seeds: expected the {len(old)} seeds of the run in {out}, then others to append, {cut(before)} -> "
+            f"{cut(now)} removes or reorders some"
+        )
+    return now if len(new) > len(old) else before
 
 
 def trained_tokenizer(settings: Any, resume: bool) -> str | None:

@@ -18,12 +18,16 @@ from tiejax.lab.runs import facts, manifest
 from tiejax.lab.runs.arrays import write_npz
 from tiejax.lab.runs.manifest import KIND, Manifest, NoManifest, is_as_written
 from tiejax.lab.runs.writing import replace, replace_with
+from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.study import Study
+from tiejax.system.visible import cut
 from tiejax.training.records import FOLDER as RECORDS
 
 CONFIG, RESULTS, ENVIRONMENT, CHECKPOINTS = "config.yaml", "results.json", "environment.json", "checkpoints"
-METRICS = "metrics.npz"
+METRICS, REPORT, FIGURES = "metrics.npz", "report.html", "figures"
+# Increased whenever the rules change by which claims are tested. Files without a format have format 1.
+RESULTS_FORMAT = 2
 # Errors for paths that cannot exist, regardless of disk space and permissions.
 IMPOSSIBLE_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
 # In the order of removal: if the process is killed midway, the remaining files are still a valid unfinished run.
@@ -33,8 +37,8 @@ CONTENTS = (
     METRICS,
     "data.json",
     "tokenizer.json",
-    "report.html",
-    "figures",
+    REPORT,
+    FIGURES,
     "events",
     "finished",
     "models",
@@ -144,13 +148,24 @@ class RunDirectory:
         found = json.loads((path / RESULTS).read_bytes())
         if not isinstance(found, dict):
             raise BadInput(f"{path / RESULTS}: contains no results")
+        if found.get("format", 1) not in range(1, RESULTS_FORMAT + 1):
+            raise BadInput(
+                f"{path / RESULTS}: expected format 1 to {RESULTS_FORMAT}, got {cut(found['format'])}; use the version of tiejax "
+                "that wrote it"
+            )
         return found
 
     @classmethod
     def record_files(cls, path: Path) -> list[Path]:
         """Return the files in `path` that contain all records of a run."""
-        kept = (path / METRICS, path / f".{METRICS}.part", *(path / CHECKPOINTS / RECORDS).glob("*"))
+        on_disk = (path / CHECKPOINTS).glob(f"**/{RECORDS}/*")
+        kept = (path / METRICS, path / f".{METRICS}.part", *on_disk)
         return [file for file in kept if file.is_file()]
+
+    @classmethod
+    def grows(cls, study: Study, path: Path, settings: Any) -> bool:
+        """Return whether resolved settings append seeds to the run in `path`."""
+        return study.appends and _extends(settings.seeds, manifest.read(path).settings["seeds"])
 
     @classmethod
     def probe(cls, path: Path) -> None:
@@ -171,6 +186,8 @@ class RunDirectory:
     def claim(cls, study: Study, settings: Any, resume: bool, overwrite: bool) -> "RunDirectory":
         """Lock `settings.out` and write study and settings into it, unless the run is resumed; `overwrite` empties it first.
 
+        A resumed run takes the seeds that the settings append to its own.
+
         Raises BadInput if the state of the directory does not allow the switches, if a resumed run was started with other
         settings, or if another process has locked it; OSError if it cannot be written.
         """
@@ -188,13 +205,41 @@ class RunDirectory:
             raise BadInput(f"--out {path}: cannot be written: {error.strerror}; name another directory") from None
         state = cls.check(path, resume, overwrite)
         if resume:
-            return cls(path, lock, _as_started(path, asked))
+            run = cls(path, lock, _as_started(study, path, asked))
+            if cls.grows(study, path, settings):
+                run._grow(settings)
+            return run
         if overwrite and state != "new":
             _empty(path)
-        run = cls(path, lock, Manifest(study.name, asked))
+        looks = settings.looks if study.appends else []
+        run = cls(path, lock, Manifest(study.name, asked, parts=(settings.seed_list[: looks[0]],) if looks else ()))
         run.manifest.write(path)
-        replace(path / CONFIG, yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False).encode())
+        run._write_config(settings)
         return run
+
+    def _write_config(self, settings: Any) -> None:
+        replace(self.path / CONFIG, yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False).encode())
+
+    def _grow(self, settings: Any) -> None:
+        """Take the seeds that the settings append to those of the run as its next part.
+
+        If the process is killed between the files, config.yaml asks for the seeds that run.json lacks, and resuming grows the
+        run. Files made from the seeds so far are replaced when the run ends, which has not finished until then.
+        """
+        self._write_config(settings)
+        before = len(checks.seed_list(self.manifest.settings["seeds"]))
+        made = (RESULTS, METRICS, REPORT)
+        files = {
+            name: digest
+            for name, digest in self.manifest.files.items()
+            if name not in made and not name.startswith(f"{FIGURES}/")
+        }
+        parts = (*self.manifest.all_parts, settings.seed_list[before:])
+        self._change(settings=self.manifest.settings | {"seeds": settings.seeds}, files=files, parts=parts)
+
+    def append_part(self, seeds: list[int]) -> None:
+        """Take seeds that the settings name already as the next part."""
+        self._change(parts=(*self.manifest.all_parts, seeds))
 
     @property
     def finished(self) -> bool:
@@ -214,7 +259,7 @@ class RunDirectory:
 
     @property
     def figures(self) -> Path:
-        return self.path / "figures"
+        return self.path / FIGURES
 
     def write_environment(self, devices: Mapping[str, Any], command: str) -> dict[str, Any]:
         """Write and return environment.json; see `facts.write`."""
@@ -282,30 +327,44 @@ class RunDirectory:
 
     def write_report(self, html: str) -> Path:
         """Write report.html and return its path."""
-        self.write("report.html", html.encode())
-        return self.path / "report.html"
+        self.write(REPORT, html.encode())
+        return self.path / REPORT
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Write results.json, which marks the run as finished. The results must be `plain`: JSON has no NaN."""
-        self.write(RESULTS, json.dumps(results, indent=1, allow_nan=False).encode())
+        self.write(RESULTS, json.dumps({"format": RESULTS_FORMAT, **results}, indent=1, allow_nan=False).encode())
 
     def release(self) -> None:
         """Unlock the directory."""
         self.lock.release()
 
 
-def _as_started(path: Path, asked: dict[str, Any]) -> Manifest:
-    """Return the manifest of a resumed run; raises BadInput if the run was started with other settings."""
+def _as_started(study: Study, path: Path, asked: dict[str, Any]) -> Manifest:
+    """Return the manifest of a resumed run; raises BadInput if the run was started with other settings.
+
+    Seeds may be appended, and settings that did not exist when the run was started must have their defaults.
+    """
     try:
         found = manifest.read(path)
     except NoManifest as reason:
         raise BadInput(f"--resume: {path} cannot be resumed: {reason}") from None
-    if changed := manifest.differences(found.settings, asked):
+    added = [name for name in asked if name not in found.settings]
+    before = {name: value for name, value in manifest.settings_of(study.settings(), ()).items() if name in added}
+    before |= found.settings
+    if study.appends and _extends(asked["seeds"], before["seeds"]):
+        before["seeds"] = asked["seeds"]
+    if changed := manifest.differences(before, asked):
         raise BadInput(
             f"--resume: {path} contains a run with other settings ({'; '.join(changed)}): its {CONFIG} has been edited, or "
             "another process has started a run there; restore the file, or name another directory"
         )
     return found
+
+
+def _extends(seeds: Any, before: Any) -> bool:
+    """Return whether a value of the setting `seeds` names all seeds of another, in the same order, and then more."""
+    now, then = checks.seed_list(seeds), checks.seed_list(before)
+    return len(now) > len(then) and now[: len(then)] == then
 
 
 def _empty(path: Path) -> None:

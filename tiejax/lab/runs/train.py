@@ -1,13 +1,14 @@
 """Training of an ensemble in a run directory, with checkpoints, progress on the console and timing."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.run_directory import CHECKPOINTS
 from tiejax.lab.runs.stop import stop_flag
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.training import cluster
@@ -29,6 +30,22 @@ def begin(launched: Launched) -> tuple[Callable[[], bool], dict[str, Any]]:
     return stop, launched.run.write_environment(devices, launched.command) if launched.run else {}
 
 
+class Part(NamedTuple):
+    """The part of a run's seeds that is trained; by default all of them.
+
+    number: from 0. label: its name on the console. later: cost of the parts that may follow, in units of this part's.
+    """
+
+    number: int = 0
+    label: str = ""
+    later: float = 0.0
+
+    @property
+    def folder(self) -> str:
+        """The folder of its checkpoints in the run directory."""
+        return f"{CHECKPOINTS}/part-{self.number + 1}" if self.number else CHECKPOINTS
+
+
 def train(
     ensemble: Ensemble,
     seeds: Sequence[int],
@@ -39,23 +56,26 @@ def train(
     conditions: Sequence[int] | None = None,
     on_records: Callable[[Any], None] = lambda records: None,
     records_on_disk: bool = False,
+    part: Part = Part(),  # noqa: B008, a constant
 ) -> Trained:
     """Train until the end, or until `stop` returns True; raises BadInput if a checkpoint does not match.
 
     models: number of models, for the rate on the console. on_records: called with the records of the checkpoint, then with
-    those of every chunk. conditions, records_on_disk: see `training.train`.
+    those of every chunk. conditions, records_on_disk: see `training.train`. part: the part of the run's seeds.
     """
     checkpoints: Checkpoints | None = None
     if launched.run is not None:
-        checkpoints = open_checkpoints(launched.run, launched.run.checkpoints, ensemble.ties, console.warn)
+        folder = launched.run.path / part.folder
+        checkpoints = open_checkpoints(launched.run, folder, ensemble.ties, console.warn, part.number)
+    prefix = f"{part.label}: " if part.label else ""
 
     def work() -> Trained:
         training = Training(ensemble, seeds, checkpoints, launched.switches["resume"], conditions, records_on_disk)
         if training.resumed:
-            console.say(f"resuming at step {min(training.first, ensemble.steps)} of {ensemble.steps}")
+            console.say(f"{prefix}resuming at step {min(training.first, ensemble.steps)} of {ensemble.steps}")
             on_records(training.records)
-        elif launched.switches["resume"]:
-            console.say("no checkpoint to resume from: starting at step 0")
+        elif launched.switches["resume"] and not part.number:
+            console.say(f"{prefix}no checkpoint to resume from: starting at step 0")
         if launched.run is not None and launched.run.finished and not training.finished:
             raise BadInput(
                 f"--resume: the run in {launched.run.path} has finished, and its last checkpoint, from which its files could "
@@ -66,7 +86,7 @@ def train(
             console.say(f"compiled in {training.compile():.1f} s")
         for chunk in training.chunks(stop, checkpoint_s=launched.settings.checkpoint_every):
             on_records(chunk.records)
-            console.progress(chunk.step, ensemble.steps, chunk.steps_here, chunk.train_s, models)
+            console.progress(chunk.step, ensemble.steps, chunk.steps_here, chunk.train_s, models, part.label, part.later)
         return training.result()
 
     try:
@@ -77,7 +97,7 @@ def train(
     if checkpoints is not None:
         checkpoints.close()
     if not trained.finished:
-        console.result(f"stopped at step {int(trained.members.cursor):,}; continue with the same command and --resume")
+        console.result(f"{prefix}stopped at step {int(trained.members.cursor):,}; continue with the same command and --resume")
     return trained
 
 

@@ -35,6 +35,40 @@ def check_seeds(seeds: int | list[int]) -> None:
         raise BadInput(f"--seeds: expected distinct seeds, but {repeated[0]} is repeated")
 
 
+def seeds_of_looks(config: Any, default: int) -> dict[str, Any]:
+    """Return the resolved values of `seeds` and `max_seeds`, of settings with `until`.
+
+    With `until`, seeds are the first of a list, or 0, 1, ...; the resolved ones are those of the last look, if it is reached.
+    default: number of seeds without `seeds` and `until`.
+    """
+    seeds, most = config.seeds, config.max_seeds
+    if seeds is not None:
+        check_seeds(seeds)
+    if config.until is None:
+        if most is not None:
+            raise BadInput(f"--max_seeds: only applies with --until decided; use --seeds {cut(most)}")
+        return {"seeds": default if seeds is None else seeds}
+    check_counts(config, ("max_seeds",))
+    if isinstance(seeds, int) and seeds != most:
+        raise BadInput(
+            f"--seeds: expected no number of seeds with --until decided, which adds seeds up to --max_seeds, got {cut(seeds)}"
+        )
+    if most is None and seeds is None:
+        raise BadInput("--until: decided needs --max_seeds, the largest number of seeds")
+    given = most if seeds is None else seeds
+    most = len(seed_list(given)) if most is None else most
+    if isinstance(given, int):
+        return {"seeds": most, "max_seeds": most}
+    if most > len(given):
+        raise BadInput(f"--max_seeds: expected at most {len(given):,}, the number of seeds in --seeds, got {cut(most)}")
+    return {"seeds": given[:most], "max_seeds": most}
+
+
+def looks_up_to(looks: Sequence[int], most: int) -> list[int]:
+    """Return the looks below `most` seeds, and `most` as the last one."""
+    return [*(look for look in looks if look < most), most]
+
+
 def check_counts(config: Any, names: Sequence[str]) -> None:
     """Check that integer fields are at least 1 and at most `sizes.most_of(name)`; None and text are not checked."""
     for name in names:

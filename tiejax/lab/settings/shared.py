@@ -7,7 +7,7 @@ defaults.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
@@ -73,6 +73,39 @@ class RunSettings(Settings):
     def number_of_seeds(self) -> int:
         """The number of seeds."""
         return self.seeds if isinstance(self.seeds, int) else len(self.seeds)
+
+
+@dataclasses.dataclass(frozen=True)
+class LookSettings(RunSettings):
+    """Seeds that may be appended to a run, or are added until the claims are decided.
+
+    Args:
+        seeds: number of random seeds (0, 1, ...), or a list of seeds, such as [3,7,11]; each seed trains one model (a member)
+            in every arm, such as tied and untied (default: 32). With --resume, a longer list that begins with the seeds of the
+            run, or a larger number, trains only the seeds that are appended: the results are those of a run of all seeds, bit
+            for bit if old and new seeds fill blocks of the same size on the devices, else to rounding (docs/run_directory.md)
+        until: decided adds seeds until every registered claim is decided: the seeds of the first look are trained, the claims
+            tested, then the seeds of the next look trained, at most up to --max_seeds. Looks are at 64, 128, 256, 512 and 1024
+            seeds and at --max_seeds, each with an equal share of .05. Seeds are 0, 1, ..., or the first of the list --seeds
+        max_seeds: largest number of seeds with --until decided (default: the number of seeds in the list --seeds)
+    """
+
+    SEEDS: ClassVar[int] = 32
+    LOOKS: ClassVar[tuple[int, ...]] = (64, 128, 256, 512, 1024)
+
+    # None: 32, or those of the looks.
+    seeds: int | list[int] | None = None  # type: ignore[assignment]
+    until: Literal["decided"] | None = None
+    max_seeds: int | None = None
+
+    @property
+    def looks(self) -> list[int]:
+        """The numbers of seeds at which the claims of resolved settings are planned to be tested; none without `until`."""
+        return [] if self.until is None else checks.looks_up_to(self.LOOKS, self.number_of_seeds)
+
+    def of_seeds(self: T, seeds: list[int]) -> T:
+        """Return resolved settings for these seeds only."""
+        return dataclasses.replace(self, seeds=seeds, until=None, max_seeds=None)  # type: ignore[type-var]
 
 
 @dataclasses.dataclass(frozen=True)

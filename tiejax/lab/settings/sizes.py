@@ -29,6 +29,7 @@ MOST_HIDDEN = 4 * MOST_WIDTH
 MOST_PLACES = 2**24  # tokens of one step, padding included
 MOST = {
     "seeds": MOST_SEEDS,
+    "max_seeds": MOST_SEEDS,
     "rate_seeds": MOST_SEEDS,
     "fine_tuning_seeds": MOST_SEEDS,
     "layers": 256,  # twice the deepest of the large published models

@@ -40,6 +40,7 @@ class Study:
         command: the command line
         run: trains, analyses and writes the report: `(launched, console)` -> exit status
         may_change: settings that do not affect results, which a resumed run may change
+        appends: whether a resumed run may append seeds; the settings are then `LookSettings`
         sizes: memory and disk space that a run needs, checked before anything is loaded
         prepare: loads the data, before the run directory is written to: `(settings, console, resume)` -> `launched.prepared`
         claims_at_end: whether `run` claims the run directory itself, once all results are known
@@ -54,6 +55,7 @@ class Study:
     command: CommandLine
     run: Callable[[Any, Any], int]
     may_change: tuple[str, ...] = ()
+    appends: bool = False
     sizes: Sizes | None = None
     prepare: Callable[[Any, Any, bool], Any] | None = None
     claims_at_end: bool = False

@@ -13,7 +13,7 @@ from tiejax.lab.studies.exor.claims import claims, claims_among_solved, explorat
 from tiejax.lab.studies.exor.outcomes import THRESHOLDS, first_passage, solving_window
 from tiejax.lab.studies.exor.trajectories import Trajectories, trajectories
 from tiejax.statistics.arms import ARMS, diverged_members
-from tiejax.statistics.claims import assess
+from tiejax.statistics.claims import Claim, assess
 
 
 def analyse(
@@ -58,6 +58,15 @@ def analyse(
     found = claims(values, setup, end)
     body["claims"] = assess(found if registered else exploratory(found))
     return body | _among_solved(values, setup, end, seeds), runs
+
+
+def registered_claims(metrics: Mapping[str, np.ndarray], setup: Setup, scratch: Path | None = None) -> list[Claim]:
+    """Return the claims that `analyse` tests; none if all members diverged."""
+    diverged, _ = diverged_members(metrics)
+    if diverged.all():
+        return []
+    runs = trajectories(metrics, setup.symbols, setup.cycle, scratch=scratch)
+    return claims(values_of(runs, setup, diverged), setup, int(runs.steps[-1]))
 
 
 def _among_solved(values: Values, setup: Setup, end: int, seeds: np.ndarray) -> dict[str, Any]:

@@ -185,6 +185,11 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
     )
 
 
+def conditions_and_seeds(settings: Settings) -> tuple[list[int], list[int]]:
+    """Return condition and seed of every pair of arms, as two lists."""
+    return [condition for condition, _ in settings.seeds_by_condition], [seed for _, seed in settings.seeds_by_condition]
+
+
 def seeds_at_once(settings: Settings, arms: int) -> int | None:
     """Return the number of seeds, of `arms` arms each, that a device trains at a time: on a CPU as many as fit in its cache."""
     assert settings.engine != "auto"  # resolved

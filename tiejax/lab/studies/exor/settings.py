@@ -8,8 +8,8 @@ from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.shared import (
     EncoderSettings,
+    LookSettings,
     PrecisionSettings,
-    RunSettings,
     ScheduleSettings,
     TieSettings,
     with_defaults,
@@ -21,8 +21,8 @@ from tiejax.lab.studies.exor.task import VARIANTS, EXor, train_size
 from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED_MODELS, STEPS
 
 
-@with_defaults(seeds=32, checkpoint_every=20.0, weight_decay=0.1)
-class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings, RunSettings):
+@with_defaults(checkpoint_every=20.0, weight_decay=0.1)
+class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings, LookSettings):
     """EXor, tied against untied.
 
     Args:
@@ -105,7 +105,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
             raise BadInput("--variant: give a variant or explicit distributions (--zero, --one), not both")
         if self.doses is not None and (self.variant or self.zero is not None):
             raise BadInput("--doses: sets the probabilities of bit 0 and cannot be combined with --variant or --zero")
-        values = dataclasses.asdict(self) | self._distributions()
+        values = dataclasses.asdict(self) | self._distributions() | checks.seeds_of_looks(self, self.SEEDS)
         defaults = ARCHITECTURE_SETTINGS[self.model] | PUBLISHED_MODELS[self.model, self.size] | {"steps": STEPS[self.size]}
         for name in sorted({name for fields in ARCHITECTURE_SETTINGS.values() for name in fields} - set(defaults)):
             if values[name] is not None:
@@ -229,10 +229,11 @@ STUDY = Study(
         example="Example: PROGRAM --seeds 8 --steps 30000 --variant dh. The published settings are available by name, such as "
         "--config exor/lstm_small. An interrupted run continues with the same command and --resume.",
         switches=SWITCHES,
-        first=("seeds", "variant", "model", "size", "steps", "resume", "overwrite", "out"),
+        first=("seeds", "until", "max_seeds", "variant", "model", "size", "steps", "resume", "overwrite", "out"),
         configurations="exor",
     ),
     run=_run,
     sizes=sizes,
     may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops"),
+    appends=True,
 )

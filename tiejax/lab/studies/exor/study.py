@@ -1,6 +1,7 @@
 """EXor: tied against untied masked language models, many seeds at once (Bertolotti and Cazzola, ICML 2024)."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,27 @@ import jax
 import numpy as np
 
 from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.train import begin, timing, train
+from tiejax.lab.runs.parts import Looks, train_parts
+from tiejax.lab.runs.train import begin
 from tiejax.lab.studies.exor import dose_figures, dose_page, figures, page
-from tiejax.lab.studies.exor.analysis import analyse
+from tiejax.lab.studies.exor.analysis import analyse, registered_claims
 from tiejax.lab.studies.exor.bayes_risk import bayes_risk
 from tiejax.lab.studies.exor.claim_values import Setup
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
-from tiejax.lab.studies.exor.dose_response import analyse_doses
-from tiejax.lab.studies.exor.ensemble import build_engine, build_ensemble, named_arrays, training_engine, why_no_kernel
+from tiejax.lab.studies.exor.dose_response import Responses, analyse_doses
+from tiejax.lab.studies.exor.dose_response import claims as dose_claims
+from tiejax.lab.studies.exor.ensemble import (
+    build_engine,
+    build_ensemble,
+    conditions_and_seeds,
+    named_arrays,
+    training_engine,
+    why_no_kernel,
+)
 from tiejax.lab.studies.exor.plateaus import Level, levels
 from tiejax.lab.studies.exor.residual_bound import check
 from tiejax.lab.studies.exor.settings import Settings
@@ -26,7 +37,10 @@ from tiejax.lab.studies.exor.sizes import need
 from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import EXor, split, strings
 from tiejax.lab.studies.exor.trajectories import trajectories
+from tiejax.statistics.arms import select_seeds
+from tiejax.statistics.claims import Claim, assess_in_looks
 from tiejax.system.json_values import plain
+from tiejax.training.records import Records
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -35,24 +49,25 @@ def run(launched: Launched, console: Console) -> int:
     stop, facts = begin(launched)
     announce(settings, console)
 
-    ensemble = build_ensemble(settings)
-    conditions, seeds = zip(*settings.seeds_by_condition, strict=True)
-    models = 2 * len(seeds)
     on_disk = need(settings).disk > 0
-    trained = train(ensemble, seeds, launched, console, stop, models, conditions, records_on_disk=on_disk)
-    if not trained.finished:
+    scratch = directory.path if on_disk and directory is not None else None
+    test = functools.partial(test_claims, scratch=scratch)
+    trained = train_parts(launched, console, stop, build_ensemble, conditions_and_seeds, test, on_disk)
+    if trained is None:
         return 130
     if directory is None:
         return 0
 
+    settings = trained.settings
     metrics = named_arrays(trained.records, settings)
     directory.write_metrics(metrics, in_files=on_disk)
-    scratch = directory.path if on_disk else None
     if settings.doses is None:
         body, plots = conclude(settings, metrics, scratch)
-        body["residual_bound"] = check(trained.members.state.params, build_engine(settings), settings.ordered)
+        body["residual_bound"] = check(trained.state.params, build_engine(settings), settings.ordered)
     else:
         body, plots = conclude_doses(settings, metrics, scratch)
+    if trained.looks.planned:
+        body["claims"] = test(settings, trained.records, trained.looks)
     results = plain(
         {
             "experiment": "exor",
@@ -63,19 +78,40 @@ def run(launched: Launched, console: Console) -> int:
             "model": settings.model_settings,
             "steps": settings.steps,
             **body,
-            "timing": timing(trained, models),
+            **trained.facts,
+            "timing": trained.timing,
         }
     )
     write_page = page.page if settings.doses is None else dose_page.page
-    finish(directory, settings, results, facts, plots, write_page, console)
+    finish(directory, launched.settings, results, facts, plots, write_page, console)
     return 0
+
+
+def test_claims(settings: Settings, records: Records, looks: Looks, scratch: Path | None) -> list[dict[str, Any]]:
+    """Test the claims at the looks so far; return their rows. settings, records: of all seeds so far."""
+    metrics = named_arrays(records, settings)
+    return assess_in_looks(
+        lambda seeds: claims_on_first(settings, metrics, seeds, scratch), looks.done, planned=len(looks.planned)
+    )
+
+
+def claims_on_first(settings: Settings, metrics: Mapping[str, np.ndarray], seeds: int, scratch: Path | None) -> Sequence[Claim]:
+    """Return the registered claims on the first `seeds` seeds."""
+    first = settings.of_seeds(settings.seed_list[:seeds])
+    if settings.doses is None:
+        task = settings.tasks[0]
+        setup = setup_of(settings, task, bayes_risk(task, split(task.bits)["train"])[1])
+        return registered_claims(select_seeds(metrics, slice(seeds)), setup, scratch)
+    among = np.tile(np.arange(settings.number_of_seeds) < seeds, len(settings.tasks))
+    return dose_claims(respond(first, select_seeds(metrics, among), scratch)[1])
 
 
 def announce(settings: Settings, console: Console) -> None:
     """Print what is about to be trained, with warnings about options that are not available."""
     doses = f" x {len(settings.tasks)} doses" if settings.doses is not None else ""
+    seeds = f"{'at most ' if settings.until else ''}{counted(settings.number_of_seeds, 'seed')}"
     console.say(
-        f"EXor {settings.variant_name}, {settings.model} {settings.size}: {len(settings.seed_list)} seeds{doses}, tied and "
+        f"EXor {settings.variant_name}, {settings.model} {settings.size}: {seeds}{doses}, tied and "
         f"untied, {settings.steps:,} steps, {training_engine(settings)} engine on {jax.device_count()} x "
         f"{jax.devices()[0].device_kind}, in {settings.out}"
     )
@@ -126,9 +162,15 @@ def conclude_doses(
     settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None
 ) -> tuple[dict[str, Any], list[Plot]]:
     """Return the body of results.json and the figures of a dose-and-response run; scratch: as in `trajectories`."""
+    body, responses = respond(settings, metrics, scratch)
+    return body, dose_figures.plot_doses(responses) if metrics["finite"].all(axis=2).any() else []
+
+
+def respond(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None) -> tuple[dict[str, Any], Responses]:
+    """Return the body of results.json of a dose-and-response run, and the responses; scratch: as in `trajectories`."""
     assert settings.doses is not None
     train_strings = split(settings.bits)["train"]
-    body, responses = analyse_doses(
+    return analyse_doses(
         metrics,
         np.array([condition for condition, _ in settings.seeds_by_condition]),
         settings.doses,
@@ -136,4 +178,3 @@ def conclude_doses(
         [levels_of(task) for task in settings.tasks],
         scratch,
     )
-    return body, dose_figures.plot_doses(responses) if metrics["finite"].all(axis=2).any() else []

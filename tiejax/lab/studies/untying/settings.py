@@ -98,10 +98,11 @@ STUDY = Study(
         "docs/results/untying.md are available by name, such as --config untying/main. "
         "An interrupted run continues with the same command and --resume.",
         switches=SWITCHES,
-        first=("seeds", "variant", "untie_at", "policies", "steps", "resume", "overwrite", "out"),
+        first=("seeds", "until", "max_seeds", "variant", "untie_at", "policies", "steps", "resume", "overwrite", "out"),
         configurations="untying",
     ),
     run=_run,
     sizes=sizes,
     may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops"),
+    appends=True,
 )

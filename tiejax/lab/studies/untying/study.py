@@ -9,11 +9,14 @@ import numpy as np
 
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_trajectories
+from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.train import begin, timing, train
+from tiejax.lab.runs.parts import Looks, train_parts
+from tiejax.lab.runs.train import begin
 from tiejax.lab.studies.exor.bayes_risk import bayes_risk
+from tiejax.lab.studies.exor.ensemble import conditions_and_seeds
 from tiejax.lab.studies.exor.outcomes import solves
 from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import split
@@ -22,10 +25,13 @@ from tiejax.lab.studies.untying.ensemble import build_ensemble, named_arrays
 from tiejax.lab.studies.untying.page import page
 from tiejax.lab.studies.untying.settings import Settings
 from tiejax.lab.studies.untying.sizes import need
-from tiejax.statistics.arms import diverged_members
-from tiejax.statistics.untie_curve import Finals, analyse
+from tiejax.statistics.arms import diverged_members, replace_diverged
+from tiejax.statistics.claims import Claim, assess_in_looks
+from tiejax.statistics.untie_curve import Finals, analyse, claims
 from tiejax.system.json_values import plain
+from tiejax.training.records import Records
 
+LOSS = "exact cross-entropy"
 MARGIN = 0.05  # nats: the smallest difference of interest
 
 
@@ -33,23 +39,25 @@ def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
     settings, directory = launched.settings, launched.run
     stop, facts = begin(launched)
-    seeds, arms = settings.seed_list, len(settings.arms.step)
+    seeds, arms = counted(settings.number_of_seeds, "seed"), len(settings.arms.step)
     console.say(
-        f"EXor {settings.variant_name}, {settings.model} {settings.size}, tied and untied: {len(seeds)} seeds x {arms} arms, "
-        f"{settings.steps:,} steps, {settings.engine} engine on {jax.device_count()} x {jax.devices()[0].device_kind}, "
-        f"in {settings.out}"
+        f"EXor {settings.variant_name}, {settings.model} {settings.size}, tied and untied: "
+        f"{'at most ' if settings.until else ''}{seeds} x {arms} arms, {settings.steps:,} steps, {settings.engine} engine on "
+        f"{jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
     )
-    models = arms * len(seeds)
     on_disk = need(settings).disk > 0
-    trained = train(build_ensemble(settings), seeds, launched, console, stop, models, records_on_disk=on_disk)
-    if not trained.finished:
+    trained = train_parts(launched, console, stop, build_ensemble, conditions_and_seeds, test_claims, on_disk)
+    if trained is None:
         return 130
     if directory is None:
         return 0
 
+    settings = trained.settings
     metrics = named_arrays(trained.records, settings)
     directory.write_metrics(metrics, in_files=on_disk)
     body, plots = conclude(settings, metrics, directory.path if on_disk else None)
+    if trained.looks.planned:
+        body["claims"] = test_claims(settings, trained.records, trained.looks)
     results = plain(
         {
             "experiment": "untying",
@@ -61,11 +69,29 @@ def run(launched: Launched, console: Console) -> int:
             "model": settings.model_settings,
             "steps": settings.steps,
             **body,
-            "timing": timing(trained, models),
+            **trained.facts,
+            "timing": trained.timing,
         }
     )
-    finish(directory, settings, results, facts, plots, page, console)
+    finish(directory, launched.settings, results, facts, plots, page, console)
     return 0
+
+
+def test_claims(settings: Settings, records: Records, looks: Looks) -> list[dict[str, Any]]:
+    """Test the claims at the looks so far; return their rows. settings, records: of all seeds so far."""
+    metrics = named_arrays(records, settings)
+    losses, (diverged, _) = final_losses(metrics), diverged_members(metrics)
+
+    def claims_on_first(seeds: int) -> list[Claim]:
+        worst = replace_diverged(losses[:, :seeds], diverged[:, :seeds], "high")
+        return claims(settings.arms, worst, LOSS, MARGIN)
+
+    return assess_in_looks(claims_on_first, looks.done, planned=len(looks.planned))
+
+
+def final_losses(metrics: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the exact cross-entropy on the training split after the last step, `[arm, seed]`."""
+    return metrics["exact_cross_entropy"][:, :, -1, 0].astype(float)
 
 
 def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None) -> tuple[dict[str, Any], list[Plot]]:
@@ -84,11 +110,11 @@ def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Pat
     final = {(table, pair): values[:, :, -1] for table, pairs in runs.relative.items() for pair, values in pairs.items()}
     others = {"accuracy": runs.exact["accuracy"][:, :, -1, 0]}
     others |= {f"relative distance, {table}, {pair}": values for (table, pair), values in final.items()}
-    finals = Finals(loss[..., -1], diverged, solved, others)
+    finals = Finals(final_losses(metrics), diverged, solved, others)
     body = {
         **seeds,
         "bayes": {"accuracy": accuracy, "cross_entropy": bayes},
-        **analyse(arms, finals, "exact cross-entropy", MARGIN),
+        **analyse(arms, finals, LOSS, MARGIN),
     }
     if not finite.any():
         return body, []

@@ -1,0 +1,167 @@
+"""Runs whose seeds train in parts, one after the other: seeds that were appended, or those of looks until all is decided.
+
+    --resume --seeds 128        part 1: the seeds of the run so far    part 2: those that are appended
+    --until decided             part 1: the seeds of the first look    test    part 2: those that the next look adds    test ...
+
+Each part is an ensemble with its own folder of checkpoints. run.json lists the parts that have begun, so that a run that is
+killed at any point resumes there. Records and members are joined along the axis of the seeds before they are analysed.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tiejax.lab.reporting.words import counted
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.train import Part, timing_of, train
+from tiejax.lab.settings.checks import seed_list
+from tiejax.lab.settings.shared import LookSettings
+from tiejax.training import cluster
+from tiejax.training.ensemble import Ensemble
+from tiejax.training.loop import Trained
+from tiejax.training.records import Records, join_records, join_seeds
+from tiejax.training.step import TrainState
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class Looks(NamedTuple):
+    """The numbers of seeds at which claims are tested. planned: ascending, none without `until`. done: the first of them."""
+
+    planned: Sequence[int]
+    done: Sequence[int]
+
+
+class TrainedParts(NamedTuple):
+    """The result of all parts.
+
+    settings: for all trained seeds, without looks. records, state: as in `Trained`, of all seeds. looks: planned and done.
+    timing: as in results.json. facts: fields of results.json on the parts, for a run of several.
+    """
+
+    settings: Any
+    records: Records
+    state: TrainState
+    looks: Looks
+    timing: dict[str, float | None]
+    facts: dict[str, Any]
+
+
+def train_parts(
+    launched: Launched,
+    console: Console,
+    stop: Callable[[], bool],
+    build: Callable[[Any], Ensemble],
+    seeds_of: Callable[[Any], tuple[Sequence[int], Sequence[int]]],
+    test: Callable[[Any, Records, Looks], Rows],
+    records_on_disk: bool = False,
+) -> TrainedParts | None:
+    """Train all parts of a run and, with `--until decided`, those that its claims require; return None if asked to stop.
+
+    Args:
+        launched: the process.
+        console: the console.
+        stop: returns whether the run was asked to stop.
+        build: (settings of a part) -> its ensemble.
+        seeds_of: (settings of a part) -> conditions and seeds of its ensemble, all seeds under the first condition, then under
+            the next.
+        test: (settings, records, looks) -> rows of the claims at a look; settings and records are of all seeds so far.
+        records_on_disk: see `training.train`.
+    """
+    settings = launched.settings
+    seeds = _begun(launched)
+    conditions = len(seeds_of(settings)[1]) // settings.number_of_seeds
+    scratch = launched.run.path if records_on_disk and launched.run is not None else None
+    done, model_steps = list[Trained](), 0
+    while True:
+        own = settings.of_seeds(seeds[len(done)])
+        ensemble, (numbers, names) = build(own), seeds_of(own)
+        models = len(names) * len(ensemble.arm_ties)
+        part = _part(settings, len(done), [len(each) for each in seeds])
+        trained = train(ensemble, names, launched, console, stop, models, numbers, records_on_disk=records_on_disk, part=part)
+        if not trained.finished:
+            return None
+        done.append(trained)
+        model_steps += trained.steps_here * models
+        if len(done) < len(seeds):
+            continue
+        so_far = settings.of_seeds([seed for each in seeds for seed in each])
+        looks = looks_done(settings, [len(each) for each in seeds])
+        joined = _join(done, conditions, scratch)
+        if (more := _agreed(lambda: _next_seeds(launched, console, looks, lambda: test(so_far, joined, looks)))) is None:  # noqa: B023
+            break
+        seeds.append(more)
+    times = sum(each.compile_s for each in done), sum(each.train_s for each in done)
+    state = jax.tree.map(lambda *leaves: join_seeds(leaves, 0, conditions), *(each.members.state for each in done))
+    return TrainedParts(so_far, joined, state, looks, timing_of(*times, model_steps), _facts(looks, seeds))
+
+
+def looks_done(settings: LookSettings, seeds_by_part: Sequence[int]) -> Looks:
+    """Return the looks of a run whose parts, of so many seeds each, are trained; none are planned without `until`."""
+    planned = settings.looks
+    return Looks(planned, np.cumsum(seeds_by_part).tolist() if planned else [])
+
+
+def _begun(launched: Launched) -> list[list[int]]:
+    """Return the seeds of the parts that have begun, which the first process reads."""
+    run = launched.run
+    found: list[list[int]] = _agreed(lambda: [seed_list(part) for part in run.manifest.all_parts] if run else None)
+    return found
+
+
+def _agreed(work: Callable[[], Any]) -> Any:
+    """Return the result of `work`, a JSON value, in the first process to all processes."""
+    if jax.process_count() == 1:
+        return work()
+    first = jax.process_index() == 0
+
+    def together() -> Any:
+        result, _ = cluster.wait_for_all(work if first else None)
+        return json.loads(cluster.from_first(json.dumps(result).encode()))
+
+    return cluster.or_die(together)
+
+
+def _part(settings: LookSettings, number: int, seeds_by_part: Sequence[int]) -> Part:
+    """Return a part with its label, and the cost of the parts that may follow; costs are proportional to seeds."""
+    if settings.until is None and len(seeds_by_part) == 1:
+        return Part()
+    own, trained = seeds_by_part[number], sum(seeds_by_part[: number + 1])
+    later = (settings.number_of_seeds - trained) / own
+    if settings.until is None:
+        return Part(number, f"part {number + 1} of {len(seeds_by_part)}", later)
+    return Part(number, f"look {number + 1} of {len(settings.looks)}, {trained:,} seeds", later)
+
+
+def _next_seeds(launched: Launched, console: Console, looks: Looks, test: Callable[[], Rows]) -> list[int] | None:
+    """Return the seeds of the next part, which becomes part of the run, or None if no seeds are to be added.
+
+    A finished run, whose results are written again, is not continued, even if claims are undecided by the present rules.
+    """
+    run = launched.run
+    if run is None or run.finished or len(looks.done) == len(looks.planned):
+        return None
+    if not (left := [row for row in test() if row["family"] == "registered" and row["verdict"] == "undecided"]):
+        console.say(f"every registered claim is decided with {looks.done[-1]:,} seeds")
+        return None
+    until = looks.planned[len(looks.done)]
+    seeds: list[int] = launched.settings.seed_list[looks.done[-1] : until]
+    console.say(f"{counted(len(left), 'claim')} undecided with {looks.done[-1]:,} seeds: going on to {until:,}")
+    run.append_part(seeds)
+    return seeds
+
+
+def _join(done: Sequence[Trained], conditions: int, scratch: Path | None) -> Records:
+    return join_records([each.records for each in done], conditions, scratch)
+
+
+def _facts(looks: Looks, seeds: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return the fields of results.json on looks or on appended seeds; none for a run of one part."""
+    if looks.planned:
+        return {"looks": {"planned": list(looks.planned), "done": list(looks.done)}}
+    return {"seeds_by_part": [len(each) for each in seeds]} if len(seeds) > 1 else {}
