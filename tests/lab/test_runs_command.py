@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from claim_rows import CLAIM
+from claim_rows import CLAIM, EARLIER, EXPLORATORY
 from directories import make_run
 from processes import end, start_python
 
@@ -22,7 +22,8 @@ def listed(folder, capsys):
 def runs(tmp_path):
     """A finished, an unfinished and two damaged runs, and a folder without a run."""
     (tmp_path / "no run" / "deep").mkdir(parents=True)
-    finished = make_run(tmp_path / "deep" / "dh", finished=True, results={"claims": [CLAIM, CLAIM]}, variant="dh", bits=4)
+    results = {"claims": [CLAIM, CLAIM, EXPLORATORY]}
+    finished = make_run(tmp_path / "deep" / "dh", finished=True, results=results, variant="dh", bits=4)
     unfinished = make_run(tmp_path / "usual")
     damaged = make_run(tmp_path / "damaged", finished=True)
     (damaged / "results.json").write_text("{")
@@ -35,10 +36,10 @@ def test_runs_are_listed_with_settings_and_claims(tmp_path, runs, capsys):
     finished, unfinished, damaged = runs
     assert listed(tmp_path, capsys) == [
         f"{damaged}  exor, finished",
-        "    results.json is damaged; the command of the run with --resume writes it again",
+        "    results.json: damaged; the command of the run with --resume writes it again",
         f"{finished}  exor, finished",
         '    settings: variant "dh", bits 4',
-        "    Of 2 claims, 2 supported.",
+        "    Of 2 claims, 2 supported. 1 more claim is exploratory.",
         f"{tmp_path / 'foreign'}  run.json is damaged",
         f"{unfinished}  exor, unfinished",
     ]
@@ -47,16 +48,31 @@ def test_runs_are_listed_with_settings_and_claims(tmp_path, runs, capsys):
 def test_runs_are_listed_as_json(tmp_path, runs, capsys):
     finished, unfinished, damaged = runs
     assert listing.main([str(tmp_path), "--json"]) == 0
-    usual = {"study": "exor", "state": "finished", "settings": {}, "claims": None, "damage": None}
+    usual = {"study": "exor", "state": "finished", "settings": {}, "claims": None, "format": None, "damage": None}
     assert json.loads(capsys.readouterr().out) == [
         {"path": str(damaged)}
         | usual
-        | {"damage": "results.json is damaged; the command of the run with --resume writes it again"},
+        | {"damage": "results.json: damaged; the command of the run with --resume writes it again"},
         {"path": str(finished)}
         | usual
-        | {"settings": {"variant": "dh", "bits": 4}, "claims": {"supported": 2, "contradicted": 0, "undecided": 0}},
+        | {
+            "settings": {"variant": "dh", "bits": 4},
+            "claims": {"supported": 2, "contradicted": 0, "undecided": 0, "exploratory": 1},
+            "format": 2,
+        },
         {"path": str(tmp_path / "foreign")} | usual | {"study": None, "state": None, "damage": "run.json is damaged"},
         {"path": str(unfinished)} | usual | {"state": "unfinished"},
+    ]
+
+
+def test_claims_by_earlier_rules_are_marked_and_later_formats_are_refused(tmp_path, capsys):
+    old = make_run(tmp_path / "old", finished=True, results={"format": 1, "claims": [EARLIER]})
+    later = make_run(tmp_path / "later", finished=True, results={"format": 3, "claims": []})
+    assert listed(tmp_path, capsys) == [
+        f"{later}  exor, finished",
+        "    results.json: expected format 1 to 2, got 3; use the version of tiejax that wrote it",
+        f"{old}  exor, finished",
+        "    The one claim is supported (earlier rules).",
     ]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.lab.commands.studies import STUDIES
-from tiejax.lab.reporting.finding import VERDICTS, is_claims, tally
+from tiejax.lab.reporting.finding import EARLIER, VERDICTS, is_claims, tally
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import KIND, Manifest, NoManifest, differing, read, settings_of
 from tiejax.lab.runs.run_directory import RESULTS, RunDirectory
@@ -35,7 +35,7 @@ COMMAND = CommandLine(
     "from the defaults of the study, and how many of its claims (the statements that a study tests) are supported, "
     "contradicted or undecided.",
     example="Example: PROGRAM runs/exor.",
-    switches={"json": "print a JSON array with an object for each run (path, study, state, settings, claims, damage)"},
+    switches={"json": "print a JSON array with an object for each run (path, study, state, settings, claims, format, damage)"},
     positional={"folder": "folder that is searched for run directories, at any depth (default: runs)"},
 )
 
@@ -45,8 +45,9 @@ class Listed:
     """A run directory as it is listed; its fields are the keys of `--json`.
 
     study: None if it is unknown. state: "finished" or "unfinished", None if it is unknown. settings: those that differ from
-    the defaults of the study. claims: number of claims with each verdict, None if there are no results or the study makes no
-    claims. damage: which file is damaged and what to do, None if no damage was found.
+    the defaults of the study. claims: number of claims with each verdict, exploratory ones included, None if there are no
+    results or the study makes no claims. format: that of the results, None without results; in format 1, claims were tested by
+    the rules of an earlier version. damage: which file cannot be used and what to do, None if no damage was found.
     """
 
     path: str
@@ -54,6 +55,7 @@ class Listed:
     state: str | None = None
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     claims: dict[str, int] | None = None
+    format: int | None = None
     damage: str | None = None
 
 
@@ -100,14 +102,17 @@ def describe(folder: Path) -> Listed:
     run = Listed(path, manifest.study, state, changed_settings(manifest))
     try:
         results = RunDirectory.results(folder, manifest)
-    except BadInput:
-        return dataclasses.replace(run, damage=f"{RESULTS} is damaged; the command of the run with --resume writes it again")
+    except BadInput as reason:
+        return dataclasses.replace(run, damage=str(reason).removeprefix(f"{folder}/"))
+    if results is None:
+        return run
+    run = dataclasses.replace(run, format=results.get("format", 1))
     # The claims in the results of a comparison are those of the compared runs.
-    claims = None if results is None or manifest.study == "comparison" else results.get("claims")
+    claims = None if manifest.study == "comparison" else results.get("claims")
     if not is_claims(claims):
         return run
     counts = Counter(claim["verdict"] for claim in claims)
-    return dataclasses.replace(run, claims={verdict: counts[verdict] for verdict in VERDICTS})
+    return dataclasses.replace(run, claims={verdict: counts[verdict] for verdict in (*VERDICTS, "exploratory")})
 
 
 def lines(run: Listed) -> Iterator[str]:
@@ -121,7 +126,8 @@ def lines(run: Listed) -> Iterator[str]:
     if run.damage is not None:
         yield f"    {run.damage}"
     if run.claims is not None:
-        yield f"    {tally([{'verdict': verdict} for verdict, count in run.claims.items() for _ in range(count)])}"
+        counts = tally([{"verdict": verdict} for verdict, count in run.claims.items() for _ in range(count)])
+        yield f"    {counts}" if run.format != 1 else f"    {counts.removesuffix('.')} ({EARLIER})."
 
 
 def changed_settings(manifest: Manifest) -> dict[str, Any]:

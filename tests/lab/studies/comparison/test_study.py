@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from claim_rows import CLAIM, EARLIER
+from claim_rows import CLAIM, EARLIER, EXPLORATORY
 from directories import make_run
 from pictures import is_a_picture
 from processes import tree
@@ -58,7 +58,13 @@ def test_runs_are_compared(tmp_path, runs, capsys):
     ]
     assert is_a_picture(out / "figures" / "effects.png")
     page = (out / "report.html").read_text()
-    for words in ("0.333 (0.1 to 0.5), p 0.0123, supported", "0.333, p 0.0123, undecided", "excluded: 7", "&#34;dh&#34;"):
+    for words in (
+        "0.333 (0.1 to 0.5), adjusted 0.05 to 0.55, p 0.0123, n 8, supported",
+        "0.333, adjusted 0.05 to 0.55, p 0.0123, n 8, undecided",
+        "both: the relative distance, zero - one<",
+        "excluded: 7",
+        "&#34;dh&#34;",
+    ):
         assert words in page
 
 
@@ -69,6 +75,21 @@ def test_effects_are_standardised_means_and_earlier_claims_have_none(tmp_path, r
     )
     assert effect(EARLIER) is None
     assert effect(CLAIM | {"differences": [1.0, 1.0]}) is None
+
+
+def test_exploratory_claims_are_compared_apart(tmp_path, runs):
+    """Not counted among the claims, and without p and verdict."""
+    first = EXPLORATORY | {"estimate": 0.7}
+    more = [
+        make_run(tmp_path / name, finished=True, results=body(claim("both", "supported"), first), seeds=3)
+        for name in ("three", "four")
+    ]
+    out, results = compared(tmp_path, more)
+    assert finding(results)[0] == "1 of 1 claim is decided in every run; its verdicts agree."
+    page = (out / "report.html").read_text()
+    apart = page[page.index("Exploratory, estimated but not tested") :]
+    assert "<td>0.7 (0.1 to 0.5), n 8</td>" in apart[: apart.index("</table>")]
+    assert page.count("first-look") == 1
 
 
 def test_verdicts_by_earlier_rules_are_marked(tmp_path, runs):

@@ -8,7 +8,10 @@ import numpy as np
 from tiejax.lab.runs.manifest import differing
 from tiejax.lab.studies.comparison.finished_run import FinishedRun
 
-CLAIM_FIELDS = ("kind", "estimate", "interval", "p_adjusted", "n", "verdict")
+CLAIM_FIELDS = (
+    "family", "kind", "goal", "estimand", "unit", "n", "estimate", "interval", "interval_adjusted", "p_adjusted", "margin",
+    "smallest_detectable", "look", "verdict",
+)  # fmt: skip
 DECIDED = frozenset({"supported", "contradicted"})
 
 
@@ -57,6 +60,11 @@ def effect(claim: Mapping[str, Any]) -> float | None:
 def verdicts(claim: Mapping[str, Any]) -> list[str]:
     """Return the verdict of each run that makes this claim."""
     return [row["verdict"] for row in claim["rows"] if row is not None]
+
+
+def is_tested(claim: Mapping[str, Any]) -> bool:
+    """Return whether a run tests this claim, rather than only estimating it."""
+    return set(verdicts(claim)) != {"exploratory"}
 
 
 def at_odds(claims: Sequence[Mapping[str, Any]]) -> list[str]:

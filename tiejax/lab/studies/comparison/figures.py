@@ -5,14 +5,16 @@ from typing import Any
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.plot import Plot
-from tiejax.lab.studies.comparison.compare import DECIDED
+from tiejax.lab.studies.comparison.compare import DECIDED, is_tested
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def plot_effects(results: Mapping[str, Any]) -> Plot | None:
-    """Plot the effect size of every claim in every run; None if there is none."""
-    claims = [claim for claim in results["claims"] if any(_effect(row) is not None for row in claim["rows"])]
+    """Plot the effect size of every tested claim in every run; None if there is none."""
+    claims = [
+        claim for claim in results["claims"] if is_tested(claim) and any(_effect(row) is not None for row in claim["rows"])
+    ]
     if not claims:
         return None
     figure, axes = figures.new_figure(1, 1, 7.0, 1.2 + 0.32 * len(claims))
@@ -40,7 +42,7 @@ def plot_effects(results: Mapping[str, Any]) -> Plot | None:
 
 
 CAPTION = (
-    "Mean of the paired differences over their standard deviation, for every claim in every run. Filled: the run decides the "
+    "Mean of the paired differences over their standard deviation, for every registered claim in every run. Filled: the run decides the "
     "claim, after its own adjustment; open: it does not."
 )
 

@@ -9,7 +9,7 @@ from tiejax.lab.reporting.finding import EARLIER, is_current
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import counted, interval_words, number
-from tiejax.lab.studies.comparison.compare import DECIDED, at_odds, verdicts
+from tiejax.lab.studies.comparison.compare import DECIDED, at_odds, is_tested, verdicts
 
 NOTE = (
     "A claim is decided if its verdict is supported or contradicted. Verdicts are those of the runs, each adjusted for the "
@@ -20,7 +20,8 @@ NOTE = (
 
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return how many claims are decided and agree, and the settings in which the runs differ."""
-    runs, claims, odds = len(results["runs"]), results["claims"], at_odds(results["claims"])
+    runs, claims = len(results["runs"]), [claim for claim in results["claims"] if is_tested(claim)]
+    odds = at_odds(claims)
     shared = [verdicts(claim) for claim in claims if len(verdicts(claim)) == runs]
     words = [_agreement(shared)]
     if odds:
@@ -54,18 +55,31 @@ def _are(number: int) -> str:
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Return the tables of the page, by title: the claims, and the settings that differ."""
     labels = list(results["runs"])
-    claims = [[claim["id"], *(_cell(row) for row in claim["rows"])] for claim in results["claims"]]
+    claims = {tested: [_line(claim) for claim in results["claims"] if is_tested(claim) == tested] for tested in (True, False)}
     settings = [[name, *map(json.dumps, values)] for name, values in results["settings"].items()]
-    titled = {"Claims: estimate, 95 % interval, adjusted p, verdict": (["claim", *labels], claims)}
-    return titled | ({"Settings that differ": (["setting", *labels], settings)} if settings else {})
+    titled = {
+        "Claims: estimate, 95 % interval, adjusted interval, adjusted p, n, verdict": (["claim", *labels], claims[True]),
+        "Exploratory, estimated but not tested: estimate, 95 % interval, n": (["quantity", *labels], claims[False]),
+        "Settings that differ": (["setting", *labels], settings),
+    }
+    return {title: (columns, rows) for title, (columns, rows) in titled.items() if rows}
+
+
+def _line(claim: Mapping[str, Any]) -> list[str]:
+    """Return a row of the table: the claim with its estimand and unit, and the result of each run."""
+    described = next((row for row in claim["rows"] if row is not None and "estimand" in row), None)
+    unit = f" ({described['unit']})" if described and described["unit"] else ""
+    return [f"{claim['id']}: {described['estimand']}{unit}" if described else claim["id"], *map(_cell, claim["rows"])]
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "-"
     interval = f" ({interval_words(row['interval'])})" if row["interval"] else ""
+    adjusted = f", adjusted {interval_words(row['interval_adjusted'])}" if row.get("interval_adjusted") else ""
     tested = f", p {number(row['p_adjusted'])}" if row["p_adjusted"] is not None else ""
-    return f"{number(row['estimate'])}{interval}{tested}, {row['verdict']}{'' if is_current(row) else f' ({EARLIER})'}"
+    verdict = "" if row["verdict"] == "exploratory" else f", {row['verdict']}{'' if is_current(row) else f' ({EARLIER})'}"
+    return f"{number(row['estimate'])}{interval}{adjusted}{tested}, n {row['n']}{verdict}"
 
 
 def page(run: RunOnPage) -> str:

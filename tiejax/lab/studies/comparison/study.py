@@ -3,7 +3,7 @@
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import leave
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.runs.run_directory import RESULTS_FORMAT, RunDirectory
 from tiejax.lab.studies.comparison import figures, page
 from tiejax.lab.studies.comparison.compare import compare
 from tiejax.lab.studies.comparison.finished_run import read
@@ -21,7 +21,7 @@ def run(launched: Launched, console: Console) -> int:
     facts = directory.write_environment({"devices": []}, launched.command)
     report = leave(directory, settings, results, facts, figures.plot_all(results), page.page)
     if launched.switches["json"]:
-        console.json({"finding": page.finding(results), **results, "report": str(report)})
+        console.json({"format": RESULTS_FORMAT, "finding": page.finding(results), **results, "report": str(report)})
         return 0
     for line in page.finding(results):
         console.say(line)
