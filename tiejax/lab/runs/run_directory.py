@@ -150,8 +150,8 @@ class RunDirectory:
             raise BadInput(f"{path / RESULTS}: contains no results")
         if found.get("format", 1) not in range(1, RESULTS_FORMAT + 1):
             raise BadInput(
-                f"{path / RESULTS}: expected format 1 to {RESULTS_FORMAT}, got {cut(found['format'])}; use the version of tiejax "
-                "that wrote it"
+                f"{path / RESULTS}: expected format 1 to {RESULTS_FORMAT}, got {cut(found['format'])}; use the version of "
+                "tiejax that wrote it"
             )
         return found
 

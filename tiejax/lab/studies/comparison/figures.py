@@ -42,8 +42,8 @@ def plot_effects(results: Mapping[str, Any]) -> Plot | None:
 
 
 CAPTION = (
-    "Mean of the paired differences over their standard deviation, for every registered claim in every run. Filled: the run decides the "
-    "claim, after its own adjustment; open: it does not."
+    "Mean of the paired differences over their standard deviation, for every registered claim in every run. Filled: the run "
+    "decides the claim, after its own adjustment; open: it does not."
 )
 
 
