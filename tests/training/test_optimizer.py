@@ -10,7 +10,7 @@ import pytest
 
 from tiejax.training import constant, cosine_cycle, make_optimizer, make_schedule
 from tiejax.training.choices import OptimizerName, ScheduleName
-from tiejax.training.optimizer import clip_as_torch, warm_up_and_decay, with_rates
+from tiejax.training.optimizer import TableRecipe, clip_as_torch, warm_up_and_decay, with_rates
 
 # name -> (gradient in the moments, term added to Adam's direction), both given g and decay * p.
 EQUATIONS = {"adamw": (lambda g, decay: g, lambda decay: decay), "adam": (lambda g, decay: g + decay, lambda decay: 0)}
@@ -34,6 +34,43 @@ def test_optimizers_against_the_equations(x64, kind):
         direction = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
         p = p - rate * (direction + added(decay * p))
     np.testing.assert_allclose(params, p, rtol=1e-12)
+
+
+@pytest.mark.parametrize("counts", ["all", "leaf"])
+@pytest.mark.parametrize("kind", get_args(OptimizerName))
+@pytest.mark.parametrize(
+    "recipe", [{"weight_decay": 0.0}, {"weight_decay": 0.3}, {"rate": 2.0}, {"shared_second_moment": True}, {}], ids=str
+)
+def test_tables_against_the_equations(x64, kind, counts, recipe):
+    """Three steps of a table of two rows next to a kernel, which is updated as usual."""
+    moment_gradient, added = EQUATIONS[kind]
+    rate, decay, eps, (b1, b2) = 0.1, 0.1, 1e-12, (0.9, 0.999)
+    tables = TableRecipe(["embed/embedding"], **recipe)
+    optimizer = make_optimizer(kind, optax.constant_schedule(rate), decay, eps=eps, counts=counts, tables=tables)
+    p = {"embed": np.array([[1.0, -2.0], [0.5, 3.0]]), "dense": np.array([[0.2, 0.1]])}
+    g = {"embed": np.array([[0.3, -1.0], [0.0, 0.01]]), "dense": np.array([[0.1, -0.7]])}
+
+    def tree(values):
+        return {"embed": {"embedding": jnp.asarray(values["embed"])}, "dense": {"kernel": jnp.asarray(values["dense"])}}
+
+    params, opt_state = tree(p), optimizer.init(tree(p))
+    moments = {name: (0, 0) for name in p}
+    for t in (1, 2, 3):
+        updates, opt_state = optimizer.update(tree({name: t * value for name, value in g.items()}), opt_state, params)
+        params = optax.apply_updates(params, updates)
+        for name in p:
+            is_table = name == "embed"
+            factor = tables.weight_decay if is_table and tables.weight_decay is not None else decay
+            gradient = moment_gradient(t * g[name], factor * p[name])
+            m, v = moments[name] = (
+                b1 * moments[name][0] + (1 - b1) * gradient,
+                b2 * moments[name][1] + (1 - b2) * gradient**2,
+            )
+            seen = np.broadcast_to(v.mean(0), v.shape) if is_table and tables.shared_second_moment else v
+            direction = m / (1 - b1**t) / (np.sqrt(seen / (1 - b2**t)) + eps)
+            p[name] = p[name] - rate * (tables.rate if is_table else 1) * (direction + added(factor * p[name]))
+    np.testing.assert_allclose(params["embed"]["embedding"], p["embed"], rtol=1e-10)
+    np.testing.assert_allclose(params["dense"]["kernel"], p["dense"], rtol=1e-10)
 
 
 @pytest.mark.parametrize(("max_norm", "scale"), [(2.5, 2.5 / (5 + 1e-6)), (5.0, 5 / (5 + 1e-6)), (5.1, 1.0)])

@@ -1,5 +1,7 @@
 """Optimizers and learning-rate schedules of the published protocols, built from optax."""
 
+import operator
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, assert_never
 
 import jax
@@ -11,6 +13,22 @@ from tiejax.training.choices import OptimizerName, ScheduleName
 BETAS = (0.9, 0.999)  # Adam's, in all published protocols implemented here
 
 
+class TableRecipe(NamedTuple):
+    """How embedding tables are updated where it differs from other parameters.
+
+    Attributes:
+        paths: paths of the tables in the parameter tree, such as `embed/embedding`.
+        weight_decay: factor of their decay; None for that of all parameters.
+        rate: factor of their learning rate.
+        shared_second_moment: average Adam's second moment over the rows of a table (`share_second_moment`).
+    """
+
+    paths: Sequence[str]
+    weight_decay: float | None = None
+    rate: float = 1.0
+    shared_second_moment: bool = False
+
+
 def make_optimizer(
     kind: OptimizerName,
     schedule: optax.Schedule,
@@ -20,6 +38,7 @@ def make_optimizer(
     counts: Literal["all", "leaf"] = "all",
     decayed: Literal["all", "matrices"] = "all",
     own_rates: bool = False,
+    tables: TableRecipe | None = None,
 ) -> optax.GradientTransformation:
     """Return AdamW, or Adam with L2 regularisation, as in torch.
 
@@ -37,11 +56,21 @@ def make_optimizer(
         decayed: decay `all` parameters, or only `matrices`, which excludes biases and LayerNorms, as in BERT.
         own_rates: multiply the schedule by a factor in the optimizer's state, which may differ between the members of an
             ensemble (`with_rates`).
+        tables: other decay, rate or second moment of embedding tables.
     """
     b1, b2 = betas
     scale = optax.scale_by_adam(b1, b2, eps) if counts == "all" else scale_by_adam_per_leaf(b1, b2, eps)
     decay = optax.add_decayed_weights(weight_decay, None if decayed == "all" else matrices)
     rate = scale_by_own_rate(schedule) if own_rates else optax.scale_by_learning_rate(schedule)
+    if tables is not None and tables.shared_second_moment:
+        scale = share_second_moment(scale, tables.paths, betas, eps)
+    if tables is not None and tables.weight_decay is not None:
+        decay = optax.chain(
+            optax.masked(decay, lambda params: jax.tree.map(operator.not_, leaves_at(params, tables.paths))),
+            optax.add_decayed_weights(tables.weight_decay, lambda params: leaves_at(params, tables.paths)),
+        )
+    if tables is not None and tables.rate != 1:
+        rate = optax.chain(rate, optax.masked(optax.scale(tables.rate), lambda params: leaves_at(params, tables.paths)))
     if kind == "adamw":
         return optax.chain(scale, decay, rate)
     if kind == "adam":
@@ -69,6 +98,47 @@ def matrices(params: optax.Params) -> optax.Params:
         return path[-1].key not in ("bias", "scale")
 
     return jax.tree_util.tree_map_with_path(is_matrix, params)
+
+
+def leaves_at(tree: Any, paths: Sequence[str]) -> Any:
+    """Return for each leaf whether its path is one of `paths`."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jax.tree_util.keystr(path, simple=True, separator="/") in paths, tree
+    )
+
+
+def share_second_moment(
+    adam: optax.GradientTransformation, paths: Sequence[str], betas: tuple[float, float], eps: float
+) -> optax.GradientTransformation:
+    r"""Return Adam with a second moment that the rows of a table share (Coupled Adam).
+
+        u_i = m_i / (sqrt(mean_j v_j) + eps),    with bias-corrected moments m_i, v_i of row i
+
+    Rows that rarely have a gradient thus take no larger steps than others. The state is that of `adam`.
+
+    Args:
+        adam: `optax.scale_by_adam` or `scale_by_adam_per_leaf`, with these betas and eps.
+        paths: paths of the tables, `[rows, width]`.
+        betas: decay rates of the moments.
+        eps: added to the square root.
+
+    Source: F. Stollenwerk and T. Stollenwerk, "Better Embeddings with Coupled Adam", ACL 2025 (arXiv:2502.08441).
+    """
+    b1, b2 = betas
+
+    def update(grads: optax.Updates, state: Any, params: optax.Params | None = None) -> tuple[optax.Updates, Any]:
+        updates, state = adam.update(grads, state, params)
+        counts = state.count if isinstance(state.count, dict) else jax.tree.map(lambda leaf: state.count, state.mu)
+
+        def shared(update: jax.Array, here: bool, m: jax.Array, v: jax.Array, count: jax.Array) -> jax.Array:
+            if not here:
+                return update
+            mean = jnp.mean(v, axis=0, keepdims=True) / (1 - b2**count)
+            return m / (1 - b1**count) / (jnp.sqrt(mean) + eps)
+
+        return jax.tree.map(shared, updates, leaves_at(updates, paths), state.mu, state.nu, counts), state
+
+    return optax.GradientTransformation(adam.init, update)
 
 
 class OwnRate(NamedTuple):

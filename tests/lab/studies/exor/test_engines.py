@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tiejax import training
-from tiejax.lab.studies.exor.ensemble import build_ensemble, build_model
+from tiejax.lab.studies.exor.ensemble import build_ensemble, build_model, why_no_kernel
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.models import multiset
 
@@ -24,6 +24,9 @@ def test_both_engines_train_arms_equally(x64, variant, arm):
     for name, fields in trained["plain"].records.items():
         for field, expected in fields.items():
             np.testing.assert_allclose(trained["fast"].records[name][field], expected, rtol=1e-9, atol=1e-11, err_msg=field)
+    start = build_ensemble(settings).start(settings.seed_list).state.params
+    untied = (np.asarray(start[name]["embedding"][:, 0]) for name in ("embed", "head"))
+    assert np.array_equal(*untied) == arm.get("equal_tables", False)
     head = trained["fast"].members.state.params["head"]
     assert ("bias" in head) == ("output_bias" in arm)
     if "bias" in head:
@@ -82,3 +85,21 @@ def test_settings_and_model_agree_on_the_fast_engine(fields):
         assert settings.engine == "fast"
     except multiset.NotExact:
         assert settings.engine == "plain"
+
+
+def test_tables_start_with_the_chosen_deviation():
+    start = {std: build_ensemble(Settings(seeds=2, table_std=std).resolved()).start([0, 1]).state.params for std in (1.0, 0.25)}
+    np.testing.assert_allclose(start[0.25]["embed"]["embedding"], 0.25 * start[1.0]["embed"]["embedding"], rtol=1e-6)
+    for one, other in zip(jax.tree.leaves(start[0.25]["encoder"]), jax.tree.leaves(start[1.0]["encoder"]), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [{"output_bias": True}, {"softmax": "asked"}, {"table_decay": 0.0}, {"table_rate": 2.0}, {"shared_second_moment": True}],
+    ids=str,
+)
+def test_the_kernel_refuses_arms_that_it_does_not_know(monkeypatch, arm):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert why_no_kernel(Settings(engine="kernel").resolved()) is None
+    assert why_no_kernel(Settings(engine="kernel", **arm).resolved())

@@ -21,6 +21,7 @@ from tiejax.models import LanguageModel
 from tiejax.models.multiset import product_by_sums
 from tiejax.statistics.arms import ARMS
 from tiejax.training import DrawAhead, Ensemble, Recorder, SeedKey
+from tiejax.training.optimizer import TableRecipe
 
 # Maximum number of members that a core trains at a time, by engine, provided that their activations fit in its cache. Chosen
 # from measurements (`bench.py exor`).
@@ -52,7 +53,13 @@ def build_model(settings: Settings, platform: Platform = "cpu") -> LanguageModel
     if settings.model == "lstm":
         fields["unrolled"] = platform != "cpu"
     encoder = ENCODERS[settings.model](**fields)
-    return LanguageModel(settings.tasks[0].vocabulary, settings.width, encoder, head_bias=settings.output_bias)
+    return LanguageModel(
+        settings.tasks[0].vocabulary,
+        settings.width,
+        encoder,
+        embedding_std=settings.table_std,
+        head_bias=settings.output_bias,
+    )
 
 
 def build_engine(settings: Settings, platform: Platform = "cpu") -> Engine:
@@ -67,7 +74,10 @@ def build_engine(settings: Settings, platform: Platform = "cpu") -> Engine:
 def make_optimizer(settings: Settings, counts: Literal["all", "leaf"] = "all") -> Any:
     """Return the optimizer of resolved settings; counts: as in `training.make_optimizer`."""
     schedule = make_schedule(settings)
-    return training.make_optimizer(settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts)
+    tables = TableRecipe(models.TABLE_PATHS, settings.table_decay, settings.table_rate, settings.shared_second_moment)
+    return training.make_optimizer(
+        settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts, tables=tables
+    )
 
 
 def make_schedule(settings: Settings) -> optax.Schedule:
@@ -121,6 +131,8 @@ def why_no_kernel(settings: Settings) -> str | None:
         return "it does not support --output_bias"
     if settings.softmax != "all":
         return "it supports only --softmax all"
+    if settings.table_decay is not None or settings.table_rate != 1 or settings.shared_second_moment:
+        return "it updates tables like other parameters"
     if settings.matmul_precision != "highest":
         return "it computes in float32 and supports only --matmul_precision highest"
     return kernel.why_not(build_model(settings), train_sampler(settings))
@@ -146,11 +158,13 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
     assert settings.exact_every is not None
     platform = platform or cast(Platform, jax.default_backend())
     engine, task, strings = build_engine(settings), settings.tasks[0], split(settings.bits)
+    ties = [tying.Tie(*models.TABLE_PATHS, gradient=settings.tie_gradient)]
     sample_train, sampler = engine.sampler(strings["train"], settings.batch_size), train_sampler(settings)
 
     def init(key: jax.Array) -> Any:
         tokens, position = jnp.zeros((1, task.length), jnp.int32), jnp.zeros(1, jnp.int32)
-        return engine.model.init(key, tokens, position)["params"]
+        params = engine.model.init(key, tokens, position)["params"]
+        return tying.copy_to_targets(params, params, ties, jnp.array([True])) if settings.equal_tables else params
 
     def sample(seed_key: SeedKey, step: jax.Array, drawn: jax.Array | None) -> Any:
         if drawn is None:
@@ -172,7 +186,7 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
         sample=sample,
         loss=build_engine(settings, platform).loss,
         optimizer=make_optimizer(settings),
-        ties=[tying.Tie(*models.TABLE_PATHS, gradient=settings.tie_gradient)],
+        ties=ties,
         arm_ties=arm_ties,
         steps=settings.steps,
         recorders=recorders,

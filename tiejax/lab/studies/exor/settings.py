@@ -48,6 +48,11 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         output_bias: add a trained bias to the logits, one number per symbol, which starts at 0
         softmax: symbols that the logits are normalised over: all, as published, or asked, the symbols that are ever asked for,
             which excludes even, odd, the mask and unused spellings
+        table_std: standard deviation of the initial tables
+        table_decay: weight decay of the tables (default: --weight_decay)
+        table_rate: factor of the learning rate of the tables
+        shared_second_moment: average Adam's second moment over the rows of a table (Coupled Adam, arXiv:2502.08441)
+        equal_tables: untied models start with two equal tables, as tied models do
         identical_layers: initialise all layers as copies of one layer, as PyTorch does (transformer)
         steps: training steps (default: 150000 small, 500000 medium)
         batch_size: strings per step, at most the size of the training split (default: the whole split)
@@ -88,6 +93,11 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     bidirectional: bool | None = None
     output_bias: bool = False
     softmax: Literal["all", "asked"] = "all"
+    table_std: float = 1.0
+    table_decay: float | None = None
+    table_rate: float = 1.0
+    shared_second_moment: bool = False
+    equal_tables: bool = False
     identical_layers: bool | None = None
     steps: int | None = None
     batch_size: int | None = None
@@ -148,6 +158,9 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         checks.check_counts(self, (*sizes, "steps", "record_every", "exact_every", "batch_size"))
         if self.max_norm is not None and not self.max_norm > 0:
             raise BadInput(f"--max_norm: expected a number > 0, got {self.max_norm}")
+        checks.check_positive(self, ("table_std", "table_rate"))
+        if self.table_decay is not None:
+            checks.check_not_negative(self, ("table_decay",))
         if self.engine in ("fast", "kernel") and (reason := _why_not_fast(self.model, self.dropout)):
             raise BadInput(f"--engine: {self.engine} would not be exact, since {reason}; use plain or auto")
         assert self.exact_every is not None

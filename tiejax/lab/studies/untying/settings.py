@@ -29,6 +29,7 @@ class Settings(UntieSettings, exor.Settings):
         engine: fast computes on multisets of symbols, which is exact for a transformer without dropout, and trains on the same
             batches as plain; auto is fast where that is exact, otherwise plain; kernel is rejected, since it does not support
             untying
+        equal_tables: not supported, since never-tied models from equal tables are an arm of this study
         doses: not supported by this study, which has a single distribution
         figure_style: no effect, since this study has no three-panel figure
         out: run directory, which holds the run's settings, checkpoints, results and report (default:
@@ -42,6 +43,8 @@ class Settings(UntieSettings, exor.Settings):
         """Return the settings with all defaults filled in; raises BadInput if they are inconsistent."""
         if self.doses is not None:
             raise BadInput("--doses: not supported by this experiment; give one distribution, with --zero and --one")
+        if self.equal_tables:
+            raise BadInput("--equal_tables: this experiment has never-tied models from equal tables as an arm; leave it out")
         if self.engine == "kernel":
             raise BadInput("--engine: kernel does not support untying; use fast, plain or auto")
         variant = self.variant or ("main" if self.zero is None and self.one is None else "custom")
