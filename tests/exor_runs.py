@@ -9,6 +9,7 @@ from tiejax.lab.studies.exor.symbols import Symbols
 
 MAIN = Symbols(7, 4, 5, {"zero": (0, 1), "one": (2, 3)}, (0.1, 0.9, 0.5, 0.5))
 DH = Symbols(7, 4, 5, {"zero": (0,), "one": (2, 3)}, (1.0, 0.0, 0.5, 0.5))
+HALF = Symbols(7, 4, 5, {"zero": (0, 1), "one": (2, 3)}, (0.5, 0.5, 0.5, 0.5))
 NO_DH = Symbols(7, 4, 5, {"zero": (0,), "one": (2, 3)}, (1.0, 0.0, 0.1, 0.9))
 
 
@@ -43,8 +44,8 @@ def as_the_paper_says(table, arm, seed, steps, pair):
     """Distances that support all claims of the paper, and differ slightly between seeds."""
     level = 1 + 0.01 * seed
     if pair == (0, 1):
-        if arm == 1:  # tied: distant and fluctuating
-            return level * 1.5 * np.where(np.arange(len(steps)) % 2, 1.2, 1.0)
+        if arm == 1:  # tied: distant and fluctuating, every third record, which does not recur with a cycle of 40 records
+            return level * 1.5 * np.where(np.arange(len(steps)) % 3, 1.2, 1.0)
         return level * (0.2 if table == "input" else 1.4) * np.ones(len(steps))
     if pair == (2, 3):
         return level * np.exp(-steps / (5_000 if arm else 20_000)) + 0.01

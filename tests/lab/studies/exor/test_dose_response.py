@@ -6,10 +6,13 @@ import math
 import numpy as np
 import pytest
 from blank_figures import blank_figures
+from exor_runs import MAIN, as_the_paper_says, run_metrics
 
 from tiejax.lab.runs import launch
-from tiejax.lab.studies.exor.dose_response import slopes
+from tiejax.lab.studies.exor.claim_values import Setup
+from tiejax.lab.studies.exor.dose_response import analyse_doses, slopes
 from tiejax.lab.studies.exor.settings import STUDY
+from tiejax.lab.studies.exor.symbols import Symbols
 
 __all__ = ["blank_figures"]  # a fixture
 
@@ -56,7 +59,7 @@ def test_claims_cover_every_dose_with_a_conflict(doses):
     _, results = doses
     rows = {row["id"]: row for row in results["claims"]}
     gaps = {f"output-gap/{name}/{dose}" for name in ("untied", "tied") for dose in ("0.8", "0.3")}
-    assert set(rows) == {"dose-gap/untied", "dose-gap/tied", "dose-cost", *(f"tying-costs/{p}" for p in (0.5, 0.8, 0.3)), *gaps}
+    assert set(rows) == {"dose-cost", *(f"tying-costs/{p}" for p in (0.5, 0.8, 0.3)), *gaps}
     assert f"{math.log(4):.3f}" in rows["output-gap/tied/0.8"]["statement"]
     assert f"{math.log(7 / 3):.3f}" in rows["output-gap/tied/0.3"]["statement"]
     # The slope over doses by NumPy, from the values of each seed.
@@ -65,7 +68,7 @@ def test_claims_cover_every_dose_with_a_conflict(doses):
         np.subtract(*(entry["final"][name]["exact_cross_entropy"]["train"] for name in ("tied", "untied")))
         for entry in results["doses"]
     ]
-    expected = np.median([np.polyfit(bound, column, 1)[0] for column in np.array(cost).T])
+    expected = np.mean([np.polyfit(bound, column, 1)[0] for column in np.array(cost).T])
     np.testing.assert_allclose(rows["dose-cost"]["estimate"], expected, rtol=1e-6)
 
 
@@ -82,12 +85,56 @@ def test_metrics_and_page_contain_the_doses(doses):
     assert results["variant"] == "doses"
 
 
-def test_non_finite_seeds_are_excluded_from_every_dose(tmp_path, capsys):
+def test_nothing_is_claimed_if_all_members_diverged(tmp_path, capsys):
     results = run(tmp_path / "run", "--doses", "[.5,.8]", "--learning_rate", "1e30")
-    assert results["seeds"] == []
-    assert results["excluded_seeds"] == list(range(6))
+    assert results["seeds"] == results["excluded_seeds"] == list(range(6))
+    assert len(results["non_finite"]) == 24
     assert results["claims"] == []
-    assert "excluded from the statistics: seeds 0, 1, 2, 3, 4, 5" in capsys.readouterr().out
+    assert "tied seed 5 became non-finite" in capsys.readouterr().out
+
+
+def synthetic(doses, change=lambda metrics: None, **fields):
+    """Return the analysis of synthetic runs of four seeds at each dose, with the same values at all of them."""
+    runs = [run_metrics(seeds=4, distance=as_the_paper_says) for _ in doses]
+    metrics = {
+        name: np.concatenate([run[name] for run in runs], axis=1) if values.ndim > 2 else values
+        for name, values in runs[0].items()
+    }
+    metrics["seeds"] = np.tile(np.arange(4), len(doses))
+    change(metrics)
+    setups = [Setup(Symbols(7, 4, 5, MAIN.used, (p, 1 - p, 0.5, 0.5)), 0.5, 20_000, **fields) for p in doses]
+    return analyse_doses(metrics, np.repeat(np.arange(len(doses)), 4), doses, setups, [[]] * len(doses))
+
+
+def test_only_solved_models_are_compared_with_the_bound():
+    def change(metrics):
+        metrics["exact_cross_entropy"][0, 5] = 0.9  # untied seed 1 at the second dose
+        metrics["exact_gap_zero"][0, 5] = -100
+
+    found, responses = synthetic([0.5, 0.8], change)
+    rows = {row["id"]: row for row in found["claims"]}
+    assert responses.solved[1, 0].tolist() == [True, False, True, True]
+    expected = [2.5 + 0.01 * seed - math.log(4) for seed in (0, 2, 3)]
+    np.testing.assert_allclose(rows["output-gap/untied/0.8"]["differences"], expected)
+    assert rows["output-gap/tied/0.8"]["n"] == 4
+    assert "output-gap/tied/0.5" not in rows  # no conflict, no bound
+    assert not any(
+        name.startswith("output-gap") for name in {row["id"] for row in synthetic([0.5, 0.8], output_bias=True)[0]["claims"]}
+    )
+
+
+def test_a_diverged_member_has_the_worst_loss_of_its_dose_and_stays():
+    def change(metrics):
+        metrics["finite"][1, 6, 3:] = False  # tied seed 2 at the second dose
+        metrics["exact_cross_entropy"][1, 6, 3:] = np.nan
+        metrics["exact_cross_entropy"][0, 7] = 0.95
+
+    found, responses = synthetic([0.5, 0.8], change)
+    assert (found["seeds"], found["excluded_seeds"]) == ([0, 1, 2, 3], [2])
+    cost = {row["id"]: row["differences"] for row in found["claims"]}["tying-costs/0.8"]
+    np.testing.assert_allclose(cost, [0, 0, 0.95 - 0.552, 0.553 - 0.95])
+    assert not responses.solved[1, 1, 2]
+    assert all(row["family"] == "exploratory" for entry in found["doses"] for row in entry["claims"])
 
 
 def test_records_on_disk_give_the_same_results_as_in_memory(doses, tmp_path, blank_figures):

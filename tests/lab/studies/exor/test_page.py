@@ -1,62 +1,139 @@
-"""The findings on EXor's pages, which depend on the task and the verdicts."""
+"""The findings and tables on EXor's pages, which depend on the task, the outcomes and the verdicts."""
 
+import numpy as np
 import pytest
+from exor_runs import DH, MAIN, as_the_paper_says, run_metrics
 
 from tiejax.lab.studies.exor import dose_page, page
+from tiejax.lab.studies.exor.analysis import analyse
+from tiejax.lab.studies.exor.claim_values import Setup
+from tiejax.lab.studies.exor.dose_response import Responses
+from tiejax.lab.studies.exor.dose_response import claims as dose_claims
+from tiejax.lab.studies.exor.plateaus import Level
+from tiejax.statistics.claims import assess
+from tiejax.system.json_values import plain
 
 
-def row(name, verdict, estimate=0.113, n=32):
-    return {"id": name, "estimate": estimate, "n": n, "verdict": verdict}
+def results(symbols=MAIN, zero=(0.1, 0.9), one=(0.5, 0.5), change=lambda metrics: None, exact=True):
+    """Return the results of a synthetic run of 16 seeds in which untied models solve the task and tied ones do not."""
+    metrics = run_metrics(seeds=16, symbols=symbols, exact=exact, distance=as_the_paper_says)
+    if exact:
+        metrics["exact_cross_entropy"][1] += 0.2 + 0.002 * np.arange(16)[:, None, None]
+    change(metrics)
+    body, _ = analyse(metrics, Setup(symbols, 0.5, 20_000), [Level("all", 0.55), Level("nothing", 0.77)])
+    bayes = {"splits": {"train": {"cross_entropy": 0.5}}}
+    return plain({"bits": 7, "zero": zero, "one": one, "steps": 50_000, "bayes": bayes, "residual_bound": None, **body})
 
 
-def results(zero, one, claims):
-    solved = {"untied": [True] * 32, "tied": [True] * 20 + [False] * 12}
-    return {"bits": 7, "zero": zero, "one": one, "claims": claims, "solved": solved}
-
-
-def test_finding_where_dh_fails():
-    claims = [
-        row("input-semantic/zero", "supported"),
-        row("input-semantic/one", "contradicted"),
-        row("tied-conflict/untied-input", "supported"),
-        row("tying-costs", "supported"),
-    ]
-    answer, counted = page.finding(results([0.1, 0.9], [0.5, 0.5], claims))
-    assert answer == (
-        "Where the distributional hypothesis fails, since the spellings of 0 are not equally likely, an untied input table "
-        "brings them together (supported, 32 seeds), a tied table keeps them farther apart (supported), and tying costs 0.113 "
-        "nats of cross-entropy (supported)."
-    )
-    assert counted.startswith(
-        "Of 4 claims, 3 supported, 1 contradicted. 32 of 32 (100 %) untied and 20 of 32 (62 %) tied models solved"
-    )
-
-
-def test_finding_where_dh_holds():
-    claims = [row("input-semantic/one", "supported"), row("tied-faster/input", "contradicted")]
-    answer, _ = page.finding(results([1.0, 0.0], [0.5, 0.5], claims))
+def test_finding_where_dh_fails_opens_with_decided_claims():
+    answer, counted = page.finding(results())
     assert answer.startswith(
-        "Where the distributional hypothesis holds, since the spellings of 1 are equally likely, an untied"
+        "DH fails for the pair of spellings of 0, which are not equally likely. "
+        "The relative distance of the zero pair in the untied input table (less 1) is -0.8"
     )
-    assert answer.endswith("and a tied table brings them together later (contradicted).")
+    assert "The exact cross-entropy (tied - untied) is 0.215 nats [0." in answer
+    assert "(16 seeds): supported." in answer
+    assert "The share of models that solve the task (tied - untied) is -1 [" in answer
+    assert counted.endswith(
+        "16 of 16 (100 %) untied and 0 of 16 (0 %) tied models solved the task: their exact cross-entropy came within .1 nat "
+        "of that of the best possible predictor and stayed there for 20,000 steps."
+    )
 
 
-@pytest.mark.parametrize("solved", [None, {}])
-def test_finding_without_pairs_and_risk_only_counts(solved):
-    assert page.finding(results([1.0], [1.0], []) | {"solved": solved}) == ["No claim could be tested."]
+def test_finding_where_dh_holds_is_about_the_price_and_the_first_passage():
+    answer, _ = page.finding(results(DH, (1.0, 0.0)))
+    assert answer.startswith("DH fails for no pair of spellings")
+    assert "restricted mean time until the one pair is nearer than 0.25 (tied - untied input) is -" in answer
+    assert "The exact cross-entropy (tied - untied) is 0.215 nats [" in answer
+    assert "less than 0.05" not in answer  # contradicted
+
+
+def test_finding_without_claims_only_counts():
+    found = results() | {"claims": [], "solved": None}
+    assert page.finding(found) == ["No claim could be tested."]
+
+
+def table(found, start):
+    (name,) = [name for name in page.tables(found) if name.startswith(f"Numbers: {start}")]
+    return page.tables(found)[name]
+
+
+def test_tables_of_outcomes():
+    found = results()
+    heading, rows = table(found, "outcomes")
+    assert heading == ["outcome", "untied", "tied", "tied - untied", "95 % interval"]
+    assert [row[:4] for row in rows] == [
+        ["share solved", "1", "0", "-1"],
+        ["mean steps until solved", "0", "50,000", "50,000"],
+    ]
+    interval = next(row["interval"] for row in found["claims"] if row["id"] == "solved")
+    assert rows[0][4] == f"{interval[0]:.3g} to {interval[1]:.3g}"
+    assert len(table(found, "first passage")[1]) == 9
+    assert table(found, "exact cross-entropy")[1][0][-1] == "16 of 16 (100 %)"
+
+
+def test_tables_of_plateaus():
+    def climb(metrics):
+        metrics["exact_cross_entropy"][1, :4, 7:] = 0.55  # four tied members leave their plateau after step 30,000
+
+    found = results(change=climb)
+    assert table(found, "plateaus")[1] == [
+        ["all", "-", "0.5500", "16", "4"],
+        ["nothing", "-", "0.7700", "0", "12"],
+        ["none", "-", "-", "0", "0"],
+    ]
+    (moves,) = [
+        rows for name, rows in page.tables(found).items() if name.startswith("Numbers: moves") and name.endswith(": tied")
+    ]
+    assert moves == (["from / to", "0.77", "0.55"], [["0.77", "28", "4"], ["0.55", "-", "-"]])
+
+
+def test_table_of_the_residual_bound():
+    row = {"pair": "zero", "arm": "tied", "members": 2, "holds": 2, "distance": [1.0, None, 2.0], "bound": [10.0, None, 30.0]}
+    _, rows = table(results() | {"residual_bound": [row]}, "theory check")
+    assert rows == [["zero", "tied", "2 of 2 (100 %)", "1.5", "20"]]
+
+
+def test_diverged_members_are_named_and_left_out_of_medians_only():
+    def diverge(metrics):
+        metrics["finite"][0, 3, 40:] = False
+        metrics["distance_input"][0, 3, 40:] = np.nan
+        metrics["exact_cross_entropy"][0, 3, 4:] = np.nan
+
+    found = results(change=diverge)
+    (note,) = page.diverged_notes(found)
+    assert note.startswith("Diverged: untied seed 3 (at step 20000). They stay in all comparisons")
+    assert page.diverged_notes(results()) == []
+    _, rows = table(found, "every seed")
+    assert rows[3][:3] == ["3", "-", "0.7590"]
+    _, medians = table(found, "median")
+    losses = [0.55 + 0.001 * seed for seed in range(16) if seed != 3]
+    assert medians[0][1].startswith(f"{np.median(losses):.4f}")
+    assert table(found, "exact cross-entropy")[1][0][1] == f"{np.mean(losses):.4f}"
+
+
+@pytest.mark.parametrize("missing", ["exact", "members"])
+def test_tables_without_exact_risk_or_members(missing):
+    found = results(exact=False) if missing == "exact" else results() | {"claims": []}
+    names = list(page.tables(found))
+    assert not any("plateaus" in name or "outcomes" in name for name in names)
+    assert bool(names) == (missing == "exact")
 
 
 def test_finding_of_doses_covers_growth_and_the_strongest_dose():
-    claims = [
-        row("dose-gap/untied", "supported"),
-        row("dose-gap/tied", "contradicted"),
-        row("dose-cost", "supported"),
-        row("tying-costs/0.9", "supported", -0.2),
-        row("tying-costs/0.05", "contradicted", -0.2),
-    ]
-    answer, _ = dose_page.finding({"claims": claims, "doses": [{"p": p} for p in (0.5, 0.9, 0.05)]})
-    assert answer == (
-        "As p moves away from .5, untied output tables keep the two spellings farther apart (supported, 32 seeds), tied output "
-        "tables keep the two spellings closer together (contradicted), and tying costs more cross-entropy (supported). At p = "
-        "0.05, tying saves 0.2 nats of cross-entropy (contradicted, 32 seeds)."
-    )
+    doses = np.array([0.5, 0.9, 0.05])
+    bound = np.abs(np.log(doses / (1 - doses)))
+    noise = 0.001 * np.sin(np.arange(48)).reshape(3, 16)
+    gap = np.stack([bound[:, None] + 0.1 + noise, bound[:, None] - 0.1 + noise], 1)
+    excess = np.stack([noise, 0.1 * bound[:, None] - noise], 1)
+    solved = np.ones((3, 2, 16), bool)
+    solved[2, 1] = False
+    claims = assess(dose_claims(Responses(doses, bound, np.arange(16), gap, excess, solved)))
+    answer, counted = dose_page.finding({"claims": claims, "doses": [{"p": p} for p in (0.5, 0.9, 0.05)]})
+    assert "The slope of the exact cross-entropy (tied - untied) over |ln(p/(1-p))| is 0.1 nats per nat [" in answer
+    assert "The exact cross-entropy at p = 0.05 (tied - untied) is 0.294 nats [" in answer
+    assert "in solved untied models at p = 0.05 (less 2.944) is 0.1 [" in answer
+    assert answer.endswith("in solved tied models at p = 0.05 (less 2.944): not decided with 0 seeds.")
+    rows = {row["id"]: row for row in claims}
+    assert rows["output-gap/tied/0.9"]["verdict"] == "contradicted"
+    assert counted.startswith("Of 8 ")

@@ -46,6 +46,12 @@ def test_run_writes_the_documented_files(tmp_path, capsys):
         "bayes",
         "final",
         "final_last",
+        "solved",
+        "solve_time",
+        "solving_window",
+        "first_passage",
+        "plateaus",
+        "residual_bound",
         "claims",
         "timing",
     }
@@ -55,8 +61,14 @@ def test_run_writes_the_documented_files(tmp_path, capsys):
     assert set(results["final"]["untied"]["exact_cross_entropy"]) == {"train", "validation", "test"}
     assert {"zero", "one"} <= set(results["final"]["tied"]["relative_distance"]["output"])
     assert lengths(results["final"]) == lengths(results["final_last"]) == {2}
-    fields = {"id", "statement", "estimate", "interval", "p", "p_adjusted", "effect_size", "n", "verdict"}
+    fields = {"id", "statement", "estimand", "estimate", "interval", "interval_adjusted", "p", "p_adjusted", "n", "verdict"}
     assert all(fields <= set(row) for row in results["claims"])
+    assert {(row["pair"], row["arm"], row["holds"]) for row in results["residual_bound"]} == {
+        (pair, arm, 2) for pair in ("zero", "one") for arm in ("untied", "tied")
+    }
+    assert [len(row["bound"]) for row in results["residual_bound"]] == [2] * 4
+    assert results["plateaus"]["levels"][0]["loss"] == pytest.approx(results["bayes"]["splits"]["train"]["cross_entropy"])
+    assert results["solving_window"] == 10
     assert {"compile_s", "train_s", "model_steps_per_s"} == set(results["timing"])
     # [arm, seed, record, pair]; `final_last` holds the last record.
     assert metrics["distance_input"].shape == (2, 2, 3, 21)
@@ -89,15 +101,13 @@ def test_edge_cases_of_settings(tmp_path, edge):
 
 def test_non_finite_members_are_named(tmp_path, capsys):
     out, results, metrics = run(tmp_path, "--seeds", "2", "--learning_rate", "1e30")
-    assert results["seeds"] == []
-    assert results["excluded_seeds"] == [0, 1]
+    assert results["seeds"] == results["excluded_seeds"] == [0, 1]
     assert {(row["arm"], row["seed"]) for row in results["non_finite"]} == {
         (arm, seed) for arm in ("untied", "tied") for seed in (0, 1)
     }
     assert metrics["finite"][:, :, 0].all()
     output = capsys.readouterr().out
     assert "warning: tied seed 1 became non-finite (seen at step 10)" in output
-    assert "warning: excluded from the statistics: seeds 0, 1" in output
     page = (out / "report.html").read_text()
     assert "untied seed 0 (at step 10)" in page
 

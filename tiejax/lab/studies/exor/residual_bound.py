@@ -6,8 +6,8 @@ Let H hold the state h_c of every context c in which the pair's bit is masked, a
 
 where sigma is the smallest singular value of diag(sqrt(w)) H. A pair whose logits hardly differ therefore has output embeddings
 that are close, provided that the states span the space well. It follows from algebra: it is checked, not tested over seeds.
-The bound can be loose: after a LayerNorm of gain 1 and bias 0 the entries of a state sum to 0, sigma is 0 and there is no bound,
-and gains that differ little leave sigma small.
+The bound can be loose: after a LayerNorm of gain 1 and bias 0 the entries of a state sum to 0, sigma is 0 and there is no
+bound, and gains that differ little leave sigma small.
 """
 
 from typing import Any
