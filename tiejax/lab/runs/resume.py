@@ -66,30 +66,27 @@ def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
     now, _ = command_line.parse(study.settings, study.command, argv, base=out / CONFIG)
     before = dataclasses.replace(before, **{name: getattr(now, name) for name in study.may_change})
     if study.appends and before.until is now.until is None:
-        seeds = _appended(before.seeds, now.seeds, out)
-        before, now = (dataclasses.replace(settings, seeds=seeds) for settings in (before, now))
+        before = dataclasses.replace(before, seeds=_appended(before.seeds, now.seeds))
+        if now.seeds is None or checks.seed_list(now.seeds) == checks.seed_list(before.seeds):
+            now = dataclasses.replace(now, seeds=before.seeds)
     now = dataclasses.replace(now, out=before.out)
     if changed := command_line.differences(before, now):
         # None is not a difference if it resolves to the value with which the run was started.
         with contextlib.suppress(BadInput):
             changed = command_line.differences(before, now.resolved())
     if changed:
-        raise BadInput(f"--resume: {out} was started with other settings ({'; '.join(changed)})")
+        only = "; seeds can only be appended" if study.appends and any(line.startswith("seeds:") for line in changed) else ""
+        raise BadInput(f"--resume: {out} was started with other settings ({'; '.join(changed)}){only}")
     return before.resolved()
 
 
-def _appended(before: Any, now: Any, out: Path) -> Any:
-    """Return the setting `seeds` of a run with appended seeds; raises BadInput unless `now` begins with those of `before`."""
+def _appended(before: Any, now: Any) -> Any:
+    """Return the setting `seeds` of a run with those that `now` appends; that of the run if `now` removes or reorders some."""
     if now is None:
         return before
     checks.check_seeds(now)
     old, new = checks.seed_list(before), checks.seed_list(now)
-    if new[: len(old)] != old:
-        raise BadInput(
-            f"--seeds: expected the {len(old)} seeds of the run in {out}, then others to append, {cut(before)} -> "
-            f"{cut(now)} removes or reorders some"
-        )
-    return now if len(new) > len(old) else before
+    return now if len(new) > len(old) and new[: len(old)] == old else before
 
 
 def trained_tokenizer(settings: Any, resume: bool) -> str | None:

@@ -7,7 +7,7 @@ defaults.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import Any, Literal, TypeVar, dataclass_transform
 
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
@@ -90,8 +90,9 @@ class LookSettings(RunSettings):
         max_seeds: largest number of seeds with --until decided (default: the number of seeds in the list --seeds)
     """
 
-    SEEDS: ClassVar[int] = 32
-    LOOKS: ClassVar[tuple[int, ...]] = (64, 128, 256, 512, 1024)
+    # Not annotated: they are no settings.
+    SEEDS = 32
+    LOOKS = (64, 128, 256, 512, 1024)
 
     # None: 32, or those of the looks.
     seeds: int | list[int] | None = None  # type: ignore[assignment]
