@@ -26,7 +26,8 @@ def finish(
     if results["excluded_seeds"]:
         for row in results["non_finite"]:
             console.warn(f"{row['arm']} seed {row['seed']} became non-finite (seen at step {row['step']})")
-        console.warn(f"excluded from the statistics: seeds {', '.join(map(str, results['excluded_seeds']))}")
+        if excluded := [seed for seed in results["excluded_seeds"] if seed not in results["seeds"]]:
+            console.warn(f"excluded from the statistics: seeds {', '.join(map(str, excluded))}")
     report = leave(run, settings, results, facts, plots, page)
     console.claims(results["claims"])
     console.result(f"report: {report}")

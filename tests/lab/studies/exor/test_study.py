@@ -108,6 +108,7 @@ def test_non_finite_members_are_named(tmp_path, capsys):
     assert metrics["finite"][:, :, 0].all()
     output = capsys.readouterr().out
     assert "warning: tied seed 1 became non-finite (seen at step 10)" in output
+    assert "excluded" not in output  # they stay in all comparisons, here as the only ones
     page = (out / "report.html").read_text()
     assert "untied seed 0 (at step 10)" in page
 
