@@ -1,17 +1,23 @@
-"""Render the tables of the pages in this folder from its JSON files, optionally after adding a run.
+"""Render the pages from the published runs in this folder, optionally after adding a run.
 
-python docs/results/publish.py                                        # render all tables
+python docs/results/publish.py                                        # render all pages
 python docs/results/publish.py RUN NAME.json --command "python ..."   # first store the published part of RUN as NAME.json
+
+Rendered are the marked parts of README.md and of the pages in docs (see `tiejax.lab.reporting.markers`), the counts of
+docs/scorecard.md, and docs/evidence.md, whose sentences for a practitioner are listed in docs/evidence.json.
 """
 
 import argparse
 import importlib
 import json
 from pathlib import Path
+from typing import Any
 
-from tiejax.lab.reporting import published
+from tiejax.lab.reporting import evidence, markers, published, scorecard
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
+EVIDENCE, SCORECARD = ROOT / "docs" / "evidence.md", ROOT / "docs" / "scorecard.md"
 # Study (`doses`: EXor with --doses) -> the module whose `tables` returns the tables of the report.
 TABLES = {
     "exor": "tiejax.lab.studies.exor.page",
@@ -23,29 +29,58 @@ TABLES = {
 }
 
 
+def runs() -> dict[str, dict[str, Any]]:
+    """Return the content of the JSON files in this folder, by name."""
+    return {file.name: json.loads(file.read_text()) for file in sorted(FOLDER.glob("*.json"))}
+
+
+def pages() -> dict[Path, str]:
+    """Return all pages as rendered; raises ValueError, which names the page, if one cannot be rendered."""
+    rendered = {}
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        try:
+            if page == EVIDENCE:
+                continue
+            text = markers.render(page.read_text(), FOLDER)
+            rendered[page] = scorecard.render(text) if page == SCORECARD else text
+        except ValueError as error:
+            raise ValueError(f"{page.relative_to(ROOT)}: {error}") from None
+    rendered[EVIDENCE] = evidence.page(runs(), json.loads(EVIDENCE.with_suffix(".json").read_text()))
+    return rendered
+
+
+def add(run: Path, name: str, command: str, figure: str | None) -> None:
+    """Store the published part of a finished run in this folder."""
+    results, facts = (json.loads((run / f"{name}.json").read_text()) for name in ("results", "environment"))
+    study = "doses" if "doses" in results else results["experiment"]
+    tables = importlib.import_module(TABLES[study]).tables(results)
+    entry = published.published_run(results, facts, tables, command, figure)
+    (FOLDER / name).write_text(published.dumps(entry) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", type=Path, help="a finished run directory")
     parser.add_argument("name", nargs="?", help="the JSON file to store it in")
     parser.add_argument("--command", help="the command to type to repeat the run")
+    parser.add_argument("--figure", help="path of the main figure of the run in the repository")
     given = parser.parse_args()
     if given.run:
         if not (given.name and given.command):
             parser.error("RUN requires NAME.json and --command")
-        results, facts = (json.loads((given.run / f"{name}.json").read_text()) for name in ("results", "environment"))
-        study = "doses" if "doses" in results else results["experiment"]
-        tables = importlib.import_module(TABLES[study]).tables(results)
-        entry = published.published_run(results, facts, tables, given.command)
-        (FOLDER / given.name).write_text(json.dumps(entry, indent=1) + "\n")
-    before = {page: page.read_text() for page in FOLDER.glob("*.md")}
+        if given.figure and not (ROOT / given.figure).is_file():
+            parser.error(f"--figure: expected a file in the repository, got {given.figure!r}")
+        add(given.run, given.name, given.command, given.figure)
     try:
-        after = {page: published.render_tables(text, FOLDER) for page, text in before.items()}
+        after = pages()
     except ValueError as error:
         parser.error(str(error))
     for page, text in after.items():
-        if text != before[page]:
+        if not page.exists() or text != page.read_text():
             page.write_text(text)
-            print(f"updated {page.name}")
+            print(f"updated {page.relative_to(ROOT)}")
+    for file in evidence.missing(runs()):
+        print(f"not in evidence.md: {file}, whose claims were tested by earlier rules; publish a new run")
 
 
 if __name__ == "__main__":

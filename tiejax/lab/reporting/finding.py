@@ -42,7 +42,7 @@ def opening(row: Mapping[str, Any]) -> str:
 
 def with_unit(value: float | None, row: Mapping[str, Any]) -> str:
     """Format a number with the unit of a claim."""
-    return f"{number(value)} {row['unit']}".rstrip()
+    return f"{number(value)} {row.get('unit', '')}".rstrip()
 
 
 def openings(claims: Sequence[Mapping[str, Any]], ids: Sequence[str], lead: str = "") -> str:

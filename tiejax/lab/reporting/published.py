@@ -1,27 +1,10 @@
-"""Published numbers: a run's entry in docs/results as JSON, and the tables of a page rendered from it.
-
-A page marks a table by two comments:
-
-    <!-- table: exor.json claims -->
-    ...
-    <!-- end of table -->
-
-The lines between them are rendered from the file in the page's folder: `claims`, or a table of the run's report by title. So no
-number is copied by hand, and outdated pages can be detected.
-"""
+"""Published runs: the part of a run that is kept in docs/results as JSON."""
 
 import json
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from tiejax.lab.reporting.finding import EARLIER, is_current
-from tiejax.lab.reporting.words import cells
-
 Table = tuple[list[str], list[list[str]]]
-BLOCK = re.compile(r"(<!-- table: (\S+) (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-BAR = r"\|"  # an escaped bar, which does not end a cell
 ONE_BY_ONE = "Numbers: every "  # title of tables with a row per seed or per pair of words, which are not published
 # The fields of claims that are published; `statistic` is what the rules of earlier versions called `estimand`.
 CLAIM_FIELDS = (
@@ -32,16 +15,18 @@ CLAIM_FIELDS = (
 
 
 def published_run(
-    results: Mapping[str, Any], facts: Mapping[str, Any], tables: Mapping[str, Table], command: str
+    results: Mapping[str, Any], facts: Mapping[str, Any], tables: Mapping[str, Table], command: str, figure: str | None = None
 ) -> dict[str, Any]:
     """Return the published part of a run: claims, tables, timing and environment.
 
     results, facts: its results.json and environment.json. tables: the tables of its report, by title. command: the command
-    that repeats the run (the recorded one contains machine-specific paths).
+    that repeats the run (the recorded one contains machine-specific paths). figure: path of its main figure in the repository.
     """
     return {
         "study": results["experiment"],
+        "format": results.get("format", 1),
         "command": command,
+        "figure": figure,
         "commit": facts["git_commit"],
         "date": facts["date"][:10],
         "python": facts["python"],
@@ -60,45 +45,12 @@ def published_run(
     }
 
 
-def render_tables(page: str, folder: Path) -> str:
-    """Return a Markdown page with all its tables rendered from the JSON files in its folder.
-
-    Raises ValueError if a file or a table in a file does not exist.
-    """
-
-    def write(block: re.Match[str]) -> str:
-        begin, file, name, end = block.groups()
-        if not (folder / file).is_file():
-            raise ValueError(f"{file}: not found, but a page refers to it; add its run first")
-        found = json.loads((folder / file).read_text())
-        return f"{begin}{markdown(*_table(found, name, file))}\n{end}"
-
-    return BLOCK.sub(write, page)
-
-
-def _table(found: Mapping[str, Any], name: str, file: str) -> Table:
-    if name == "claims":
-        return _claims(found["claims"])
-    if name not in found["tables"]:
-        raise ValueError(f"{file}: unknown table {name!r}; it has claims, {', '.join(map(repr, found['tables']))}")
-    table = found["tables"][name]
-    return table["columns"], table["rows"]
-
-
-def _claims(claims: list[dict[str, Any]]) -> Table:
-    """Return the table of claims: statement, estimand, estimate, intervals, adjusted p, n, verdict."""
-    rows = []
-    for claim in claims:
-        estimate, interval, adjusted, p_adjusted, n = cells(claim)
-        current = is_current(claim)
-        unit = f" ({claim['unit']})" if claim.get("unit") else ""
-        about = claim["estimand"] + unit if current else claim["statistic"]
-        verdict = claim["verdict"] if current else f"{claim['verdict']} ({EARLIER})"
-        rows.append([claim["statement"], about, estimate, interval, adjusted, p_adjusted, n, verdict])
-    return ["claim", "estimand", "estimate", "95 % interval", "adjusted interval", "p, adjusted", "n", "verdict"], rows
-
-
-def markdown(columns: list[str], rows: list[list[str]]) -> str:
-    """Format a table in Markdown."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', BAR) for cell in line)} |" for line in lines)
+def dumps(value: Any, indent: str = "") -> str:
+    """Format JSON with a line for each entry, and lists without lists or mappings on one line."""
+    deeper = f"{indent} "
+    if isinstance(value, Mapping) and value:
+        entries = [f"{deeper}{json.dumps(key)}: {dumps(item, deeper)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(entries) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        return "[\n" + ",\n".join(f"{deeper}{dumps(item, deeper)}" for item in value) + f"\n{indent}]"
+    return json.dumps(value, allow_nan=False)
