@@ -15,6 +15,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import KIND, Manifest, NoManifest, differing, read, settings_of
 from tiejax.lab.runs.run_directory import RESULTS, RunDirectory
 from tiejax.lab.settings import command_line
+from tiejax.lab.settings.checks import looks_up_to, seed_list
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.system.visible import cut
 
@@ -35,7 +36,10 @@ COMMAND = CommandLine(
     "from the defaults of the study, and how many of its claims (the statements that a study tests) are supported, "
     "contradicted or undecided.",
     example="Example: PROGRAM runs/exor.",
-    switches={"json": "print a JSON array with an object for each run (path, study, state, settings, claims, format, damage)"},
+    switches={
+        "json": "print a JSON array with an object for each run (path, study, state, settings, parts, looks, claims, format, "
+        "damage)"
+    },
     positional={"folder": "folder that is searched for run directories, at any depth (default: runs)"},
 )
 
@@ -45,15 +49,19 @@ class Listed:
     """A run directory as it is listed; its fields are the keys of `--json`.
 
     study: None if it is unknown. state: "finished" or "unfinished", None if it is unknown. settings: those that differ from
-    the defaults of the study. claims: number of claims with each verdict, exploratory ones included, None if there are no
-    results or the study makes no claims. format: that of the results, None without results; in format 1, claims were tested by
-    the rules of an earlier version. damage: which file cannot be used and what to do, None if no damage was found.
+    the defaults of the study. parts: number of seeds of each part that has begun, None if all seeds train together. looks:
+    numbers of seeds at which claims are tested with --until decided, otherwise None. claims: number of claims with each
+    verdict, exploratory ones included, None if there are no results or the study makes no claims. format: that of the results,
+    None without results; in format 1, claims were tested by the rules of an earlier version. damage: which file cannot be used
+    and what to do, None if no damage was found.
     """
 
     path: str
     study: str | None = None
     state: str | None = None
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    parts: list[int] | None = None
+    looks: list[int] | None = None
     claims: dict[str, int] | None = None
     format: int | None = None
     damage: str | None = None
@@ -99,7 +107,7 @@ def describe(folder: Path) -> Listed:
     except OSError as error:
         return Listed(path, damage=f"{KIND} cannot be read: {error.strerror}")
     state = "finished" if RESULTS in manifest.files else "unfinished"
-    run = Listed(path, manifest.study, state, changed_settings(manifest))
+    run = Listed(path, manifest.study, state, changed_settings(manifest), *parts_and_looks(manifest))
     try:
         results = RunDirectory.results(folder, manifest)
     except BadInput as reason:
@@ -123,11 +131,25 @@ def lines(run: Listed) -> Iterator[str]:
     yield f"{run.path}  {run.study}, {run.state}"
     if run.settings:
         yield f"    settings: {', '.join(f'{name} {json.dumps(value)}' for name, value in run.settings.items())}"
+    if run.looks is not None and run.parts is not None:
+        trained, looks = sum(run.parts), ", ".join(f"{look:,}" for look in run.looks)
+        yield f"    look {len(run.parts)} of {len(run.looks)} ({looks} seeds): {trained:,} seeds"
+    elif run.parts is not None:
+        yield f"    parts: {' + '.join(f'{seeds:,}' for seeds in run.parts)} seeds"
     if run.damage is not None:
         yield f"    {run.damage}"
     if run.claims is not None:
         counts = tally([{"verdict": verdict} for verdict, count in run.claims.items() for _ in range(count)])
         yield f"    {counts}" if run.format != 1 else f"    {counts.removesuffix('.')} ({EARLIER})."
+
+
+def parts_and_looks(manifest: Manifest) -> tuple[list[int] | None, list[int] | None]:
+    """Return the number of seeds of each part of a run, and the looks that are planned; None for what it does not have."""
+    parts = [len(seed_list(part)) for part in manifest.parts] or None
+    study = STUDIES[manifest.study]() if manifest.study in STUDIES else None
+    if study is None or not study.appends or not manifest.settings.get("until"):
+        return parts, None
+    return parts, looks_up_to(study.settings.LOOKS, len(seed_list(manifest.settings["seeds"])))
 
 
 def changed_settings(manifest: Manifest) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting import untie_figures
 from tiejax.lab.reporting.finding import openings, tally
+from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words, training_words
 from tiejax.lab.reporting.words import count_and_share
@@ -179,10 +180,10 @@ def render(title: str, setting: Mapping[str, str], run: report.RunOnPage) -> str
         title=title,
         question=QUESTION,
         finding=finding(results),
-        setting={**setting, **shared, **timing_words(results["timing"], run.facts)},
+        setting={**setting, **shared, **parts_words(results), **timing_words(results["timing"], run.facts)},
         notes=[*excluded_notes(results), NOTE],
         claims={"Claims": results["claims"]},
         figures=run.pictures,
-        numbers=tables(results),
+        numbers=looks_table(results) | tables(results),
         reproduce=reproduction(run.facts, run.settings_text),
     )

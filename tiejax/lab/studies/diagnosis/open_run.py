@@ -1,5 +1,6 @@
 """Opening a run for its diagnosis: its settings, the members of its last checkpoint, and the probes for them."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from tiejax import training
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import KIND, Manifest, damaged
 from tiejax.lab.runs.run_directory import CHECKPOINTS, CONFIG
+from tiejax.lab.runs.train import Part
+from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.diagnosis.probes import LONGEST, Probes, exor_probes, text_probes
 from tiejax.lab.studies.diagnosis.settings import Settings, settings_of_run
@@ -22,6 +25,7 @@ from tiejax.lab.studies.text_mlm import text as text_mlm
 from tiejax.lab.studies.untying import ensemble as untying_ensemble
 from tiejax.statistics.arms import ARMS
 from tiejax.training import Ensemble
+from tiejax.training.records import join_records, join_seeds
 
 TEXT_SEEDS = 3  # seeds diagnosed of a run on text, where a member takes seconds
 
@@ -70,8 +74,8 @@ def _on_exor(manifest: Manifest, settings: Any, folder: Path, console: Console) 
         ensemble, arms = untying_ensemble.build_ensemble(settings), settings.arms.names
     else:
         ensemble, arms = exor_ensemble.build_ensemble(settings), list(ARMS)
-    model, seeds = exor_ensemble.build_model(settings), settings.seed_list
-    step, params, records = _restored(manifest, ensemble, seeds, folder, console)
+    model = exor_ensemble.build_model(settings)
+    seeds, step, params, records = _restored_parts(manifest, ensemble, folder, console)
 
     def encode(params: Any, tokens: Any, position: Any) -> Any:
         return model.apply({"params": params}, tokens, position, method="encode")
@@ -98,15 +102,35 @@ def _on_text(manifest: Manifest, settings: Any, folder: Path, console: Console) 
     return OpenRun("text_mlm", settings, settings.seed_list[:TEXT_SEEDS], names, step, params, records, encode, probes)
 
 
+def _restored_parts(manifest: Manifest, ensemble: Ensemble, folder: Path, console: Console) -> tuple[list[int], int, Any, Any]:
+    """Return seeds, step, parameters and records of a run whose seeds may train in parts; raises BadInput.
+
+    Parts that have not reached the step of the first are left out.
+    """
+    parts = [seed_list(part) for part in manifest.all_parts]
+    found = [_restored(manifest, ensemble, parts[0], folder, console)]
+    for number, seeds in enumerate(parts[1:], 1):
+        with contextlib.suppress(BadInput):  # it has no checkpoint yet
+            found.append(_restored(manifest, ensemble, seeds, folder, console, number))
+    step = found[0][0]
+    found = [one for one in found if one[0] == step]
+    seeds = [seed for part in parts[: len(found)] for seed in part]
+    if missing := sum(map(len, parts)) - len(seeds):
+        console.warn(f"{folder}: {missing} seeds that were appended are still training, and left out")
+    params = jax.tree.map(lambda *leaves: join_seeds(leaves, 0), *(params for _, params, _ in found))
+    return seeds, step, params, join_records([records for *_, records in found])
+
+
 def _restored(
-    manifest: Manifest, ensemble: Ensemble, seeds: Sequence[int], folder: Path, console: Console
+    manifest: Manifest, ensemble: Ensemble, seeds: Sequence[int], folder: Path, console: Console, part: int = 0
 ) -> tuple[int, Any, Any]:
-    """Return the step, parameters and records of a run's last checkpoint; raises BadInput."""
+    """Return the step, parameters and records of the last checkpoint of a part of a run; raises BadInput."""
     like = jax.eval_shape(lambda: ensemble.start(seeds))
-    if not (folder / CHECKPOINTS).is_dir():
+    name = Part(part).folder
+    if not (folder / name).is_dir():
         raise BadInput(f"{folder}: has no checkpoint; train the run first")
-    run = manifest.identity_in(CHECKPOINTS)
-    checkpoints = training.Checkpoints(folder / CHECKPOINTS, ensemble.ties, console.warn, run, read_only=True)
+    run = manifest.identity_in(name, part)
+    checkpoints = training.Checkpoints(folder / name, ensemble.ties, console.warn, run, read_only=True)
     try:
         last = checkpoints.restore(like)
     except training.CheckpointMismatch as error:

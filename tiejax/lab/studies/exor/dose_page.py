@@ -7,6 +7,7 @@ import numpy as np
 
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
+from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import model_words, reproduction, timing_words, training_words
 from tiejax.lab.reporting.words import count_true
@@ -58,6 +59,7 @@ def page(run: RunOnPage) -> str:
         "model": model_words(results),
         "seeds": f"{len(results['seeds'])} per dose, each trained tied and untied from the same initial values and batches",
         "training": training_words(results, settings),
+        **parts_words(results),
         **timing_words(results["timing"], facts),
     }
     return report.render(
@@ -68,6 +70,6 @@ def page(run: RunOnPage) -> str:
         notes=diverged_notes(results),
         claims={"Claims": results["claims"]},
         figures=run.pictures,
-        numbers=tables(results),
+        numbers=looks_table(results) | tables(results),
         reproduce=reproduction(run.facts, run.settings_text),
     )

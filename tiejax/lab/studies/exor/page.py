@@ -7,6 +7,7 @@ import numpy as np
 
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
+from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import (
     arrays_in_words,
@@ -219,6 +220,7 @@ def setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapp
         "Bayes": f"accuracy {share(bayes['accuracy'], 2)}, cross-entropy {bayes['cross_entropy']:.4f} nats "
         f"(training split: {share(train['accuracy'], 2)}, {train['cross_entropy']:.4f} nats)",
         "source": SOURCE,
+        **parts_words(results),
         **timing_words(results["timing"], facts),
     }
     if results["solved"]:
@@ -246,6 +248,6 @@ def page(run: RunOnPage) -> str:
             "which an outcome selects": results["claims_solved_pairs"],
         },
         figures=run.pictures,
-        numbers=tables(results),
+        numbers=looks_table(results) | tables(results),
         reproduce=reproduction(run.facts, run.settings_text),
     )
