@@ -96,9 +96,10 @@ def _is_whole(content: Mapping[str, Any]) -> bool:
 
 def _is_parts(parts: Any) -> bool:
     """Return whether a value is a list of values of the setting `seeds`."""
-    return isinstance(parts, list) and all(
-        isinstance(part, int) or (isinstance(part, list) and all(isinstance(seed, int) for seed in part)) for part in parts
+    numbers = (
+        [seed for part in parts for seed in (part if isinstance(part, list) else [part])] if isinstance(parts, list) else [""]
     )
+    return all(type(number) is int for number in numbers)
 
 
 def settings_of(settings: Any, free: Sequence[str]) -> dict[str, Any]:
@@ -106,6 +107,14 @@ def settings_of(settings: Any, free: Sequence[str]) -> dict[str, Any]:
     fields = {name: value for name, value in dataclasses.asdict(settings).items() if name not in ("out", *free)}
     read_back: dict[str, Any] = json.loads(json.dumps(fields))
     return read_back
+
+
+def with_later(settings: Mapping[str, Any], default: Any, free: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of a run, with the defaults of settings that did not exist when it was started.
+
+    settings: those of a manifest. default: the settings of the study with all defaults. free: as in `settings_of`.
+    """
+    return {name: value for name, value in settings_of(default, free).items() if name not in settings} | dict(settings)
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

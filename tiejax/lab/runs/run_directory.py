@@ -348,9 +348,7 @@ def _as_started(study: Study, path: Path, asked: dict[str, Any]) -> Manifest:
         found = manifest.read(path)
     except NoManifest as reason:
         raise BadInput(f"--resume: {path} cannot be resumed: {reason}") from None
-    added = [name for name in asked if name not in found.settings]
-    before = {name: value for name, value in manifest.settings_of(study.settings(), ()).items() if name in added}
-    before |= found.settings
+    before = manifest.with_later(found.settings, study.settings(), study.may_change)
     if study.appends and _extends(asked["seeds"], before["seeds"]):
         before["seeds"] = asked["seeds"]
     if changed := manifest.differences(before, asked):

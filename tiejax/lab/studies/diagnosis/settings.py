@@ -85,7 +85,8 @@ def settings_of_run(folder: Path) -> tuple[manifest.Manifest, Any]:
         settings = given.resolved()
     except BadInput as error:
         raise BadInput(f"{folder / CONFIG}: is not the configuration of a run ({error})") from None
-    if changed := manifest.differences(run.settings, manifest.settings_of(settings, study.may_change)):
+    before = manifest.with_later(run.settings, study.settings(), study.may_change)
+    if changed := manifest.differences(before, manifest.settings_of(settings, study.may_change)):
         raise BadInput(f"{folder / CONFIG}: was edited since the run was started ({'; '.join(changed)})")
     return run, settings
 
