@@ -74,7 +74,7 @@ BAD = {
     "--untie_at [2000]": ("--untie_at", "--steps 1500", "got 2000"),
     "--untie_at [.5,.5]": ("--untie_at", "0.5 is repeated"),
     "--untie_at [.5,750]": ("--untie_at", "0.5 and 750 both fall on step 750 of 1500"),
-    "--equal_tables true --untie_at [.5]": ("--equal_tables", "expected false with --untie_at", "got true"),
+    "--equal_tables_arm true --untie_at [.5]": ("--equal_tables_arm", "expected false with --untie_at", "got true"),
     "--untie_at [.5,1.5]": ("--untie_at", "from 0. to 1.", "got 1.5"),
 }
 

@@ -25,7 +25,7 @@ from tiejax.training.placement import DATA
 CASES = [
     "--layers 2 --width 24 --feed_forward 10 --positions learned --layer_norm pre",
     "--untie_at [.25,.5] --untie_policy split --seeds 3 --steps 40",
-    "--equal_tables true --seeds 3 --steps 40",
+    "--equal_tables_arm true --seeds 3 --steps 40",
 ]
 
 

@@ -205,7 +205,9 @@ def test_validation_covers_the_whole_split(monkeypatch, request):
 def test_untied_models_from_equal_tables_join_the_run(run, data, launched, no_pictures, tmp_path):
     """The two arms of `run` are trained as before; the third starts as the tied one, and its tables then part."""
     out = tmp_path / "run"
-    argv = arguments(data, "--seeds", "[3,0]", "--steps", 50, "--equal_tables", "true", "--tensorboard", "true", "--out", out)
+    argv = arguments(
+        data, "--seeds", "[3,0]", "--steps", 50, "--equal_tables_arm", "true", "--tensorboard", "true", "--out", out
+    )
     assert launched(argv) == 0
     recorded, wanted = metrics(out), metrics(run[0])
     assert recorded["arms"].tolist() == ["untied", "tied", "untied-equal"]

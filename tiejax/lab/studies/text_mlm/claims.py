@@ -1,8 +1,8 @@
 """The claims and final values of a text run: distances of twins and unrelated words, and the cost of tying.
 
-Arrays are those of `metrics.npz`, `[arm, seed, record, ...]`, with arms (untied, tied), and with `equal_tables` a third, untied
-models that start from equal tables. A twin means the same as its word. With probability .5 it is also equally likely, so that
-the distributional hypothesis (DH) holds for the pair; with any other probability DH fails, and the two are conflict twins.
+Arrays are those of `metrics.npz`, `[arm, seed, record, ...]`, with arms (untied, tied), and with `equal_tables_arm` a third:
+untied models that start from equal tables. A twin means the same as its word. With probability .5 it is also equally likely, so
+that the distributional hypothesis (DH) holds for the pair; with any other probability DH fails, and the two are conflict twins.
 Source of the claims: Bertolotti and Cazzola, ICML 2024; conflict twins, several seeds and validation loss are ours.
 """
 

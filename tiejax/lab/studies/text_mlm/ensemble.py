@@ -143,7 +143,7 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
     arm_ties, phases = np.array([[False], [True]]), None
     if arms is not None:
         arm_ties, phases = training.phases_of_arms(arms.step.tolist(), plan.steps, arms.policy.tolist(), arms.new.tolist())
-    elif settings.equal_tables:
+    elif settings.equal_tables_arm:
         arm_ties, phases = training.phases_of_arms([-1, plan.steps, 0], plan.steps, [""] * 3, [""] * 3)
     counts: Literal["all", "leaf"] = "all" if phases is None else "leaf"
     return training.Ensemble(

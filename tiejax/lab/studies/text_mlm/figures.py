@@ -159,7 +159,7 @@ def plot_norms(metrics: Metrics) -> Plot:
 
 
 def plot_start(final: Mapping[str, Any]) -> Plot:
-    """Plot the final validation loss of every arm of a run with `equal_tables`; final: as in results.json."""
+    """Plot the final validation loss of every arm of a run with `equal_tables_arm`; final: as in results.json."""
     names = {"untied": "untied,\nindependent tables", EQUAL: "untied,\nequal tables", "tied": "tied"}
     losses = {label: np.array(final[arm]["validation_loss"]) for arm, label in names.items()}
     return Plot(

@@ -63,8 +63,8 @@ class Settings(
         embedding_std: standard deviation of the initial embeddings
         positions: positional embeddings: none, as published, or learned
         layer_norm: layer normalisation after each sublayer (post) or before it (pre)
-        equal_tables: also train untied models whose two tables start equal to the tied one, so that the effect of the tie is
-            told apart from that of its starting point
+        equal_tables_arm: also train untied models whose two tables start equal to the tied one, so that the effect of the tie
+            is told apart from that of its starting point
         untie_at: instead of comparing tied with untied models, train tied models that are untied at each of these points: steps
             (integers) or fractions of the run (with a decimal point, such as .5). Models that are never tied and models that
             are always tied are added
@@ -103,7 +103,7 @@ class Settings(
     embedding_std: float = 0.3
     positions: Literal["none", "learned"] = "none"
     layer_norm: Literal["post", "pre"] = "post"
-    equal_tables: bool = False
+    equal_tables_arm: bool = False
     untie_policy: Policy = "copy"
     untie_new: Literal["input", "output"] = "output"
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -143,9 +143,9 @@ class Settings(
         checks.check_positive(self, ("epochs",))
         check_most("epochs", self.epochs or 0)
         checks.check_lengths(self, 4096, shortest=2 if self.rows_are_sentences else 3)
-        if self.equal_tables and self.untie_at is not None:
+        if self.equal_tables_arm and self.untie_at is not None:
             raise BadInput(
-                "--equal_tables: expected false with --untie_at, which trains models from equal tables anyway; got true"
+                "--equal_tables_arm: expected false with --untie_at, which trains models from equal tables anyway; got true"
             )
         if self.epochs_apart and self.packing != "padded":
             raise BadInput("--epochs_apart: needs --packing padded, since packed epochs differ in their number of rows")
@@ -174,7 +174,7 @@ class Settings(
     @property
     def compared(self) -> tuple[str, ...]:
         """The names of the arms of a run without `untie_at`."""
-        return (*ARMS, EQUAL) if self.equal_tables else ARMS
+        return (*ARMS, EQUAL) if self.equal_tables_arm else ARMS
 
     @property
     def sets(self) -> dict[float, list[str]]:
