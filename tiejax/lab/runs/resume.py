@@ -14,7 +14,6 @@ from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
 from tiejax.lab.settings import checks, command_line
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.study import Study
-from tiejax.system.visible import cut
 
 DATA, TOKENIZER = "data.json", "tokenizer.json"  # in the directory of a run on text
 
