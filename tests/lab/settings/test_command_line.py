@@ -11,7 +11,7 @@ import yaml
 from directories import FIELDS, here, make_run, read, refused
 from processes import EXPERIMENTS, SCRIPT, Ended, assert_refused, command_here, end, start, start_python, tree
 
-from tiejax.lab.settings.command_line import field_docs, parse
+from tiejax.lab.settings.command_line import BadInput, field_docs, parse
 from tiejax.lab.studies.exor.settings import STUDY, Settings
 from tiejax.lab.studies.text_mlm import settings as text_mlm
 
@@ -351,3 +351,21 @@ def test_every_script_starts_with_only_the_package_installed(script, tmp_path):
 def test_help_lists_every_exit_status(here, monkeypatch, capsys):
     out = " ".join(command_here(["--help"], monkeypatch, capsys).out.split())
     assert "Exit status: 0 success; 2 bad input; 3 another process of the cluster exited; 4 a file could not be read" in out
+
+
+@pytest.mark.parametrize("argv", [["--seeds", "7-9"], ["--seeds=7-9"]])
+def test_a_range_of_seeds_is_a_list(argv):
+    settings, _ = parse(Settings, STUDY.command, argv)
+    assert settings.seeds == [7, 8, 9]
+
+
+def test_a_range_of_seeds_in_a_file(tmp_path):
+    (tmp_path / "a.yaml").write_text("seeds: 1000-1002\n")
+    settings, _ = parse(Settings, STUDY.command, ["--config", str(tmp_path / "a.yaml")])
+    assert settings.seeds == [1000, 1001, 1002]
+
+
+@pytest.mark.parametrize("text", ["9-7", "0-1000000"])
+def test_ranges_that_hold_no_seeds_or_too_many_are_refused(text):
+    with pytest.raises(BadInput, match=rf"^--seeds: expected FIRST-LAST with 1 to 1,000,000 seeds, got {text}$"):
+        parse(Settings, STUDY.command, ["--seeds", text])

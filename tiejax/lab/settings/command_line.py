@@ -33,6 +33,8 @@ jsonargparse.set_loader(MODE, yaml_text.load_flag, (NotYaml,))
 jsonargparse.set_dumper(MODE, yaml_text.dump)
 MOST_BYTES = 2**20  # of a configuration file
 PROGRAM = "PROGRAM"  # placeholder for the command in an example
+MOST_SEEDS = 10**6
+RANGE = re.compile(r"(\d{1,10})-(\d{1,10})")  # of seeds, inclusive
 CLOUD = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 Config = TypeVar("Config")
@@ -94,7 +96,7 @@ def parse(
     # Switches are not part of the configuration, so that --print_config does not print them.
     switches = {name: f"--{name}" in flags for name in command.switches}
     flags = [flag for flag in flags if flag not in {f"--{name}" for name in switches}]
-    flags = _gather_words(flags, config_class)
+    flags = _expand_seeds(_gather_words(flags, config_class))
     _check_flags(flags, config_class)
     parser = _parser(config_class, command)
     values: dict[str, Any] = {}
@@ -223,6 +225,29 @@ def _gather_words(flags: Sequence[str], config_class: type) -> list[str]:
     return gathered
 
 
+def _expand_seeds(flags: Sequence[str]) -> list[str]:
+    """Replace `--seeds FIRST-LAST` by the list of these seeds."""
+    expanded: list[str] = []
+    for flag in flags:
+        option, equals, value = flag.partition("=")
+        if equals and option == "--seeds":
+            expanded.append(f"--seeds={_expanded(value, '--seeds')}")
+        else:
+            expanded.append(_expanded(flag, "--seeds") if expanded and expanded[-1] == "--seeds" else flag)
+    return expanded
+
+
+def _expanded(value: str, option: str) -> str:
+    """Return "FIRST-LAST" as a list in YAML, and any other value unchanged; raises BadInput."""
+    match = RANGE.fullmatch(value)
+    if match is None:
+        return value
+    first, last = map(int, match.groups())
+    if not first <= last < first + MOST_SEEDS:
+        raise BadInput(f"{option}: expected FIRST-LAST with 1 to {MOST_SEEDS:,} seeds, got {cut(value)}")
+    return str(list(range(first, last + 1)))
+
+
 def _check_flags(flags: Sequence[str], config_class: type) -> None:
     """Raise BadInput for a list or mapping that is invalid YAML; jsonargparse would fall back to other readings."""
     hints = typing.get_type_hints(config_class)
@@ -265,6 +290,8 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
         raise BadInput(f"--config {file}{place}: invalid YAML: {error}") from None
     if values is None:  # comments only: every default
         return {}
+    if isinstance(values, dict) and isinstance(values.get("seeds"), str):
+        values["seeds"] = yaml_text.load_flag(_expanded(values["seeds"], f"--config {file}: seeds"))
     if not isinstance(values, dict):
         raise BadInput(f"--config {file}: expected lines `field: value`, got a {type(values).__name__}")
     names = [field.name for field in dataclasses.fields(config_class)]
@@ -345,7 +372,7 @@ def _type_name(kind: Any) -> str:
 def differences(before: object, now: object) -> list[str]:
     """Return the fields in which two configurations of one class differ, as `field: before -> now`."""
     return [
-        f"{field.name}: {getattr(before, field.name)} -> {getattr(now, field.name)}"
+        f"{field.name}: {cut(getattr(before, field.name))} -> {cut(getattr(now, field.name))}"
         for field in dataclasses.fields(before)  # type: ignore[arg-type]
         if getattr(before, field.name) != getattr(now, field.name)
     ]

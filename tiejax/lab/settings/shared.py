@@ -47,8 +47,8 @@ class RunSettings(Settings):
     """Seeds and run directory.
 
     Args:
-        seeds: number of random seeds (0, 1, ...), or a list of seeds, such as [3,7,11]; each seed trains one model (a member)
-            in every arm, such as tied and untied
+        seeds: number of random seeds (0, 1, ...), a list such as [3,7,11], or a range such as 1000-1255; each seed trains one
+            model (a member) in every arm, such as tied and untied
         checkpoint_every: seconds between checkpoints
         out: run directory, which holds the run's settings, checkpoints, results and report
     """
@@ -80,10 +80,11 @@ class LookSettings(RunSettings):
     """Seeds that may be appended to a run, or are added until the claims are decided.
 
     Args:
-        seeds: number of random seeds (0, 1, ...), or a list of seeds, such as [3,7,11]; each seed trains one model (a member)
-            in every arm, such as tied and untied (default: 32). With --resume, a longer list that begins with the seeds of the
-            run, or a larger number, trains only the seeds that are appended: the results are those of a run of all seeds, bit
-            for bit if old and new seeds fill blocks of the same size on the devices, else to rounding (docs/run_directory.md)
+        seeds: number of random seeds (0, 1, ...), a list such as [3,7,11], or a range such as 1000-1255; each seed trains one
+            model (a member) in every arm, such as tied and untied (default: 32). With --resume, a longer list that begins with
+            the seeds of the run, or a larger number, trains only the seeds that are appended: the results are those of a run of
+            all seeds, bit for bit if old and new seeds fill blocks of the same size on the devices, else to rounding
+            (docs/run_directory.md)
         until: decided adds seeds until every registered claim is decided: the seeds of the first look are trained, the claims
             tested, then the seeds of the next look trained, at most up to --max_seeds. Looks are at 64, 128, 256, 512 and 1024
             seeds and at --max_seeds, each with an equal share of .05. Seeds are 0, 1, ..., or the first of the list --seeds

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.settings.command_line import MOST_SEEDS, BadInput
 from tiejax.system.memory import machine_memory
 from tiejax.system.visible import cut
 
@@ -23,7 +23,6 @@ STATE = (1 + MOMENTS) * FLOAT  # bytes of a parameter with its moments
 
 # Step counters are int32, and the search for the next record goes at most this far beyond the last step.
 MOST_STEPS = 10**9
-MOST_SEEDS = 10**6
 MOST_WIDTH = 2**16  # five times that of the widest published transformers
 MOST_HIDDEN = 4 * MOST_WIDTH
 MOST_PLACES = 2**24  # tokens of one step, padding included
