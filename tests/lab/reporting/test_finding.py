@@ -16,7 +16,12 @@ def test_openings_say_what_is_decided_and_what_the_seeds_would_have_shown():
     assert finding.opening(undecided) == (
         "The price: not decided with 1 seed, which would have shown 0.12 nats in four of five studies."
     )
-    assert finding.opening(undecided | {"smallest_detectable": None}) == "The price: not decided with 1 seed."
+    for row in (undecided | {"smallest_detectable": None}, undecided | {"note": "1 seed cannot decide this claim"}):
+        assert finding.opening(row) == "The price: not decided with 1 seed."
+    assert finding.opening(undecided | {"goal": "equivalence", "sign": 0}) == (
+        "The price: not decided with 1 seed, which would have shown a value that is 0.12 nats inside the margin of 0.05 nats "
+        "in four of five studies."
+    )
     assert finding.opening(EXPLORATORY).endswith("is 0.333 [0.1, 0.5] (8 seeds; exploratory, not tested).")
     claims = [undecided, CLAIM]
     both = f"{finding.opening(CLAIM)} {finding.opening(undecided)}"

@@ -50,6 +50,13 @@ def test_tables_are_rendered_from_the_file(folder):
     assert markers.render(page, folder) == page
 
 
+def test_claims_about_a_margin_name_it(folder):
+    claim = CLAIM | {"goal": "equivalence", "sign": 0, "unit": "nats"}
+    (folder / "run.json").write_text(json.dumps({"claims": [claim]}))
+    page = markers.render("<!-- table: run.json claims -->\n<!-- end of table -->", folder)
+    assert "| the relative distance, zero - one (nats, margin 0.05) |" in page
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -37,7 +37,7 @@ def test_undecided_claims_say_what_they_would_take_and_exploratory_ones_are_only
     Console().claims([CLAIM, undecided | {"id": "price"}, EXPLORATORY])
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == [
-        "price: Not decided with 8 seeds, which would have shown 0.12 nats (in four of five studies).",
+        "price: Not decided with 8 seeds, which would have shown 0.12 nats in four of five studies.",
         "1 exploratory estimate in the report",
     ]
     assert not any("first-look" in line for line in lines)

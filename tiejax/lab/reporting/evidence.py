@@ -5,9 +5,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tiejax.lab.reporting.finding import EARLIER, VERDICTS, opening, with_unit
+from tiejax.lab.reporting.finding import EARLIER, VERDICTS, opening
 from tiejax.lab.reporting.markers import markdown
-from tiejax.lab.reporting.words import interval_words, number
+from tiejax.lab.reporting.words import about, interval_words, number, with_unit
 
 Entry = Mapping[str, Any]  # a published run
 COLUMNS = [
@@ -104,7 +104,7 @@ def _row(file: str, entry: Entry, row: Mapping[str, Any]) -> list[str]:
         verdict += f"; {with_unit(row['smallest_detectable'], row)} would have been shown"
     return [
         f'<a id="{_anchor(file, row["id"])}"></a>`{row["id"]}` {row["statement"]}',
-        row["estimand"],
+        about(row),
         with_unit(row["estimate"], row),
         interval_words(row["interval"]),
         interval_words(row["interval_adjusted"]),

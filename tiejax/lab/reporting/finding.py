@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-from tiejax.lab.reporting.words import counted, number
+from tiejax.lab.reporting.words import counted, number, undecided, with_unit
 
 VERDICTS = ("supported", "contradicted", "undecided")
 EARLIER = "earlier rules"  # the rules by which rows of results.json without a format were tested
@@ -26,9 +26,7 @@ def opening(row: Mapping[str, Any]) -> str:
     subject = row["estimand"][:1].upper() + row["estimand"][1:]
     seeds = counted(row["n"], "seed")
     if row["verdict"] == "undecided":
-        most = row["smallest_detectable"]
-        shown = "" if most is None else f", which would have shown {with_unit(most, row)} in four of five studies"
-        return f"{subject}: not decided with {seeds}{shown}."
+        return f"{subject}: {undecided(row)}."
     found = f"{with_unit(row['estimate'], row)} [{', '.join(map(number, row['interval'] or (None, None)))}]"
     if row["verdict"] == "exploratory":
         return f"{subject} is {found} ({seeds}; exploratory, not tested)."
@@ -38,11 +36,6 @@ def opening(row: Mapping[str, Any]) -> str:
         return f"{subject} differs from 0 by less than {with_unit(row['margin'], row)}: it is {found} ({seeds})."
     side = "more than -" if row["sign"] > 0 else "less than "
     return f"{subject} is {side}{with_unit(row['margin'], row)}: it is {found} ({seeds})."
-
-
-def with_unit(value: float | None, row: Mapping[str, Any]) -> str:
-    """Format a number with the unit of a claim."""
-    return f"{number(value)} {row.get('unit', '')}".rstrip()
 
 
 def openings(claims: Sequence[Mapping[str, Any]], ids: Sequence[str], lead: str = "") -> str:

@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tiejax.lab.reporting.finding import EARLIER, is_current, opening, with_unit
+from tiejax.lab.reporting.finding import EARLIER, is_current, opening
 from tiejax.lab.reporting.published import Table
-from tiejax.lab.reporting.words import cells, interval_words, number
+from tiejax.lab.reporting.words import about, cells, interval_words, number, with_unit
 
 NAME, INSIDE = r"((?:(?!-->).)+?)", r"((?:(?!<!--).)*)"
 TABLE = re.compile(rf"(<!-- table: (\S+) {NAME} -->\n){INSIDE}(<!-- end of table -->)", re.DOTALL)
@@ -119,9 +119,7 @@ def _claims(claims: Sequence[Row]) -> Table:
     """Return the table of claims: statement, estimand, estimate, intervals, adjusted p, n, verdict."""
     rows = []
     for claim in claims:
-        unit = f" ({claim['unit']})" if claim.get("unit") else ""
-        about = claim["estimand"] + unit if is_current(claim) else claim["statistic"]
-        rows.append([claim["statement"], about, *cells(claim), verdict(claim)])
+        rows.append([claim["statement"], about(claim), *cells(claim), verdict(claim)])
     return ["claim", "estimand", "estimate", "95 % interval", "adjusted interval", "p, adjusted", "n", "verdict"], rows
 
 

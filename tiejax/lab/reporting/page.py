@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from tiejax.lab.reporting.figures import PANELS, RC
-from tiejax.lab.reporting.words import cells, remarks
+from tiejax.lab.reporting.words import about, cells, remarks
 from tiejax.system.visible import visible_lines
 
 CODE = re.compile("`([^`\n]+)`")
@@ -103,7 +103,7 @@ def _template(file: Path) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(cells=cells, remarks=remarks)
+    environment.globals.update(about=about, cells=cells, remarks=remarks)
     environment.filters.update(prose=_prose, plain=_plain)
     return environment.get_template(file.name)
 

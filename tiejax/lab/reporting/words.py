@@ -64,6 +64,32 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def with_unit(value: float | None, row: Mapping[str, Any]) -> str:
+    """Format a number with the unit of a claim."""
+    return f"{number(value)} {row.get('unit', '')}".rstrip()
+
+
+def about(row: Mapping[str, Any]) -> str:
+    """Describe the estimated quantity of a claim: its estimand, unit and margin, if the claim is about a margin."""
+    if "kind" not in row:
+        return str(row["statistic"])
+    margin = "" if row["goal"] == "difference" else f"margin {number(row['margin'])}"
+    more = ", ".join(filter(None, [row["unit"], margin]))
+    return f"{row['estimand']} ({more})" if more else str(row["estimand"])
+
+
+def undecided(row: Mapping[str, Any]) -> str:
+    """Return what the seeds of an undecided claim would have shown, as the end of a sentence; "" if they cannot decide it."""
+    most, margin = row["smallest_detectable"], with_unit(row["margin"], row)
+    found = f"not decided with {counted(row['n'], 'seed')}"
+    if most is None or row["note"]:
+        return found
+    if row["goal"] == "difference":
+        return f"{found}, which would have shown {with_unit(most, row)} in four of five studies"
+    inside = f"a value that is {with_unit(most, row)} inside the margin of {margin}"
+    return f"{found}, which would have shown {inside} in four of five studies"
+
+
 def remarks(row: Mapping[str, Any]) -> str:
     """Return what an undecided claim would take, and its note; "" if there is nothing to say.
 
@@ -72,16 +98,14 @@ def remarks(row: Mapping[str, Any]) -> str:
     if "kind" not in row:
         return "Tested by earlier rules."
     parts = []
-    unit = f" {row['unit']}" if row["unit"] else ""
-    if row["verdict"] == "undecided" and row["smallest_detectable"] is not None:
-        found = f"Not decided with {counted(row['n'], 'seed')}, which would have shown "
-        found += f"{number(row['smallest_detectable'])}{unit} (in four of five studies)"
-        needed = row["seeds_needed"]
-        margin = f"; the margin, {number(row['margin'])}{unit}, needs {counted(needed, 'seed')}" if needed else ""
-        parts.append(f"{found}{margin}.")
+    if row["verdict"] == "undecided":
+        parts.append(undecided(row))
+        # With as many seeds, a claim about a margin is undecided only because the value may be near the margin.
+        if (row["seeds_needed"] or 0) > row["n"]:
+            parts[0] += f"; the margin, {with_unit(row['margin'], row)}, needs {counted(row['seeds_needed'], 'seed')}"
     if latest := row.get("latest"):
         found = f"{number(latest['estimate'])} ({interval_words(latest['interval'])})"
-        parts.append(f"Decided with {counted(row['look'], 'seed')}; with {latest['n']} the estimate is {found}.")
+        parts.append(f"decided with {counted(row['look'], 'seed')}; with {latest['n']} the estimate is {found}")
     if row["note"]:
-        parts.append(f"{row['note'][:1].upper()}{row['note'][1:]}.")
-    return " ".join(parts)
+        parts.append(row["note"])
+    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)

@@ -8,7 +8,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import EARLIER, is_current
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import reproduction
-from tiejax.lab.reporting.words import counted, interval_words, number
+from tiejax.lab.reporting.words import about, counted, interval_words, number
 from tiejax.lab.studies.comparison.compare import DECIDED, at_odds, is_tested, verdicts
 
 NOTE = (
@@ -66,10 +66,9 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
 
 
 def _line(claim: Mapping[str, Any]) -> list[str]:
-    """Return a row of the table: the claim with its estimand and unit, and the result of each run."""
-    described = next((row for row in claim["rows"] if row is not None and "estimand" in row), None)
-    unit = f" ({described['unit']})" if described and described["unit"] else ""
-    return [f"{claim['id']}: {described['estimand']}{unit}" if described else claim["id"], *map(_cell, claim["rows"])]
+    """Return a row of the table: the claim with its estimand, and the result of each run."""
+    described = next((row for row in claim["rows"] if row is not None and is_current(row)), None)
+    return [f"{claim['id']}: {about(described)}" if described else claim["id"], *map(_cell, claim["rows"])]
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:
