@@ -18,10 +18,11 @@ from tiejax.lab.reporting import evidence, markers, published, scorecard
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 EVIDENCE, SCORECARD = ROOT / "docs" / "evidence.md", ROOT / "docs" / "scorecard.md"
-# Study (`doses`: EXor with --doses) -> the module whose `tables` returns the tables of the report.
+# Study (`doses`, `variants`: EXor with --doses, --variants) -> the module whose `tables` returns the tables of the report.
 TABLES = {
     "exor": "tiejax.lab.studies.exor.page",
     "doses": "tiejax.lab.studies.exor.dose_page",
+    "variants": "tiejax.lab.studies.exor.variants_page",
     "untying": "tiejax.lab.reporting.untie_curve",
     "text_mlm": "tiejax.lab.studies.text_mlm.page",
     "layer_tying": "tiejax.lab.studies.layer_tying.tables",
@@ -52,7 +53,7 @@ def pages() -> dict[Path, str]:
 def add(run: Path, name: str, command: str, figure: str | None) -> None:
     """Store the published part of a finished run in this folder."""
     results, facts = (json.loads((run / f"{name}.json").read_text()) for name in ("results", "environment"))
-    study = "doses" if "doses" in results else results["experiment"]
+    study = next((name for name in ("doses", "variants") if name in results), results["experiment"])
     tables = importlib.import_module(TABLES[study]).tables(results)
     entry = published.published_run(results, facts, tables, command, figure)
     (FOLDER / name).write_text(published.dumps(entry) + "\n")

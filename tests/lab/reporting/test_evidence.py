@@ -37,9 +37,15 @@ def test_every_claim_of_the_present_rules_has_a_row():
         " Zero <farther> than one. | the relative distance, zero - one | 0.333 | 0.1 to 0.5 | 0.05 to 0.55 | 8 | 8 | "
         "supported | [figure](../experiments/figures/main.png) | [command](#exor_main) | `0123456` |"
     )
-    assert "| undecided; 0.12 nats would have been shown |" in rows[1]
+    assert "| undecided; the seeds would have shown 0.12 nats in four of five studies |" in rows[1]
     assert "| - | 8 | 8 | exploratory |" in rows[2]
     assert "## exor_main\n\n    python x.py\n" in page
+
+
+def test_a_claim_that_few_seeds_cannot_decide_says_so():
+    few = UNDECIDED | {"note": "2 seeds cannot decide this claim"}
+    page = evidence.page({"exor_main.json": RUN | {"format": 2, "claims": [few]}}, [])
+    assert "| undecided; 2 seeds cannot decide this claim |" in page
 
 
 def test_runs_by_earlier_rules_have_no_rows():

@@ -1,5 +1,6 @@
 """Tables, values and cells of pages, rendered from published runs, and whether all pages are up to date."""
 
+import importlib
 import importlib.util
 import json
 import re
@@ -139,3 +140,9 @@ def test_all_pages_are_up_to_date():
     rendered = publish().pages()
     assert {ROOT / "README.md", ROOT / "docs" / "evidence.md", ROOT / "docs" / "results" / "exor.md"} <= set(rendered)
     assert [page.name for page, text in rendered.items() if text != page.read_text()] == []
+
+
+def test_every_study_that_is_published_has_tables():
+    """Named in `publish.TABLES` by the module that makes them."""
+    for study, module in publish().TABLES.items():
+        assert callable(importlib.import_module(module).tables), study

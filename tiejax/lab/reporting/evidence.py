@@ -7,7 +7,7 @@ from typing import Any
 
 from tiejax.lab.reporting.finding import EARLIER, VERDICTS, opening
 from tiejax.lab.reporting.markers import markdown
-from tiejax.lab.reporting.words import about, interval_words, number, with_unit
+from tiejax.lab.reporting.words import about, interval_words, number, undecided, with_unit
 
 Entry = Mapping[str, Any]  # a published run
 COLUMNS = [
@@ -99,9 +99,6 @@ def _section(file: str, entry: Entry) -> str:
 
 
 def _row(file: str, entry: Entry, row: Mapping[str, Any]) -> list[str]:
-    verdict = row["verdict"]
-    if verdict == "undecided" and row["smallest_detectable"] is not None:
-        verdict += f"; {with_unit(row['smallest_detectable'], row)} would have been shown"
     return [
         f'<a id="{_anchor(file, row["id"])}"></a>`{row["id"]}` {row["statement"]}',
         about(row),
@@ -110,8 +107,15 @@ def _row(file: str, entry: Entry, row: Mapping[str, Any]) -> list[str]:
         interval_words(row["interval_adjusted"]),
         number(row["n"]),
         number(row["look"]),
-        verdict,
+        _verdict(row),
         f"[figure](../{entry['figure']})" if entry.get("figure") else "-",
         f"[command](#{file.removesuffix('.json')})",
         f"`{entry['commit'][:7]}`" if entry["commit"] else "-",
     ]
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    """Return the verdict, with what the seeds of an undecided claim would have shown."""
+    _, _, shown = undecided(row).partition(", which ")
+    remark = row["note"] or (f"the seeds {shown}" if shown else "")
+    return f"undecided; {remark}" if row["verdict"] == "undecided" and remark else str(row["verdict"])
