@@ -37,6 +37,16 @@ class Looks(NamedTuple):
     done: Sequence[int]
 
 
+class InSeries(NamedTuple):
+    """The place of a run among several that train one after the other.
+
+    label: its name on the console. later: cost of the runs that follow, in units of this run's.
+    """
+
+    label: str = ""
+    later: float = 0.0
+
+
 class TrainedParts(NamedTuple):
     """The result of all parts.
 
@@ -60,6 +70,7 @@ def train_parts(
     seeds_of: Callable[[Any], tuple[Sequence[int], Sequence[int]]],
     test: Callable[[Any, Records, Looks], Rows],
     records_on_disk: bool = False,
+    series: InSeries = InSeries(),  # noqa: B008, a constant
 ) -> TrainedParts | None:
     """Train all parts of a run and, with `--until decided`, those that its claims require; return None if asked to stop.
 
@@ -72,6 +83,7 @@ def train_parts(
             the next.
         test: (settings, records, looks) -> rows of the claims at a look; settings and records are of all seeds so far.
         records_on_disk: see `training.train`.
+        series: the place of the run among several.
     """
     settings = launched.settings
     seeds = _begun(launched)
@@ -82,7 +94,7 @@ def train_parts(
         own = settings.of_seeds(seeds[len(done)])
         ensemble, (numbers, names) = build(own), seeds_of(own)
         models = len(names) * len(ensemble.arm_ties)
-        part = _part(settings, len(done), [len(each) for each in seeds])
+        part = _part(settings, len(done), [len(each) for each in seeds], series)
         trained = train(ensemble, names, launched, console, stop, models, numbers, records_on_disk=records_on_disk, part=part)
         if not trained.finished:
             return None
@@ -93,7 +105,7 @@ def train_parts(
         so_far = settings.of_seeds([seed for each in seeds for seed in each])
         looks = looks_done(settings, [len(each) for each in seeds])
         joined = _join(done, conditions, scratch)
-        if (more := _agreed(lambda: _next_seeds(launched, console, looks, lambda: test(so_far, joined, looks)))) is None:  # noqa: B023
+        if (more := agreed(lambda: _next_seeds(launched, console, looks, lambda: test(so_far, joined, looks)))) is None:  # noqa: B023
             break
         seeds.append(more)
     times = sum(each.compile_s for each in done), sum(each.train_s for each in done)
@@ -110,11 +122,11 @@ def looks_done(settings: LookSettings, seeds_by_part: Sequence[int]) -> Looks:
 def _begun(launched: Launched) -> list[list[int]]:
     """Return the seeds of the parts that have begun, which the first process reads."""
     run = launched.run
-    found: list[list[int]] = _agreed(lambda: [seed_list(part) for part in run.manifest.all_parts] if run else None)
+    found: list[list[int]] = agreed(lambda: [seed_list(part) for part in run.manifest.all_parts] if run else None)
     return found
 
 
-def _agreed(work: Callable[[], Any]) -> Any:
+def agreed(work: Callable[[], Any]) -> Any:
     """Return the result of `work`, a JSON value, in the first process to all processes."""
     if jax.process_count() == 1:
         return work()
@@ -127,15 +139,15 @@ def _agreed(work: Callable[[], Any]) -> Any:
     return cluster.or_die(together)
 
 
-def _part(settings: LookSettings, number: int, seeds_by_part: Sequence[int]) -> Part:
-    """Return a part with its label, and the cost of the parts that may follow; costs are proportional to seeds."""
-    if settings.until is None and len(seeds_by_part) == 1:
-        return Part()
-    own, trained = seeds_by_part[number], sum(seeds_by_part[: number + 1])
-    later = (settings.number_of_seeds - trained) / own
-    if settings.until is None:
-        return Part(number, f"part {number + 1} of {len(seeds_by_part)}", later)
-    return Part(number, f"look {number + 1} of {len(settings.looks)}, {trained:,} seeds", later)
+def _part(settings: LookSettings, number: int, seeds_by_part: Sequence[int], series: InSeries) -> Part:
+    """Return a part with its label, and the cost of what may follow; costs are proportional to seeds."""
+    own, trained, whole = seeds_by_part[number], sum(seeds_by_part[: number + 1]), settings.number_of_seeds
+    label = ""
+    if settings.until is not None:
+        label = f"look {number + 1} of {len(settings.looks)}, {trained:,} seeds"
+    elif len(seeds_by_part) > 1:
+        label = f"part {number + 1} of {len(seeds_by_part)}"
+    return Part(number, ", ".join(filter(None, [series.label, label])), (whole - trained + series.later * whole) / own)
 
 
 def _next_seeds(launched: Launched, console: Console, looks: Looks, test: Callable[[], Rows]) -> list[int] | None:

@@ -26,8 +26,13 @@ def begin(launched: Launched) -> tuple[Callable[[], bool], dict[str, Any]]:
     """
     stop = stop_flag()
     jax.config.update("jax_default_matmul_precision", "highest")
+    return stop, write_environment(launched)
+
+
+def write_environment(launched: Launched) -> dict[str, Any]:
+    """Write and return environment.json, in the process that has the run directory; others return an empty mapping."""
     devices = {"devices": [device.device_kind for device in jax.devices()]}
-    return stop, launched.run.write_environment(devices, launched.command) if launched.run else {}
+    return launched.run.write_environment(devices, launched.command) if launched.run else {}
 
 
 class Part(NamedTuple):

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from pathlib import Path
 from typing import Any, Literal
 
 from tiejax.lab.settings import checks
@@ -19,6 +20,7 @@ from tiejax.lab.studies.exor import sizes
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, MAX_OUTCOMES, count_contexts, most_outcomes
 from tiejax.lab.studies.exor.task import VARIANTS, EXor, train_size
 from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED_MODELS, STEPS
+from tiejax.system.visible import cut
 
 
 @with_defaults(checkpoint_every=20.0, weight_decay=0.1)
@@ -26,9 +28,12 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     """EXor, tied against untied.
 
     Args:
-        variant: published distribution over the spellings (symbols) of each bit: main (bit 0: .1/.9, bit 1: .5/.5), dh (1/0 and
-            .5/.5; the distributional hypothesis holds) or no-dh (1/0 and .1/.9; it fails). Default: main, unless explicit
-            distributions are given
+        variant: distribution over the spellings (symbols) of each bit. Published: main (bit 0: .1/.9, bit 1: .5/.5), dh (1/0 and
+            .5/.5; the distributional hypothesis holds) and no-dh (1/0 and .1/.9; it fails). Not published: half (.5/.5 and
+            .5/.5; no pair of spellings is in conflict). Default: main, unless explicit distributions are given
+        variants: several variants, such as main,dh,no-dh, trained one after the other with the same other settings, each in the
+            folder of its name in the run directory; the report tests claims across variants: the price of tying in each, and
+            its differences between variants, paired by seed
         zero: probabilities of the spellings of bit 0, such as [.1,.9]; any number of spellings
         one: probabilities of the spellings of bit 1
         doses: for each p in this list, train models with bit 0 spelled with probabilities p and 1 - p, all in one ensemble, to
@@ -73,7 +78,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
             runs/exor/VARIANT-MODEL-SIZE)
     """
 
-    variant: Literal["main", "dh", "no-dh"] | None = None
+    variant: Literal["main", "dh", "no-dh", "half"] | None = None
+    variants: list[str] = dataclasses.field(default_factory=list)
     zero: list[float] | None = None
     one: list[float] | None = None
     doses: list[float] | None = None
@@ -111,11 +117,13 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 
     def resolved(self) -> "Settings":
         """Return the settings with all defaults filled in; raises BadInput if they are inconsistent."""
+        variants = self._named_variants()
         if self.variant and (self.zero is not None or self.one is not None):
             raise BadInput("--variant: give a variant or explicit distributions (--zero, --one), not both")
         if self.doses is not None and (self.variant or self.zero is not None):
             raise BadInput("--doses: sets the probabilities of bit 0 and cannot be combined with --variant or --zero")
         values = dataclasses.asdict(self) | self._distributions() | checks.seeds_of_looks(self, self.SEEDS)
+        values["variants"] = variants
         defaults = ARCHITECTURE_SETTINGS[self.model] | PUBLISHED_MODELS[self.model, self.size] | {"steps": STEPS[self.size]}
         for name in sorted({name for fields in ARCHITECTURE_SETTINGS.values() for name in fields} - set(defaults)):
             if values[name] is not None:
@@ -133,8 +141,25 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         settings.check()
         return settings
 
+    def _named_variants(self) -> list[str]:
+        """Return `variants` one by one, also if they are separated by commas; raises BadInput."""
+        names = [name for words in self.variants for name in words.split(",")]
+        if not names:
+            return []
+        if self.variant or self.zero is not None or self.one is not None or self.doses is not None:
+            raise BadInput("--variants: cannot be combined with --variant, --zero, --one or --doses")
+        if unknown := [name for name in names if name not in VARIANTS]:
+            raise BadInput(f"--variants: expected some of {', '.join(VARIANTS)}, got '{cut(unknown[0])}'")
+        if repeated := [name for name, count in collections.Counter(names).items() if count > 1]:
+            raise BadInput(f"--variants: expected distinct variants, but {repeated[0]} is repeated")
+        if self.until is not None:
+            raise BadInput("--variants: cannot be combined with --until, which looks at the claims of a single variant")
+        return names
+
     def _distributions(self) -> dict[str, Any]:
         """Return variant, zero and one with their defaults: the variant main, or its distribution for the bit not given."""
+        if self.variants:
+            return {}
         main_zero, main_one = map(list, VARIANTS["main"])
         if self.variant or (self.zero is None and self.one is None and self.doses is None):
             return {"variant": self.variant or "main"}
@@ -145,6 +170,10 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if the resolved settings cannot be run."""
+        if self.variants:
+            for variant in self.by_variant.values():
+                variant.check()
+            return
         if self.doses is not None:
             self._check_doses(self.doses)
         try:
@@ -197,10 +226,18 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 
     @property
     def tasks(self) -> list[EXor]:
-        """The task of each condition: a single one, or one per dose."""
+        """The task of each condition: a single one, or one per dose. Settings of several variants have no tasks."""
         zero, one = VARIANTS[self.variant] if self.variant else (self.zero or (), self.one or ())
         zeros = [zero] if self.doses is None else [(dose, 1 - dose) for dose in self.doses]
         return [EXor(self.bits, tuple(zero), tuple(one)) for zero in zeros]
+
+    @property
+    def by_variant(self) -> dict[str, "Settings"]:
+        """The settings of the run of each variant, in a folder of the run directory; empty without `variants`."""
+        return {
+            name: dataclasses.replace(self, variants=[], variant=name, out=str(Path(self.out or "", name)))  # type: ignore[arg-type]
+            for name in self.variants
+        }
 
     @property
     def seeds_by_condition(self) -> list[tuple[int, int]]:
@@ -209,8 +246,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 
     @property
     def variant_name(self) -> str:
-        """Name of the distributions: a variant, `doses` or `custom`."""
-        return self.variant or ("doses" if self.doses is not None else "custom")
+        """Name of the distributions: a variant, several of them, `doses` or `custom`."""
+        return self.variant or "-".join(self.variants) or ("doses" if self.doses is not None else "custom")
 
     @property
     def model_settings(self) -> dict[str, Any]:
@@ -227,6 +264,10 @@ def _why_not_fast(model: str, dropout: float) -> str | None:
 
 
 def _run(launched: Any, console: Any) -> int:
+    if launched.settings.variants:
+        from tiejax.lab.studies.exor.variants_run import run as run_variants
+
+        return run_variants(launched, console)
     from tiejax.lab.studies.exor.study import run
 
     return run(launched, console)
@@ -242,7 +283,7 @@ STUDY = Study(
         example="Example: PROGRAM --seeds 8 --steps 30000 --variant dh. The published settings are available by name, such as "
         "--config exor/lstm_small. An interrupted run continues with the same command and --resume.",
         switches=SWITCHES,
-        first=("seeds", "until", "max_seeds", "variant", "model", "size", "steps", "resume", "overwrite", "out"),
+        first=("seeds", "until", "max_seeds", "variant", "variants", "model", "size", "steps", "resume", "overwrite", "out"),
         configurations="exor",
     ),
     run=_run,

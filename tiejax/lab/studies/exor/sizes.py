@@ -37,7 +37,13 @@ def _encoder(settings: Any) -> int:
 
 
 def need(settings: Any) -> Need:
-    """Return the memory and disk needs of a run with resolved settings."""
+    """Return the memory and disk needs of a run with resolved settings.
+
+    Variants train one after the other, so that the largest one determines the memory; their records stay on disk.
+    """
+    if settings.variants:
+        needs = [need_of_arms(variant, ARMS) for variant in settings.by_variant.values()]
+        return max(needs, key=lambda need: need.total)._replace(disk=sum(need.disk for need in needs))
     return need_of_arms(settings, ARMS)
 
 

@@ -1,7 +1,7 @@
 """EXor: tied against untied masked language models, many seeds at once (Bertolotti and Cazzola, ICML 2024)."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.parts import Looks, train_parts
+from tiejax.lab.runs.parts import InSeries, Looks, train_parts
 from tiejax.lab.runs.train import begin
 from tiejax.lab.studies.exor import dose_figures, dose_page, figures, page
 from tiejax.lab.studies.exor.analysis import analyse, registered_claims
@@ -45,14 +45,29 @@ from tiejax.training.records import Records
 
 def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
-    settings, directory = launched.settings, launched.run
     stop, facts = begin(launched)
+    return train_and_report(launched, console, stop, facts, InSeries())
+
+
+def train_and_report(
+    launched: Launched, console: Console, stop: Callable[[], bool], facts: Mapping[str, Any], series: InSeries
+) -> int:
+    """Train, analyse and write the report; return the exit status.
+
+    Args:
+        launched: the process.
+        console: the console.
+        stop: returns whether the run was asked to stop.
+        facts: content of environment.json.
+        series: the place of the run among several.
+    """
+    settings, directory = launched.settings, launched.run
     announce(settings, console)
 
     on_disk = need(settings).disk > 0
     scratch = directory.path if on_disk and directory is not None else None
     test = functools.partial(test_claims, scratch=scratch)
-    trained = train_parts(launched, console, stop, build_ensemble, conditions_and_seeds, test, on_disk)
+    trained = train_parts(launched, console, stop, build_ensemble, conditions_and_seeds, test, on_disk, series)
     if trained is None:
         return 130
     if directory is None:

@@ -15,11 +15,12 @@ SPLITS = ("train", "validation", "test")
 SPLIT_SEED = 14
 MAX_BITS = 16
 
-# (zero, one): probabilities of the spellings of bit 0 and of bit 1.
+# (zero, one): probabilities of the spellings of bit 0 and of bit 1. All but `half` are published.
 VARIANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "main": ((0.1, 0.9), (0.5, 0.5)),
     "dh": ((1.0, 0.0), (0.5, 0.5)),
     "no-dh": ((1.0, 0.0), (0.1, 0.9)),
+    "half": ((0.5, 0.5), (0.5, 0.5)),
 }
 
 

@@ -30,6 +30,7 @@ class Settings(UntieSettings, exor.Settings):
             batches as plain; auto is fast where that is exact, otherwise plain; kernel is rejected, since it does not support
             untying
         equal_tables: not supported, since never-tied models from equal tables are an arm of this study
+        variants: not supported by this study, which has a single distribution
         doses: not supported by this study, which has a single distribution
         figure_style: no effect, since this study has no three-panel figure
         out: run directory, which holds the run's settings, checkpoints, results and report (default:
@@ -41,6 +42,8 @@ class Settings(UntieSettings, exor.Settings):
 
     def resolved(self) -> "Settings":
         """Return the settings with all defaults filled in; raises BadInput if they are inconsistent."""
+        if self.variants:
+            raise BadInput("--variants: not supported by this experiment; give one distribution, with --variant")
         if self.doses is not None:
             raise BadInput("--doses: not supported by this experiment; give one distribution, with --zero and --one")
         if self.equal_tables:

@@ -1,0 +1,95 @@
+"""The page across variants of EXor, from the body of its results.json."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.finding import openings, tally
+from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.sections import model_words, reproduction, timing_words, training_words
+from tiejax.lab.reporting.words import count_true, number
+from tiejax.lab.studies.exor.page import SOURCE
+from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import EXor
+from tiejax.statistics.arms import ARMS
+
+QUESTION = (
+    "Two spellings of a bit have the same meaning; if they are not equally likely, the distributional hypothesis (DH) fails. "
+    "Does tying cost more in the variants of the task in which it fails for a pair than in those in which it fails for none?"
+)
+NOTE = (
+    "The claims of each variant about itself, its figures and its numbers are in its own report, in the folder of its name. "
+    "The claims on this page are one family, tested together. All variants train the same seeds: a seed is the same initial "
+    "values in each, and differences between variants are paired by seed."
+)
+
+
+def finding(results: Mapping[str, Any]) -> list[str]:
+    """Return the interactions, then the prices of tying, and the counts of verdicts."""
+    ids = [row["id"] for row in results["claims"]]
+    answers = [openings(results["claims"], [name for name in ids if name.startswith("interaction/")])]
+    answers.append(openings(results["claims"], [name for name in ids if not name.startswith("interaction/")]))
+    return [*filter(None, answers), tally(results["claims"])]
+
+
+def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the table of the variants: mean losses, the price of tying, and who solved the task."""
+    rows = []
+    for name, entry in results["runs"].items():
+        if entry["cross_entropy"] is None:
+            rows.append([name, f"{entry['bayes_cross_entropy']:.4f}", *["-"] * 5])
+            continue
+        losses = [np.array(entry["cross_entropy"][arm], float) for arm in ARMS]
+        means = [f"{np.nanmean(values):.4f}" if np.isfinite(values).any() else "-" for values in losses]
+        prices = [row for row in results["claims"] if row["id"] in (f"tying-costs/{name}", f"tying-free/{name}")]
+        price = number(prices[0]["estimate"]) if prices else "-"
+        solved = [count_true(entry["solved"][arm]) if entry["solved"] else "-" for arm in ARMS]
+        rows.append([name, f"{entry['bayes_cross_entropy']:.4f}", *means, price, *solved])
+    headings = ["variant", "Bayes", *(f"mean, {arm}" for arm in ARMS), "tied - untied", *(f"solved, {arm}" for arm in ARMS)]
+    return {"Numbers: final exact cross-entropy (nats) of the training split": (headings, rows)}
+
+
+def conflict_words(results: Mapping[str, Any], variant: str) -> str:
+    """Return how a variant spells its bits, and whether DH fails for a pair."""
+    entry = results["runs"][variant]
+    symbols = Symbols.of(EXor(results["bits"], tuple(entry["zero"]), tuple(entry["one"])))
+    fails = f"DH fails for the {symbols.violating} pair" if symbols.violating else "DH fails for no pair of spellings"
+    ours = "; not a published variant" if variant == "half" else ""
+    return f"0 is spelled with probabilities {entry['zero']}, 1 with {entry['one']}: {fails}{ours}"
+
+
+def page(run: RunOnPage) -> str:
+    """Return the HTML page across variants."""
+    results, settings, facts = run.results, run.settings, run.facts
+    setting = {
+        **{name: conflict_words(results, name) for name in results["variants"]},
+        "reports": ", ".join(f"{name}/report.html" for name in results["variants"]),
+        "model": model_words(results),
+        "seeds": f"{len(results['seeds'])} in every variant, each trained tied and untied from the same initial values on the "
+        "same batches",
+        "training": training_words(results, settings),
+        "source": SOURCE,
+        **timing_words(results["timing"], facts),
+    }
+    return report.render(
+        title=f"EXor, {', '.join(results['variants'])}: what tying costs where DH fails, and where it holds",
+        question=QUESTION,
+        finding=finding(results),
+        setting=setting,
+        notes=[*_diverged(results), NOTE],
+        claims={"Claims": results["claims"]},
+        figures=run.pictures,
+        numbers=tables(results),
+        reproduce=reproduction(facts, run.settings_text),
+    )
+
+
+def _diverged(results: Mapping[str, Any]) -> list[str]:
+    if not results["non_finite"]:
+        return []
+    members = ", ".join(
+        f"{row['arm']} seed {row['seed']} in {row['variant']} (at step {row['step']})" for row in results["non_finite"]
+    )
+    return [f"Diverged: {members}. They stay in all comparisons, with the worst loss of their variant."]

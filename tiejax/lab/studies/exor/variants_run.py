@@ -1,0 +1,155 @@
+"""Several variants of EXor in one run: each is an ordinary run in a folder of the run directory, then one page across them.
+
+    OUT/main, OUT/dh, ...       run directories, trained in this order; finished ones are kept when the run is resumed
+    OUT/results.json, ...       claims across variants, made from the results of all
+
+A process that is killed at any point leaves finished runs, at most one unfinished run, and none of the others.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from tiejax.lab.reporting.words import counted
+from tiejax.lab.runs import contents
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.finish import leave
+from tiejax.lab.runs.launched import Launched, claim, prepare
+from tiejax.lab.runs.parts import InSeries, agreed
+from tiejax.lab.runs.resume import Request
+from tiejax.lab.runs.run_directory import CONFIG, RESULTS, RunDirectory
+from tiejax.lab.runs.train import begin, write_environment
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.exor import study, variants_figures, variants_page
+from tiejax.lab.studies.exor.settings import STUDY, Settings
+from tiejax.lab.studies.exor.variants import across_claims
+from tiejax.statistics.arms import ARMS
+from tiejax.statistics.claims import assess
+from tiejax.system.json_values import plain
+from tiejax.training import cluster
+
+Stop = Callable[[], bool]
+
+
+def run(launched: Launched, console: Console) -> int:
+    """Train all variants that are not finished, then write the page across them; return the exit status."""
+    stop, facts = begin(launched)
+    settings, directory = launched.settings, launched.run
+    if directory is not None and launched.switches["overwrite"]:
+        empty(settings.by_variant)
+    left = agreed(lambda: [name for name, own in settings.by_variant.items() if not is_finished(own)])
+    console.say(f"{counted(len(settings.variants), 'variant')} of EXor in {settings.out}, {len(left)} to be trained")
+    for number, name in enumerate(left):
+        if any(asked for (asked,) in cluster.agree([stop()])):
+            console.result(f"stopped before {name}; continue with the same command and --resume")
+            return 130
+        place = f"{name}, variant {settings.variants.index(name) + 1} of {len(settings.variants)}"
+        if status := _train(launched, settings.by_variant[name], console, stop, InSeries(place, len(left) - number - 1)):
+            return status
+    if directory is None:
+        return 0
+
+    bodies = {name: results_of(own) for name, own in settings.by_variant.items()}
+    results = plain(summarise(bodies))
+    # The results of a variant are files of this run too: it is not whole if they change.
+    directory.add([Path(own.out or "", RESULTS) for own in settings.by_variant.values()])
+    report = leave(directory, settings, results, facts, variants_figures.plot_all(results), variants_page.page)
+    console.claims(results["claims"])
+    console.result(f"report: {report}")
+    return 0
+
+
+def empty(by_variant: Mapping[str, Settings]) -> None:
+    """Delete the runs of all variants, each of which is then an unfinished run that has not begun to train.
+
+    Raises BadInput if one of the folders contains something else, or if another process is running there.
+    """
+    for own in by_variant.values():
+        out = Path(own.out or "")
+        if RunDirectory.state(out) != "new":
+            contents.check(out, overwrite=True)
+            RunDirectory.check_study(out, STUDY.name, "overwrite")
+            RunDirectory.claim(STUDY, own, resume=False, overwrite=True).release()
+
+
+def is_finished(own: Settings) -> bool:
+    """Return whether the run of a variant has finished, with these seeds, and its files are as they were written."""
+    out = Path(own.out or "")
+    if RunDirectory.state(out) != "finished":
+        return False
+    return not RunDirectory.grows(STUDY, out, own) and not RunDirectory.damage(out)
+
+
+def results_of(own: Settings) -> dict[str, Any]:
+    """Return the results of the finished run of a variant; raises BadInput if they are damaged or of other settings."""
+    out = Path(own.out or "")
+    # Claimed for a moment, which checks that the run was made with these settings and that no process is changing it.
+    directory = RunDirectory.claim(STUDY, own, resume=True, overwrite=False)
+    directory.release()
+    found = RunDirectory.results(out, directory.manifest)
+    if found is None:
+        raise BadInput(f"{out}: the run has not finished; continue with the same command and --resume")
+    return found
+
+
+def _train(launched: Launched, own: Settings, console: Console, stop: Stop, series: InSeries) -> int:
+    """Train the run of a variant to its end, from its last checkpoint if there is one; return the exit status."""
+    out = Path(own.out or "")
+    begun = agreed(lambda: RunDirectory.state(out) != "new")
+    if launched.first:
+        contents.check(out, overwrite=False)
+        if (out / CONFIG).exists():
+            RunDirectory.check_study(out, STUDY.name, "resume")
+    switches = launched.switches | {"resume": begun, "overwrite": False}
+    request = Request(own, switches, out, argv=())
+    ready = prepare(STUDY, request, launched.first, alone=jax.process_count() == 1)._replace(command=launched.command)
+    if launched.first:
+        ready = claim(STUDY, ready)
+    return study.train_and_report(ready, console, stop, write_environment(ready), series)
+
+
+def summarise(bodies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the content of results.json.
+
+    Args:
+        bodies: the content of results.json of each variant's run.
+    """
+    some = next(iter(bodies.values()))
+    return {
+        "experiment": "exor",
+        "variants": list(bodies),
+        **{name: some[name] for name in ("bits", "model", "steps", "seeds", "solving_window")},
+        "excluded_seeds": sorted({seed for body in bodies.values() for seed in body["excluded_seeds"]}),
+        "non_finite": [{"variant": name, **row} for name, body in bodies.items() for row in body["non_finite"]],
+        "runs": {name: _summary(body) for name, body in bodies.items()},
+        "claims": assess(across_claims(bodies)),
+        "timing": _timing([body["timing"] for body in bodies.values()]),
+    }
+
+
+def _summary(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page across variants shows of a run: final losses on the training split, and who solved the task."""
+    risks = {arm: body["final"][arm]["exact_cross_entropy"] for arm in ARMS}
+    return {
+        "zero": body["zero"],
+        "one": body["one"],
+        "bayes_cross_entropy": body["bayes"]["splits"]["train"]["cross_entropy"],
+        "cross_entropy": None if None in risks.values() else {arm: risk["train"] for arm, risk in risks.items()},
+        "solved": body["solved"],
+        "solve_time": body["solve_time"],
+        "claims": {row["id"]: row["verdict"] for row in body["claims"]},
+    }
+
+
+def _timing(timings: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the seconds of all runs; the rate of those that this process trained is their mean by time."""
+    seconds = np.array([timing["train_s"] for timing in timings])
+    steps = sum(second * (timing["model_steps_per_s"] or 0) for second, timing in zip(seconds, timings, strict=True))
+    return {
+        "compile_s": float(sum(timing["compile_s"] for timing in timings)),
+        "train_s": float(seconds.sum()),
+        "model_steps_per_s": float(steps / seconds.sum()) if seconds.sum() else None,
+    }
