@@ -90,8 +90,14 @@ def test_tables_of_plateaus():
 
 def test_table_of_the_residual_bound():
     row = {"pair": "zero", "arm": "tied", "members": 2, "holds": 2, "distance": [1.0, None, 2.0], "bound": [10.0, None, 30.0]}
-    _, rows = table(results() | {"residual_bound": [row]}, "theory check")
-    assert rows == [["zero", "tied", "2 of 2 (100 %)", "1.5", "20"]]
+    unbounded = row | {"arm": "untied", "distance": [1.0, 1.0, 2.0], "bound": [None, None, 3.0], "members": 3, "holds": 3}
+    diverged = row | {"distance": [None], "bound": [None], "members": 0, "holds": 0}
+    _, rows = table(results() | {"residual_bound": [row, unbounded, diverged]}, "theory check")
+    assert rows == [
+        ["zero", "tied", "2 of 2 (100 %)", "1.5", "20"],
+        ["zero", "untied", "3 of 3 (100 %)", "1", "none"],  # a null bound of a finite member is infinite
+        ["zero", "tied", "0 of 0", "-", "-"],
+    ]
 
 
 def test_diverged_members_are_named_and_left_out_of_medians_only():

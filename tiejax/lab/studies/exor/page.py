@@ -188,9 +188,13 @@ def _residual_bound(results: Mapping[str, Any]) -> dict[str, tuple[list[str], li
         return {}
     rows = []
     for row in results["residual_bound"]:
-        quantities = np.array([row["distance"], row["bound"]], float)
-        medians = np.nanmedian(quantities, axis=1) if row["members"] else [np.nan] * 2
-        rows.append([row["pair"], row["arm"], count_and_share(row["holds"], row["members"]), *map(number, map(float, medians))])
+        distance, limit = (np.array(row[name], float) for name in ("distance", "bound"))
+        finite = np.isfinite(distance)
+        # JSON has no infinity: a finite member without a bound is one whose states do not span the space.
+        limit = np.where(np.isnan(limit), np.inf, limit)
+        medians = [float(np.median(values[finite])) if finite.any() else None for values in (distance, limit)]
+        shown = ["none" if value == np.inf else number(value) for value in medians]
+        rows.append([row["pair"], row["arm"], count_and_share(row["holds"], row["members"]), *shown])
     heading = (
         "Numbers: theory check, final |e1 - e2| <= root mean square of h . (e1 - e2) / smallest singular value of the states"
     )
