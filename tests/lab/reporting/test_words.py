@@ -1,6 +1,7 @@
 """Formatting of numbers."""
 
 import pytest
+from claim_rows import CLAIM, EARLIER
 
 from tiejax.lab.reporting import words
 
@@ -13,7 +14,10 @@ def test_durations(seconds, text):
     assert words.duration(seconds) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(None, "-"), (0.12345, "0.123"), (1234.5, "1.23e+03"), (2.0, "2")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0.12345, "0.123"), (1234.5, "1,230"), (-42_517.0, "-42,500"), (999.6, "1,000"), (2.0, "2"), (1e-9, "1e-09")],
+)
 def test_numbers(value, text):
     assert words.number(value) == text
 
@@ -27,3 +31,15 @@ def test_shares_are_percentages():
     assert words.share(0.8437, 2) == "84.37 %"
     assert words.count_true([True, False, False]) == "1 of 3 (33 %)"
     assert words.count_true([]) == "0 of 0"
+
+
+def test_intervals_name_infinite_ends():
+    ends = [None, [0.1, 0.5], [0.1, None], [None, 0.5]]
+    assert list(map(words.interval_words, ends)) == ["-", "0.1 to 0.5", "above 0.1", "below 0.5"]
+
+
+def test_claims_name_their_estimand_unit_and_margin():
+    assert words.about(CLAIM) == "the relative distance, zero - one"
+    assert words.about(CLAIM | {"unit": "nats"}) == "the relative distance, zero - one (nats)"
+    assert words.about(CLAIM | {"goal": "non-inferiority"}) == "the relative distance, zero - one (margin 0.05)"
+    assert words.about(EARLIER) == "relative distance"
