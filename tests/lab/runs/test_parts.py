@@ -13,9 +13,11 @@ from processes import EXPERIMENTS, end, start, tree, wait_until
 
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.runs import manifest
+from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY, Settings
+from tiejax.lab.studies.exor.sizes import need, record_bytes
 
 __all__ = ["here", "refused"]  # fixtures
 
@@ -241,6 +243,25 @@ def test_looks_are_cut_at_the_largest_number_of_seeds(fields, looks, seeds):
     assert (settings.looks, settings.seed_list) == (looks, list(seeds))
     assert settings.resolved() == settings
     assert Settings().resolved().looks == []
+
+
+def test_joining_records_on_the_disk_is_counted():
+    plain = need(Settings(records_on="disk", seeds=128, exact_every=500).resolved())
+    looks = need(Settings(records_on="disk", until="decided", max_seeds=128, exact_every=500).resolved())
+    numbers = 2 * 128 * record_bytes(Settings(exact_every=500).resolved())
+    assert looks == plain._replace(disk=plain.disk + numbers)
+
+
+def test_the_time_left_covers_the_parts_that_may_follow(capsys):
+    clock = iter(range(0, 10_000, 100))
+    console = Console(clock=lambda: next(clock))
+    console.progress(50, 100, 50, 60.0, 4, "look 1 of 2, 64 seeds", later=2.0)
+    console.progress(100, 100, 100, 120.0, 4, "look 2 of 2, 192 seeds")
+    first, second = capsys.readouterr().out.splitlines()
+    # 50 steps in 60 s: 60 s for this look, and twice 120 s for the next.
+    assert first.startswith("look 1 of 2, 64 seeds: step 50 of 100")
+    assert first.endswith("1 min 00 s left  at most 5 min 00 s left in all")
+    assert "in all" not in second
 
 
 def test_digests_of_parts_do_not_change_when_seeds_are_appended(here):

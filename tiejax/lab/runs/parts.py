@@ -25,7 +25,6 @@ from tiejax.training import cluster
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.loop import Trained
 from tiejax.training.records import Records, join_records, join_seeds
-from tiejax.training.step import TrainState
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -50,13 +49,14 @@ class InSeries(NamedTuple):
 class TrainedParts(NamedTuple):
     """The result of all parts.
 
-    settings: for all trained seeds, without looks. records, state: as in `Trained`, of all seeds. looks: planned and done.
+    settings: for all trained seeds, without looks. records: as in `Trained`, of all seeds. params: the parameters of all
+    members at the end, leaves `[seed, arm, ...]`. looks: planned and done.
     timing: as in results.json. facts: fields of results.json on the parts, for a run of several.
     """
 
     settings: Any
     records: Records
-    state: TrainState
+    params: Any
     looks: Looks
     timing: dict[str, float | None]
     facts: dict[str, Any]
@@ -109,8 +109,8 @@ def train_parts(
             break
         seeds.append(more)
     times = sum(each.compile_s for each in done), sum(each.train_s for each in done)
-    state = jax.tree.map(lambda *leaves: join_seeds(leaves, 0, conditions), *(each.members.state for each in done))
-    return TrainedParts(so_far, joined, state, looks, timing_of(*times, model_steps), _facts(looks, seeds))
+    params = jax.tree.map(lambda *leaves: join_seeds(leaves, 0, conditions), *(each.members.state.params for each in done))
+    return TrainedParts(so_far, joined, params, looks, timing_of(*times, model_steps), _facts(looks, seeds))
 
 
 def looks_done(settings: LookSettings, seeds_by_part: Sequence[int]) -> Looks:

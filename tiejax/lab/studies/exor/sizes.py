@@ -59,10 +59,10 @@ def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
     records, disk = members * record_bytes(settings), 0
     if settings.records_on == "disk" or (settings.records_on == "auto" and outgrow_memory(records)):
         numbers = members * records_of(settings.steps, settings.record_every)
-        # The records, their copy in metrics.npz, and temporarily a copy of its largest array; later the trajectories, of
-        # all seeds and of the seeds that solved the task.
+        # The records, their copy in metrics.npz, the joint records of several looks, and temporarily a copy of the largest
+        # array; later the trajectories, of all seeds and of the seeds that solved the task.
         largest = numbers * FLOAT * _pairs(settings)
-        disk = 2 * records + max(largest, 2 * members * bytes_at_the_end(settings))
+        disk = (2 + (len(settings.looks) > 1)) * records + max(largest, 2 * members * bytes_at_the_end(settings))
         # A distance and its logarithm, in float64.
         records = numbers * 2 * 2 * FLOAT
     return Need(state, records, 0, gradients + activations, disk)

@@ -78,7 +78,7 @@ def train_and_report(
     directory.write_metrics(metrics, in_files=on_disk)
     if settings.doses is None:
         body, plots = conclude(settings, metrics, scratch)
-        body["residual_bound"] = check(trained.state.params, build_engine(settings), settings.ordered)
+        body["residual_bound"] = check(trained.params, build_engine(settings), settings.ordered)
     else:
         body, plots = conclude_doses(settings, metrics, scratch)
     if trained.looks.planned:
