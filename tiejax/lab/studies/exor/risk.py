@@ -36,8 +36,8 @@ class ExactRisk:
 
     cross_entropy = -sum_c w_c sum_s p(s | c) ln q(s | c),    accuracy = sum_c w_c p(argmax_s q(s | c) | c).
 
-    encode: (params, block of inputs) -> h [block, width]. output: params -> the output table and the bias of the logits, or None
-    without a bias. outcomes: the symbols that logits are normalised over (default: all).
+    encode: (params, block of inputs) -> h [block, width]. output: params -> the output table and the bias of the logits, or
+    None without a bias. outcomes: the symbols that logits are normalised over (default: all).
     inputs: the inputs of `encode`, a tree of arrays [contexts, ...]. pairs: name -> symbols (s1, s2), named as in `asking`.
     Contexts are evaluated `block` at a time (under vmap: `block` per member); only a few numbers per context are kept.
     """
@@ -103,7 +103,8 @@ class ExactRisk:
         r"""Compare the output embeddings of a pair (s1, s2) with their optimum, over the contexts whose target is in the pair.
 
         `gap_NAME`: the smallest |e1 - e2| |h|. `log_ratio_NAME`: the mean difference of the logits, h . (e1 - e2) plus that of
-        the biases, which for an optimal model is ln[p(s1 | c) / p(s2 | c)]. `log_ratio_residual_NAME`: the root mean square difference between the two.
+        the biases, which for an optimal model is ln[p(s1 | c) / p(s2 | c)]. `log_ratio_residual_NAME`: the root mean square
+        difference between the two.
         """
         first, second = self.pairs[name]
         share = expected.asking[name]

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from tiejax.lab.settings.shared import (
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.exor import sizes
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, MAX_OUTCOMES, count_contexts, most_outcomes
+from tiejax.lab.studies.exor.price_arms import ARM_SETTINGS, run_name
 from tiejax.lab.studies.exor.task import VARIANTS, EXor, train_size
 from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED_MODELS, STEPS
 from tiejax.system.visible import cut
@@ -28,8 +30,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     """EXor, tied against untied.
 
     Args:
-        variant: distribution over the spellings (symbols) of each bit. Published: main (bit 0: .1/.9, bit 1: .5/.5), dh (1/0 and
-            .5/.5; the distributional hypothesis holds) and no-dh (1/0 and .1/.9; it fails). Not published: half (.5/.5 and
+        variant: distribution over the spellings (symbols) of each bit. Published: main (bit 0: .1/.9, bit 1: .5/.5), dh (1/0
+            and .5/.5; the distributional hypothesis holds) and no-dh (1/0 and .1/.9; it fails). Not published: half (.5/.5 and
             .5/.5; no pair of spellings is in conflict). Default: main, unless explicit distributions are given
         variants: several variants, such as main,dh,no-dh, trained one after the other with the same other settings, each in the
             folder of its name in the run directory; the report tests claims across variants: the price of tying in each, and
@@ -40,6 +42,10 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
             measure how tied and untied models respond to the strength of the conflict (transformer only; bit 1 as in --one, or
             .5/.5)
         bits: bits per string, 2 to 16
+        arms: with --variants, arms that change one setting, trained in every variant: published (none), bias (--output_bias
+            true), asked (--softmax asked), std (--table_std .5), table-decay (--table_decay 0), decay (--weight_decay 0),
+            fast-tables and slow-tables (--table_rate 2 and .5), shared (--shared_second_moment true), equal (--equal_tables
+            true). The report tests how they change the price of tying
         model: architecture of the encoder
         size: published size, which sets the defaults of layers, width, heads, feed_forward, hidden, token_hidden,
             channel_hidden, learning_rate and steps
@@ -80,6 +86,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 
     variant: Literal["main", "dh", "no-dh", "half"] | None = None
     variants: list[str] = dataclasses.field(default_factory=list)
+    arms: list[str] = dataclasses.field(default_factory=list)
     zero: list[float] | None = None
     one: list[float] | None = None
     doses: list[float] | None = None
@@ -123,7 +130,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         if self.doses is not None and (self.variant or self.zero is not None):
             raise BadInput("--doses: sets the probabilities of bit 0 and cannot be combined with --variant or --zero")
         values = dataclasses.asdict(self) | self._distributions() | checks.seeds_of_looks(self, self.SEEDS)
-        values["variants"] = variants
+        values |= {"variants": variants, "arms": self._named_arms()}
         defaults = ARCHITECTURE_SETTINGS[self.model] | PUBLISHED_MODELS[self.model, self.size] | {"steps": STEPS[self.size]}
         for name in sorted({name for fields in ARCHITECTURE_SETTINGS.values() for name in fields} - set(defaults)):
             if values[name] is not None:
@@ -155,6 +162,17 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         if self.until is not None:
             raise BadInput("--variants: cannot be combined with --until, which looks at the claims of a single variant")
         return names
+
+    def _named_arms(self) -> list[str]:
+        """Return `arms` one by one, the published one by default; raises BadInput."""
+        names = [name for words in self.arms for name in words.split(",")]
+        if names and not self.variants:
+            raise BadInput("--arms: needs --variants; a single run takes the settings themselves, such as --output_bias true")
+        if unknown := [name for name in names if name not in ARM_SETTINGS]:
+            raise BadInput(f"--arms: expected some of {', '.join(ARM_SETTINGS)}, got '{cut(unknown[0])}'")
+        if repeated := [name for name, count in collections.Counter(names).items() if count > 1]:
+            raise BadInput(f"--arms: expected distinct arms, but {repeated[0]} is repeated")
+        return names or (["published"] if self.variants else [])
 
     def _distributions(self) -> dict[str, Any]:
         """Return variant, zero and one with their defaults: the variant main, or its distribution for the bit not given."""
@@ -233,11 +251,13 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 
     @property
     def by_variant(self) -> dict[str, "Settings"]:
-        """The settings of the run of each variant, in a folder of the run directory; empty without `variants`."""
-        return {
-            name: dataclasses.replace(self, variants=[], variant=name, out=str(Path(self.out or "", name)))  # type: ignore[arg-type]
-            for name in self.variants
-        }
+        """The settings of the run of each variant and arm, in a folder of the run directory; empty without `variants`."""
+        runs = {}
+        for variant, arm in itertools.product(self.variants, self.arms):
+            name = run_name(variant, arm)
+            one = {"variants": [], "arms": [], "variant": variant, "out": str(Path(self.out or "", name))}
+            runs[name] = dataclasses.replace(self, **one, **ARM_SETTINGS[arm])  # type: ignore[arg-type]
+        return runs
 
     @property
     def seeds_by_condition(self) -> list[tuple[int, int]]:

@@ -24,6 +24,7 @@ from tiejax.lab.runs.run_directory import CONFIG, RESULTS, RunDirectory
 from tiejax.lab.runs.train import begin, write_environment
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor import study, variants_figures, variants_page
+from tiejax.lab.studies.exor.price import arm_claims
 from tiejax.lab.studies.exor.settings import STUDY, Settings
 from tiejax.lab.studies.exor.variants import across_claims
 from tiejax.statistics.arms import ARMS
@@ -41,19 +42,19 @@ def run(launched: Launched, console: Console) -> int:
     if directory is not None and launched.switches["overwrite"]:
         empty(settings.by_variant)
     left = agreed(lambda: [name for name, own in settings.by_variant.items() if not is_finished(own)])
-    console.say(f"{counted(len(settings.variants), 'variant')} of EXor in {settings.out}, {len(left)} to be trained")
+    console.say(f"{counted(len(settings.by_variant), 'run')} of EXor in {settings.out}, {len(left)} to be trained")
     for number, name in enumerate(left):
         if any(asked for (asked,) in cluster.agree([stop()])):
             console.result(f"stopped before {name}; continue with the same command and --resume")
             return 130
-        place = f"{name}, variant {settings.variants.index(name) + 1} of {len(settings.variants)}"
+        place = f"{name}, run {list(settings.by_variant).index(name) + 1} of {len(settings.by_variant)}"
         if status := _train(launched, settings.by_variant[name], console, stop, InSeries(place, len(left) - number - 1)):
             return status
     if directory is None:
         return 0
 
     bodies = {name: results_of(own) for name, own in settings.by_variant.items()}
-    results = plain(summarise(bodies))
+    results = plain(summarise(bodies, settings.variants, settings.arms))
     # The results of a variant are files of this run too: it is not whole if they change.
     directory.add([Path(own.out or "", RESULTS) for own in settings.by_variant.values()])
     report = leave(directory, settings, results, facts, variants_figures.plot_all(results), variants_page.page)
@@ -111,13 +112,15 @@ def _train(launched: Launched, own: Settings, console: Console, stop: Stop, seri
     return study.train_and_report(ready, console, stop, write_environment(ready), series)
 
 
-def summarise(bodies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def summarise(bodies: Mapping[str, Mapping[str, Any]], variants: Sequence[str], arms: Sequence[str]) -> dict[str, Any]:
     """Return the content of results.json.
 
     Args:
-        bodies: the content of results.json of each variant's run.
+        bodies: the content of results.json of each run, by `run_name`.
+        variants, arms: the variants and arms of the runs.
     """
     some = next(iter(bodies.values()))
+    published = {name: bodies[name] for name in variants if name in bodies}
     return {
         "experiment": "exor",
         "variants": list(bodies),
@@ -125,7 +128,7 @@ def summarise(bodies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "excluded_seeds": sorted({seed for body in bodies.values() for seed in body["excluded_seeds"]}),
         "non_finite": [{"variant": name, **row} for name, body in bodies.items() for row in body["non_finite"]],
         "runs": {name: _summary(body) for name, body in bodies.items()},
-        "claims": assess(across_claims(bodies)),
+        "claims": assess([*across_claims(published), *arm_claims(bodies, variants, arms)]),
         "timing": _timing([body["timing"] for body in bodies.values()]),
     }
 

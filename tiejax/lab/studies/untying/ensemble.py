@@ -15,7 +15,7 @@ from tiejax.training import Ensemble
 def build_ensemble(settings: Settings) -> Ensemble:
     """Return the ensemble of resolved settings: EXor's members, with training phases for each arm."""
     assert settings.steps is not None
-    arms = settings.arms
+    arms = settings.untie_arms
     arm_ties, phases = training.phases_of_arms(arms.step.tolist(), settings.steps, arms.policy.tolist(), arms.new.tolist())
     optimizer = exor.make_optimizer(settings, counts="leaf")
     return dataclasses.replace(
@@ -30,4 +30,4 @@ def build_ensemble(settings: Settings) -> Ensemble:
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:
     """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, exact ones with the prefix `exact_`."""
-    return exor.named_arrays(records, settings) | settings.arms.arrays
+    return exor.named_arrays(records, settings) | settings.untie_arms.arrays

@@ -82,7 +82,7 @@ class Settings(UntieSettings, exor.Settings):
             )
 
     @property
-    def arms(self) -> Arms:
+    def untie_arms(self) -> Arms:
         """The arms of every seed: three baselines and the points of the untie curves."""
         assert self.steps is not None
         return Arms.of(self.untie_at or [], self.steps, self.policies, self.new)

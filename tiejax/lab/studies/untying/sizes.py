@@ -10,5 +10,5 @@ OPTIONS = sizes.OPTIONS
 
 def need(settings: Any) -> Need:
     """Return the memory and disk needs of a run with resolved settings."""
-    policies = settings.arms.policy
+    policies = settings.untie_arms.policy
     return sizes.need_of_arms(settings, len(policies), by_use="split" in policies)

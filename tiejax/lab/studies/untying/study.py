@@ -39,7 +39,7 @@ def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
     settings, directory = launched.settings, launched.run
     stop, facts = begin(launched)
-    seeds, arms = counted(settings.number_of_seeds, "seed"), len(settings.arms.step)
+    seeds, arms = counted(settings.number_of_seeds, "seed"), len(settings.untie_arms.step)
     console.say(
         f"EXor {settings.variant_name}, {settings.model} {settings.size}, tied and untied: "
         f"{'at most ' if settings.until else ''}{seeds} x {arms} arms, {settings.steps:,} steps, {settings.engine} engine on "
@@ -84,7 +84,7 @@ def test_claims(settings: Settings, records: Records, looks: Looks) -> list[dict
 
     def claims_on_first(seeds: int) -> list[Claim]:
         worst = replace_diverged(losses[:, :seeds], diverged[:, :seeds], "high")
-        return claims(settings.arms, worst, LOSS, MARGIN)
+        return claims(settings.untie_arms, worst, LOSS, MARGIN)
 
     return assess_in_looks(claims_on_first, looks.done, planned=len(looks.planned))
 
@@ -99,7 +99,7 @@ def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Pat
 
     scratch: as in `trajectories`.
     """
-    task, arms = settings.tasks[0], settings.arms
+    task, arms = settings.tasks[0], settings.untie_arms
     accuracy, bayes = bayes_risk(task, split(task.bits)["train"])
     diverged, seeds = diverged_members(metrics)
     finite = np.asarray(~diverged.any(axis=0))
