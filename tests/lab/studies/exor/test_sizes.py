@@ -130,7 +130,7 @@ def test_arms_of_an_untying_run_are_counted(policies):
     settings = untying_settings.Settings(**fields).resolved()
     needed = untying_sizes.need(settings)
     assert needed.state == bytes_of_state(untying.build_ensemble(settings), [0, 1])
-    assert needed.training == FLOAT * sizes.parameters(settings) * 2 * len(settings.arms.step)
+    assert needed.training == FLOAT * sizes.parameters(settings) * 2 * len(settings.untie_arms.step)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def _on_exor(manifest: Manifest, settings: Any, folder: Path, console: Console) 
     if settings.doses is not None:
         raise BadInput(f"{folder}: a run with several doses has several tasks; diagnose a run with a single distribution")
     if manifest.study == "untying":
-        ensemble, arms = untying_ensemble.build_ensemble(settings), settings.arms.names
+        ensemble, arms = untying_ensemble.build_ensemble(settings), settings.untie_arms.names
     else:
         ensemble, arms = exor_ensemble.build_ensemble(settings), list(ARMS)
     model = exor_ensemble.build_model(settings)
