@@ -1,4 +1,9 @@
-"""Claims as returned by `assess`, with a statement that needs escaping in HTML; one as written by earlier versions."""
+"""Claims as returned by `assess`, with a statement that needs escaping in HTML; one as written by earlier versions.
+
+`agrees` compares the verdict of a claim with its interval.
+"""
+
+import numpy as np
 
 CLAIM = {
     "id": "output-conditional",
@@ -40,3 +45,20 @@ EARLIER = {
     "n": 8,
     "verdict": "supported",
 }
+
+
+def agrees(row):
+    """Whether the verdict follows from the adjusted interval alone."""
+    low, high = row["interval_adjusted"] or (None, None)
+    low, high = -np.inf if low is None else low, np.inf if high is None else high
+    decided = row["verdict"] in ("supported", "contradicted")
+    supported = row["verdict"] == "supported"
+    if row["goal"] == "difference":
+        return decided == (low > 0 or high < 0) and (not decided or supported == (np.sign(low + high) == row["sign"]))
+    margin = row["margin"]
+    if row["goal"] == "equivalence":
+        inside, outside = low > -margin and high < margin, low > margin or high < -margin
+    else:
+        inside = low > -margin if row["sign"] > 0 else high < margin
+        outside = high < -margin if row["sign"] > 0 else low > margin
+    return decided == (inside or outside) and (not decided or supported == inside)

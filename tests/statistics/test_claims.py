@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from claim_rows import agrees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,23 +17,6 @@ NOISE = np.random.default_rng(1).normal(size=20)
 
 def claim(differences, sign=1, **fields):
     return Claim(fields.pop("id", "x"), "statement", "the estimand", np.asarray(differences, float), sign, **fields)
-
-
-def agrees(row):
-    """Whether the verdict follows from the adjusted interval alone."""
-    low, high = row["interval_adjusted"] or (None, None)
-    low, high = -np.inf if low is None else low, np.inf if high is None else high
-    decided = row["verdict"] in ("supported", "contradicted")
-    supported = row["verdict"] == "supported"
-    if row["goal"] == "difference":
-        return decided == (low > 0 or high < 0) and (not decided or supported == (np.sign(low + high) == row["sign"]))
-    margin = row["margin"]
-    if row["goal"] == "equivalence":
-        inside, outside = low > -margin and high < margin, low > margin or high < -margin
-    else:
-        inside = low > -margin if row["sign"] > 0 else high < margin
-        outside = high < -margin if row["sign"] > 0 else low > margin
-    return decided == (inside or outside) and (not decided or supported == inside)
 
 
 @st.composite

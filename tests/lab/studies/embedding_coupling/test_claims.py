@@ -2,7 +2,9 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
+from claim_rows import agrees
 from coupling_bodies import body_of
 
 from tiejax.lab.studies.embedding_coupling.claims import at_edge, claims, roles_of
@@ -148,3 +150,43 @@ def test_the_edges_of_a_grid(rates, chosen, edge):
     body = {"rates": {"tags": {"a": {"pretrained": found}}}}
     assert at_edge(body, "a", "pretrained") == (["a (pretrained) on tags"] if edge else [])
     assert at_edge(body, "a", "control") == at_edge(body, "a", None) == at_edge(body, None, "pretrained") == []
+
+
+@pytest.mark.parametrize("spread", [0.002, 0.05, 0.2])
+def test_claims_are_decided_exactly_if_their_adjusted_interval_says_so(spread):
+    """Scores around those of the paper, with noise; rates inside their grids."""
+    rng, seen = np.random.default_rng(0), set()
+    for seeds in (4, 10, 10):
+        body = body_of(AS_PUBLISHED, similarity=SIMILARITY)
+        for shape in body["scores"]["tags"].values():
+            for scores in shape.values():
+                scores["test_accuracy"] = (np.array(scores["test_accuracy"]) + rng.normal(0, spread, 10)).tolist()
+        body = first_seeds(body, seeds)
+        for row in assessed(body, DEFAULT_SHAPES):
+            assert agrees(row), row
+            assert row["n"] == seeds
+            seen.add(row["verdict"])
+    assert {"supported", "undecided"} <= seen
+
+
+def first_seeds(found, seeds):
+    """Return a body with the first seeds of every list over the ten seeds."""
+    if isinstance(found, dict):
+        return {name: first_seeds(value, seeds) for name, value in found.items()}
+    return found[:seeds] if isinstance(found, list) and len(found) == 10 else found
+
+
+def test_diverged_models_count_as_the_worst():
+    """Seed 3 of the wide shape diverged: it gets the lowest score of all shapes, and its cost counts against the claim."""
+    body = body_of(AS_PUBLISHED, cost={name: 0.03 if name == "out-256" else 0.005 for name in DEFAULT_SHAPES})
+    before = {claim.id: claim.differences for claim in claims(body, DEFAULT_SHAPES)}
+    wide = body["scores"]["tags"]["out-256"]["pretrained"]["test_accuracy"]
+    lowest = min(min(shape["pretrained"]["test_accuracy"]) for shape in body["scores"]["tags"].values())
+    wide[3] = np.nan
+    narrow = body["scores"]["tags"]["out-16"]["pretrained"]["test_accuracy"]
+    after = {claim.id: claim.differences for claim in claims(body, DEFAULT_SHAPES)}
+    assert after["output-width/score"][3] == lowest - narrow[3]
+    rest = np.arange(10) != 3
+    assert after["dropping/output-width"][3] == before["dropping/output-width"][rest].min()
+    for name in before:
+        np.testing.assert_array_equal(after[name][rest], before[name][rest])

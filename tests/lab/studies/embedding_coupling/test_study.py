@@ -50,7 +50,7 @@ def test_run_writes_its_files(run):
     assert found["validation_step"].tolist() == [0, 6, 12]
     assert found["validation_loss"].shape == (4, 2, 3)
     assert found["record_loss"].shape == (4, 2, 4)
-    assert results["seeds"] == [0, 1]
+    assert (results["seeds"], results["tuning_seeds"]) == ([0, 1], [1000, 1001])
     assert set(results["scores"]) == {"tags", "verbs"}
     assert results["tasks"]["tags"]["labels"] == ["DET", "NOUN", "VERB"]
     assert list(results["dropped"]["coupled"]) == ["1"]
@@ -63,9 +63,12 @@ def test_run_writes_its_files(run):
     assert set(results["similarity"]["coupled"]) == {"input", "input_interval"}
     assert "output" in results["similarity"]["out-4"]
     assert {row["id"] for row in results["claims"]} >= {"pretraining/score", "dropping/output-width", "similarity/output-width"}
+    notes = {row["id"]: row["note"] for row in results["claims"]}
+    assert "edge of its grid for coupled (pretrained) on tags" in notes["pretraining/score"]  # a grid of two rates
+    assert "edge" not in (notes["similarity/output-width"] or "")
     page = (run / "report.html").read_text()
     assert "Shapes of input and output embeddings" in page
-    assert "With fewer than 6 seeds no claim can be decided" in page
+    assert "With fewer than 6 seeds no difference can be decided" in page
 
 
 def test_all_shapes_start_from_almost_uniform_predictions(run):
@@ -89,6 +92,19 @@ def test_costs_name_every_stage(run):
     settings = Settings(**yaml.safe_load((run / "config.yaml").read_text()))
     costs = costs_of(settings, prepare(settings, Console(quiet=True)))
     assert sorted(costs) == sorted(path.stem for path in (run / "finished").glob("*.npz"))
+
+
+def test_rates_are_chosen_on_seeds_that_are_not_reported(run):
+    """The tuning seeds are pre-trained like the others; no score, probe or saved model is theirs."""
+    with np.load(run / "finished" / "pretrain.coupled.npz") as arrays:
+        assert len(arrays["params/embed/embedding"]) == 4
+    with np.load(run / "finished" / "rates.coupled.tags.npz") as arrays:
+        assert arrays["development"].shape == (2, 2, 2)
+        best = arrays["tried"][arrays["development"].mean(-1).argmax(0)]
+        np.testing.assert_array_equal(arrays["rate"], best)
+    with np.load(run / "finished" / "scores.coupled.tags.npz") as arrays:
+        assert arrays["test_accuracy"].shape == (2, 2, 1)
+    assert sorted(path.name for path in (run / "models" / "coupled").iterdir()) == ["seed-0", "seed-1"]
 
 
 def test_killed_run_resumes_bitwise(run, folder):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from claim_rows import agrees
 from layer_runs import findings_of, run
 
 from tiejax.lab.studies.layer_tying import claims
@@ -66,3 +67,26 @@ def test_equal_shares_of_copies_in_every_seed_are_decided():
     for name in ("replicated/agent", "memory/most"):
         assert (found[name]["verdict"], found[name]["p"]) == ("supported", 2**-7)
     assert found["perplexity/agent"]["p"] == 2**-8  # equal losses: within any margin
+
+
+@pytest.mark.parametrize("effect", [-0.2, 0.0, 0.2])
+def test_claims_are_decided_exactly_if_their_adjusted_interval_says_so(effect):
+    """Methods whose losses differ by steps of `effect` in the mean, and seeds in which every method saves as much memory."""
+    names, seen = ("untied", "agent", "random-map", "random-agent", "found-map", "cycle"), set()
+    rng = np.random.default_rng(0)
+    for seeds in (3, 10, 16):
+        rows = [
+            {"method": name, "test_loss": rng.normal(effect * index, 0.05, seeds),
+             "equal_time_loss": rng.normal(effect * index, 0.3, seeds), "replicated": [10 / 12] * seeds,
+             "distinct_in_training": [2.0] * seeds,
+             "bytes": {"stored_bytes": {kind: [4.0 if name == "untied" else 1.0] * seeds for kind in ("seeds", "largest")}}}
+            for index, name in enumerate(names)
+        ]  # fmt: skip
+        for row in assess(claims.claims(rows)):
+            if row["family"] == "registered":
+                assert agrees(row), row
+                seen.add(row["verdict"])
+            else:
+                assert (row["verdict"], row["p"]) == ("exploratory", None)
+    assert {"supported", "undecided"} <= seen
+    assert ("contradicted" in seen) == bool(effect)

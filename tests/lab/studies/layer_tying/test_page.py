@@ -11,6 +11,7 @@ from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
 from tiejax.statistics.arms import select_seeds
+from tiejax.statistics.claims import Claim, assess
 from tiejax.system.json_values import plain
 
 
@@ -103,54 +104,45 @@ def test_one_seed_without_agents(pictures):
     assert page.finding(findings)[0].startswith("No claim")
 
 
-def results_with(verdicts, seeds, **perplexities):
-    """Return results with these verdicts and perplexities by method; the agent takes half the bytes of the untied model."""
-    methods = [
-        {
-            "method": name.replace("_", "-"),
-            "test_perplexity": {"mean": value},
-            "bytes": {"stored_bytes": {"seeds": [100.0 if name == "untied" else 50.0] * seeds}},
-        }
-        for name, value in perplexities.items()
-    ]
-    claims = [{"id": name, "verdict": verdict} for name, verdict in verdicts.items()]
-    return {"seeds": list(range(seeds)), "methods": methods, "claims": claims}
+def results_with(differences, seeds, **perplexities):
+    """Return results with claims on these differences, as (estimand, sign, values), and perplexities by method."""
+    methods = [{"method": name.replace("_", "-"), "test_perplexity": {"mean": value}} for name, value in perplexities.items()]
+    rows = assess([Claim(name, "x.", words, np.array(values), sign) for name, (words, sign, values) in differences.items()])
+    return {"seeds": list(range(seeds)), "methods": methods, "claims": rows}
 
 
 def test_finding_follows_the_verdicts():
-    worse = results_with(
-        {"perplexity/agent": "contradicted", "learns/random-agent": "supported", "static/cycle": "contradicted"},
-        seeds=6, agent=109.4, random_agent=120.0, untied=84.44, cycle=92.0, sandwich=86.2,
+    """Equal differences of 8 seeds have p 2^-7, which three claims multiply by 3, 2 and 1; alternating signs decide nothing."""
+    found = results_with(
+        {
+            "perplexity/agent": ("the loss of the agent", -1, [0.25] * 8),
+            "learns/random-agent": ("the loss of chance", -1, [0.25, -0.25] * 4),
+            "memory/mean": ("the memory", -1, [-0.5] * 8),
+        },
+        seeds=8, agent=109.4, random_agent=120.0, untied=84.44, cycle=92.0, sandwich=86.2,
     )  # fmt: skip
-    assert page.finding(worse) == [
-        "The model tied by the agent is worse than the untied one, by more than the margin of the claim: its test perplexity "
-        "is 109.4 against 84.44 (lower is better, mean of 6 seeds). Parameters, gradients and optimizer state take 50% of the "
-        "untied model's bytes, averaged over training.",
-        "The agent does better than one that ties at random (perplexity 120.0). The best fixed map, sandwich, reaches 86.20; "
-        "the agent, 109.4.",
-        tally(worse["claims"]),
-    ]
-    open_yet = results_with(
-        {"perplexity/agent": "undecided", "learns/random-agent": "undecided"}, 1, agent=3.0, random_agent=3.0, untied=2.0
+    answer, description, count = page.finding(found)
+    assert answer.startswith(
+        "The loss of the agent is 0.25 [0.25, 0.25] (8 seeds): contradicted. The memory is -0.5 [-0.5, -0.5] (8 seeds): "
+        "supported. The loss of chance: not decided with 8 seeds, which would have shown "
     )
-    assert page.finding(open_yet) == [
-        "Whether the model tied by the agent is worse than the untied one is not decided: its test perplexity is "
-        "3.00 against 2.00 (lower is better, one seed). Parameters, gradients and optimizer state take 50% of the untied "
-        "model's bytes, averaged over training.",
-        "Whether the agent does better than one that ties at random is not decided (perplexity 3.00).",
-        tally(open_yet["claims"]),
+    assert description == (
+        "As a description (means of 8 seeds), test perplexities: the agent, 109.4; the untied method, 84.44; the random-agent "
+        "method, 120.0; sandwich, the best fixed map, 86.20."
+    )
+    assert count == tally(found["claims"])
+    alone = results_with({}, 1, agent=3.0, untied=2.0)
+    assert page.finding(alone) == [
+        "As a description (one seed), test perplexities: the agent, 3.00; the untied method, 2.00.",
+        tally([]),
     ]
-    better = page.finding(results_with({"perplexity/agent": "supported"}, 6, agent=2.0, untied=3.0))
-    assert better[0].startswith("The model tied by the agent is not worse than the untied one, by the margin of the claim: ")
-    assert len(better) == 2
 
 
 def test_report_opens_with_the_finding(analysed, pictures):
     answer = page.finding(analysed[0])
     assert len(answer) == 3
-    assert "its test perplexity is 4.00 against 4.00" in answer[0]
-    assert "82% of the untied model" in answer[0]  # (1920 + 1760) / 2 / 2240
-    assert answer[1] == "The best fixed map, all-one, reaches 8.00; the agent, 4.00."
+    assert answer[0].count("not decided with 2 seeds") == 3
+    assert answer[1].endswith("the agent, 4.00; the untied method, 4.00; all-one, the best fixed map, 8.00.")
     html = page_of(analysed[0], pictures).replace("&#39;", "'")
     assert all(f"<p>{sentence}</p>" in html for sentence in answer)
     assert html.index(answer[0]) < html.index("<h2>")

@@ -13,6 +13,7 @@ import numpy as np
 
 from tiejax.lab.studies.embedding_coupling.summary import score
 from tiejax.models.shapes import Shape
+from tiejax.statistics.arms import replace_diverged, replace_undefined
 from tiejax.statistics.claims import Claim, assess
 
 POINT = 0.01  # one point of accuracy
@@ -271,7 +272,11 @@ COMPARISONS = (
 
 
 def claims(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[Claim]:
-    """Return the claims that can be tested with these shapes; body: the output of `summary.collect`."""
+    """Return the claims that can be tested with these shapes.
+
+    body: the output of `summary.collect_all`, in which the values of diverged models are NaN: they count as the worst value of
+    any shape and seed, or against the claim if the measure has no worst value.
+    """
     roles = roles_of(shapes)
     names = {**roles._asdict(), "base": base_of(body, roles)}
     rows = [_claim(comparison, body, names) for comparison in COMPARISONS]
@@ -283,21 +288,33 @@ def _claim(comparison: Comparison, body: Mapping[str, Any], names: Mapping[str, 
     sides, words = [], []
     for role, measure in (comparison.first, comparison.second):
         name = names[role]
-        values = None if name is None else MEASURES[measure](body, name)
+        values = None if name is None else _values(body, measure, name)
         if values is None:
             return None
         sides.append(values)
         words.append(f"{measure} of {name}")
     same = comparison.margin is not None
+    sign = 0 if same else 1
     return Claim(
         comparison.id,
         comparison.statement,
         f"the mean {' - '.join(words)}",
-        sides[0] - sides[1],
-        0 if same else 1,
+        replace_undefined(sides[0] - sides[1], sign),
+        sign,
         goal="equivalence" if same else "difference",
         margin=comparison.margin if same else MARGINS.get(comparison.first[1]),
     )
+
+
+def _values(body: Mapping[str, Any], measure: str, name: str) -> np.ndarray | None:
+    """Return a measure of an encoder by seed, with the worst value of all encoders in place of NaN; None if not measured."""
+    values = MEASURES[measure](body, name)
+    if values is None or measure == COST or not np.isnan(values).any():
+        return values
+    first_task = next(iter(body["scores"].values()))
+    others = [MEASURES[measure](body, other) for other in first_task if other != name]
+    every = np.array([values, *(found for found in others if found is not None)])
+    return replace_diverged(every, np.isnan(every), "low")[0]
 
 
 def verdicts(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ from tiejax.lab.studies.embedding_coupling.encoders import (
 from tiejax.lab.studies.embedding_coupling.preparation import Prepared
 from tiejax.lab.studies.embedding_coupling.probes import probe
 from tiejax.lab.studies.embedding_coupling.settings import Settings
-from tiejax.lab.studies.embedding_coupling.summary import collect, score
+from tiejax.lab.studies.embedding_coupling.summary import collect, collect_all, score
 from tiejax.lab.studies.embedding_coupling.text import unigram_entropy
 from tiejax.lab.studies.embedding_coupling.tuning import Tuning
 from tiejax.models import bert
@@ -137,7 +137,8 @@ def conclude(settings: Settings, prepared: Prepared, left: Mapping[str, Arrays])
     """Analyse a run; return its part of results.json."""
     shapes = settings.every_shape
     names = [CHECKPOINT] if prepared.start is not None else list(shapes)
-    body = collect(names, [task.name for task in prepared.tasks], left, settings.seed_list)
+    tasks = [task.name for task in prepared.tasks]
+    body = collect(names, tasks, left, settings.seed_list)
     body |= {
         "shapes": facts_of_shapes(settings, prepared),
         "tasks": {task.name: task.facts for task in prepared.tasks},
@@ -151,7 +152,8 @@ def conclude(settings: Settings, prepared: Prepared, left: Mapping[str, Arrays])
     if body["seeds"]:
         if prepared.start is None:
             body["gate"] = gate(settings, body)
-        body["claims"] = verdicts(body, shapes)
+        # Claims are about all seeds: a diverged model counts as the worst.
+        body["claims"] = verdicts(body | collect_all(names, tasks, left, settings.seed_list), shapes)
     return body
 
 

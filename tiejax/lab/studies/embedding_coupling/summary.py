@@ -9,6 +9,7 @@ import scipy.special
 from tiejax.lab.studies.embedding_coupling.encoders import STARTS
 
 Arrays = Mapping[str, np.ndarray]
+SCORES = ("_accuracy", "_macro_f1")  # ends of the names of scores
 
 
 def collect(shapes: list[str], tasks: list[str], stages: Mapping[str, Arrays], seeds: list[int]) -> dict[str, Any]:
@@ -16,8 +17,24 @@ def collect(shapes: list[str], tasks: list[str], stages: Mapping[str, Arrays], s
 
     Values are means over the fine-tuning runs of a seed, in lists of one value per seed.
     """
-    finite = np.ones(len(seeds), bool)
-    non_finite = []
+    finite, non_finite = _finite_seeds(stages, seeds)
+    return {
+        "seeds": [seed for seed, is_finite in zip(seeds, finite, strict=True) if is_finite],
+        "excluded_seeds": [seed for seed, is_finite in zip(seeds, finite, strict=True) if not is_finite],
+        "non_finite": non_finite,
+        **_measured(shapes, tasks, stages, finite),
+    }
+
+
+def collect_all(shapes: list[str], tasks: list[str], stages: Mapping[str, Arrays], seeds: list[int]) -> dict[str, Any]:
+    """Return the scores and probes of all seeds, as `collect`, with NaN for diverged models; the input of the claims."""
+    undefined = {name: _undefined_where_diverged(name, stages, len(seeds)) for name in stages}
+    return _measured(shapes, tasks, undefined, np.ones(len(seeds), bool))
+
+
+def _finite_seeds(stages: Mapping[str, Arrays], seeds: list[int]) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """Return a mask of the seeds whose models all stayed finite, and the models that did not."""
+    finite, non_finite = np.ones(len(seeds), bool), []
     for stage, arrays in stages.items():
         if "record_finite" in arrays:
             finite_in_stage = arrays["record_finite"][: len(seeds)].all(axis=-1)
@@ -27,10 +44,35 @@ def collect(shapes: list[str], tasks: list[str], stages: Mapping[str, Arrays], s
             continue
         finite &= finite_in_stage
         non_finite += [{"arm": stage, "seed": seeds[index], "step": "?"} for index in np.flatnonzero(~finite_in_stage)]
+    return finite, non_finite
+
+
+def _undefined_where_diverged(stage: str, stages: Mapping[str, Arrays], seeds: int) -> Arrays:
+    """Return the arrays of a stage with NaN for diverged models, and for those whose pre-training diverged."""
+    arrays, shape = stages[stage], stage.split(".")[1]
+    records = stages.get(f"pretrain.{shape}", {}).get("record_finite")
+    lost = np.zeros(seeds, bool) if records is None else ~records[:seeds].all(axis=-1)
+    undefined = dict(arrays)
+    for name, values in arrays.items():
+        if name.startswith("validation_") and not name.endswith("step"):
+            undefined[name] = _with_nan(values[:seeds], lost)
+        elif name in ("similarity_input", "similarity_output"):
+            undefined[name] = _with_nan(values, lost)
+        elif name.startswith("retrieval_") or name.endswith(SCORES):
+            pretrained_first = np.arange(len(values))[:, None] == 0
+            diverged = (pretrained_first & lost)[..., None]
+            undefined[name] = _with_nan(values, diverged | ~arrays["finite"] if "finite" in arrays else diverged)
+    return undefined
+
+
+def _with_nan(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return the values with NaN where `chosen`, whose axes are the first ones of the values."""
+    return np.where(chosen.reshape(chosen.shape + (1,) * (values.ndim - chosen.ndim)), np.nan, values)
+
+
+def _measured(shapes: list[str], tasks: list[str], stages: Mapping[str, Arrays], finite: np.ndarray) -> dict[str, Any]:
+    """Return the scores and probes of the seeds in a mask."""
     body: dict[str, Any] = {
-        "seeds": [seed for seed, is_finite in zip(seeds, finite, strict=True) if is_finite],
-        "excluded_seeds": [seed for seed, is_finite in zip(seeds, finite, strict=True) if not is_finite],
-        "non_finite": non_finite,
         "pretraining": {},
         "rates": {task: {} for task in tasks},
         "scores": {task: {} for task in tasks},
@@ -90,7 +132,7 @@ def _starts(values: np.ndarray) -> tuple[str, ...]:
 
 def _scores(arrays: Arrays, finite: np.ndarray) -> dict[str, Any]:
     """Return the scores of every split by start: `{start: {SPLIT_MEASURE: [seed]}}`."""
-    measured = [name for name in arrays if name.endswith(("_accuracy", "_macro_f1"))]
+    measured = [name for name in arrays if name.endswith(SCORES)]
     return {
         start: {name: arrays[name][index][finite].mean(-1).tolist() for name in measured}
         for index, start in enumerate(_starts(arrays[measured[0]]))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.finding import tally
+from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, marked_as_reported, reproduction, timing_words
 from tiejax.lab.reporting.words import counted
@@ -19,17 +19,8 @@ QUESTION = (
     "layer. Is the final model as good as an untied one, how much memory does it save, and does the agent do better than "
     "random ties or a fixed map?"
 )
-# Comparison of the model tied by the agent with the untied one, by the verdict on the claim that it is not worse.
-AGAINST_UNTIED = {
-    "supported": "The model tied by the agent is not worse than the untied one, by the margin of the claim",
-    "contradicted": "The model tied by the agent is worse than the untied one, by more than the margin of the claim",
-    "undecided": "Whether the model tied by the agent is worse than the untied one is not decided",
-}
-AGAINST_CHANCE = {
-    "supported": "The agent does better than one that ties at random",
-    "contradicted": "The agent does worse than one that ties at random",
-    "undecided": "Whether the agent does better than one that ties at random is not decided",
-}
+# The claims that answer the question.
+LEADING = ("perplexity/agent", "replicated/agent", "memory/mean", "learns/random-agent")
 DEPARTURES = (
     "the paper has k = 15, epsilon at least .1, reward negative-ppl; its published code k = 4, epsilon at least .01, ties "
     "published, gradient owner, start frozen-random (for BERT: told-tied), reward clipped-ppl, details published, and the best "
@@ -60,25 +51,22 @@ def page(run: RunOnPage) -> str:
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return the answer to the question of the report, from verdicts and the table of methods, and the count of verdicts."""
-    verdicts = {row["id"]: row["verdict"] for row in results["claims"]}
+    """Return the answer to the question of the report: verdicts, means of the methods as a description, count of verdicts."""
+    return [*filter(None, [openings(results["claims"], LEADING), _description(results)]), tally(results["claims"])]
+
+
+def _description(results: Mapping[str, Any]) -> str:
+    """Return the mean perplexities of the agent and the main other methods in a sentence; "" for runs without an agent."""
     by_method = {row["method"]: row for row in results["methods"]}
-    seeds = f"mean of {counted(len(results['seeds']), 'seed')}" if len(results["seeds"]) > 1 else "one seed"
-    answers = []
-    if "perplexity/agent" in verdicts:
-        agent, untied = (float(np.mean(by_method[name]["bytes"]["stored_bytes"]["seeds"])) for name in ("agent", "untied"))
-        answers.append(
-            f"{AGAINST_UNTIED[verdicts['perplexity/agent']]}: its test perplexity is {_test(by_method['agent'])} against "
-            f"{_test(by_method['untied'])} (lower is better, {seeds}). Parameters, gradients and optimizer state take "
-            f"{agent / untied:.0%} of the untied model's bytes, averaged over training."
-        )
-    others = []
-    if "learns/random-agent" in verdicts:
-        others.append(f"{AGAINST_CHANCE[verdicts['learns/random-agent']]} (perplexity {_test(by_method['random-agent'])}).")
-    if "agent" in by_method and (fixed := [row for name, row in by_method.items() if name not in NOT_STATIC]):
-        best = min(fixed, key=lambda row: row["test_perplexity"]["mean"])
-        others.append(f"The best fixed map, {best['method']}, reaches {_test(best)}; the agent, {_test(by_method['agent'])}.")
-    return [*answers, *([" ".join(others)] if others else []), tally(results["claims"])]
+    if "agent" not in by_method:
+        return ""
+    named = {name: f"the {name} method" for name in ("untied", "random-agent") if name in by_method}
+    if fixed := [row for name, row in by_method.items() if name not in NOT_STATIC]:
+        best = min(fixed, key=lambda row: row["test_perplexity"]["mean"])["method"]
+        named[best] = f"{best}, the best fixed map"
+    others = "".join(f"; {words}, {_test(by_method[name])}" for name, words in named.items())
+    seeds = f"means of {counted(len(results['seeds']), 'seed')}" if len(results["seeds"]) > 1 else "one seed"
+    return f"As a description ({seeds}), test perplexities: the agent, {_test(by_method['agent'])}{others}."
 
 
 def _test(row: Mapping[str, Any]) -> str:
