@@ -34,7 +34,7 @@ def test_defaults_are_whole_cycles_and_published_settings():
     settings = resume.read(STUDY, []).settings
     assert settings.untie_at == [20_000, 40_000, 60_000, 80_000, 100_000, 120_000, 140_000]
     assert (settings.steps, settings.seeds, settings.out) == (150_000, 32, "runs/untying/main-transformer-small")
-    assert len(settings.arms.step) == 3 + 6 * 7
+    assert len(settings.untie_arms.step) == 3 + 6 * 7
 
 
 def test_step_1_and_fraction_1_differ():
