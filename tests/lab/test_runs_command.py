@@ -48,7 +48,8 @@ def test_runs_are_listed_with_settings_and_claims(tmp_path, runs, capsys):
 def test_runs_are_listed_as_json(tmp_path, runs, capsys):
     finished, unfinished, damaged = runs
     assert listing.main([str(tmp_path), "--json"]) == 0
-    usual = {"study": "exor", "state": "finished", "settings": {}, "claims": None, "format": None, "damage": None}
+    usual = {"study": "exor", "state": "finished", "settings": {}, "parts": None, "looks": None}
+    usual |= {"claims": None, "format": None, "damage": None}
     assert json.loads(capsys.readouterr().out) == [
         {"path": str(damaged)}
         | usual
