@@ -39,7 +39,7 @@ def body_of(values, control=0.3, masked=None, probe=None, similarity=None, retri
         "rates": {"tags": dict.fromkeys(names, rates)},
         "scores": {"tags": {name: by_start(values[name], control) for name in names}},
         "dropped": {name: {str(n): {"pretrained": scores(values[name] - cost[name])} for n in (1, 2)} for name in names},
-        "layer_mix": {name: by_start(probe[name], 0.2) | {"weights": [0.25] * 4} for name in names},
+        "layer_mix": {name: by_start(probe[name], 0.2) | {"weights": [0.25] * 4, "rates": rates} for name in names},
         "retrieval": {},
         "similarity": {},
         "drop_task": "tags",

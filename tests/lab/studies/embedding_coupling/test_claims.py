@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 from claim_rows import agrees
-from coupling_bodies import body_of
+from coupling_bodies import STARTS, body_of
 
-from tiejax.lab.studies.embedding_coupling.claims import at_edge, claims, roles_of
+from tiejax.lab.studies.embedding_coupling.claims import CONTROL, COST, MASKED, PROBE, SCORE, at_edge, claims, roles_of
 from tiejax.lab.studies.embedding_coupling.claims import verdicts as assessed
 from tiejax.lab.studies.embedding_coupling.settings import DEFAULT_SHAPES
 from tiejax.models.shapes import PUBLISHED_SHAPES, Shape
@@ -147,9 +147,18 @@ def test_claims_stay_undecided_where_the_best_rate_is_at_the_edge_of_its_grid():
 )
 def test_the_edges_of_a_grid(rates, chosen, edge):
     found = {"chosen": float(chosen), "development": {str(float(rate)): 0.5 for rate in rates}}
-    body = {"rates": {"tags": {"a": {"pretrained": found}}}}
-    assert at_edge(body, "a", "pretrained") == (["a (pretrained) on tags"] if edge else [])
-    assert at_edge(body, "a", "control") == at_edge(body, "a", None) == at_edge(body, None, "pretrained") == []
+    inside = {"chosen": 2.0, "development": dict.fromkeys(("1", "2", "4"), 0.5)}
+    body = {
+        "rates": {"tags": {"a": {"pretrained": found, "control": inside}}, "verbs": {"a": dict.fromkeys(STARTS, inside)}},
+        "layer_mix": {"a": {"rates": dict.fromkeys(STARTS, inside)}},
+        "drop_task": "verbs",
+    }
+    assert at_edge(body, "a", SCORE) == (["a (pretrained) on tags"] if edge else [])
+    body["layer_mix"]["a"]["rates"] = {"pretrained": found, "control": inside}
+    assert at_edge(body, "a", PROBE) == (["a (pretrained) on the mix of layers"] if edge else [])
+    for measure in (CONTROL, COST, MASKED):  # the control's rate; the rate of another task; no rate
+        assert at_edge(body, "a", measure) == []
+    assert at_edge(body, None, SCORE) == []
 
 
 @pytest.mark.parametrize("spread", [0.002, 0.05, 0.2])

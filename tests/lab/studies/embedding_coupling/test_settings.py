@@ -1,6 +1,7 @@
 """Tests of the settings of the study of embedding shapes: defaults, and errors in one line."""
 
 import dataclasses
+import itertools
 
 import pytest
 from coupling_runs import arguments, write_files
@@ -20,6 +21,17 @@ def test_defaults_are_filled_in():
     assert (settings.baseline, settings.drop_task) == ("coupled", "library")
     assert settings.tasks == {"library": {}}
     assert settings.resolved() == settings
+
+
+def test_rates_are_chosen_on_seeds_from_1000_on_that_are_not_reported():
+    assert Settings(seeds=3).resolved().trained_seeds == [0, 1, 2, 1000, 1001]
+    assert Settings(seeds=[1000, 5, 1002], rate_seeds=3).resolved().tuning_seeds == [1001, 1003, 1004]
+
+
+def test_rates_of_fine_tuning_double_from_2_5e_4_to_1_6e_2():
+    rates = Settings().resolved().fine_tuning_rates
+    assert (rates[0], rates[-1]) == (2.5e-4, 1.6e-2)
+    assert all(second == pytest.approx(2 * first) for first, second in itertools.pairwise(rates))
 
 
 def test_user_defined_shapes():

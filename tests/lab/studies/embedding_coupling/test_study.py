@@ -102,6 +102,8 @@ def test_rates_are_chosen_on_seeds_that_are_not_reported(run):
         assert arrays["development"].shape == (2, 2, 2)
         best = arrays["tried"][arrays["development"].mean(-1).argmax(0)]
         np.testing.assert_array_equal(arrays["rate"], best)
+    with np.load(run / "finished" / "mix_rates.coupled.npz") as arrays:
+        assert arrays["development"].shape == (2, 2, 2)
     with np.load(run / "finished" / "scores.coupled.tags.npz") as arrays:
         assert arrays["test_accuracy"].shape == (2, 2, 1)
     assert sorted(path.name for path in (run / "models" / "coupled").iterdir()) == ["seed-0", "seed-1"]

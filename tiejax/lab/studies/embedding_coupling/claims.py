@@ -149,6 +149,7 @@ START_OF = {
     CIPHER: "pretrained",
     CONTROL_IN_CIPHER: "control",
     COST: "pretrained",
+    PROBE: "pretrained",
 }
 # The smallest difference of interest by measure.
 MARGINS = dict.fromkeys((SCORE, MASKED, PROBE, COST, RETRIEVAL, CIPHER), POINT) | dict.fromkeys((INPUT, OUTPUT), CORRELATION)
@@ -327,7 +328,7 @@ def verdicts(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[dict[
     rows = []
     for row in assess(claims(body, shapes)):
         sides = by_id[row["id"]].first, by_id[row["id"]].second
-        edges = [edge for role, measure in sides for edge in at_edge(body, names[role], START_OF.get(measure))]
+        edges = [edge for role, measure in sides for edge in at_edge(body, names[role], measure)]
         if edges:
             note = f"not decided, since the best learning rate is at the edge of its grid for {', '.join(dict.fromkeys(edges))}"
             row |= {"verdict": "undecided", "note": note}
@@ -335,14 +336,19 @@ def verdicts(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[dict[
     return rows
 
 
-def at_edge(body: Mapping[str, Any], name: str | None, start: str | None) -> list[str]:
-    """Return the tasks, in words, for which the chosen rate of an encoder's start is the smallest or largest of its grid."""
+def at_edge(body: Mapping[str, Any], name: str | None, measure: str) -> list[str]:
+    """Return the encoder's learning rates, in words, that a measure depends on and that are the smallest or largest tried."""
+    start = START_OF.get(measure)
     if name is None or start is None:
         return []
-    found = {task: by_shape[name][start] for task, by_shape in body["rates"].items() if start in by_shape.get(name, {})}
+    if measure == PROBE:
+        by_task = {"the mix of layers": body["layer_mix"][name]["rates"]}
+    else:
+        tasks = [body["drop_task"]] if measure == COST else list(body["rates"])
+        by_task = {task: body["rates"][task][name] for task in tasks}
     edges = []
-    for task, rates in found.items():
-        grid = sorted(map(float, rates["development"]))
-        if len(grid) < FEWEST_RATES or rates["chosen"] in (grid[0], grid[-1]):
+    for task, by_start in by_task.items():
+        chosen, grid = by_start[start]["chosen"], sorted(map(float, by_start[start]["development"]))
+        if len(grid) < FEWEST_RATES or chosen in (grid[0], grid[-1]):
             edges.append(f"{name} ({start}) on {task}")
     return edges

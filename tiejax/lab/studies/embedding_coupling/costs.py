@@ -43,7 +43,9 @@ def _of_transfer(settings: Settings, prepared: Prepared, name: str, layers: int,
         costs[f"scores.{name}.{task.name}"] = 2 * runs * layers * one
         if task.name == settings.drop_task:
             costs |= {f"dropped.{name}.{number}": runs * one * (layers - number) for number in range(1, layers)}
-            costs |= {f"mix.{name}": 2 * runs * one * layers / 3} if settings.layer_mix else {}
+            if settings.layer_mix:
+                probe = 2 * one * layers / 3
+                costs |= {f"mix_rates.{name}": tried * probe, f"mix.{name}": runs * probe}
     return costs | {f"probes.{name}": 1.0}
 
 

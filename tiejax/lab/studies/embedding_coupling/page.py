@@ -129,7 +129,8 @@ def _retrieval(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def _rates(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = []
-    for task, by_shape in results["rates"].items():
+    of_mix = {"mix of layers": {name: mix["rates"] for name, mix in results["layer_mix"].items()}}
+    for task, by_shape in (results["rates"] | of_mix).items():
         for name, by_start in by_shape.items():
             for start, found in by_start.items():
                 tried = ", ".join(f"{float(rate):g}: {value:.3f}" for rate, value in found["development"].items())

@@ -111,7 +111,7 @@ def transfer(settings: Settings, name: str, encoders: Encoders, prepared: Prepar
     tuning = Tuning(settings, name, encoders, prepared.plan.mesh, stages)
     for task in prepared.tasks:
         stage = f"rates.{name}.{task.name}"
-        left[stage] = rates = stages.once(stage, functools.partial(tuning.rates, task))
+        left[stage] = rates = stages.once(stage, functools.partial(tuning.rates, task, stage))
         stage = f"scores.{name}.{task.name}"
         left[stage] = stages.once(stage, functools.partial(tuning.scores, task, rates["rate"], stage))
         if task.name == settings.drop_task:

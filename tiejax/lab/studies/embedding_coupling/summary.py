@@ -93,23 +93,15 @@ def _of_shape(body: dict[str, Any], shape: str, tasks: list[str], stages: Mappin
             measure: pretrained[f"validation_{measure}"][: len(finite)][finite, -1].tolist() for measure in ("loss", "accuracy")
         }
     for task in tasks:
-        rates = stages[f"rates.{shape}.{task}"]
-        body["rates"][task][shape] = {
-            start: {
-                "chosen": float(rates["rate"][index]),
-                "development": dict(
-                    zip(map(str, rates["tried"].tolist()), rates["development"][:, index].mean(-1).tolist(), strict=True)
-                ),
-            }
-            for index, start in enumerate(_starts(rates["rate"]))
-        }
+        body["rates"][task][shape] = _rates(stages[f"rates.{shape}.{task}"])
         body["scores"][task][shape] = _scores(stages[f"scores.{shape}.{task}"], finite)
     numbers = sorted(int(name.rsplit(".", 1)[1]) for name in stages if name.startswith(f"dropped.{shape}."))
     body["dropped"][shape] = {str(number): _scores(stages[f"dropped.{shape}.{number}"], finite) for number in numbers}
     if f"mix.{shape}" in stages:
         mix = stages[f"mix.{shape}"]
         body["layer_mix"][shape] = _scores(mix, finite) | {
-            "weights": scipy.special.softmax(mix["mix"], axis=-1)[0].mean(0).tolist()
+            "weights": scipy.special.softmax(mix["mix"], axis=-1)[0].mean(0).tolist(),
+            "rates": _rates(stages[f"mix_rates.{shape}"]),
         }
     probes = stages[f"probes.{shape}"]
     for fitted in ("all", "held_out"):
@@ -123,6 +115,19 @@ def _of_shape(body: dict[str, Any], shape: str, tasks: list[str], stages: Mappin
             body["similarity"].setdefault(shape, {})[table] = probes[f"similarity_{table}"][finite].tolist()
             interval = probes[f"similarity_{table}_interval"][finite]
             body["similarity"][shape][f"{table}_interval"] = interval.tolist()
+
+
+def _rates(rates: Arrays) -> dict[str, Any]:
+    """Return the chosen learning rate by start, and the accuracy on development by rate: `{start: {chosen, development}}`."""
+    return {
+        start: {
+            "chosen": float(rates["rate"][index]),
+            "development": dict(
+                zip(map(str, rates["tried"].tolist()), rates["development"][:, index].mean(-1).tolist(), strict=True)
+            ),
+        }
+        for index, start in enumerate(_starts(rates["rate"]))
+    }
 
 
 def _starts(values: np.ndarray) -> tuple[str, ...]:

@@ -52,8 +52,8 @@ class Tuning(NamedTuple):
     mesh: int
     stages: Stages
 
-    def rates(self, task: TaskData) -> Arrays:
-        """Try every learning rate on the tuning seeds.
+    def rates(self, task: TaskData, stage: str, kind: HeadKind | None = None) -> Arrays:
+        """Try every learning rate on the tuning seeds. kind: override the kind of the task's head.
 
         Returns accuracies `development[rate, start, seed]` and the best `rate[start]`.
         """
@@ -62,7 +62,7 @@ class Tuning(NamedTuple):
         starts = len(self.encoders.by_start)
         rates = np.tile(np.repeat(tried, starts), (len(indices), 1))
         members = Members(indices, [UNREPORTED + index for index in range(len(indices))], rates)
-        tuned = self._tune(f"rates.{self.name}.{task.name}", self.encoders, task, task.kind, members, ["development"])
+        tuned = self._tune(stage, self.encoders, task, kind or task.kind, members, ["development"])
         by_arm = accuracy(tuned.confusions["development"]).T
         development = by_arm.reshape(len(tried), starts, len(indices))
         best = np.argmax(development.mean(-1), axis=0)
@@ -102,9 +102,10 @@ class Tuning(NamedTuple):
         return left
 
     def mixed(self, task: TaskData) -> dict[str, Arrays]:
-        """Train a linear probe on a learnt mix of the frozen layers, at the largest rate; return the arrays of its stage."""
-        stage, largest = f"mix.{self.name}", np.full(len(self.encoders.by_start), max(self.settings.fine_tuning_rates))
-        return {stage: self.stages.once(stage, lambda: self.scores(task, largest, stage, kind="layer_mix"))}
+        """Train a linear probe on a learnt mix of the frozen layers; return the arrays of its stages."""
+        tried, stage = f"mix_rates.{self.name}", f"mix.{self.name}"
+        rates = self.stages.once(tried, lambda: self.rates(task, tried, "layer_mix"))
+        return {tried: rates, stage: self.stages.once(stage, lambda: self.scores(task, rates["rate"], stage, kind="layer_mix"))}
 
     def _tune(
         self, stage: str, encoders: Encoders, task: TaskData, kind: HeadKind, members: Members, splits: Sequence[str]
