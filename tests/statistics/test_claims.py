@@ -73,7 +73,8 @@ def test_exploratory_claims_have_no_p_and_do_not_count():
 
 def test_constant_differences_are_decided():
     (row,) = assess([claim(np.full(32, 0.0833))])
-    assert (row["verdict"], row["p"], row["interval"]) == ("supported", 2.0**-31, [0.0833, 0.0833])
+    assert (row["verdict"], row["p"]) == ("supported", 2.0**-31)
+    assert row["interval"] == pytest.approx([0.0833, 0.0833])
     (row,) = assess([claim(np.zeros(32))])
     assert (row["verdict"], row["p"]) == ("undecided", 1)
     (row,) = assess([claim(np.zeros(32), 0, goal="equivalence", margin=0.01)])

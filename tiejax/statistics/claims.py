@@ -7,7 +7,7 @@ decided if and only if the interval at its adjusted level excludes 0, or lies in
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from tiejax.statistics.proportions import mcnemar, newcombe
 from tiejax.statistics.sign_flips import SignFlips, subset_means
 
 SIGNIFICANCE = 0.05
+NEXT_TO_0 = 1e-6  # end of an interval that excludes 0 by a hair
 Kind = Literal["mean", "proportion", "time"]
 Goal = Literal["difference", "equivalence", "non-inferiority"]
 Family = Literal["registered", "exploratory"]
@@ -74,6 +75,17 @@ class Claim:
         return cls(id, statement, estimand, differences, sign, kind="proportion", outcomes=outcomes, **fields)
 
     @property
+    def outcomes_of_arms(self) -> tuple[np.ndarray, np.ndarray]:
+        """The outcomes of a proportion."""
+        assert self.outcomes is not None
+        return self.outcomes
+
+    @property
+    def is_difference_of_proportions(self) -> bool:
+        """Whether McNemar's test is used."""
+        return self.kind == "proportion" and self.goal == "difference"
+
+    @property
     def sides(self) -> int:
         """Number of sides of the test: 2 for a difference, 1 for a margin."""
         return 2 if self.goal == "difference" else 1
@@ -93,40 +105,35 @@ def assess(claims: Sequence[Claim], looks: int = 1) -> list[dict[str, Any]]:
 
     Returns:
         For each claim a row of results.json: `id`, `statement`, `family`, `kind`, `goal`, `sign`, `estimand`, `unit`,
-        `differences`, `n`, `estimate`, `interval` (95 %), `interval_adjusted` and its `adjusted_level`, `p`, `p_adjusted`, `margin`,
-        `smallest_detectable` and `seeds_needed` (see `power`), `look` (the number of seeds), `verdict`, `note`. Fields that are
-        not defined are None, as are infinite ends of an interval.
+        `differences`, `n`, `estimate`, `interval` (95 %), `interval_adjusted` and its `adjusted_level`, `p`, `p_adjusted`,
+        `margin`, `smallest_detectable` and `seeds_needed` (see `power`), `look` (the number of seeds), `verdict`, `note`.
+        Fields that are not defined are None, as are infinite ends of an interval.
     """
-    testable = [len(claim.differences) > 0 and bool(np.isfinite(claim.differences).all()) for claim in claims]
-    means = subset_means([np.asarray(claim.differences, float) for claim, good in zip(claims, testable, strict=True) if good])
-    remaining = iter(means)
-    tests = [
-        _Test(claim, SignFlips(np.asarray(claim.differences, float), next(remaining))) if good else None
-        for claim, good in zip(claims, testable, strict=True)
-    ]
-    family = [test for test in tests if test is not None and test.claim.family == "registered"]
-    p_values = [test.p for test in family]
-    adjusted = {id(test): looks * p for test, p in zip(family, holm(p_values), strict=True)}
-    decided = [p <= SIGNIFICANCE * (1 + 1e-9) for p in adjusted.values()]
-    # Holm's steps end at the first test that fails: the tests that fail share its level.
-    first_failing = max(
-        (factor for factor, passed in zip(holm_factors(p_values), decided, strict=True) if not passed), default=1
-    )
-    alphas = {
-        id(test): SIGNIFICANCE / looks / (factor if passed else first_failing)
-        for test, factor, passed in zip(family, holm_factors(p_values), decided, strict=True)
-    }
+    tests = _tests(claims)
     rows = []
-    for claim, test in zip(claims, tests, strict=True):
+    for claim, test, decision in zip(claims, tests, _decide(tests, looks), strict=True):
         row: dict[str, Any] = dict.fromkeys(FIELDS) | _described(claim)
         if test is None:
             row |= {"note": "no seeds" if not len(claim.differences) else "some differences are not finite"}
-        elif claim.family == "exploratory":
+        elif decision is None:
             row |= test.estimates()
         else:
-            row |= test.row(min(1.0, adjusted[id(test)]), alphas[id(test)])
+            row |= test.row(decision)
         rows.append(row)
     return rows
+
+
+def verdicts(families: Sequence[Sequence[Claim]], looks: int = 1) -> list[list[str]]:
+    """Return for several studies, each a sequence of claims, the verdicts of `assess`, without the cost of intervals.
+
+    The studies are adjusted separately. It serves simulations of many studies, which it tests together.
+    """
+    remaining = iter(_tests([claim for family in families for claim in family]))
+    found = []
+    for family in families:
+        decisions = _decide([next(remaining) for _ in family], looks)
+        found.append([_no_verdict(claim) if one is None else one.verdict for claim, one in zip(family, decisions, strict=True)])
+    return found
 
 
 FIELDS = (
@@ -140,8 +147,13 @@ def _described(claim: Claim) -> dict[str, Any]:
     names = ("id", "statement", "family", "kind", "goal", "sign", "estimand", "unit", "margin")
     described = {name: getattr(claim, name) for name in names}
     n = len(claim.differences)
-    verdict = "exploratory" if claim.family == "exploratory" else "undecided"
-    return described | {"differences": np.asarray(claim.differences, float).tolist(), "n": n, "look": n, "verdict": verdict}
+    differences = np.asarray(claim.differences, float).tolist()
+    return described | {"differences": differences, "n": n, "look": n, "verdict": _no_verdict(claim)}
+
+
+def _no_verdict(claim: Claim) -> str:
+    """Return what stands in place of a verdict for a claim that is not tested."""
+    return "exploratory" if claim.family == "exploratory" else "undecided"
 
 
 def assess_in_looks(
@@ -175,46 +187,100 @@ def _kept(row: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
     return row | {"latest": {name: last[name] for name in ("n", "estimate", "interval")}}
 
 
-class _Test:
-    """The test of one claim with finite differences."""
+class _Decision(NamedTuple):
+    """The outcome of a test within its family.
 
-    def __init__(self, claim: Claim, flips: SignFlips) -> None:
+    p_adjusted: at most 1. alpha: the level at which the claim was tested.
+    """
+
+    p_adjusted: float
+    alpha: float
+    verdict: str
+
+
+def _decide(tests: Sequence["_Test | None"], looks: int) -> list[_Decision | None]:
+    """Return the decisions about registered claims by Holm's method at .05 / looks; None for the others."""
+    family = {place: test for place, test in enumerate(tests) if test is not None and test.claim.family == "registered"}
+    p_values = [test.p for test in family.values()]
+    adjusted = [min(1.0, looks * p) for p in holm(p_values)]
+    factors = holm_factors(p_values)
+    # Holm's steps end at the first test that fails: the tests that fail share its level.
+    failing = max((factor for factor, p in zip(factors, adjusted, strict=True) if not _passes(p)), default=1)
+    decisions = {
+        place: _Decision(p, SIGNIFICANCE / looks / (factor if _passes(p) else failing), test.verdict(p))
+        for (place, test), p, factor in zip(family.items(), adjusted, factors, strict=True)
+    }
+    return [decisions.get(place) for place in range(len(tests))]
+
+
+def _passes(p: float, alpha: float = SIGNIFICANCE) -> bool:
+    """Whether p is at most alpha, up to rounding."""
+    return p <= alpha * (1 + 1e-9)
+
+
+def _tests(claims: Sequence[Claim]) -> list["_Test | None"]:
+    """Return the test of every claim, None without seeds or with differences that are not finite."""
+    testable = [claim for claim in claims if len(claim.differences) and np.isfinite(claim.differences).all()]
+    flipped = [claim for claim in testable if not claim.is_difference_of_proportions]
+    differences = [np.asarray(claim.differences, float) for claim in flipped]
+    flips = {
+        id(claim): SignFlips(d, means) for claim, d, means in zip(flipped, differences, subset_means(differences), strict=True)
+    }
+    tests = {id(claim): _Test(claim, flips.get(id(claim))) for claim in testable}
+    return [tests.get(id(claim)) for claim in claims]
+
+
+class _Test:
+    """The test of one claim with finite differences.
+
+    flips: the sign-flip tests; None for the difference of two proportions, which does not need them.
+    """
+
+    def __init__(self, claim: Claim, flips: SignFlips | None) -> None:
         self.claim, self.flips = claim, flips
         self.p_for, self.p_against = self._p_values()
         self.p = min(self.p_for, self.p_against)
 
     def _p_values(self) -> tuple[float, float]:
         """Return the p-values with which the claim would be supported and contradicted."""
-        claim, margin = self.claim, self.claim.margin or 0.0
+        claim, flips, margin = self.claim, self.flips, self.claim.margin or 0.0
         if claim.goal == "difference":
-            p = mcnemar(*claim.outcomes) if claim.kind == "proportion" and claim.outcomes else self.flips.two_sided()
+            p = flips.two_sided() if flips else mcnemar(*claim.outcomes_of_arms)
             mean = float(claim.differences.mean())
             return (p, 1.0) if mean * claim.sign > 0 else (1.0, p) if mean else (1.0, 1.0)
+        assert flips is not None
         if claim.goal == "non-inferiority":
-            above, below = self.flips.above(-claim.sign * margin), self.flips.below(-claim.sign * margin)
+            above, below = flips.above(-claim.sign * margin), flips.below(-claim.sign * margin)
             return (above, below) if claim.sign > 0 else (below, above)
-        inside = max(self.flips.above(-margin), self.flips.below(margin))
-        return inside, min(1.0, 2 * min(self.flips.below(-margin), self.flips.above(margin)))
+        inside = max(flips.above(-margin), flips.below(margin))
+        return inside, min(1.0, 2 * min(flips.below(-margin), flips.above(margin)))
+
+    def verdict(self, p_adjusted: float) -> str:
+        """Return the verdict that follows from the adjusted p."""
+        if not _passes(p_adjusted):
+            return "undecided"
+        return "supported" if self.p_for <= self.p_against else "contradicted"
 
     def interval(self, alpha: float) -> tuple[float, float]:
         """Return the two-sided interval at level 1 - alpha."""
-        if self.claim.kind != "proportion" or self.claim.outcomes is None:
+        if self.claim.kind != "proportion":
+            assert self.flips is not None
             return self.flips.interval(alpha)
-        low, high = newcombe(*self.claim.outcomes, alpha)
+        outcomes = self.claim.outcomes_of_arms
+        low, high = newcombe(*outcomes, alpha)
         # Newcombe's interval does not invert McNemar's test: where they disagree about 0, the end next to 0 is moved.
-        if mcnemar(*self.claim.outcomes) > alpha * (1 + 1e-9):
+        if not _passes(mcnemar(*outcomes), alpha):
             return min(low, 0.0), max(high, 0.0)
-        return (
-            (max(low, math.nextafter(0, 1)), high)
-            if self.claim.differences.mean() > 0
-            else (low, min(high, math.nextafter(0, -1)))
-        )
+        if self.claim.differences.mean() > 0:
+            return max(low, NEXT_TO_0), high
+        return low, min(high, -NEXT_TO_0)
 
     def adjusted_interval(self, alpha: float) -> tuple[tuple[float, float], float]:
         """Return the interval that agrees with the decision at level `alpha`, and its confidence level."""
         if self.claim.goal == "difference":
             return self.interval(alpha), 1 - alpha
         # The side of an equivalence claim on which the difference lies outside is known only from the data.
+        assert self.flips is not None
         one_sided = alpha / 2 if self.claim.goal == "equivalence" and self.p_against < self.p_for else alpha
         return self.flips.one_sided_limits(one_sided), 1 - 2 * one_sided
 
@@ -222,21 +288,18 @@ class _Test:
         """Return the fields of the row that need no family."""
         return {"estimate": float(self.claim.differences.mean()), "interval": _finite(self.interval(SIGNIFICANCE))}
 
-    def row(self, p_adjusted: float, alpha: float) -> dict[str, Any]:
-        """Return the fields of a registered claim; alpha: its level in the family."""
-        interval, level = self.adjusted_interval(alpha)
-        verdict = "undecided"
-        if p_adjusted <= SIGNIFICANCE * (1 + 1e-9):
-            verdict = "supported" if self.p_for <= self.p_against else "contradicted"
+    def row(self, decision: _Decision) -> dict[str, Any]:
+        """Return the fields of a registered claim."""
+        interval, level = self.adjusted_interval(decision.alpha)
         return {
             **self.estimates(),
             "interval_adjusted": _finite(interval),
             "adjusted_level": level,
             "p": self.p,
-            "p_adjusted": p_adjusted,
-            "verdict": verdict,
-            **self._power(alpha),
-            "note": self._floor(alpha),
+            "p_adjusted": decision.p_adjusted,
+            "verdict": decision.verdict,
+            **self._power(decision.alpha),
+            "note": self._floor(decision.alpha),
         }
 
     def _power(self, alpha: float) -> dict[str, Any]:
@@ -250,7 +313,7 @@ class _Test:
     def _floor(self, alpha: float) -> str | None:
         n = len(self.claim.differences)
         floor = self.claim.sides * 2.0**-n
-        if floor <= alpha * (1 + 1e-9):
+        if _passes(floor, alpha):
             return None
         seeds = "1 seed" if n == 1 else f"{n} seeds"
         return f"{seeds} cannot decide this claim: the smallest possible p is {floor:.3g}, and it is tested at {alpha:.3g}"

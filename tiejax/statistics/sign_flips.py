@@ -14,26 +14,30 @@ means (J. A. Hartigan, J. Am. Stat. Assoc. 64 (1969) 1303-1317): no search is ne
 beyond, 99,999 random ones and the identity are used.
 """
 
-import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 MOST_ENUMERATED = 16  # seeds
 FLIPS = 100_000  # the identity and 99,999 random flips
-BLOCK = 4_000  # flips multiplied at a time
+WORD = 32  # seeds whose flips are drawn together
 ROUNDING = 1e-12  # relative to the largest |difference|
 
 
 class SubsetMeans(NamedTuple):
-    """Means of a claim's differences with a changed and with a kept sign, by flip; NaN for an empty subset."""
+    """A claim's differences, averaged over the seeds whose sign a flip changes and over the others.
+
+    changed: the mean over the changed seeds; -inf for the identity, which changes none. low, high: the smaller and the larger
+    of both means; -inf and inf for the identity and its opposite, which are as extreme as the data at every mean.
+    """
 
     changed: Float[np.ndarray, "flips"]
-    kept: Float[np.ndarray, "flips"]
+    low: Float[np.ndarray, "flips"]
+    high: Float[np.ndarray, "flips"]
 
 
 def subset_means(differences: Sequence[np.ndarray]) -> list[SubsetMeans]:
@@ -43,55 +47,91 @@ def subset_means(differences: Sequence[np.ndarray]) -> list[SubsetMeans]:
         differences: for each claim, a difference per seed; claims may have different numbers of seeds, at least one.
 
     Returns:
-        The subset means in the order of the claims. Claims with at most 16 seeds have 65,536 flips, which contain every flip of
-        their seeds equally often; the others have 100,000.
+        The subset means in the order of the claims. Claims with at most 16 seeds have 65,536 flips or fewer, which contain
+        every flip of their seeds equally often; the others have 100,000, the same for every claim.
     """
     results: dict[int, SubsetMeans] = {}
     few = [place for place, d in enumerate(differences) if len(d) <= MOST_ENUMERATED]
     for places in (few, sorted(set(range(len(differences))) - set(few))):
-        if not places:
-            continue
-        # Padded shapes, so that different sets of claims share compiled programs.
-        most = max(len(differences[place]) for place in places)
-        seeds = MOST_ENUMERATED if places is few else _next_multiple(most, 128)
-        padded = np.zeros((seeds, _next_multiple(len(places), 16)))
-        counted = np.zeros_like(padded)
-        for column, place in enumerate(places):
-            d = differences[place]
-            padded[: len(d), column], counted[: len(d), column] = d, 1
-        with jax.enable_x64(True):
-            changed, number = (np.asarray(part) for part in _changed(padded, counted, places is few))
-        total = padded.sum(0)[:, None]
-        size = counted.sum(0)[:, None]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = changed / number, (total - changed) / (size - number)
-        for column, place in enumerate(places):
-            results[place] = SubsetMeans(means[0][column], means[1][column])
+        if places:
+            padded, size = _padded([differences[place] for place in places])
+            with jax.enable_x64(True):
+                parts = [np.asarray(part) for part in _means(padded, size, *_distinct(size, padded.shape[1]))]
+            results |= {place: SubsetMeans(*(part[row] for part in parts)) for row, place in enumerate(places)}
     return [results[place] for place in range(len(differences))]
+
+
+def _padded(differences: Sequence[np.ndarray]) -> tuple[Float[np.ndarray, "claims seeds"], Int[np.ndarray, "claims"]]:
+    """Return the differences with zeros appended, so that few shapes are compiled, and the claims' numbers of seeds."""
+    most = max(map(len, differences))
+    seeds = _next_multiple(most, 4 if most <= MOST_ENUMERATED else WORD)
+    padded = np.zeros((_next_multiple(len(differences), 8), seeds))
+    size = np.ones(len(padded), int)
+    for row, d in enumerate(differences):
+        padded[row, : len(d)], size[row] = d, len(d)
+    return padded, size
 
 
 def _next_multiple(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _changed(
-    differences: Float[Array, "seeds claims"], counted: Float[Array, "seeds claims"], enumerate_all: bool
-) -> tuple[Float[Array, "claims flips"], Float[Array, "claims flips"]]:
-    """Return for each claim and flip the sum and the number of the differences whose sign changes."""
-    both = jnp.concatenate([differences, counted], axis=1)
-    if enumerate_all:
-        blocks = jnp.arange(2**MOST_ENUMERATED, dtype=jnp.uint32)[None, :, None]
+def _distinct(
+    size: Int[np.ndarray, "claims"], seeds: int
+) -> tuple[Float[np.ndarray, "sizes seeds"], Int[np.ndarray, "claims"]]:
+    """Return for each distinct size which seeds it counts, as 1 and 0, and for each claim the row of its size."""
+    sizes, row = np.unique(size, return_inverse=True)
+    counted = np.zeros((_next_multiple(len(sizes), 8), seeds))
+    counted[: len(sizes)] = np.arange(seeds) < sizes[:, None]
+    return counted, row
+
+
+@jax.jit
+def _means(
+    differences: Float[Array, "claims seeds"],
+    size: Int[Array, "claims"],
+    counted: Float[Array, "sizes seeds"],
+    row: Int[Array, "claims"],
+) -> tuple[Float[Array, "claims flips"], Float[Array, "claims flips"], Float[Array, "claims flips"]]:
+    """Return the fields of `SubsetMeans` for every claim; counted, row: see `_distinct`."""
+    total = differences.sum(1, keepdims=True)
+
+    def of_block(changes: Float[Array, "seeds flips"]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        sums = differences @ changes
+        number = (counted @ changes)[row]
+        changed, kept = sums / number, (total - sums) / (size[:, None] - number)
+        none, all_changed = number == 0, number == size[:, None]
+        low = jnp.where(none | all_changed, -jnp.inf, jnp.minimum(changed, kept))
+        high = jnp.where(none | all_changed, jnp.inf, jnp.maximum(changed, kept))
+        return jnp.where(none, -jnp.inf, changed), low, high
+
+    return _over_flips(of_block, differences.shape[1])
+
+
+@jax.jit
+def _sums(differences: Float[Array, "claims seeds"]) -> Float[Array, "claims flips"]:
+    """Return for every claim and flip the sum of the differences whose sign changes."""
+    return _over_flips(lambda changes: differences @ changes, differences.shape[1])
+
+
+def _over_flips(function: Callable[[Float[Array, "seeds flips"]], Any], seeds: int) -> Any:
+    """Return `function`, whose results are `[claims, flips]`, of blocks of flips: 1 where a sign changes, otherwise 0."""
+    if seeds <= MOST_ENUMERATED:
+        words, blocks = jnp.arange(2**seeds, dtype=jnp.uint32)[None], 16
     else:
-        words = jax.random.bits(jax.random.key(0), (FLIPS // BLOCK, BLOCK, len(both) // 32), jnp.uint32)
-        blocks = words.at[0, 0].set(0)  # the identity
+        words, blocks = jax.vmap(_random_word)(jnp.arange(seeds // WORD)), 25
 
-    def multiply(block: jax.Array) -> jax.Array:
-        signs = (block[..., None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
-        return signs.reshape(len(block), -1)[:, : len(both)].astype(both.dtype) @ both
+    def of_block(words: jax.Array) -> Any:
+        changes = (words[:, None] >> jnp.arange(WORD, dtype=jnp.uint32)[:, None]) & 1
+        return function(changes.reshape(-1, words.shape[1])[:seeds].astype(float))
 
-    sums = jax.lax.map(multiply, blocks).reshape(-1, both.shape[1]).T
-    return sums[: differences.shape[1]], sums[differences.shape[1] :]
+    results = jax.lax.map(of_block, jnp.moveaxis(words.reshape(len(words), blocks, -1), 1, 0))
+    return jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1).reshape(part.shape[1], -1), results)
+
+
+def _random_word(number: jax.Array) -> jax.Array:
+    """Return the flips of the seeds from 32 `number` on, as bits; they are the same however many seeds a claim has."""
+    return jax.random.bits(jax.random.fold_in(jax.random.key(0), number), (FLIPS,), jnp.uint32).at[0].set(0)  # the identity
 
 
 class SignFlips:
@@ -103,68 +143,62 @@ class SignFlips:
     """
 
     def __init__(self, differences: Float[np.ndarray, "seeds"], means: SubsetMeans) -> None:
-        self.differences = differences
-        self._tolerance = ROUNDING * float(np.abs(differences).max())
-        changed, kept = means
-        no_change = np.isnan(changed)
-        self._number = len(changed)
-        empty = no_change | np.isnan(kept)  # the identity and its opposite: as extreme as the data at every mean
-        self._low = np.where(empty, -np.inf, np.fmin(changed, kept))
-        self._high = np.where(empty, np.inf, np.fmax(changed, kept))
-        self._above = np.where(no_change, -np.inf, changed)
-        self._below = np.where(no_change, np.inf, changed)
+        self._means, self._number = means, len(means.changed)
+        self._least, self._most, self._seeds = float(differences.min()), float(differences.max()), len(differences)
+        self._tolerance = ROUNDING * max(abs(self._least), abs(self._most))
 
     def two_sided(self, mean: float = 0.0) -> float:
         """Return the p-value of the null hypothesis that the mean equals `mean`."""
-        inside = (self._low <= mean + self._tolerance) & (self._high >= mean - self._tolerance)
-        return min(float(inside.sum()) / self._number, self._of_one_sign(mean, sides=2))
+        extreme = (self._means.low <= mean + self._tolerance) & (self._means.high >= mean - self._tolerance)
+        one_sign = self._is_below(mean) or self._is_above(mean)
+        return self._share(extreme, 2 if one_sign else None)
 
     def above(self, mean: float) -> float:
         """Return the p-value of the null hypothesis that the mean is at most `mean`."""
-        p = float((self._above <= mean + self._tolerance).sum()) / self._number
-        return min(p, self._of_one_sign(mean, 1)) if self.differences.mean() > mean else p
+        return self._share(self._means.changed <= mean + self._tolerance, 1 if self._is_below(mean) else None)
 
     def below(self, mean: float) -> float:
         """Return the p-value of the null hypothesis that the mean is at least `mean`."""
-        p = float((self._below >= mean - self._tolerance).sum()) / self._number
-        return min(p, self._of_one_sign(mean, 1)) if self.differences.mean() < mean else p
+        return self._share(self._changed_or_inf() >= mean - self._tolerance, 1 if self._is_above(mean) else None)
 
-    def _of_one_sign(self, mean: float, sides: int) -> float:
-        """Return the exact p-value if no two differences lie on different sides of `mean`; else 1.
+    def _is_below(self, mean: float) -> bool:
+        return mean < self._least - self._tolerance
 
-        Only flips of differences that equal `mean` are then as extreme as the data. Random flips cannot show such a p below
-        1e-5.
+    def _is_above(self, mean: float) -> bool:
+        return mean > self._most + self._tolerance
+
+    def _share(self, extreme: np.ndarray, extreme_of_all: int | None) -> float:
+        """Return the share of flips that are as extreme as the data; extreme_of_all: their number among all flips, if known.
+
+        If all differences lie on one side of the mean, only the identity (and its opposite) are as extreme as the data. Random
+        flips could not show a p below 1e-5 then.
         """
-        d = self.differences - mean
-        moved = np.abs(d) > self._tolerance
-        if not moved.any() or (d[moved].min() < 0 < d[moved].max()):
-            return 1.0
-        return float(sides * 2.0 ** -moved.sum())
+        share = float(np.count_nonzero(extreme)) / self._number
+        return share if extreme_of_all is None else min(share, extreme_of_all * 2.0**-self._seeds)
+
+    def _changed_or_inf(self) -> np.ndarray:
+        """Return the means over the changed seeds, inf for the identity, which is as extreme as the data at every mean."""
+        return np.where(np.isneginf(self._means.changed), np.inf, self._means.changed)
 
     def interval(self, alpha: float) -> tuple[float, float]:
         """Return the means that the two-sided test at level `alpha` does not reject; an end may be infinite."""
-        low, high = self._order_statistics(alpha, self._low, self._high)
-        return self._within_data(low, high, alpha, sides=2)
+        return self._not_rejected(self._means.low, self._means.high, alpha, sides=2)
 
     def one_sided_limits(self, alpha: float) -> tuple[float, float]:
         """Return the lower and the upper limit whose one-sided tests, each at level `alpha`, do not reject them."""
-        low, high = self._order_statistics(alpha, self._above, self._below)
-        return self._within_data(low, high, alpha, sides=1)
+        return self._not_rejected(self._means.changed, self._changed_or_inf(), alpha, sides=1)
 
-    def _order_statistics(self, alpha: float, lows: np.ndarray, highs: np.ndarray) -> tuple[float, float]:
+    def _not_rejected(self, lows: np.ndarray, highs: np.ndarray, alpha: float, sides: int) -> tuple[float, float]:
+        """Return the means that are at least `lows`, and at most `highs`, of more than a share `alpha` of the flips."""
         rejected = int(alpha * self._number * (1 + 1e-9))  # a mean is rejected if at most so many flips are as extreme
         if rejected >= self._number:
-            return float(np.inf), float(-np.inf)
-        return (
-            float(np.partition(lows, rejected)[rejected]),
-            float(np.partition(highs, self._number - 1 - rejected)[self._number - 1 - rejected]),
-        )
-
-    def _within_data(self, low: float, high: float, alpha: float, sides: int) -> tuple[float, float]:
-        """Return the interval cut at the extreme differences if a mean beyond them is rejected (see `_of_one_sign`)."""
-        if sides * 2.0 ** -len(self.differences) > alpha * (1 + 1e-9):
-            return low, high
-        return max(low, float(self.differences.min())), min(high, float(self.differences.max()))
+            return np.inf, -np.inf
+        low = float(np.partition(lows, rejected)[rejected])
+        high = float(np.partition(highs, self._number - 1 - rejected)[self._number - 1 - rejected])
+        if sides * 2.0**-self._seeds <= alpha * (1 + 1e-9):  # means beyond all differences are rejected: see `_share`
+            low, high = max(low, self._least), min(high, self._most)
+        # Ties within rounding count as extreme in the tests, so they are part of the interval.
+        return low - self._tolerance, high + self._tolerance
 
 
 def simultaneous_band(
@@ -187,21 +221,12 @@ def simultaneous_band(
         return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
     centred = differences - mean[:, None]
     error = centred.std(axis=1, ddof=1) / np.sqrt(seeds)
-    rows = subset_sums(centred)
+    with jax.enable_x64(True):
+        sums = np.asarray(_sums(_padded(list(centred))[0]))[: len(centred)]
     squares = np.square(centred).sum(axis=1)[:, None]
-    flipped = -2 * rows  # the sum of the centred curve is 0
+    flipped = -2 * sums  # the sum of the centred curve is 0
     spread = np.sqrt(np.maximum(squares - np.square(flipped) / seeds, 0) / (seeds - 1) / seeds)
     with np.errstate(invalid="ignore", divide="ignore"):
         t = np.where(flipped == 0, 0, np.abs(flipped) / seeds / spread)
     critical = float(np.quantile(t.max(axis=0), 1 - alpha, method="higher"))
     return mean, mean - critical * error, mean + critical * error
-
-
-def subset_sums(differences: Float[np.ndarray, "claims seeds"]) -> Float[np.ndarray, "claims flips"]:
-    """Return for every flip the sum of the differences whose sign changes; the flips are those of `subset_means`."""
-    claims, seeds = differences.shape
-    few = seeds <= MOST_ENUMERATED
-    padded = np.zeros((MOST_ENUMERATED if few else _next_multiple(seeds, 128), _next_multiple(claims, 16)))
-    padded[:seeds, :claims] = differences.T
-    with jax.enable_x64(True):
-        return np.asarray(_changed(padded, np.zeros_like(padded), few)[0])[:claims]

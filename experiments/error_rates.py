@@ -1,0 +1,88 @@
+"""How often is a verdict wrong? Simulate studies without an effect and count those with a false verdict.
+
+python experiments/error_rates.py                   # every simulated setting, into docs/results/error_rates.json
+python experiments/error_rates.py --records RUN     # add a row: the records of a finished run, arms exchanged in random seeds
+
+Then `python docs/results/publish.py` renders docs/results/README.md.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tiejax.lab.reporting.published import dumps
+from tiejax.lab.reporting.words import number, share
+from tiejax.statistics import error_rates
+
+ROOT = Path(__file__).resolve().parents[1]
+TITLE, OUTSIDE = "Studies without an effect", "Outside the assumptions"
+COLUMNS = ["differences", "seeds", "claims", "studies", "with a false verdict", "share", "upper 95 % bound"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--studies", type=int, default=2000, help="number of studies per setting (default: 2,000)")
+    parser.add_argument("--records", type=Path, help="a finished run directory; only the row of this run is computed")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/results/error_rates.json", help="the file to write")
+    given = parser.parse_args()
+    if given.studies < 1:
+        parser.error(f"--studies: expected a number >= 1, got {given.studies}")
+    rows: list[dict[str, Any]] = []
+    if given.records is None:
+        settings = list(error_rates.settings())
+    else:
+        try:
+            settings = [of_run(given.records)]
+        except (OSError, ValueError) as error:
+            parser.error(f"--records: {error}")
+        if given.out.exists():
+            rows = json.loads(given.out.read_text())["rows"]
+    for place, setting in enumerate(settings):
+        found = error_rates.row(setting, given.studies, seed=place)
+        print(" | ".join(cells(found)), flush=True)
+        rows = [row for row in rows if (row["name"], row["seeds"]) != (found["name"], found["seeds"])] + [found]
+        given.out.write_text(dumps(entry(rows, given.studies)) + "\n")
+
+
+def of_run(run: Path) -> error_rates.Setting:
+    """Return the setting that exchanges the arms of a finished run's registered claims. Raises ValueError without any."""
+    results = json.loads((run / "results.json").read_text())
+    claims = [claim for claim in results["claims"] if claim.get("family") == "registered" and claim.get("differences")]
+    if not claims:
+        raise ValueError(f"{run}: results.json has no registered claims with differences")
+    draw = error_rates.flipped_records([claim["differences"] for claim in claims])
+    seeds = len(claims[0]["differences"])
+    name = f"the records of {results['experiment']} ({run.name}), arms exchanged in random seeds"
+    return error_rates.Setting(name, draw, (seeds,), claims=len(claims))
+
+
+def entry(rows: list[dict[str, Any]], studies: int) -> dict[str, Any]:
+    """Return the content of the published file."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    tables = {
+        title: {"columns": COLUMNS, "rows": [cells(row) for row in rows if row["assumed"] == assumed]}
+        for title, assumed in ((TITLE, True), (OUTSIDE, False))
+    }
+    return {
+        "command": f"python experiments/error_rates.py --studies {studies}",
+        "commit": commit,
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("jax", "numpy", "scipy")},
+        "rows": rows,
+        "tables": tables,
+    }
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """Return a row of the table."""
+    looks = ", ".join(map(str, row["seeds"]))
+    counts = [number(row[name]) for name in ("claims", "studies", "false")]
+    return [row["name"], looks, *counts, share(row["share"], 1), share(row["upper_bound"], 1)]
+
+
+if __name__ == "__main__":
+    main()
