@@ -10,7 +10,9 @@ from processes import end, start_python
 
 from tiejax.lab.commands import runs as listing
 from tiejax.lab.runs import manifest
+from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.exor.settings import STUDY, Settings
 
 
 def listed(folder, capsys):
@@ -75,6 +77,28 @@ def test_claims_by_earlier_rules_are_marked_and_later_formats_are_refused(tmp_pa
         f"{old}  exor, finished",
         "    The one claim is supported (earlier rules).",
     ]
+
+
+def test_seeds_in_parts_are_listed(tmp_path, capsys):
+    """Seeds that were appended by hand, and those of the second of three looks."""
+    grown = make_run(tmp_path / "grown", seeds=4)
+    run = RunDirectory.claim(STUDY, Settings(seeds=6, out=str(grown)).resolved(), True, False)
+    run.release()
+    looking = make_run(tmp_path / "looking", until="decided", max_seeds=200)
+    run = RunDirectory.claim(STUDY, Settings(until="decided", max_seeds=200, out=str(looking)).resolved(), True, False)
+    run.append_part(list(range(64, 128)))
+    run.release()
+    assert listed(tmp_path, capsys) == [
+        f"{grown}  exor, unfinished",
+        "    settings: seeds 6",
+        "    parts: 4 + 2 seeds",
+        f"{looking}  exor, unfinished",
+        '    settings: seeds 200, until "decided", max_seeds 200',
+        "    look 2 of 3 (64, 128, 200 seeds): 128 seeds",
+    ]
+    assert listing.main([str(tmp_path), "--json"]) == 0
+    found = [(run["parts"], run["looks"]) for run in json.loads(capsys.readouterr().out)]
+    assert found == [([4, 2], None), ([64, 64], [64, 128, 200])]
 
 
 def test_a_hostile_name_in_json_is_escaped(tmp_path, capsys):

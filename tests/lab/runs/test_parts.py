@@ -38,7 +38,7 @@ def env(tmp_path_factory):
 
 def go(out, env, *argv):
     """Run a command to its end; return the lines it printed."""
-    ended = end(start(*argv, "--out", out, env=env))
+    ended = end(start(*argv, "--out", out, env=env), timeout=900)
     assert ended.status == 0, ended.err
     assert "Traceback" not in ended.err
     return ended.out.splitlines()
@@ -124,7 +124,7 @@ def test_a_killed_growth_resumes(half, whole, env, tmp_path):
     assert "seeds: 32\n" in config
     (out / "config.yaml").write_text(config.replace("seeds: 32\n", "seeds: 64\n"))
     process = start("--out", out, "--resume", env=env)
-    assert wait_until(lambda: list((out / "checkpoints" / "part-2").glob("[0-9]*")), process)
+    assert wait_until(lambda: list((out / "checkpoints" / "part-2").glob("[0-9]*")), process, 900)
     process.kill()
     end(process)
     assert RunDirectory.state(out) == "unfinished"
@@ -166,7 +166,7 @@ def test_interrupted_looks_resume_to_the_same_result(decided, env, tmp_path, sen
     out, argv = tmp_path / "run", [*SETTINGS, "--until", "decided", "--max_seeds", 96]
     for folder in ("checkpoints", "checkpoints/part-2"):
         process = start(*argv, "--out", out, *["--resume"] * out.exists(), env=env)
-        assert wait_until(lambda folder=folder: list((out / folder).glob("[0-9]*")), process)
+        assert wait_until(lambda folder=folder: list((out / folder).glob("[0-9]*")), process, 900)
         process.send_signal(sent)
         ended = end(process)
         assert "Traceback" not in ended.err
