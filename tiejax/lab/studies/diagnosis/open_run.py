@@ -1,21 +1,17 @@
 """Opening a run for its diagnosis: its settings, the members of its last checkpoint, and the probes for them."""
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiejax import training
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import KIND, Manifest, damaged
+from tiejax.lab.runs.restored import restored, restored_parts
 from tiejax.lab.runs.run_directory import CHECKPOINTS, CONFIG
-from tiejax.lab.runs.train import Part
-from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.diagnosis.probes import LONGEST, Probes, exor_probes, text_probes
 from tiejax.lab.studies.diagnosis.settings import Settings, settings_of_run
@@ -24,8 +20,6 @@ from tiejax.lab.studies.text_mlm import ensemble as text_ensemble
 from tiejax.lab.studies.text_mlm import text as text_mlm
 from tiejax.lab.studies.untying import ensemble as untying_ensemble
 from tiejax.statistics.arms import ARMS
-from tiejax.training import Ensemble
-from tiejax.training.records import join_records, join_seeds
 
 TEXT_SEEDS = 3  # seeds diagnosed of a run on text, where a member takes seconds
 
@@ -75,7 +69,7 @@ def _on_exor(manifest: Manifest, settings: Any, folder: Path, console: Console) 
     else:
         ensemble, arms = exor_ensemble.build_ensemble(settings), list(ARMS)
     model = exor_ensemble.build_model(settings)
-    seeds, step, params, records = _restored_parts(manifest, ensemble, folder, console)
+    seeds, step, params, records = restored_parts(manifest, ensemble, folder, console.warn)
 
     def encode(params: Any, tokens: Any, position: Any) -> Any:
         return model.apply({"params": params}, tokens, position, method="encode")
@@ -89,7 +83,7 @@ def _on_text(manifest: Manifest, settings: Any, folder: Path, console: Console) 
     if text.facts["fingerprint"] != manifest.text:
         raise BadInput(f"{folder}: its corpus has changed since the run was trained")
     ensemble = text_ensemble.build_ensemble(settings, text, planned)
-    step, params, records = _restored(manifest, ensemble, settings.seed_list, folder, console)
+    step, params, records = restored(manifest, ensemble, settings.seed_list, folder, console.warn)
     model = text_ensemble.build_model(settings, text)
 
     def encode(params: Any, tokens: Any, position: Any) -> Any:
@@ -100,44 +94,3 @@ def _on_text(manifest: Manifest, settings: Any, folder: Path, console: Console) 
     names = text_ensemble.names_of_arms(settings, planned)
     probes = text_probes(text, min(settings.max_length, LONGEST))
     return OpenRun("text_mlm", settings, settings.seed_list[:TEXT_SEEDS], names, step, params, records, encode, probes)
-
-
-def _restored_parts(manifest: Manifest, ensemble: Ensemble, folder: Path, console: Console) -> tuple[list[int], int, Any, Any]:
-    """Return seeds, step, parameters and records of a run whose seeds may train in parts; raises BadInput.
-
-    Parts that have not reached the step of the first are left out.
-    """
-    parts = [seed_list(part) for part in manifest.all_parts]
-    found = [_restored(manifest, ensemble, parts[0], folder, console)]
-    for number, seeds in enumerate(parts[1:], 1):
-        with contextlib.suppress(BadInput):  # it has no checkpoint yet
-            found.append(_restored(manifest, ensemble, seeds, folder, console, number))
-    step = found[0][0]
-    found = [one for one in found if one[0] == step]
-    seeds = [seed for part in parts[: len(found)] for seed in part]
-    if missing := sum(map(len, parts)) - len(seeds):
-        console.warn(f"{folder}: {missing} seeds that were appended are still training, and left out")
-    params = jax.tree.map(lambda *leaves: join_seeds(leaves, 0), *(params for _, params, _ in found))
-    return seeds, step, params, join_records([records for *_, records in found])
-
-
-def _restored(
-    manifest: Manifest, ensemble: Ensemble, seeds: Sequence[int], folder: Path, console: Console, part: int = 0
-) -> tuple[int, Any, Any]:
-    """Return the step, parameters and records of the last checkpoint of a part of a run; raises BadInput."""
-    like = jax.eval_shape(lambda: ensemble.start(seeds))
-    name = Part(part).folder
-    if not (folder / name).is_dir():
-        raise BadInput(f"{folder}: has no checkpoint; train the run first")
-    run = manifest.identity_in(name, part)
-    checkpoints = training.Checkpoints(folder / name, ensemble.ties, console.warn, run, read_only=True)
-    try:
-        last = checkpoints.restore(like)
-    except training.CheckpointMismatch as error:
-        raise BadInput(f"{folder}: {error}") from None
-    finally:
-        checkpoints.close()
-    if last is None:
-        raise BadInput(f"{folder}: has no checkpoint; train the run first")
-    step, members, records = last
-    return min(step, ensemble.steps), members.state.params, records

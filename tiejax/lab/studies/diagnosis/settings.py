@@ -6,7 +6,7 @@ from typing import Any
 
 from tiejax.checkpoints.diagnose.options import Options
 from tiejax.lab.runs import manifest
-from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
+from tiejax.lab.runs.reopen import reopened
 from tiejax.lab.settings import checks, command_line
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.sizes import check_most
@@ -75,20 +75,7 @@ class Settings:
 
 def settings_of_run(folder: Path) -> tuple[manifest.Manifest, Any]:
     """Return the manifest and the settings of a run; raises BadInput."""
-    run = RunDirectory.opened(folder)
-    name = run.study
-    if name not in DIAGNOSED:
-        raise BadInput(f"{folder}: is a run of {name}; only runs of {', '.join(DIAGNOSED)} can be diagnosed")
-    study = DIAGNOSED[name]
-    try:
-        given, _ = command_line.parse(study.settings, study.command, [], base=folder / CONFIG)
-        settings = given.resolved()
-    except BadInput as error:
-        raise BadInput(f"{folder / CONFIG}: is not the configuration of a run ({error})") from None
-    before = manifest.with_later(run.settings, study.settings(), study.may_change)
-    if changed := manifest.differences(before, manifest.settings_of(settings, study.may_change)):
-        raise BadInput(f"{folder / CONFIG}: was edited since the run was started ({'; '.join(changed)})")
-    return run, settings
+    return reopened(folder, DIAGNOSED, "diagnosed")
 
 
 def device_a_core(settings: Settings) -> bool:
