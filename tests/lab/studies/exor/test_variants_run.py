@@ -1,0 +1,188 @@
+"""Several variants in one run: ordinary runs in folders, claims across them, stops, kills and refusals."""
+
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+from damage import steps
+from processes import assert_refused, command_here, end, start, tree, wait_until
+
+from tiejax.lab.runs import launch
+from tiejax.lab.runs.parts import InSeries, _part
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.exor.settings import STUDY, Settings
+from tiejax.lab.studies.exor.variants_page import finding, tables
+
+TINY = ["--bits", "3", "--steps", "20", "--record_every", "10", "--quiet"]
+
+
+def results(out):
+    return json.loads((out / "results.json").read_text())
+
+
+def arrays(out):
+    with np.load(out / "metrics.npz", allow_pickle=False) as found:
+        return {name: array.tobytes() for name, array in found.items()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("variants") / "run"
+    assert launch.main(STUDY, [*TINY, "--seeds", "2", "--variants", "main,dh", "--out", str(out)]) == 0
+    return out
+
+
+def test_each_variant_is_an_ordinary_run(finished, tmp_path):
+    alone = tmp_path / "alone"
+    assert launch.main(STUDY, [*TINY, "--seeds", "2", "--variant", "dh", "--out", str(alone)]) == 0
+    assert arrays(finished / "dh") == arrays(alone)
+    found, expected = results(finished / "dh"), results(alone)
+    assert {**found, "timing": None} == {**expected, "timing": None}
+    before = tree(finished / "dh")
+    assert launch.main(STUDY, ["--out", str(finished / "dh"), "--resume"]) == 0
+    assert tree(finished / "dh") == before
+
+
+def test_claims_across_variants_are_paired_by_seed(finished):
+    found = results(finished)
+    by_id = {row["id"]: row for row in found["claims"]}
+    assert list(by_id) == ["tying-costs/main", "tying-free/dh", "interaction/main-dh"]
+    losses = {
+        name: {
+            arm: np.array(results(finished / name)["final"][arm]["exact_cross_entropy"]["train"]) for arm in ("untied", "tied")
+        }
+        for name in ("main", "dh")
+    }
+    prices = {name: of["tied"] - of["untied"] for name, of in losses.items()}
+    np.testing.assert_allclose(by_id["interaction/main-dh"]["differences"], prices["main"] - prices["dh"])
+    np.testing.assert_allclose(by_id["tying-costs/main"]["differences"], prices["main"])
+    assert (found["variants"], found["seeds"], found["format"]) == (["main", "dh"], [0, 1], 2)
+    ((_, (headings, rows)),) = tables(found).items()
+    assert [row[:2] for row in rows] == [
+        [name, f"{results(finished / name)['bayes']['splits']['train']['cross_entropy']:.4f}"] for name in ("main", "dh")
+    ]
+    assert rows[0][headings.index("mean, tied")] == f"{losses['main']['tied'].mean():.4f}"
+
+
+def test_the_page_starts_with_the_interaction(finished):
+    assert finding(results(finished))[0].startswith("The cost of tying in exact cross-entropy (main - dh): not decided")
+    page = (finished / "report.html").read_text()
+    for words in ("dh/report.html", "DH fails for the zero pair", "DH fails for no pair of spellings", "interaction/main-dh"):
+        assert words in page
+
+
+def test_finished_variants_are_kept_and_changed_ones_are_noticed(finished, tmp_path, capsys):
+    out = shutil.copytree(finished, tmp_path / "run")
+    before = tree(out)
+    command = [*TINY, "--seeds", "2", "--variants", "main,dh", "--out", str(out), "--resume"]
+    assert launch.main(STUDY, command) == 0
+    assert "the run is finished" in capsys.readouterr().out
+    assert tree(out) == before
+    (out / "main" / "results.json").write_text("{}")
+    assert launch.main(STUDY, command) == 0
+    assert "damaged or missing, to be written again: main/results.json" in capsys.readouterr().out
+    assert results(out / "main")["final"] == results(finished / "main")["final"]
+    assert results(out)["claims"] == results(finished)["claims"]
+    assert (out / "dh" / "results.json").stat().st_mtime_ns == before["dh/results.json"][0]
+
+
+def test_appended_seeds_train_in_every_variant(finished, tmp_path):
+    out = shutil.copytree(finished, tmp_path / "run")
+    assert launch.main(STUDY, [*TINY, "--seeds", "3", "--out", str(out), "--resume"]) == 0
+    found = results(out)
+    assert found["seeds"] == results(out / "dh")["seeds"] == [0, 1, 2]
+    assert {row["n"] for row in found["claims"]} == {3}
+    np.testing.assert_allclose(
+        found["claims"][0]["differences"][:2], results(finished)["claims"][0]["differences"], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_overwriting_starts_every_variant_from_scratch(finished, tmp_path):
+    out = shutil.copytree(finished, tmp_path / "run")
+    command = [*TINY, "--seeds", "2", "--variants", "dh", "main", "--steps", "10", "--out", str(out)]
+    with pytest.raises(BadInput, match="contains a finished run"):
+        launch.main(STUDY, command)
+    assert launch.main(STUDY, [*command, "--overwrite"]) == 0
+    assert [results(out / name)["steps"] for name in ("main", "dh")] == [10, 10]
+    assert results(out)["variants"] == ["dh", "main"]
+
+
+def test_a_variant_of_other_settings_is_not_taken_over(finished, tmp_path):
+    out = shutil.copytree(finished, tmp_path / "run")
+    (out / "results.json").unlink()
+    argv = [*TINY, "--seeds", "2", "--variant", "dh", "--steps", "10", "--out", str(out / "dh"), "--overwrite"]
+    assert launch.main(STUDY, argv) == 0
+    with pytest.raises(BadInput, match=r"run/dh contains a run with other settings \(steps: 10 -> 20"):
+        launch.main(STUDY, ["--out", str(out), "--resume", "--quiet"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_run_continues_with_the_first_unfinished_variant(tmp_path, sent):
+    argv = ["--bits", "3", "--steps", "2000", "--record_every", "10", "--exact_every", "500", "--seeds", "2"]
+    argv += ["--checkpoint_every", "0.01", "--variants", "main,dh,no-dh"]
+    env = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    ended = end(start(*argv, "--out", whole, env=env))
+    assert ended.status == 0, ended.err
+
+    process = start(*argv, "--out", out, env=env)
+    assert wait_until(lambda: len(steps(out / "dh")) > 1, process)
+    process.send_signal(sent)
+    ended = end(process)
+    assert ended.status == (130 if sent == signal.SIGINT else -sent)
+    assert (out / "main" / "results.json").exists()
+    assert not (out / "dh" / "results.json").exists()
+    assert not (out / "no-dh").exists()
+    kept = tree(out / "main")
+
+    ended = end(start("--out", out, "--resume", env=env))
+    assert ended.status == 0, ended.err
+    assert "3 variants of EXor" in ended.out
+    assert "2 to be trained" in ended.out
+    assert "dh, variant 2 of 3: resuming at step" in ended.out
+    assert tree(out / "main") == kept
+    for name in ("main", "dh", "no-dh"):
+        assert arrays(out / name) == arrays(whole / name), name
+    assert {**results(out), "timing": None} == {**results(whole), "timing": None}
+
+
+REFUSED = {
+    "--variants main,other": ("--variants", "expected some of main, dh, no-dh, half, got 'other'"),
+    "--variants main dh main": ("--variants", "main is repeated"),
+    "--variants main,dh --variant dh": ("--variants", "cannot be combined with --variant"),
+    "--variants main --doses [.1,.2]": ("--variants", "cannot be combined"),
+    "--variants main,dh --until decided --max_seeds 64": ("--variants", "--until"),
+    "--variants main,dh --bits 1": ("--bits", "2 and 16"),
+}
+
+
+@pytest.mark.parametrize("argv", REFUSED)
+def test_refused_settings(argv, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert_refused(command_here(argv.split(), monkeypatch, capsys), *REFUSED[argv])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_of_each_variant():
+    resolved = Settings(variants=["main,dh", "half"], output_bias=True, steps=7).resolved()
+    assert resolved.variants == ["main", "dh", "half"]
+    assert resolved.resolved() == resolved
+    own = resolved.by_variant
+    assert own["half"].tasks[0].probability == (0.5, 0.5, 0.5, 0.5)
+    assert {settings.out for settings in own.values()} == {
+        f"runs/exor/main-dh-half-transformer-small/{name}" for name in ("main", "dh", "half")
+    }
+    # Nothing is left to fill in: the settings are those of a run of this variant alone.
+    assert all(settings == settings.resolved() for settings in own.values())
+    assert {(settings.output_bias, settings.steps, settings.variants == []) for settings in own.values()} == {(True, 7, True)}
+
+
+def test_estimates_include_the_variants_that_follow():
+    settings = Settings(seeds=8).resolved()
+    assert _part(settings, 0, [8], InSeries("main, variant 1 of 3", 2)) == (0, "main, variant 1 of 3", 2)
+    assert _part(settings, 0, [8], InSeries()) == (0, "", 0)
+    # 2 of 8 seeds in the first part: 3 such parts in this run, and 4 in each of two more runs.
+    assert _part(settings, 0, [2, 6], InSeries("dh", 2)) == (0, "dh, part 1 of 2", 3 + 8)
