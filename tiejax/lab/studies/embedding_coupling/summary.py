@@ -51,7 +51,7 @@ def _undefined_where_diverged(stage: str, stages: Mapping[str, Arrays], seeds: i
     """Return the arrays of a stage with NaN for diverged models, and for those whose pre-training diverged."""
     arrays, shape = stages[stage], stage.split(".")[1]
     records = stages.get(f"pretrain.{shape}", {}).get("record_finite")
-    lost = np.zeros(seeds, bool) if records is None else ~records[:seeds].all(axis=-1)
+    lost = np.asarray(np.zeros(seeds, bool) if records is None else ~records[:seeds].all(axis=-1))
     undefined = dict(arrays)
     for name, values in arrays.items():
         if name.startswith("validation_") and not name.endswith("step"):

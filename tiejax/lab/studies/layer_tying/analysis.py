@@ -33,7 +33,7 @@ def analyse(
     equal = at_equal_time(seconds, runs["validation_step"], runs["validation_loss"])
     findings["methods"] = summarise(runs, sizes, tokens_per_word, equal)
     findings["equal_time_s"] = equal["budget"].tolist()
-    every = with_diverged_replaced(metrics, ~losses_by_step(metrics)["finite"].all(axis=2))
+    every = with_diverged_replaced(metrics, np.asarray(~losses_by_step(metrics)["finite"].all(axis=2)))
     equal = at_equal_time(seconds_of(every["time_step"], every["distinct"]), every["validation_step"], every["validation_loss"])
     rows = assess(claims(summarise(every, sizes, tokens_per_word, equal)))
     findings["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in rows]
