@@ -54,7 +54,7 @@ def test_tables_against_the_equations(x64, kind, counts, recipe):
         return {"embed": {"embedding": jnp.asarray(values["embed"])}, "dense": {"kernel": jnp.asarray(values["dense"])}}
 
     params, opt_state = tree(p), optimizer.init(tree(p))
-    moments = {name: (0, 0) for name in p}
+    moments = dict.fromkeys(p, (0, 0))
     for t in (1, 2, 3):
         updates, opt_state = optimizer.update(tree({name: t * value for name, value in g.items()}), opt_state, params)
         params = optax.apply_updates(params, updates)
