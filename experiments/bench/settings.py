@@ -318,6 +318,9 @@ class EncoderBench(TimedBench):
         ).resolved()
 
 
+TRANSFER_RATES = [1e-3, 3e-3, 1e-2]  # the number of rates is the number of members; their values do not matter
+
+
 @dataclasses.dataclass(frozen=True)
 class TransferBench(TimedBench):
     """Throughput of fine-tuning at the study's default size: as an ensemble, and one member after the other.
@@ -325,7 +328,7 @@ class TransferBench(TimedBench):
     Args:
         corpus: text files or folders, as for embedding_coupling.py (default: the documentation that comes with CPython)
         data_dir: folder for prepared text (default: as for embedding_coupling.py)
-        seeds: pre-training seeds of the ensemble, each with and without pre-training, at each default learning rate
+        seeds: pre-training seeds of the ensemble, each with and without pre-training, at each of three learning rates
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -345,7 +348,9 @@ class TransferBench(TimedBench):
 
     def study_settings(self) -> coupling_settings.Settings:
         """Return resolved settings of the study."""
-        return coupling_settings.Settings(corpus=self.corpus, data_dir=self.data_dir, seeds=self.seeds).resolved()
+        return coupling_settings.Settings(
+            corpus=self.corpus, data_dir=self.data_dir, seeds=self.seeds, fine_tuning_rates=TRANSFER_RATES
+        ).resolved()
 
 
 @dataclasses.dataclass(frozen=True)
