@@ -11,6 +11,7 @@ from experiments.bench.settings import (
     EncoderBench,
     ExorBench,
     LayersBench,
+    StatisticsBench,
     TargetsBench,
     TextBench,
     TransferBench,
@@ -106,14 +107,20 @@ def _checkpoints(settings: CheckpointsBench, console: Console) -> None:
     checkpoints.run(settings, console)
 
 
+def _statistics(settings: StatisticsBench, console: Console) -> None:
+    from experiments.bench import statistics
+
+    statistics.run(settings, console)
+
+
 BENCHMARKS = {
     "exor": Benchmark(
         ExorBench,
         _exor,
         exor_sizes,
         "Measure the training throughput of EXor: the ensemble on each of its engines and, if torch is installed, the same "
-        "protocol as a plain torch loop. The other benchmarks are text, layers, decoder, encoder, transfer, device, targets "
-        "and checkpoints; `PROGRAM text --help` explains the settings of text.",
+        "protocol as a plain torch loop. The other benchmarks are text, layers, decoder, encoder, transfer, device, targets, "
+        "checkpoints and statistics; `PROGRAM text --help` explains the settings of text.",
         "PROGRAM exor --seeds [8,32]",
         device_a_core=lambda settings: True,
     ),
@@ -188,5 +195,13 @@ BENCHMARKS = {
         "Measure time and memory of the commands on checkpoints: check on many small folders; factorise, tie and diagnose on "
         "random tables. Two of these tables take 4 GB of disk at the default size.",
         "PROGRAM checkpoints --commands [check]",
+    ),
+    "statistics": Benchmark(
+        StatisticsBench,
+        _statistics,
+        exor_sizes,
+        "Measure the time to test a family of claims: sign-flip tests, adjusted p-values and intervals, compared with p-values "
+        "and 95 % intervals in plain numpy.",
+        "PROGRAM statistics --claims 20 --seeds 256",
     ),
 }

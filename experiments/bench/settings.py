@@ -448,3 +448,32 @@ class CheckpointsBench(BenchSettings):
     @property
     def largest_studies(self) -> list[Any]:
         return []
+
+
+@dataclasses.dataclass(frozen=True)
+class StatisticsBench(BenchSettings):
+    """Time to test a family of claims by sign flips, and to do the same in plain numpy.
+
+    Args:
+        claims: claims in the family
+        seeds: differences per claim, at least 17 (with fewer seeds every flip is enumerated)
+        repeats: measurements, at least 5; both sides take turns
+    """
+
+    claims: int = 40
+    seeds: int = 1024
+    repeats: int = 5
+    out: str = "runs/bench/statistics"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if the settings cannot be measured."""
+        super().check()
+        checks.check_counts(self, ("claims",))
+        if self.seeds < 17:
+            raise BadInput(f"--seeds: expected at least 17, got {self.seeds}")
+        if self.repeats < 5:
+            raise BadInput(f"--repeats: expected at least 5 measurements, got {self.repeats}")
+
+    @property
+    def largest_studies(self) -> list[Any]:
+        return []

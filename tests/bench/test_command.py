@@ -42,7 +42,10 @@ def run_here(line, monkeypatch, capsys):
     [
         (
             "",
-            ("expected a benchmark", "exor, text, layers, decoder, encoder, transfer, device, targets, checkpoints; got none"),
+            (
+                "expected a benchmark",
+                "exor, text, layers, decoder, encoder, transfer, device, targets, checkpoints, statistics; got none",
+            ),
         ),
         ("layer", ("expected a benchmark", "got 'layer'; did you mean 'layers'?")),
         ("--seeds [1] exor", ("expected a benchmark", "got '--seeds'")),
@@ -77,6 +80,9 @@ def run_here(line, monkeypatch, capsys):
         ("checkpoints --factorised [5]", ("--factorised", "[ROWS, COLUMNS]")),
         ("checkpoints --dtype I8", ("--dtype", "F32, F16, BF16")),
         ("transfer --seeds 0", ("--seeds", ">= 1")),
+        ("statistics --claims 0", ("--claims", ">= 1")),
+        ("statistics --seeds 16", ("--seeds", "at least 17")),
+        ("statistics --repeats 4", ("--repeats", "at least 5")),
     ],
 )
 def test_bad_input_is_refused(here, monkeypatch, capsys, line, words):
