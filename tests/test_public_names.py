@@ -46,7 +46,7 @@ def test_former_names_give_the_same_object_and_one_warning(module, name):
         f"from {module} import {name}; import importlib; assert importlib.import_module({moved!r}).{name} is {name}"
     )
     assert (ended.returncode, ended.stdout) == (0, "")
-    warning = f"{old} has moved to {_lazy.MOVED[old]}; the former name goes with the next minor version"
+    warning = f"{old} has moved to {_lazy.MOVED[old]}; the former name goes in 0.8"
     assert ended.stderr == f"<string>:1: DeprecationWarning: {warning}\n"
 
 

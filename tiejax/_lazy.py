@@ -13,7 +13,7 @@ import lazy_loader
 
 INSTALL_LAB = "pip install 'tiejax[lab]'"
 
-# Public modules by their former names. An import of one warns; the table is emptied with the next minor version.
+# Public modules by their former names. An import of one warns; the table is emptied in 0.8.
 MOVED = {
     "tiejax.hub": "tiejax.checkpoints.hub",
     "tiejax.studies": "tiejax.lab.studies",
@@ -58,7 +58,7 @@ class Moved(MetaPathFinder, Loader):
         new = _new_name(spec.name)
         assert new is not None
         if spec.name in MOVED:  # one warning for a package and its modules
-            message = f"{spec.name} has moved to {new}; the former name goes with the next minor version"
+            message = f"{spec.name} has moved to {new}; the former name goes in 0.8"
             warnings.warn(message, DeprecationWarning, stacklevel=2)
         module = importlib.import_module(new)
         spec.loader_state = module.__spec__
