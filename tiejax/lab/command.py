@@ -80,6 +80,7 @@ COMMANDS = {
         studies.embedding_coupling,
     ),
     "diagnose": Command("measure how similar the input and output embeddings of a checkpoint are", studies.diagnosis),
+    "theory": Command("minimise the loss of trained models of exor without weight decay, to check a theorem", studies.theory),
     "check": Command("check that checkpoints store what their configurations say about tying", _check),
     "tie": Command("write a tied copy of an untied checkpoint, and report how much its logits change", _tie),
     "untie": Command("write an untied copy of a tied checkpoint", _untie),

@@ -41,6 +41,12 @@ def diagnosis() -> Study:
     return STUDY
 
 
+def theory() -> Study:
+    from tiejax.lab.studies.theory.settings import STUDY
+
+    return STUDY
+
+
 def comparison() -> Study:
     from tiejax.lab.studies.comparison.settings import STUDY
 
@@ -55,5 +61,6 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "layer_tying": layer_tying,
     "embedding_coupling": embedding_coupling,
     "diagnosis": diagnosis,
+    "theory": theory,
     "comparison": comparison,
 }

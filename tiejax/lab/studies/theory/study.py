@@ -1,0 +1,175 @@
+"""The theory check of an EXor run: minimise the loss of its members without weight decay, and follow their pairs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from tiejax import models, tying
+from tiejax.lab.runs.checkpoints import quiet_libraries
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.finish import leave
+from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.restored import restored_parts
+from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.exor.bayes_risk import bayes_risk
+from tiejax.lab.studies.exor.engines import Engine
+from tiejax.lab.studies.exor.ensemble import build_engine, build_ensemble
+from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import split
+from tiejax.lab.studies.exor.theory import (
+    Minimiser,
+    distances,
+    mean_distance,
+    reading_map,
+    scale_of,
+    smallest_share,
+    training_loss,
+)
+from tiejax.lab.studies.theory import figures, page
+from tiejax.lab.studies.theory.settings import STUDY, Settings, settings_of_run
+from tiejax.statistics.arms import ARMS
+from tiejax.system.json_values import plain
+
+Progress = Callable[[str, int, int | None], None]
+
+
+def run(launched: Launched, console: Console) -> int:
+    """Check the members of a run; return the exit status."""
+    quiet_libraries()  # a damaged checkpoint is reported in one line of ours
+    settings = launched.settings
+    with console.preparing() as progress:
+        results = plain(check(settings, console.warn, progress))
+
+    # Claimed last, so that a check that fails leaves no directory.
+    directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
+    facts = directory.write_environment({"devices": ["cpu"]}, launched.command)
+    report = leave(directory, settings, results, facts, figures.plot_all(results), page.page)
+    for line in page.finding(results):
+        console.say(line)
+    console.result(f"report: {report}")
+    return 0
+
+
+def check(settings: Settings, warn: Callable[[str], None], progress: Progress) -> dict[str, Any]:
+    """Return the content of results.json; raises BadInput."""
+    jax.config.update("jax_platforms", "cpu")  # float64, in small products
+    listed, of_run = settings_of_run(settings.folder)
+    seeds, step, params, _ = restored_parts(listed, build_ensemble(of_run), settings.folder, warn)
+    chosen = chosen_seeds(settings, RunDirectory.results(settings.folder, listed), seeds)
+    task = of_run.tasks[0]
+    with jax.enable_x64(True):
+        engine, members = build_engine(of_run), {}
+        loss = training_loss(engine, of_run.ordered)
+        for arm, name in enumerate(ARMS):
+            ties = [tying.Tie(*models.TABLE_PATHS)] if name == "tied" else []
+            of_arm = {seed: member_of(params, seeds.index(seed), arm) for seed in chosen[name]}
+            members[name] = continue_members(settings, engine, loss, ties, of_arm, name, progress)
+    return {
+        "experiment": "theory",
+        "run": {"folder": str(settings.folder), "variant": of_run.variant_name, "step": step}
+        | {"weight_decay": of_run.weight_decay},
+        "model": of_run.model_settings,
+        "bayes_cross_entropy": bayes_risk(task, split(task.bits)["train"])[1],
+        "pairs": {pair: Symbols.of(task).imbalance(pair) for pair, used in task.used.items() if len(used) > 1},
+        "iterations": settings.iterations,
+        "apart": settings.apart,
+        "members": members,
+    }
+
+
+def member_of(params: Any, seed: int, arm: int) -> Any:
+    """Return the parameters of one member; params: of all members, leaves `[seed, arm, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[seed, arm], params)
+
+
+def chosen_seeds(settings: Settings, results: dict[str, Any] | None, seeds: Sequence[int]) -> dict[str, list[int]]:
+    """Return the seeds of each arm whose members are continued; raises BadInput if there are none.
+
+    Args:
+        settings: of the check.
+        results: content of results.json of the run, None if it has not finished.
+        seeds: the seeds of the run.
+    """
+    if settings.members == "all":
+        return {arm: list(seeds[: settings.most]) for arm in ARMS}
+    if results is None:
+        raise BadInput(
+            f"{settings.folder}: the run has not finished, so that its solved members are unknown; use --members all"
+        )
+    solved = results.get("solved")
+    if not solved or not any(map(any, solved.values())):
+        raise BadInput(f"{settings.folder}: no member solved the task; use --members all")
+    return {
+        arm: [seed for seed, found in zip(results["seeds"], solved[arm], strict=True) if found][: settings.most] for arm in ARMS
+    }
+
+
+def continue_members(
+    settings: Settings,
+    engine: Engine,
+    loss: Callable[[Any], jax.Array],
+    ties: Sequence[tying.Tie],
+    members: dict[int, Any],
+    arm: str,
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    """Minimise the loss of the members of an arm, by seed; return a row for each."""
+    if not members:
+        return []
+    symbols, rows = Symbols.of(engine.tasks[0]), []
+    minimiser = Minimiser(loss, next(iter(members.values())), ties)
+    for number, (seed, params) in enumerate(members.items()):
+        progress(f"{arm} members", number, len(members))
+        start = jax.tree.map(lambda leaf: np.asarray(leaf, float), params)
+        if settings.apart is not None:
+            start = moved_apart(start, symbols, settings.apart, tied=bool(ties))
+        path: list[dict[str, float]] = []
+
+        def on_path(params: Any, path: list[dict[str, float]] = path) -> None:
+            path.append(measures(engine, params))
+
+        found = minimiser.minimise(start, settings.iterations, on_path)
+        rows.append(
+            {"seed": seed, "loss": found.losses, "gradient": found.gradients, "iterations": found.iterations}
+            | {"reason": found.reason, "path": found.path, "measures": join(path)}
+        )
+    progress(f"{arm} members", len(members), len(members))
+    return rows
+
+
+def measures(engine: Engine, params: Any) -> dict[str, float]:
+    """Return the distances of the pairs in both tables, and the smallest share of the reading map if there is one."""
+    symbols, found = Symbols.of(engine.tasks[0]), {}
+    for table, name in (("input", "embed"), ("output", "head")):
+        for pair, (distance, relative) in distances(np.asarray(params[name]["embedding"]), symbols).items():
+            found |= {f"{table}/{pair}/distance": distance, f"{table}/{pair}/relative": relative}
+    reading = reading_map(engine, params)
+    return found if reading is None else found | {"reading": smallest_share(reading)}
+
+
+def join(path: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    """Return the measures along a path, by name."""
+    return {name: [point[name] for point in path] for name in path[0]}
+
+
+def moved_apart(params: Any, symbols: Symbols, relative: float, tied: bool) -> Any:
+    """Return parameters whose pairs of input embeddings are moved to a relative distance, along the lines from their means.
+
+    The scale of relative distances is that before the move. tied: whether the output table is the same table.
+    """
+    table = np.array(params["embed"]["embedding"], float)
+    scale = scale_of(table, symbols)
+    for spellings in symbols.used.values():
+        rows = list(spellings)
+        if len(rows) < 2:
+            continue
+        middle = table[rows].mean(0)
+        away = table[rows] - middle
+        if not away.any():  # equal rows have no line between them: take the first axis
+            away[:, 0] = np.arange(len(rows))
+        table[rows] = middle + away * (relative * scale / mean_distance(away, range(len(rows)), range(len(rows))))
+    moved = {**params, "embed": {**params["embed"], "embedding": table}}
+    return {**moved, "head": {**params["head"], "embedding": table}} if tied else moved
