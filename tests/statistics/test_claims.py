@@ -8,8 +8,9 @@ from claim_rows import agrees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiejax.statistics.claims import Claim, assess, assess_in_looks
+from tiejax.statistics.claims import Claim, assess, assess_in_looks, verdicts
 from tiejax.statistics.holm import holm
+from tiejax.statistics.proportions import newcombe
 
 UP = 1 + 0.1 * np.random.default_rng(0).normal(size=20)
 NOISE = np.random.default_rng(1).normal(size=20)
@@ -26,7 +27,7 @@ def families(draw):
     for number in range(draw(st.integers(1, 6))):
         n = draw(st.sampled_from([1, 4, 7, 12, 20, 40]))
         centre = draw(st.sampled_from([0, 0.03, 0.3, 1.0]))
-        shape = draw(st.sampled_from(["normal", "ties", "constant", "outcomes"]))
+        shape = draw(st.sampled_from(["normal", "ties", "tenths", "constant", "outcomes"]))
         goal = draw(st.sampled_from(["difference", "equivalence", "non-inferiority"]))
         sign = 0 if goal == "equivalence" else draw(st.sampled_from([1, -1]))
         fields = {"id": str(number), "goal": goal, "margin": draw(st.sampled_from([0.05, 0.5]))}
@@ -38,6 +39,7 @@ def families(draw):
         d = {
             "normal": centre + rng.normal(size=n) / 4,
             "ties": centre + rng.integers(-1, 2, n) / 4,
+            "tenths": (rng.integers(-3, 4, n) + np.round(10 * centre)) / 10,
             "constant": np.full(n, centre),
         }
         claims.append(claim(d[shape], sign, **fields))
@@ -47,8 +49,24 @@ def families(draw):
 @settings(max_examples=150, deadline=None)
 @given(families(), st.sampled_from([1, 3]))
 def test_a_claim_is_decided_exactly_if_its_adjusted_interval_says_so(claims, looks):
-    for one, row in zip(claims, assess(claims, looks), strict=True):
-        assert agrees(row | {"sign": one.sign}), row
+    rows = assess(claims, looks)
+    for row in rows:
+        assert agrees(row), row
+    assert json.loads(json.dumps(rows)) == rows
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(families(), min_size=1, max_size=3), st.sampled_from([1, 3]))
+def test_verdicts_of_several_studies_are_those_of_each(studies, looks):
+    found = verdicts(studies, looks)
+    assert found == [[row["verdict"] for row in assess(claims, looks)] for claims in studies]
+
+
+def test_verdicts_include_claims_that_are_not_tested():
+    assert verdicts([[claim(UP), claim([]), claim(UP, family="exploratory")], []]) == [
+        ["supported", "undecided", "exploratory"],
+        [],
+    ]
 
 
 def test_verdicts_and_adjustment_within_the_family():
@@ -79,6 +97,27 @@ def test_constant_differences_are_decided():
     assert (row["verdict"], row["p"]) == ("undecided", 1)
     (row,) = assess([claim(np.zeros(32), 0, goal="equivalence", margin=0.01)])
     assert (row["verdict"], row["p"]) == ("supported", 2.0**-32)
+    (row,) = assess([claim(np.full(32, 0.02), 0, goal="equivalence", margin=0.01)])
+    assert (row["verdict"], row["p"]) == ("contradicted", 2.0**-31)
+
+
+def test_few_seeds_cannot_decide():
+    (row,) = assess([claim(np.full(5, 0.0833))])
+    assert (row["verdict"], row["p"]) == ("undecided", 2.0**-4)
+    assert "5 seeds cannot decide this claim: the smallest possible p is 0.0625" in row["note"]
+    (row,) = assess([claim(np.full(6, 0.0833))])
+    assert (row["verdict"], row["p"], row["note"]) == ("supported", 2.0**-5, None)
+
+
+def test_an_interval_of_proportions_excludes_0_if_mcnemar_rejects():
+    """8 of 256 seeds differ, all in one direction: p = 2^-7. Newcombe's interval at level .99 contains 0."""
+    first, second = np.repeat([True, True, False], [226, 8, 22]), np.repeat([True, False], [226, 30])
+    assert newcombe(first, second, 0.01)[0] < 0
+    certain = [claim(UP, id=str(number)) for number in range(4)]
+    undecided = [claim(NOISE, id=f"noise {number}") for number in range(4)]
+    row = assess([*certain, *undecided, Claim.proportion("solved", "s", "e", first, second, 1)])[-1]
+    assert (row["p"], row["verdict"], row["adjusted_level"]) == (2.0**-7, "supported", 0.99)
+    assert 0 < row["interval_adjusted"][0] < 1e-3
 
 
 def test_margins():

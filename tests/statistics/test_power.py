@@ -4,15 +4,30 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tiejax.statistics.claims import Claim, verdicts
 from tiejax.statistics.power import seeds_needed, smallest_detectable
 
 
 @pytest.mark.parametrize("n", [10, 32])
-def test_four_of_five_studies_show_the_smallest_detectable_difference(n):
+def test_four_of_five_t_tests_show_the_smallest_detectable_difference(n):
     difference = smallest_detectable(2.0, n, 0.05, sides=2)
     samples = np.random.default_rng(0).normal(difference, 2.0, (4000, n))
     shown = (stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05).mean()
     assert shown == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize("sides", [1, 2])
+def test_four_of_five_sign_flip_tests_show_the_smallest_detectable_difference(sides):
+    difference = smallest_detectable(2.0, 12, 0.05, sides)
+    samples = np.random.default_rng(0).normal(difference, 2.0, (1500, 12))
+    if sides == 1:  # from its margin, which is 5 below 0
+        fields = {"goal": "non-inferiority", "margin": 5.0}
+        samples -= 5
+    else:
+        fields = {}
+    studies = [[Claim("x", "s", "e", d, 1, **fields)] for d in samples]
+    shown = np.mean([study == ["supported"] for study in verdicts(studies)])
+    assert shown == pytest.approx(0.8, abs=0.04)
 
 
 def test_seeds_needed_as_in_published_tables():

@@ -162,10 +162,10 @@ class SignFlips:
         return self._share(self._changed_or_inf() >= mean - self._tolerance, 1 if self._is_above(mean) else None)
 
     def _is_below(self, mean: float) -> bool:
-        return mean < self._least - self._tolerance
+        return bool(mean < self._least - self._tolerance)
 
     def _is_above(self, mean: float) -> bool:
-        return mean > self._most + self._tolerance
+        return bool(mean > self._most + self._tolerance)
 
     def _share(self, extreme: np.ndarray, extreme_of_all: int | None) -> float:
         """Return the share of flips that are as extreme as the data; extreme_of_all: their number among all flips, if known.
