@@ -1,7 +1,7 @@
 """How often is a verdict wrong? Simulate studies without an effect and count those with a false verdict.
 
 python experiments/error_rates.py                   # every simulated setting, into docs/results/error_rates.json
-python experiments/error_rates.py --records RUN     # add a row: the records of a finished run, arms exchanged in random seeds
+python experiments/error_rates.py --records FILE    # add a row: the results.json of a run, arms exchanged in random seeds
 
 Then `python docs/results/publish.py` renders docs/results/README.md.
 """
@@ -26,7 +26,7 @@ COLUMNS = ["differences", "seeds", "claims", "studies", "with a false verdict", 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", type=int, default=2000, help="number of studies per setting (default: 2,000)")
-    parser.add_argument("--records", type=Path, help="a finished run directory; only the row of this run is computed")
+    parser.add_argument("--records", type=Path, help="results.json or a published run; only its row is computed")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/results/error_rates.json", help="the file to write")
     given = parser.parse_args()
     if given.studies < 1:
@@ -48,16 +48,15 @@ def main() -> None:
         given.out.write_text(dumps(entry(rows, given.studies)) + "\n")
 
 
-def of_run(run: Path) -> error_rates.Setting:
-    """Return the setting that exchanges the arms of a finished run's registered claims. Raises ValueError without any."""
-    results = json.loads((run / "results.json").read_text())
+def of_run(file: Path) -> error_rates.Setting:
+    """Return the setting that exchanges the arms of a run's registered claims. Raises ValueError without any."""
+    results = json.loads(file.read_text())
     claims = [claim for claim in results["claims"] if claim.get("family") == "registered" and claim.get("differences")]
-    if not claims:
-        raise ValueError(f"{run}: results.json has no registered claims with differences")
-    draw = error_rates.flipped_records([claim["differences"] for claim in claims])
-    seeds = len(claims[0]["differences"])
-    name = f"the records of {results['experiment']} ({run.name}), arms exchanged in random seeds"
-    return error_rates.Setting(name, draw, (seeds,), claims=len(claims))
+    draw, claims_kept, seeds = error_rates.flipped_records([claim["differences"] for claim in claims])
+    if not claims_kept:
+        raise ValueError(f"{file}: expected registered claims with differences")
+    name = file.stem if "study" in results else file.parent.name
+    return error_rates.Setting(f"records of {name}, arms exchanged in random seeds", draw, (seeds,), claims_kept)
 
 
 def entry(rows: list[dict[str, Any]], studies: int) -> dict[str, Any]:

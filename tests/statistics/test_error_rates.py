@@ -74,8 +74,10 @@ def test_upper_bound_is_clopper_and_pearson(count, studies):
 
 def test_records_are_flipped_by_seed():
     records = [[1.0, 2.0, 3.0, 4.0] * 5, [0.5, -6.0, 7.0, 8.0] * 5, [1.0] * 19, [np.nan] * 20]
-    claims = flipped_records(records)(np.random.default_rng(0), 4, 20)
-    assert len(claims) == 2  # the third has other seeds, the fourth is not finite
+    draw, kept, seeds = flipped_records(records)
+    assert (kept, seeds) == (2, 20)  # the third is about some seeds only, the fourth is not finite
+    claims = draw(np.random.default_rng(0), kept, seeds)
+    assert len(claims) == 2
     signs = [claim.differences / d for claim, d in zip(claims, records[:2], strict=True)]
     assert set(signs[0]) == {-1.0, 1.0}
     np.testing.assert_array_equal(*signs)
@@ -101,14 +103,16 @@ def test_script_writes_tables_that_pages_render(tmp_path, monkeypatch, capsys):
     records = np.random.default_rng(0).normal(1, 1, (2, 12)).tolist()
     claims = [{"family": "registered", "differences": d} for d in records] + [{"family": "exploratory", "differences": [1.0]}]
     (run / "results.json").write_text(json.dumps({"experiment": "exor", "claims": claims}))
-    monkeypatch.setattr("sys.argv", ["error_rates.py", "--studies", "20", "--out", str(out), "--records", str(run)])
+    monkeypatch.setattr(
+        "sys.argv", ["error_rates.py", "--studies", "20", "--out", str(out), "--records", str(run / "results.json")]
+    )
     found.main()
 
     rows = json.loads(out.read_text())["rows"]
     assert [(row["name"], row["seeds"], row["claims"]) for row in rows] == [
         ("normal", [6], 1),
         ("skewed", [6], 1),
-        ("the records of exor (finished), arms exchanged in random seeds", [12], 2),
+        ("records of finished, arms exchanged in random seeds", [12], 2),
     ]
     page = render(f"<!-- table: error_rates.json {found.TITLE} -->\n<!-- end of table -->", tmp_path)
     lines = page.splitlines()[1:-1]
@@ -119,7 +123,7 @@ def test_script_writes_tables_that_pages_render(tmp_path, monkeypatch, capsys):
 
 def test_runs_without_differences_are_refused(tmp_path, monkeypatch, capsys):
     (tmp_path / "results.json").write_text(json.dumps({"claims": [{"id": "x"}]}))
-    monkeypatch.setattr("sys.argv", ["error_rates.py", "--records", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["error_rates.py", "--records", str(tmp_path / "results.json")])
     with pytest.raises(SystemExit) as ended:
         script().main()
     assert ended.value.code == 2

@@ -136,24 +136,28 @@ def means(differences: Callable[[Generator, int], np.ndarray]) -> Draw:
     return draw
 
 
-def flipped_records(differences: Sequence[Sequence[float]]) -> Draw:
+def flipped_records(differences: Sequence[Sequence[float]]) -> tuple[Draw, int, int]:
     """Return a draw of claims from the records of a finished run, with the arms exchanged in random seeds.
 
     Exchanging the arms of a seed flips the signs of its differences in all claims together. This leaves no effect, but keeps
     the distributions of the run and the dependence between its claims.
 
     Args:
-        differences: for each claim of the run a difference per seed, the `differences` in its results.json; claims with
-            another number of seeds than the first, or with numbers that are not finite, are left out.
+        differences: for each claim of the run a difference per seed, the `differences` in its results.json. Claims about
+            some of the seeds only are left out, as are those with numbers that are not finite.
+
+    Returns:
+        The draw, its number of claims and its number of seeds.
     """
     arrays = [np.asarray(d, float) for d in differences]
-    kept = np.array([d for d in arrays if len(d) == len(arrays[0]) and np.isfinite(d).all()])
+    most = max(map(len, arrays), default=0)
+    kept = [d for d in arrays if len(d) == most and np.isfinite(d).all()]
 
     def draw(rng: Generator, claims: int, seeds: int) -> list[Claim]:
         signs = rng.choice([-1.0, 1.0], seeds)
-        return [_claim(number, signs * d) for number, d in enumerate(kept[:claims, :seeds])]
+        return [_claim(number, signs * d[:seeds]) for number, d in enumerate(kept[:claims])]
 
-    return draw
+    return draw, len(kept), most
 
 
 def _claim(number: int, differences: np.ndarray, **fields: Any) -> Claim:
