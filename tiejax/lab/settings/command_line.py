@@ -259,7 +259,8 @@ def _check_flags(flags: Sequence[str], config_class: type) -> None:
         try:
             yaml_text.load_flag(value if equals else following)
         except NotYaml as error:
-            raise BadInput(f"{option}: expected {_type_name(hints[name])}, got {cut(value or following)}: {error}") from None
+            values = _value_words(name, hints[name])
+            raise BadInput(f"{option}: expected {values}, got {cut(value or following)}: {error}") from None
 
 
 def _path_fault(value: Any) -> str | None:
@@ -301,7 +302,7 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
     hints = typing.get_type_hints(config_class)
     for name, value in values.items():  # jsonargparse accepts null for any field
         if value is None and type(None) not in typing.get_args(hints[name]):
-            raise BadInput(f"--config {file}: {name}: expected {_type_name(hints[name])}, got null")
+            raise BadInput(f"--config {file}: {name}: expected {_value_words(name, hints[name])}, got null")
         if reason := yaml_text.fault(value):
             raise BadInput(f"--config {file}: {name}: {reason}")
     try:
@@ -341,7 +342,7 @@ def _explain(message: str, config_class: type, command: CommandLine | None) -> s
         if name in hints:
             value = re.search(r"(?:Given|Got) value: (.*)", message)
             got = f", got {_quoted(value[1])}" if value else ""
-            return f"{dashes}{name}: expected {_type_name(hints[name])}{got}"
+            return f"{dashes}{name}: expected {_value_words(name, hints[name])}{got}"
     return " ".join(message.split())
 
 
@@ -352,6 +353,11 @@ def _quoted(value: str) -> str:
     except NotYaml:
         is_text = True
     return f"'{cut(value)}'" if is_text else cut(value)
+
+
+def _value_words(name: str, kind: Any) -> str:
+    """Return the values that a field accepts in words."""
+    return _type_name(kind) + (", or a range FIRST-LAST" if name == "seeds" else "")
 
 
 def _type_name(kind: Any) -> str:

@@ -181,7 +181,8 @@ class TieSettings(Settings):
 
     Args:
         gradient_weights: weights of the two gradients of the tied table, from its use as input embedding and from its use as
-            output embedding, such as [1,.5] (default: both 1)
+            output embedding, such as [1,.5] (default: both 1). With adamw and without --max_norm only their ratio matters:
+            [4,1], [1,.25] and [1.6,.4] train equal models, since Adam's steps do not depend on the scale of a gradient
     """
 
     gradient_weights: list[float] | None = None

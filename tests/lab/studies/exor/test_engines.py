@@ -1,19 +1,40 @@
 """The fast engine against the plain engine, and an ensemble of doses against runs of single doses."""
 
+import dataclasses
+import itertools
+
 import jax
 import numpy as np
+import optax
 import pytest
 
-from tiejax import training
+from tiejax import training, tying
 from tiejax.lab.studies.exor.ensemble import build_ensemble, build_model, why_no_kernel
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.models import multiset
 
 
+def light(settings):
+    """Return the ensemble with a single cheap record: EXor's own recorders dominate compile time."""
+    finite = training.Recorder(
+        settings.record_every, lambda params, batch, seed_key, step: {"finite": training.all_finite(params)}
+    )
+    return dataclasses.replace(build_ensemble(settings), recorders={"record": finite})
+
+
+TABLES = {"table_std": 0.5, "table_decay": 0.3, "table_rate": 2.0, "shared_second_moment": True, "equal_tables": True}
+
+
 @pytest.mark.parametrize(
-    "arm", [{"output_bias": True}, {"softmax": "asked"}, {"output_bias": True, "softmax": "asked"}], ids=str
+    ("variant", "arm"),
+    [
+        *itertools.product(
+            ("main", "dh"), ({"output_bias": True}, {"softmax": "asked"}, {"output_bias": True, "softmax": "asked"})
+        ),
+        ("main", TABLES),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("variant", ["main", "dh"])
 def test_both_engines_train_arms_equally(x64, variant, arm):
     trained = {}
     for engine in ("plain", "fast"):
@@ -85,6 +106,49 @@ def test_settings_and_model_agree_on_the_fast_engine(fields):
         assert settings.engine == "fast"
     except multiset.NotExact:
         assert settings.engine == "plain"
+
+
+@pytest.mark.parametrize(
+    "arm", [TABLES, {"output_bias": True}, {"softmax": "asked"}, {"gradient_weights": [4.0, 1.0]}], ids=str
+)
+def test_tied_tables_train_as_one_stored_table(x64, arm):
+    """Both leaves of a tie against `view(stored)`, in which there is one table, with one state of the optimizer."""
+    settings = Settings(seeds=1, bits=3, steps=6, record_every=6, exact_every=6, **arm).resolved()
+    ensemble = light(settings)
+    found = training.train(ensemble, [0]).members.state.params
+    assert np.array_equal(found["embed"]["embedding"][0, 1], found["head"]["embedding"][0, 1])
+
+    ties = ensemble.ties
+    stored = tying.store(jax.tree.map(lambda leaf: leaf[0, 1], ensemble.start([0]).state.params), ties)
+    (seed_key,) = jax.tree.map(lambda leaf: leaf[0], [training.seed_keys([0])])
+    opt_state = ensemble.optimizer.init(stored)
+
+    @jax.jit
+    def step(stored, opt_state, number):
+        batch = ensemble.sample(seed_key, number, None)
+        grads = jax.grad(lambda stored: ensemble.loss(tying.view(stored, ties), batch, None)[0])(stored)
+        updates, opt_state = ensemble.optimizer.update(grads, opt_state, stored)
+        return optax.apply_updates(stored, updates), opt_state
+
+    for number in range(settings.steps):
+        stored, opt_state = step(stored, opt_state, number)
+    for name in ("embed", "head"):
+        for leaf, expected in stored[name].items():
+            if expected is not None:
+                np.testing.assert_allclose(found[name][leaf][0, 1], expected, rtol=1e-9, atol=1e-12, err_msg=f"{name}/{leaf}")
+
+
+def test_only_the_ratio_of_gradient_weights_matters(x64):
+    """Adam's steps do not depend on the scale of a gradient: (4, 1), renormalised so that both sum to 2, is (1.6, .4)."""
+    trained = {}
+    for weights in ((4.0, 1.0), (1.6, 0.4), (1.0, 4.0)):
+        settings = Settings(
+            seeds=1, bits=3, steps=20, record_every=20, exact_every=20, gradient_weights=list(weights)
+        ).resolved()
+        trained[weights] = np.asarray(training.train(light(settings), [0]).members.state.params["embed"]["embedding"])
+    np.testing.assert_allclose(trained[4.0, 1.0], trained[1.6, 0.4], rtol=1e-7)
+    assert np.abs(trained[4.0, 1.0][0, 1] - trained[1.0, 4.0][0, 1]).max() > 1e-4
+    np.testing.assert_array_equal(trained[4.0, 1.0][0, 0], trained[1.0, 4.0][0, 0])  # untied
 
 
 def test_tables_start_with_the_chosen_deviation():

@@ -7,7 +7,7 @@ import pytest
 
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.price import arm_claims
-from tiejax.lab.studies.exor.price_arms import ARM_SETTINGS, run_name
+from tiejax.lab.studies.exor.price_arms import ARM_SETTINGS, CHANGES, changes, run_name
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.statistics.claims import assess
 
@@ -80,6 +80,24 @@ def test_runs_of_arms_differ_in_one_setting():
         differing = {name for name in vars(one) if getattr(one, name) != getattr(published, name)} - {"out"}
         assert differing == set(changed)
     assert settings.by_variant["half-bias"].variant == "half"
+
+
+def test_changes_of_an_arm_are_named():
+    assert changes(vars(Settings().resolved())) == {}
+    assert changes({}) == {}  # of a run before these settings
+    assert {name: published for name, (published, _) in CHANGES.items()} == {
+        name: getattr(Settings(), name) for name in CHANGES
+    }
+    named = {arm: changes(vars(Settings(**changed).resolved())) for arm, changed in ARM_SETTINGS.items()}
+    assert named["bias"] == {"not as published": "a trained bias of the logits"}
+    assert named["table-decay"] == {"not as published": "weight decay 0 of the tables"}
+    both = changes({"table_rate": 0.5, "table_std": 0.25})
+    assert both == {
+        "not as published": "initial tables with standard deviation 0.25; learning rate of the tables multiplied by 0.5"
+    }
+    # Weight decay and gradient weights are named with the training.
+    shown_elsewhere = {arm for arm, changed in ARM_SETTINGS.items() if not set(changed) <= set(CHANGES)}
+    assert {arm for arm, row in named.items() if not row} == {"published"} | shown_elsewhere
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ CASES = [
     {"model": "lstm", "layers": 3, "bits": 3},
     {"model": "mixer", "layers": 2, "bits": 5, "engine": "plain"},
     {"doses": [0.5, 0.9], "bits": 3, "seeds": 2},
+    {"bits": 3, "output_bias": True, "table_decay": 0.0, "table_rate": 2.0, "shared_second_moment": True},
 ]
 
 

@@ -12,6 +12,7 @@ from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import model_words, reproduction, timing_words, training_words
 from tiejax.lab.reporting.words import count_true
 from tiejax.lab.studies.exor.page import diverged_notes
+from tiejax.lab.studies.exor.price_arms import changes
 from tiejax.statistics.arms import ARMS
 
 QUESTION = (
@@ -59,6 +60,7 @@ def page(run: RunOnPage) -> str:
         "model": model_words(results),
         "seeds": f"{len(results['seeds'])} per dose, each trained tied and untied from the same initial values and batches",
         "training": training_words(results, settings),
+        **changes(settings),
         **parts_words(results),
         **timing_words(results["timing"], facts),
     }

@@ -22,6 +22,7 @@ from tiejax.lab.reporting.uses import uses_table
 from tiejax.lab.reporting.words import count_and_share, count_true, counted, interval_words, number, share
 from tiejax.lab.studies.exor.outcomes import THRESHOLDS
 from tiejax.lab.studies.exor.plateaus import level_name
+from tiejax.lab.studies.exor.price_arms import changes
 from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.lab.studies.exor.trajectories import TABLES
@@ -221,6 +222,7 @@ def setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapp
         "model": model_words(results),
         "seeds": f"{len(results['seeds'])}, each trained tied and untied from the same initial values on the same batches",
         "training": training_words(results, settings),
+        **changes(settings),
         "Bayes": f"accuracy {share(bayes['accuracy'], 2)}, cross-entropy {bayes['cross_entropy']:.4f} nats "
         f"(training split: {share(train['accuracy'], 2)}, {train['cross_entropy']:.4f} nats)",
         "source": SOURCE,

@@ -45,7 +45,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         arms: with --variants, arms that change one setting, trained in every variant: published (none), bias (--output_bias
             true), asked (--softmax asked), std (--table_std .5), table-decay (--table_decay 0), decay (--weight_decay 0),
             fast-tables and slow-tables (--table_rate 2 and .5), shared (--shared_second_moment true), equal (--equal_tables
-            true). The report tests how they change the price of tying
+            true), input-4, input-16, output-4 and output-16 (--gradient_weights [4,1], [16,1], [1,4] and [1,16]). The report
+            tests how they change the price of tying
         model: architecture of the encoder
         size: published size, which sets the defaults of layers, width, heads, feed_forward, hidden, token_hidden,
             channel_hidden, learning_rate and steps
