@@ -138,6 +138,7 @@ def test_claims_stay_undecided_where_the_best_rate_is_at_the_edge_of_its_grid():
         assert after[name]["verdict"] == "undecided"
         assert "out-256 (pretrained) on tags" in after[name]["note"]
         assert after[name]["p"] == before[name]["p"]
+        assert after[name]["smallest_detectable"] is after[name]["seeds_needed"] is None
     assert after["output-width/masked-accuracy"]["verdict"] == "supported"
 
 

@@ -23,6 +23,7 @@ def stages():
         found |= {
             f"pretrain.{shape}": {
                 "record_finite": np.ones((4, 2), bool),
+                "record_accuracy": np.zeros((4, 2)),
                 "validation_loss": np.arange(8.0).reshape(4, 2),
                 "validation_accuracy": np.arange(8.0).reshape(4, 2) / 10,
                 "validation_step": np.array([0, 4]),

@@ -331,7 +331,8 @@ def verdicts(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[dict[
         edges = [edge for role, measure in sides for edge in at_edge(body, names[role], measure)]
         if edges:
             note = f"not decided, since the best learning rate is at the edge of its grid for {', '.join(dict.fromkeys(edges))}"
-            row |= {"verdict": "undecided", "note": note}
+            # More seeds would not decide such a claim: what they would show is left out.
+            row |= {"verdict": "undecided", "smallest_detectable": None, "seeds_needed": None, "note": note}
         rows.append(row)
     return rows
 

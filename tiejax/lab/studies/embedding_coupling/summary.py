@@ -49,13 +49,14 @@ def _finite_seeds(stages: Mapping[str, Arrays], seeds: list[int]) -> tuple[np.nd
 
 def _undefined_where_diverged(stage: str, stages: Mapping[str, Arrays], seeds: int) -> Arrays:
     """Return the arrays of a stage with NaN for diverged models, and for those whose pre-training diverged."""
-    arrays, shape = stages[stage], stage.split(".")[1]
+    arrays, (kind, shape) = stages[stage], stage.split(".")[:2]
     records = stages.get(f"pretrain.{shape}", {}).get("record_finite")
     lost = np.asarray(np.zeros(seeds, bool) if records is None else ~records[:seeds].all(axis=-1))
     undefined = dict(arrays)
     for name, values in arrays.items():
-        if name.startswith("validation_") and not name.endswith("step"):
-            undefined[name] = _with_nan(values[:seeds], lost)
+        if kind == "pretrain":
+            if name in ("validation_loss", "validation_accuracy"):
+                undefined[name] = _with_nan(values[:seeds], lost)
         elif name in ("similarity_input", "similarity_output"):
             undefined[name] = _with_nan(values, lost)
         elif name.startswith("retrieval_") or name.endswith(SCORES):
