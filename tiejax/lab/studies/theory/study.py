@@ -142,7 +142,8 @@ def continue_members(
 
 def measures(engine: Engine, params: Any) -> dict[str, float]:
     """Return the distances of the pairs in both tables, and the smallest share of the reading map if there is one."""
-    symbols, found = Symbols.of(engine.tasks[0]), {}
+    symbols = Symbols.of(engine.tasks[0])
+    found: dict[str, float] = {}
     for table, name in (("input", "embed"), ("output", "head")):
         for pair, (distance, relative) in distances(np.asarray(params[name]["embedding"]), symbols).items():
             found |= {f"{table}/{pair}/distance": distance, f"{table}/{pair}/relative": relative}
