@@ -42,7 +42,7 @@ def main() -> None:
         if given.out.exists():
             rows = json.loads(given.out.read_text())["rows"]
     for place, setting in enumerate(settings):
-        found = error_rates.row(setting, given.studies, seed=place)
+        found = error_rates.row(setting, given.studies, seed=place) | {"commit": commit()}
         print(" | ".join(cells(found)), flush=True)
         rows = [row for row in rows if (row["name"], row["seeds"]) != (found["name"], found["seeds"])] + [found]
         given.out.write_text(dumps(entry(rows, given.studies)) + "\n")
@@ -59,16 +59,19 @@ def of_run(file: Path) -> error_rates.Setting:
     return error_rates.Setting(f"records of {name}, arms exchanged in random seeds", draw, (seeds,), claims_kept)
 
 
+def commit() -> str:
+    """Return the commit of this checkout."""
+    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def entry(rows: list[dict[str, Any]], studies: int) -> dict[str, Any]:
     """Return the content of the published file."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     tables = {
         title: {"columns": COLUMNS, "rows": [cells(row) for row in rows if row["assumed"] == assumed]}
         for title, assumed in ((TITLE, True), (OUTSIDE, False))
     }
     return {
         "command": f"python experiments/error_rates.py --studies {studies}",
-        "commit": commit,
         "python": platform.python_version(),
         "versions": {name: version(name) for name in ("jax", "numpy", "scipy")},
         "rows": rows,
