@@ -205,3 +205,13 @@ def test_panels_are_stacked_on_narrow_screens(tmp_path):
         assert page.count(f'href="#figure-{number}"') == 2
         for box in boxes[name]:
             assert f'viewBox="{" ".join(map(str, box))}"' in page
+
+
+def test_the_checksum_of_a_picture_is_not_read_as_a_part_of_its_panels(tmp_path):
+    """It can be any four bytes, such as a closing bracket and three others."""
+    text = b"Panels\0[[0, 0, 560, 445], [1, -2, 3, 4]]"
+    head = b"\x89PNG\r\n\x1a\n" + (13).to_bytes(4) + b"IHDR" + (600).to_bytes(4) + (400).to_bytes(4) + bytes(9)
+    (tmp_path / "figure.png").write_bytes(head + len(text).to_bytes(4) + b"tEXt" + text + b"]]7]")
+    found = report.picture("caption", tmp_path / "figure.png", "figure-1")
+    assert found.size == (600, 400)
+    assert found.panels == [[0, 0, 560, 445], [1, -2, 3, 4]]

@@ -86,11 +86,20 @@ class Picture(NamedTuple):
 def picture(caption: str, png: Path, name: str) -> Picture:
     """Return a PNG file, written by `figures.save`, as a picture called `name`."""
     content = png.read_bytes()
-    # Bytes 16 to 23 of a PNG file are its width and height in pixels; metadata is a chunk: key, 0, text, checksum.
+    # Bytes 16 to 23 of a PNG file are its width and height in pixels.
     size = int.from_bytes(content[16:20]), int.from_bytes(content[20:24])
-    found = re.search(rb"tEXt%s\0(\[[][\d, -]*\])" % PANELS.encode(), content)
     data = "data:image/png;base64," + base64.b64encode(content).decode()
-    return Picture(name, caption, data, size, json.loads(found[1]) if found else [])
+    return Picture(name, caption, data, size, _panels(content))
+
+
+def _panels(png: bytes) -> list[list[int]]:
+    """Return the boxes of the panels in the metadata of a PNG file, [] if there are none."""
+    # A chunk of metadata: the length of key, 0 and text; "tEXt"; key, 0, text; a checksum, which may look like text.
+    found = re.search(rb"(.{4})tEXt(%s\0)" % PANELS.encode(), png, re.DOTALL)
+    if found is None:
+        return []
+    boxes: list[list[int]] = json.loads(png[found.end() : found.start(2) + int.from_bytes(found[1])])
+    return boxes
 
 
 def _template(file: Path) -> jinja2.Template:

@@ -140,9 +140,9 @@ def test_an_interrupted_run_continues_with_the_first_unfinished_variant(tmp_path
 
     ended = end(start("--out", out, "--resume", env=env))
     assert ended.status == 0, ended.err
-    assert "3 variants of EXor" in ended.out
+    assert "3 runs of EXor" in ended.out
     assert "2 to be trained" in ended.out
-    assert "dh, variant 2 of 3: resuming at step" in ended.out
+    assert "dh, run 2 of 3: resuming at step" in ended.out
     assert tree(out / "main") == kept
     for name in ("main", "dh", "no-dh"):
         assert arrays(out / name) == arrays(whole / name), name
@@ -182,7 +182,7 @@ def test_settings_of_each_variant():
 
 def test_estimates_include_the_variants_that_follow():
     settings = Settings(seeds=8).resolved()
-    assert _part(settings, 0, [8], InSeries("main, variant 1 of 3", 2)) == (0, "main, variant 1 of 3", 2)
+    assert _part(settings, 0, [8], InSeries("main, run 1 of 3", 2)) == (0, "main, run 1 of 3", 2)
     assert _part(settings, 0, [8], InSeries()) == (0, "", 0)
     # 2 of 8 seeds in the first part: 3 such parts in this run, and 4 in each of two more runs.
     assert _part(settings, 0, [2, 6], InSeries("dh", 2)) == (0, "dh, part 1 of 2", 3 + 8)

@@ -83,7 +83,7 @@ def test_moved_rows():
 
 def member(seed, losses, relative):
     names = ("input/one/distance", "input/one/relative", "output/one/relative")
-    values = {name: list(relative) for name in names} | {"reading": [0.1, 0.2]}
+    values = {name: list(relative) for name in names} | {"reading": [0.1, 0.2], "read/one/relative": [0.3, 0.04]}
     return {
         "seed": seed,
         "loss": losses,
@@ -100,7 +100,8 @@ def test_the_page_counts_optimal_members():
     untied, tied = finding(results)
     assert untied == (
         "2 untied members of 3 came within 0.001 nat of the Bayes loss. The one pair is together in the input table of 1 "
-        "before and of 1 after the minimisation; median relative distance 0.105 before, 0.21 after."
+        "before and of 1 after the minimisation; median relative distance 0.105 before, 0.21 after (0.04 in "
+        "what the models read)."
     )
     assert tied == "No tied member was continued."
     ((_, (columns, rows)),) = tables(results).items()
@@ -114,6 +115,7 @@ def test_the_page_counts_optimal_members():
         "one, input: relative": "0.01 -> 0.4",
         "one, output: relative": "0.01 -> 0.4",
         "reading map": "0.1 -> 0.2",
+        "one, read: relative": "0.3 -> 0.04",
         "ended by": "convergence",
     }
 

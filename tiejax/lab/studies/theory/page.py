@@ -24,7 +24,7 @@ NOTES = (
     f"{TOGETHER:g}.",
     "The theorem assumes that the first linear map that reads an input embedding is injective. Reading map, for a transformer "
     "of one layer: its smallest singular value over its largest. A map with the value 0 is not injective, and then embeddings "
-    "may be any distance apart at an optimum.",
+    "may be any distance apart at an optimum. Read: the relative distance of what the map reads of both embeddings.",
     "These are descriptions of the members, not tests over seeds. A pair that stays apart in an optimal model shows that the "
     "loss does not require it to come together. A pair that was together before shows nothing about the cause; --apart moves "
     "pairs apart first.",
@@ -56,10 +56,16 @@ def is_optimal(member: Mapping[str, Any], results: Mapping[str, Any]) -> bool:
 
 def _pair(members: Sequence[Mapping[str, Any]], pair: str) -> str:
     before, after = ends(members, f"input/{pair}/relative")
+    name = f"read/{pair}/relative"
+    read = (
+        f" ({number(float(np.median(ends(members, name)[1])))} in what the models read)"
+        if name in members[0]["measures"]
+        else ""
+    )
     return (
         f"The {pair} pair is together in the input table of {int((before < TOGETHER).sum())} before and of "
         f"{int((after < TOGETHER).sum())} after the minimisation; median relative distance {number(float(np.median(before)))} "
-        f"before, {number(float(np.median(after)))} after."
+        f"before, {number(float(np.median(after)))} after{read}."
     )
 
 
@@ -83,7 +89,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
 def headings(results: Mapping[str, Any]) -> list[str]:
     """Return the columns of the table of members."""
     pairs = [f"{pair}, {table}: {kind}" for pair in results["pairs"] for table, kind in _COLUMNS]
-    reading = ["reading map"] if _has_reading(results) else []
+    reading = ["reading map", *(f"{pair}, read: relative" for pair in results["pairs"])] if _has_reading(results) else []
     return ["seed", "loss - Bayes", "|gradient|", "iterations", *pairs, *reading, "ended by"]
 
 
@@ -97,7 +103,7 @@ def _has_reading(results: Mapping[str, Any]) -> bool:
 def _row(member: Mapping[str, Any], results: Mapping[str, Any]) -> list[str]:
     bayes, found = results["bayes_cross_entropy"], member["measures"]
     measured = [f"{table}/{pair}/{kind}" for pair in results["pairs"] for table, kind in _COLUMNS]
-    measured += ["reading"] if "reading" in found else []
+    measured += ["reading", *(f"read/{pair}/relative" for pair in results["pairs"])] if "reading" in found else []
     return [
         str(member["seed"]),
         _change([loss - bayes for loss in member["loss"]]),

@@ -141,14 +141,17 @@ def continue_members(
 
 
 def measures(engine: Engine, params: Any) -> dict[str, float]:
-    """Return the distances of the pairs in both tables, and the smallest share of the reading map if there is one."""
+    """Return the distances of the pairs in both tables and, if there is a reading map, its smallest share and what it reads."""
     symbols = Symbols.of(engine.tasks[0])
     found: dict[str, float] = {}
     for table, name in (("input", "embed"), ("output", "head")):
         for pair, (distance, relative) in distances(np.asarray(params[name]["embedding"]), symbols).items():
             found |= {f"{table}/{pair}/distance": distance, f"{table}/{pair}/relative": relative}
     reading = reading_map(engine, params)
-    return found if reading is None else found | {"reading": smallest_share(reading)}
+    if reading is None:
+        return found
+    read = distances(np.asarray(params["embed"]["embedding"]) @ reading.T, symbols)
+    return found | {"reading": smallest_share(reading)} | {f"read/{pair}/relative": both[1] for pair, both in read.items()}
 
 
 def join(path: Sequence[dict[str, float]]) -> dict[str, list[float]]:
