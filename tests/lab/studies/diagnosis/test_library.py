@@ -25,7 +25,7 @@ def test_checkpoint(here, launched, capsys):
     assert capsys.readouterr() == ("", "")
     assert tree(here) == before
     launched(STUDY, ["c", "--corpus", "t.txt", "--sample", "5", "--seed", "3", "--out", "out", "--quiet"])
-    assert_same_except_time(results | {"checkpoint": "c"}, json.loads((here / "out" / "results.json").read_text()))
+    assert_same_except_time(results | {"checkpoint": "c", "format": 2}, json.loads((here / "out" / "results.json").read_text()))
 
 
 def test_run(untying_run, launched, tmp_path, capsys):
@@ -34,7 +34,7 @@ def test_run(untying_run, launched, tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
     assert tree(untying_run) == before
     launched(STUDY, [str(untying_run), "--out", str(tmp_path / "out"), "--quiet"])
-    assert_same_except_time(results, json.loads((tmp_path / "out" / "results.json").read_text()))
+    assert_same_except_time(results | {"format": 2}, json.loads((tmp_path / "out" / "results.json").read_text()))
 
 
 def test_damaged_run_is_not_changed(untying_run, tmp_path, capsys):
