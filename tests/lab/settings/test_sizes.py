@@ -168,12 +168,15 @@ def test_any_setting_is_refused_or_fits(name, data):
 
 @pytest.mark.parametrize("file", sorted((EXPERIMENTS.parent / "configs").glob("*/*.yaml")), ids=lambda file: file.stem)
 def test_the_need_of_every_configuration_is_counted(file):
-    """The largest of them fine-tunes eight members of 576 million parameters at once."""
+    """The largest of them is RemBERT: two members of 993 million parameters, of which one serves to choose learning rates.
+
+    Their state is 24 GB, and the inputs of 32 layers for a million tokens are 77 GB.
+    """
     study = STUDIES[file.parent.name]
     resolved = command_line.parse(study.settings, study.command, ["--config", str(file)])[0].resolved()
     needed = study.sizes.need(resolved)
     assert needed.state > 0
-    assert 0 < needed.total < 96 * 2**30
+    assert 0 < needed.total < 100 * 2**30
 
 
 def test_a_configuration_that_does_not_fit_can_still_be_printed(here, monkeypatch, capsys):

@@ -78,9 +78,9 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
 
 def _answer(results: Mapping[str, Any]) -> str:
     return {
-        "near": "Tying looks cheap. The two tables are untied, but have much the same geometry.",
-        "between": "The tables give no clear answer. They are untied, and part of their geometry is the same.",
-        "apart": "Tying may cost accuracy. The two tables are untied, and their geometries differ.",
+        "near": "The two tables are untied, and at least as similar as the tied table of OLMo-1B and its twin's output table.",
+        "between": "The tables give no clear answer. They are untied, and between the two cases of OLMo-1B below.",
+        "apart": "The two tables are untied, and less similar than the tied table of OLMo-1B and its twin's input table.",
     }[results["standing"]]
 
 

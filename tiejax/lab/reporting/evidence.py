@@ -31,11 +31,11 @@ HEAD = """# Evidence
 HOW_TO_READ = """
 ## How to read the tables
 
-There is a table for every published run, with its command, and a row for every claim. *Effect*: the estimate. *n*: the
-number of seeds. *Look*: the number of seeds at which the claim was decided or last tested. *Verdict*: see [how claims are
-tested](results/README.md#how-claims-are-tested); an undecided claim is not evidence of no difference, and names the
-difference that its seeds would have shown in four of five studies. Exploratory rows are estimates that were not tested, and
-nothing is argued from them.
+There is a table for every run whose claims were tested by the present rules, with its command, and a row for every
+claim. *Effect*: the estimate. *n*: the number of seeds. *Look*: the number of seeds at which the claim was decided or
+last tested. *Verdict*: see [how claims are tested](results/README.md#how-claims-are-tested); an undecided claim is not
+evidence of no difference, and names the difference that its seeds would have shown in four of five studies. Exploratory
+rows are estimates that were not tested, and nothing is argued from them.
 """
 
 

@@ -87,13 +87,18 @@ def reproduction(facts: Mapping[str, Any], settings_text: str) -> dict[str, str]
     }
 
 
+def diverged_words(rows: Sequence[Mapping[str, Any]]) -> str:
+    """List the members that became non-finite; rows: `non_finite` of results.json."""
+    return ", ".join(f"{row['arm']} seed {row['seed']} (at step {row['step']})" for row in rows)
+
+
 def excluded_notes(results: Mapping[str, Any]) -> list[str]:
     """Return a note on the members that became non-finite, if there are any, for pages whose claims are about all seeds."""
-    members = ", ".join(f"{row['arm']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
     if not results["excluded_seeds"]:
         return []
     return [
-        f"Became non-finite: {members}. Claims count these models as the worst; other values are those of the remaining seeds."
+        f"Became non-finite: {diverged_words(results['non_finite'])}. Claims count these models as the worst; other values are "
+        "those of the remaining seeds."
     ]
 
 

@@ -84,8 +84,7 @@ def _appended(before: Any, now: Any) -> Any:
     if now is None:
         return before
     checks.check_seeds(now)
-    old, new = checks.seed_list(before), checks.seed_list(now)
-    return now if len(new) > len(old) and new[: len(old)] == old else before
+    return now if checks.extends(now, before) else before
 
 
 def trained_tokenizer(settings: Any, resume: bool) -> str | None:

@@ -165,7 +165,7 @@ class RunDirectory:
     @classmethod
     def grows(cls, study: Study, path: Path, settings: Any) -> bool:
         """Return whether resolved settings append seeds to the run in `path`."""
-        return study.appends and _extends(settings.seeds, manifest.read(path).settings["seeds"])
+        return study.appends and checks.extends(settings.seeds, manifest.read(path).settings["seeds"])
 
     @classmethod
     def probe(cls, path: Path) -> None:
@@ -349,7 +349,7 @@ def _as_started(study: Study, path: Path, asked: dict[str, Any]) -> Manifest:
     except NoManifest as reason:
         raise BadInput(f"--resume: {path} cannot be resumed: {reason}") from None
     before = manifest.with_later(found.settings, study.settings(), study.may_change)
-    if study.appends and _extends(asked["seeds"], before["seeds"]):
+    if study.appends and checks.extends(asked["seeds"], before["seeds"]):
         before["seeds"] = asked["seeds"]
     if changed := manifest.differences(before, asked):
         raise BadInput(
@@ -357,12 +357,6 @@ def _as_started(study: Study, path: Path, asked: dict[str, Any]) -> Manifest:
             "another process has started a run there; restore the file, or name another directory"
         )
     return found
-
-
-def _extends(seeds: Any, before: Any) -> bool:
-    """Return whether a value of the setting `seeds` names all seeds of another, in the same order, and then more."""
-    now, then = checks.seed_list(seeds), checks.seed_list(before)
-    return len(now) > len(then) and now[: len(then)] == then
 
 
 def _empty(path: Path) -> None:

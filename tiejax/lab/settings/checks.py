@@ -35,6 +35,12 @@ def check_seeds(seeds: int | list[int]) -> None:
         raise BadInput(f"--seeds: expected distinct seeds, but {repeated[0]} is repeated")
 
 
+def extends(seeds: int | list[int], before: int | list[int]) -> bool:
+    """Return whether a value of the setting `seeds` names all seeds of another, in the same order, and then more."""
+    now, then = seed_list(seeds), seed_list(before)
+    return len(now) > len(then) and now[: len(then)] == then
+
+
 def seeds_of_looks(config: Any, default: int) -> dict[str, Any]:
     """Return the resolved values of `seeds` and `max_seeds`, of settings with `until`.
 

@@ -231,21 +231,21 @@ def _expand_seeds(flags: Sequence[str]) -> list[str]:
     for flag in flags:
         option, equals, value = flag.partition("=")
         if equals and option == "--seeds":
-            expanded.append(f"--seeds={_expanded(value, '--seeds')}")
+            expanded.append(f"--seeds={_seed_range(value, '--seeds') or value}")
         else:
-            expanded.append(_expanded(flag, "--seeds") if expanded and expanded[-1] == "--seeds" else flag)
+            expanded.append(str(_seed_range(flag, "--seeds") or flag) if expanded and expanded[-1] == "--seeds" else flag)
     return expanded
 
 
-def _expanded(value: str, option: str) -> str:
-    """Return "FIRST-LAST" as a list in YAML, and any other value unchanged; raises BadInput."""
+def _seed_range(value: str, option: str) -> list[int] | None:
+    """Return the seeds of "FIRST-LAST", or None for any other value; raises BadInput."""
     match = RANGE.fullmatch(value)
     if match is None:
-        return value
+        return None
     first, last = map(int, match.groups())
     if not first <= last < first + MOST_SEEDS:
         raise BadInput(f"{option}: expected FIRST-LAST with 1 to {MOST_SEEDS:,} seeds, got {cut(value)}")
-    return str(list(range(first, last + 1)))
+    return list(range(first, last + 1))
 
 
 def _check_flags(flags: Sequence[str], config_class: type) -> None:
@@ -292,7 +292,7 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
     if values is None:  # comments only: every default
         return {}
     if isinstance(values, dict) and isinstance(values.get("seeds"), str):
-        values["seeds"] = yaml_text.load_flag(_expanded(values["seeds"], f"--config {file}: seeds"))
+        values["seeds"] = _seed_range(values["seeds"], f"--config {file}: seeds") or values["seeds"]
     if not isinstance(values, dict):
         raise BadInput(f"--config {file}: expected lines `field: value`, got a {type(values).__name__}")
     names = [field.name for field in dataclasses.fields(config_class)]

@@ -13,11 +13,12 @@ TEMPLATE = Path(__file__).with_name("checkpoint_page.html.j2")
 CONFOUNDS = (
     "A diagnosis describes two tables after one training run. It does not show how the other choice would train: if the answer "
     "matters, train both with several seeds.",
-    "Weight decay acts once on a tied table and twice on an untied pair, and one initial scale suits only one of the two "
-    "roles. Tied and untied models differ in both, which the tables do not show.",
+    "Weight decay acts once on a tied table and twice on an untied pair, and both roles of a tied table start at "
+    "one scale. Tied and untied models differ in both, which the tables do not show.",
     "The gain of the last normalisation multiplies the columns of the output table, but is not part of it. The norms of the "
     "two tables have different scales: compare how they change with rank, not their levels.",
-    "Tokens that rarely occur in training keep their random initial direction, which adds to any distance between the tables.",
+    "Rows of tokens that rarely occur are trained little in the input table, so that their initial values add to any distance "
+    "between the tables.",
 )
 
 

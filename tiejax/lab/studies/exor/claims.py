@@ -25,7 +25,6 @@ an outcome selects.
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
@@ -138,12 +137,9 @@ def _solve_time(words: str, sign: int, needs: tuple[str, ...]) -> Statement:
     )
 
 
-def _costs(words: str, sign: int, needs: tuple[str, ...], **fields: Any) -> Statement:
-    fields = {"id": "tying-costs", **fields}
-    identity = fields.pop("id")
-    return Statement(
-        identity, words, "the exact cross-entropy (tied - untied)", Values.cost, sign, needs, unit="nats", margin=NATS, **fields
-    )
+def _costs(name: str, words: str, sign: int, needs: tuple[str, ...], goal: Goal = "difference") -> Statement:
+    estimand = "the exact cross-entropy (tied - untied)"
+    return Statement(name, words, estimand, Values.cost, sign, needs, goal=goal, unit="nats", margin=NATS)
 
 
 def _gap(arm: int) -> Statement:
@@ -218,13 +214,13 @@ STATEMENTS = (
         needs=("trained-even-odd",),
         margin=DISTANCE,
     ),
-    _costs("Where DH fails for a pair, tying costs cross-entropy.", 1, ("violating", "risk")),
-    _costs("A price of tying remains although DH holds for both pairs of spellings.", 1, ("both-hold", "risk")),
+    _costs("tying-costs", "Where DH fails for a pair, tying costs cross-entropy.", 1, ("violating", "risk")),
+    _costs("tying-costs", "A price of tying remains although DH holds for both pairs of spellings.", 1, ("both-hold", "risk")),
     _costs(
+        "tying-free",
         f"Where DH fails for no pair of spellings, tying costs less than {NATS:g} nat.",
         -1,
         ("no-violating", "risk"),
-        id="tying-free",
         goal="non-inferiority",
     ),
     _solved("Where DH fails for a pair, fewer", -1, ("violating", "risk")),

@@ -161,15 +161,6 @@ def pair_label(bit: str, imbalance: float) -> str:
     return f"{bit} pair (DH {'holds' if imbalance < 1e-9 else 'fails'})"
 
 
-def symbol_names(zero: int, one: int) -> list[str]:
-    """Return the names of the symbols: 0a, 0b, ..., 1a, 1b, ..., even, odd, mask."""
-
-    def spellings(bit: str, number: int) -> list[str]:
-        return [f"{bit}{chr(ord('a') + k) if number <= 26 else f'.{k}'}" for k in range(number)]
-
-    return [*spellings("0", zero), *spellings("1", one), "even", "odd", "mask"]
-
-
 def plot_all(
     metrics: Mapping[str, np.ndarray],
     runs: Trajectories,

@@ -12,6 +12,7 @@ from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import (
     arrays_in_words,
     decimal,
+    diverged_words,
     medians_table,
     model_words,
     reproduction,
@@ -50,7 +51,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
         answer = openings(results["claims"], [f"input-semantic/{bit}", "tied-conflict/untied-input", *costs, *solving], lead)
     else:
         bit = symbols.holding or "one"
-        lead = "DH fails for no pair of spellings: both spellings of a bit are equally likely."
+        lead = "DH fails for no pair of spellings: spellings of a bit that both occur are equally likely."
         passage = [f"first-passage/{threshold:g}/input" for threshold in THRESHOLDS]
         answer = openings(results["claims"], [f"input-semantic/{bit}", *passage, *costs, *solving], lead)
     return [*([answer] if answer else []), " ".join([tally(results["claims"]), *_solved(results)])]
@@ -206,10 +207,9 @@ def diverged_notes(results: Mapping[str, Any]) -> list[str]:
     """Return a note on the members that became non-finite, if there are any."""
     if not results["non_finite"]:
         return []
-    members = ", ".join(f"{row['arm']} seed {row['seed']} (at step {row['step']})" for row in results["non_finite"])
     return [
-        f"Diverged: {members}. They stay in all comparisons: as not solved, with the worst loss, and against claims about "
-        "distances. Figures and medians leave out their seeds."
+        f"Diverged: {diverged_words(results['non_finite'])}. They stay in all comparisons: as not solved, with the worst loss, "
+        "and against claims about distances. Figures and medians leave out their seeds."
     ]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.studies.exor.contexts import Contexts, all_contexts
+from tiejax.lab.studies.exor.symbols import symbol_names
 from tiejax.lab.studies.exor.task import EXor
 
 WITHIN = 0.03  # nats: a model is on a plateau if its loss is at most so far from the level
@@ -61,7 +62,7 @@ def predictors(task: EXor, contexts: Contexts) -> Iterator[tuple[str, float]]:
     """
     weight = np.asarray(contexts.weight[0])
     target = np.asarray(contexts.target)
-    names = spelling_names(task)
+    names = symbol_names(len(task.zero), len(task.one))
     number = {symbol: (contexts.tokens == symbol).sum(1) for symbol in task.asked}
     ones = np.sum([number[symbol] for symbol in task.used["one"]], axis=0)
     zeros = np.sum([number[symbol] for symbol in task.used["zero"]], axis=0)
@@ -85,15 +86,6 @@ def predictors(task: EXor, contexts: Contexts) -> Iterator[tuple[str, float]]:
         yield f"parity and set bits, {most} or more alike", loss(odd, np.minimum(ones, most))
         least = task.bits - 1 - most
         yield f"parity and set bits, {least} or fewer alike", loss(odd, np.maximum(ones, least))
-
-
-def spelling_names(task: EXor) -> dict[int, str]:
-    """Return the names of the spellings of both bits, as in figures: 0a, 0b, ..., 1a, 1b, ..."""
-    return {
-        symbol: f"{bit}{chr(ord('a') + place) if len(symbols) <= 26 else f'.{place}'}"
-        for bit, symbols in zip("01", task.spellings.values(), strict=True)
-        for place, symbol in enumerate(symbols)
-    }
 
 
 def conditional_loss(weight: np.ndarray, target: np.ndarray, known: Sequence[np.ndarray]) -> float:

@@ -34,7 +34,7 @@ from tiejax.lab.studies.exor.plateaus import Level, levels
 from tiejax.lab.studies.exor.residual_bound import check
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.exor.sizes import need
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.symbols import Symbols, symbol_names
 from tiejax.lab.studies.exor.task import EXor, split, strings
 from tiejax.lab.studies.exor.trajectories import trajectories
 from tiejax.statistics.arms import select_seeds
@@ -149,7 +149,7 @@ def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Pat
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
     plots = []
     if finite.any():
-        names = figures.symbol_names(len(task.zero), len(task.one))
+        names = symbol_names(len(task.zero), len(task.one))
         published_first = settings.figure_style == "published"
         if not finite.all():
             runs = trajectories(metrics, symbols, setup.cycle, finite, scratch)

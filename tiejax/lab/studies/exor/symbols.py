@@ -40,3 +40,12 @@ class Symbols:
         """The bit whose spellings differ most in probability, so that DH fails for them; None if DH holds for both bits."""
         bits = [bit for bit in ("zero", "one") if self.imbalance(bit) >= 1e-9]
         return max(bits, key=self.imbalance) if bits else None
+
+
+def symbol_names(zero: int, one: int) -> list[str]:
+    """Return the names of the symbols: 0a, 0b, ..., 1a, 1b, ..., even, odd, mask."""
+
+    def spellings(bit: str, number: int) -> list[str]:
+        return [f"{bit}{chr(ord('a') + k) if number <= 26 else f'.{k}'}" for k in range(number)]
+
+    return [*spellings("0", zero), *spellings("1", one), "even", "odd", "mask"]

@@ -29,6 +29,8 @@ import scipy.optimize
 from jaxtyping import Float
 
 from tiejax import tying
+from tiejax.geometry import distances as recorded
+from tiejax.geometry.distances import Pair, group_pairs, pairwise_distances
 from tiejax.lab.studies.exor.engines import Engine, FastEngine
 from tiejax.lab.studies.exor.recorders import exact_recorder
 from tiejax.lab.studies.exor.symbols import Symbols
@@ -102,13 +104,13 @@ class Minimiser:
         """
         stored = tying.store(params, self._ties)
         start = np.concatenate([np.ravel(leaf).astype(float) for leaf in jax.tree.leaves(stored)])
-        path, done = [0], 0
+        path, done, due = [0], 0, _on_path(iterations)
         on_path(self._full(jnp.asarray(start)))
 
         def after(intermediate_result: scipy.optimize.OptimizeResult) -> None:
             nonlocal done
             done += 1
-            if done in _on_path(iterations):
+            if done in due:
                 path.append(done)
                 on_path(self._full(jnp.asarray(intermediate_result.x)))
 
@@ -145,18 +147,18 @@ def distances(table: Float[np.ndarray, "vocabulary width"], symbols: Symbols) ->
     than two spellings of a bit, distances are means over their pairs.
     """
     scale = scale_of(table, symbols)
-    found = {pair: mean_distance(table, used, used) for pair, used in symbols.used.items() if len(used) > 1}
+    found = {pair: mean_distance(table, group_pairs(used)) for pair, used in symbols.used.items() if len(used) > 1}
     return {pair: (apart, apart / scale) for pair, apart in found.items()}
 
 
 def scale_of(table: Float[np.ndarray, "vocabulary width"], symbols: Symbols) -> float:
     """Return the mean distance between used spellings of 0 and of 1 in a table."""
-    return mean_distance(table, symbols.used["zero"], symbols.used["one"])
+    return mean_distance(table, group_pairs(symbols.used["zero"], symbols.used["one"]))
 
 
-def mean_distance(table: Float[np.ndarray, "vocabulary width"], first: Sequence[int], second: Sequence[int]) -> float:
-    """Return the mean distance between rows of two groups, without the distance of a row to itself."""
-    return float(np.mean([np.linalg.norm(table[i] - table[j]) for i in first for j in second if i != j]))
+def mean_distance(table: Float[np.ndarray, "rows width"], pairs: Sequence[Pair]) -> float:
+    """Return the mean distance between the rows of the given pairs."""
+    return float(recorded.mean_distance(np.asarray(pairwise_distances(table)), len(table), pairs))
 
 
 def reading_map(engine: Engine, params: PyTree) -> Float[np.ndarray, "numbers width"] | None:

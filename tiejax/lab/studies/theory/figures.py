@@ -12,7 +12,8 @@ from tiejax.statistics.arms import ARMS
 SMALLEST = 1e-8  # relative distances below are drawn here
 CAPTION = (
     "Relative distance of each pair of spellings in the input table while L-BFGS minimises the exact training loss without "
-    "weight decay, one line per member, from the end of the run (left) on. By the theorem it falls to 0 at an optimum."
+    "weight decay, one line per member, from the end of the run (left) on. By the theorem it is 0 at an optimum, if "
+    "the reading map is injective."
 )
 
 

@@ -14,8 +14,8 @@ from tiejax.statistics.arms import ARMS
 TOGETHER = 0.05  # relative distance below which a pair counts as together, the margin of the claims about distances
 OPTIMAL = 1e-3  # nats above the Bayes loss below which a member counts as optimal
 QUESTION = (
-    "Symbols of one meaning come together in trained models. Is that the loss, as a theorem about optimal models says, or is "
-    "it weight decay?"
+    "How near are symbols of one meaning if the loss is minimised without weight decay? By a theorem, they are equal in an "
+    "optimal model."
 )
 NOTES = (
     "Each member continues from the end of the run, in float64, with L-BFGS on the exact loss of the training split and "
@@ -25,9 +25,9 @@ NOTES = (
     "The theorem assumes that the first linear map that reads an input embedding is injective. Reading map, for a transformer "
     "of one layer: its smallest singular value over its largest. A map with the value 0 is not injective, and then embeddings "
     "may be any distance apart at an optimum. Read: the relative distance of what the map reads of both embeddings.",
-    "These are descriptions of the members, not tests over seeds. A pair that stays apart in an optimal model shows that the "
-    "loss does not require it to come together. A pair that was together before shows nothing about the cause; --apart moves "
-    "pairs apart first.",
+    "These are descriptions of the members, not tests over seeds. A pair that stays apart in such a model shows that a "
+    f"loss within {OPTIMAL:g} nat of Bayes does not require it to come together. A pair that was together before shows nothing "
+    "about the cause; --apart moves pairs apart first.",
 )
 Table = tuple[list[str], list[list[str]]]
 

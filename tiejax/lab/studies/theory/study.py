@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from tiejax import models, tying
+from tiejax.geometry.distances import group_pairs
 from tiejax.lab.runs.checkpoints import quiet_libraries
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import leave
@@ -174,6 +175,6 @@ def moved_apart(params: Any, symbols: Symbols, relative: float, tied: bool) -> A
         away = table[rows] - middle
         if not away.any():  # equal rows have no line between them: take the first axis
             away[:, 0] = np.arange(len(rows))
-        table[rows] = middle + away * (relative * scale / mean_distance(away, range(len(rows)), range(len(rows))))
+        table[rows] = middle + away * (relative * scale / mean_distance(away, group_pairs(range(len(rows)))))
     moved = {**params, "embed": {**params["embed"], "embedding": table}}
     return {**moved, "head": {**params["head"], "embedding": table}} if tied else moved
