@@ -118,17 +118,24 @@ def test_a_variant_of_other_settings_is_not_taken_over(finished, tmp_path):
         launch.main(STUDY, ["--out", str(out), "--resume", "--quiet"])
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Arguments, an environment that keeps compiled programs, and an uninterrupted run of three variants."""
+    out = tmp_path_factory.mktemp("whole")
+    argv = ["--bits", "3", "--steps", "400", "--record_every", "10", "--exact_every", "200", "--seeds", "2"]
+    argv += ["--variants", "main,dh,no-dh"]
+    env = {"JAX_COMPILATION_CACHE_DIR": str(out / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    ended = end(start(*argv, "--out", out / "run", env=env))
+    assert ended.status == 0, ended.err
+    return argv, env, out / "run"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
-def test_an_interrupted_run_continues_with_the_first_unfinished_variant(tmp_path, sent):
-    argv = ["--bits", "3", "--steps", "2000", "--record_every", "10", "--exact_every", "500", "--seeds", "2"]
-    argv += ["--checkpoint_every", "0.01", "--variants", "main,dh,no-dh"]
-    env = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    whole, out = tmp_path / "whole", tmp_path / "run"
-    ended = end(start(*argv, "--out", whole, env=env))
-    assert ended.status == 0, ended.err
-
-    process = start(*argv, "--out", out, env=env)
+def test_an_interrupted_run_continues_with_the_first_unfinished_variant(whole, tmp_path, sent):
+    argv, env, complete = whole
+    out = tmp_path / "run"
+    process = start(*argv, "--checkpoint_every", "0.01", "--out", out, env=env)
     assert wait_until(lambda: len(steps(out / "dh")) > 1, process)
     process.send_signal(sent)
     ended = end(process)
@@ -145,8 +152,8 @@ def test_an_interrupted_run_continues_with_the_first_unfinished_variant(tmp_path
     assert "dh, run 2 of 3: resuming at step" in ended.out
     assert tree(out / "main") == kept
     for name in ("main", "dh", "no-dh"):
-        assert arrays(out / name) == arrays(whole / name), name
-    assert {**results(out), "timing": None} == {**results(whole), "timing": None}
+        assert arrays(out / name) == arrays(complete / name), name
+    assert {**results(out), "timing": None} == {**results(complete), "timing": None}
 
 
 REFUSED = {
