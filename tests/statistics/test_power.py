@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from tiejax.statistics.claims import Claim, verdicts
-from tiejax.statistics.power import seeds_needed, smallest_detectable
+from tiejax.statistics.power import fewest_seeds, seeds_needed, smallest_detectable
 
 
 @pytest.mark.parametrize("n", [10, 32])
@@ -48,3 +48,13 @@ def test_sign_flips_need_a_number_of_seeds_whatever_the_difference():
     # 2 x 2^-n <= .05 from n = 6 on.
     assert seeds_needed(1e-6, 1.0, 0.05, sides=2) == 6
     assert seeds_needed(1e-6, 1.0, 0.05, sides=1) == 5
+
+
+@pytest.mark.parametrize(("claims", "seeds"), [(1, 6), (2, 7), (9, 9), (15, 10), (20, 10), (26, 11)])
+def test_fewest_seeds_are_those_with_which_a_verdict_is_possible(claims, seeds):
+    """Of so many claims, one has differences of one sign, and all others have none."""
+    assert fewest_seeds(claims) == seeds
+    for number, verdict in ((seeds, "supported"), (seeds - 1, "undecided")):
+        others = [Claim(f"x{i}", "s", "e", np.zeros(number), 1) for i in range(claims - 1)]
+        (study,) = verdicts([[Claim("one", "s", "e", np.arange(1.0, number + 1), 1), *others]])
+        assert study == [verdict, *["undecided"] * (claims - 1)]

@@ -39,3 +39,15 @@ def seeds_needed(deviation: float, difference: float, alpha: float, sides: int) 
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+def fewest_seeds(claims: int, alpha: float = 0.05) -> int:
+    """Return the fewest seeds with which Holm's method can decide the first of several differences.
+
+    The smallest n with 2^(1 - n) <= alpha / claims: if all n differences have the same sign, a sign-flip test has p 2^(1 - n).
+
+    Args:
+        claims: number of claims that are tested together, at least 1.
+        alpha: level of the family.
+    """
+    return 1 + math.ceil(math.log2(claims / alpha) - 1e-12)

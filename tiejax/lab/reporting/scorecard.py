@@ -66,10 +66,11 @@ def _counts(found: list[Row]) -> str:
     columns = ["system", "findings", *VERDICTS, "parameter counts", "same", "different"]
     findings, parameters = ([row for row in found if row.parameters == kind] for kind in (False, True))
     smaller = sum(row.smaller and row.verdict == "same" for row in findings)
+    at_a_smaller = f" ({smaller} of them {SMALLER} than the paper's)" if smaller else ""
     of_findings, of_parameters = (Counter(row.verdict for row in kind) for kind in (findings, parameters))
     sentence = (
-        f"Of {counted(len(findings), 'finding')}, {of_findings['same']} are the same ({smaller} of them at a smaller setting "
-        f"than the paper's), {of_findings['different']} different, {of_findings['undecided']} undecided, and "
+        f"Of {counted(len(findings), 'finding')}, {of_findings['same']} are the same{at_a_smaller}, "
+        f"{of_findings['different']} different, {of_findings['undecided']} undecided, and "
         f"{of_findings['not run']} not run. Of {counted(len(parameters), 'parameter count')}, which need no training, "
         f"{of_parameters['same']} are the same and {of_parameters['different']} different."
     )

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting.words import duration, share
+from tiejax.lab.reporting.words import counted, duration, share
+from tiejax.statistics.power import fewest_seeds
 
 
 def arrays_in_words(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
@@ -99,6 +100,17 @@ def excluded_notes(results: Mapping[str, Any]) -> list[str]:
     return [
         f"Became non-finite: {diverged_words(results['non_finite'])}. Claims count these models as the worst; other values are "
         "those of the remaining seeds."
+    ]
+
+
+def few_seeds_notes(results: Mapping[str, Any]) -> list[str]:
+    """Return a note if a run has too few seeds to decide any difference among its claims."""
+    tested, seeds = sum(row["family"] == "registered" for row in results["claims"]), len(results["seeds"])
+    if not seeds or not tested or seeds >= (needed := fewest_seeds(tested)):
+        return []
+    return [
+        f"{counted(seeds, 'seed')}: no difference can be decided, since {counted(tested, 'claim')} tested together would take "
+        f"at least {needed} seeds; only estimates are given."
     ]
 
 

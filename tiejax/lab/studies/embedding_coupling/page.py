@@ -8,7 +8,7 @@ import numpy as np
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words
+from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, reproduction, timing_words
 
 QUESTION = (
     "Input and output embeddings need not have the same shape, and the output embedding is discarded after pre-training. How "
@@ -19,11 +19,10 @@ SOURCE = (
     "2021, arXiv:2010.12821"
 )
 CLAIMS = (
-    "one for each finding of the paper, stated before the run. A claim with a margin states that the difference lies within "
-    "the margin (two one-sided tests). The score of a seed is its test accuracy, averaged over tasks"
+    "on the findings of the paper, with one precondition, stated before the run. A claim with a margin states that the "
+    "difference lies within the margin (two one-sided tests). The score of a seed is its test accuracy, averaged over tasks"
 )
 LEADING = ("output-width/score", "reinvest/deeper-coupled", "decoupling/score", "pretraining/score")
-FEWEST_SEEDS = 6
 STARTS, ROLES = ("pretrained", "control"), ("input", "output")
 
 
@@ -191,11 +190,9 @@ def _vocabulary(settings: Mapping[str, Any]) -> dict[str, str]:
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
     """Return notes on the limits of the conclusions."""
-    notes = excluded_notes(results)
-    if results["seeds"] and len(results["seeds"]) < FEWEST_SEEDS:
-        notes.append(f"With fewer than {FEWEST_SEEDS} seeds no difference can be decided; only estimates are given.")
+    notes = [*excluded_notes(results), *few_seeds_notes(results)]
     if results.get("gate") and not results["gate"]["passed"]:
-        notes.append("The gate (see Setting) was not passed: pre-training was too short to compare shapes.")
+        notes.append("The gate (see Setting) was not passed: nothing about the paper's findings follows from the scores.")
     return notes
 
 

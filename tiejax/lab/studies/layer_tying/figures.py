@@ -10,7 +10,6 @@ from tiejax.lab.studies.layer_tying import drawing
 from tiejax.lab.studies.layer_tying.drawing import MIB
 
 MOST_SEEDS = 6  # panels of one row
-FEWEST_SEEDS = 6  # with fewer, paired tests cannot decide a claim
 
 Metrics = Mapping[str, np.ndarray]
 

@@ -6,9 +6,8 @@ from typing import Any
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import excluded_notes, marked_as_reported, reproduction, timing_words
+from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, marked_as_reported, reproduction, timing_words
 from tiejax.lab.reporting.words import counted
-from tiejax.lab.studies.layer_tying.figures import FEWEST_SEEDS
 from tiejax.lab.studies.layer_tying.settings import NOT_STATIC
 from tiejax.lab.studies.layer_tying.tables import perplexity, shown, tables
 
@@ -61,7 +60,7 @@ def _description(results: Mapping[str, Any]) -> str:
     named = {name: f"the {name} method" for name in ("untied", "random-agent") if name in by_method}
     if fixed := [row for name, row in by_method.items() if name not in NOT_STATIC]:
         best = min(fixed, key=lambda row: row["test_perplexity"]["mean"])["method"]
-        named[best] = f"{best}, the best fixed map"
+        named[best] = f"{best}, the fixed map with the lowest mean"
     others = "".join(f"; {words}, {_test(by_method[name])}" for name, words in named.items())
     seeds = f"means of {counted(len(results['seeds']), 'seed')}" if len(results["seeds"]) > 1 else "one seed"
     return f"As a description ({seeds}), test perplexities: the agent, {_test(by_method['agent'])}{others}."
@@ -125,10 +124,7 @@ def _equal_time_words(budgets: Sequence[float]) -> str:
 def _notes(results: Mapping[str, Any]) -> list[str]:
     """Return notes on the limits of the conclusions."""
     names = [row["method"] for row in results["methods"]]
-    notes = excluded_notes(results)
-    if results["seeds"] and len(results["seeds"]) < FEWEST_SEEDS:
-        seeds = counted(len(results["seeds"]), "seed")
-        notes.append(f"{seeds}: with fewer than {FEWEST_SEEDS} no difference can be decided; only estimates are given.")
+    notes = [*excluded_notes(results), *few_seeds_notes(results)]
     if "random-map" in names and "agent" in names:
         notes.append("A random map has as many distinct layers as the agent of the same seed at its best step.")
     return notes
