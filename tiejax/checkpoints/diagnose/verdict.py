@@ -78,9 +78,9 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
 
 def _answer(results: Mapping[str, Any]) -> str:
     return {
-        "near": "The two tables are untied, and at least as similar as the tied table of OLMo-1B and its twin's output table.",
+        "near": "The two tables are untied, and at least as similar as the tied OLMo-1B and the output table of its twin.",
         "between": "The tables give no clear answer. They are untied, and between the two cases of OLMo-1B below.",
-        "apart": "The two tables are untied, and less similar than the tied table of OLMo-1B and its twin's input table.",
+        "apart": "The two tables are untied, and less similar than the tied OLMo-1B and the input table of its twin.",
     }[results["standing"]]
 
 

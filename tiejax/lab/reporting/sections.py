@@ -1,13 +1,12 @@
 """Page sections shared by several studies: final values, settings in words, reproduction."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tiejax.lab.reporting.words import counted, duration, share
-from tiejax.statistics.power import fewest_seeds
 
 
 def arrays_in_words(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
@@ -103,8 +102,11 @@ def excluded_notes(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def few_seeds_notes(results: Mapping[str, Any]) -> list[str]:
-    """Return a note if a run has too few seeds to decide any difference among its claims."""
+def few_seeds_notes(results: Mapping[str, Any], fewest_seeds: Callable[[int], int]) -> list[str]:
+    """Return a note if a run has too few seeds to decide any difference among its claims.
+
+    fewest_seeds: the number of seeds that so many claims need (`statistics.power.fewest_seeds`).
+    """
     tested, seeds = sum(row["family"] == "registered" for row in results["claims"]), len(results["seeds"])
     if not seeds or not tested or seeds >= (needed := fewest_seeds(tested)):
         return []

@@ -146,7 +146,7 @@ def test_report_shows_finding_claims_and_gate(body):
 
 
 def test_report_notes_a_failed_gate(body):
-    assert "nothing about the paper's findings follows" in rendered(body, gate=body["gate"] | {"passed": False})
+    assert "findings follows from the scores" in rendered(body, gate=body["gate"] | {"passed": False})
 
 
 def test_report_without_a_finite_seed_has_no_numbers(body):

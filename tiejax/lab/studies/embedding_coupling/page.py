@@ -9,6 +9,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, reproduction, timing_words
+from tiejax.statistics.power import fewest_seeds
 
 QUESTION = (
     "Input and output embeddings need not have the same shape, and the output embedding is discarded after pre-training. How "
@@ -22,6 +23,7 @@ CLAIMS = (
     "on the findings of the paper, with one precondition, stated before the run. A claim with a margin states that the "
     "difference lies within the margin (two one-sided tests). The score of a seed is its test accuracy, averaged over tasks"
 )
+
 LEADING = ("output-width/score", "reinvest/deeper-coupled", "decoupling/score", "pretraining/score")
 STARTS, ROLES = ("pretrained", "control"), ("input", "output")
 
@@ -190,7 +192,7 @@ def _vocabulary(settings: Mapping[str, Any]) -> dict[str, str]:
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
     """Return notes on the limits of the conclusions."""
-    notes = [*excluded_notes(results), *few_seeds_notes(results)]
+    notes = [*excluded_notes(results), *few_seeds_notes(results, fewest_seeds)]
     if results.get("gate") and not results["gate"]["passed"]:
         notes.append("The gate (see Setting) was not passed: nothing about the paper's findings follows from the scores.")
     return notes

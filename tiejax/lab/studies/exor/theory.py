@@ -29,8 +29,7 @@ import scipy.optimize
 from jaxtyping import Float
 
 from tiejax import tying
-from tiejax.geometry import distances as recorded
-from tiejax.geometry.distances import Pair, group_pairs, pairwise_distances
+from tiejax.geometry.distances import Pair, group_pairs
 from tiejax.lab.studies.exor.engines import Engine, FastEngine
 from tiejax.lab.studies.exor.recorders import exact_recorder
 from tiejax.lab.studies.exor.symbols import Symbols
@@ -158,7 +157,8 @@ def scale_of(table: Float[np.ndarray, "vocabulary width"], symbols: Symbols) -> 
 
 def mean_distance(table: Float[np.ndarray, "rows width"], pairs: Sequence[Pair]) -> float:
     """Return the mean distance between the rows of the given pairs."""
-    return float(recorded.mean_distance(np.asarray(pairwise_distances(table)), len(table), pairs))
+    first, second = np.array(pairs).T
+    return float(np.linalg.norm(table[first] - table[second], axis=-1).mean())
 
 
 def reading_map(engine: Engine, params: PyTree) -> Float[np.ndarray, "numbers width"] | None:

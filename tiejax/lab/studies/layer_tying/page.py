@@ -10,6 +10,7 @@ from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, marke
 from tiejax.lab.reporting.words import counted
 from tiejax.lab.studies.layer_tying.settings import NOT_STATIC
 from tiejax.lab.studies.layer_tying.tables import perplexity, shown, tables
+from tiejax.statistics.power import fewest_seeds
 
 QUESTION = (
     "While a transformer trains, an agent decides for each layer in turn whether it has separate weights or copies an earlier "
@@ -28,6 +29,7 @@ TIME_OF_A_STEP = (
     "models train at once as there are devices. Other load on the machine is not controlled: bench.py layers measures the "
     "methods one after another"
 )
+
 SOURCE = "T. David Hay and L. Wolf, Dynamic Layer Tying for Parameter-Efficient Transformers, ICLR 2024 (arXiv:2401.12819)"
 
 
@@ -124,7 +126,7 @@ def _equal_time_words(budgets: Sequence[float]) -> str:
 def _notes(results: Mapping[str, Any]) -> list[str]:
     """Return notes on the limits of the conclusions."""
     names = [row["method"] for row in results["methods"]]
-    notes = [*excluded_notes(results), *few_seeds_notes(results)]
+    notes = [*excluded_notes(results), *few_seeds_notes(results, fewest_seeds)]
     if "random-map" in names and "agent" in names:
         notes.append("A random map has as many distinct layers as the agent of the same seed at its best step.")
     return notes
