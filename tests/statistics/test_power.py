@@ -52,7 +52,7 @@ def test_sign_flips_need_a_number_of_seeds_whatever_the_difference():
 
 @pytest.mark.parametrize(("claims", "seeds"), [(1, 6), (2, 7), (9, 9), (15, 10), (20, 10), (26, 11)])
 def test_fewest_seeds_are_those_with_which_a_verdict_is_possible(claims, seeds):
-    """Of so many claims, one has differences of one sign, and all others have none."""
+    """One of the claims has differences of one sign, all others have none."""
     assert fewest_seeds(claims) == seeds
     for number, verdict in ((seeds, "supported"), (seeds - 1, "undecided")):
         others = [Claim(f"x{i}", "s", "e", np.zeros(number), 1) for i in range(claims - 1)]

@@ -52,6 +52,11 @@ def test_findings_are_counted_apart_from_parameters():
     assert scorecard.render(page) == page
 
 
+def test_findings_at_the_papers_setting_need_no_remark():
+    page = scorecard.render(PAGE.replace("same, at a smaller setting", "same"))
+    assert "Of 4 findings, 1 are the same, 1 different, 1 undecided, and 1 not run." in " ".join(page.split())
+
+
 def test_an_unknown_verdict_is_named():
     with pytest.raises(
         ValueError, match=r"It rains: expected a verdict that begins with same, different, undecided, not run, got 'n"

@@ -105,7 +105,7 @@ def excluded_notes(results: Mapping[str, Any]) -> list[str]:
 def few_seeds_notes(results: Mapping[str, Any], fewest_seeds: Callable[[int], int]) -> list[str]:
     """Return a note if a run has too few seeds to decide any difference among its claims.
 
-    fewest_seeds: the number of seeds that so many claims need (`statistics.power.fewest_seeds`).
+    fewest_seeds: number of claims -> the number of seeds that they need (`statistics.power.fewest_seeds`).
     """
     tested, seeds = sum(row["family"] == "registered" for row in results["claims"]), len(results["seeds"])
     if not seeds or not tested or seeds >= (needed := fewest_seeds(tested)):

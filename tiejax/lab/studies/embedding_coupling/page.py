@@ -23,7 +23,6 @@ CLAIMS = (
     "on the findings of the paper, with one precondition, stated before the run. A claim with a margin states that the "
     "difference lies within the margin (two one-sided tests). The score of a seed is its test accuracy, averaged over tasks"
 )
-
 LEADING = ("output-width/score", "reinvest/deeper-coupled", "decoupling/score", "pretraining/score")
 STARTS, ROLES = ("pretrained", "control"), ("input", "output")
 

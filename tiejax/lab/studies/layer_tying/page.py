@@ -29,7 +29,6 @@ TIME_OF_A_STEP = (
     "models train at once as there are devices. Other load on the machine is not controlled: bench.py layers measures the "
     "methods one after another"
 )
-
 SOURCE = "T. David Hay and L. Wolf, Dynamic Layer Tying for Parameter-Efficient Transformers, ICLR 2024 (arXiv:2401.12819)"
 
 
