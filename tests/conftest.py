@@ -13,10 +13,21 @@ if "TIEJAX_TESTS_TMPDIR" not in os.environ:
     atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 
 # Without multi-threaded matrix products: their threads wait for each other in every step of these small models, for minutes on
-# a busy machine. Without most optimisations: compilation dominates and takes a third less time. Both must be set before jax
-# starts, and are inherited by the processes that tests start; the environment takes precedence.
-os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
+# a busy machine. Compilation dominates the tests, so most optimisations are off, and fused operations are compiled the older
+# way, in one module, which takes half of the time. All must be set before jax starts, and are inherited by the processes that
+# tests start; the environment takes precedence.
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        "--xla_cpu_multi_thread_eigen=false",
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
+        *os.environ.get("XLA_FLAGS", "").split(),
+    ]
+)
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+# Every process that a test starts would otherwise compile this package's modules anew.
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
 # An explicit value keeps short processes from restarting themselves with huge pages (see `tiejax/lab/runs/huge_pages.py`).
 os.environ.setdefault("GLIBC_TUNABLES", "")
@@ -51,6 +62,24 @@ jaxtyping.install_import_hook([f"tiejax.{package}" for package in PACKAGES], "ty
 # The same examples in every run, so that failures are due to changes. `--hypothesis-profile=default` draws new ones.
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.load_profile("same")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def blank_figures() -> Iterator[None]:
+    """Save blank figures; see `undrawn.py`."""
+    import undrawn
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(undrawn.figures, "save", undrawn.save)
+        yield
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save figures as they are."""
+    import undrawn
+
+    monkeypatch.setattr(undrawn.figures, "save", undrawn.draw)
 
 
 @pytest.fixture

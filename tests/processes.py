@@ -15,6 +15,7 @@ from tiejax.lab.settings.study import Study
 from tiejax.lab.studies.exor.settings import STUDY
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+UNDRAWN = Path(__file__).with_name("undrawn.py")
 SCRIPT, TEXT_SCRIPT = EXPERIMENTS / "exor.py", EXPERIMENTS / "text_mlm.py"
 
 
@@ -59,8 +60,8 @@ def assert_refused(ended: Ended, *words: str, script: Path = SCRIPT) -> None:
 def start(
     *argv: object, env: dict[str, str] | None = None, cwd: Path | None = None, script: Path = SCRIPT
 ) -> subprocess.Popen[str]:
-    """Start an experiment's command in a new process."""
-    return start_python(script, *argv, env=env, cwd=cwd)
+    """Start an experiment's command in a new process, with blank figures."""
+    return start_python(UNDRAWN, script, *argv, env=env, cwd=cwd)
 
 
 def start_python(*argv: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.Popen[str]:

@@ -36,6 +36,7 @@ def test_logits_in_float32(name):
     assert published.difference(ours, recorded(name)["logits_float32"]) <= 1e-6, MADE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", ["untied", "tied"])
 @pytest.mark.parametrize("name", published.PUBLISHED)
 def test_training_in_float64(x64, name, tied):

@@ -119,6 +119,7 @@ def test_half_precision_computes_in_it_with_float32_parameters():
     assert 1e-4 < error < 0.05
 
 
+@pytest.mark.slow
 def test_dropout_drops_only_in_training():
     tokens, segments, _ = packed()
     model, without = build(dropout=0.5), build()

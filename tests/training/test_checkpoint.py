@@ -105,6 +105,7 @@ def parts(pair):
     return sorted(path.relative_to(pair) for path in (pair / "20").rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_one_flipped_bit(pair, tmp_path):
     """One at a time in every file, many in the large files, where orbax restores wrong arrays without an error."""
     rng, messages = random.Random(7), []

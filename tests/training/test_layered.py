@@ -132,6 +132,7 @@ def test_one_compilation_per_stack_size_and_none_per_pattern(compact, full):
     assert full.compilations == 3  # a step, a loss, a move
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_distinct_layers(compact):
     trained(compact, "compact", [(1, 0), (2, 0), (1, 1), (2, 2)], steps_between=1)
     sizes = compact.sizes

@@ -75,6 +75,7 @@ def test_too_few_sentences(tmp_path):
         load_task("small", TaskFiles([str(tmp_path / "a.csv")]), 20)
 
 
+@pytest.mark.slow
 def test_default_task():
     task = load_task("library", None, 200)
     assert task.kind == "classification"

@@ -23,7 +23,7 @@ def run(folder, out, *flags):
     return load_file(out / "model.safetensors"), json.loads((out / "config.json").read_text())
 
 
-def test_budget_matches_the_files(tmp_path):
+def test_budget_matches_the_files(tmp_path, drawn):
     def stored(folder):
         return sum(array.nbytes for array in load_file(folder / "model.safetensors").values())
 
@@ -41,7 +41,7 @@ def test_budget_matches_the_files(tmp_path):
     assert report["curve"][-1]["rank"] == 2 * WIDTH
 
 
-def test_budget_without_out(tmp_path, monkeypatch, capsys):
+def test_budget_without_out(tmp_path, monkeypatch, capsys, drawn):
     monkeypatch.chdir(tmp_path)
     untied(tmp_path / "c")
     assert command.main(["c"]) == 0

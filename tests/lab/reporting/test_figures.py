@@ -8,6 +8,8 @@ from tiejax.lab.reporting import figures, untie_figures
 from tiejax.lab.reporting.uses import plot_uses, uses_table
 
 STEPS, VALUES = curves()
+pytestmark = pytest.mark.usefixtures("drawn")
+
 ARMS = {"untied": VALUES, "tied": VALUES * 1.1}
 LINES = {"copy": (np.array([0, 50, 100]), [1.0, 0.5, 1.2], [(0.9, 1.1), (0.4, 0.6), (np.nan, np.nan)])}
 NORMS = np.stack([VALUES, VALUES * 2])

@@ -185,7 +185,7 @@ def test_text_has_enough_contrast_in_both_schemes(tmp_path, scheme):
     assert set(re.findall(r"#[0-9a-f]{3,6}\b", bare)) == {"#ffffff"}, "all colours but the white of figures are variables"
 
 
-def test_panels_are_stacked_on_narrow_screens(tmp_path):
+def test_panels_are_stacked_on_narrow_screens(tmp_path, drawn):
     """Every panel is the same image, seen through its box; a figure of one panel stays an image."""
     boxes = {}
     for name in ("losses", "distances"):

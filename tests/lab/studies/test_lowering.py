@@ -32,6 +32,8 @@ from tiejax.transfer import fine_tuning
 from tiejax.transfer.batches import TaskFeed, rows_of_batch
 from tiejax.transfer.encoding import Encoded
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"steps": 20, "bits": 4, "record_every": 10, "exact_every": 10, "half_period": 10, "seeds": 2}
 TEXT = {"layers": 2, "width": 8, "heads": 2, "feed_forward": 16, "max_length": 16, "vocab_size": 300, "epochs": 1}
 LAYERS = 3

@@ -9,8 +9,14 @@ from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.files import read_bytes
 from tiejax.system.visible import cut
 
-# Flags that tiejax sets itself, and that need no check by XLA, which takes seconds.
-KNOWN_FLAGS = ("--xla_cpu_multi_thread_eigen", "--xla_force_host_platform_device_count", "--xla_gpu_deterministic_ops")
+# Flags that tiejax or its tests set, and that need no check by XLA, which takes seconds.
+KNOWN_FLAGS = (
+    "--xla_cpu_multi_thread_eigen",
+    "--xla_cpu_parallel_codegen_split_count",
+    "--xla_cpu_use_fusion_emitters",
+    "--xla_force_host_platform_device_count",
+    "--xla_gpu_deterministic_ops",
+)
 
 
 def cores() -> int:

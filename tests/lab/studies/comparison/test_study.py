@@ -39,7 +39,7 @@ def compared(tmp_path, runs):
     return out, json.loads((out / "results.json").read_text())
 
 
-def test_runs_are_compared(tmp_path, runs, capsys):
+def test_runs_are_compared(tmp_path, runs, capsys, drawn):
     before = [tree(run) for run in runs]
     out, results = compared(tmp_path, runs)
     assert [tree(run) for run in runs] == before

@@ -68,6 +68,7 @@ def test_values_match_those_computed_by_hand(untying_run, diagnosis):
     assert results["equivalence"]["tied"][0]["conditional_distance"] == pytest.approx(np.median(distances), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_run_on_text(launched, text_run, tmp_path):
     """Every set of pairs is measured in both arms."""
     assert launched(STUDY, [str(text_run), "--out", str(tmp_path / "out"), "--quiet"]) == 0

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from blank_figures import blank_figures
 from exor_runs import MAIN, as_the_paper_says, run_metrics
 
 from tiejax.lab.runs import launch
@@ -13,8 +12,6 @@ from tiejax.lab.studies.exor.claim_values import Setup
 from tiejax.lab.studies.exor.dose_response import analyse_doses, slopes
 from tiejax.lab.studies.exor.settings import STUDY
 from tiejax.lab.studies.exor.symbols import Symbols
-
-__all__ = ["blank_figures"]  # a fixture
 
 
 def test_slopes_against_polyfit():
@@ -24,7 +21,21 @@ def test_slopes_against_polyfit():
 
 
 def run(out, *argv):
-    small = ["--steps", "40", "--record_every", "10", "--half_period", "10", "--bits", "4", "--seeds", "6", "--quiet"]
+    small = [
+        "--steps",
+        "40",
+        "--record_every",
+        "10",
+        "--half_period",
+        "10",
+        "--bits",
+        "4",
+        "--layers",
+        "1",
+        "--seeds",
+        "6",
+        "--quiet",
+    ]
     assert launch.main(STUDY, [*small, "--out", str(out), *argv]) == 0
     return json.loads((out / "results.json").read_text())
 
@@ -35,7 +46,8 @@ def doses(tmp_path_factory):
     return out, run(out, "--doses", "[.5,.8,.3]")
 
 
-def test_each_dose_is_analysed_like_a_separate_task(doses, tmp_path, blank_figures):
+@pytest.mark.slow
+def test_each_dose_is_analysed_like_a_separate_task(doses, tmp_path):
     """Claims and final values of the second dose equal those of a run with only that distribution."""
     _, results = doses
     alone = run(tmp_path / "alone", "--zero", "[.8,.2]")
@@ -137,7 +149,8 @@ def test_a_diverged_member_has_the_worst_loss_of_its_dose_and_stays():
     assert all(row["family"] == "exploratory" for entry in found["doses"] for row in entry["claims"])
 
 
-def test_records_on_disk_give_the_same_results_as_in_memory(doses, tmp_path, blank_figures):
+@pytest.mark.slow
+def test_records_on_disk_give_the_same_results_as_in_memory(doses, tmp_path):
     _, expected = doses
     found = run(tmp_path / "disk", "--doses", "[.5,.8,.3]", "--records_on", "disk")
     assert list((tmp_path / "disk" / "checkpoints" / "records").iterdir())

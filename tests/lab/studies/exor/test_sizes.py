@@ -55,6 +55,7 @@ def bytes_of_state(ensemble, seeds):
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim > 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [CASES[1], {"model": "mixer", "bits": 3}], ids=str)
 def test_records(fields):
     settings = Settings(**fields, seeds=1, steps=1200, record_every=500, exact_every=1000).resolved()
@@ -71,6 +72,7 @@ def test_records(fields):
     assert (records_of(1200, 500), records_of(1000, 500)) == (4, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["main", "dh"])
 def test_disk_needs_of_records(variant):
     """Against the bytes of records and trajectories of four members; `dh` has one pair fewer."""

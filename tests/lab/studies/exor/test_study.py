@@ -4,12 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from blank_figures import blank_figures
 
 from tiejax.lab.runs import launch
 from tiejax.lab.studies.exor.settings import STUDY
-
-__all__ = ["blank_figures"]  # a fixture
 
 TINY = ["--steps", "20", "--record_every", "10", "--exact_every", "10", "--quiet"]
 
@@ -113,7 +110,7 @@ def test_non_finite_members_are_named(tmp_path, capsys):
     assert "untied seed 0 (at step 10)" in page
 
 
-def test_exact_risk_is_omitted_if_there_are_too_many_contexts(tmp_path, capsys, blank_figures):
+def test_exact_risk_is_omitted_if_there_are_too_many_contexts(tmp_path, capsys):
     _, results, metrics = run(tmp_path, "--seeds", "1", "--model", "mixer", "--bits", "10", "--steps", "1")
     assert "warning: exact risk is not computed: 5,237,760 contexts exceed the limit of 1,048,576" in capsys.readouterr().out
     assert results["final"]["tied"]["exact_cross_entropy"] is None

@@ -56,7 +56,9 @@ def logits(engine, params, ordered=False):
     return np.asarray(engine.encode(params, inputs) @ params["head"]["embedding"].T)
 
 
-@pytest.mark.parametrize("fields", [{}, {"engine": "plain"}, {"softmax": "asked"}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{}, *(pytest.param(of, marks=pytest.mark.slow) for of in ({"engine": "plain"}, {"softmax": "asked"}))], ids=str
+)
 def test_training_loss_is_the_expectation_over_contexts(fields):
     engine, settings = engine_of(bits=3, **fields)
     params, task = initial(engine, 3), settings.tasks[0]

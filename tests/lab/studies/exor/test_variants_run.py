@@ -15,7 +15,7 @@ from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY, Settings
 from tiejax.lab.studies.exor.variants_page import finding, tables
 
-TINY = ["--bits", "3", "--steps", "20", "--record_every", "10", "--quiet"]
+TINY = ["--bits", "3", "--layers", "1", "--steps", "20", "--record_every", "10", "--quiet"]
 
 
 def results(out):
@@ -88,6 +88,7 @@ def test_finished_variants_are_kept_and_changed_ones_are_noticed(finished, tmp_p
     assert (out / "dh" / "results.json").stat().st_mtime_ns == before["dh/results.json"][0]
 
 
+@pytest.mark.slow
 def test_appended_seeds_train_in_every_variant(finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "run")
     assert launch.main(STUDY, [*TINY, "--seeds", "3", "--out", str(out), "--resume"]) == 0
@@ -99,6 +100,7 @@ def test_appended_seeds_train_in_every_variant(finished, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_overwriting_starts_every_variant_from_scratch(finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "run")
     command = [*TINY, "--seeds", "2", "--variants", "dh", "main", "--steps", "10", "--out", str(out)]
@@ -109,6 +111,7 @@ def test_overwriting_starts_every_variant_from_scratch(finished, tmp_path):
     assert results(out)["variants"] == ["dh", "main"]
 
 
+@pytest.mark.slow
 def test_a_variant_of_other_settings_is_not_taken_over(finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "run")
     (out / "results.json").unlink()
@@ -122,8 +125,8 @@ def test_a_variant_of_other_settings_is_not_taken_over(finished, tmp_path):
 def whole(tmp_path_factory):
     """Arguments, an environment that keeps compiled programs, and an uninterrupted run of three variants."""
     out = tmp_path_factory.mktemp("whole")
-    argv = ["--bits", "3", "--steps", "400", "--record_every", "10", "--exact_every", "200", "--seeds", "2"]
-    argv += ["--variants", "main,dh,no-dh"]
+    argv = ["--bits", "3", "--layers", "1", "--steps", "2000", "--record_every", "10", "--exact_every", "1000"]
+    argv += ["--seeds", "2", "--variants", "main,dh,no-dh"]
     env = {"JAX_COMPILATION_CACHE_DIR": str(out / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     ended = end(start(*argv, "--out", out / "run", env=env))
     assert ended.status == 0, ended.err

@@ -9,7 +9,6 @@ import shlex
 import pytest
 from text_runs import arguments
 
-from tiejax.lab.reporting import figures
 from tiejax.lab.runs import launch
 from tiejax.lab.studies.text_mlm.settings import STUDY
 
@@ -50,18 +49,6 @@ def run(data, launched):
     return out, output.getvalue()
 
 
-@pytest.fixture
-def no_pictures(monkeypatch):
-    """Write placeholder files instead of figures, which take longer to save than the models to train."""
-    monkeypatch.setattr(figures, "save", save_nothing)
-
-
-def save_nothing(figure, folder, name):
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.png").write_bytes(b"PNG")
-    return folder / f"{name}.png"
-
-
 @pytest.fixture(scope="session")
 def epochs_run(tmp_path_factory, launched):
     """A run with separate epochs on the lines of a file: 40 lines, 28 for training in batches of 12, 12 and 4, two epochs."""
@@ -72,7 +59,5 @@ def epochs_run(tmp_path_factory, launched):
     rows = "--rows_are_sentences true --min_length 2 --packing padded --epochs 2 --epochs_apart true"
     records = "--record_every 2 --validate_every epoch --validation_batches all"
     places = ["--corpus", folder / "lines.txt", "--data_dir", folder / "prepared", "--out", folder / "run"]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(figures, "save", save_nothing)
-        assert launched([str(word) for word in [*places, *shlex.split(f"{model} {rows} {records}")]]) == 0
+    assert launched([str(word) for word in [*places, *shlex.split(f"{model} {rows} {records}")]]) == 0
     return folder / "run"

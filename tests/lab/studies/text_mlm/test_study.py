@@ -132,7 +132,7 @@ def test_resume_refuses_another_text(run, data, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_all_encoder_options_train(data, launched, no_pictures, tmp_path):
+def test_all_encoder_options_train(data, launched, tmp_path):
     """Learned positions, pre-LN, dropout, bfloat16, recomputed layers, constant rate, Adam, padded rows."""
     out = tmp_path / "run"
     encoder = "--positions learned --layer_norm pre --dropout .1 --compute_dtype bfloat16 --rematerialise true"
@@ -170,6 +170,7 @@ def on_one_device(function):
     return jax.tree.map(lambda leaf: leaf[0], jax.jit(jax.vmap(lambda _: function(), axis_name=DATA))(jnp.arange(1)))
 
 
+@pytest.mark.slow
 def test_loss_of_the_last_batch_is_the_mean_over_its_own_sentences(rebuilt):
     """With sentences in four of twelve rows, the loss equals that of the four alone, and that computed from logits."""
     settings, prepared, plan, ensemble, params, seed_key = rebuilt
@@ -189,6 +190,7 @@ def test_loss_of_the_last_batch_is_the_mean_over_its_own_sentences(rebuilt):
     np.testing.assert_allclose(padded[0], nats.mean(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_validation_covers_the_whole_split(monkeypatch, request):
     """With every token masked, a validation counts all tokens of the split except special ones."""
     monkeypatch.setattr(masking, "MASKED", 1.0)
@@ -202,7 +204,7 @@ def test_validation_covers_the_whole_split(monkeypatch, request):
 
 
 @pytest.mark.slow
-def test_untied_models_from_equal_tables_join_the_run(run, data, launched, no_pictures, tmp_path):
+def test_untied_models_from_equal_tables_join_the_run(run, data, launched, tmp_path):
     """The two arms of `run` are trained as before; the third starts as the tied one, and its tables then part."""
     out = tmp_path / "run"
     argv = arguments(
@@ -227,7 +229,7 @@ def test_untied_models_from_equal_tables_join_the_run(run, data, launched, no_pi
 
 
 @pytest.mark.slow
-def test_members_untie_during_training(data, launched, no_pictures, tmp_path):
+def test_members_untie_during_training(data, launched, tmp_path):
     """A member tied until step 20 of 40 has one table before and two after; results and report show the untie curve."""
     out = tmp_path / "run"
     untying = ["--untie_at", "[0., 20, 1.]", "--untie_policy", "split", "--record_every", 10, "--tensorboard", "true"]

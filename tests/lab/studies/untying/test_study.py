@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from blank_figures import blank_figures
 
 from tiejax import training
 from tiejax.lab.runs import launch, resume
@@ -13,9 +12,21 @@ from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.untying.settings import STUDY
 from tiejax.lab.studies.untying.study import conclude
 
-__all__ = ["blank_figures"]  # a fixture
-
-TINY = ["--steps", "40", "--bits", "4", "--record_every", "10", "--exact_every", "10", "--half_period", "10", "--quiet"]
+TINY = [
+    "--steps",
+    "40",
+    "--bits",
+    "4",
+    "--layers",
+    "1",
+    "--record_every",
+    "10",
+    "--exact_every",
+    "10",
+    "--half_period",
+    "10",
+    "--quiet",
+]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +97,7 @@ def test_baselines_equal_members_of_an_exor_run(run):
 
 
 @pytest.mark.slow
-def test_run_is_resumed_across_the_untie_step(tmp_path, monkeypatch, run, blank_figures):
+def test_run_is_resumed_across_the_untie_step(tmp_path, monkeypatch, run):
     """A run stopped after the first chunk, before the tie ends, and then resumed is bitwise equal."""
     _, _, wanted = run
     out = tmp_path / "run"

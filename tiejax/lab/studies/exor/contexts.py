@@ -89,7 +89,7 @@ _Row = tuple[Sequence[int], int, int, Sequence[float]]
 
 def _ordered_contexts(task: EXor, splits: dict[str, np.ndarray]) -> Iterator[_Row]:
     sizes = [len(rows) for rows in splits.values()]
-    used, probability = (task.used["zero"], task.used["one"]), task.probability
+    used, probability, mask = (task.used["zero"], task.used["one"]), task.probability, task.mask
     for member, rows in enumerate(splits.values()):
         for string in rows.tolist():
             parity = task.odd if sum(string) % 2 else task.even
@@ -98,14 +98,14 @@ def _ordered_contexts(task: EXor, splits: dict[str, np.ndarray]) -> Iterator[_Ro
                 for spelled in itertools.product(*others):
                     weight = [math.nan if size == 0 else 0.0 for size in sizes]
                     weight[member] = math.prod(probability[s] for s in spelled) / (sizes[member] * task.bits)
-                    tokens = (*spelled[:position], task.mask, *spelled[position:], parity)
+                    tokens = (*spelled[:position], mask, *spelled[position:], parity)
                     yield tokens, position, string[position], weight
 
 
 def _multiset_contexts(task: EXor, splits: dict[str, np.ndarray]) -> Iterator[_Row]:
     # The spelled zeros, the spelled ones and the parity determine a multiset; its sequence starts with the mask.
     by_zeros = [np.bincount(task.bits - rows.sum(1), minlength=task.bits + 1) for rows in splits.values()]
-    sizes = [len(rows) for rows in splits.values()]
+    sizes, mask = [len(rows) for rows in splits.values()], task.mask
     for zeros in range(1, task.bits + 1):
         ones = task.bits - zeros
         parity = task.odd if ones % 2 else task.even
@@ -119,7 +119,7 @@ def _multiset_contexts(task: EXor, splits: dict[str, np.ndarray]) -> Iterator[_R
             left_zeros, left_ones = zeros - (bit == 0), ones - (bit == 1)
             for spelled_zeros, p_zeros in _spelled(task, "zero", left_zeros):
                 for spelled_ones, p_ones in _spelled(task, "one", left_ones):
-                    tokens = (task.mask, *spelled_zeros, *spelled_ones, parity)
+                    tokens = (mask, *spelled_zeros, *spelled_ones, parity)
                     yield tokens, 0, bit, [s * p_zeros * p_ones for s in share]
 
 
