@@ -79,9 +79,11 @@ def advance(
     def fed_at(cursor: jax.Array) -> Any:
         return jax.tree.map(lambda leaf: leaf[:, cursor % leaf.shape[1]], fed)
 
+    # Jitted, so that the shapes of records and the records themselves share one trace.
+    measures = {name: jax.jit(functools.partial(ensemble.measure, name), inline=True) for name in ensemble.recorders}
+
     def buffer(name: str) -> Buffer:
-        cursor = members.cursor
-        shapes = jax.eval_shape(lambda: ensemble.measure(name, keys, members.state, cursor, fed_at(cursor)))
+        shapes = jax.eval_shape(measures[name], keys, members.state, members.cursor, fed_at(members.cursor))
         return Buffer.empty(shapes, ensemble.records_per_chunk)
 
     def change_ties(state: PyTree, number: jax.Array) -> PyTree:
@@ -96,7 +98,7 @@ def advance(
         for name, recorder in ensemble.recorders.items():
 
             def measure(name: str = name) -> PyTree:
-                return ensemble.measure(name, keys, state, cursor, fed_at(cursor))
+                return measures[name](keys, state, cursor, fed_at(cursor))
 
             due = (cursor == recorder.due(cursor)) | (cursor == ensemble.steps)
             buffers = buffers | {name: buffers[name].record(due, cursor, measure)}

@@ -109,26 +109,6 @@ def test_rates_are_chosen_on_seeds_that_are_not_reported(run):
     assert sorted(path.name for path in (run / "models" / "coupled").iterdir()) == ["seed-0", "seed-1"]
 
 
-def test_killed_run_resumes_bitwise(run, folder):
-    """A run killed twice after a checkpoint of a stage, once in fine-tuning and once in pre-training."""
-    out = folder / "killed"
-    line = arguments(folder, "--out", out, *probes(folder), "--checkpoint_every", ".001")
-    for stage, resume in (("scores.coupled.verbs", []), ("pretrain.out-4", ["--resume"])):
-        process = start(*line, *resume, script=SCRIPT)
-        assert wait_until(lambda stage=stage: any((out / "checkpoints" / stage).glob("[0-9]*")), process, timeout=900)
-        process.kill()
-        process.communicate()
-        assert not (out / "results.json").exists()
-    ended = end(start(*line, "--resume", script=SCRIPT), timeout=900)
-    assert (ended.status, ended.err) == (0, "")
-    whole, resumed = metrics(run), metrics(out)
-    assert whole.keys() == resumed.keys()
-    for name, values in whole.items():
-        np.testing.assert_array_equal(resumed[name], values, err_msg=name)
-    assert results_of(out) == results_of(run)
-    shutil.rmtree(out)
-
-
 def test_a_checkpoint_is_fine_tuned_and_probed(run, folder):
     """A model pre-trained by the study is fine-tuned and probed as a checkpoint."""
     out = folder / "started"
@@ -148,16 +128,46 @@ def test_a_checkpoint_is_fine_tuned_and_probed(run, folder):
     assert "report.html" in os.listdir(out)
 
 
-def test_run_with_a_cipher(folder):
-    out = folder / "cipher"
+def cipher_line(folder, out):
+    """Return the arguments of a run of one shape on text in two languages."""
     shapes = "{coupled: {embed_in: 8, embed_out: 8, width: 8, layers: 2, heads: 2, coupled: true}}"
     line = arguments(folder, "--out", out, "--cipher", "true", "--parallel", f"[{folder}/first.txt]", "--layer_mix", "false")
     line[line.index("--shapes") + 1] = shapes
-    ended = end(start(*line, "--drop_task", "none", script=SCRIPT), timeout=900)
+    return [*line, "--drop_task", "none", "--checkpoint_every", ".001"]
+
+
+@pytest.fixture(scope="module")
+def with_cipher(folder):
+    out = folder / "cipher"
+    ended = end(start(*cipher_line(folder, out), script=SCRIPT), timeout=900)
     assert (ended.status, ended.err) == (0, "")
-    results = results_of(out)
+    return out
+
+
+def test_run_with_a_cipher(with_cipher):
+    results = results_of(with_cipher)
     scores = results["scores"]["tags"]["coupled"]["pretrained"]
     assert {"test_accuracy", "test_cipher_accuracy", "development_cipher_macro_f1"} <= set(scores)
     assert {row["id"] for row in results["claims"]} == {"pretraining/score", "zero-shot/pretraining"}
     assert results["retrieval"]["coupled"]["all"]["pretrained"]
     assert not results["dropped"]["coupled"]
+
+
+def test_killed_run_resumes_bitwise(with_cipher, folder):
+    """A run killed twice after a checkpoint of a stage, once in pre-training and once in fine-tuning."""
+    out = folder / "killed"
+    line = cipher_line(folder, out)
+    for stage, resume in (("pretrain.coupled", []), ("scores.coupled.verbs", ["--resume"])):
+        process = start(*line, *resume, script=SCRIPT)
+        assert wait_until(lambda stage=stage: any((out / "checkpoints" / stage).glob("[0-9]*")), process, timeout=900)
+        process.kill()
+        process.communicate()
+        assert not (out / "results.json").exists()
+    ended = end(start(*line, "--resume", script=SCRIPT), timeout=900)
+    assert (ended.status, ended.err) == (0, "")
+    whole, resumed = metrics(with_cipher), metrics(out)
+    assert whole.keys() == resumed.keys()
+    for name, values in whole.items():
+        np.testing.assert_array_equal(resumed[name], values, err_msg=name)
+    assert results_of(out) == results_of(with_cipher)
+    shutil.rmtree(out)
