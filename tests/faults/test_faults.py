@@ -13,6 +13,7 @@ from faults.runs import commands, uninterrupted
 KILLS, DAMAGES, INPUTS = 4, 6, 200
 
 
+@pytest.mark.slow
 def test_random_input_is_accepted_or_refused_in_one_line(tmp_path):
     found = inputs(tmp_path, INPUTS, random.Random(1))
     assert found["refused"] > INPUTS / 2

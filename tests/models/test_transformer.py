@@ -93,7 +93,7 @@ def test_owner_arange_equals_the_plain_model_in_float32():
     np.testing.assert_allclose(owned, jitted_loop(params, x, range(LAYERS)), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("rematerialise", [False, True])
+@pytest.mark.parametrize("rematerialise", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_gradient_of_an_owner_is_the_sum_over_its_uses(x64, rematerialise):
     model, params, x = stack(rematerialise)
     owner = check_owner([0, 0, 2, 0])

@@ -94,6 +94,7 @@ def test_progress_ends_at_the_bytes_on_disk(tmp_path):
         assert reports[-1] == size
 
 
+@pytest.mark.slow
 def test_default_corpus_is_prose_and_needs_no_network():
     ended = python(
         """

@@ -158,9 +158,8 @@ def test_steps_ahead_are_limited_by_records_and_memory(seeds, how, steps):
     assert steps_ahead(settings) == steps
 
 
-@pytest.mark.parametrize(
-    "engine", ["fast", pytest.param("plain", marks=pytest.mark.slow), pytest.param("lstm", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["fast", "plain", "lstm"])
 def test_members_of_an_accelerator_equal_members_of_a_cpu(x64, engine):
     """The computation chosen for accelerators against that for CPUs, without biases of keys, which have no gradient."""
     how = {"model": "lstm"} if engine == "lstm" else {"engine": engine}
@@ -204,6 +203,7 @@ def test_ties_can_change_between_two_draws(x64):
     jax.tree.map(np.testing.assert_array_equal, one.members.state.params, other.members.state.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "word", "platforms"),
     [({"engine": "fast"}, "dot_general", ["cpu", "tpu"]), ({"model": "lstm"}, "while", ["cpu"])],

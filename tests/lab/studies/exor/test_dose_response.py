@@ -97,6 +97,7 @@ def test_metrics_and_page_contain_the_doses(doses):
     assert results["variant"] == "doses"
 
 
+@pytest.mark.slow
 def test_nothing_is_claimed_if_all_members_diverged(tmp_path, capsys):
     results = run(tmp_path / "run", "--doses", "[.5,.8]", "--learning_rate", "1e30")
     assert results["seeds"] == results["excluded_seeds"] == list(range(6))

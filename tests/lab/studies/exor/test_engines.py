@@ -37,7 +37,8 @@ def trained_by_both(arm, variant, **fields):
     return settings, *(trained[engine].members.state.params for engine in ("plain", "fast"))
 
 
-@pytest.mark.parametrize("variant", [pytest.param("main", marks=pytest.mark.slow), "dh"])
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["main", "dh"])
 def test_both_engines_record_an_arm_equally(x64, variant):
     trained_by_both({"output_bias": True, "softmax": "asked"}, variant, steps=20, exact_every=10)
 

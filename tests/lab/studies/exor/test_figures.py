@@ -34,6 +34,7 @@ def plotted():
     ]
 
 
+@pytest.mark.slow
 def test_figures_are_saved_as_png_and_pdf(tmp_path):
     for number, plot in enumerate(plotted()):
         assert is_a_picture(save(plot.figure, tmp_path, f"{plot.name}{number}"))

@@ -112,6 +112,7 @@ def test_non_finite_members_are_named(tmp_path, capsys):
     assert "untied seed 0 (at step 10)" in page
 
 
+@pytest.mark.slow
 def test_exact_risk_is_omitted_if_there_are_too_many_contexts(tmp_path, capsys):
     _, results, metrics = run(tmp_path, "--seeds", "1", "--model", "mixer", "--bits", "10", "--steps", "1")
     assert "warning: exact risk is not computed: 5,237,760 contexts exceed the limit of 1,048,576" in capsys.readouterr().out
