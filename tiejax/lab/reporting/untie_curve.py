@@ -22,8 +22,8 @@ QUESTION = (
 )
 SOURCE = "F. Bertolotti and W. Cazzola, ICML 2024, PMLR 235:3584-3610, for the task; untying is not part of the paper"
 NOTE = (
-    "Untying changes more than the tie: weight decay then acts on two tables, and the initial scale of a tied table suits one "
-    "of its roles. The claims test the mean over the untie steps, so that no step is selected; single steps, and differences "
+    "Untying changes more than the tie: weight decay then acts on two tables, and both roles of a tied table start at one "
+    "scale. The claims test the mean over the untie steps, so that no step is selected; single steps, and differences "
     "between steps or policies, are not tested."
 )
 # Optimizer state of the table that is split off, by policy.

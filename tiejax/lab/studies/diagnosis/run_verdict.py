@@ -5,12 +5,12 @@ from typing import Any
 
 # What a violated distributional hypothesis means for a set of pairs, by its case.
 FAILS = {
-    "fails: same meaning": "the symbols mean the same but are not used alike: a shared table would have to place them both "
-    "close together and far apart",
+    "fails: same meaning": "the symbols mean the same but are not used alike: in the theory of Bertolotti and Cazzola, without "
+    "a bias of the logits, a shared table would have to place them both close together and far apart",
     "fails: same use": "the symbols are used alike but do not mean the same",
 }
-# The set of pairs whose symbols spell different bits. Models that solve EXor have a residual below LEARNT there; others exceed
-# it by far.
+# The set of pairs whose symbols spell different bits. A larger residual there than LEARNT, chosen by hand, is taken as not
+# having learnt which bit a context asks for.
 ACROSS, LEARNT = "a 0 and a 1", 2.0
 
 
@@ -22,10 +22,16 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
             case, members = max(row["cases"].items(), key=lambda item: item[1])
             if case in FAILS:
                 failing.setdefault((row["set"], case), []).append(f"{name} ({members} of {sum(row['cases'].values())})")
-    lines = ["No set of pairs violates the distributional hypothesis in most members: this is no evidence against tying."]
+    lines = [
+        "In no set of pairs do most members pass the thresholds for a violation of the distributional hypothesis. This "
+        "describes these members; whether tying costs anything is not tested."
+    ]
     if failing:
         sets = ", ".join(dict.fromkeys(pairs for pairs, _ in failing))
-        lines = [f"The distributional hypothesis, which tying assumes, fails in most members for: {sets}."]
+        lines = [
+            f"In most members, the thresholds for a violation of the distributional hypothesis are passed for: {sets}. This "
+            "describes these members; whether tying costs anything is not tested."
+        ]
     unlearnt = [
         name
         for name, rows in results["equivalence"].items()
@@ -33,7 +39,7 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
     ]
     if unlearnt:
         lines.append(
-            f"Most members of {', '.join(unlearnt)} have not learnt which bit a context asks for (residual of {ACROSS} above "
-            f"{LEARNT:g}): their results describe the models, not the task."
+            f"In most members of {', '.join(unlearnt)} the residual of {ACROSS} is above {LEARNT:g}, which is taken as not "
+            "having learnt which bit a context asks for: their results describe the models, not the task."
         )
     return lines + [f"{pairs}: {FAILS[case]}: {', '.join(names)}" for (pairs, case), names in failing.items()]

@@ -16,9 +16,9 @@ from tiejax.lab.studies.exor.price_arms import changes
 from tiejax.statistics.arms import ARMS
 
 QUESTION = (
-    "Two spellings of bit 0 have the same meaning and occur with probabilities p and 1 - p. In theory, the farther p is "
-    "from .5, the farther apart their output embeddings must be. Does the output table follow the theory, and what does tying "
-    "cost?"
+    "Two spellings of bit 0 have the same meaning and occur with probabilities p and 1 - p. In theory, an optimal model "
+    "without a bias of the logits has |e1 - e2| |h| >= |ln(p / (1 - p))|. Is the bound kept in solved models, and what "
+    "does tying cost?"
 )
 TITLE = "Numbers: medians over seeds, exact cross-entropy (nats) of the training split"
 
