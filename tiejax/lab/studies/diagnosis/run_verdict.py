@@ -12,6 +12,7 @@ FAILS = {
 # The set of pairs whose symbols spell different bits. A larger residual there than LEARNT, chosen by hand, is taken as not
 # having learnt which bit a context asks for.
 ACROSS, LEARNT = "a 0 and a 1", 2.0
+UNTESTED = "This describes these members; whether tying costs anything is not tested."
 
 
 def verdict(results: Mapping[str, Any]) -> list[str]:
@@ -22,16 +23,11 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
             case, members = max(row["cases"].items(), key=lambda item: item[1])
             if case in FAILS:
                 failing.setdefault((row["set"], case), []).append(f"{name} ({members} of {sum(row['cases'].values())})")
-    lines = [
-        "In no set of pairs do most members pass the thresholds for a violation of the distributional hypothesis. This "
-        "describes these members; whether tying costs anything is not tested."
-    ]
+    found = "In no set of pairs do most members pass the thresholds for a violation of the distributional hypothesis."
     if failing:
         sets = ", ".join(dict.fromkeys(pairs for pairs, _ in failing))
-        lines = [
-            f"In most members, the thresholds for a violation of the distributional hypothesis are passed for: {sets}. This "
-            "describes these members; whether tying costs anything is not tested."
-        ]
+        found = f"In most members, the thresholds for a violation of the distributional hypothesis are passed for: {sets}."
+    lines = [f"{found} {UNTESTED}"]
     unlearnt = [
         name
         for name, rows in results["equivalence"].items()
