@@ -94,7 +94,8 @@ def test_exploratory_claims_are_compared_apart(tmp_path, runs):
 
 def test_verdicts_by_earlier_rules_are_marked(tmp_path, runs):
     old = make_run(tmp_path / "old", finished=True, results=body(EARLIER | {"id": "both"}), seeds=3)
-    out, _ = compared(tmp_path, [runs[0], old])
+    out, results = compared(tmp_path, [runs[0], old])
+    assert "1 of 4 verdicts is by earlier rules." in finding(results)[0]
     assert "supported (earlier rules)" in (out / "report.html").read_text()
 
 
@@ -110,7 +111,7 @@ def test_a_comparison_as_json(tmp_path, runs, capsys):
 def headline(*claims, runs=2):
     """The first sentence of the finding; each claim is the initial letters of its verdicts, "-" for none."""
     words = {"s": "supported", "c": "contradicted", "u": "undecided"}
-    rows = [[None if letter == "-" else {"verdict": words[letter]} for letter in claim] for claim in claims]
+    rows = [[None if letter == "-" else {"kind": "mean", "verdict": words[letter]} for letter in claim] for claim in claims]
     results = {
         "runs": dict.fromkeys(map(str, range(runs))),
         "settings": {},

@@ -30,6 +30,9 @@ def finding(results: Mapping[str, Any]) -> list[str]:
         words.append(f"{counted(partly, 'claim')} {_are(partly)} decided in some runs and undecided in others.")
     if alone := len(claims) - len(shared):
         words.append(f"{counted(alone, 'claim')} {_are(alone)} not made by all runs.")
+    rows = [row for claim in claims for row in claim["rows"] if row is not None]
+    if earlier := sum(not is_current(row) for row in rows):
+        words.append(f"{earlier} of {counted(len(rows), 'verdict')} {_are(earlier)} by {EARLIER}.")
     differ = ", ".join(results["settings"])
     return [" ".join(words), f"The runs differ in {differ}." if differ else "The runs have the same settings."]
 

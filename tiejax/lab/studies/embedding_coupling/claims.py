@@ -171,7 +171,7 @@ class Comparison(NamedTuple):
 COMPARISONS = (
     Comparison(
         "pretraining/score",
-        "Pre-training helps (control; a precondition of all other claims).",
+        "The base shape has a higher score with pre-training than without (control; a precondition of all other claims).",
         ("base", SCORE),
         ("base", CONTROL),
     ),
@@ -192,61 +192,65 @@ COMPARISONS = (
     ),
     Comparison(
         "output-width/score",
-        "The score rises with the width of the output embedding, although it is discarded (finding 3).",
+        "The score is higher with the widest than with the narrowest output embedding, which is discarded (finding 3).",
         ("wide", SCORE),
         ("narrow", SCORE),
     ),
     Comparison(
         "output-width/masked-accuracy",
-        "Masked tokens are predicted better with a larger output embedding (finding 3).",
+        "Masked tokens are predicted better with the widest than with the narrowest output embedding (finding 3).",
         ("wide", MASKED),
         ("narrow", MASKED),
     ),
     Comparison(
         "extra-layers/score",
-        "A larger output embedding is a better use of pre-training parameters than layers that are then dropped (finding 4).",
+        "The score is higher with the widest output embedding than with a narrow one and extra layers that are dropped "
+        "(finding 4).",
         ("wide", SCORE),
         ("dropped", SCORE),
     ),
     Comparison(
         "reinvest/deeper-wider",
-        "The saved parameters are better spent on layers than on width (finding 5).",
+        "The score is higher with the saved parameters spent on layers than on width (finding 5).",
         ("deeper", SCORE),
         ("wider", SCORE),
     ),
     Comparison(
         "reinvest/wider-none",
-        "The saved parameters are better spent on width than not at all (finding 5).",
+        "The score is higher with the saved parameters spent on width than not at all (finding 5).",
         ("wider", SCORE),
         ("middle", SCORE),
     ),
     Comparison(
         "reinvest/deeper-coupled",
-        "With equally many fine-tuning parameters, more layers are better than a coupled table (finding 5).",
+        "With about as many fine-tuning parameters, the score is higher with more layers than with a coupled table "
+        "(finding 5).",
         ("deeper", SCORE),
         ("coupled", SCORE),
     ),
     Comparison(
         "layer-mix/output-width",
-        "A probe on a mix of the frozen layers is better with a larger output embedding (finding 9).",
+        "A probe on a mix of the frozen layers is better with the widest than with the narrowest output embedding (finding 9).",
         ("wide", PROBE),
         ("narrow", PROBE),
     ),
     Comparison(
         "dropping/output-width",
-        "Dropping top layers before fine-tuning costs more with a large output embedding (finding 6).",
+        "Dropping top layers before fine-tuning costs more with the widest than with the narrowest output embedding "
+        "(finding 6).",
         ("wide", COST),
         ("narrow", COST),
     ),
     Comparison(
         "retrieval/last-layer",
-        "After the last layer, sentences retrieve their translations more often with a large output embedding (finding 7).",
+        "After the last layer, sentences retrieve their translations more often with the widest than with the narrowest "
+        "output embedding (finding 7).",
         ("wide", RETRIEVAL),
         ("narrow", RETRIEVAL),
     ),
     Comparison(
         "zero-shot/pretraining",
-        "Fine-tuning in one language transfers to its cipher, without labels in the cipher (ours).",
+        "After fine-tuning in one language, the score in its cipher is higher with pre-training than without (ours).",
         ("base", CIPHER),
         ("base", CONTROL_IN_CIPHER),
     ),
@@ -265,7 +269,7 @@ COMPARISONS = (
     ),
     Comparison(
         "similarity/output-width",
-        "Word similarity of the output embedding falls as it widens (finding 8).",
+        "Word similarity of the output embedding is lower in the widest than in the narrowest (finding 8).",
         ("narrow", OUTPUT),
         ("wide", OUTPUT),
     ),

@@ -13,7 +13,7 @@ relative distance. A claim's id is `claim/part`, where the part names the table,
     tying-costs                          tying costs cross-entropy: where a pair violates DH, or where both pairs obey it
     tying-free                           tying costs less than the margin: where no pair violates DH
     solved, solve-time                   how many models solve the task, and when
-    output-gap/ARM                       the bound of the theory on the output distance in solved models
+    output-gap/ARM                       the output distance in solved models is above the theory's bound in the mean
 
 The task decides which of them apply, and their sign: DH holds for a pair whose spellings are equally likely (`holding`) and
 fails for the others (`violating`). Where no pair violates DH, tying is claimed to help: more tied models solve the task, and
@@ -126,7 +126,7 @@ def _solved(words: str, sign: int, needs: tuple[str, ...]) -> Statement:
 def _solve_time(words: str, sign: int, needs: tuple[str, ...]) -> Statement:
     return Statement(
         "solve-time",
-        f"Tied models solve the task {words} than untied ones.",
+        f"The mean time until the task is solved, or until the end of the run, is {words} for tied models.",
         "the restricted mean time until the task is solved, cut at {end:,} (tied - untied)",
         lambda run: run.of_risk.solve_time[TIED] - run.of_risk.solve_time[UNTIED],
         sign=sign,
@@ -146,8 +146,8 @@ def _gap(arm: int) -> Statement:
     name = ARMS[arm]
     return Statement(
         f"output-gap/{name}",
-        f"The output distance of the {{violating}} pair in solved {name} models is at least {{bound:.3f}}/|h|.",
-        f"the smallest |e1 - e2| |h| over contexts in solved {name} models (less {{bound:.3f}})",
+        f"In solved {name} models the output distance of the {{violating}} pair times |h| is above {{bound:.3f}} in the mean.",
+        f"the mean over solved {name} models of the smallest |e1 - e2| |h| over contexts (less {{bound:.3f}})",
         lambda run: run.gap(arm),
         sign=1,
         needs=("violating", "bound"),
@@ -225,8 +225,8 @@ STATEMENTS = (
     ),
     _solved("Where DH fails for a pair, fewer", -1, ("violating", "risk")),
     _solved("Where DH fails for no pair of spellings, more", 1, ("no-violating", "risk")),
-    _solve_time("later", 1, ("violating", "risk")),
-    _solve_time("sooner", -1, ("no-violating", "risk")),
+    _solve_time("longer", 1, ("violating", "risk")),
+    _solve_time("shorter", -1, ("no-violating", "risk")),
     _gap(UNTIED),
     _gap(TIED),
 )

@@ -17,8 +17,8 @@ from tiejax.statistics.arms import ARMS
 
 QUESTION = (
     "Two spellings of bit 0 have the same meaning and occur with probabilities p and 1 - p. In theory, an optimal model "
-    "without a bias of the logits has |e1 - e2| |h| >= |ln(p / (1 - p))|. Is the bound kept in solved models, and what "
-    "does tying cost?"
+    "without a bias of the logits has |e1 - e2| |h| >= |ln(p / (1 - p))|. How far apart do solved "
+    "models keep the two output vectors, and what does tying cost?"
 )
 TITLE = "Numbers: medians over seeds, exact cross-entropy (nats) of the training split"
 

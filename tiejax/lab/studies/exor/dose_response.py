@@ -124,8 +124,10 @@ def claims(responses: Responses) -> list[Claim]:
     gaps = [
         Claim(
             f"output-gap/{name}/{dose:g}",
-            f"At p = {dose:g}, the output distance of the pair in solved {name} models is at least {bound[number]:.3f}/|h|.",
-            f"the smallest |e1 - e2| |h| over contexts in solved {name} models at p = {dose:g} (less {bound[number]:.3f})",
+            f"At p = {dose:g}, the output distance of the pair times |h| in solved {name} models is above "
+            f"{bound[number]:.3f} in the mean.",
+            f"the mean over solved {name} models at p = {dose:g} of the smallest |e1 - e2| |h| over contexts "
+            f"(less {bound[number]:.3f})",
             (gap[number, arm] - bound[number])[responses.solved[number, arm]],
             sign=1,
         )

@@ -11,7 +11,8 @@ from tiejax.statistics.arms import ARMS
 
 CAPTION = (
     "Price of tying, the difference of the exact cross-entropies of the tied and the untied model of a seed, in every variant: "
-    "a dot per seed and a line between the same seed's dots; black: mean and 95 % interval. Above 0 tying costs."
+    "a dot per seed and a line between the same seed's dots; black: mean and 95 % interval. Right of 0 the tied model has the "
+    "higher loss."
 )
 
 
@@ -29,24 +30,23 @@ def price_by_seed(entry: Mapping[str, Any]) -> np.ndarray:
 
 def plot_prices(prices: Mapping[str, np.ndarray], claims: Sequence[Mapping[str, Any]]) -> Plot:
     """Plot prices `[seed]` by variant, with the estimates and intervals of the claims about them."""
-    figure, axes = figures.new_figure(1, 1, 1.6 + 1.5 * len(prices), 3.4)
+    figure, axes = figures.new_figure(1, 1, 6.4, 1 + 0.4 * len(prices))
     panel = axes[0, 0]
     values = np.stack(list(prices.values()))
     drawn = figures.drawn_seeds(values.shape[1])
-    panel.plot(
-        range(len(values)), values[:, drawn], color="grey", alpha=float(np.clip(6 / len(drawn), 0.1, 0.5)), linewidth=0.6
-    )
+    opacity = float(np.clip(6 / len(drawn), 0.1, 0.5))
+    panel.plot(values[:, drawn], range(len(values)), color="grey", alpha=opacity, linewidth=0.6)
     by_id = {row["id"]: row for row in claims}
     for place, (name, of_variant) in enumerate(prices.items()):
-        panel.plot(np.full(len(drawn), place), of_variant[drawn], "o", color=figures.BLUE, alpha=0.5, markersize=4)
+        panel.plot(of_variant[drawn], np.full(len(drawn), place), "o", color=figures.BLUE, alpha=0.5, markersize=3)
         row = by_id.get(f"tying-costs/{name}") or by_id.get(f"tying-free/{name}")
         if row is not None and row["interval"] is not None and None not in row["interval"]:
-            panel.vlines(place + 0.15, *row["interval"], color="black", linewidth=1.5)
-            panel.plot(place + 0.15, row["estimate"], "s", color="black", markersize=5)
-    panel.axhline(0, color="black", linewidth=0.8)
-    panel.set_xticks(range(len(prices)), list(prices))
-    panel.set_xlim(-0.4, len(prices) - 0.6)
-    panel.set_ylabel("cross-entropy, tied - untied (nats)")
+            panel.hlines(place + 0.25, *row["interval"], color="black", linewidth=1.5)
+            panel.plot(row["estimate"], place + 0.25, "s", color="black", markersize=4)
+    panel.axvline(0, color="black", linewidth=0.8)
+    panel.set_yticks(range(len(prices)), list(prices))
+    panel.set_ylim(len(prices) - 0.4, -0.6)
+    panel.set_xlabel("cross-entropy, tied - untied (nats)")
     if len(drawn) < values.shape[1]:
         panel.set_title(f"{len(drawn)} of {values.shape[1]} seeds drawn", fontsize=7, color="grey", loc="right")
     return Plot("prices", CAPTION, figure)

@@ -27,8 +27,8 @@ NOTE = (
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return the interactions, then the prices of tying, and the counts of verdicts."""
-    ids = [row["id"] for row in results["claims"]]
+    """Return the registered interactions, then the other registered claims, and the counts of verdicts."""
+    ids = [row["id"] for row in results["claims"] if row["verdict"] != "exploratory"]
     answers = [openings(results["claims"], [name for name in ids if name.startswith("interaction/")])]
     answers.append(openings(results["claims"], [name for name in ids if not name.startswith("interaction/")]))
     return [*filter(None, answers), tally(results["claims"])]

@@ -168,7 +168,7 @@ def _cost_of_tying(loss: np.ndarray, accuracy: np.ndarray, has_conflict: bool) -
     untied, tied = loss[: len(ARMS)]
     estimand = "the validation loss per masked token, tied - untied"
     if has_conflict:
-        statement = "Tying costs validation loss, as the theory predicts where DH fails, here for the conflict twins."
+        statement = "Tying costs validation loss in a run with conflict twins."
         cost = Claim("tying/validation-loss", statement, estimand, tied - untied, 1, unit="nats", margin=LOSS_MARGIN)
     else:
         statement = f"Tying costs less than {LOSS_MARGIN:g} nats of validation loss where no planted set violates DH."
