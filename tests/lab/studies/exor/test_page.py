@@ -139,7 +139,9 @@ def test_finding_of_doses_covers_growth_and_the_strongest_dose():
     assert "The slope of the exact cross-entropy (tied - untied) over |ln(p/(1-p))| is 0.1 nats per nat [" in answer
     assert "The exact cross-entropy at p = 0.05 (tied - untied) is 0.294 nats [" in answer
     assert "over contexts (less 2.944) is 0.1 [" in answer
-    assert answer.endswith("over solved tied models at p = 0.05 of the smallest |e1 - e2| |h| over contexts (less 2.944): not decided with 0 seeds.")
+    assert answer.endswith(
+        "over solved tied models at p = 0.05 of the smallest |e1 - e2| |h| over contexts (less 2.944): not decided with 0 seeds."
+    )
     rows = {row["id"]: row for row in claims}
     assert rows["output-gap/tied/0.9"]["verdict"] == "contradicted"
     assert counted.startswith("Of 8 ")
