@@ -140,7 +140,8 @@ def test_finding_of_doses_covers_growth_and_the_strongest_dose():
     assert "The exact cross-entropy at p = 0.05 (tied - untied) is 0.294 nats [" in answer
     assert "over contexts (less 2.944) is 0.1 [" in answer
     assert answer.endswith(
-        "over solved tied models at p = 0.05 of the smallest |e1 - e2| |h| over contexts (less 2.944): not decided with 0 seeds."
+        "over solved tied models at p = 0.05 of the smallest |e1 - e2| |h| over contexts (less 2.944): not decided with 0 "
+        "seeds."
     )
     rows = {row["id"]: row for row in claims}
     assert rows["output-gap/tied/0.9"]["verdict"] == "contradicted"
