@@ -31,7 +31,7 @@ def test_tied_table_in_half_precision(tmp_path):
     assert {name: (str(table.dtype), table.shape) for name, table in tables.items()} == {INPUT: ("bfloat16", (10, 4))}
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_every_command_is_measured(tmp_path, capsys):
     settings = CheckpointsBench(folders=3, factorised=[40, 8], rows=60, width=8, out=str(tmp_path / "out"))
     run(settings, Console())

@@ -28,7 +28,7 @@ def test_both_sides_have_the_same_number_of_parameters(architecture, distinct):
     assert sum(parameter.numel() for parameter in model.parameters()) == number
 
 
-@pytest.mark.parity
+@pytest.mark.bench
 def test_results(tmp_path, capsys):
     pytest.importorskip("torch")
     settings = DecoderBench(

@@ -29,7 +29,7 @@ def test_line_has_rates_and_solved_seeds():
     assert "seeds that solve the task, of 4: untied 3 (4 on the CPU), tied 2 (1 on the CPU)" in line
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_results_agree_with_those_of_the_cpu(tmp_path, capsys):
     """Without an accelerator both are measured on the CPU."""
     device.run(DeviceBench(parts=["layers"], first_steps=3, seconds=0.001, out=str(tmp_path)), Console())

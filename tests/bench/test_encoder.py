@@ -70,7 +70,7 @@ def test_forms_are_compared_separately(settings, monkeypatch, capsys):
     assert lines[-1].startswith("results: ")
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_only_ours_without_torch(settings, monkeypatch, capsys):
     monkeypatch.setattr(environment, "cores", lambda: 1)
     find = importlib.util.find_spec
@@ -86,7 +86,7 @@ def test_only_ours_without_torch(settings, monkeypatch, capsys):
     assert "torch not installed: the plain torch loop is left out (pip install -e '.[parity]')" in lines
 
 
-@pytest.mark.parity
+@pytest.mark.bench
 def test_every_side_trains(settings, monkeypatch):
     for name in ("torch", "transformers", "accelerate"):
         pytest.importorskip(name)
@@ -98,7 +98,7 @@ def test_every_side_trains(settings, monkeypatch):
     assert len(results["ratios"]) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_our_tokens_are_counted_for_every_model(settings):
     """Two models read the same rows as one, about the plan's mean number of tokens per step."""
     text = encoder.prepare_text(settings.study_settings(1), Console(quiet=True), False)

@@ -15,7 +15,7 @@ from tiejax.lab.studies.exor.ensemble import build_ensemble
 RATE = {"median", "min", "max"}
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_results_and_figure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(exor, "SEEDS_RECORDED", 1)
     settings = ExorBench(seeds=[1, 3], engines=["fast"], seconds=0.01, torch_seconds=0.01, out=str(tmp_path / "out"))
@@ -46,14 +46,14 @@ def test_results_and_figure(tmp_path, monkeypatch, capsys):
     assert lines[-1].startswith("results: ")
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_plain_engine():
     row = exor.measure_ensemble(ExorBench(seconds=0.01), "plain", 1)
     assert (row["engine"], row["models"]) == ("plain", 2)
     assert 0 < row["min"] <= row["median"] <= row["max"]
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_other_architectures_are_not_compared_with_torch(tmp_path):
     settings = ExorBench(seeds=[1], model="mixer", size="medium", seconds=0.01, out=str(tmp_path))
     exor.run(settings, Console(quiet=True))

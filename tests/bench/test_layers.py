@@ -18,7 +18,7 @@ from tiejax.lab.studies.layer_tying.text import BlockBatch
 SETTINGS = LayersBench(layers=[3], share=3, width=32, vocab_size=40, context=8, batch_size=2, repeats=5, seconds=0.001)
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_results(tmp_path, capsys):
     settings = dataclasses.replace(SETTINGS, layers=[4], share=2, out=str(tmp_path))
     layers.run(settings, Console())
@@ -62,7 +62,7 @@ def test_loss_without_owners_equals_the_loss_of_the_study():
         np.testing.assert_allclose(grad, other, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_measured_changes_restore_the_ties():
     form = layers.make_forms(SETTINGS, 3)["1 distinct, compact"]
     assert form.owner.tolist() == [0, 0, 0]

@@ -13,7 +13,7 @@ from tiejax.lab.runs.console import Console
 WORDS = ("the", "day", "was", "long", "and", "night", "cold", "but", "nobody", "in", "old", "house", "river", "could", "sleep")
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_results(tmp_path, capsys):
     rng = np.random.default_rng(0)
     sentences = [" ".join(rng.choice(WORDS, rng.integers(4, 12))).capitalize() + "." for _ in range(400)]

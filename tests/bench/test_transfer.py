@@ -38,7 +38,7 @@ def test_devices_of_each_form(monkeypatch):
     assert transfer.environment_of("ensemble")["JAX_NUM_CPU_DEVICES"] == "4"
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 def test_work_is_counted_in_member_steps(tmp_path):
     """With 2 seeds and 2 arms, every step is 4 member-steps."""
     train = transfer.train_members(Job(TransferBench(data_dir=str(tmp_path), seeds=2), seeds=2, arms=2))
