@@ -15,19 +15,20 @@ from tiejax.lab.reporting.words import counted
 BAR = re.compile(r"(?<!\\)\|")
 COUNTS = re.compile(r"(<!-- counts -->\n).*?(<!-- end of counts -->)", re.DOTALL)
 VERDICTS = ("same", "different", "undecided", "not run")
-SMALLER = "at a smaller setting"
+SMALLER, PARTLY = "at a smaller setting", "in part"
 # Rows of parameter counts: all below such a heading, and those whose first cell begins so.
 PARAMETERS_BELOW, PARAMETERS = re.compile(r": parameters$"), re.compile(r"Parameters\b")
 
 
 class Row(NamedTuple):
-    """A row of the scorecard: the heading of its system, whether it is a count of parameters, its verdict, and whether that is
-    at a smaller setting than the paper's."""
+    """A row of the scorecard: the heading of its system, whether it is a count of parameters, its verdict, whether that is at a
+    smaller setting than the paper's, and whether it is about a part of the result only."""
 
     system: str
     parameters: bool
     verdict: str
     smaller: bool
+    partly: bool
 
 
 def rows(page: str) -> list[Row]:
@@ -52,7 +53,13 @@ def _row(line: str, system: str, heading: str) -> Row:
     verdict = next((word for word in VERDICTS if cells[-1].startswith(word)), None)
     if verdict is None:
         raise ValueError(f"{cells[0]}: expected a verdict that begins with {', '.join(VERDICTS)}, got {cells[-1]!r}")
-    return Row(system, bool(PARAMETERS_BELOW.search(heading) or PARAMETERS.match(cells[0])), verdict, SMALLER in cells[-1])
+    return Row(
+        system,
+        bool(PARAMETERS_BELOW.search(heading) or PARAMETERS.match(cells[0])),
+        verdict,
+        SMALLER in cells[-1],
+        cells[-1].startswith(f"same {PARTLY}"),
+    )
 
 
 def render(page: str) -> str:
@@ -66,10 +73,13 @@ def _counts(found: list[Row]) -> str:
     columns = ["system", "findings", *VERDICTS, "parameter counts", "same", "different"]
     findings, parameters = ([row for row in found if row.parameters == kind] for kind in (False, True))
     smaller = sum(row.smaller and row.verdict == "same" for row in findings)
-    at_a_smaller = f" ({smaller} of them {SMALLER} than the paper's)" if smaller else ""
+    partly = sum(row.partly for row in findings)
+    limits = [f"{smaller} of them {SMALLER} than the paper's"] if smaller else []
+    limits += [f"{partly} of them {PARTLY}"] if partly else []
+    limited = f" ({', '.join(limits)})" if limits else ""
     of_findings, of_parameters = (Counter(row.verdict for row in kind) for kind in (findings, parameters))
     sentence = (
-        f"Of {counted(len(findings), 'finding')}, {of_findings['same']} are the same{at_a_smaller}, "
+        f"Of {counted(len(findings), 'finding')}, {of_findings['same']} are the same{limited}, "
         f"{of_findings['different']} different, {of_findings['undecided']} undecided, and "
         f"{of_findings['not run']} not run. Of {counted(len(parameters), 'parameter count')}, which need no training, "
         f"{of_parameters['same']} are the same and {of_parameters['different']} different."
