@@ -79,6 +79,7 @@ COMMANDS = {
         "compare encoders with input and output embeddings of different widths",
         studies.embedding_coupling,
     ),
+    "causal-untying": Command("train causal language models that are tied first and untied later", studies.causal_untying),
     "diagnose": Command("measure how similar the input and output embeddings of a checkpoint are", studies.diagnosis),
     "theory": Command("minimise the loss of trained models of exor without weight decay, to check a theorem", studies.theory),
     "check": Command("check that checkpoints store what their configurations say about tying", _check),

@@ -35,6 +35,12 @@ def embedding_coupling() -> Study:
     return STUDY
 
 
+def causal_untying() -> Study:
+    from tiejax.lab.studies.causal_untying.settings import STUDY
+
+    return STUDY
+
+
 def diagnosis() -> Study:
     from tiejax.lab.studies.diagnosis.settings import STUDY
 
@@ -60,6 +66,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "text_mlm": text_mlm,
     "layer_tying": layer_tying,
     "embedding_coupling": embedding_coupling,
+    "causal_untying": causal_untying,
     "diagnosis": diagnosis,
     "theory": theory,
     "comparison": comparison,

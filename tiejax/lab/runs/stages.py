@@ -66,6 +66,18 @@ class Stages:
             self._here += self._costs[name]
         return self.read(name)
 
+    def add(self, name: str, cost: float) -> None:
+        """Add a stage that was not planned, unless it was."""
+        self._costs.setdefault(name, cost)
+
+    def drop(self, name: str, prefix: str) -> dict[str, np.ndarray]:
+        """Remove the arrays `PREFIX/...` of a finished stage, which no later stage needs; return the others."""
+        arrays = self.read(name)
+        left = {field: values for field, values in arrays.items() if not field.startswith(f"{prefix}/")}
+        if len(left) < len(arrays):
+            self._run.write(_file(name), npz(left))
+        return left
+
     def train(self, name: str, ensemble: Ensemble, seeds: Sequence[int], conditions: Sequence[int] | None = None) -> Trained:
         """Train an ensemble within a stage, from the last checkpoint of the stage if the run is resumed.
 

@@ -12,7 +12,7 @@ import optax
 from tiejax import models, training, tying
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.lab.studies.layer_tying.text import BlockBatch
-from tiejax.models import bert
+from tiejax.models import bert, gpt2
 from tiejax.models.shapes import Shape
 from tiejax.pretraining.causal import causal_loss
 from tiejax.pretraining.loss import Head
@@ -63,34 +63,21 @@ def _bert(settings: Settings, vocabulary: int) -> models.LanguageModel:
 
 def _gpt2(settings: Settings, vocabulary: int) -> models.LanguageModel:
     assert settings.feed_forward is not None
-    encoder = models.Transformer(
-        layers=settings.layers,
-        width=settings.width,
-        heads=settings.heads,
-        feed_forward=settings.feed_forward,
+    model = gpt2.build(
+        vocabulary,
+        settings.layers,
+        settings.width,
+        settings.heads,
+        settings.feed_forward,
+        settings.context + (settings.details == "published"),
         activation=settings.activation,
         dropout=settings.dropout,
-        identical_layers=False,
-        stack_size=1,
-        rematerialise=True,
-        norm_first=True,
-        causal=settings.objective == "causal",
-        kernel_std=0.02,
-        residual_std=0.02 / math.sqrt(2 * settings.layers),
-        hidden_dropout=False,
         attention_dropout=settings.attention_dropout,
-        dtype=computed_in(settings),
-    )
-    return models.LanguageModel(
-        vocabulary,
-        settings.width,
-        encoder,
-        embedding_std=0.02,
+        causal=settings.objective == "causal",
         padding=settings.padding,
-        max_positions=settings.context + (settings.details == "published"),
-        embedding_dropout=settings.dropout,
         dtype=computed_in(settings),
     )
+    return model.clone(encoder=model.encoder.clone(stack_size=1, parent=None))
 
 
 def initial(settings: Settings, model: models.LanguageModel) -> Callable[[Any, Any], Any]:

@@ -1,0 +1,80 @@
+"""Claims on made-up losses whose differences are known."""
+
+import numpy as np
+import pytest
+
+from tiejax.lab.studies.causal_untying.claims import PLAIN, SECONDARY, claims, slopes, verdicts
+
+SEEDS = np.arange(12) * 0.01
+# The loss falls by .06 from never tied (from equal tables) to always tied, in proportion to the tied fraction.
+LOSSES = {
+    "tied": 4.00 + SEEDS,
+    "untie-1/6": 4.05 + SEEDS,
+    "untie-1/3": 4.04 + SEEDS,
+    "untie-2/3": 4.02 + SEEDS,
+    "never-equal": 4.06 + SEEDS,
+    "never-independent": 4.50 + SEEDS,
+    "tied-wide": 3.90 + SEEDS,
+}
+CONTROL = {"tied-cosine": 4.1 + SEEDS[:6], "untie-2/3-cosine": 4.0 + SEEDS[:6], "never-equal-cosine": 4.2 + SEEDS[:6]}
+
+
+def rows(losses, looks=(12,)):
+    found = verdicts(losses, {}, [], looks, len(looks))
+    return {family: {row["id"]: row for row in of_family} for family, of_family in found.items()}
+
+
+def test_estimates_and_verdicts():
+    found = rows(LOSSES | CONTROL)
+    plain = {name: (row["estimate"], row["verdict"]) for name, row in found[PLAIN].items()}
+    assert plain == {
+        "late/tied": (pytest.approx(0.02), "contradicted"),
+        "late/never-independent": (pytest.approx(-0.48), "supported"),
+        "late/never-equal": (pytest.approx(-0.04), "supported"),
+        "slope/fraction": (pytest.approx(-0.06), "supported"),
+        "wide/never-independent": (pytest.approx(-0.6), "supported"),
+    }
+    assert found[SECONDARY]["cosine/tied"]["estimate"] == pytest.approx(-0.1)
+    assert found[SECONDARY]["cosine/tied"]["n"] == 6
+    assert found[SECONDARY]["same/late/tied"]["verdict"] == "contradicted"
+
+
+def test_the_slope_is_that_of_numpy():
+    rng = np.random.default_rng(0)
+    losses = {arm: rng.normal(4, 0.1, 5) for arm in LOSSES}
+    x = [0, 1 / 6, 1 / 3, 2 / 3, 1]
+    arms = ["never-equal", "untie-1/6", "untie-1/3", "untie-2/3", "tied"]
+    expected = [np.polyfit(x, [losses[arm][seed] for arm in arms], 1)[0] for seed in range(5)]
+    np.testing.assert_allclose(slopes(losses), expected)
+
+
+def test_a_small_difference_is_the_same_within_the_margin():
+    near = LOSSES | {"untie-2/3": LOSSES["tied"] + 0.001}
+    assert rows(near)[SECONDARY]["same/late/tied"]["verdict"] == "supported"
+
+
+def test_a_diverged_model_counts_against_the_claim():
+    losses = {arm: values.copy() for arm, values in LOSSES.items()}
+    losses["untie-2/3"] = losses["never-independent"] - np.linspace(0.1, 0.2, 12)
+    losses["untie-2/3"][3] = np.inf
+    (claim,) = [each for each in claims(losses, {})[PLAIN] if each.id == "late/never-independent"]
+    assert claim.differences[3] == pytest.approx(-0.1)
+
+
+def test_looks_share_the_level():
+    """Three seeds decide nothing; the claims that twelve decide are tested at .05 / 2."""
+    found = rows(LOSSES, looks=(3, 12))[PLAIN]["late/never-independent"]
+    assert (found["look"], found["verdict"]) == (12, "supported")
+    assert found["p_adjusted"] == pytest.approx(2 * 5 * 2.0**-11)
+
+
+def test_claims_without_their_arms_are_left_out():
+    few = {arm: LOSSES[arm] for arm in ("tied", "never-equal", "untie-1/3", "never-independent")}
+    assert [claim.id for claim in claims(few, {})[PLAIN]] == ["slope/fraction"]
+
+
+def test_losses_by_frequency_are_exploratory():
+    buckets = {arm: np.stack([values, values + 1], axis=1) for arm, values in LOSSES.items()}
+    found = verdicts(LOSSES, buckets, ["1-100", "101-512"], (12,), 1)[SECONDARY]
+    row = next(row for row in found if row["id"] == "late/tied/rank-101-512")
+    assert (row["verdict"], row["p"], row["estimate"]) == ("exploratory", None, pytest.approx(0.02))

@@ -1,0 +1,69 @@
+"""The order of training: forks after their parents, every step trained once, and states kept until their last reader."""
+
+from fractions import Fraction
+
+import pytest
+
+from tiejax.lab.studies.causal_untying import plan
+
+FORKS = [Fraction(1, 6), Fraction(1, 3), Fraction(2, 3)]
+
+
+def test_segments_of_the_primary_arms():
+    segments = plan.segments_of(plan.arms_of(FORKS, wide=True, cosine=False))
+    assert [segment.name for segment in segments] == [
+        "tied.0", "untie-1-6", "tied.1-6", "untie-1-3", "tied.1-3", "untie-2-3", "tied.2-3",
+        "never-equal", "never-independent", "tied-wide",
+    ]  # fmt: skip
+
+
+def test_segments_of_the_control():
+    segments = plan.segments_of(plan.arms_of(FORKS, wide=False, cosine=True))
+    control = [segment.name for segment in segments if segment.arm.cosine]
+    assert control == ["tied-cosine.0", "untie-2-3-cosine", "tied-cosine.2-3", "never-equal-cosine"]
+
+
+@pytest.mark.parametrize("total", [60, 300, 2800, 1_001])
+def test_every_arm_trains_every_step_once(total):
+    """From step 0 to the last, through its parent where it has one."""
+    for last in plan.segments_of(plan.arms_of(FORKS, wide=True, cosine=True)):
+        if last.last != 1:
+            continue
+        line, steps = last, []
+        while line is not None:
+            first, end = line.steps(total)
+            steps = [*range(first, end), *steps]
+            line = line.after
+        assert steps == list(range(total))
+
+
+def test_the_cost_is_that_of_the_specification():
+    """10 seeds x (tied, never-equal, never-independent, wide; 1.83 for three forks), and 6 x 2.33 for the control."""
+    main = plan.segments_of(plan.arms_of(FORKS, wide=True, cosine=False))
+    assert float(plan.rounds(main, [[0]])) == pytest.approx(4 + (5 + 4 + 2) / 6)
+
+
+def test_a_state_is_kept_until_its_last_reader():
+    segments = plan.segments_of(plan.arms_of(FORKS, wide=False, cosine=False))
+    assert plan.parents_of(segments) == {"tied.0", "tied.1-6", "tied.1-3"}
+    assert plan.last_reader(segments, "tied.0") == "tied.1-6"
+    assert plan.last_reader(segments, "tied.1-3") == "tied.2-3"
+
+
+def test_every_segment_follows_the_one_it_continues():
+    seen = set()
+    for segment in plan.segments_of(plan.arms_of(FORKS, wide=True, cosine=True)):
+        assert segment.after is None or segment.after.name in seen
+        seen.add(segment.name)
+
+
+def test_blocks_do_not_cross_parts():
+    assert plan.blocks_of([[0, 1, 2], [3, 4]], 2) == [[0, 1], [2], [3, 4]]
+
+
+def test_rates_belong_to_the_class_in_which_training_begins():
+    rates = {arm.name: arm.rate_of for arm in plan.arms_of(FORKS, wide=True, cosine=False)}
+    assert rates == {
+        "tied": "tied", "untie-1/6": "tied", "untie-1/3": "tied", "untie-2/3": "tied",
+        "never-equal": "untied", "never-independent": "untied", "tied-wide": "tied",
+    }  # fmt: skip

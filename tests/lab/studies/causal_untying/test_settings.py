@@ -1,0 +1,54 @@
+"""Defaults with and without a corpus, and settings that are refused."""
+
+from fractions import Fraction
+
+import pytest
+
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.causal_untying.settings import Settings
+
+
+def test_a_corpus_makes_a_study():
+    found = Settings(corpus=["wikitext"]).resolved()
+    assert (found.number_of_seeds, found.hours, found.steps, found.width, found.control_seeds) == (10, 3.6, None, 128, 6)
+    assert found.forks == [Fraction(1, 6), Fraction(1, 3), Fraction(2, 3)]
+
+
+def test_without_a_corpus_it_is_a_demonstration():
+    found = Settings().resolved()
+    assert (found.number_of_seeds, found.hours, found.steps, found.width, found.control_seeds) == (6, None, 300, 64, 0)
+
+
+def test_what_is_given_is_kept():
+    found = Settings(corpus=["x"], steps=500, seeds=3, width=32, control_seeds=0).resolved()
+    assert (found.steps, found.hours, found.seeds, found.width, found.control_seeds) == (500, None, 3, 32, 0)
+    assert Settings(hours=1.0).resolved().steps is None
+
+
+def test_resolved_settings_stay_as_they_are():
+    found = Settings(corpus=["x"]).resolved()
+    assert found.resolved() == found
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"untie_at": ["1/6", "0.9"]},
+            "--untie_at: expected fractions up to 0.8, after which the learning rate falls, got 9/10",
+        ),
+        ({"untie_at": ["1"]}, "--untie_at: expected fractions between 0 and 1, such as [1/6,1/3,2/3], got 1"),
+        ({"untie_at": ["half"]}, "--untie_at: expected fractions between 0 and 1, such as [1/6,1/3,2/3], got half"),
+        ({"untie_at": ["1/2", ".5"]}, "--untie_at: expected at least one fraction, and distinct ones, got ['1/2', '.5']"),
+        ({"rates": [1e-3, 2e-3]}, "--rates: expected at least three numbers between 0 and 1 in ascending order"),
+        ({"tied_rate": 1e-3}, "--tied_rate and --untied_rate: give both or neither"),
+        ({"steps": 100, "hours": 1.0}, "--steps and --hours: give one of them"),
+        ({"steps": 10}, "--steps: expected at least 60, got 10"),
+        ({"heads": 5}, "--heads: 5 heads do not divide the width 64"),
+        ({"test": ["t"]}, "--validation: required with --test"),
+    ],
+)
+def test_bad_settings_name_the_option(given, message):
+    with pytest.raises(BadInput) as refused:
+        Settings(**given).resolved()
+    assert str(refused.value).startswith(message)

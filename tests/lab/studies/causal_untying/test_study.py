@@ -1,0 +1,167 @@
+"""End-to-end tests of the study: its files, forks that continue their parents bit for bit, and resumption after kills."""
+
+import json
+import pydoc_data.topics
+import shlex
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import yaml
+from processes import EXPERIMENTS, end, start, wait_until
+
+from tiejax.lab.runs import environment, launch
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.causal_untying import plan, text
+from tiejax.lab.studies.causal_untying.plan import Segment
+from tiejax.lab.studies.causal_untying.settings import STUDY, Settings
+from tiejax.lab.studies.causal_untying.train import Members, Trainer
+
+pytestmark = pytest.mark.slow
+SCRIPT = EXPERIMENTS / "causal_untying.py"
+SMALL = shlex.split("""
+  --vocab_size 300 --layers 1 --width 8 --heads 2 --context 12 --batch_size 4 --steps 60 --record_every 20 --validate_every 20
+  --validation_blocks 8 --untie_at [1/3,2/3] --control_seeds 0 --wide false --tied_rate .01 --untied_rate .02 --seeds [3,7]
+""")
+ARMS = ["tied", "untie-1/3", "untie-2/3", "never-equal", "never-independent"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder with a corpus of English text, in which runs also store the prepared text."""
+    folder = tmp_path_factory.mktemp("text")
+    topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
+    (folder / "corpus.txt").write_text("\n\n".join(topics[:12]))
+    return folder
+
+
+def arguments(data, *more):
+    return ["--corpus", str(data / "corpus.txt"), "--data_dir", str(data / "prepared"), *SMALL, *map(str, more)]
+
+
+def metrics(out):
+    with np.load(out / "metrics.npz") as arrays:
+        return dict(arrays)
+
+
+@pytest.fixture(scope="module")
+def run(data):
+    """A run of two seeds in this process."""
+    out = data / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
+        patch.setattr(environment, "one_device_a_core", lambda: None)  # jax is already initialised
+        assert launch.main(STUDY, arguments(data, "--out", out)) == 0
+    return out
+
+
+class NoStages:
+    """Trains without a run directory."""
+
+    def train(self, name, ensemble, seeds):
+        from tiejax.training.loop import train
+
+        return train(ensemble, seeds)
+
+
+def trainer_of(run):
+    settings = Settings(**yaml.safe_load((run / "config.yaml").read_text()))
+    return Trainer(settings, text.prepare(settings, Console(quiet=True)), settings.steps, NoStages())
+
+
+def test_results_and_records(run):
+    results, arrays = json.loads((run / "results.json").read_text()), metrics(run)
+    assert set(results["arms"]) == set(ARMS)
+    assert results["tokens"] == 60 * 4 * 11
+    assert {row["id"] for row in results["claims"] if row["family"] == "registered"} >= {"late/tied", "slope/fraction"}
+    for arm in ARMS:
+        name = arm.replace("/", ".")
+        assert arrays[f"{name}.train_step"].tolist() == [0, 20, 40, 60]
+        assert arrays[f"{name}.validation_loss"].shape == (2, 4)
+        nats, count = (arrays[f"{name}.{field}"].sum(-1) for field in ("nats", "count"))
+        np.testing.assert_allclose(results["arms"][arm]["loss"], nats / count, rtol=1e-6)
+    assert (run / "report.html").read_text().count("At this size (1 layers of width 8") >= 1
+
+
+def test_arms_share_what_they_should(run):
+    """An arm that unties has its parent's records until then; equal tables start apart by 0, independent ones do not."""
+    arrays = metrics(run)
+    for arm, step in (("untie-1.3", 1), ("untie-2.3", 2)):
+        for field in ("train_loss", "validation_loss", "train_cosine"):
+            np.testing.assert_array_equal(arrays[f"{arm}.{field}"][:, : step + 1], arrays[f"tied.{field}"][:, : step + 1])
+        assert (arrays[f"{arm}.train_loss"][:, step + 1 :] != arrays["tied.train_loss"][:, step + 1 :]).all()
+        assert (arrays[f"{arm}.train_distance"][:, : step + 1] == 0).all()
+        assert (arrays[f"{arm}.train_distance"][:, step + 1 :] > 0).all()
+    assert (arrays["tied.train_distance"] == 0).all()
+    assert (arrays["never-equal.train_distance"][:, 0] == 0).all()
+    assert (arrays["never-independent.train_distance"][:, 0] > 0.5).all()
+
+
+def test_states_are_dropped_once_their_readers_have_ended(run):
+    for file in (run / "finished").glob("*.npz"):
+        with np.load(file) as arrays:
+            assert not [name for name in arrays.files if name.startswith("state/")], file
+
+
+def test_a_fork_continues_an_uninterrupted_run_bit_for_bit(run):
+    """The tied model in one segment equals the one in three; a child that stays tied equals its parent."""
+    trainer, arrays = trainer_of(run), metrics(run)
+    tied = plan.Arm(plan.TIED, True)
+    members = Members([3, 7], [0.01, 0.01])
+    whole = trainer.segment("whole", Segment(tied, Fraction(0), Fraction(1), None), members, None, True)
+    np.testing.assert_array_equal(whole["nats"], arrays["tied.nats"])
+    np.testing.assert_array_equal(whole["train_loss"], arrays["tied.train_loss"])
+    half = Segment(tied, Fraction(0), Fraction(1, 3), None)
+    first = trainer.segment("first", half, members, None, True)
+    rest = trainer.segment("rest", Segment(tied, Fraction(1, 3), Fraction(1), half), members, first, True)
+    for name in (name for name in whole if name.startswith("state/")):
+        np.testing.assert_array_equal(rest[name], whole[name])
+
+
+def test_untying_at_once_is_never_tying_from_equal_tables(run):
+    trainer = trainer_of(run)
+    members = Members([3, 7], [0.02, 0.02])
+    equal = Segment(plan.Arm(plan.NEVER_EQUAL, False), Fraction(0), Fraction(1), None)
+    never = trainer.segment("never", equal, members, None, False)
+    np.testing.assert_array_equal(never["nats"], metrics(run)["never-equal.nats"])
+
+
+def test_killed_and_resumed_anywhere(run, data):
+    """Kill the process as soon as it has ended 1, 3 and 4 stages: within a parent, and between a parent and its child."""
+    out = data / "killed"
+    for stages in (1, 3, 4):
+        resume = ["--resume"] if out.exists() else []
+        process = start(*arguments(data, "--out", out, "--checkpoint_every", ".01", *resume), script=SCRIPT)
+        wait_until(lambda stages=stages: len(list((out / "finished").glob("*.npz"))) >= stages, process)
+        process.kill()
+        process.wait()
+    assert end(start(*arguments(data, "--out", out, "--resume"), script=SCRIPT)).status == 0
+    killed, whole = metrics(out), metrics(run)
+    assert killed.keys() == whole.keys()
+    for name, values in whole.items():
+        np.testing.assert_allclose(killed[name], values, rtol=2e-5, err_msg=name)
+
+
+def test_seeds_are_appended(run, data):
+    """The seeds that were trained stay as they are; results cover all."""
+    before = metrics(run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
+        patch.setattr(environment, "one_device_a_core", lambda: None)
+        assert launch.main(STUDY, [*arguments(data, "--out", run, "--resume"), "--seeds", "[3,7,11]"]) == 0
+    after = metrics(run)
+    assert after["tied.nats"].shape[0] == 3
+    np.testing.assert_array_equal(after["tied.nats"][:2], before["tied.nats"])
+    assert json.loads((run / "results.json").read_text())["seeds"] == [3, 7, 11]
+
+
+def test_the_gate_ends_a_run_before_its_first_seed(data, capsys):
+    out = data / "gate"
+    tuned = arguments(data, "--out", out)
+    for name in ("--tied_rate", "--untied_rate"):
+        place = tuned.index(name)
+        del tuned[place : place + 2]
+    ended = end(start(*tuned, "--gate", "9", "--rate_seeds", "1", "--rates", "[.005,.01,.02]", script=SCRIPT))
+    assert ended.status == 2
+    assert "--gate: the tied models that chose the learning rate end" in ended.err
+    assert not list((out / "finished").glob("tied*"))

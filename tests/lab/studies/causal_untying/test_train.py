@@ -1,0 +1,50 @@
+"""The choice of learning rates, and the join of the segments of an arm."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tiejax.lab.studies.causal_untying import plan
+from tiejax.lab.studies.causal_untying.train import choose_rate, joined
+
+
+@pytest.mark.parametrize(
+    ("best", "tried", "at_edge"),
+    [
+        (2e-3, [1e-3, 2e-3, 4e-3], False),
+        (1e-3, [5e-4, 1e-3, 2e-3, 4e-3], False),
+        (1.6e-2, [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2], False),
+        (1.0, [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2], True),
+    ],
+)
+def test_rates_are_extended_while_the_best_is_at_the_edge(best, tried, at_edge):
+    """Losses are (ln rate - ln best)^2, so that the rate nearest to `best` has the lowest."""
+    found = choose_rate([1e-3, 2e-3, 4e-3], lambda rate: np.full(3, np.log(rate / best) ** 2))
+    np.testing.assert_allclose(found.rates, tried)
+    assert found.at_edge == at_edge
+
+
+def test_a_rate_at_which_a_model_diverges_is_not_chosen():
+    losses = {1e-3: [3.0, 3.0], 2e-3: [2.0, 2.0], 4e-3: [1.0, np.inf], 8e-3: [np.inf, np.inf]}
+    found = choose_rate([1e-3, 2e-3, 4e-3, 8e-3], lambda rate: np.array(losses[rate]))
+    assert found.rates[found.best] == 2e-3
+
+
+def test_records_are_joined_along_an_arm_and_its_parent():
+    """Of the two records at a fork, that of the child is kept."""
+    arms = plan.arms_of([Fraction(1, 2)], wide=False, cosine=False)
+    left = {}
+    for segment in plan.segments_of(arms):
+        first, last = (int(10 * end) for end in (segment.first, segment.last))
+        steps = np.arange(first, last + 1, 5)
+        name = segment.arm.name
+        losses = np.stack([steps + 100.0 * ["tied", "untie-1/2", "never-equal", "never-independent"].index(name)] * 2)
+        left[segment.name] = {"train_step": steps, "train_loss": losses, "state/0": np.zeros(1)}
+        if segment.last == 1:
+            left[segment.name] |= {"nats": np.full((2, 3), 6.0)}
+    arrays = joined(plan.segments_of(arms), left)
+    assert arrays["tied/train_step"].tolist() == [0, 5, 10]
+    assert arrays["untie-1/2/train_loss"].tolist() == [[0, 105, 110]] * 2
+    assert arrays["untie-1/2/nats"].shape == (2, 3)
+    assert not [name for name in arrays if "state" in name]

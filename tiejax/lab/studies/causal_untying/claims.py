@@ -1,0 +1,175 @@
+"""The claims of a run, fixed before it: final validation losses, in nats a token, of arms of the same seeds.
+
+Two families, each tested together: `plain`, whether untying late helps, and `secondary`, equivalence and the control with a
+cosine. A claim without its arms in a run is left out. Losses by token frequency are exploratory.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tiejax.lab.studies.causal_untying import plan
+from tiejax.statistics.arms import replace_undefined
+from tiejax.statistics.claims import Claim, assess_in_looks
+
+MARGIN = 0.01  # nats
+LATE = Fraction(2, 3)
+PLAIN, SECONDARY = "plain", "secondary"
+Losses = Mapping[str, np.ndarray]  # arm -> final loss, [seed]
+
+
+class Compared(NamedTuple):
+    """A comparison of two arms: `first` is claimed to have the lower final loss."""
+
+    id: str
+    first: str
+    second: str
+    statement: str
+
+
+def _late(cosine: bool = False) -> str:
+    return plan.untied_at(LATE, cosine)
+
+
+PRIMARY = (
+    Compared("late/tied", _late(), plan.TIED, "Models that are untied at 2/3 of the run end lower than always tied ones."),
+    Compared(
+        "late/never-independent",
+        _late(),
+        plan.NEVER_INDEPENDENT,
+        "Models that are untied at 2/3 of the run end lower than never tied ones whose tables start independently.",
+    ),
+    Compared(
+        "late/never-equal",
+        _late(),
+        plan.NEVER_EQUAL,
+        "Models that are untied at 2/3 of the run end lower than never tied ones whose tables start equal.",
+    ),
+)
+WIDE = Compared(
+    "wide/never-independent",
+    plan.WIDE,
+    plan.NEVER_INDEPENDENT,
+    "A wider tied model ends lower than a never tied one with about as many parameters.",
+)
+
+
+def claims(losses: Losses, control: Losses) -> dict[str, list[Claim]]:
+    """Return the claims of each family.
+
+    losses: final losses of the arms. control: those of the arms with a cosine, of fewer seeds.
+    """
+    plain = [_lower(losses, each) for each in (*PRIMARY, WIDE) if {each.first, each.second} <= set(losses)]
+    if (slope := _slope(losses)) is not None:
+        plain.insert(min(3, len(plain)), slope)
+    secondary = [_equivalent(losses, each) for each in PRIMARY if {each.first, each.second} <= set(losses)]
+    late, tied = _late(cosine=True), f"{plan.TIED}-cosine"
+    if {late, tied} <= set(control):
+        statement = "With a cosine, models that are untied at 2/3 of the run end lower than always tied ones."
+        secondary.append(_lower(control, Compared("cosine/tied", late, tied, statement)))
+    return {PLAIN: plain, SECONDARY: secondary}
+
+
+def _difference(losses: Losses, first: str, second: str, sign: int) -> np.ndarray:
+    """Return the differences of final losses by seed; a model that diverged counts against the claim."""
+    differences = np.asarray(losses[first] - losses[second])
+    return replace_undefined(np.where(np.isfinite(differences), differences, np.nan), sign)
+
+
+def _estimand(first: str, second: str) -> str:
+    return f"the validation loss at the end ({first} - {second})"
+
+
+def _lower(losses: Losses, each: Compared) -> Claim:
+    differences = _difference(losses, each.first, each.second, -1)
+    return Claim(
+        each.id, each.statement, _estimand(each.first, each.second), differences, -1, unit="nats a token", margin=MARGIN
+    )
+
+
+def _equivalent(losses: Losses, each: Compared) -> Claim:
+    statement = f"The final losses of {each.first} and {each.second} differ by less than {MARGIN:g} nats."
+    differences = _difference(losses, each.first, each.second, -1)
+    estimand = _estimand(each.first, each.second)
+    return Claim(f"same/{each.id}", statement, estimand, differences, 0, goal="equivalence", unit="nats a token", margin=MARGIN)
+
+
+def curve(losses: Losses) -> tuple[list[Fraction], list[str]]:
+    """Return the fractions of the run for which models are tied, and their arms: from equal tables, never tied to always."""
+    forks = sorted({fork for fork in map(_fork_of, losses) if fork is not None})
+    return [Fraction(0), *forks, Fraction(1)], [plan.NEVER_EQUAL, *map(plan.untied_at, forks), plan.TIED]
+
+
+def _fork_of(arm: str) -> Fraction | None:
+    kind, _, written = arm.partition("untie-")
+    return Fraction(written) if not kind and "cosine" not in written else None
+
+
+def slopes(losses: Losses) -> np.ndarray:
+    """Return the least-squares slope of the final loss over the tied fraction of the run, `[seed]`."""
+    fractions, arms = curve(losses)
+    x = np.array([float(fraction) for fraction in fractions])
+    return np.asarray((x - x.mean()) @ np.stack([losses[arm] for arm in arms]) / np.square(x - x.mean()).sum())
+
+
+def _slope(losses: Losses) -> Claim | None:
+    if not set(curve(losses)[1]) <= set(losses):
+        return None
+    found = slopes(losses)
+    return Claim(
+        "slope/fraction",
+        "The longer models are tied, of those that start from equal tables, the lower they end.",
+        "the slope of the validation loss at the end over the tied fraction of the run, by least squares",
+        replace_undefined(np.where(np.isfinite(found), found, np.nan), -1),
+        -1,
+        unit="nats a token",
+    )
+
+
+def by_frequency(losses: Mapping[str, np.ndarray], names: Sequence[str]) -> list[Claim]:
+    """Return the exploratory differences between arms by token frequency; losses: arm -> `[seed, bucket]`."""
+    rows = []
+    for each in PRIMARY:
+        if not {each.first, each.second} <= set(losses):
+            continue
+        for number, name in enumerate(names):
+            differences = losses[each.first][:, number] - losses[each.second][:, number]
+            if np.isfinite(differences).all():
+                estimand = f"{_estimand(each.first, each.second)}, tokens of frequency rank {name}"
+                statement = f"The same as {each.id} for tokens of frequency rank {name}."
+                rows.append(
+                    Claim(
+                        f"{each.id}/rank-{name}",
+                        statement,
+                        estimand,
+                        differences,
+                        -1,
+                        family="exploratory",
+                        unit="nats a token",
+                    )
+                )
+    return rows
+
+
+def verdicts(
+    losses: Losses, buckets: Mapping[str, np.ndarray], names: Sequence[str], looks: Sequence[int], planned: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of all claims by family, as tested at every look (see `assess_in_looks`).
+
+    losses: final losses `[seed]`; arms with a cosine may have fewer seeds. buckets: the same by bucket. names: of the buckets.
+    looks, planned: numbers of seeds at which the claims are tested, and how many looks are planned.
+    """
+
+    def at(seeds: int) -> dict[str, list[Claim]]:
+        main = {arm: values[:seeds] for arm, values in losses.items() if not arm.endswith("-cosine")}
+        control = {arm: values[:seeds] for arm, values in losses.items() if arm.endswith("-cosine")}
+        families = claims(main, control)
+        families[SECONDARY] += by_frequency({arm: values[:seeds] for arm, values in buckets.items()}, names)
+        return families
+
+    return {
+        family: assess_in_looks(lambda seeds, family=family: at(seeds)[family], looks, planned)  # type: ignore[misc]
+        for family in (PLAIN, SECONDARY)
+    }

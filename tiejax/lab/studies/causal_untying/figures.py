@@ -1,0 +1,166 @@
+"""The figures of a run, with captions."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, grid, legend_below, new_figure, thousands
+from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.studies.causal_untying import plan
+from tiejax.lab.studies.causal_untying.claims import MARGIN, curve
+from tiejax.lab.studies.causal_untying.train import Arrays
+
+FIXED = {plan.TIED: ORANGE, plan.NEVER_EQUAL: BLUE, plan.NEVER_INDEPENDENT: SKY, plan.WIDE: YELLOW}
+FORKS = (GREEN, PURPLE, "black", "grey")
+
+
+def colours(arms: Sequence[str]) -> dict[str, str]:
+    """Return a colour for every arm."""
+    forks = [arm for arm in arms if arm not in FIXED]
+    return {arm: FIXED[arm] if arm in FIXED else FORKS[forks.index(arm) % len(FORKS)] for arm in arms}
+
+
+def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
+    """Return all figures."""
+    losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items() if "cosine" not in arm}
+    steps = results["steps"]
+    return [
+        plot_final(losses, results["claims"]),
+        plot_since_untying(arrays, list(losses), steps),
+        plot_uses(arrays, list(losses), steps),
+        plot_frequency(results),
+        plot_sizes(losses, results["models"]),
+    ]
+
+
+def _mean_and_interval(panel: Any, x: float, values: np.ndarray, colour: str) -> None:
+    values = values[np.isfinite(values)]
+    panel.plot(np.full(len(values), x), values, "o", color=colour, alpha=0.4, markersize=4, markeredgewidth=0)
+    if len(values):
+        panel.plot([x - 0.025, x + 0.025], [values.mean()] * 2, color=colour, linewidth=2.5)
+
+
+def plot_final(losses: Mapping[str, np.ndarray], claims: Sequence[Mapping[str, Any]]) -> Plot:
+    """Plot the final loss less that of the tied model of the seed over the tied fraction of the run."""
+    figure, axes = new_figure(1, 1, 6.4, 3.8)
+    panel, (fractions, arms) = axes[0, 0], curve(losses)
+    differences = [losses[arm] - losses[plan.TIED] for arm in arms]
+    x = [float(fraction) for fraction in fractions]
+    panel.axhspan(-MARGIN, MARGIN, color="grey", alpha=0.15, linewidth=0)
+    panel.axhline(0, color="black", linewidth=0.8)
+    panel.plot(x, [np.nanmean(values) for values in differences], color=BLUE, linewidth=1)
+    for place, values in zip(x, differences, strict=True):
+        _mean_and_interval(panel, place, values, BLUE)
+    independent = losses[plan.NEVER_INDEPENDENT] - losses[plan.TIED]
+    _mean_and_interval(panel, -0.08, independent, SKY)
+    panel.set_xticks([-0.08, *x], ["never,\nindependent", "never,\nequal", *map(str, fractions[1:-1]), "always"], fontsize=8)
+    panel.set_xlabel("share of the run for which the tables are tied")
+    panel.set_ylabel("final loss - that of tied (nats a token)")
+    return Plot(
+        "final",
+        "Final validation loss less that of the always tied model of the same seed: a dot per seed, bars and line: means. "
+        f"Shaded: the margin of {MARGIN:g} nats.",
+        figure,
+    )
+
+
+def _fork_step(arm: str, steps: int) -> int:
+    written = arm.partition("untie-")[2]
+    return plan.step_at(Fraction(written), steps) if written else 0
+
+
+def plot_since_untying(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
+    """Plot the validation loss less that of the tied model over steps, from each fork on."""
+    figure, axes = new_figure(1, 1, 6.4, 3.8)
+    panel, colour_of = axes[0, 0], colours(arms)
+    panel.axhline(0, color="black", linewidth=0.8)
+    for arm in arms:
+        if arm in (plan.TIED, plan.WIDE, plan.NEVER_INDEPENDENT):
+            continue
+        step, values = arrays[f"{arm}/validation_step"], arrays[f"{arm}/validation_loss"]
+        tied_step, tied = arrays[f"{plan.TIED}/validation_step"], arrays[f"{plan.TIED}/validation_loss"]
+        common, own, of_tied = np.intersect1d(step, tied_step, return_indices=True)
+        shown = common >= max(_fork_step(arm, steps), 0.1 * steps)
+        differences = (values[:, own] - tied[:, of_tied])[:, shown]
+        panel.plot(common[shown], differences.T, color=colour_of[arm], alpha=0.25, linewidth=0.7)
+        panel.plot(common[shown], differences.mean(0), color=colour_of[arm], linewidth=2, label=arm)
+    panel.set_ylabel("validation loss - that of tied (nats a token)")
+    thousands(panel)
+    legend_below(figure, panel)
+    return Plot(
+        "since_untying",
+        "Validation loss less that of the always tied model of the seed over training, from the step of the untie on (never "
+        "tied: after a tenth of the run). Thin: seeds; thick: means.",
+        figure,
+    )
+
+
+def plot_uses(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
+    """Plot the gradients of the two tables, and the distance of the tables, over steps."""
+    measures = {
+        "ratio": "|g_output| / |g_input|",
+        "cosine": "cosine of g_input and g_output",
+        "distance": "|E_in - E_out| / |E_in|",
+    }
+    shown = [arm for arm in arms if arm not in (plan.WIDE, plan.NEVER_INDEPENDENT)]
+    figure, panels = grid(len(measures), 3, 4.2, 3.0, below=0.3)
+    colour_of = colours(arms)
+    for panel, (field, title) in zip(panels, measures.items(), strict=True):
+        for arm in shown:
+            step, values = arrays[f"{arm}/train_step"], arrays[f"{arm}/train_{field}"]
+            panel.plot(step, np.median(values, axis=0), color=colour_of[arm], linewidth=1.5, label=arm)
+            if fork := _fork_step(arm, steps):
+                panel.axvline(fork, color=colour_of[arm], linewidth=0.6, linestyle=":")
+        panel.set_title(title, fontsize=10)
+        thousands(panel)
+    panels[0].set_yscale("log")
+    legend_below(figure, panels[0])
+    return Plot(
+        "uses",
+        "Gradients of the two tables, and the distance between the tables, over training: medians over seeds. g_input and "
+        "g_output are the gradients with respect to the table in its use as input and as output; dotted: the steps of unties.",
+        figure,
+    )
+
+
+def plot_frequency(results: Mapping[str, Any]) -> Plot:
+    """Plot final losses less those of tied models by token frequency."""
+    names = results["frequency_ranks"]
+    arms = {arm: np.array(row["by_frequency"], float) for arm, row in results["arms"].items() if "cosine" not in arm}
+    figure, panels = grid(len(names), 4, 3.2, 3.4)
+    others = [arm for arm in arms if arm != plan.TIED]
+    colour_of = colours(list(arms))
+    for number, (panel, name) in enumerate(zip(panels, names, strict=True)):
+        panel.axvline(0, color="black", linewidth=0.8)
+        for place, arm in enumerate(others):
+            values = arms[arm][:, number] - arms[plan.TIED][:, number]
+            panel.plot(values, np.full(len(values), place), "o", color=colour_of[arm], alpha=0.4, markersize=4)
+            panel.plot(np.nanmean(values), place, "|", color=colour_of[arm], markersize=16, markeredgewidth=2.5)
+        panel.set_yticks(range(len(others)), others, fontsize=8)
+        panel.set_title(f"frequency rank {name}", fontsize=10)
+        panel.set_xlabel("loss - that of tied (nats)")
+    return Plot(
+        "frequency",
+        "Final validation loss less that of the tied model of the seed, by the frequency rank of the predicted token: a dot "
+        "per seed, bars: means. A description: these differences are not tested.",
+        figure,
+    )
+
+
+def plot_sizes(losses: Mapping[str, np.ndarray], models: Sequence[Mapping[str, Any]]) -> Plot:
+    """Plot final losses over the number of parameters."""
+    figure, axes = new_figure(1, 1, 6.4, 3.4)
+    panel, colour_of = axes[0, 0], colours(list(losses))
+    parameters = {row["arm"]: row["parameters"] / 1e6 for row in models}
+    for arm, values in losses.items():
+        place = np.full(len(values), parameters[arm])
+        panel.plot(place, values, "o", color=colour_of[arm], alpha=0.4, markersize=4)
+        panel.plot(
+            parameters[arm], np.nanmean(values), "_", color=colour_of[arm], markersize=22, markeredgewidth=2.5, label=arm
+        )
+    panel.set_xlabel("parameters at the end (millions)")
+    panel.set_ylabel("final loss (nats a token)")
+    legend_below(figure, panel)
+    return Plot("sizes", "Final validation loss over the number of parameters: a dot per seed, bars: means.", figure)

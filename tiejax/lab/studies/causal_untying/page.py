@@ -1,0 +1,125 @@
+"""The HTML report of a run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.finding import openings, tally
+from tiejax.lab.reporting.looks import looks_table, parts_words
+from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words
+from tiejax.lab.studies.causal_untying import plan
+from tiejax.lab.studies.causal_untying.claims import PLAIN, SECONDARY
+
+QUESTION = (
+    "Does a causal language model that is trained with tied tables and untied on the way end with a lower loss than one that "
+    "is always tied, or never?"
+)
+# The claims that answer the question.
+LEADING = ("late/tied", "late/never-independent", "late/never-equal", "slope/fraction")
+LIMITS = (
+    "One size, one text, and at most about one epoch: nothing is said of larger models. The tables are a large part of the "
+    "parameters here and a few percent in models of 8 billion. How long a model trains after its untie is bound to the step of "
+    "the untie, since all runs have the same number of steps."
+)
+SOURCE = (
+    "an open question of Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610); the protocol is ours. Models: GPT-2 (Radford "
+    "et al., 2019) without dropout"
+)
+HEADINGS = {
+    PLAIN: "Claims: untying late, one family",
+    SECONDARY: "Claims: the same within a margin, and a cosine schedule, a second family; then token frequencies, exploratory",
+}
+
+
+def size_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Return the size of the models and of their text in words."""
+    parameters = {row["arm"]: row["parameters"] for row in results["models"]}
+    return (
+        f"{settings['layers']} layers of width {settings['width']}, {parameters[plan.TIED] / 1e6:.2f} million parameters tied "
+        f"and {parameters[plan.NEVER_EQUAL] / 1e6:.2f} untied, {results['tokens'] / 1e6:.2f} million training tokens"
+    )
+
+
+def finding(results: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> list[str]:
+    """Return the answer at this size, then the counts of verdicts of each family."""
+    by_id = {row["id"]: row for row in results["claims"]}
+    size = "" if settings is None else f"At this size ({size_words(results, settings)}):"
+    counts = [f"{heading.split(',')[0]}: {tally([by_id[name] for name in results['families'][family]])}"
+              for family, heading in HEADINGS.items() if results["families"][family]]  # fmt: skip
+    return [answer for answer in (openings(results["claims"], LEADING, size), *counts) if answer]
+
+
+def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the tables of the report: final losses of the arms, and learning rates that were tried."""
+    sizes = {row["arm"]: row["parameters"] for row in results["models"]}
+    rows = []
+    for arm, row in results["arms"].items():
+        losses = np.array(row["loss"], float)
+        spread = f"{losses.std(ddof=1):.4f}" if len(losses) > 1 else "-"
+        ranks = [f"{value:.4f}" for value in np.array(row["by_frequency"], float).mean(0)]
+        rows.append([arm, f"{sizes[arm]:,}", f"{losses.mean():.4f}", spread, str(len(losses)), *ranks])
+    ranks = [f"rank {name}" for name in results["frequency_ranks"]]
+    found = {
+        "Numbers: final validation loss (nats a token)": (
+            ["arm", "parameters at the end", "mean", "standard deviation", "seeds", *ranks],
+            rows,
+        )
+    }
+    if results["tuning"]:
+        rows = [row for kind, tried in results["tuning"].items() for row in _rate_rows(kind, tried)]
+        seeds = ", ".join(map(str, results["tuning_seeds"]))
+        found[f"Numbers: learning rates, on seeds {seeds} only"] = (["models", "rate", "mean loss", "losses"], rows)
+    return found | looks_table(results)
+
+
+def _rate_rows(kind: str, tried: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows of the table of learning rates; the loss of a model that diverged is None in results.json."""
+    rows = []
+    for rate, losses in zip(tried["rates"], tried["losses"], strict=True):
+        chosen = " (chosen)" if rate == tried["best"] else ""
+        numbers = [np.inf if loss is None else loss for loss in losses]
+        rows.append([kind, f"{rate:g}{chosen}", f"{np.mean(numbers):.4f}", ", ".join(f"{loss:.4f}" for loss in numbers)])
+    return rows
+
+
+def page(run: RunOnPage) -> str:
+    """Return the HTML report of a run."""
+    results, settings, facts = run.results, run.settings, run.facts
+    by_id = {row["id"]: row for row in results["claims"]}
+    rates = results["rates"]
+    setting = {
+        "models": f"pre-LN transformers, {size_words(results, settings)}, {settings['heads']} heads, context "
+        f"{settings['context']}, no bias of the logits; all tables start from N(0, .02^2)",
+        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks; AdamW with betas .9 and .95, weight decay "
+        f"{settings['weight_decay']:g} on matrices other than tables, gradients clipped at {settings['clip']:g}",
+        "learning rate": f"{rates['tied']:g} of tied models, also after they are untied, and {rates['untied']:g} of never tied "
+        "ones; it rises for 2 % of the run, is constant until 80 %, and falls linearly to 0",
+        "untying": "the two tables continue from the shared one, each with its moments",
+        "text": f"{', '.join(map(str, settings['corpus'])) or 'the prose that comes with CPython'}; entropy of the token "
+        f"frequencies {results['unigram_entropy']:.3f} nats; fingerprint {results['data']['fingerprint'][:16]}",
+        "final loss": "nats a token, at the last step, on the whole validation split",
+        "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches; an arm that unties continues its tied one",
+        **parts_words(results),
+        "source": SOURCE,
+        **timing_words(results["timing"], facts),
+    }
+    edges = [kind for kind, tried in results["tuning"].items() if tried["at_edge"]]
+    notes = [*excluded_notes(results), LIMITS]
+    if edges:
+        notes.insert(
+            0, f"The best learning rate of {' and '.join(edges)} models is the last that was tried; another may be better."
+        )
+    return report.render(
+        title="Tie, then untie, on a causal language model",
+        question=QUESTION,
+        finding=finding(results, settings),
+        setting=setting,
+        notes=notes,
+        claims={HEADINGS[name]: [by_id[row] for row in rows] for name, rows in results["families"].items() if rows},
+        figures=run.pictures,
+        numbers=tables(results),
+        reproduce=reproduction(facts, run.settings_text),
+    )

@@ -1,0 +1,209 @@
+"""The settings of the study of tying and untying causal language models."""
+
+import dataclasses
+from fractions import Fraction
+from typing import Any
+
+from tiejax.lab.settings import checks
+from tiejax.lab.settings.command_line import BadInput, CommandLine
+from tiejax.lab.settings.shared import LookSettings, PrecisionSettings, TextSettings, with_defaults
+from tiejax.lab.settings.sizes import check_places
+from tiejax.lab.settings.study import SWITCHES, Study
+from tiejax.lab.studies.causal_untying import plan, sizes
+from tiejax.system.visible import cut
+
+WARM_UP, DECAY = 0.02, 0.2  # shares of the run in which the learning rate rises and falls
+# What is not given depends on whether a corpus is given: a study, or a demonstration on the text in Python itself.
+STUDY_DEFAULTS: dict[str, Any] = {
+    "seeds": 10, "hours": 3.6, "layers": 4, "width": 128, "context": 128, "vocab_size": 4096, "rate_seeds": 3,
+    "control_seeds": 6, "gate": 1.0,
+}  # fmt: skip
+DEMONSTRATION: dict[str, Any] = {
+    "seeds": 6, "steps": 300, "layers": 2, "width": 64, "context": 64, "vocab_size": 2048, "rate_seeds": 2, "control_seeds": 0,
+    "gate": 0.5,
+}  # fmt: skip
+
+
+@with_defaults(vocab_size=None)
+class Settings(LookSettings, TextSettings, PrecisionSettings):
+    """All settings of a run.
+
+    Args:
+        seeds: number of seeds (0, 1, ...), a list or a range; each seed trains one model in every arm. With --resume, more
+            seeds are appended (default: 10; without --corpus 6)
+        until: decided adds seeds until every registered claim is decided: at 10, 16, 24, ... seeds, each look with an equal
+            share of .05
+        validation: validation text, as for --corpus; --corpus is then all training text (default: --corpus is split 80/10/10)
+        test: test text, as for --corpus; it is not used by this study
+        vocab_size: number of tokens in a trained vocabulary (default: 4096; without --corpus 2048)
+        layers: number of layers (default: 4; without --corpus 2)
+        width: width of tables and states (default: 128; without --corpus 64)
+        heads: number of attention heads
+        context: tokens of a block, all of which but the first are predicted (default: 128; without --corpus 64)
+        batch_size: blocks per step
+        steps: training steps of every model (default: as many as --hours allows, at most 2,800; without --corpus 300)
+        hours: the number of steps is chosen, from a measured rate and before the first seed, so that the run takes about this
+            long on this machine; only without --steps (default: 3.6)
+        untie_at: fractions of the run at which tied models are untied, such as [1/6,1/3,2/3]; all at the constant learning rate
+        rates: learning rates that are tried first, for tied and for untied models, in ascending order. If the best is the first
+            or the last of them, half or twice of it is tried as well
+        rate_seeds: number of seeds that choose the learning rates, 1000, 1001, ...; they are not among the reported ones
+            (default: 3; without --corpus 2)
+        tied_rate: learning rate of tied models, instead of a choice among --rates
+        untied_rate: likewise of models that are never tied
+        control_seeds: number of seeds, the first of --seeds, that also train with a cosine schedule (default: 6; without
+            --corpus 0)
+        wide: also train wider tied models with the parameters of the untied ones
+        gate: the run ends before its first seed unless the tied models that choose the learning rate end so many nats below the
+            entropy of the token frequencies (default: 1; without --corpus .5)
+        weight_decay: weight decay of matrices other than tables; tables, biases and LayerNorms have none
+        clip: maximum global norm of the gradient, in which tied tables count once
+        record_every: steps between records of the training loss and of the gradients of the two tables
+        validate_every: steps between validations
+        validation_blocks: number of blocks of a validation, spread evenly over the split; the final one takes the whole split
+    """
+
+    SEEDS = 10
+    LOOKS = (10, 16, 24)  # type: ignore[assignment]
+
+    validation: list[str] = dataclasses.field(default_factory=list)
+    test: list[str] = dataclasses.field(default_factory=list)
+    layers: int | None = None
+    width: int | None = None
+    heads: int = 4
+    context: int | None = None
+    batch_size: int = 8
+    steps: int | None = None
+    hours: float | None = None
+    untie_at: list[str] = dataclasses.field(default_factory=lambda: ["1/6", "1/3", "2/3"])
+    rates: list[float] = dataclasses.field(default_factory=lambda: [1e-3, 2e-3, 4e-3, 8e-3])
+    rate_seeds: int | None = None
+    tied_rate: float | None = None
+    untied_rate: float | None = None
+    control_seeds: int | None = None
+    wide: bool = True
+    gate: float | None = None
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    record_every: int = 100
+    validate_every: int = 100
+    validation_blocks: int = 64
+
+    def resolved(self) -> "Settings":
+        """Return the settings with every default filled in; raises BadInput if they are invalid."""
+        if self.steps is not None and self.hours is not None:
+            raise BadInput("--steps and --hours: give one of them")
+        defaults = STUDY_DEFAULTS if self.corpus else DEMONSTRATION
+        fields = dataclasses.asdict(self)
+        fields |= checks.seeds_of_looks(self, defaults["seeds"])
+        for name, value in defaults.items():
+            if fields[name] is None and not (name == "hours" and self.steps is not None):
+                fields[name] = value
+        if self.hours is not None:
+            fields["steps"] = None
+        if fields["data_dir"] is None:
+            fields["data_dir"] = checks.default_data_dir()
+        if fields["out"] is None:
+            fields["out"] = "runs/causal_untying/causal"
+        settings = Settings(**fields)
+        settings.check()
+        return settings
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if resolved settings cannot be run."""
+        super().check()
+        counts = ("layers", "width", "heads", "batch_size", "steps", "rate_seeds", "record_every", "validate_every")
+        checks.check_counts(self, (*counts, "validation_blocks"))
+        checks.check_positive(self, ("hours", "tied_rate", "untied_rate", "clip"))
+        checks.check_not_negative(self, ("weight_decay", "gate", "control_seeds"))
+        assert self.width is not None
+        assert self.context is not None
+        if self.width % self.heads:
+            raise BadInput(f"--heads: {cut(self.heads)} heads do not divide the width {cut(self.width)}")
+        if not 2 <= self.context <= 65536:
+            raise BadInput(f"--context: expected 2 to 65536, got {cut(self.context)}")
+        check_places("batch_size", self.batch_size, self.context)
+        self._check_rates()
+        if self.steps is not None and self.steps < 60:
+            raise BadInput(f"--steps: expected at least 60, got {self.steps}")
+        latest = max(self.forks, default=Fraction(0))
+        if latest > 1 - Fraction(str(DECAY)):
+            raise BadInput(
+                f"--untie_at: expected fractions up to {1 - DECAY:g}, after which the learning rate falls, got {latest}"
+            )
+        for missing, other in (("validation", "test"), ("test", "validation")):
+            if getattr(self, other) and not getattr(self, missing):
+                raise BadInput(f"--{missing}: required with --{other}; with neither, --corpus is split 80/10/10")
+
+    def _check_rates(self) -> None:
+        rates = self.rates
+        if len(rates) < 3 or any(not 0 < rate < 1 for rate in rates) or rates != sorted(set(rates)):
+            raise BadInput(f"--rates: expected at least three numbers between 0 and 1 in ascending order, got {cut(rates)}")
+        if (self.tied_rate is None) != (self.untied_rate is None):
+            raise BadInput("--tied_rate and --untied_rate: give both or neither")
+
+    @property
+    def forks(self) -> list[Fraction]:
+        """The fractions of `untie_at`, ascending; raises BadInput if one is not between 0 and 1."""
+        found = []
+        for written in self.untie_at:
+            try:
+                fork = Fraction(str(written)).limit_denominator(1000)
+            except (ValueError, ZeroDivisionError):
+                fork = Fraction(0)
+            if not 0 < fork < 1:
+                raise BadInput(f"--untie_at: expected fractions between 0 and 1, such as [1/6,1/3,2/3], got {cut(written)}")
+            found.append(fork)
+        if len(set(found)) < len(found) or not found:
+            raise BadInput(f"--untie_at: expected at least one fraction, and distinct ones, got {cut(self.untie_at)}")
+        return sorted(found)
+
+    @property
+    def arms(self) -> list[plan.Arm]:
+        """The arms of resolved settings."""
+        return plan.arms_of(self.forks, self.wide, bool(self.control_seeds))
+
+    @property
+    def tuned(self) -> bool:
+        """Whether the run chooses its learning rates."""
+        return self.tied_rate is None
+
+    @property
+    def tuning_seeds(self) -> list[int]:
+        """The seeds that choose the learning rates."""
+        assert self.rate_seeds is not None
+        return list(range(1000, 1000 + self.rate_seeds))
+
+
+def _prepare(settings: Any, console: Any, resume: bool) -> Any:
+    from tiejax.lab.studies.causal_untying.text import prepare
+
+    return prepare(settings, console, resume)
+
+
+def _run(launched: Any, console: Any) -> int:
+    from tiejax.lab.studies.causal_untying.study import run
+
+    return run(launched, console)
+
+
+STUDY = Study(
+    "causal_untying",
+    Settings,
+    CommandLine(
+        description="Train causal language models that are always tied, never tied, or tied first and untied later, on the "
+        "same batches; compare their validation losses over seeds, and write figures and a report into a run directory.",
+        example="Example: PROGRAM --corpus wikitext-2/ takes under four hours on two cores; without --corpus, a small "
+        "demonstration on the English text in Python itself takes minutes. An interrupted run continues with the same command "
+        "and --resume.",
+        switches={name: text for name, text in SWITCHES.items() if name != "distributed"},
+        first=("corpus", "seeds", "untie_at", "steps", "hours", "resume", "overwrite", "out"),
+        configurations="causal_untying",
+    ),
+    run=_run,
+    sizes=sizes,
+    prepare=_prepare,
+    may_change=("checkpoint_every", "data_dir"),
+    appends=True,
+    single_process=True,
+)

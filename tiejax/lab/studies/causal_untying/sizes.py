@@ -1,0 +1,35 @@
+"""Memory estimates of a run in closed form, for use before jax is imported and once the vocabulary is known."""
+
+from typing import Any
+
+from tiejax.lab.settings.sizes import FLOAT, MOMENTS, Need, bytes_of_token, records_of
+
+# The resolved settings that the estimate depends on.
+OPTIONS = ("width", "layers", "vocab_size", "batch_size", "context", "seeds", "steps", "record_every")
+MOST_STEPS = 2800  # without --steps: under one epoch of WikiText-2
+RECORD = 24 * FLOAT  # loss, distance, and gradients of two uses, in total and in buckets
+FEED_FORWARD = 4  # width of the feed-forward layers, of the width
+WIDER = 1.25  # width of the wider tied model, of the width
+
+
+def wide_width(settings: Any) -> int:
+    """Return the width of the wider tied model, a multiple of the number of heads."""
+    return max(1, round(WIDER * settings.width / settings.heads)) * settings.heads
+
+
+def need(settings: Any, vocabulary: int | None = None) -> Need:
+    """Estimate the memory of one model of a run, since the number that train at once depends on the devices."""
+    if vocabulary is None:
+        vocabulary = settings.vocab_size if settings.tokenizer is None else 1
+    width = settings.width
+    layer = (4 + 2 * FEED_FORWARD) * width**2
+    values = (2 * vocabulary + settings.context) * width + settings.layers * layer
+    places = settings.batch_size * settings.context
+    steps = MOST_STEPS if settings.steps is None else settings.steps
+    of_member = RECORD * records_of(steps, settings.record_every) + FLOAT * records_of(steps, settings.validate_every)
+    return Need(
+        records=settings.number_of_seeds * len(settings.arms) * of_member,
+        state=(1 + MOMENTS) * values * FLOAT,
+        batches=64 * places * bytes_of_token(vocabulary),
+        training=values * FLOAT + settings.layers * places * width * FLOAT,
+    )

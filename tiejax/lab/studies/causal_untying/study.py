@@ -1,0 +1,228 @@
+"""Causal language models that are tied, untied, or tied and then untied."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.finish import finish
+from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.resume import keep_text
+from tiejax.lab.runs.stages import Stages, Stopped
+from tiejax.lab.runs.train import begin
+from tiejax.lab.settings.checks import seed_list
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.causal_untying import figures, page, plan
+from tiejax.lab.studies.causal_untying.model import objective_of, shape_of
+from tiejax.lab.studies.causal_untying.plan import Segment
+from tiejax.lab.studies.causal_untying.settings import Settings
+from tiejax.lab.studies.causal_untying.sizes import MOST_STEPS
+from tiejax.lab.studies.causal_untying.summary import TUNED, Looks, below_entropy, join_blocks, summarise, tuning_rows
+from tiejax.lab.studies.causal_untying.text import Text
+from tiejax.lab.studies.causal_untying.train import (
+    Arrays,
+    Members,
+    Trainer,
+    Tried,
+    costs_of,
+    train_block,
+    tune,
+    tuning_arm,
+    tuning_stage,
+)
+from tiejax.system.json_values import plain
+from tiejax.training.loop import Training
+
+PROBE, PROBED_STEPS = "probe", 24
+SLACK = 1.15  # whole runs take longer than the probed steps: compilation, validation, checkpoints
+
+
+def run(launched: Launched, console: Console) -> int:
+    """Run the study; return its exit status."""
+    settings, directory, text = launched.settings, launched.run, launched.prepared
+    assert directory is not None
+    facts_of_text = text.streams.facts | {"fingerprint": text.streams.fingerprint}
+    data = keep_text(directory, facts_of_text, text.streams.tokenizer_file.read_bytes())
+    stop, facts = begin(launched)
+    announce(settings, text, console)
+    stages = Stages(launched, console, stop, costs(settings, directory.manifest.all_parts))
+    try:
+        with console:
+            steps = steps_of(settings, text, stages, directory.manifest.all_parts, console)
+            trainer = Trainer(settings, text, steps, stages)
+            tried = {kind: tune(trainer, kind, block_size(settings)) for kind in TUNED} if settings.tuned else {}
+            check_gate(settings, text, tried, console)
+            arrays, looks = train_all(launched, trainer, rates_of(settings, tried), console)
+    except Stopped:
+        console.result(f"stopped with {stages.share:.0%} of the run done; continue with the same command and --resume")
+        return 130
+
+    seeds = [seed for part in directory.manifest.all_parts for seed in seed_list(part)]
+    directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
+    body = summarise(arrays, seeds, text.bucket_names, looks)
+    results = plain(
+        {
+            "experiment": "causal_untying",
+            "data": data,
+            "steps": steps,
+            "tokens": steps * settings.batch_size * (settings.context - 1),
+            "unigram_entropy": text.entropy,
+            "rates": rates_of(settings, tried),
+            "tuning": tuning_rows(tried),
+            "tuning_seeds": settings.tuning_seeds if tried else [],
+            "models": models_of(settings, text),
+            **body,
+            "timing": stages.timing,
+        }
+    )
+    finish(directory, settings, results, facts, figures.plot_all(arrays, results), page.page, console)
+    return 0
+
+
+def announce(settings: Settings, text: Text, console: Console) -> None:
+    """Print the text and the models of the run."""
+    tokens = {name: part.shape[0] * (part.shape[1] - 1) for name, part in (("train", text.train), ("held", text.validation))}
+    console.say(
+        f"text: {tokens['train']:,} tokens for training, {tokens['held']:,} for validation, in blocks of {settings.context}; "
+        f"vocabulary {text.vocabulary:,}, entropy {text.entropy:.3f} nats; fingerprint {text.streams.fingerprint[:16]}"
+    )
+    parameters = {row["arm"]: row["parameters"] for row in models_of(settings, text)}
+    console.say(
+        f"{len(settings.arms)} arms x {settings.number_of_seeds} seeds, {settings.layers} layers of width {settings.width}, "
+        f"{parameters[plan.TIED]:,} parameters tied and {parameters[plan.NEVER_EQUAL]:,} untied, on {jax.device_count()} x "
+        f"{jax.devices()[0].device_kind}, in {settings.out}"
+    )
+
+
+def models_of(settings: Settings, text: Text) -> list[dict[str, Any]]:
+    """Return the size of the model of every arm."""
+    return [{"arm": arm.name, **shape_of(settings, text.vocabulary, arm)._asdict()} for arm in settings.arms]
+
+
+def block_size(settings: Settings) -> int:
+    """Return the number of models that train together: one on each CPU core, all seeds on an accelerator."""
+    devices: int = jax.device_count()
+    if jax.default_backend() == "cpu":
+        return devices
+    return max(devices, settings.number_of_seeds)
+
+
+def main_and_control(settings: Settings) -> tuple[list[Segment], list[Segment]]:
+    """Return the segments of the arms, without and with a cosine."""
+    segments = plan.segments_of(settings.arms)
+    return [each for each in segments if not each.arm.cosine], [each for each in segments if each.arm.cosine]
+
+
+def blocks(settings: Settings, parts: Sequence[int | list[int]]) -> list[tuple[list[int], list[Segment]]]:
+    """Return the blocks of seeds of all parts of a run, each with its segments; the first seeds also train with a cosine."""
+    main, control = main_and_control(settings)
+    seeds = [seed_list(part) for part in parts]
+    with_control = set([seed for part in seeds for seed in part][: settings.control_seeds or 0])
+    found = [(block, main) for block in plan.blocks_of(seeds, block_size(settings))]
+    for block, _ in list(found):
+        if chosen := [seed for seed in block if seed in with_control]:
+            found.append((chosen, control))
+    return found
+
+
+def costs(settings: Settings, parts: Sequence[int | list[int]]) -> dict[str, float]:
+    """Return the cost of every stage that is planned, in runs of one block."""
+    planned = {PROBE: 0.02} if settings.steps is None else {}
+    if settings.tuned:
+        for kind in TUNED:
+            for rate in settings.rates:
+                groups = plan.blocks_of([settings.tuning_seeds], block_size(settings))
+                planned |= {tuning_stage(kind, rate, seeds): 1.0 for seeds in groups}
+    for block, segments in blocks(settings, parts):
+        planned |= costs_of(segments, [block])
+    return planned
+
+
+def steps_of(settings: Settings, text: Text, stages: Stages, parts: Sequence[int | list[int]], console: Console) -> int:
+    """Return the number of steps: that of the settings, or what `--hours` allows at a rate measured once."""
+    if settings.steps is not None:
+        return settings.steps
+    assert settings.hours is not None
+    found = stages.once(PROBE, functools.partial(probe, settings, text, stages))
+    seconds, whole = float(found["seconds_per_step"]), sum(costs(settings, parts[:1]).values())
+    allowed = settings.hours * 3600 / (whole * seconds * SLACK)
+    steps = max(100, math.floor(min(MOST_STEPS, allowed) / 100) * 100)
+    console.say(
+        f"{steps:,} steps: {seconds:.3f} s a step of {block_size(settings)} models, of which {settings.hours:g} hours allow "
+        f"{allowed:,.0f}"
+    )
+    return steps
+
+
+def probe(settings: Settings, text: Text, stages: Stages) -> Arrays:
+    """Measure the seconds of a step of one block of untied models."""
+    trainer, arm = Trainer(settings, text, MOST_STEPS, stages), tuning_arm("untied")
+    objective = objective_of(settings, text, arm)
+    members = Members(list(range(2000, 2000 + block_size(settings))), [settings.rates[0]] * block_size(settings))
+    ensemble = trainer.ensemble(objective, arm, 0, PROBED_STEPS)
+    training = Training(ensemble, members.seeds)
+    training.compile()
+    for _ in training.chunks(chunk_s=1.0):
+        pass
+    return {"seconds_per_step": np.array(training.result().train_s / PROBED_STEPS)}
+
+
+def rates_of(settings: Settings, tried: dict[plan.Class, Tried]) -> dict[plan.Class, float]:
+    """Return the learning rate of each class of arms."""
+    if not tried:
+        assert settings.tied_rate is not None
+        assert settings.untied_rate is not None
+        return {"tied": settings.tied_rate, "untied": settings.untied_rate}
+    return {kind: float(each.rates[each.best]) for kind, each in tried.items()}
+
+
+def check_gate(settings: Settings, text: Text, tried: dict[plan.Class, Tried], console: Console) -> None:
+    """Raise BadInput unless tied models learn enough for a comparison; print the learning rates that were chosen."""
+    for kind, each in tried.items():
+        edge = ", the last that was tried" if each.at_edge else ""
+        console.say(
+            f"learning rate of {kind} models: {each.rates[each.best]:g}{edge}, mean loss "
+            f"{each.losses[each.best].mean():.4f} nats"
+        )
+    if tried and settings.gate is not None:
+        below = below_entropy(tried["tied"], text.entropy)
+        if not below >= settings.gate:
+            raise BadInput(
+                f"--gate: the tied models that chose the learning rate end {below:.2f} nats below the entropy of the token "
+                f"frequencies, expected at least {settings.gate:g}; train for more steps, on more text, or lower --gate"
+            )
+
+
+def train_all(launched: Launched, trainer: Trainer, rates: dict[plan.Class, float], console: Console) -> tuple[Arrays, Looks]:
+    """Train all blocks of seeds, and with `--until decided` those of further looks; return their arrays and the looks."""
+    settings, run = trainer.settings, launched.run
+    assert run is not None
+    trained: dict[str, Arrays] = {}
+    while True:
+        parts = run.manifest.all_parts
+        for block, segments in blocks(settings, parts):
+            name = f"{'-'.join(map(str, block))} {segments[0].arm.name}"
+            if name not in trained:
+                for stage, cost in costs_of(segments, [block]).items():
+                    trainer.stages.add(stage, cost)
+                trained[name] = train_block(trainer, segments, block, rates)
+        seeds = [seed for part in parts for seed in seed_list(part)]
+        arrays = join_blocks(list(trained.values()))
+        planned = settings.looks or [len(seeds)]
+        done = [look for look in planned if look <= len(seeds)]
+        looks = Looks(done, planned)
+        if len(done) == len(planned) or run.finished or all_decided(arrays, seeds, trainer.text, looks):
+            return arrays, looks
+        more = settings.seed_list[done[-1] : planned[len(done)]]
+        console.say(f"claims undecided with {done[-1]} seeds: going on to {planned[len(done)]}")
+        run.append_part(more)
+
+
+def all_decided(arrays: Arrays, seeds: Sequence[int], text: Text, looks: Looks) -> bool:
+    """Return whether every registered claim is decided."""
+    rows = summarise(arrays, seeds, text.bucket_names, looks)["claims"]
+    return all(row["verdict"] != "undecided" for row in rows if row["family"] == "registered")

@@ -1,0 +1,86 @@
+"""The content of results.json: final losses, claims, tuned rates and the gate."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tiejax.lab.studies.causal_untying import claims, plan
+from tiejax.lab.studies.causal_untying.train import Arrays, Tried
+
+TUNED: tuple[plan.Class, ...] = ("tied", "untied")
+
+
+class Looks(NamedTuple):
+    """The numbers of seeds at which claims are tested: those done, and how many are planned."""
+
+    done: Sequence[int]
+    planned: Sequence[int]
+
+
+def join_blocks(blocks: Sequence[Arrays]) -> Arrays:
+    """Return the arrays of all blocks, joined along the seeds; a field that some blocks lack has the seeds of the others."""
+    fields = dict.fromkeys(field for block in blocks for field in block)
+    whole = {}
+    for field in fields:
+        values = [block[field] for block in blocks if field in block]
+        whole[field] = values[0] if field.endswith("step") else np.concatenate(values)
+    return whole
+
+
+def final_losses(arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the final validation loss of every arm, `[seed]`, and by bucket, `[seed, bucket]`, in nats a token."""
+    arms = [field.removesuffix("/nats") for field in arrays if field.endswith("/nats")]
+    nats, count = ({arm: arrays[f"{arm}/{field}"].astype(float) for arm in arms} for field in ("nats", "count"))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (
+            {arm: nats[arm].sum(-1) / count[arm].sum(-1) for arm in arms},
+            {arm: nats[arm] / count[arm] for arm in arms},
+        )
+
+
+def tuning_rows(tried: Mapping[plan.Class, Tried]) -> dict[str, dict[str, Any]]:
+    """Return the tuned learning rates as in results.json."""
+    return {
+        kind: {
+            "rates": each.rates.tolist(),
+            "losses": each.losses.tolist(),
+            "best": float(each.rates[each.best]),
+            "at_edge": each.at_edge,
+        }
+        for kind, each in tried.items()
+    }
+
+
+def below_entropy(tried: Tried, entropy: float) -> float:
+    """Return how far the best tied models end below the entropy of the token frequencies, in nats."""
+    return entropy - float(tried.losses[tried.best].mean())
+
+
+def summarise(arrays: Arrays, seeds: Sequence[int], bucket_names: Sequence[str], looks: Looks) -> dict[str, Any]:
+    """Return final losses, claims and diverged models, as in results.json."""
+    losses, buckets = final_losses(arrays)
+    rows = claims.verdicts(losses, buckets, bucket_names, looks.done, len(looks.planned))
+    diverged = [
+        {"arm": arm, "seed": seed, "step": _last_finite(arrays, arm, place)}
+        for arm, values in losses.items()
+        for place, seed in enumerate(seeds[: len(values)])
+        if not np.isfinite(values[place])
+    ]
+    return {
+        "seeds": list(seeds),
+        "arms": {arm: {"loss": values.tolist(), "by_frequency": buckets[arm].tolist()} for arm, values in losses.items()},
+        "frequency_ranks": list(bucket_names),
+        "excluded_seeds": sorted({row["seed"] for row in diverged}),
+        "non_finite": diverged,
+        "claims": [row for family in rows.values() for row in family],
+        "families": {family: [row["id"] for row in of_family] for family, of_family in rows.items()},
+        **({"looks": {"planned": list(looks.planned), "done": list(looks.done)}} if len(looks.planned) > 1 else {}),
+    }
+
+
+def _last_finite(arrays: Arrays, arm: str, place: int) -> int:
+    """Return the last step at which a model's training loss was recorded as finite."""
+    finite = np.isfinite(arrays[f"{arm}/train_loss"][place])
+    steps = arrays[f"{arm}/train_step"][: len(finite)]
+    return int(steps[finite][-1]) if finite.any() else 0

@@ -1,0 +1,217 @@
+"""Training of the segments of a run, each of them a stage, and of the models that choose the learning rates."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiejax import training
+from tiejax.lab.runs.stages import Stages
+from tiejax.lab.studies.causal_untying import plan
+from tiejax.lab.studies.causal_untying.model import TIE, Objective, in_batches, objective_of, optimizer_of, recorders_of
+from tiejax.lab.studies.causal_untying.plan import Arm, Segment
+from tiejax.lab.studies.causal_untying.settings import Settings
+from tiejax.lab.studies.causal_untying.text import Text
+from tiejax.text.block_feed import BlockFeed
+from tiejax.training.optimizer import with_rates
+from tiejax.training.placement import map_members
+from tiejax.training.state_arrays import from_arrays, to_arrays
+from tiejax.training.step import TrainState
+
+PyTree = Any
+Arrays = dict[str, np.ndarray]
+STATE = "state"  # prefix of the arrays of a segment's final state
+
+
+class Members(NamedTuple):
+    """Models of one arm that train together, one on each device: their seeds, and their learning rates."""
+
+    seeds: Sequence[int]
+    rates: Sequence[float]
+
+
+class Trainer(NamedTuple):
+    """What training needs: settings, text, the number of steps of a whole run, and the run's stages."""
+
+    settings: Settings
+    text: Text
+    steps: int
+    stages: Stages
+
+    def ensemble(self, objective: Objective, arm: Arm, first: int, last: int) -> training.Ensemble:
+        """Return the ensemble that trains an arm for the steps first, ..., last - 1 of a run, which it counts from 0."""
+        return training.Ensemble(
+            init=objective.init,
+            sample=lambda seed_key, step, tokens: tokens,
+            loss=objective.loss,
+            optimizer=optimizer_of(self.settings, self.steps, arm.cosine),
+            ties=[TIE],
+            arm_ties=np.array([[arm.tied]]),
+            steps=last - first,
+            recorders=recorders_of(self.settings, objective, self.text),
+            max_norm=self.settings.clip,
+            source=BlockFeed(self.text.train.astype(np.int32), self.settings.batch_size, first),
+            members=training.Unrolled(),
+            precision=self.settings.matmul_precision,
+        )
+
+    def first_state(self, objective: Objective, arm: Arm, members: Members) -> TrainState:
+        """Return the state of an arm's models before their first step, `[seed, 1, ...]`."""
+        ensemble = self.ensemble(objective, arm._replace(tied=arm.equal), 0, self.steps)
+        state = ensemble.start(members.seeds).state
+        return with_rates(state, jnp.asarray(members.rates)[:, None])
+
+    def segment(self, stage: str, segment: Segment, members: Members, before: Arrays | None, keep: bool) -> Arrays:
+        """Train a segment; return its records `[seed, record]`, its final losses if it is the last one, and its state.
+
+        stage: the name of the stage. before: the arrays of the segment that it continues. keep: return the state.
+        """
+        arm, objective = segment.arm, objective_of(self.settings, self.text, segment.arm)
+        first, last = segment.steps(self.steps)
+        state = self.first_state(objective, arm, members)
+        if before is not None:
+            state = from_arrays(before, jax.eval_shape(lambda tree: tree, state), STATE)
+        ensemble = dataclasses.replace(self.ensemble(objective, arm, first, last), start_from=state)
+        trained = self.stages.train(stage, ensemble, members.seeds)
+        arrays = records_of(trained.records, first)
+        final = trained.members.state
+        if segment.last == 1:
+            arrays |= self.judge(objective, final.params)
+        return arrays | (to_arrays(final, STATE) if keep else {})
+
+    def judge(self, objective: Objective, params: PyTree) -> Arrays:
+        """Return `count` and `nats` of the targets of the whole validation split by bucket, `[seed, bucket]`."""
+        batches = in_batches(self.text.validation, self.settings.batch_size)
+        sums = map_members(lambda params, shared: objective.sums(params, *shared), params, batches)
+        return {"count": sums[:, 0, 0], "nats": sums[:, 0, 1]}
+
+
+def records_of(records: Mapping[str, Mapping[str, np.ndarray]], first: int) -> Arrays:
+    """Return the records of one arm as `RECORDER_FIELD`, `[seed, record, ...]`, with steps counted from the run's start."""
+    arrays = training.by_arm(records, {"train": "train_", "validation": "validation_"})
+    return {name: values + first if name.endswith("step") else values[0] for name, values in arrays.items()}
+
+
+def stage_of(segment: Segment, seeds: Sequence[int]) -> str:
+    """Return the name of the stage of a segment for a block of seeds."""
+    return f"{segment.name}.seed-{'-'.join(map(str, seeds))}"
+
+
+def costs_of(segments: Sequence[Segment], blocks: Sequence[Sequence[int]]) -> dict[str, float]:
+    """Return the cost of every stage, in runs of one block."""
+    return {stage_of(segment, block): float(segment.last - segment.first) for block in blocks for segment in segments}
+
+
+def train_block(
+    trainer: Trainer, segments: Sequence[Segment], seeds: Sequence[int], rates: Mapping[plan.Class, float]
+) -> Arrays:
+    """Train all segments of a block of seeds; return their arrays, joined over the segments of each arm, as `ARM/FIELD`.
+
+    A state is dropped from its stage once no other segment needs it.
+    """
+    left: dict[str, Arrays] = {}
+    needed = plan.parents_of(segments)
+    for segment in segments:
+        stage = stage_of(segment, seeds)
+        before = None if segment.after is None else left[segment.after.name]
+        members = Members(seeds, [rates[segment.arm.rate_of]] * len(seeds))
+        work = functools.partial(trainer.segment, stage, segment, members, before, segment.name in needed)
+        left[segment.name] = trainer.stages.once(stage, work)
+        parent = segment.after
+        if parent is not None and segment.name == plan.last_reader(segments, parent.name):
+            left[parent.name] = trainer.stages.drop(stage_of(parent, seeds), STATE)
+    return joined(segments, left)
+
+
+def joined(segments: Sequence[Segment], left: Mapping[str, Arrays]) -> Arrays:
+    """Return the arrays of each arm over its whole run, as `ARM/FIELD`, without states.
+
+    An arm that forks begins with the records of its parent. Of two records of one step, at the end of a segment and the
+    beginning of the next, the later is kept: they measure the same state, but only the later one is on the batch of the step.
+    """
+    arrays: Arrays = {}
+    for segment in segments:
+        if segment.last != 1:
+            continue
+        line = [segment]
+        while (before := line[0].after) is not None:
+            line.insert(0, before)
+        parts = [left[each.name] for each in line]
+        for field in parts[-1]:
+            if field.startswith(f"{STATE}/"):
+                continue
+            if not field.startswith(("train_", "validation_")):
+                arrays[f"{segment.arm.name}/{field}"] = parts[-1][field]
+                continue
+            axis = 0 if field.endswith("step") else 1
+            whole = [np.delete(part[field], -1, axis) for part in parts[:-1]] + [parts[-1][field]]
+            arrays[f"{segment.arm.name}/{field}"] = np.concatenate(whole, axis)
+    return arrays
+
+
+class Tried(NamedTuple):
+    """Learning rates that were tried: ascending rates, and final losses `[rate, seed]`, infinite if a model diverged."""
+
+    rates: np.ndarray
+    losses: np.ndarray
+
+    @property
+    def best(self) -> int:
+        """The number of the rate with the lowest mean loss."""
+        return int(np.argmin(self.losses.mean(axis=1)))
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best rate is the lowest or the highest that was tried."""
+        return self.best in (0, len(self.rates) - 1)
+
+
+MOST_EXTENSIONS = 3  # of the tried rates, for each class of arms
+
+
+def choose_rate(rates: Sequence[float], losses_at: Callable[[float], np.ndarray]) -> Tried:
+    """Try learning rates, and half the lowest or twice the highest as long as it is the best one, at most three times.
+
+    losses_at: rate -> final losses `[seed]`.
+    """
+    found = {rate: losses_at(rate) for rate in rates}
+    for extension in range(MOST_EXTENSIONS + 1):
+        tried = Tried(np.array(sorted(found)), np.array([found[rate] for rate in sorted(found)]))
+        if not tried.at_edge or extension == MOST_EXTENSIONS:
+            return tried
+        rate = float(tried.rates[0] / 2 if tried.best == 0 else tried.rates[-1] * 2)
+        found[rate] = losses_at(rate)
+    raise AssertionError
+
+
+def tuning_arm(kind: plan.Class) -> Arm:
+    """Return the arm whose models choose the learning rate of a class of arms."""
+    return Arm(plan.TIED, True) if kind == "tied" else Arm(plan.NEVER_EQUAL, False)
+
+
+def tuning_stage(kind: plan.Class, rate: float, seeds: Sequence[int]) -> str:
+    """Return the name of the stage that tries a rate."""
+    return f"rate.{kind}.{rate:g}.seed-{'-'.join(map(str, seeds))}"
+
+
+def tune(trainer: Trainer, kind: plan.Class, block: int) -> Tried:
+    """Choose the learning rate of a class of arms on the tuning seeds, `block` models at a time."""
+    segment = Segment(tuning_arm(kind), Fraction(0), Fraction(1), None)
+
+    def losses_at(rate: float) -> np.ndarray:
+        losses = []
+        for seeds in plan.blocks_of([trainer.settings.tuning_seeds], block):
+            stage = tuning_stage(kind, rate, seeds)
+            members = Members(seeds, [rate] * len(seeds))
+            trainer.stages.add(stage, 1.0)
+            arrays = trainer.stages.once(stage, functools.partial(trainer.segment, stage, segment, members, None, False))
+            losses.append(arrays["nats"].sum(-1) / arrays["count"].sum(-1))
+        found = np.concatenate(losses)
+        return np.where(np.isfinite(found), found, np.inf)
+
+    return choose_rate(trainer.settings.rates, losses_at)

@@ -1,0 +1,86 @@
+"""GPT-2 as a language model with separate input and output tables.
+
+Source: A. Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
+"""
+
+import math
+from typing import Any
+
+from tiejax.models import counts
+from tiejax.models.language_model import LanguageModel
+from tiejax.models.transformer import Transformer
+
+STD = 0.02  # of initial tables and kernels
+
+
+def build(
+    vocabulary: int,
+    layers: int,
+    width: int,
+    heads: int,
+    feed_forward: int,
+    context: int,
+    activation: str = "gelu_tanh",
+    dropout: float = 0.0,
+    attention_dropout: float | None = None,
+    causal: bool = True,
+    padding: int | None = None,
+    dtype: Any = None,
+) -> LanguageModel:
+    """Return a pre-LN transformer with learned positions and a final LayerNorm, rematerialised layer by layer.
+
+    Tables, positions and kernels start from N(0, .02^2), kernels that add to the residual stream from
+    N(0, .02^2 / (2 layers)), biases from 0.
+
+    Args:
+        vocabulary: number of tokens.
+        layers: number of layers.
+        width: width of tables and states.
+        heads: number of attention heads.
+        feed_forward: width of the feed-forward layers.
+        context: number of positions.
+        activation: a key of `transformer.ACTIVATIONS`.
+        dropout: probability of dropout of embeddings and residual updates.
+        attention_dropout: probability of dropping an attention weight (default: `dropout`).
+        causal: a position sees itself and earlier positions only.
+        padding: as in `LanguageModel`.
+        dtype: dtype of the computation (default: that of the parameters).
+    """
+    encoder = Transformer(
+        layers=layers,
+        width=width,
+        heads=heads,
+        feed_forward=feed_forward,
+        activation=activation,
+        dropout=dropout,
+        identical_layers=False,
+        rematerialise=True,
+        norm_first=True,
+        causal=causal,
+        kernel_std=STD,
+        residual_std=STD / math.sqrt(2 * layers),
+        hidden_dropout=False,
+        attention_dropout=attention_dropout,
+        dtype=dtype,
+    )
+    return LanguageModel(
+        vocabulary,
+        width,
+        encoder,
+        embedding_std=STD,
+        padding=padding,
+        max_positions=context,
+        embedding_dropout=dropout,
+        dtype=dtype,
+    )
+
+
+def parameters(vocabulary: int, layers: int, width: int, feed_forward: int, context: int, tied: bool) -> int:
+    """Return the number of parameters, a tied table counted once."""
+    return (2 - tied) * vocabulary * width + context * width + counts.transformer(layers, width, feed_forward, norm_first=True)
+
+
+def feed_forward_for(number: int, vocabulary: int, layers: int, width: int, context: int, tied: bool) -> int:
+    """Return the feed-forward width with which a model has nearest to `number` parameters, at least 1."""
+    least, next_one = (parameters(vocabulary, layers, width, hidden, context, tied) for hidden in (1, 2))
+    return max(1, 1 + round((number - least) / (next_one - least)))
