@@ -134,7 +134,7 @@ def test_killed_and_resumed_anywhere(run, data):
         process = start(*arguments(data, "--out", out, "--checkpoint_every", ".01", *resume), script=SCRIPT)
         wait_until(lambda stages=stages: len(list((out / "finished").glob("*.npz"))) >= stages, process)
         process.kill()
-        process.wait()
+        end(process)
     assert end(start(*arguments(data, "--out", out, "--resume"), script=SCRIPT)).status == 0
     killed, whole = metrics(out), metrics(run)
     assert killed.keys() == whole.keys()

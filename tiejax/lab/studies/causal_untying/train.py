@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiejax import training
+from tiejax import training, tying
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.model import TIE, Objective, in_batches, objective_of, optimizer_of, recorders_of
@@ -64,7 +64,9 @@ class Trainer(NamedTuple):
         """Return the state of an arm's models before their first step, `[seed, 1, ...]`."""
         ensemble = self.ensemble(objective, arm._replace(tied=arm.equal), 0, self.steps)
         state = ensemble.start(members.seeds).state
-        return with_rates(state, jnp.asarray(members.rates)[:, None])
+        # Compiled together, the two uses of one random draw may differ by rounding; equal tables have the same bits.
+        params = tying.copy_to_targets(state.params, state.params, [TIE], arm.equal)
+        return with_rates(state._replace(params=params), jnp.asarray(members.rates)[:, None])
 
     def segment(self, stage: str, segment: Segment, members: Members, before: Arrays | None, keep: bool) -> Arrays:
         """Train a segment; return its records `[seed, record]`, its final losses if it is the last one, and its state.
