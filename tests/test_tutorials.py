@@ -52,6 +52,18 @@ def test_equinox(tmp_path, monkeypatch):
 
 
 @pytest.mark.parity
+def test_untie_later(tmp_path, monkeypatch):
+    """Both models have two tables that differ at the end, learnt more than a guess, and counted all steps in every moment."""
+    names = names_after("untie_later.md", tmp_path, monkeypatch)
+    stored, model = names["stored"], names["model"]
+    assert (stored["head"]["kernel"][...] != stored["embed"]["embedding"][...].T).all()
+    assert (model.embed.weight != model.head.weight).all()
+    for value, state in (("value", "opt_state"), ("eqx_value", "eqx_opt_state")):
+        assert names[value] < math.log(50)
+        assert names[state][0].count == 90
+
+
+@pytest.mark.parity
 def test_haiku(tmp_path, monkeypatch):
     names = names_after("haiku.md", tmp_path, monkeypatch)
     assert names["loss"] < names["model_loss"](names["params"])

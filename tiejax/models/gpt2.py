@@ -24,6 +24,7 @@ def build(
     dropout: float = 0.0,
     attention_dropout: float | None = None,
     causal: bool = True,
+    head_bias: bool = False,
     padding: int | None = None,
     dtype: Any = None,
 ) -> LanguageModel:
@@ -43,6 +44,7 @@ def build(
         dropout: probability of dropout of embeddings and residual updates.
         attention_dropout: probability of dropping an attention weight (default: `dropout`).
         causal: a position sees itself and earlier positions only.
+        head_bias: add a bias to the logits, which GPT-2 has not.
         padding: as in `LanguageModel`.
         dtype: dtype of the computation (default: that of the parameters).
     """
@@ -71,6 +73,7 @@ def build(
         padding=padding,
         max_positions=context,
         embedding_dropout=dropout,
+        head_bias=head_bias,
         dtype=dtype,
     )
 

@@ -67,3 +67,15 @@ def test_rates_belong_to_the_class_in_which_training_begins():
         "tied": "tied", "untie-1/6": "tied", "untie-1/3": "tied", "untie-2/3": "tied",
         "never-equal": "untied", "never-independent": "untied", "tied-wide": "tied",
     }  # fmt: skip
+
+
+def test_exploratory_arms_follow_their_parents():
+    """An arm that is tied again continues one that was untied, which then trains in two segments; by-use ends at its fork."""
+    arms = [*plan.arms_of(FORKS, wide=False, cosine=False), *plan.exploratory(FORKS)]
+    segments = {segment.name: segment for segment in plan.segments_of(arms)}
+    assert segments["explore-retie"].after is segments["untie-1-3.1-3"]
+    assert (segments["untie-1-3.2-3"].first, segments["untie-1-3.2-3"].last) == (Fraction(2, 3), 1)
+    assert [name for name in segments if name.startswith("explore-by-use")] == ["explore-by-use.0"]
+    assert segments["explore-split"].after is segments["explore-by-use.0"]
+    more = plan.rounds(plan.segments_of(arms), [[0]]) - plan.rounds(plan.segments_of(arms[:6]), [[0]])
+    assert float(more) == pytest.approx(4 / 3 + 1 + 4 / 3 + 1 + 1 + 1 / 3)

@@ -10,13 +10,13 @@ from tiejax.lab.studies.causal_untying.settings import Settings
 
 def test_a_corpus_makes_a_study():
     found = Settings(corpus=["wikitext"]).resolved()
-    assert (found.number_of_seeds, found.hours, found.steps, found.width, found.control_seeds) == (10, 3.6, None, 128, 6)
+    assert (found.number_of_seeds, found.hours, found.steps, found.width, found.control_seeds) == (10, 3.6, None, 128, 10)
     assert found.forks == [Fraction(1, 6), Fraction(1, 3), Fraction(2, 3)]
 
 
 def test_without_a_corpus_it_is_a_demonstration():
     found = Settings().resolved()
-    assert (found.number_of_seeds, found.hours, found.steps, found.width, found.control_seeds) == (6, None, 300, 64, 0)
+    assert (found.number_of_seeds, found.hours, found.steps, found.width, found.control_seeds) == (8, None, 300, 64, 0)
 
 
 def test_what_is_given_is_kept():

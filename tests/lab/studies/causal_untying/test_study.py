@@ -5,6 +5,7 @@ import pydoc_data.topics
 import shlex
 from fractions import Fraction
 
+import jax
 import numpy as np
 import pytest
 import yaml
@@ -13,16 +14,21 @@ from processes import EXPERIMENTS, end, start, wait_until
 from tiejax.lab.runs import environment, launch
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.causal_untying import plan, text
+from tiejax.lab.studies.causal_untying.model import objective_of
+from tiejax.lab.studies.causal_untying.page import EXPLORED
 from tiejax.lab.studies.causal_untying.plan import Segment
 from tiejax.lab.studies.causal_untying.settings import STUDY, Settings
 from tiejax.lab.studies.causal_untying.train import Members, Trainer
+from tiejax.training.state_arrays import from_arrays
 
 pytestmark = pytest.mark.slow
 SCRIPT = EXPERIMENTS / "causal_untying.py"
 SMALL = shlex.split("""
   --vocab_size 300 --layers 1 --width 8 --heads 2 --context 12 --batch_size 4 --steps 60 --record_every 20 --validate_every 20
-  --validation_blocks 8 --untie_at [1/3,2/3] --control_seeds 0 --wide false --tied_rate .01 --untied_rate .02 --seeds [3,7]
+  --validation_blocks 8 --untie_at [1/3,2/3] --control_seeds 0 --wide false --explore false
+  --tied_rate .01 --untied_rate .02 --seeds [3,7]
 """)
+TABLES = ("embed", "head")
 ARMS = ["tied", "untie-1/3", "untie-2/3", "never-equal", "never-independent"]
 
 
@@ -124,6 +130,58 @@ def test_untying_at_once_is_never_tying_from_equal_tables(run):
     equal = Segment(plan.Arm(plan.NEVER_EQUAL, False), Fraction(0), Fraction(1), None)
     never = trainer.segment("never", equal, members, None, False)
     np.testing.assert_array_equal(never["nats"], metrics(run)["never-equal.nats"])
+
+
+def test_exploratory_arms(run, data):
+    """They train for one block of seeds; those that fork equal their parents until then."""
+    out = data / "explore"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
+        patch.setattr(environment, "one_device_a_core", lambda: None)
+        assert launch.main(STUDY, [*arguments(data, "--out", out), "--explore", "true"]) == 0
+    arrays, whole = metrics(out), metrics(run)
+    np.testing.assert_array_equal(arrays["untie-1.3.nats"], whole["untie-1.3.nats"])  # trained in two segments here
+    arms = {name.rpartition(".")[0] for name in arrays if name.startswith(plan.EXPLORE)}
+    assert arms == {plan.EXPLORE + name for name in EXPLORED}
+    for name in ("zero", "zero-input", "slow", "fast", "split"):
+        losses = arrays[f"explore-{name}.train_loss"]
+        assert losses.shape[0] == 1  # a block is one seed on one device
+        np.testing.assert_allclose(losses[:, :3], arrays["tied.train_loss"][:1, :3], rtol=1e-6)
+        assert losses[0, 3] != arrays["untie-2.3.train_loss"][0, 3]
+    assert (arrays["explore-retie.train_distance"] == 0).all()  # recorded at both forks, while the tables are equal
+    assert arrays["explore-retie.train_loss"][0, 2] != arrays["tied.train_loss"][0, 2]
+    page = (out / "report.html").read_text()
+    assert "Numbers: exploratory arms, means of 1 seed, not tested" in page
+
+
+def test_changes_at_a_fork(run):
+    """Moments and counts of the tables after each change, by path; other leaves stay."""
+    trainer = trainer_of(run)
+    members = Members([3], [0.01])
+    arms = {arm.name: arm for arm in [*trainer.settings.arms, *plan.exploratory(trainer.settings.forks)]}
+    by_use = Segment(arms["explore-by-use"], Fraction(0), Fraction(1, 3), None)
+    objective = objective_of(trainer.settings, trainer.text, by_use.arm)
+    like = jax.eval_shape(lambda: trainer.first_state(objective, by_use.arm, members))
+    state = from_arrays(trainer.segment("by-use", by_use, members, None, True), like, "state")
+
+    def moments(arm, parent):
+        after = trainer.changed(arms[arm], arms[parent], state).opt_state
+        parts = jax.tree.leaves(after, is_leaf=lambda part: hasattr(part, "mu"))
+        adam = next(part for part in parts if hasattr(part, "mu"))
+        mu, count = ({table: np.asarray(part[table]["embedding"]) for table in TABLES} for part in (adam.mu, adam.count))
+        return {table: (mu[table], int(count[table].max())) for table in TABLES}
+
+    shared = moments("untie-1/3", "tied")
+    np.testing.assert_array_equal(shared["embed"][0], shared["head"][0])
+    assert shared["embed"][1] == shared["head"][1] == 20
+    zero, other = moments("explore-zero", "tied"), moments("explore-zero-input", "tied")
+    assert (zero["head"][0] == 0).all()
+    assert zero["head"][1] == other["embed"][1] == 0
+    np.testing.assert_array_equal(zero["embed"][0], shared["embed"][0])
+    np.testing.assert_array_equal(other["head"][0], shared["head"][0])
+    split = moments("explore-split", "explore-by-use")
+    np.testing.assert_allclose(split["embed"][0] + split["head"][0], shared["embed"][0], rtol=1e-4, atol=1e-8)
+    assert np.abs(split["embed"][0] - split["head"][0]).max() > 1e-4
 
 
 def test_killed_and_resumed_anywhere(run, data):

@@ -14,6 +14,7 @@ from tiejax.lab.studies.causal_untying.train import Arrays
 
 FIXED = {plan.TIED: ORANGE, plan.NEVER_EQUAL: BLUE, plan.NEVER_INDEPENDENT: SKY, plan.WIDE: YELLOW}
 FORKS = (GREEN, PURPLE, "black", "grey")
+APART = -0.16  # place of the arm that is not part of the curve
 
 
 def colours(arms: Sequence[str]) -> dict[str, str]:
@@ -22,9 +23,14 @@ def colours(arms: Sequence[str]) -> dict[str, str]:
     return {arm: FIXED[arm] if arm in FIXED else FORKS[forks.index(arm) % len(FORKS)] for arm in arms}
 
 
+def is_primary(arm: str) -> bool:
+    """Return whether an arm is neither exploratory nor of the control."""
+    return "cosine" not in arm and not arm.startswith(plan.EXPLORE)
+
+
 def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
     """Return all figures."""
-    losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items() if "cosine" not in arm}
+    losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items() if is_primary(arm)}
     steps = results["steps"]
     return [
         plot_final(losses, results["claims"]),
@@ -54,8 +60,8 @@ def plot_final(losses: Mapping[str, np.ndarray], claims: Sequence[Mapping[str, A
     for place, values in zip(x, differences, strict=True):
         _mean_and_interval(panel, place, values, BLUE)
     independent = losses[plan.NEVER_INDEPENDENT] - losses[plan.TIED]
-    _mean_and_interval(panel, -0.08, independent, SKY)
-    panel.set_xticks([-0.08, *x], ["never,\nindependent", "never,\nequal", *map(str, fractions[1:-1]), "always"], fontsize=8)
+    _mean_and_interval(panel, APART, independent, SKY)
+    panel.set_xticks([APART, *x], ["never,\nindependent", "never,\nequal", *map(str, fractions[1:-1]), "always"], fontsize=8)
     panel.set_xlabel("share of the run for which the tables are tied")
     panel.set_ylabel("final loss - that of tied (nats a token)")
     return Plot(
@@ -128,7 +134,7 @@ def plot_uses(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
 def plot_frequency(results: Mapping[str, Any]) -> Plot:
     """Plot final losses less those of tied models by token frequency."""
     names = results["frequency_ranks"]
-    arms = {arm: np.array(row["by_frequency"], float) for arm, row in results["arms"].items() if "cosine" not in arm}
+    arms = {arm: np.array(row["by_frequency"], float) for arm, row in results["arms"].items() if is_primary(arm)}
     figure, panels = grid(len(names), 4, 3.2, 3.4)
     others = [arm for arm in arms if arm != plan.TIED]
     colour_of = colours(list(arms))
@@ -150,17 +156,16 @@ def plot_frequency(results: Mapping[str, Any]) -> Plot:
 
 
 def plot_sizes(losses: Mapping[str, np.ndarray], models: Sequence[Mapping[str, Any]]) -> Plot:
-    """Plot final losses over the number of parameters."""
-    figure, axes = new_figure(1, 1, 6.4, 3.4)
+    """Plot the final losses of all arms with their numbers of parameters."""
+    figure, axes = new_figure(1, 1, 6.4, 1 + 0.35 * len(losses))
     panel, colour_of = axes[0, 0], colours(list(losses))
     parameters = {row["arm"]: row["parameters"] / 1e6 for row in models}
-    for arm, values in losses.items():
-        place = np.full(len(values), parameters[arm])
-        panel.plot(place, values, "o", color=colour_of[arm], alpha=0.4, markersize=4)
-        panel.plot(
-            parameters[arm], np.nanmean(values), "_", color=colour_of[arm], markersize=22, markeredgewidth=2.5, label=arm
-        )
-    panel.set_xlabel("parameters at the end (millions)")
-    panel.set_ylabel("final loss (nats a token)")
-    legend_below(figure, panel)
-    return Plot("sizes", "Final validation loss over the number of parameters: a dot per seed, bars: means.", figure)
+    for place, (arm, values) in enumerate(losses.items()):
+        panel.plot(values, np.full(len(values), place), "o", color=colour_of[arm], alpha=0.4, markersize=4)
+        panel.plot(np.nanmean(values), place, "|", color=colour_of[arm], markersize=16, markeredgewidth=2.5)
+    panel.set_yticks(range(len(losses)), [f"{arm}, {parameters[arm]:.2f} million" for arm in losses])
+    panel.set_ylim(len(losses) - 0.5, -0.5)
+    panel.set_xlabel("final loss (nats a token)")
+    return Plot(
+        "sizes", "Final validation loss and number of parameters at the end: a dot per seed, bars: means of each arm.", figure
+    )

@@ -1,5 +1,6 @@
 """The models of a run: their loss, optimizer, records and validation."""
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.models import gpt2
 from tiejax.pretraining.causal import causal_loss
 from tiejax.pretraining.loss import Head, predict_slots
-from tiejax.training.optimizer import TableRecipe, make_optimizer
+from tiejax.training.optimizer import TableRecipe, leaves_at, make_optimizer
 
 PyTree = Any
 BETAS, EPS = (0.9, 0.95), 1e-8
@@ -41,7 +42,7 @@ def shape_of(settings: Settings, vocabulary: int, arm: Arm) -> Shape:
     hidden = sizes.FEED_FORWARD * settings.width
     size = vocabulary, settings.layers, settings.width, hidden, settings.context
     if not arm.wide:
-        return Shape(settings.width, hidden, gpt2.parameters(*size, tied=arm.tied))
+        return Shape(settings.width, hidden, gpt2.parameters(*size, tied=arm.tied) + arm.bias * vocabulary)
     width, untied = sizes.wide_width(settings), gpt2.parameters(*size, tied=False)
     hidden = gpt2.feed_forward_for(untied, vocabulary, settings.layers, width, settings.context, tied=True)
     return Shape(width, hidden, gpt2.parameters(vocabulary, settings.layers, width, hidden, settings.context, tied=True))
@@ -52,7 +53,8 @@ def build_model(settings: Settings, vocabulary: int, arm: Arm) -> models.Languag
     assert settings.layers is not None
     assert settings.context is not None
     shape = shape_of(settings, vocabulary, arm)
-    return gpt2.build(vocabulary, settings.layers, shape.width, settings.heads, shape.feed_forward, settings.context)
+    size = vocabulary, settings.layers, shape.width, settings.heads, shape.feed_forward, settings.context
+    return gpt2.build(*size, head_bias=arm.bias)
 
 
 def schedule_of(steps: int, cosine: bool) -> optax.Schedule:
@@ -74,18 +76,31 @@ def schedule_of(steps: int, cosine: bool) -> optax.Schedule:
     return factor
 
 
-def optimizer_of(settings: Settings, steps: int, cosine: bool) -> optax.GradientTransformation:
-    """Return AdamW, whose learning rate is a factor in its state times the schedule; tables and vectors do not decay."""
-    return make_optimizer(
+def optimizer_of(settings: Settings, steps: int, arm: Arm) -> optax.GradientTransformation:
+    """Return AdamW, whose learning rate is a factor in its state times the schedule; tables and vectors do not decay.
+
+    Its state has the same leaves for all arms, so that a child can continue the state of its parent.
+    """
+    optimizer = make_optimizer(
         "adamw",
-        schedule_of(steps, cosine),
+        schedule_of(steps, arm.cosine),
         settings.weight_decay,
         BETAS,
         EPS,
+        counts="leaf",
         decayed="matrices",
         own_rates=True,
         tables=TableRecipe(UNDECAYED, weight_decay=0.0),
     )
+    if arm.change.rate == 1:
+        return optimizer
+    new = [getattr(TIE, arm.change.new)]
+    return optax.chain(optimizer, optax.masked(optax.scale(arm.change.rate), lambda params: leaves_at(params, new)))
+
+
+def tie_of(arm: Arm) -> tying.Tie:
+    """Return the tie between the two tables of an arm, with the weights of its uses."""
+    return TIE if arm.weights == (1.0, 1.0) else dataclasses.replace(TIE, gradient=arm.weights)
 
 
 class Objective(NamedTuple):
@@ -135,16 +150,16 @@ class Objective(NamedTuple):
             tokens, weight = batch
             following, states = tokens[:, 1:], self.states(params, tokens)[:, :-1]
             each = jnp.repeat(weight, following.shape[1])
-            head = _head(params)
-            _, predicted = predict_slots(states.reshape(-1, states.shape[-1]), head.table, following.reshape(-1), each)
+            head, target = _head(params), following.reshape(-1)
+            _, predicted = predict_slots(states.reshape(-1, states.shape[-1]), head.table, target, each, head.bias)
             values = jnp.stack([each, each * predicted.cross_entropy])
-            return values @ jax.nn.one_hot(jnp.asarray(self.bucket)[following.reshape(-1)], self.buckets)
+            return values @ jax.nn.one_hot(jnp.asarray(self.bucket)[target], self.buckets)
 
         return jnp.asarray(jnp.sum(jax.lax.map(of_batch, (batches, weight)), axis=0))
 
 
 def _head(params: PyTree) -> Head:
-    return Head(params["head"]["embedding"])
+    return Head(params["head"]["embedding"], bias=params["head"].get("bias"))
 
 
 def objective_of(settings: Settings, text: Text, arm: Arm) -> Objective:
@@ -164,6 +179,8 @@ def in_batches(blocks: np.ndarray, rows: int, most: int | None = None) -> tuple[
 
 def recorders_of(settings: Settings, objective: Objective, text: Text) -> dict[str, training.Recorder]:
     """Return the recorders of training losses and gradients, and of validation losses."""
+    assert settings.record_every is not None
+    assert settings.validate_every is not None
     held_out = in_batches(text.validation, settings.batch_size, settings.validation_blocks)
 
     def train(params: PyTree, tokens: jax.Array, seed_key: Any, step: jax.Array) -> dict[str, jax.Array]:

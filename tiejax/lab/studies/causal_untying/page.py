@@ -10,6 +10,7 @@ from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words
+from tiejax.lab.reporting.words import counted
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import PLAIN, SECONDARY
 
@@ -20,8 +21,8 @@ QUESTION = (
 # The claims that answer the question.
 LEADING = ("late/tied", "late/never-independent", "late/never-equal", "slope/fraction")
 LIMITS = (
-    "One size, one text, and at most about one epoch: nothing is said of larger models. The tables are a large part of the "
-    "parameters here and a few percent in models of 8 billion. How long a model trains after its untie is bound to the step of "
+    "One size, one text, and at most about one epoch: nothing is said of larger models. The tables are a larger share of the "
+    "parameters here than in large models. How long a model trains after its untie is bound to the step of "
     "the untie, since all runs have the same number of steps."
 )
 SOURCE = (
@@ -57,12 +58,14 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     sizes = {row["arm"]: row["parameters"] for row in results["models"]}
     rows = []
     for arm, row in results["arms"].items():
+        if arm.startswith(plan.EXPLORE):
+            continue
         losses = np.array(row["loss"], float)
         spread = f"{losses.std(ddof=1):.4f}" if len(losses) > 1 else "-"
         ranks = [f"{value:.4f}" for value in np.array(row["by_frequency"], float).mean(0)]
         rows.append([arm, f"{sizes[arm]:,}", f"{losses.mean():.4f}", spread, str(len(losses)), *ranks])
     ranks = [f"rank {name}" for name in results["frequency_ranks"]]
-    found = {
+    found: dict[str, tuple[list[str], list[list[str]]]] = {
         "Numbers: final validation loss (nats a token)": (
             ["arm", "parameters at the end", "mean", "standard deviation", "seeds", *ranks],
             rows,
@@ -72,7 +75,38 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
         rows = [row for kind, tried in results["tuning"].items() for row in _rate_rows(kind, tried)]
         seeds = ", ".join(map(str, results["tuning_seeds"]))
         found[f"Numbers: learning rates, on seeds {seeds} only"] = (["models", "rate", "mean loss", "losses"], rows)
+    if explored := _explored_rows(results):
+        number = len(next(row["loss"] for arm, row in results["arms"].items() if arm.startswith(plan.EXPLORE)))
+        columns = ["arm", "what differs", "final loss", f"less that of {plan.untied_at(plan.LATE)}", "less that of tied"]
+        found[f"Numbers: exploratory arms, means of {counted(number, 'seed')}, not tested"] = (columns, explored)
     return found | looks_table(results)
+
+
+EXPLORED = {
+    "zero": "at 2/3, the output table starts with new moments",
+    "zero-input": "at 2/3, the input table starts with new moments",
+    "slow": "after 2/3, a quarter of the learning rate for the output table",
+    "fast": "after 2/3, four times the learning rate for the output table",
+    "split": "at 2/3, each table takes the moments of its own use",
+    "bias-tied": "a bias of the logits, always tied",
+    "bias-late": "a bias of the logits, untied at 2/3",
+    "bias-never": "a bias of the logits, never tied, from equal tables",
+    "output-owner": "always tied; only the output use trains the table",
+    "retie": "untied at 1/3, tied again at 2/3 with the mean of both tables",
+}
+
+
+def _explored_rows(results: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows of the exploratory arms: their mean losses, and those less the losses of the same seeds' other arms."""
+    rows, every = [], {arm: np.array(row["loss"], float) for arm, row in results["arms"].items()}
+    compared = (plan.untied_at(plan.LATE), plan.TIED)
+    for name, words in EXPLORED.items():
+        losses = every.get(f"{plan.EXPLORE}{name}")
+        if losses is None:
+            continue
+        others = [every[arm][: len(losses)] if arm in every else losses + np.nan for arm in compared]
+        rows.append([name, words, f"{losses.mean():.4f}", *(f"{(losses - other).mean():+.4f}" for other in others)])
+    return rows
 
 
 def _rate_rows(kind: str, tried: Mapping[str, Any]) -> list[list[str]]:

@@ -17,7 +17,23 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
+from tiejax.tying.policies import New, Policy
+
 Class = Literal["tied", "untied"]
+
+
+class Change(NamedTuple):
+    """What happens to the state of a parent when a child leaves it.
+
+    Attributes:
+        policy: the change of the optimizer's state when the tie ends (`tying.untie`).
+        new: the table that counts as new: the output table (`target`) or the input table (`source`).
+        rate: factor of the new table's learning rate from then on.
+    """
+
+    policy: Policy = "copy"
+    new: New = "target"
+    rate: float = 1.0
 
 
 class Arm(NamedTuple):
@@ -27,19 +43,30 @@ class Arm(NamedTuple):
         name: its name in results.
         tied: whether its tables are tied as long as it trains without a fork.
         equal: whether its tables start equal.
-        untie: the fraction of the run at which it leaves its parent and is untied; None for an arm that starts at step 0.
+        fork: the fraction of the run at which it leaves its parent, and its tie ends or begins; None for an arm that starts at
+            step 0.
         parent: the name of the arm whose state it continues.
+        change: what happens to that state.
+        end: the fraction of the run at which it ends: before 1, it only serves as a parent.
         wide: whether it has the parameters of an untied model in a wider tied one.
         cosine: whether its learning rate falls along a cosine.
+        bias: whether its logits have a bias.
+        weights: the weights of the gradients of the input and of the output use of a tied table.
+        by_use: whether it keeps optimizer states of each use, for children with policy `split`.
     """
 
     name: str
     tied: bool
     equal: bool = True
-    untie: Fraction | None = None
+    fork: Fraction | None = None
     parent: str | None = None
+    change: Change = Change()
+    end: Fraction = Fraction(1)
     wide: bool = False
     cosine: bool = False
+    bias: bool = False
+    weights: tuple[float, float] = (1.0, 1.0)
+    by_use: bool = False
 
     @property
     def rate_of(self) -> Class:
@@ -48,7 +75,8 @@ class Arm(NamedTuple):
 
 
 TIED, NEVER_EQUAL, NEVER_INDEPENDENT, WIDE = "tied", "never-equal", "never-independent", "tied-wide"
-CONTROL_FORK = Fraction(2, 3)  # of the control with a cosine
+LATE = Fraction(2, 3)  # the fork of the control and of exploratory arms
+EXPLORE = "explore-"  # begins the names of exploratory arms
 
 
 def untied_at(fraction: Fraction, cosine: bool = False) -> str:
@@ -67,7 +95,7 @@ def arms_of(forks: Sequence[Fraction], wide: bool, cosine: bool) -> list[Arm]:
     """
     arms = [
         Arm(TIED, True),
-        *(Arm(untied_at(fork), False, untie=fork, parent=TIED) for fork in forks),
+        *(Arm(untied_at(fork), False, fork=fork, parent=TIED) for fork in forks),
         Arm(NEVER_EQUAL, False),
         Arm(NEVER_INDEPENDENT, False, equal=False),
     ]
@@ -77,9 +105,36 @@ def arms_of(forks: Sequence[Fraction], wide: bool, cosine: bool) -> list[Arm]:
         parent = _name(TIED, True)
         arms += [
             Arm(parent, True, cosine=True),
-            Arm(untied_at(CONTROL_FORK, True), False, untie=CONTROL_FORK, parent=parent, cosine=True),
+            Arm(untied_at(LATE, True), False, fork=LATE, parent=parent, cosine=True),
             Arm(_name(NEVER_EQUAL, True), False, cosine=True),
         ]
+    return arms
+
+
+def exploratory(forks: Sequence[Fraction]) -> list[Arm]:
+    """Return the exploratory arms, which train for one block of seeds: variants of the untie at 2/3, and others.
+
+    forks: those of the primary arms, of which one at 1/3 is tied again, and one at 2/3 is the comparison.
+    """
+
+    def late(name: str, change: Change, parent: str = TIED) -> Arm:
+        return Arm(f"{EXPLORE}{name}", False, fork=LATE, parent=parent, change=change)
+
+    by_use, bias = f"{EXPLORE}by-use", f"{EXPLORE}bias-tied"
+    arms = [
+        late("zero", Change("zero")),
+        late("zero-input", Change("zero", "source")),
+        late("slow", Change(rate=0.25)),
+        late("fast", Change(rate=4.0)),
+        Arm(by_use, True, end=LATE, by_use=True),
+        late("split", Change("split"), by_use),
+        Arm(bias, True, bias=True),
+        Arm(f"{EXPLORE}bias-late", False, fork=LATE, parent=bias, bias=True),
+        Arm(f"{EXPLORE}bias-never", False, bias=True),
+        Arm(f"{EXPLORE}output-owner", True, weights=(0.0, 1.0)),
+    ]
+    if Fraction(1, 3) in forks:
+        arms.append(Arm(f"{EXPLORE}retie", True, fork=LATE, parent=untied_at(Fraction(1, 3))))
     return arms
 
 
@@ -97,21 +152,17 @@ class Segment(NamedTuple):
     @property
     def name(self) -> str:
         """The segment's name in a run directory."""
-        within = "" if self.first == self.start and self.last == 1 else f".{_written(self.first)}"
+        within = "" if self.first == self.start and self.last == 1 else f".{self.first}"
         return f"{self.arm.name}{within}".replace("/", "-")
 
     @property
     def start(self) -> Fraction:
         """The fraction of the run at which its arm begins."""
-        return self.arm.untie or Fraction(0)
+        return self.arm.fork or Fraction(0)
 
     def steps(self, total: int) -> tuple[int, int]:
         """Return its first step and the step after its last, of a run of `total` steps."""
         return step_at(self.first, total), step_at(self.last, total)
-
-
-def _written(fraction: Fraction) -> str:
-    return str(fraction)
 
 
 def step_at(fraction: Fraction, total: int) -> int:
@@ -121,17 +172,21 @@ def step_at(fraction: Fraction, total: int) -> int:
 
 def segments_of(arms: Sequence[Arm]) -> list[Segment]:
     """Return the segments of all arms in training order: each child right after the segment at whose end it forks."""
-    return [segment for arm in arms if arm.parent is None for segment in _with_children(arm, arms)]
+    return [segment for arm in arms if arm.parent is None for segment in _with_children(arm, arms, None)]
 
 
-def _with_children(arm: Arm, arms: Sequence[Arm]) -> Iterator[Segment]:
-    children = [child for child in arms if child.parent == arm.name and child.untie is not None]
-    forks = sorted({child.untie for child in children if child.untie is not None})
-    after: Segment | None = None
-    for first, last in zip([Fraction(0), *forks], [*forks, Fraction(1)], strict=True):
+def _with_children(arm: Arm, arms: Sequence[Arm], after: Segment | None) -> Iterator[Segment]:
+    """Yield the segments of an arm that continues `after`, and those of its children."""
+    children = [child for child in arms if child.parent == arm.name and child.fork is not None]
+    forks = sorted({child.fork for child in children if child.fork is not None})
+    first = arm.fork or Fraction(0)
+    for last in [*forks, *([] if arm.end in forks else [arm.end])]:
         after = Segment(arm, first, last, after)
         yield after
-        yield from (Segment(child, last, Fraction(1), after) for child in children if child.untie == last)
+        for child in children:
+            if child.fork == last:
+                yield from _with_children(child, arms, after)
+        first = last
 
 
 def parents_of(segments: Sequence[Segment]) -> set[str]:

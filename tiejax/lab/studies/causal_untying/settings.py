@@ -16,11 +16,12 @@ WARM_UP, DECAY = 0.02, 0.2  # shares of the run in which the learning rate rises
 # What is not given depends on whether a corpus is given: a study, or a demonstration on the text in Python itself.
 STUDY_DEFAULTS: dict[str, Any] = {
     "seeds": 10, "hours": 3.6, "layers": 4, "width": 128, "context": 128, "vocab_size": 4096, "rate_seeds": 3,
-    "control_seeds": 6, "gate": 1.0,
+    "control_seeds": 10, "gate": 1.0, "explore": True,
+    "record_every": 100, "validate_every": 100,
 }  # fmt: skip
 DEMONSTRATION: dict[str, Any] = {
-    "seeds": 6, "steps": 300, "layers": 2, "width": 64, "context": 64, "vocab_size": 2048, "rate_seeds": 2, "control_seeds": 0,
-    "gate": 0.5,
+    "seeds": 8, "steps": 300, "layers": 2, "width": 64, "context": 64, "vocab_size": 2048, "rate_seeds": 2, "control_seeds": 0,
+    "gate": 0.5, "explore": False, "record_every": 25, "validate_every": 25,
 }  # fmt: skip
 
 
@@ -30,7 +31,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
 
     Args:
         seeds: number of seeds (0, 1, ...), a list or a range; each seed trains one model in every arm. With --resume, more
-            seeds are appended (default: 10; without --corpus 6)
+            seeds are appended (default: 10; without --corpus 8)
         until: decided adds seeds until every registered claim is decided: at 10, 16, 24, ... seeds, each look with an equal
             share of .05
         validation: validation text, as for --corpus; --corpus is then all training text (default: --corpus is split 80/10/10)
@@ -51,15 +52,19 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             (default: 3; without --corpus 2)
         tied_rate: learning rate of tied models, instead of a choice among --rates
         untied_rate: likewise of models that are never tied
-        control_seeds: number of seeds, the first of --seeds, that also train with a cosine schedule (default: 6; without
+        control_seeds: number of seeds, the first of --seeds, that also train with a cosine schedule (default: 10; without
             --corpus 0)
         wide: also train wider tied models with the parameters of the untied ones
+        explore: also train exploratory arms for the first block of seeds, without tests: other changes of the optimizer's state
+            at the untie, other rates of the new table, a bias of the logits, a table that only its output use trains, and a tie
+            that begins again (default: true; without --corpus false)
         gate: the run ends before its first seed unless the tied models that choose the learning rate end so many nats below the
             entropy of the token frequencies (default: 1; without --corpus .5)
         weight_decay: weight decay of matrices other than tables; tables, biases and LayerNorms have none
         clip: maximum global norm of the gradient, in which tied tables count once
-        record_every: steps between records of the training loss and of the gradients of the two tables
-        validate_every: steps between validations
+        record_every: steps between records of the training loss and of the gradients of the two tables (default: 100; without
+            --corpus 25)
+        validate_every: steps between validations (default: 100; without --corpus 25)
         validation_blocks: number of blocks of a validation, spread evenly over the split; the final one takes the whole split
     """
 
@@ -82,11 +87,12 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     untied_rate: float | None = None
     control_seeds: int | None = None
     wide: bool = True
+    explore: bool | None = None
     gate: float | None = None
     weight_decay: float = 0.1
     clip: float = 1.0
-    record_every: int = 100
-    validate_every: int = 100
+    record_every: int | None = None
+    validate_every: int | None = None
     validation_blocks: int = 64
 
     def resolved(self) -> "Settings":

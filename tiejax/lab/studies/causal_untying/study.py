@@ -100,7 +100,12 @@ def announce(settings: Settings, text: Text, console: Console) -> None:
 
 def models_of(settings: Settings, text: Text) -> list[dict[str, Any]]:
     """Return the size of the model of every arm."""
-    return [{"arm": arm.name, **shape_of(settings, text.vocabulary, arm)._asdict()} for arm in settings.arms]
+    return [{"arm": arm.name, **shape_of(settings, text.vocabulary, arm)._asdict()} for arm in every_arm(settings)]
+
+
+def every_arm(settings: Settings) -> list[plan.Arm]:
+    """Return all arms of a run, exploratory ones last."""
+    return [*settings.arms, *(plan.exploratory(settings.forks) if settings.explore else [])]
 
 
 def block_size(settings: Settings) -> int:
@@ -111,18 +116,23 @@ def block_size(settings: Settings) -> int:
     return max(devices, settings.number_of_seeds)
 
 
-def main_and_control(settings: Settings) -> tuple[list[Segment], list[Segment]]:
-    """Return the segments of the arms, without and with a cosine."""
-    segments = plan.segments_of(settings.arms)
-    return [each for each in segments if not each.arm.cosine], [each for each in segments if each.arm.cosine]
+def segments_by_kind(settings: Settings) -> tuple[list[Segment], list[Segment], list[Segment]]:
+    """Return the segments of the primary arms, of these with the exploratory ones, and of the control with a cosine."""
+    primary, control = ([arm for arm in settings.arms if arm.cosine == cosine] for cosine in (False, True))
+    more = plan.exploratory(settings.forks) if settings.explore else []
+    return plan.segments_of(primary), plan.segments_of([*primary, *more]), plan.segments_of(control)
 
 
 def blocks(settings: Settings, parts: Sequence[int | list[int]]) -> list[tuple[list[int], list[Segment]]]:
-    """Return the blocks of seeds of all parts of a run, each with its segments; the first seeds also train with a cosine."""
-    main, control = main_and_control(settings)
+    """Return the blocks of seeds of all parts of a run, each with its segments.
+
+    The first block also trains exploratory arms, and the first seeds also train with a cosine.
+    """
+    main, with_more, control = segments_by_kind(settings)
     seeds = [seed_list(part) for part in parts]
     with_control = set([seed for part in seeds for seed in part][: settings.control_seeds or 0])
-    found = [(block, main) for block in plan.blocks_of(seeds, block_size(settings))]
+    all_blocks = plan.blocks_of(seeds, block_size(settings))
+    found = [(block, main if number else with_more) for number, block in enumerate(all_blocks)]
     for block, _ in list(found):
         if chosen := [seed for seed in block if seed in with_control]:
             found.append((chosen, control))

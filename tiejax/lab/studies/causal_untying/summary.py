@@ -30,7 +30,9 @@ def join_blocks(blocks: Sequence[Arrays]) -> Arrays:
 
 def final_losses(arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the final validation loss of every arm, `[seed]`, and by bucket, `[seed, bucket]`, in nats a token."""
-    arms = [field.removesuffix("/nats") for field in arrays if field.endswith("/nats")]
+    arms = sorted(
+        (field.removesuffix("/nats") for field in arrays if field.endswith("/nats")), key=lambda arm: arm != plan.TIED
+    )
     nats, count = ({arm: arrays[f"{arm}/{field}"].astype(float) for arm in arms} for field in ("nats", "count"))
     with np.errstate(invalid="ignore", divide="ignore"):
         return (
@@ -60,7 +62,8 @@ def below_entropy(tried: Tried, entropy: float) -> float:
 def summarise(arrays: Arrays, seeds: Sequence[int], bucket_names: Sequence[str], looks: Looks) -> dict[str, Any]:
     """Return final losses, claims and diverged models, as in results.json."""
     losses, buckets = final_losses(arrays)
-    rows = claims.verdicts(losses, buckets, bucket_names, looks.done, len(looks.planned))
+    tested, by_frequency = ({arm: of[arm] for arm in of if not arm.startswith(plan.EXPLORE)} for of in (losses, buckets))
+    rows = claims.verdicts(tested, by_frequency, bucket_names, looks.done, len(looks.planned))
     diverged = [
         {"arm": arm, "seed": seed, "step": _last_finite(arrays, arm, place)}
         for arm, values in losses.items()

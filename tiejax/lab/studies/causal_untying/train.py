@@ -13,7 +13,15 @@ import numpy as np
 from tiejax import training, tying
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.model import TIE, Objective, in_batches, objective_of, optimizer_of, recorders_of
+from tiejax.lab.studies.causal_untying.model import (
+    TIE,
+    Objective,
+    in_batches,
+    objective_of,
+    optimizer_of,
+    recorders_of,
+    tie_of,
+)
 from tiejax.lab.studies.causal_untying.plan import Arm, Segment
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.lab.studies.causal_untying.text import Text
@@ -49,8 +57,8 @@ class Trainer(NamedTuple):
             init=objective.init,
             sample=lambda seed_key, step, tokens: tokens,
             loss=objective.loss,
-            optimizer=optimizer_of(self.settings, self.steps, arm.cosine),
-            ties=[TIE],
+            optimizer=optimizer_of(self.settings, self.steps, arm),
+            ties=[tie_of(arm)],
             arm_ties=np.array([[arm.tied]]),
             steps=last - first,
             recorders=recorders_of(self.settings, objective, self.text),
@@ -66,7 +74,11 @@ class Trainer(NamedTuple):
         state = ensemble.start(members.seeds).state
         # Compiled together, the two uses of one random draw may differ by rounding; equal tables have the same bits.
         params = tying.copy_to_targets(state.params, state.params, [TIE], arm.equal)
-        return with_rates(state._replace(params=params), jnp.asarray(members.rates)[:, None])
+        state = with_rates(state._replace(params=params), jnp.asarray(members.rates)[:, None])
+        if not arm.by_use:
+            return state
+        start = jax.vmap(jax.vmap(lambda params: ensemble.optimizer.init(tying.only_tied(params, [TIE]))))
+        return state._replace(use_states=with_rates(start(params), jnp.asarray(members.rates)[:, None]))
 
     def segment(self, stage: str, segment: Segment, members: Members, before: Arrays | None, keep: bool) -> Arrays:
         """Train a segment; return its records `[seed, record]`, its final losses if it is the last one, and its state.
@@ -75,9 +87,12 @@ class Trainer(NamedTuple):
         """
         arm, objective = segment.arm, objective_of(self.settings, self.text, segment.arm)
         first, last = segment.steps(self.steps)
-        state = self.first_state(objective, arm, members)
+        parent = arm if segment.after is None else segment.after.arm
+        state = self.first_state(objective, parent, members)
         if before is not None:
             state = from_arrays(before, jax.eval_shape(lambda tree: tree, state), STATE)
+        if parent is not arm:
+            state = self.changed(arm, parent, state)
         ensemble = dataclasses.replace(self.ensemble(objective, arm, first, last), start_from=state)
         trained = self.stages.train(stage, ensemble, members.seeds)
         arrays = records_of(trained.records, first)
@@ -85,6 +100,22 @@ class Trainer(NamedTuple):
         if segment.last == 1:
             arrays |= self.judge(objective, final.params)
         return arrays | (to_arrays(final, STATE) if keep else {})
+
+    def changed(self, arm: Arm, parent: Arm, state: TrainState) -> TrainState:
+        """Return the state of a parent as a child continues it: its tie has ended, or begun again from the mean."""
+        optimizer = optimizer_of(self.settings, self.steps, parent)
+
+        def of_member(member: TrainState) -> TrainState:
+            if arm.tied and not parent.tied:
+                return TrainState(*tying.retie_switched(member.params, member.opt_state, [TIE], "mean"))
+            policy, new = arm.change.policy, arm.change.new
+            after = tying.untie_switched(optimizer, *member[:2], [TIE], policy, new, member.use_states)
+            return TrainState(member.params, after)
+
+        changed = jax.jit(jax.vmap(jax.vmap(of_member)))(state)
+        leaves = jax.tree.leaves(changed.opt_state)
+        own = jax.eval_shape(jax.vmap(jax.vmap(optimizer_of(self.settings, self.steps, arm).init)), changed.params)
+        return changed._replace(opt_state=jax.tree.unflatten(jax.tree.structure(own), leaves))
 
     def judge(self, objective: Objective, params: PyTree) -> Arrays:
         """Return `count` and `nats` of the targets of the whole validation split by bucket, `[seed, bucket]`."""
@@ -138,7 +169,7 @@ def joined(segments: Sequence[Segment], left: Mapping[str, Arrays]) -> Arrays:
     """
     arrays: Arrays = {}
     for segment in segments:
-        if segment.last != 1:
+        if segment.last != segment.arm.end or segment.arm.end != 1:
             continue
         line = [segment]
         while (before := line[0].after) is not None:
