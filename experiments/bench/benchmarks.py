@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from experiments.bench.settings import (
+    CausalBench,
     CheckpointsBench,
     DecoderBench,
     DeviceBench,
@@ -20,6 +21,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.environment import cores
 from tiejax.lab.settings.command_line import CommandLine
 from tiejax.lab.settings.study import Sizes
+from tiejax.lab.studies.causal_untying import sizes as causal_sizes
 from tiejax.lab.studies.embedding_coupling import sizes as coupling_sizes
 from tiejax.lab.studies.exor import sizes as exor_sizes
 from tiejax.lab.studies.layer_tying import sizes as layer_sizes
@@ -77,6 +79,12 @@ def _decoder(settings: DecoderBench, console: Console) -> None:
     decoder.run(settings, console)
 
 
+def _causal(settings: CausalBench, console: Console) -> None:
+    from experiments.bench import causal
+
+    causal.run(settings, console)
+
+
 def _encoder(settings: EncoderBench, console: Console) -> None:
     from experiments.bench import encoder
 
@@ -119,8 +127,8 @@ BENCHMARKS = {
         _exor,
         exor_sizes,
         "Measure the training throughput of EXor: the ensemble on each of its engines and, if torch is installed, the same "
-        "protocol as a plain torch loop. The other benchmarks are text, layers, decoder, encoder, transfer, device, targets, "
-        "checkpoints and statistics; `PROGRAM text --help` explains the settings of text.",
+        "protocol as a plain torch loop. The other benchmarks are text, layers, decoder, causal, encoder, transfer, device, "
+        "targets, checkpoints and statistics; `PROGRAM text --help` explains the settings of text.",
         "PROGRAM exor --seeds [8,32]",
         device_a_core=lambda settings: True,
     ),
@@ -152,6 +160,15 @@ BENCHMARKS = {
         "Measure a training step of a causal language model (GPT-2, or BERT with a causal mask), untied and with tied layers, "
         "on all cores, and compare it with the transformers library's model in a plain torch loop. The two sides take turns.",
         "PROGRAM decoder --layers [12] --architecture bert",
+        huge_pages=lambda settings: settings.huge_pages,
+    ),
+    "causal": Benchmark(
+        CausalBench,
+        _causal,
+        causal_sizes,
+        "Measure tokens per second of the causal language models that are tied and untied, one model on each core, and compare "
+        "them with the transformers library's GPT-2 in a plain torch loop on all cores. The two sides take turns.",
+        "PROGRAM causal --layers 2 --width 64",
         huge_pages=lambda settings: settings.huge_pages,
     ),
     "encoder": Benchmark(

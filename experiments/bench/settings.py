@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.shared import Settings, with_defaults
+from tiejax.lab.studies.causal_untying import settings as causal_settings
 from tiejax.lab.studies.embedding_coupling import settings as coupling_settings
 from tiejax.lab.studies.exor import settings as exor_settings
 from tiejax.lab.studies.layer_tying import settings as layer_settings
@@ -261,6 +262,56 @@ class DecoderBench(LayersBench):
         """Return resolved settings of the study. Raises BadInput."""
         study = super().study_settings(layers, storage)
         return dataclasses.replace(study, architecture=self.architecture, activation="gelu").resolved()
+
+
+@dataclasses.dataclass(frozen=True)
+class CausalBench(TimedBench):
+    """Throughput of the untied models of causal_untying.py, compared with the transformers library's GPT-2 in torch.
+
+    Args:
+        layers: number of layers
+        width: width of tables and states
+        heads: number of attention heads
+        context: tokens of a block
+        batch_size: blocks per step
+        vocab_size: number of tokens
+        huge_pages: let glibc ask for huge pages, on both sides; false keeps the allocator settings of the environment
+    """
+
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    context: int = 128
+    batch_size: int = 8
+    vocab_size: int = 4096
+    huge_pages: bool = False
+    seconds: float = 4.0
+    out: str = "runs/bench/causal"
+
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if the settings cannot be measured."""
+        super().check()
+        _ = self.study_settings
+
+    @property
+    def largest_studies(self) -> list[Any]:
+        return [self.study_settings]
+
+    @property
+    def study_settings(self) -> causal_settings.Settings:
+        """Resolved settings of the study, without records and validation. Raises BadInput."""
+        return causal_settings.Settings(
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            context=self.context,
+            batch_size=self.batch_size,
+            vocab_size=self.vocab_size,
+            steps=ENDLESS,
+            record_every=ENDLESS,
+            validate_every=ENDLESS,
+            validation_blocks=1,
+        ).resolved()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ DEMONSTRATION: dict[str, Any] = {
 }  # fmt: skip
 
 
-@with_defaults(vocab_size=None)
+@with_defaults(out="runs/causal_untying")
 class Settings(LookSettings, TextSettings, PrecisionSettings):
     """All settings of a run.
 
@@ -73,6 +73,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
 
     validation: list[str] = dataclasses.field(default_factory=list)
     test: list[str] = dataclasses.field(default_factory=list)
+    vocab_size: int | None = None  # type: ignore[assignment]
     layers: int | None = None
     width: int | None = None
     heads: int = 4
@@ -109,8 +110,6 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             fields["steps"] = None
         if fields["data_dir"] is None:
             fields["data_dir"] = checks.default_data_dir()
-        if fields["out"] is None:
-            fields["out"] = "runs/causal_untying/causal"
         settings = Settings(**fields)
         settings.check()
         return settings

@@ -46,6 +46,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
     """
     assert settings.data_dir is not None
     assert settings.context is not None
+    assert settings.vocab_size is not None
     try:
         with console.preparing() as progress:
             prepared = streams.prepare(

@@ -1,0 +1,130 @@
+"""Tokens per second of the causal language models that are tied and untied, compared with the transformers library's GPT-2."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.bench.arithmetic import device_rates
+from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
+from experiments.bench.settings import ENDLESS, CausalBench
+from experiments.bench.timing import spread, write_results
+from tiejax.lab.runs import environment
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.causal_untying import plan
+from tiejax.lab.studies.causal_untying.model import objective_of
+from tiejax.lab.studies.causal_untying.text import Text
+from tiejax.lab.studies.causal_untying.train import Members, Trainer
+from tiejax.models.counts import layer_matrices
+from tiejax.training.loop import Training
+
+FORWARD_AND_BACKWARD = 3  # the backward pass has two matrix products for each one of the forward pass
+BLOCKS = 64
+
+
+def _torch() -> Callable[[Any], Train]:
+    from experiments.bench.torch_decoder import train_by_library
+
+    return train_by_library
+
+
+SIDES = {"ours": Side("ours", (), lambda: train_ours), "torch": Side("the library's model", ("torch", "transformers"), _torch)}
+
+
+def run(settings: CausalBench, console: Console) -> None:
+    """Measure both sides in turn, print rates, their ratio and the share of the rate of products, write results.json."""
+    variables = environment_of_sides(device_a_core=True)
+    sides = installed(SIDES, console)
+    contenders = {name: Contender(SIDES[name].load(), [job_of(settings, name)], variables) for name in sides}
+    rates = take_turns(contenders, settings.repeats, settings.seconds)
+    results = results_of(settings, rates, device_rates()["flops"] / jax.device_count() * environment.cores())
+    for line in lines(results):
+        console.say(line)
+    console.result(f"results: {write_results('causal', settings, {**results, 'allocator': allocator()})}")
+
+
+def job_of(settings: CausalBench, side: str) -> Any:
+    """Return the job of a side's process."""
+    if side == "ours":
+        return settings
+    from experiments.bench.torch_decoder import Job
+
+    return Job(
+        architecture="gpt2",
+        owner=tuple(range(settings.layers)),
+        width=settings.width,
+        heads=settings.heads,
+        vocabulary=settings.vocab_size,
+        context=settings.context,
+        batch_size=settings.batch_size,
+        threads=environment.cores(),
+        learning_rate=1e-3,
+        weight_decay=0.1,
+        clip=1.0,
+    )
+
+
+def train_ours(settings: CausalBench) -> Train:
+    """Return our training of one untied model on each device, compiled and warmed up."""
+    study = settings.study_settings
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, settings.vocab_size, (BLOCKS, settings.context))
+    bucket = np.zeros(settings.vocab_size, np.int32)
+    streams: Any = SimpleNamespace(vocabulary=settings.vocab_size)  # all that training reads of the streams
+    text = Text(streams, blocks, blocks[: settings.batch_size], bucket, ["all"], 0.0)
+    arm = plan.Arm(plan.NEVER_EQUAL, False)
+    trainer = Trainer(study, text, ENDLESS, None)  # type: ignore[arg-type]  # no stages: nothing is stored
+    objective, members = objective_of(study, text, arm), Members(range(jax.device_count()), [1e-3] * jax.device_count())
+    ensemble = trainer.ensemble(objective, arm, 0, ENDLESS)
+    training = Training(ensemble, members.seeds)
+    training.compile()
+    chunks = training.chunks(chunk_s=max(0.2, settings.seconds / 4))
+    tokens = settings.batch_size * settings.context * len(members.seeds)
+    before = next(chunks)
+
+    def train(seconds: float) -> Work:
+        nonlocal before
+        began = before
+        while before.train_s - began.train_s < seconds or before is began:
+            before = next(chunks)
+        return Work((before.steps_here - began.steps_here) * tokens, before.train_s - began.train_s)
+
+    return train
+
+
+def products_of_token(settings: CausalBench) -> float:
+    """Return the flops of the matrix products of one token, forward and backward; attention over half of the context."""
+    attention = 2 * settings.context // 2 * settings.width
+    layer = layer_matrices(settings.width, 4 * settings.width) + attention
+    return 2.0 * FORWARD_AND_BACKWARD * (settings.layers * layer + settings.vocab_size * settings.width)
+
+
+def results_of(settings: CausalBench, rates: dict[str, list[float]], flops: float) -> dict[str, Any]:
+    """Return the results: tokens per second of each side, the ratio, and the share of the rate of large products.
+
+    flops: rate of large matrix products of all cores.
+    """
+    share = products_of_token(settings) / flops
+    results: dict[str, Any] = {
+        "tokens_per_second": {name: spread(measured) for name, measured in rates.items()},
+        "share_of_products": {name: spread([rate * share for rate in measured]) for name, measured in rates.items()},
+    }
+    if "torch" in rates:
+        results["over_torch"] = spread([ours / theirs for ours, theirs in zip(rates["ours"], rates["torch"], strict=True)])
+    return results
+
+
+def lines(results: dict[str, Any]) -> list[str]:
+    """Return the lines of the results for the terminal."""
+    found = []
+    for name, rate in results["tokens_per_second"].items():
+        share = results["share_of_products"][name]["median"]
+        found.append(
+            f"{name:>5}: {rate['median']:,.0f} tokens per second ({rate['min']:,.0f} to {rate['max']:,.0f}), {share:.0%} of "
+            "the rate of large matrix products"
+        )
+    if over := results.get("over_torch"):
+        found.append(f"{over['median']:.2f} x torch ({over['min']:.2f} to {over['max']:.2f})")
+    return found
