@@ -21,6 +21,7 @@ from tiejax.lab.studies.layer_tying import text
 from tiejax.lab.studies.layer_tying.model import build_model
 from tiejax.lab.studies.layer_tying.settings import STUDY, Settings
 
+pytestmark = pytest.mark.slow
 SCRIPT = EXPERIMENTS / "layer_tying.py"
 SMALL = shlex.split("""
   --vocab_size 300 --layers 3 --width 8 --heads 2 --context 12 --batch_size 4 --steps 22 --k 2 --validate_every 8

@@ -10,6 +10,7 @@ from tiejax.lab.studies.text_mlm.drawing import shades
 from tiejax.lab.studies.text_mlm.figures import plot_all, plot_learning
 
 
+@pytest.mark.slow
 def test_figures_show_every_pair_seed_and_bucket(tmp_path, drawn):
     metrics = metrics_of(seeds=4)
     body, runs = analyse(metrics, DECAY)
