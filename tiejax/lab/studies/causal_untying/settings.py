@@ -65,7 +65,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         record_every: steps between records of the training loss and of the gradients of the two tables (default: 100; without
             --corpus 25)
         validate_every: steps between validations (default: 100; without --corpus 25)
-        validation_blocks: number of blocks of a validation, spread evenly over the split; the final one takes the whole split
+        validation_blocks: number of blocks of a validation, spread evenly over the split
+        final_blocks: likewise of the validation at the end, which gives the final losses
     """
 
     SEEDS = 10
@@ -95,6 +96,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     record_every: int | None = None
     validate_every: int | None = None
     validation_blocks: int = 64
+    final_blocks: int = 1024
 
     def resolved(self) -> "Settings":
         """Return the settings with every default filled in; raises BadInput if they are invalid."""
@@ -118,7 +120,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         """Raise BadInput, naming the option, if resolved settings cannot be run."""
         super().check()
         counts = ("layers", "width", "heads", "batch_size", "steps", "rate_seeds", "record_every", "validate_every")
-        checks.check_counts(self, (*counts, "validation_blocks"))
+        checks.check_counts(self, (*counts, "validation_blocks", "final_blocks"))
         checks.check_positive(self, ("hours", "tied_rate", "untied_rate", "clip"))
         checks.check_not_negative(self, ("weight_decay", "gate", "control_seeds"))
         assert self.width is not None

@@ -37,8 +37,8 @@ from tiejax.lab.studies.causal_untying.train import (
 from tiejax.system.json_values import plain
 from tiejax.training.loop import Training
 
-PROBE, PROBED_STEPS = "probe", 24
-SLACK = 1.15  # whole runs take longer than the probed steps: compilation, validation, checkpoints
+PROBE, PROBED_STEPS = "probe", 60
+STAGE_S, SLACK = 12.0, 1.05  # seconds of a stage besides training: compilation, final losses; records and checkpoints
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -158,8 +158,8 @@ def steps_of(settings: Settings, text: Text, stages: Stages, parts: Sequence[int
         return settings.steps
     assert settings.hours is not None
     found = stages.once(PROBE, functools.partial(probe, settings, text, stages))
-    seconds, whole = float(found["seconds_per_step"]), sum(costs(settings, parts[:1]).values())
-    allowed = settings.hours * 3600 / (whole * seconds * SLACK)
+    seconds, planned = float(found["seconds_per_step"]), costs(settings, parts[:1])
+    allowed = max(0.0, settings.hours * 3600 - STAGE_S * len(planned)) / (sum(planned.values()) * seconds * SLACK)
     steps = max(100, math.floor(min(MOST_STEPS, allowed) / 100) * 100)
     console.say(
         f"{steps:,} steps: {seconds:.3f} s a step of {block_size(settings)} models, of which {settings.hours:g} hours allow "
@@ -176,9 +176,9 @@ def probe(settings: Settings, text: Text, stages: Stages) -> Arrays:
     ensemble = trainer.ensemble(objective, arm, 0, PROBED_STEPS)
     training = Training(ensemble, members.seeds)
     training.compile()
-    for _ in training.chunks(chunk_s=1.0):
-        pass
-    return {"seconds_per_step": np.array(training.result().train_s / PROBED_STEPS)}
+    chunks = list(training.chunks(chunk_s=1.0))
+    first, last = chunks[0], chunks[-1]  # the first step is slower than others
+    return {"seconds_per_step": np.array((last.train_s - first.train_s) / (last.steps_here - first.steps_here))}
 
 
 def rates_of(settings: Settings, tried: dict[plan.Class, Tried]) -> dict[plan.Class, float]:

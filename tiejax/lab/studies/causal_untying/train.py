@@ -118,8 +118,8 @@ class Trainer(NamedTuple):
         return changed._replace(opt_state=jax.tree.unflatten(jax.tree.structure(own), leaves))
 
     def judge(self, objective: Objective, params: PyTree) -> Arrays:
-        """Return `count` and `nats` of the targets of the whole validation split by bucket, `[seed, bucket]`."""
-        batches = in_batches(self.text.validation, self.settings.batch_size)
+        """Return `count` and `nats` of the targets of the final validation by bucket, `[seed, bucket]`."""
+        batches = in_batches(self.text.validation, self.settings.batch_size, self.settings.final_blocks)
         sums = map_members(lambda params, shared: objective.sums(params, *shared), params, batches)
         return {"count": sums[:, 0, 0], "nats": sums[:, 0, 1]}
 
