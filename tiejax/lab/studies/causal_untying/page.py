@@ -134,8 +134,8 @@ def page(run: RunOnPage) -> str:
         "untying": "the two tables continue from the shared one, each with its moments",
         "text": f"{', '.join(map(str, settings['corpus'])) or 'the prose that comes with CPython'}; entropy of the token "
         f"frequencies {results['unigram_entropy']:.3f} nats; fingerprint {results['data']['fingerprint'][:16]}",
-        "final loss": f"nats a token, at the last step, on {settings['final_blocks']:,} blocks spread evenly over the validation "
-        "split, or on all of them",
+        "final loss": f"nats a token, at the last step, on {settings['final_blocks']:,} blocks spread evenly over the "
+        "validation split, or on all of them",
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches; an arm that unties continues its tied one",
         **parts_words(results),
         "source": SOURCE,
