@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.bench.arithmetic import device_rates
 from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
-from experiments.bench.settings import ENDLESS, CausalBench
+from experiments.bench.settings import CausalBench
 from experiments.bench.timing import spread, write_results
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
@@ -75,9 +75,9 @@ def train_ours(settings: CausalBench) -> Train:
     streams: Any = SimpleNamespace(vocabulary=settings.vocab_size)  # all that training reads of the streams
     text = Text(streams, blocks, blocks[: settings.batch_size], bucket, ["all"], 0.0)
     arm = plan.Arm(plan.NEVER_EQUAL, False)
-    trainer = Trainer(study, text, ENDLESS, None)  # type: ignore[arg-type]  # no stages: nothing is stored
+    trainer = Trainer(study, text, study.steps or 0, None)  # type: ignore[arg-type]  # no stages: nothing is stored
     objective, members = objective_of(study, text, arm), Members(range(jax.device_count()), [1e-3] * jax.device_count())
-    ensemble = trainer.ensemble(objective, arm, 0, ENDLESS)
+    ensemble = trainer.ensemble(objective, arm, 0, trainer.steps)
     training = Training(ensemble, members.seeds)
     training.compile()
     chunks = training.chunks(chunk_s=max(0.2, settings.seconds / 4))

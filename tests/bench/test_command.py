@@ -44,7 +44,7 @@ def run_here(line, monkeypatch, capsys):
             "",
             (
                 "expected a benchmark",
-                "exor, text, layers, decoder, encoder, transfer, device, targets, checkpoints, statistics; got none",
+                "exor, text, layers, decoder, causal, encoder, transfer, device, targets, checkpoints, statistics; got none",
             ),
         ),
         ("layer", ("expected a benchmark", "got 'layer'; did you mean 'layers'?")),

@@ -41,6 +41,7 @@ CONTENTS = (
     FIGURES,
     "events",
     "finished",
+    "states",
     "models",
     CHECKPOINTS,
     "damaged",
@@ -314,6 +315,11 @@ class RunDirectory:
     def _change(self, **fields: Any) -> None:
         self.manifest = dataclasses.replace(self.manifest, **fields)
         self.manifest.write(self.path)
+
+    def drop(self, name: str) -> None:
+        """Unlist and remove a file, in this order, so that a file that is listed exists; do nothing if it is not there."""
+        self._change(files={file: digest for file, digest in self.manifest.files.items() if file != name})
+        (self.path / name).unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
         """Remove a folder of the run directory."""

@@ -18,11 +18,17 @@ from tiejax.training.loop import Trained, Training
 
 Arrays = Mapping[str, np.ndarray]
 FINISHED = "finished"  # folder of the results of stages
+STATES = "states"  # folder of what stages store apart
 
 
 def _file(stage: str) -> str:
     """Return the file with the results of a stage."""
     return f"{FINISHED}/{stage}.npz"
+
+
+def _apart(stage: str) -> str:
+    """Return the file with the arrays that a stage stores apart."""
+    return f"{STATES}/{stage}.npz"
 
 
 class Stopped(Exception):
@@ -52,8 +58,11 @@ class Stages:
         """Return the arrays of a finished stage; raises BadInput if they are damaged."""
         return arrays_of(self._run.read(_file(name), "that stage is repeated"))
 
-    def once(self, name: str, work: Callable[[], Arrays]) -> dict[str, np.ndarray]:
+    def once(self, name: str, work: Callable[[], Arrays], apart: str | None = None) -> dict[str, np.ndarray]:
         """Return the arrays of a stage: those stored before, or else the result of `work`, which is stored.
+
+        apart: prefix of arrays `APART/...`, such as a large state for later stages, that are stored in a file of their own
+        until they are dropped, and are not returned (see `apart`).
 
         Raises Stopped if the run was asked to stop before the stage began.
         """
@@ -61,22 +70,32 @@ class Stages:
             if self._stop():
                 raise Stopped
             self._show(name, name)
-            self._run.write(_file(name), npz(work()))
+            arrays = work()
+            if apart is not None:
+                taken = {field: values for field, values in arrays.items() if field.startswith(f"{apart}/")}
+                self._run.write(_apart(name), npz(taken))  # first, so that a finished stage has it
+                arrays = {field: values for field, values in arrays.items() if field not in taken}
+            self._run.write(_file(name), npz(arrays))
             shutil.rmtree(self._run.checkpoints / name, ignore_errors=True)
             self._here += self._costs[name]
         return self.read(name)
+
+    def apart(self, name: str) -> dict[str, np.ndarray]:
+        """Return the arrays that a finished stage stored apart; raises BadInput if they are missing or damaged."""
+        if not self._run.holds(_apart(name)):
+            raise BadInput(
+                f"--resume: {self._run.path / _apart(name)} is missing, from which other stages continue; remove the files of "
+                f"the same seeds in {self._run.path / FINISHED} to repeat them"
+            )
+        return arrays_of(self._run.read(_apart(name), f"then the files of the same seeds in {self._run.path / FINISHED}"))
 
     def add(self, name: str, cost: float) -> None:
         """Add a stage that was not planned, unless it was."""
         self._costs.setdefault(name, cost)
 
-    def drop(self, name: str, prefix: str) -> dict[str, np.ndarray]:
-        """Remove the arrays `PREFIX/...` of a finished stage, which no later stage needs; return the others."""
-        arrays = self.read(name)
-        left = {field: values for field, values in arrays.items() if not field.startswith(f"{prefix}/")}
-        if len(left) < len(arrays):
-            self._run.write(_file(name), npz(left))
-        return left
+    def drop(self, name: str) -> None:
+        """Remove the arrays that a finished stage stored apart, which no later stage needs."""
+        self._run.drop(_apart(name))
 
     def train(self, name: str, ensemble: Ensemble, seeds: Sequence[int], conditions: Sequence[int] | None = None) -> Trained:
         """Train an ensemble within a stage, from the last checkpoint of the stage if the run is resumed.

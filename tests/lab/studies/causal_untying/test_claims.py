@@ -53,12 +53,15 @@ def test_a_small_difference_is_the_same_within_the_margin():
     assert rows(near)[SECONDARY]["same/late/tied"]["verdict"] == "supported"
 
 
-def test_a_diverged_model_counts_against_the_claim():
-    losses = {arm: values.copy() for arm, values in LOSSES.items()}
-    losses["untie-2/3"] = losses["never-independent"] - np.linspace(0.1, 0.2, 12)
-    losses["untie-2/3"][3] = np.inf
+@pytest.mark.parametrize(("arm", "difference"), [("untie-2/3", 0.6), ("never-independent", -0.5)])
+def test_a_diverged_model_has_the_worst_loss_of_all(arm, difference):
+    """4.61 is the highest other loss; the other model of seed 3 has 4.05 or 4.53."""
+    losses = {name: values.copy() for name, values in LOSSES.items()}
+    losses["never-independent"][3] = 4.01 if arm == "untie-2/3" else np.nan
+    losses["untie-2/3"][3] = np.inf if arm == "untie-2/3" else 4.11
     (claim,) = [each for each in claims(losses, {})[PLAIN] if each.id == "late/never-independent"]
-    assert claim.differences[3] == pytest.approx(-0.1)
+    assert claim.differences[3] == pytest.approx(difference)
+    assert np.isfinite(claim.differences).all()
 
 
 def test_looks_share_the_level():

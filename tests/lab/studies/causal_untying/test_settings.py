@@ -20,8 +20,8 @@ def test_without_a_corpus_it_is_a_demonstration():
 
 
 def test_what_is_given_is_kept():
-    found = Settings(corpus=["x"], steps=500, seeds=3, width=32, control_seeds=0).resolved()
-    assert (found.steps, found.hours, found.seeds, found.width, found.control_seeds) == (500, None, 3, 32, 0)
+    found = Settings(corpus=["x"], steps=600, seeds=3, width=32, control_seeds=0).resolved()
+    assert (found.steps, found.hours, found.seeds, found.width, found.control_seeds) == (600, None, 3, 32, 0)
     assert Settings(hours=1.0).resolved().steps is None
 
 
@@ -42,8 +42,10 @@ def test_resolved_settings_stay_as_they_are():
         ({"untie_at": ["1/2", ".5"]}, "--untie_at: expected at least one fraction, and distinct ones, got ['1/2', '.5']"),
         ({"rates": [1e-3, 2e-3]}, "--rates: expected at least three numbers between 0 and 1 in ascending order"),
         ({"tied_rate": 1e-3}, "--tied_rate and --untied_rate: give both or neither"),
-        ({"steps": 100, "hours": 1.0}, "--steps and --hours: give one of them"),
+        ({"steps": 300, "hours": 1.0}, "--steps and --hours: give one of them"),
         ({"steps": 10}, "--steps: expected at least 60, got 10"),
+        ({"steps": 310}, "--steps: expected a multiple of 150, so that models untie at steps of --record_every"),
+        ({"seeds": [5, 1001]}, "--seeds: 1001 is one of the seeds that choose the learning rates; use others"),
         ({"heads": 5}, "--heads: 5 heads do not divide the width 64"),
         ({"test": ["t"]}, "--validation: required with --test"),
     ],
@@ -52,3 +54,12 @@ def test_bad_settings_name_the_option(given, message):
     with pytest.raises(BadInput) as refused:
         Settings(**given).resolved()
     assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(("every", "unit"), [(1, 6), (25, 150), (50, 300), (100, 600)])
+def test_every_fork_is_at_a_step_of_records(every, unit):
+    settings = Settings(corpus=["x"], record_every=every, validate_every=every).resolved()
+    assert settings.step_unit == unit
+    assert all(int(fork * unit) % every == 0 and fork * unit == int(fork * unit) for fork in settings.forks)
+    smaller = [number for number in range(1, unit) if all(fork * number % every == 0 for fork in settings.forks)]
+    assert smaller == []

@@ -104,9 +104,8 @@ def test_arms_share_what_they_should(run):
 
 
 def test_states_are_dropped_once_their_readers_have_ended(run):
-    for file in (run / "finished").glob("*.npz"):
-        with np.load(file) as arrays:
-            assert not [name for name in arrays.files if name.startswith("state/")], file
+    assert not [*(run / "states").iterdir()]
+    assert not [name for name in json.loads((run / "run.json").read_text())["files"] if name.startswith("states/")]
 
 
 def test_a_fork_continues_an_uninterrupted_run_bit_for_bit(run):
@@ -198,6 +197,20 @@ def test_killed_and_resumed_anywhere(run, data):
     assert killed.keys() == whole.keys()
     for name, values in whole.items():
         np.testing.assert_allclose(killed[name], values, rtol=2e-5, err_msg=name)
+
+
+def test_a_missing_state_is_named(data):
+    """Killed after the parent's first segment, whose state is then removed."""
+    out = data / "missing"
+    process = start(*arguments(data, "--out", out), script=SCRIPT)
+    wait_until(lambda: list((out / "finished").glob("tied.0.*.npz")), process)
+    process.kill()
+    end(process)
+    (state,) = (out / "states").glob("tied.0.*.npz")
+    state.unlink()
+    ended = end(start(*arguments(data, "--out", out, "--resume"), script=SCRIPT))
+    assert ended.status == 2
+    assert f"{state} is missing, from which other stages continue" in ended.err
 
 
 def test_seeds_are_appended(run, data):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.statistics.arms import replace_undefined
+from tiejax.statistics.arms import replace_diverged
 from tiejax.statistics.claims import Claim, assess_in_looks
 
 MARGIN = 0.01  # nats
@@ -61,6 +61,7 @@ def claims(losses: Losses, control: Losses) -> dict[str, list[Claim]]:
 
     losses: final losses of the arms. control: those of the arms with a cosine, of fewer seeds.
     """
+    losses, control = worst_if_diverged(losses), worst_if_diverged(control)
     plain = [_lower(losses, each) for each in (*PRIMARY, WIDE) if {each.first, each.second} <= set(losses)]
     if (slope := _slope(losses)) is not None:
         plain.insert(min(3, len(plain)), slope)
@@ -72,10 +73,20 @@ def claims(losses: Losses, control: Losses) -> dict[str, list[Claim]]:
     return {PLAIN: plain, SECONDARY: secondary}
 
 
-def _difference(losses: Losses, first: str, second: str, sign: int) -> np.ndarray:
-    """Return the differences of final losses by seed; a model that diverged counts against the claim."""
-    differences = np.asarray(losses[first] - losses[second])
-    return replace_undefined(np.where(np.isfinite(differences), differences, np.nan), sign)
+def worst_if_diverged(losses: Losses) -> dict[str, np.ndarray]:
+    """Return final losses with those of models that diverged replaced by the highest loss of any other model."""
+    if not losses:
+        return {}
+    seeds = [len(values) for values in losses.values()]
+    rows = np.full((len(losses), max(seeds)), np.nan)
+    for row, values in zip(rows, losses.values(), strict=True):
+        row[: len(values)] = np.where(np.isfinite(values), values, np.inf)
+    replaced = replace_diverged(np.where(np.isnan(rows), 0, rows), np.isinf(rows), "high")
+    return {arm: row[:number] for arm, row, number in zip(losses, replaced, seeds, strict=True)}
+
+
+def _difference(losses: Losses, first: str, second: str) -> np.ndarray:
+    return np.asarray(losses[first] - losses[second])
 
 
 def _estimand(first: str, second: str) -> str:
@@ -83,7 +94,7 @@ def _estimand(first: str, second: str) -> str:
 
 
 def _lower(losses: Losses, each: Compared) -> Claim:
-    differences = _difference(losses, each.first, each.second, -1)
+    differences = _difference(losses, each.first, each.second)
     return Claim(
         each.id, each.statement, _estimand(each.first, each.second), differences, -1, unit="nats a token", margin=MARGIN
     )
@@ -91,7 +102,7 @@ def _lower(losses: Losses, each: Compared) -> Claim:
 
 def _equivalent(losses: Losses, each: Compared) -> Claim:
     statement = f"The final losses of {each.first} and {each.second} differ by less than {MARGIN:g} nats."
-    differences = _difference(losses, each.first, each.second, -1)
+    differences = _difference(losses, each.first, each.second)
     estimand = _estimand(each.first, each.second)
     return Claim(f"same/{each.id}", statement, estimand, differences, 0, goal="equivalence", unit="nats a token", margin=MARGIN)
 
@@ -117,12 +128,11 @@ def slopes(losses: Losses) -> np.ndarray:
 def _slope(losses: Losses) -> Claim | None:
     if not set(curve(losses)[1]) <= set(losses):
         return None
-    found = slopes(losses)
     return Claim(
         "slope/fraction",
         "The longer models are tied, of those that start from equal tables, the lower they end.",
         "the slope of the validation loss at the end over the tied fraction of the run, by least squares",
-        replace_undefined(np.where(np.isfinite(found), found, np.nan), -1),
+        slopes(losses),
         -1,
         unit="nats a token",
     )

@@ -21,7 +21,7 @@ QUESTION = (
 # The claims that answer the question.
 LEADING = ("late/tied", "late/never-independent", "late/never-equal", "slope/fraction")
 LIMITS = (
-    "One size, one text, and at most about one epoch: nothing is said of larger models. The tables are a larger share of the "
+    "One size and one text: nothing is said of larger models. The tables are a larger share of the "
     "parameters here than in large models. How long a model trains after its untie is bound to the step of "
     "the untie, since all runs have the same number of steps."
 )
@@ -127,7 +127,8 @@ def page(run: RunOnPage) -> str:
     setting = {
         "models": f"pre-LN transformers, {size_words(results, settings)}, {settings['heads']} heads, context "
         f"{settings['context']}, no bias of the logits; all tables start from N(0, .02^2)",
-        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks; AdamW with betas .9 and .95, weight decay "
+        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, {results['epochs']:.2f} epochs; "
+        "AdamW with betas .9 and .95, weight decay "
         f"{settings['weight_decay']:g} on matrices other than tables, gradients clipped at {settings['clip']:g}",
         "learning rate": f"{rates['tied']:g} of tied models, also after they are untied, and {rates['untied']:g} of never tied "
         "ones; it rises for 2 % of the run, is constant until 80 %, and falls linearly to 0",

@@ -1,13 +1,14 @@
 """The settings of the study of tying and untying causal language models."""
 
 import dataclasses
+import math
 from fractions import Fraction
 from typing import Any
 
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.shared import LookSettings, PrecisionSettings, TextSettings, with_defaults
-from tiejax.lab.settings.sizes import check_places
+from tiejax.lab.settings.sizes import check_most, check_places
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.causal_untying import plan, sizes
 from tiejax.system.visible import cut
@@ -17,7 +18,7 @@ WARM_UP, DECAY = 0.02, 0.2  # shares of the run in which the learning rate rises
 STUDY_DEFAULTS: dict[str, Any] = {
     "seeds": 10, "hours": 3.6, "layers": 4, "width": 128, "context": 128, "vocab_size": 4096, "rate_seeds": 3,
     "control_seeds": 10, "gate": 1.0, "explore": True,
-    "record_every": 100, "validate_every": 100,
+    "record_every": 50, "validate_every": 50,
 }  # fmt: skip
 DEMONSTRATION: dict[str, Any] = {
     "seeds": 8, "steps": 300, "layers": 2, "width": 64, "context": 64, "vocab_size": 2048, "rate_seeds": 2, "control_seeds": 0,
@@ -42,7 +43,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         heads: number of attention heads
         context: tokens of a block, all of which but the first are predicted (default: 128; without --corpus 64)
         batch_size: blocks per step
-        steps: training steps of every model (default: as many as --hours allows, at most 2,800; without --corpus 300)
+        steps: training steps of every model, a multiple of 300 with the other defaults (default: as many as --hours allows, at
+            most 2,800; without --corpus 300)
         hours: the number of steps is chosen, from a measured rate and before the first seed, so that the run takes about this
             long on this machine; only without --steps (default: 3.6)
         untie_at: fractions of the run at which tied models are untied, such as [1/6,1/3,2/3]; all at the constant learning rate
@@ -62,9 +64,9 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             entropy of the token frequencies (default: 1; without --corpus .5)
         weight_decay: weight decay of matrices other than tables; tables, biases and LayerNorms have none
         clip: maximum global norm of the gradient, in which tied tables count once
-        record_every: steps between records of the training loss and of the gradients of the two tables (default: 100; without
+        record_every: steps between records of the training loss and of the gradients of the two tables (default: 50; without
             --corpus 25)
-        validate_every: steps between validations (default: 100; without --corpus 25)
+        validate_every: steps between validations (default: 50; without --corpus 25)
         validation_blocks: number of blocks of a validation, spread evenly over the split
         final_blocks: likewise of the validation at the end, which gives the final losses
     """
@@ -95,7 +97,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     clip: float = 1.0
     record_every: int | None = None
     validate_every: int | None = None
-    validation_blocks: int = 64
+    validation_blocks: int = 32
     final_blocks: int = 1024
 
     def resolved(self) -> "Settings":
@@ -121,6 +123,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         super().check()
         counts = ("layers", "width", "heads", "batch_size", "steps", "rate_seeds", "record_every", "validate_every")
         checks.check_counts(self, (*counts, "validation_blocks", "final_blocks"))
+        check_most("control_seeds", self.control_seeds or 0, "seeds")
         checks.check_positive(self, ("hours", "tied_rate", "untied_rate", "clip"))
         checks.check_not_negative(self, ("weight_decay", "gate", "control_seeds"))
         assert self.width is not None
@@ -133,10 +136,17 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         self._check_rates()
         if self.steps is not None and self.steps < 60:
             raise BadInput(f"--steps: expected at least 60, got {self.steps}")
+        if self.tuned and (both := set(self.seed_list) & set(self.tuning_seeds)):
+            raise BadInput(f"--seeds: {min(both)} is one of the seeds that choose the learning rates; use others")
         latest = max(self.forks, default=Fraction(0))
         if latest > 1 - Fraction(str(DECAY)):
             raise BadInput(
                 f"--untie_at: expected fractions up to {1 - DECAY:g}, after which the learning rate falls, got {latest}"
+            )
+        if self.steps is not None and self.steps % self.step_unit:
+            raise BadInput(
+                f"--steps: expected a multiple of {self.step_unit}, so that models untie at steps of --record_every and "
+                f"--validate_every, got {self.steps}"
             )
         for missing, other in (("validation", "test"), ("test", "validation")):
             if getattr(self, other) and not getattr(self, missing):
@@ -164,6 +174,15 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         if len(set(found)) < len(found) or not found:
             raise BadInput(f"--untie_at: expected at least one fraction, and distinct ones, got {cut(self.untie_at)}")
         return sorted(found)
+
+    @property
+    def step_unit(self) -> int:
+        """The number of which the steps are a multiple: then every fork is at a step of records and of validations."""
+        forks = {*self.forks, *([plan.LATE] if self.explore or self.control_seeds else [])}
+        return math.lcm(
+            *(fork.denominator * every // math.gcd(fork.numerator, every)
+              for fork in forks for every in (self.record_every, self.validate_every) if every is not None)
+        )  # fmt: skip
 
     @property
     def arms(self) -> list[plan.Arm]:
@@ -210,7 +229,7 @@ STUDY = Study(
     run=_run,
     sizes=sizes,
     prepare=_prepare,
-    may_change=("checkpoint_every", "data_dir"),
+    may_change=("checkpoint_every", "data_dir", "gate"),
     appends=True,
     single_process=True,
 )

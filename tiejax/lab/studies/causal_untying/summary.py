@@ -24,6 +24,8 @@ def join_blocks(blocks: Sequence[Arrays]) -> Arrays:
     whole = {}
     for field in fields:
         values = [block[field] for block in blocks if field in block]
+        if field.endswith("step"):
+            assert all(np.array_equal(values[0], other) for other in values), field
         whole[field] = values[0] if field.endswith("step") else np.concatenate(values)
     return whole
 

@@ -145,19 +145,22 @@ def train_block(
 ) -> Arrays:
     """Train all segments of a block of seeds; return their arrays, joined over the segments of each arm, as `ARM/FIELD`.
 
-    A state is dropped from its stage once no other segment needs it.
+    A state is dropped once no other segment needs it.
     """
     left: dict[str, Arrays] = {}
     needed = plan.parents_of(segments)
     for segment in segments:
         stage = stage_of(segment, seeds)
-        before = None if segment.after is None else left[segment.after.name]
-        members = Members(seeds, [rates[segment.arm.rate_of]] * len(seeds))
-        work = functools.partial(trainer.segment, stage, segment, members, before, segment.name in needed)
-        left[segment.name] = trainer.stages.once(stage, work)
-        parent = segment.after
+        members, parent = Members(seeds, [rates[segment.arm.rate_of]] * len(seeds)), segment.after
+        keep = segment.name in needed
+
+        def work(stage: str = stage, segment: Segment = segment, members: Members = members, keep: bool = keep) -> Arrays:
+            before = None if segment.after is None else trainer.stages.apart(stage_of(segment.after, seeds))
+            return trainer.segment(stage, segment, members, before, keep)
+
+        left[segment.name] = trainer.stages.once(stage, work, STATE if keep else None)
         if parent is not None and segment.name == plan.last_reader(segments, parent.name):
-            left[parent.name] = trainer.stages.drop(stage_of(parent, seeds), STATE)
+            trainer.stages.drop(stage_of(parent, seeds))
     return joined(segments, left)
 
 
