@@ -169,6 +169,7 @@ BENCHMARKS = {
         "Measure tokens per second of the causal language models that are tied and untied, one model on each core, and compare "
         "them with the transformers library's GPT-2 in a plain torch loop on all cores. The two sides take turns.",
         "PROGRAM causal --layers 2 --width 64",
+        device_a_core=lambda settings: True,  # for the rate of products
         huge_pages=lambda settings: settings.huge_pages,
     ),
     "encoder": Benchmark(

@@ -1,13 +1,13 @@
 """Tokens per second of the causal language models that are tied and untied, compared with the transformers library's GPT-2."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 
-from experiments.bench.arithmetic import device_rates
+from experiments.bench import decoder
+from experiments.bench.arithmetic import FORWARD_AND_BACKWARD, device_rates
 from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
 from experiments.bench.settings import CausalBench
 from experiments.bench.timing import spread, write_results
@@ -20,17 +20,10 @@ from tiejax.lab.studies.causal_untying.train import Members, Trainer
 from tiejax.models.counts import layer_matrices
 from tiejax.training.loop import Training
 
-FORWARD_AND_BACKWARD = 3  # the backward pass has two matrix products for each one of the forward pass
 BLOCKS = 64
 
 
-def _torch() -> Callable[[Any], Train]:
-    from experiments.bench.torch_decoder import train_by_library
-
-    return train_by_library
-
-
-SIDES = {"ours": Side("ours", (), lambda: train_ours), "torch": Side("the library's model", ("torch", "transformers"), _torch)}
+SIDES = {"ours": Side("ours", (), lambda: train_ours), "torch": decoder.SIDES["torch"]}
 
 
 def run(settings: CausalBench, console: Console) -> None:
@@ -39,7 +32,7 @@ def run(settings: CausalBench, console: Console) -> None:
     sides = installed(SIDES, console)
     contenders = {name: Contender(SIDES[name].load(), [job_of(settings, name)], variables) for name in sides}
     rates = take_turns(contenders, settings.repeats, settings.seconds)
-    results = results_of(settings, rates, device_rates()["flops"] / jax.device_count() * environment.cores())
+    results = results_of(settings, rates, device_rates()["flops"])
     for line in lines(results):
         console.say(line)
     console.result(f"results: {write_results('causal', settings, {**results, 'allocator': allocator()})}")
@@ -70,7 +63,7 @@ def train_ours(settings: CausalBench) -> Train:
     """Return our training of one untied model on each device, compiled and warmed up."""
     study = settings.study_settings
     rng = np.random.default_rng(0)
-    blocks = rng.integers(0, settings.vocab_size, (BLOCKS, settings.context))
+    blocks = rng.integers(0, settings.vocab_size, (BLOCKS, settings.context), np.int32)
     bucket = np.zeros(settings.vocab_size, np.int32)
     streams: Any = SimpleNamespace(vocabulary=settings.vocab_size)  # all that training reads of the streams
     text = Text(streams, blocks, blocks[: settings.batch_size], bucket, ["all"], 0.0)

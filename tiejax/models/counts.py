@@ -29,6 +29,17 @@ def transformer(layers: int, width: int, feed_forward: int, norm_first: bool = F
     return layers * transformer_layer(width, feed_forward) + norm_first * norm(width)
 
 
+def gpt2(vocabulary: int, layers: int, width: int, feed_forward: int, context: int, tied: bool) -> int:
+    """Return the number of parameters of GPT-2 with `layers` distinct layers, a tied table counted once."""
+    return (2 - tied) * vocabulary * width + context * width + transformer(layers, width, feed_forward, norm_first=True)
+
+
+def feed_forward_for(number: int, vocabulary: int, layers: int, width: int, context: int, tied: bool) -> int:
+    """Return the feed-forward width, at least 1, with which GPT-2 has nearest to `number` parameters."""
+    least, next_one = (gpt2(vocabulary, layers, width, hidden, context, tied) for hidden in (1, 2))
+    return max(1, 1 + round((number - least) / (next_one - least)))
+
+
 def lstm(layers: int, width: int, hidden: int, bidirectional: bool) -> int:
     """Return the number of parameters of LSTM layers with two bias vectors each, and of the map from states to `width`."""
     directions = 1 + bidirectional

@@ -6,7 +6,6 @@ Source: A. Radford et al., Language Models are Unsupervised Multitask Learners, 
 import math
 from typing import Any
 
-from tiejax.models import counts
 from tiejax.models.language_model import LanguageModel
 from tiejax.models.transformer import Transformer
 
@@ -76,14 +75,3 @@ def build(
         head_bias=head_bias,
         dtype=dtype,
     )
-
-
-def parameters(vocabulary: int, layers: int, width: int, feed_forward: int, context: int, tied: bool) -> int:
-    """Return the number of parameters, a tied table counted once."""
-    return (2 - tied) * vocabulary * width + context * width + counts.transformer(layers, width, feed_forward, norm_first=True)
-
-
-def feed_forward_for(number: int, vocabulary: int, layers: int, width: int, context: int, tied: bool) -> int:
-    """Return the feed-forward width with which a model has nearest to `number` parameters, at least 1."""
-    least, next_one = (parameters(vocabulary, layers, width, hidden, context, tied) for hidden in (1, 2))
-    return max(1, 1 + round((number - least) / (next_one - least)))

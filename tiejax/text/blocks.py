@@ -4,7 +4,7 @@ Source of the blocks: the published code of dynamic layer tying (Hay and Wolf, I
 """
 
 import numpy as np
-from jaxtyping import Integer
+from jaxtyping import Int, Integer
 
 from tiejax.text.errors import CorpusError
 
@@ -28,6 +28,11 @@ def blocks(ids: Integer[np.ndarray, "tokens"], context: int, begin: int) -> Inte
     filled[:, 0] = begin
     filled[:, 1:] = ids[: number * (context - 1)].reshape(number, context - 1)
     return filled
+
+
+def spread(number: int, most: int | None) -> Int[np.ndarray, "chosen"]:
+    """Return the places of `most` of `number` blocks, spread evenly; of all blocks if there are no more, or without `most`."""
+    return np.arange(number) if most is None or most >= number else np.arange(most) * number // most
 
 
 def batch(

@@ -105,16 +105,16 @@ def train_parts(
         so_far = settings.of_seeds([seed for each in seeds for seed in each])
         looks = looks_done(settings, [len(each) for each in seeds])
         joined = _join(done, conditions, scratch)
-        if (more := agreed(lambda: _next_seeds(launched, console, looks, lambda: test(so_far, joined, looks)))) is None:  # noqa: B023
+        if (more := agreed(lambda: next_seeds(launched, console, looks, lambda: test(so_far, joined, looks)))) is None:  # noqa: B023
             break
         seeds.append(more)
     times = sum(each.compile_s for each in done), sum(each.train_s for each in done)
     params = jax.tree.map(lambda *leaves: join_seeds(leaves, 0, conditions), *(each.members.state.params for each in done))
-    return TrainedParts(so_far, joined, params, looks, timing_of(*times, model_steps), _facts(looks, seeds))
+    return TrainedParts(so_far, joined, params, looks, timing_of(*times, model_steps), facts_of(looks, seeds))
 
 
 def looks_done(settings: LookSettings, seeds_by_part: Sequence[int]) -> Looks:
-    """Return the looks of a run whose parts, of so many seeds each, are trained; none are planned without `until`."""
+    """Return the looks of a run whose parts, with these numbers of seeds, are trained; none are planned without `until`."""
     planned = settings.looks
     return Looks(planned, np.cumsum(seeds_by_part).tolist() if planned else [])
 
@@ -150,7 +150,7 @@ def _part(settings: LookSettings, number: int, seeds_by_part: Sequence[int], ser
     return Part(number, ", ".join(filter(None, [series.label, label])), (whole - trained + series.later * whole) / own)
 
 
-def _next_seeds(launched: Launched, console: Console, looks: Looks, test: Callable[[], Rows]) -> list[int] | None:
+def next_seeds(launched: Launched, console: Console, looks: Looks, test: Callable[[], Rows]) -> list[int] | None:
     """Return the seeds of the next part, which becomes part of the run, or None if no seeds are to be added.
 
     A finished run, whose results are written again, is not continued, even if claims are undecided by the present rules.
@@ -172,7 +172,7 @@ def _join(done: Sequence[Trained], conditions: int, scratch: Path | None) -> Rec
     return join_records([each.records for each in done], conditions, scratch)
 
 
-def _facts(looks: Looks, seeds: Sequence[Sequence[int]]) -> dict[str, Any]:
+def facts_of(looks: Looks, seeds: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Return the fields of results.json on looks or on appended seeds; none for a run of one part."""
     if looks.planned:
         return {"looks": {"planned": list(looks.planned), "done": list(looks.done)}}

@@ -101,6 +101,22 @@ def trained_tokenizer(settings: Any, resume: bool) -> str | None:
     return str(trained)
 
 
+def text_arguments(settings: Any, resume: bool) -> dict[str, Any]:
+    """Return the arguments that every preparation of text takes, from settings of `TextSettings`; raises BadInput.
+
+    resume: use the vocabulary with which the run was started.
+    """
+    return {
+        "corpus": settings.corpus,
+        "tokenizer": settings.tokenizer,
+        "vocab_size": settings.vocab_size,
+        "folder": Path(settings.data_dir).expanduser(),
+        "text_feature": settings.text_feature,
+        "tfds_dir": settings.tfds_dir,
+        "trained": trained_tokenizer(settings, resume),
+    }
+
+
 def keep_text(run: RunDirectory, facts: Mapping[str, Any], tokenizer: bytes) -> dict[str, Any]:
     """Write the facts about the training text and its tokenizer into the run directory, unless they have been written before.
 

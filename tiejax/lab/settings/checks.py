@@ -123,8 +123,26 @@ def check_lengths(config: Any, most: int, shortest: int = 3) -> None:
 def check_model(config: Any) -> None:
     """Check that dropout is a probability below 1, and that the heads, if any, divide the width."""
     check_shares(config, ("dropout",))
+    check_heads(config)
+
+
+def check_heads(config: Any) -> None:
+    """Check that the heads, if any, divide the width."""
     if config.heads and config.width % config.heads:
         raise BadInput(f"--heads: {cut(config.heads)} heads do not divide the width {cut(config.width)}")
+
+
+def check_context(config: Any) -> None:
+    """Check that a block has a begin token and another, and at most 65,536 tokens."""
+    if not 2 <= config.context <= 65536:
+        raise BadInput(f"--context: expected 2 (the begin token and another) to 65536, got {config.context}")
+
+
+def check_held_out(config: Any) -> None:
+    """Check that validation and test text are both given, or neither."""
+    for missing, other in (("validation", "test"), ("test", "validation")):
+        if getattr(config, other) and not getattr(config, missing):
+            raise BadInput(f"--{missing}: required with --{other}; with neither, --corpus is split 80/10/10")
 
 
 def check_schedule(config: Any) -> None:

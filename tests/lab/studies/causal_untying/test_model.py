@@ -7,7 +7,7 @@ import pytest
 
 from tiejax.lab.studies.causal_untying.model import Objective, build_model, in_batches, schedule_of, shape_of
 from tiejax.lab.studies.causal_untying.settings import Settings
-from tiejax.models import gpt2
+from tiejax.models import counts
 
 SETTINGS = Settings(corpus=["x"], vocab_size=60, layers=2, width=16, heads=4, context=8, out="out").resolved()
 ARMS = {arm.name: arm for arm in SETTINGS.arms}
@@ -38,7 +38,7 @@ def test_the_wide_model_has_the_parameters_of_the_untied_one():
 
 def test_gpt2_has_its_published_number_of_parameters():
     """124,439,808, the number of the released model."""
-    assert gpt2.parameters(50_257, 12, 768, 3072, 1024, tied=True) == 124_439_808
+    assert counts.gpt2(50_257, 12, 768, 3072, 1024, tied=True) == 124_439_808
 
 
 def test_the_learning_rate_is_constant_at_every_fork():

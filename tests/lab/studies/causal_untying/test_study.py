@@ -1,7 +1,6 @@
 """End-to-end tests of the study: its files, forks that continue their parents bit for bit, and resumption after kills."""
 
 import json
-import pydoc_data.topics
 import shlex
 from fractions import Fraction
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from processes import EXPERIMENTS, end, start, wait_until
+from stream_runs import corpus_folder, metrics, text_of
 
 from tiejax.lab.runs import environment, launch
 from tiejax.lab.runs.console import Console
@@ -19,7 +19,7 @@ from tiejax.lab.studies.causal_untying.page import EXPLORED
 from tiejax.lab.studies.causal_untying.plan import Segment
 from tiejax.lab.studies.causal_untying.settings import STUDY, Settings
 from tiejax.lab.studies.causal_untying.train import Members, Trainer
-from tiejax.training.state_arrays import from_arrays
+from tiejax.training.state_arrays import from_arrays, to_arrays
 
 pytestmark = pytest.mark.slow
 SCRIPT = EXPERIMENTS / "causal_untying.py"
@@ -34,20 +34,11 @@ ARMS = ["tied", "untie-1/3", "untie-2/3", "never-equal", "never-independent"]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder with a corpus of English text, in which runs also store the prepared text."""
-    folder = tmp_path_factory.mktemp("text")
-    topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
-    (folder / "corpus.txt").write_text("\n\n".join(topics[:12]))
-    return folder
+    return corpus_folder(tmp_path_factory)
 
 
 def arguments(data, *more):
-    return ["--corpus", str(data / "corpus.txt"), "--data_dir", str(data / "prepared"), *SMALL, *map(str, more)]
-
-
-def metrics(out):
-    with np.load(out / "metrics.npz") as arrays:
-        return dict(arrays)
+    return [*text_of(data), *SMALL, *map(str, more)]
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +115,14 @@ def test_a_fork_continues_an_uninterrupted_run_bit_for_bit(run):
 
 
 def test_untying_at_once_is_never_tying_from_equal_tables(run):
+    """A child that leaves a tied parent at step 0, before which nothing is trained."""
     trainer = trainer_of(run)
-    members = Members([3, 7], [0.02, 0.02])
-    equal = Segment(plan.Arm(plan.NEVER_EQUAL, False), Fraction(0), Fraction(1), None)
-    never = trainer.segment("never", equal, members, None, False)
-    np.testing.assert_array_equal(never["nats"], metrics(run)["never-equal.nats"])
+    members, tied = Members([3, 7], [0.02, 0.02]), plan.Arm(plan.TIED, True)
+    child = plan.Arm("untie-0", False, fork=Fraction(0), parent=plan.TIED)
+    before = to_arrays(trainer.first_state(objective_of(trainer.settings, trainer.text, tied), tied, members), "state")
+    at_once = Segment(child, Fraction(0), Fraction(1), Segment(tied, Fraction(0), Fraction(0), None))
+    untied = trainer.segment("at-once", at_once, members, before, False)
+    np.testing.assert_array_equal(untied["nats"], metrics(run)["never-equal.nats"])
 
 
 def test_exploratory_arms(run, data):

@@ -40,11 +40,10 @@ def test_records_are_joined_along_an_arm_and_its_parent():
         steps = np.arange(first, last + 1, 5)
         name = segment.arm.name
         losses = np.stack([steps + 100.0 * ["tied", "untie-1/2", "never-equal", "never-independent"].index(name)] * 2)
-        left[segment.name] = {"train_step": steps, "train_loss": losses, "state/0": np.zeros(1)}
+        left[segment.name] = {"train_step": steps, "train_loss": losses}
         if segment.last == 1:
             left[segment.name] |= {"nats": np.full((2, 3), 6.0)}
     arrays = joined(plan.segments_of(arms), left)
     assert arrays["tied/train_step"].tolist() == [0, 5, 10]
     assert arrays["untie-1/2/train_loss"].tolist() == [[0, 105, 110]] * 2
     assert arrays["untie-1/2/nats"].shape == (2, 3)
-    assert not [name for name in arrays if "state" in name]

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import pydoc_data.topics
 import re
 import shlex
 import shutil
@@ -14,6 +13,7 @@ import pytest
 import safetensors
 import yaml
 from processes import EXPERIMENTS, end, start, wait_until
+from stream_runs import corpus_folder, metrics, text_of
 
 from tiejax.lab.runs import environment, launch
 from tiejax.lab.runs.console import Console
@@ -32,20 +32,11 @@ SMALL = shlex.split("""
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder with a corpus of English text, in which runs also store the prepared text."""
-    folder = tmp_path_factory.mktemp("text")
-    topics = [pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics)]
-    (folder / "corpus.txt").write_text("\n\n".join(topics[:12]))
-    return folder
+    return corpus_folder(tmp_path_factory)
 
 
 def arguments(data, *more):
-    return ["--corpus", str(data / "corpus.txt"), "--data_dir", str(data / "prepared"), *SMALL, *map(str, more)]
-
-
-def metrics(out):
-    with np.load(out / "metrics.npz") as arrays:
-        return dict(arrays)
+    return [*text_of(data), *SMALL, *map(str, more)]
 
 
 def settings_of(run):

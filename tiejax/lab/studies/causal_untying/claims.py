@@ -15,7 +15,6 @@ from tiejax.statistics.arms import replace_diverged
 from tiejax.statistics.claims import Claim, assess_in_looks
 
 MARGIN = 0.01  # nats
-LATE = Fraction(2, 3)
 PLAIN, SECONDARY = "plain", "secondary"
 Losses = Mapping[str, np.ndarray]  # arm -> final loss, [seed]
 
@@ -30,7 +29,7 @@ class Compared(NamedTuple):
 
 
 def _late(cosine: bool = False) -> str:
-    return plan.untied_at(LATE, cosine)
+    return plan.untied_at(plan.LATE, cosine)
 
 
 PRIMARY = (
@@ -77,16 +76,8 @@ def worst_if_diverged(losses: Losses) -> dict[str, np.ndarray]:
     """Return final losses with those of models that diverged replaced by the highest loss of any other model."""
     if not losses:
         return {}
-    seeds = [len(values) for values in losses.values()]
-    rows = np.full((len(losses), max(seeds)), np.nan)
-    for row, values in zip(rows, losses.values(), strict=True):
-        row[: len(values)] = np.where(np.isfinite(values), values, np.inf)
-    replaced = replace_diverged(np.where(np.isnan(rows), 0, rows), np.isinf(rows), "high")
-    return {arm: row[:number] for arm, row, number in zip(losses, replaced, seeds, strict=True)}
-
-
-def _difference(losses: Losses, first: str, second: str) -> np.ndarray:
-    return np.asarray(losses[first] - losses[second])
+    values = np.stack(list(losses.values()))
+    return dict(zip(losses, replace_diverged(values, ~np.isfinite(values), "high"), strict=True))
 
 
 def _estimand(first: str, second: str) -> str:
@@ -94,7 +85,7 @@ def _estimand(first: str, second: str) -> str:
 
 
 def _lower(losses: Losses, each: Compared) -> Claim:
-    differences = _difference(losses, each.first, each.second)
+    differences = losses[each.first] - losses[each.second]
     return Claim(
         each.id, each.statement, _estimand(each.first, each.second), differences, -1, unit="nats a token", margin=MARGIN
     )
@@ -102,7 +93,7 @@ def _lower(losses: Losses, each: Compared) -> Claim:
 
 def _equivalent(losses: Losses, each: Compared) -> Claim:
     statement = f"The final losses of {each.first} and {each.second} differ by less than {MARGIN:g} nats."
-    differences = _difference(losses, each.first, each.second)
+    differences = losses[each.first] - losses[each.second]
     estimand = _estimand(each.first, each.second)
     return Claim(f"same/{each.id}", statement, estimand, differences, 0, goal="equivalence", unit="nats a token", margin=MARGIN)
 

@@ -33,7 +33,7 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items() if is_primary(arm)}
     steps = results["steps"]
     return [
-        plot_final(losses, results["claims"]),
+        plot_final(losses),
         plot_since_untying(arrays, list(losses), steps),
         plot_uses(arrays, list(losses), steps),
         plot_frequency(results),
@@ -41,14 +41,14 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
     ]
 
 
-def _mean_and_interval(panel: Any, x: float, values: np.ndarray, colour: str) -> None:
+def _dots_and_mean(panel: Any, x: float, values: np.ndarray, colour: str) -> None:
     values = values[np.isfinite(values)]
     panel.plot(np.full(len(values), x), values, "o", color=colour, alpha=0.4, markersize=4, markeredgewidth=0)
     if len(values):
         panel.plot([x - 0.025, x + 0.025], [values.mean()] * 2, color=colour, linewidth=2.5)
 
 
-def plot_final(losses: Mapping[str, np.ndarray], claims: Sequence[Mapping[str, Any]]) -> Plot:
+def plot_final(losses: Mapping[str, np.ndarray]) -> Plot:
     """Plot the final loss less that of the tied model of the seed over the tied fraction of the run."""
     figure, axes = new_figure(1, 1, 6.4, 3.8)
     panel, (fractions, arms) = axes[0, 0], curve(losses)
@@ -58,9 +58,9 @@ def plot_final(losses: Mapping[str, np.ndarray], claims: Sequence[Mapping[str, A
     panel.axhline(0, color="black", linewidth=0.8)
     panel.plot(x, [np.nanmean(values) for values in differences], color=BLUE, linewidth=1)
     for place, values in zip(x, differences, strict=True):
-        _mean_and_interval(panel, place, values, BLUE)
+        _dots_and_mean(panel, place, values, BLUE)
     independent = losses[plan.NEVER_INDEPENDENT] - losses[plan.TIED]
-    _mean_and_interval(panel, APART, independent, SKY)
+    _dots_and_mean(panel, APART, independent, SKY)
     panel.set_xticks([APART, *x], ["never,\nindependent", "never,\nequal", *map(str, fractions[1:-1]), "always"], fontsize=8)
     panel.set_xlabel("share of the run for which the tables are tied")
     panel.set_ylabel("final loss - that of tied (nats a token)")

@@ -15,9 +15,10 @@ from tiejax.lab.studies.causal_untying import sizes
 from tiejax.lab.studies.causal_untying.plan import Arm
 from tiejax.lab.studies.causal_untying.settings import DECAY, WARM_UP, Settings
 from tiejax.lab.studies.causal_untying.text import Text
-from tiejax.models import gpt2
+from tiejax.models import counts, gpt2
 from tiejax.pretraining.causal import causal_loss
 from tiejax.pretraining.loss import Head, predict_slots
+from tiejax.text.blocks import spread
 from tiejax.training.optimizer import TableRecipe, leaves_at, make_optimizer
 
 PyTree = Any
@@ -42,10 +43,10 @@ def shape_of(settings: Settings, vocabulary: int, arm: Arm) -> Shape:
     hidden = sizes.FEED_FORWARD * settings.width
     size = vocabulary, settings.layers, settings.width, hidden, settings.context
     if not arm.wide:
-        return Shape(settings.width, hidden, gpt2.parameters(*size, tied=arm.tied) + arm.bias * vocabulary)
-    width, untied = sizes.wide_width(settings), gpt2.parameters(*size, tied=False)
-    hidden = gpt2.feed_forward_for(untied, vocabulary, settings.layers, width, settings.context, tied=True)
-    return Shape(width, hidden, gpt2.parameters(vocabulary, settings.layers, width, hidden, settings.context, tied=True))
+        return Shape(settings.width, hidden, counts.gpt2(*size, tied=arm.tied) + arm.bias * vocabulary)
+    width, untied = sizes.wide_width(settings), counts.gpt2(*size, tied=False)
+    hidden = counts.feed_forward_for(untied, vocabulary, settings.layers, width, settings.context, tied=True)
+    return Shape(width, hidden, counts.gpt2(vocabulary, settings.layers, width, hidden, settings.context, tied=True))
 
 
 def build_model(settings: Settings, vocabulary: int, arm: Arm) -> models.LanguageModel:
@@ -169,12 +170,10 @@ def objective_of(settings: Settings, text: Text, arm: Arm) -> Objective:
 
 def in_batches(blocks: np.ndarray, rows: int, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return blocks in batches `[batches, rows, context]` with the weights of their rows: all, or `most` spread evenly."""
-    if most is not None and most < len(blocks):
-        blocks = blocks[np.arange(most) * len(blocks) // most]
-    number = -(-len(blocks) // rows)
-    filled = np.resize(np.arange(len(blocks)), number * rows)
-    weight = (np.arange(number * rows) < len(blocks)).astype(np.float32)
-    return blocks[filled].astype(np.int32).reshape(number, rows, -1), weight.reshape(number, rows)
+    chosen = spread(len(blocks), most)
+    number = -(-len(chosen) // rows)
+    weight = (np.arange(number * rows) < len(chosen)).astype(np.float32)
+    return blocks[np.resize(chosen, number * rows)].reshape(number, rows, -1), weight.reshape(number, rows)
 
 
 def recorders_of(settings: Settings, objective: Objective, text: Text) -> dict[str, training.Recorder]:

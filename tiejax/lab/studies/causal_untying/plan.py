@@ -202,9 +202,3 @@ def last_reader(segments: Sequence[Segment], name: str) -> str:
 def blocks_of(parts: Sequence[Sequence[int]], size: int) -> list[list[int]]:
     """Split the seeds of each part of a run into blocks of at most `size`."""
     return [list(part[first : first + size]) for part in parts for first in range(0, len(part), size)]
-
-
-def rounds(segments: Sequence[Segment], blocks: Sequence[Sequence[int]]) -> Fraction:
-    """Return the cost of training all segments for all blocks, in whole runs of one block."""
-    each = sum((segment.last - segment.first for segment in segments), Fraction(0))
-    return each * len(blocks)

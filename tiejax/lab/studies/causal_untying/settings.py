@@ -60,8 +60,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         explore: also train exploratory arms for the first block of seeds, without tests: other changes of the optimizer's state
             at the untie, other rates of the new table, a bias of the logits, a table that only its output use trains, and a tie
             that begins again (default: true; without --corpus false)
-        gate: the run ends before its first seed unless the tied models that choose the learning rate end so many nats below the
-            entropy of the token frequencies (default: 1; without --corpus .5)
+        gate: the run ends before its first seed unless the tied models that choose the learning rate end this many nats below
+            the entropy of the token frequencies (default: 1; without --corpus .5)
         weight_decay: weight decay of matrices other than tables; tables, biases and LayerNorms have none
         clip: maximum global norm of the gradient, in which tied tables count once
         record_every: steps between records of the training loss and of the gradients of the two tables (default: 50; without
@@ -107,11 +107,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         defaults = STUDY_DEFAULTS if self.corpus else DEMONSTRATION
         fields = dataclasses.asdict(self)
         fields |= checks.seeds_of_looks(self, defaults["seeds"])
-        for name, value in defaults.items():
-            if fields[name] is None and not (name == "hours" and self.steps is not None):
-                fields[name] = value
-        if self.hours is not None:
-            fields["steps"] = None
+        one_of_both = {"steps", "hours"} if self.steps is not None or self.hours is not None else set()
+        fields |= {name: value for name, value in defaults.items() if fields[name] is None and name not in one_of_both}
         if fields["data_dir"] is None:
             fields["data_dir"] = checks.default_data_dir()
         settings = Settings(**fields)
@@ -126,19 +123,17 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         check_most("control_seeds", self.control_seeds or 0, "seeds")
         checks.check_positive(self, ("hours", "tied_rate", "untied_rate", "clip"))
         checks.check_not_negative(self, ("weight_decay", "gate", "control_seeds"))
-        assert self.width is not None
+        checks.check_heads(self)
+        checks.check_context(self)
+        checks.check_held_out(self)
         assert self.context is not None
-        if self.width % self.heads:
-            raise BadInput(f"--heads: {cut(self.heads)} heads do not divide the width {cut(self.width)}")
-        if not 2 <= self.context <= 65536:
-            raise BadInput(f"--context: expected 2 to 65536, got {cut(self.context)}")
         check_places("batch_size", self.batch_size, self.context)
         self._check_rates()
         if self.steps is not None and self.steps < 60:
             raise BadInput(f"--steps: expected at least 60, got {self.steps}")
         if self.tuned and (both := set(self.seed_list) & set(self.tuning_seeds)):
             raise BadInput(f"--seeds: {min(both)} is one of the seeds that choose the learning rates; use others")
-        latest = max(self.forks, default=Fraction(0))
+        latest = self.forks[-1]
         if latest > 1 - Fraction(str(DECAY)):
             raise BadInput(
                 f"--untie_at: expected fractions up to {1 - DECAY:g}, after which the learning rate falls, got {latest}"
@@ -148,9 +143,6 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
                 f"--steps: expected a multiple of {self.step_unit}, so that models untie at steps of --record_every and "
                 f"--validate_every, got {self.steps}"
             )
-        for missing, other in (("validation", "test"), ("test", "validation")):
-            if getattr(self, other) and not getattr(self, missing):
-                raise BadInput(f"--{missing}: required with --{other}; with neither, --corpus is split 80/10/10")
 
     def _check_rates(self) -> None:
         rates = self.rates
@@ -188,6 +180,11 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     def arms(self) -> list[plan.Arm]:
         """The arms of resolved settings."""
         return plan.arms_of(self.forks, self.wide, bool(self.control_seeds))
+
+    @property
+    def explored(self) -> list[plan.Arm]:
+        """The exploratory arms of resolved settings."""
+        return plan.exploratory(self.forks) if self.explore else []
 
     @property
     def tuned(self) -> bool:

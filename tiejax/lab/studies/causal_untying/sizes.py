@@ -3,6 +3,7 @@
 from typing import Any
 
 from tiejax.lab.settings.sizes import FLOAT, MOMENTS, Need, bytes_of_token, records_of
+from tiejax.models import counts
 
 # The resolved settings that the estimate depends on.
 OPTIONS = ("width", "layers", "vocab_size", "batch_size", "context", "seeds", "steps", "record_every")
@@ -22,8 +23,7 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
     if vocabulary is None:
         vocabulary = settings.vocab_size if settings.tokenizer is None else 1
     width = settings.width
-    layer = (4 + 2 * FEED_FORWARD) * width**2
-    values = (2 * vocabulary + settings.context) * width + settings.layers * layer
+    values = counts.gpt2(vocabulary, settings.layers, width, FEED_FORWARD * width, settings.context, tied=False)
     places = settings.batch_size * settings.context
     steps = MOST_STEPS if settings.steps is None else settings.steps
     of_member = RECORD * records_of(steps, settings.record_every) + FLOAT * records_of(steps, settings.validate_every)

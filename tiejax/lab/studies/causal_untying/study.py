@@ -11,6 +11,7 @@ import numpy as np
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.parts import Looks, facts_of, looks_done, next_seeds
 from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.runs.train import begin
@@ -21,7 +22,7 @@ from tiejax.lab.studies.causal_untying.model import objective_of, shape_of
 from tiejax.lab.studies.causal_untying.plan import Segment
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.lab.studies.causal_untying.sizes import MOST_STEPS
-from tiejax.lab.studies.causal_untying.summary import TUNED, Looks, below_entropy, join_blocks, summarise, tuning_rows
+from tiejax.lab.studies.causal_untying.summary import TUNED, below_entropy, join_blocks, summarise, tuning_rows
 from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.lab.studies.causal_untying.train import (
     Arrays,
@@ -61,7 +62,8 @@ def run(launched: Launched, console: Console) -> int:
         console.result(f"stopped with {stages.share:.0%} of the run done; continue with the same command and --resume")
         return 130
 
-    seeds = [seed for part in directory.manifest.all_parts for seed in seed_list(part)]
+    parts = [seed_list(part) for part in directory.manifest.all_parts]
+    seeds = [seed for part in parts for seed in part]
     directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
     body = summarise(arrays, seeds, text.bucket_names, looks)
     results = plain(
@@ -77,6 +79,7 @@ def run(launched: Launched, console: Console) -> int:
             "tuning_seeds": settings.tuning_seeds if tried else [],
             "models": models_of(settings, text),
             **body,
+            **facts_of(looks, parts),
             "timing": stages.timing,
         }
     )
@@ -101,12 +104,9 @@ def announce(settings: Settings, text: Text, console: Console) -> None:
 
 def models_of(settings: Settings, text: Text) -> list[dict[str, Any]]:
     """Return the size of the model of every arm."""
-    return [{"arm": arm.name, **shape_of(settings, text.vocabulary, arm)._asdict()} for arm in every_arm(settings)]
-
-
-def every_arm(settings: Settings) -> list[plan.Arm]:
-    """Return all arms of a run, exploratory ones last."""
-    return [*settings.arms, *(plan.exploratory(settings.forks) if settings.explore else [])]
+    return [
+        {"arm": arm.name, **shape_of(settings, text.vocabulary, arm)._asdict()} for arm in (*settings.arms, *settings.explored)
+    ]
 
 
 def block_size(settings: Settings) -> int:
@@ -120,8 +120,7 @@ def block_size(settings: Settings) -> int:
 def segments_by_kind(settings: Settings) -> tuple[list[Segment], list[Segment], list[Segment]]:
     """Return the segments of the primary arms, of these with the exploratory ones, and of the control with a cosine."""
     primary, control = ([arm for arm in settings.arms if arm.cosine == cosine] for cosine in (False, True))
-    more = plan.exploratory(settings.forks) if settings.explore else []
-    return plan.segments_of(primary), plan.segments_of([*primary, *more]), plan.segments_of(control)
+    return plan.segments_of(primary), plan.segments_of([*primary, *settings.explored]), plan.segments_of(control)
 
 
 def blocks(settings: Settings, parts: Sequence[int | list[int]]) -> list[tuple[list[int], list[Segment]]]:
@@ -143,14 +142,17 @@ def blocks(settings: Settings, parts: Sequence[int | list[int]]) -> list[tuple[l
 def costs(settings: Settings, parts: Sequence[int | list[int]]) -> dict[str, float]:
     """Return the cost of every stage that is planned, in runs of one block."""
     planned = {PLAN: 0.02}
-    if settings.tuned:
-        for kind in TUNED:
-            for rate in settings.rates:
-                groups = plan.blocks_of([settings.tuning_seeds], block_size(settings))
-                planned |= {tuning_stage(kind, rate, seeds): 1.0 for seeds in groups}
+    for kind in TUNED if settings.tuned else ():
+        for rate in settings.rates:
+            planned |= {tuning_stage(kind, rate, seeds): 1.0 for seeds in tuning_blocks(settings)}
     for block, segments in blocks(settings, parts):
-        planned |= costs_of(segments, [block])
+        planned |= costs_of(segments, block)
     return planned
+
+
+def tuning_blocks(settings: Settings) -> list[list[int]]:
+    """Return the blocks of the seeds that choose the learning rates."""
+    return plan.blocks_of([settings.tuning_seeds], block_size(settings))
 
 
 def steps_of(settings: Settings, text: Text, stages: Stages, parts: Sequence[int | list[int]], console: Console) -> int:
@@ -173,8 +175,8 @@ def fix_plan(settings: Settings, text: Text, stages: Stages, parts: Sequence[int
     if steps is None:
         assert settings.hours is not None
         seconds, planned = probe(settings, text, stages), costs(settings, parts[:1])
-        groups = len(plan.blocks_of([settings.tuning_seeds], block_size(settings)))
-        whole = sum(planned.values()) + (len(TUNED) * groups if settings.tuned else 0)  # one more rate for each class
+        another_rate = len(TUNED) * len(tuning_blocks(settings)) if settings.tuned else 0  # for each class
+        whole = sum(planned.values()) + another_rate
         allowed = max(0.0, settings.hours * 3600 - STAGE_S * len(planned)) / (whole * seconds * SLACK)
         unit = settings.step_unit
         steps = max(unit, math.floor(min(MOST_STEPS, allowed) / unit) * unit)
@@ -229,23 +231,17 @@ def train_all(launched: Launched, trainer: Trainer, rates: dict[plan.Class, floa
         for block, segments in blocks(settings, parts):
             name = f"{'-'.join(map(str, block))} {segments[0].arm.name}"
             if name not in trained:
-                for stage, cost in costs_of(segments, [block]).items():
+                for stage, cost in costs_of(segments, block).items():
                     trainer.stages.add(stage, cost)
                 trained[name] = train_block(trainer, segments, block, rates)
-        seeds = [seed for part in parts for seed in seed_list(part)]
-        arrays = join_blocks(list(trained.values()))
-        planned = settings.looks or [len(seeds)]
-        done = [look for look in planned if look <= len(seeds)]
-        looks = Looks(done, planned)
-        if len(done) == len(planned) or run.finished or all_decided(arrays, seeds, trainer.text, looks):
+        seeds_by_part = [seed_list(part) for part in parts]
+        seeds = [seed for part in seeds_by_part for seed in part]
+        arrays, looks = join_blocks(list(trained.values())), looks_done(settings, [len(part) for part in seeds_by_part])
+        if next_seeds(launched, console, looks, lambda: growing(arrays, seeds, trainer.text, looks)) is None:  # noqa: B023
             return arrays, looks
-        more = settings.seed_list[done[-1] : planned[len(done)]]
-        console.say(f"claims undecided with {done[-1]} seeds: going on to {planned[len(done)]}")
-        run.append_part(more)
 
 
-def all_decided(arrays: Arrays, seeds: Sequence[int], text: Text, looks: Looks) -> bool:
-    """Return whether every registered claim is decided."""
-    rows = summarise(arrays, seeds, text.bucket_names, looks)["claims"]
-    open_ones = [row["id"] for row in rows if row["family"] == "registered" and row["verdict"] == "undecided"]
-    return not [name for name in open_ones if not name.startswith("cosine/")]  # whose seeds do not grow
+def growing(arrays: Arrays, seeds: Sequence[int], text: Text, looks: Looks) -> list[dict[str, Any]]:
+    """Return the rows of the claims that more seeds may decide: all except those of the control, whose seeds are fixed."""
+    rows: list[dict[str, Any]] = summarise(arrays, seeds, text.bucket_names, looks)["claims"]
+    return [row for row in rows if not row["id"].startswith("cosine/")]

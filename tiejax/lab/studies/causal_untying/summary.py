@@ -1,21 +1,15 @@
 """The content of results.json: final losses, claims, tuned rates and the gate."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.causal_untying import claims, plan
 from tiejax.lab.studies.causal_untying.train import Arrays, Tried
 
 TUNED: tuple[plan.Class, ...] = ("tied", "untied")
-
-
-class Looks(NamedTuple):
-    """The numbers of seeds at which claims are tested: those done, and how many are planned."""
-
-    done: Sequence[int]
-    planned: Sequence[int]
 
 
 def join_blocks(blocks: Sequence[Arrays]) -> Arrays:
@@ -65,7 +59,8 @@ def summarise(arrays: Arrays, seeds: Sequence[int], bucket_names: Sequence[str],
     """Return final losses, claims and diverged models, as in results.json."""
     losses, buckets = final_losses(arrays)
     tested, by_frequency = ({arm: of[arm] for arm in of if not arm.startswith(plan.EXPLORE)} for of in (losses, buckets))
-    rows = claims.verdicts(tested, by_frequency, bucket_names, looks.done, len(looks.planned))
+    done = looks.done or [len(seeds)]
+    rows = claims.verdicts(tested, by_frequency, bucket_names, done, max(1, len(looks.planned)))
     diverged = [
         {"arm": arm, "seed": seed, "step": _last_finite(arrays, arm, place)}
         for arm, values in losses.items()
@@ -80,7 +75,6 @@ def summarise(arrays: Arrays, seeds: Sequence[int], bucket_names: Sequence[str],
         "non_finite": diverged,
         "claims": [row for family in rows.values() for row in family],
         "families": {family: [row["id"] for row in of_family] for family, of_family in rows.items()},
-        **({"looks": {"planned": list(looks.planned), "done": list(looks.done)}} if len(looks.planned) > 1 else {}),
     }
 
 

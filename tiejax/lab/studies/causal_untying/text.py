@@ -1,19 +1,18 @@
 """The text of a run: blocks of tokens, buckets of tokens by frequency, and the entropy of the token frequencies."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, Integer
+from jaxtyping import Int, Int32
 
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.resume import trained_tokenizer
+from tiejax.lab.runs.resume import text_arguments
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import check_memory
 from tiejax.lab.studies.causal_untying import sizes
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.text import blocks, streams
-from tiejax.text.buckets import buckets
+from tiejax.text.buckets import buckets, entropy
 from tiejax.text.errors import CorpusError
 from tiejax.text.streams import Streams
 from tiejax.text.twins import Twins
@@ -27,8 +26,8 @@ class Text(NamedTuple):
     """
 
     streams: Streams
-    train: Integer[np.ndarray, "number context"]
-    validation: Integer[np.ndarray, "number context"]
+    train: Int32[np.ndarray, "number context"]
+    validation: Int32[np.ndarray, "number context"]
     bucket: Int[np.ndarray, "vocabulary"]
     bucket_names: list[str]
     entropy: float
@@ -44,26 +43,19 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
 
     resume: use the vocabulary with which the run was started.
     """
-    assert settings.data_dir is not None
     assert settings.context is not None
-    assert settings.vocab_size is not None
     try:
         with console.preparing() as progress:
             prepared = streams.prepare(
-                settings.corpus,
-                settings.validation,
-                settings.test,
-                settings.tokenizer,
-                settings.vocab_size,
-                Path(settings.data_dir).expanduser(),
-                text_feature=settings.text_feature,
-                tfds_dir=settings.tfds_dir,
-                trained=trained_tokenizer(settings, resume),
+                **text_arguments(settings, resume),
+                validation=settings.validation,
+                test=settings.test,
                 say=console.say,
                 progress=progress,
             )
         train, validation = (
-            blocks.blocks(prepared.split(name), settings.context, prepared.begin) for name in ("train", "validation")
+            blocks.blocks(prepared.split(name), settings.context, prepared.begin).astype(np.int32)
+            for name in ("train", "validation")
         )
     except CorpusError as error:
         raise BadInput(f"--{error}") from None
@@ -72,10 +64,4 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
     check_memory(settings, lambda settings: sizes.need(settings, prepared.vocabulary), sizes.OPTIONS)
     count = np.bincount(train[:, 1:].ravel(), minlength=prepared.vocabulary)
     names, bucket = buckets(count, Twins(prepared.vocabulary, (), (), ()))
-    return Text(prepared, train, validation, bucket, names[:-1], entropy_of(count))
-
-
-def entropy_of(count: Int[np.ndarray, "vocabulary"]) -> float:
-    """Return the entropy (nats) of the frequencies with these counts."""
-    share = count[count > 0] / count.sum()
-    return float(-(share * np.log(share)).sum())
+    return Text(prepared, train, validation, bucket, names[:-1], entropy(count))

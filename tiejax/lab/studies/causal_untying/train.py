@@ -63,7 +63,7 @@ class Trainer(NamedTuple):
             steps=last - first,
             recorders=recorders_of(self.settings, objective, self.text),
             max_norm=self.settings.clip,
-            source=BlockFeed(self.text.train.astype(np.int32), self.settings.batch_size, first),
+            source=BlockFeed(self.text.train, self.settings.batch_size, first),
             members=training.Unrolled(),
             precision=self.settings.matmul_precision,
         )
@@ -88,9 +88,10 @@ class Trainer(NamedTuple):
         arm, objective = segment.arm, objective_of(self.settings, self.text, segment.arm)
         first, last = segment.steps(self.steps)
         parent = arm if segment.after is None else segment.after.arm
-        state = self.first_state(objective, parent, members)
-        if before is not None:
-            state = from_arrays(before, jax.eval_shape(lambda tree: tree, state), STATE)
+        if before is None:
+            state = self.first_state(objective, parent, members)
+        else:
+            state = from_arrays(before, jax.eval_shape(lambda: self.first_state(objective, parent, members)), STATE)
         if parent is not arm:
             state = self.changed(arm, parent, state)
         ensemble = dataclasses.replace(self.ensemble(objective, arm, first, last), start_from=state)
@@ -135,9 +136,9 @@ def stage_of(segment: Segment, seeds: Sequence[int]) -> str:
     return f"{segment.name}.seed-{'-'.join(map(str, seeds))}"
 
 
-def costs_of(segments: Sequence[Segment], blocks: Sequence[Sequence[int]]) -> dict[str, float]:
-    """Return the cost of every stage, in runs of one block."""
-    return {stage_of(segment, block): float(segment.last - segment.first) for block in blocks for segment in segments}
+def costs_of(segments: Sequence[Segment], seeds: Sequence[int]) -> dict[str, float]:
+    """Return the cost of every stage of a block of seeds, in runs of one block."""
+    return {stage_of(segment, seeds): float(segment.last - segment.first) for segment in segments}
 
 
 def train_block(
@@ -165,22 +166,20 @@ def train_block(
 
 
 def joined(segments: Sequence[Segment], left: Mapping[str, Arrays]) -> Arrays:
-    """Return the arrays of each arm over its whole run, as `ARM/FIELD`, without states.
+    """Return the arrays of each arm over its whole run, as `ARM/FIELD`.
 
     An arm that forks begins with the records of its parent. Of two records of one step, at the end of a segment and the
     beginning of the next, the later is kept: they measure the same state, but only the later one is on the batch of the step.
     """
     arrays: Arrays = {}
     for segment in segments:
-        if segment.last != segment.arm.end or segment.arm.end != 1:
+        if segment.last != 1:
             continue
         line = [segment]
         while (before := line[0].after) is not None:
             line.insert(0, before)
         parts = [left[each.name] for each in line]
         for field in parts[-1]:
-            if field.startswith(f"{STATE}/"):
-                continue
             if not field.startswith(("train_", "validation_")):
                 arrays[f"{segment.arm.name}/{field}"] = parts[-1][field]
                 continue
@@ -238,10 +237,11 @@ def tuning_stage(kind: plan.Class, rate: float, seeds: Sequence[int]) -> str:
 def tune(trainer: Trainer, kind: plan.Class, block: int) -> Tried:
     """Choose the learning rate of a class of arms on the tuning seeds, `block` models at a time."""
     segment = Segment(tuning_arm(kind), Fraction(0), Fraction(1), None)
+    blocks = plan.blocks_of([trainer.settings.tuning_seeds], block)
 
     def losses_at(rate: float) -> np.ndarray:
         losses = []
-        for seeds in plan.blocks_of([trainer.settings.tuning_seeds], block):
+        for seeds in blocks:
             stage = tuning_stage(kind, rate, seeds)
             members = Members(seeds, [rate] * len(seeds))
             trainer.stages.add(stage, 1.0)

@@ -19,6 +19,7 @@ from tiejax.pretraining.step_plan import StepPlan, plan_rows
 from tiejax.text import cipher, sentences
 from tiejax.text import tokenizer as tokenization
 from tiejax.text.array_records import Progress, Sequences
+from tiejax.text.buckets import entropy
 from tiejax.text.errors import CorpusError
 from tiejax.text.languages import Languages
 from tiejax.text.stored import digest
@@ -141,7 +142,6 @@ def unigram_entropy(text: Text) -> float:
     It is the loss of a model that knows only token frequencies. A cipher does not increase it, because the tokens of a sentence
     show its language.
     """
-    count = np.bincount(text.train.ids, minlength=text.vocabulary.size).astype(float)
+    count = np.bincount(text.train.ids, minlength=text.vocabulary.size)
     count[list(text.vocabulary.special)] = 0
-    p = count[count > 0] / count.sum()
-    return float(-np.sum(p * np.log(p)))
+    return entropy(count)

@@ -149,17 +149,14 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         checks.check_positive(self, ("clip",))
         if not 0 <= self.epsilon_floor <= 1:
             raise BadInput(f"--epsilon_floor: expected a number between 0 and 1, got {self.epsilon_floor}")
-        if not 2 <= self.context <= 65536:
-            raise BadInput(f"--context: expected 2 (the begin token and another) to 65536, got {self.context}")
+        checks.check_context(self)
         if self.padding is not None and self.padding < 0:
             raise BadInput(f"--padding: expected a token id >= 0, got {self.padding}")
         check_most("padding", self.padding or 0)
         check_places("batch_size", self.batch_size, self.context)
         if self.distinct is not None and self.distinct > self.layers:
             raise BadInput(f"--distinct: expected at most --layers {self.layers}, got {self.distinct}")
-        for missing, other in (("validation", "test"), ("test", "validation")):
-            if getattr(self, other) and not getattr(self, missing):
-                raise BadInput(f"--{missing}: required with --{other}; with neither, --corpus is split 80/10/10")
+        checks.check_held_out(self)
         self._check_methods()
         if self.ties == "published" and self.gradient == "all":
             raise BadInput("--gradient: with --ties published expected owner, got all")

@@ -17,12 +17,12 @@ OPTIONS = ("width", "layers", "vocab_size", "feed_forward", "batch_size", "conte
 def parameters(settings: Any, vocabulary: int, distinct: int) -> int:
     """Return the number of parameters of a model with `distinct` distinct layers, the shared table counted once."""
     width, rows = settings.width, vocabulary + (settings.objective == "masked")
-    # GPT-2 has a LayerNorm after its layers, BERT before them.
+    if settings.architecture == "gpt2":
+        context = settings.context + (settings.details == "published")
+        return counts.gpt2(rows, distinct, width, settings.feed_forward, context, tied=True)
     layers = counts.norm(width) + counts.transformer(distinct, width, settings.feed_forward)
-    if settings.architecture == "bert":
-        head = counts.bert_head(Shape(width, width, width, distinct, settings.heads, coupled=True), rows)
-        return (rows + settings.context + TOKEN_TYPES) * width + layers + head
-    return (rows + settings.context + (settings.details == "published")) * width + layers
+    head = counts.bert_head(Shape(width, width, width, distinct, settings.heads, coupled=True), rows)
+    return (rows + settings.context + TOKEN_TYPES) * width + layers + head
 
 
 def agent_parameters(layers: int) -> int:

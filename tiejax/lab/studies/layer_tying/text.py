@@ -1,7 +1,6 @@
 """The text of a layer-tying run, cut into blocks, and its batches."""
 
 import functools
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +8,7 @@ import numpy as np
 
 from tiejax import training
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.resume import trained_tokenizer
+from tiejax.lab.runs.resume import text_arguments
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import check_memory
 from tiejax.lab.studies.layer_tying import sizes
@@ -49,19 +48,12 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
 
     resume: use the vocabulary with which the run was started.
     """
-    assert settings.data_dir is not None
     try:
         with console.preparing() as progress:
             prepared = streams.prepare(
-                settings.corpus,
-                settings.validation,
-                settings.test,
-                settings.tokenizer,
-                settings.vocab_size,
-                Path(settings.data_dir).expanduser(),
-                text_feature=settings.text_feature,
-                tfds_dir=settings.tfds_dir,
-                trained=trained_tokenizer(settings, resume),
+                **text_arguments(settings, resume),
+                validation=settings.validation,
+                test=settings.test,
                 say=console.say,
                 progress=progress,
             )
@@ -110,9 +102,7 @@ def held_out_batches(whole: np.ndarray, split: str, batch_size: int, most: int |
 
     Masks are the same for all models. The last batch is padded with blocks of weight 0.
     """
-    chosen = np.arange(len(whole))
-    if most is not None and most < len(whole):
-        chosen = np.arange(most) * len(whole) // most
+    chosen = blocks.spread(len(whole), most)
     masks, batches = training.stream(jax.random.key(0), f"{split} masks"), []
     for first in range(0, len(chosen), batch_size):
         rows = chosen[first : first + batch_size]

@@ -1,14 +1,13 @@
 """The text of a run: its sentences, twins, recorded pairs of words, frequency buckets and step plan."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.resume import trained_tokenizer
+from tiejax.lab.runs.resume import text_arguments
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import Need, check_memory, check_steps
@@ -40,20 +39,13 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
 
     resume: use the vocabulary with which the run was started.
     """
-    assert settings.data_dir is not None
     try:
         with console.preparing() as progress:
             prepared = sentences.prepare(
-                settings.corpus,
-                settings.tokenizer,
-                settings.vocab_size,
-                settings.max_length,
-                settings.min_length,
-                Path(settings.data_dir).expanduser(),
-                text_feature=settings.text_feature,
-                tfds_dir=settings.tfds_dir,
+                **text_arguments(settings, resume),
+                max_length=settings.max_length,
+                min_length=settings.min_length,
                 rows_are_sentences=settings.rows_are_sentences,
-                trained=trained_tokenizer(settings, resume),
                 say=console.say,
                 progress=progress,
             )
