@@ -55,10 +55,10 @@ def run(data):
 class NoStages:
     """Trains without a run directory."""
 
-    def train(self, name, ensemble, seeds):
+    def train(self, name, ensemble, seeds, conditions):
         from tiejax.training.loop import train
 
-        return train(ensemble, seeds)
+        return train(ensemble, seeds, conditions=conditions)
 
 
 def trainer_of(run):

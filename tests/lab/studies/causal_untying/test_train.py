@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.train import choose_rate, joined
+from tiejax.lab.studies.causal_untying.train import Members, choose_rate, joined, tuning_blocks, tuning_stage
 
 
 @pytest.mark.parametrize(
@@ -20,15 +20,24 @@ from tiejax.lab.studies.causal_untying.train import choose_rate, joined
 )
 def test_rates_are_extended_while_the_best_is_at_the_edge(best, tried, at_edge):
     """Losses are (ln rate - ln best)^2, so that the rate nearest to `best` has the lowest."""
-    found = choose_rate([1e-3, 2e-3, 4e-3], lambda rate: np.full(3, np.log(rate / best) ** 2))
+    found = choose_rate([1e-3, 2e-3, 4e-3], lambda rates: np.outer(np.log(np.array(rates) / best) ** 2, np.ones(3)))
     np.testing.assert_allclose(found.rates, tried)
     assert found.at_edge == at_edge
 
 
 def test_a_rate_at_which_a_model_diverges_is_not_chosen():
     losses = {1e-3: [3.0, 3.0], 2e-3: [2.0, 2.0], 4e-3: [1.0, np.inf], 8e-3: [np.inf, np.inf]}
-    found = choose_rate([1e-3, 2e-3, 4e-3, 8e-3], lambda rate: np.array(losses[rate]))
+    found = choose_rate([1e-3, 2e-3, 4e-3, 8e-3], lambda rates: np.array([losses[rate] for rate in rates]))
     assert found.rates[found.best] == 2e-3
+
+
+def test_every_rate_is_tried_with_every_seed_in_whole_blocks():
+    blocks = tuning_blocks([1e-3, 2e-3], [1000, 1001, 1002], 4)
+    assert blocks == [Members([1000, 1001, 1002, 1000], [1e-3, 1e-3, 1e-3, 2e-3]), Members([1001, 1002], [2e-3, 2e-3])]
+    assert [tuning_stage("tied", block) for block in blocks] == [
+        "rate.tied.0.001-1000.to.0.002-1000",
+        "rate.tied.0.002-1001.to.0.002-1002",
+    ]
 
 
 def test_records_are_joined_along_an_arm_and_its_parent():

@@ -54,8 +54,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             (default: 3; without --corpus 2)
         tied_rate: learning rate of tied models, instead of a choice among --rates
         untied_rate: likewise of models that are never tied
-        control_seeds: number of seeds, the first of --seeds, that also train with a cosine schedule (default: 10; without
-            --corpus 0)
+        control_seeds: number of seeds, the first of --seeds, that also train with a cosine schedule; with --resume, another
+            number (default: 10; without --corpus 0)
         wide: also train wider tied models with the parameters of the untied ones
         explore: also train exploratory arms for the first block of seeds, without tests: other changes of the optimizer's state
             at the untie, other rates of the new table, a bias of the logits, a table that only its output use trains, and a tie
@@ -226,7 +226,7 @@ STUDY = Study(
     run=_run,
     sizes=sizes,
     prepare=_prepare,
-    may_change=("checkpoint_every", "data_dir", "gate"),
+    may_change=("checkpoint_every", "data_dir", "gate", "control_seeds"),
     appends=True,
     single_process=True,
 )

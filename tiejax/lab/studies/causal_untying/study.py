@@ -33,6 +33,7 @@ from tiejax.lab.studies.causal_untying.train import (
     train_block,
     tune,
     tuning_arm,
+    tuning_blocks,
     tuning_stage,
 )
 from tiejax.system.json_values import plain
@@ -143,16 +144,11 @@ def costs(settings: Settings, parts: Sequence[int | list[int]]) -> dict[str, flo
     """Return the cost of every stage that is planned, in runs of one block."""
     planned = {PLAN: 0.02}
     for kind in TUNED if settings.tuned else ():
-        for rate in settings.rates:
-            planned |= {tuning_stage(kind, rate, seeds): 1.0 for seeds in tuning_blocks(settings)}
+        tried = tuning_blocks(settings.rates, settings.tuning_seeds, block_size(settings))
+        planned |= {tuning_stage(kind, members): 1.0 for members in tried}
     for block, segments in blocks(settings, parts):
         planned |= costs_of(segments, block)
     return planned
-
-
-def tuning_blocks(settings: Settings) -> list[list[int]]:
-    """Return the blocks of the seeds that choose the learning rates."""
-    return plan.blocks_of([settings.tuning_seeds], block_size(settings))
 
 
 def steps_of(settings: Settings, text: Text, stages: Stages, parts: Sequence[int | list[int]], console: Console) -> int:
@@ -175,7 +171,8 @@ def fix_plan(settings: Settings, text: Text, stages: Stages, parts: Sequence[int
     if steps is None:
         assert settings.hours is not None
         seconds, planned = probe(settings, text, stages), costs(settings, parts[:1])
-        another_rate = len(TUNED) * len(tuning_blocks(settings)) if settings.tuned else 0  # for each class
+        one_more = tuning_blocks(settings.rates[:1], settings.tuning_seeds, block_size(settings))
+        another_rate = len(TUNED) * len(one_more) if settings.tuned else 0  # for each class
         whole = sum(planned.values()) + another_rate
         allowed = max(0.0, settings.hours * 3600 - STAGE_S * len(planned)) / (whole * seconds * SLACK)
         unit = settings.step_unit

@@ -95,7 +95,9 @@ class Trainer(NamedTuple):
         if parent is not arm:
             state = self.changed(arm, parent, state)
         ensemble = dataclasses.replace(self.ensemble(objective, arm, first, last), start_from=state)
-        trained = self.stages.train(stage, ensemble, members.seeds)
+        different = list(dict.fromkeys(members.rates))
+        conditions = [different.index(rate) for rate in members.rates]
+        trained = self.stages.train(stage, ensemble, members.seeds, conditions)
         arrays = records_of(trained.records, first)
         final = trained.members.state
         if segment.last == 1:
@@ -209,18 +211,18 @@ class Tried(NamedTuple):
 MOST_EXTENSIONS = 3  # of the tried rates, for each class of arms
 
 
-def choose_rate(rates: Sequence[float], losses_at: Callable[[float], np.ndarray]) -> Tried:
+def choose_rate(rates: Sequence[float], losses_at: Callable[[Sequence[float]], np.ndarray]) -> Tried:
     """Try learning rates, and half the lowest or twice the highest as long as it is the best one, at most three times.
 
-    losses_at: rate -> final losses `[seed]`.
+    losses_at: rates -> final losses `[rate, seed]`.
     """
-    found = {rate: losses_at(rate) for rate in rates}
+    found = dict(zip(rates, losses_at(rates), strict=True))
     for extension in range(MOST_EXTENSIONS + 1):
         tried = Tried(np.array(sorted(found)), np.array([found[rate] for rate in sorted(found)]))
         if not tried.at_edge or extension == MOST_EXTENSIONS:
             return tried
         rate = float(tried.rates[0] / 2 if tried.best == 0 else tried.rates[-1] * 2)
-        found[rate] = losses_at(rate)
+        found[rate] = losses_at([rate])[0]
     raise AssertionError
 
 
@@ -229,25 +231,32 @@ def tuning_arm(kind: plan.Class) -> Arm:
     return Arm(plan.TIED, True) if kind == "tied" else Arm(plan.NEVER_EQUAL, False)
 
 
-def tuning_stage(kind: plan.Class, rate: float, seeds: Sequence[int]) -> str:
-    """Return the name of the stage that tries a rate."""
-    return f"rate.{kind}.{rate:g}.seed-{'-'.join(map(str, seeds))}"
+def tuning_blocks(rates: Sequence[float], seeds: Sequence[int], size: int) -> list[Members]:
+    """Return the models that try every rate with every seed, in blocks of at most `size` that train together."""
+    pairs = [(rate, seed) for rate in rates for seed in seeds]
+    blocks = [pairs[first : first + size] for first in range(0, len(pairs), size)]
+    return [Members([seed for _, seed in block], [rate for rate, _ in block]) for block in blocks]
+
+
+def tuning_stage(kind: plan.Class, members: Members) -> str:
+    """Return the name of the stage that tries rates: its first rate and seed, which no other stage has, and its last."""
+    ends = [f"{members.rates[end]:g}-{members.seeds[end]}" for end in (0, -1)]
+    return f"rate.{kind}.{'.to.'.join(dict.fromkeys(ends))}"
 
 
 def tune(trainer: Trainer, kind: plan.Class, block: int) -> Tried:
     """Choose the learning rate of a class of arms on the tuning seeds, `block` models at a time."""
     segment = Segment(tuning_arm(kind), Fraction(0), Fraction(1), None)
-    blocks = plan.blocks_of([trainer.settings.tuning_seeds], block)
+    seeds = trainer.settings.tuning_seeds
 
-    def losses_at(rate: float) -> np.ndarray:
+    def losses_at(rates: Sequence[float]) -> np.ndarray:
         losses = []
-        for seeds in blocks:
-            stage = tuning_stage(kind, rate, seeds)
-            members = Members(seeds, [rate] * len(seeds))
+        for members in tuning_blocks(rates, seeds, block):
+            stage = tuning_stage(kind, members)
             trainer.stages.add(stage, 1.0)
             arrays = trainer.stages.once(stage, functools.partial(trainer.segment, stage, segment, members, None, False))
             losses.append(arrays["nats"].sum(-1) / arrays["count"].sum(-1))
-        found = np.concatenate(losses)
+        found = np.concatenate(losses).reshape(len(rates), len(seeds))
         return np.where(np.isfinite(found), found, np.inf)
 
     return choose_rate(trainer.settings.rates, losses_at)
