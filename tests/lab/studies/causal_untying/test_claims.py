@@ -53,6 +53,16 @@ def test_a_small_difference_is_the_same_within_the_margin():
     assert rows(near)[SECONDARY]["same/late/tied"]["verdict"] == "supported"
 
 
+def test_rare_and_frequent_tokens_differ():
+    """Untying at 2/3 lowers the loss of frequent tokens by .03 and raises that of rare ones by .01."""
+    tied = 4 + SEEDS[:, None] + np.array([0, 1.0, 2.0])
+    buckets = {"tied": tied, "untie-2/3": tied + [-0.03, 0.5, 0.01]}
+    found = verdicts(LOSSES, buckets, ["1-100", "101-1,000", "1,001-4,096"], [12], 1)[SECONDARY]
+    row = next(row for row in found if row["id"] == "frequency/late-tied")
+    assert row["estimate"] == pytest.approx(0.04)
+    assert row["verdict"] == "supported"
+
+
 @pytest.mark.parametrize(("arm", "difference"), [("untie-2/3", 0.6), ("never-independent", -0.5)])
 def test_a_diverged_model_has_the_worst_loss_of_all(arm, difference):
     """4.61 is the highest other loss; the other model of seed 3 has 4.05 or 4.53."""

@@ -31,7 +31,8 @@ SOURCE = (
 )
 HEADINGS = {
     PLAIN: "Claims: untying late, one family",
-    SECONDARY: "Claims: the same within a margin, and a cosine schedule, a second family; then token frequencies, exploratory",
+    SECONDARY: "Claims: the same within a margin, rare and frequent tokens, and a cosine schedule, a second family; then token "
+    "frequencies, exploratory",
 }
 
 
