@@ -34,6 +34,12 @@ def gpt2(vocabulary: int, layers: int, width: int, feed_forward: int, context: i
     return (2 - tied) * vocabulary * width + context * width + transformer(layers, width, feed_forward, norm_first=True)
 
 
+def gpt2_factorised(vocabulary: int, layers: int, width: int, feed_forward: int, context: int, embed_width: int) -> int:
+    """Return the number of parameters of untied GPT-2 whose input table and positions have another width than the states."""
+    whole = gpt2(vocabulary, layers, width, feed_forward, context, tied=False)
+    return whole - (vocabulary + context) * (width - embed_width) + linear(embed_width, width)
+
+
 def feed_forward_for(number: int, vocabulary: int, layers: int, width: int, context: int, tied: bool) -> int:
     """Return the feed-forward width, at least 1, with which GPT-2 has nearest to `number` parameters."""
     least, next_one = (gpt2(vocabulary, layers, width, hidden, context, tied) for hidden in (1, 2))

@@ -26,6 +26,7 @@ def build(
     head_bias: bool = False,
     padding: int | None = None,
     dtype: Any = None,
+    embed_width: int | None = None,
 ) -> LanguageModel:
     """Return a pre-LN transformer with learned positions and a final LayerNorm, rematerialised layer by layer.
 
@@ -46,6 +47,7 @@ def build(
         head_bias: add a bias to the logits, which GPT-2 has not.
         padding: as in `LanguageModel`.
         dtype: dtype of the computation (default: that of the parameters).
+        embed_width: width of the input table and the positions, which a linear map takes to `width` (default: `width`, no map).
     """
     encoder = Transformer(
         layers=layers,
@@ -74,4 +76,5 @@ def build(
         embedding_dropout=dropout,
         head_bias=head_bias,
         dtype=dtype,
+        embed_width=embed_width,
     )

@@ -56,7 +56,7 @@ def test_a_small_difference_is_the_same_within_the_margin():
 def test_rare_and_frequent_tokens_differ():
     """Untying at 2/3 lowers the loss of frequent tokens by .03 and raises that of rare ones by .01."""
     tied = 4 + SEEDS[:, None] + np.array([0, 1.0, 2.0])
-    buckets = {"tied": tied, "untie-2/3": tied + [-0.03, 0.5, 0.01]}
+    buckets = {"tied": tied, "untie-2/3": tied + np.array([-0.03, 0.5, 0.01])}
     found = verdicts(LOSSES, buckets, ["1-100", "101-1,000", "1,001-4,096"], [12], 1)[SECONDARY]
     row = next(row for row in found if row["id"] == "frequency/late-tied")
     assert row["estimate"] == pytest.approx(0.04)

@@ -1,13 +1,21 @@
 """Sizes, schedule and losses of the models."""
 
+import dataclasses
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tiejax.lab.studies.causal_untying.model import Objective, build_model, in_batches, schedule_of, shape_of
+from tiejax.lab.studies.causal_untying import plan
+from tiejax.lab.studies.causal_untying.model import Objective, _excess, build_model, held_out, schedule_of, shape_of
 from tiejax.lab.studies.causal_untying.settings import Settings
+from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.models import counts
+from tiejax.pretraining.loss import Head
+from tiejax.text import planted_pairs
+from tiejax.text.planted_pairs import CHOICES, Planting
 
 SETTINGS = Settings(corpus=["x"], vocab_size=60, layers=2, width=16, heads=4, context=8, out="out").resolved()
 ARMS = {arm.name: arm for arm in SETTINGS.arms}
@@ -47,6 +55,24 @@ def test_the_learning_rate_is_constant_at_every_fork():
     assert at == pytest.approx({0: 1 / 6, 5: 1, 6: 1, 50: 1, 100: 1, 200: 1, 239: 1, 240: 1, 270: 0.5, 299: 1 / 60})
 
 
+def test_a_longer_run_begins_as_the_others_do():
+    """Its rate falls from step 360 of 450 on."""
+    rate, longer = schedule_of(300, cosine=False), schedule_of(300, cosine=False, horizon=Fraction(3, 2))
+    assert [float(longer(jnp.int32(step))) for step in range(240)] == [float(rate(jnp.int32(step))) for step in range(240)]
+    at = {step: float(longer(jnp.int32(step))) for step in (240, 359, 360, 405, 449)}
+    assert at == pytest.approx({240: 1, 359: 1, 360: 1, 405: 0.5, 449: 1 / 90})
+
+
+def test_the_input_table_of_the_factorised_model_has_half_the_width():
+    arm = next(arm for arm in plan.exploratory(SETTINGS.forks) if arm.factorised)
+    objective = Objective(build_model(SETTINGS, 60, arm), np.zeros(60, np.int32), 1)
+    params = objective.init(jax.random.key(0))
+    assert params["embed"]["embedding"].shape == (60, 8)
+    assert params["head"]["embedding"].shape == (60, 16)
+    assert shape_of(SETTINGS, 60, arm).parameters == sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert set(objective.record(params, jnp.zeros((2, 8), int))) == {"loss", "finite"}
+
+
 def test_the_cosine_falls_to_0():
     rate = schedule_of(300, cosine=True)
     assert [float(rate(jnp.int32(step))) for step in (6, 153, 300)] == pytest.approx([1, 0.5, 0], abs=1e-6)
@@ -56,7 +82,8 @@ def test_sums_by_bucket_are_those_of_the_logits():
     objective = Objective(build_model(SETTINGS, 60, ARMS["never-equal"]), np.arange(60, dtype=np.int32) % 3, 3)
     params = objective.init(jax.random.key(1))
     blocks = np.random.default_rng(0).integers(0, 60, (5, 8))
-    count, nats = objective.sums(params, *map(jnp.asarray, in_batches(blocks, 2)))
+    text = Text(None, blocks, blocks, objective.bucket, ["all"], 0.0)
+    count, nats = (objective.sums(params, held_out(text, 2))[name] for name in ("count", "nats"))
     logits = np.asarray(objective.model.apply({"params": params}, jnp.asarray(blocks)), float)[:, :-1]
     each = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, blocks[:, 1:, None], -1)[..., 0]
     expected = [each[blocks[:, 1:] % 3 == bucket].sum() for bucket in range(3)]
@@ -65,6 +92,77 @@ def test_sums_by_bucket_are_those_of_the_logits():
 
 
 def test_validation_blocks_are_spread_over_the_split():
-    tokens, weight = in_batches(np.arange(10)[:, None] * np.ones(4, int), 2, most=5)
+    blocks = np.arange(10)[:, None] * np.ones(4, int)
+    text = Text(None, blocks, blocks, np.zeros(10, int), ["all"], 0.0)
+    tokens, weight, _ = held_out(text, 2, most=5)
     assert tokens[..., 0].ravel().tolist() == [0, 2, 4, 6, 8, 0]
     assert weight.ravel().tolist() == [1, 1, 1, 1, 1, 0]
+
+
+PLANTED = Planting(20, {"holding": (1, 2), "constant": (3, 4), "contextual": (5, 6)}, (7, 8), 2, ((9, 10),))
+ENDS = np.arange(20) == 0
+
+
+def planted_text(rng):
+    """Blocks of 12 tokens with markers, twins and ciphers."""
+    marked = planted_pairs.with_markers(PLANTED, rng.integers(0, 20, 600), ENDS, 1.0, rng)
+    blocks = marked[: len(marked) // 12 * 12].reshape(-1, 12)
+    return planted_pairs.write(PLANTED, blocks, ENDS, rng)
+
+
+def test_an_optimal_model_has_no_excess_loss():
+    """States are random, as wide as there are places; least squares give the output table with the known log-probabilities.
+
+    The logits of a certain choice, which would be infinite, are equal instead.
+    """
+    blocks = planted_text(np.random.default_rng(3))
+    made = planted_pairs.choices(PLANTED, blocks, ENDS)
+    places = blocks[:, 1:].size
+    states = np.random.default_rng(4).normal(size=(places, places))
+    wanted = np.zeros((places, PLANTED.vocabulary))
+    first, second, p = (values[:, 1:].ravel() for values in made[1:])
+    certain = (p == 0) | (p == 1)
+    safe = np.where(certain, 0.5, p)
+    wanted[np.arange(places), first], wanted[np.arange(places), second] = np.log(1 - safe), np.log(safe)
+    table = np.linalg.lstsq(states, wanted, rcond=None)[0].T
+    kind = made.kind[:, 1:].ravel()
+    with jax.enable_x64(True):
+        flat = planted_pairs.Choices(*(jnp.asarray(values[:, 1:].ravel()) for values in made))
+        excess = np.asarray(_excess(Head(jnp.asarray(table)), jnp.asarray(states), flat))
+        worse = np.asarray(_excess(Head(jnp.asarray(table * 0)), jnp.asarray(states), flat))
+    chosen = (kind >= 0) & ~certain
+    assert {CHOICES[kind] for kind in np.unique(kind[chosen])} == {"holding", "constant", "contextual", "reverse"}
+    np.testing.assert_allclose(excess[chosen], 0, atol=1e-9)
+    entropy = -(p * np.log(safe) + (1 - p) * np.log(1 - safe))
+    np.testing.assert_allclose(worse[chosen], np.log(2) - entropy[chosen], atol=1e-9)
+    np.testing.assert_allclose(worse[certain & (kind >= 0)], np.log(2))
+
+
+def test_excess_losses_are_summed_by_kind():
+    """Of a model with a bias of the logits, from its logits."""
+    blocks = planted_text(np.random.default_rng(5))
+    settings = dataclasses.replace(SETTINGS, context=12)
+    model = build_model(settings, PLANTED.vocabulary, plan.Arm("biased", False, bias=True))
+    objective = Objective(model, np.zeros(PLANTED.vocabulary, np.int32), 1)
+    params = objective.init(jax.random.key(2))
+    params["head"]["bias"] = jax.random.normal(jax.random.key(3), (PLANTED.vocabulary,))
+    text = Text(None, blocks, blocks, objective.bucket, ["all"], 0.0, PLANTED, ENDS)
+    sums = objective.sums(params, jax.tree.map(jnp.asarray, held_out(text, 4)))
+    logits = np.asarray(model.apply({"params": params}, jnp.asarray(blocks)), float)[:, :-1]
+    kind, first, second, p = (values[:, 1:] for values in planted_pairs.choices(PLANTED, blocks, ENDS))
+    margin = np.take_along_axis(logits, second[..., None], -1) - np.take_along_axis(logits, first[..., None], -1)
+    q = 1 / (1 + np.exp(-margin[..., 0]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        divergence = np.nan_to_num(p * np.log(p / q)) + np.nan_to_num((1 - p) * np.log((1 - p) / (1 - q)))
+    for number in range(len(CHOICES)):
+        np.testing.assert_allclose(sums["excess"][number], divergence[kind == number].sum(), rtol=2e-4)
+        assert sums["choices"][number] == (kind == number).sum()
+
+
+def test_distances_of_pairs_are_recorded():
+    objective = Objective(build_model(SETTINGS, 60, ARMS["never-equal"]), np.zeros(60, np.int32), 1, np.array([[1, 2], [5, 3]]))
+    params = objective.init(jax.random.key(1))
+    recorded = objective.record(params, jnp.zeros((2, 8), int))
+    for field, name in (("pair_input", "embed"), ("pair_output", "head")):
+        table = np.asarray(params[name]["embedding"])
+        np.testing.assert_allclose(recorded[field], [np.linalg.norm(table[1] - table[2]), np.linalg.norm(table[5] - table[3])])

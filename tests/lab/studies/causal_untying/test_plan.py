@@ -79,4 +79,4 @@ def test_exploratory_arms_follow_their_parents():
     assert [name for name in segments if name.startswith("explore-by-use")] == ["explore-by-use.0"]
     assert segments["explore-split"].after is segments["explore-by-use.0"]
     with_more, primary = (sum(costs_of(plan.segments_of(some), [0]).values()) for some in (arms, arms[:6]))
-    assert with_more - primary == pytest.approx(4 / 3 + 1 + 4 / 3 + 1 + 1 + 1 / 3)
+    assert with_more - primary == pytest.approx(4 / 3 + 1 + 4 / 3 + 1 + 1 + 1 / 3 + 1 + 2 * 5 / 6)

@@ -1,5 +1,6 @@
 """End-to-end tests of the study: its files, forks that continue their parents bit for bit, and resumption after kills."""
 
+import itertools
 import json
 import shlex
 from fractions import Fraction
@@ -131,11 +132,22 @@ def test_exploratory_arms(run, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
         patch.setattr(environment, "one_device_a_core", lambda: None)
-        assert launch.main(STUDY, [*arguments(data, "--out", out), "--explore", "true"]) == 0
+        # The rule is fulfilled at once, at the record of step 20 of 60: the models equal those that are untied at 1/3.
+        patch.setattr("tiejax.lab.studies.causal_untying.trigger.WINDOW", 1)
+        patch.setattr("tiejax.lab.studies.causal_untying.trigger.PATIENCE", 0)
+        assert launch.main(STUDY, [*arguments(data, "--out", out), "--explore", "true", "--trigger", "1"]) == 0
     arrays, whole = metrics(out), metrics(run)
     np.testing.assert_array_equal(arrays["untie-1.3.nats"], whole["untie-1.3.nats"])  # trained in two segments here
     arms = {name.rpartition(".")[0] for name in arrays if name.startswith(plan.EXPLORE)}
     assert arms == {plan.EXPLORE + name for name in EXPLORED}
+    assert json.loads((out / "results.json").read_text())["trigger"]["steps"] == {"3": 20}
+    for name in ("trigger", "yoked"):
+        np.testing.assert_array_equal(arrays[f"explore-{name}.nats"], whole["untie-1.3.nats"][:1])
+        np.testing.assert_array_equal(arrays[f"explore-{name}.train_loss"], whole["untie-1.3.train_loss"][:1])
+    for name, parent in (("long-tied", "tied"), ("long-early", "untie-1.3")):
+        assert arrays[f"explore-{name}.train_step"].tolist() == [0, 20, 40, 60, 80, 90]
+        np.testing.assert_array_equal(arrays[f"explore-{name}.train_loss"][:, :3], arrays[f"{parent}.train_loss"][:1, :3])
+    assert "explore-factorised.train_distance" not in arrays
     for name in ("zero", "zero-input", "slow", "fast", "split"):
         losses = arrays[f"explore-{name}.train_loss"]
         assert losses.shape[0] == 1  # a block is one seed on one device
@@ -145,6 +157,45 @@ def test_exploratory_arms(run, data):
     assert arrays["explore-retie.train_loss"][0, 2] != arrays["tied.train_loss"][0, 2]
     page = (out / "report.html").read_text()
     assert "Numbers: exploratory arms, means of 1 seed, not tested" in page
+
+
+@pytest.fixture(scope="module")
+def many_words(tmp_path_factory):
+    """A folder with a text of 300 words of three letters in sentences of thirty."""
+    folder, rng = tmp_path_factory.mktemp("words"), np.random.default_rng(0)
+    words = ["".join(letters) for letters in itertools.islice(itertools.product("abcdefg", repeat=3), 300)]
+    frequency = 1 / np.arange(20, 320)
+    sentences = rng.choice(words, (800, 30), p=frequency / frequency.sum())
+    (folder / "corpus.txt").write_text("".join(f" {' '.join(sentence)} ." for sentence in sentences))
+    return folder
+
+
+def test_planted_text(many_words):
+    out = many_words / "planted"
+    size = ["--vocab_size", "700", "--planted", "true", "--context", "20", "--out", str(out)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
+        patch.setattr(environment, "one_device_a_core", lambda: None)
+        left_out = [word for word in SMALL if word not in ("--wide", "false", "--explore", "--control_seeds", "0")]
+        assert launch.main(STUDY, [*text_of(many_words), *left_out, *size]) == 0
+    results, arrays = json.loads((out / "results.json").read_text()), metrics(out)
+    assert list(results["arms"]) == ["tied", "untie-1/3", "untie-2/3", "never-independent"]
+    assert results["families"]["planted"][:3] == ["input-distance/conflict", "output-distance/reverse", "excess/contextual"]
+    assert {row["family"] for row in results["claims"][3:]} == {"exploratory"}
+    planted = results["planted"]
+    assert {kind: len(words) for kind, words in planted["words"].items()} == {"holding": 20, "constant": 20, "contextual": 20}
+    assert results["frequency_ranks"][-1] == "planted"
+    for arm in results["arms"]:
+        name = arm.replace("/", ".")
+        assert arrays[f"{name}.train_pair_input"].shape == (2, 4, 100)
+        assert arrays[f"{name}.choices"].astype(int).tolist() == [list(planted["choices"].values())] * 2
+        for kind, place in (("holding", 0), ("cipher", 4)):
+            expected = arrays[f"{name}.excess"][:, place] / arrays[f"{name}.choices"][:, place]
+            np.testing.assert_allclose(results["arms"][arm]["excess"][kind], expected, rtol=1e-6)
+    assert (arrays["tied.train_pair_input"] == arrays["tied.train_pair_output"]).all()
+    page = (out / "report.html").read_text()
+    assert "Numbers: planted words" in page
+    assert {path.stem for path in (out / "figures").glob("*.png")} >= {"planted_distances", "planted_excess", "final"}
 
 
 def test_changes_at_a_fork(run):

@@ -1,10 +1,11 @@
 """The claims of a run, fixed before it: final validation losses, in nats a token, of arms of the same seeds.
 
-Two families, each tested together: `plain`, whether untying late helps, and `secondary`, equivalence, the control with a
-cosine, and whether rare and frequent tokens differ. A claim without its arms in a run is left out. Other differences by token
-frequency are exploratory.
+On plain text, two families, each tested together: `plain`, whether untying late helps, and `secondary`, equivalence, the
+control with a cosine, and whether rare and frequent tokens differ. A claim without its arms in a run is left out. Other
+differences by token frequency are exploratory.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -12,11 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiejax.lab.studies.causal_untying import plan
+from tiejax.lab.studies.causal_untying.planted_claims import Planted
+from tiejax.lab.studies.causal_untying.planted_claims import claims as planted_claims
 from tiejax.statistics.arms import replace_diverged
 from tiejax.statistics.claims import Claim, assess_in_looks
 
 MARGIN = 0.01  # nats
-PLAIN, SECONDARY = "plain", "secondary"
+PLAIN, SECONDARY, PLANTED = "plain", "secondary", "planted"
 Losses = Mapping[str, np.ndarray]  # arm -> final loss, [seed]
 
 
@@ -102,7 +105,8 @@ def _equivalent(losses: Losses, each: Compared) -> Claim:
 def curve(losses: Losses) -> tuple[list[Fraction], list[str]]:
     """Return the fractions of the run for which models are tied, and their arms: from equal tables, never tied to always."""
     forks = sorted({fork for fork in map(_fork_of, losses) if fork is not None})
-    return [Fraction(0), *forks, Fraction(1)], [plan.NEVER_EQUAL, *map(plan.untied_at, forks), plan.TIED]
+    untied = [plan.NEVER_EQUAL] if plan.NEVER_EQUAL in losses else []
+    return [*[Fraction(0)] * len(untied), *forks, Fraction(1)], [*untied, *map(plan.untied_at, forks), plan.TIED]
 
 
 def _fork_of(arm: str) -> Fraction | None:
@@ -118,7 +122,7 @@ def slopes(losses: Losses) -> np.ndarray:
 
 
 def _slope(losses: Losses) -> Claim | None:
-    if not set(curve(losses)[1]) <= set(losses):
+    if not {plan.NEVER_EQUAL, plan.TIED} <= set(losses):
         return None
     return Claim(
         "slope/fraction",
@@ -173,12 +177,19 @@ def by_frequency(losses: Mapping[str, np.ndarray], names: Sequence[str]) -> list
 
 
 def verdicts(
-    losses: Losses, buckets: Mapping[str, np.ndarray], names: Sequence[str], looks: Sequence[int], planned: int
+    losses: Losses,
+    buckets: Mapping[str, np.ndarray],
+    names: Sequence[str],
+    looks: Sequence[int],
+    planned: int,
+    planted: Planted | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of all claims by family, as tested at every look (see `assess_in_looks`).
 
+    On planted text its claims are the only family that is tested; comparisons of losses are exploratory.
+
     losses: final losses `[seed]`; arms with a cosine may have fewer seeds. buckets: the same by bucket. names: of the buckets.
-    looks, planned: numbers of seeds at which the claims are tested, and how many looks are planned.
+    looks, planned: numbers of seeds at which the claims are tested, and how many looks are planned. planted: of planted text.
     """
 
     def at(seeds: int) -> dict[str, list[Claim]]:
@@ -186,10 +197,14 @@ def verdicts(
         control = {arm: values[:seeds] for arm, values in losses.items() if arm.endswith("-cosine")}
         families = claims(main, control)
         of_buckets = {arm: values[:seeds] for arm, values in buckets.items()}
-        families[SECONDARY] += interaction(of_buckets) + by_frequency(of_buckets, names)
-        return families
+        families[SECONDARY] += interaction(of_buckets)
+        exploratory = by_frequency(of_buckets, names)
+        if planted is None:
+            return {PLAIN: families[PLAIN], SECONDARY: families[SECONDARY] + exploratory}
+        compared = [dataclasses.replace(claim, family="exploratory") for claim in families[PLAIN]]
+        return {PLANTED: planted_claims(planted.of_seeds(seeds)) + compared + exploratory}
 
     return {
         family: assess_in_looks(lambda seeds, family=family: at(seeds)[family], looks, planned)  # type: ignore[misc]
-        for family in (PLAIN, SECONDARY)
+        for family in at(looks[0])
     }

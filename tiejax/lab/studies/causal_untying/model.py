@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from tiejax.models import counts, gpt2
 from tiejax.pretraining.causal import causal_loss
 from tiejax.pretraining.loss import Head, predict_slots
 from tiejax.text.blocks import spread
+from tiejax.text.planted_pairs import CHOICES, Choices, choices
 from tiejax.training.optimizer import TableRecipe, leaves_at, make_optimizer
 
 PyTree = Any
@@ -42,6 +44,8 @@ def shape_of(settings: Settings, vocabulary: int, arm: Arm) -> Shape:
     assert settings.context is not None
     hidden = sizes.FEED_FORWARD * settings.width
     size = vocabulary, settings.layers, settings.width, hidden, settings.context
+    if arm.factorised:
+        return Shape(settings.width, hidden, counts.gpt2_factorised(*size, settings.width // 2))
     if not arm.wide:
         return Shape(settings.width, hidden, counts.gpt2(*size, tied=arm.tied) + arm.bias * vocabulary)
     width, untied = sizes.wide_width(settings), counts.gpt2(*size, tied=False)
@@ -53,18 +57,21 @@ def build_model(settings: Settings, vocabulary: int, arm: Arm) -> models.Languag
     """Return the model of an arm."""
     assert settings.layers is not None
     assert settings.context is not None
+    assert settings.width is not None
     shape = shape_of(settings, vocabulary, arm)
     size = vocabulary, settings.layers, shape.width, settings.heads, shape.feed_forward, settings.context
-    return gpt2.build(*size, head_bias=arm.bias)
+    return gpt2.build(*size, head_bias=arm.bias, embed_width=settings.width // 2 if arm.factorised else None)
 
 
-def schedule_of(steps: int, cosine: bool) -> optax.Schedule:
+def schedule_of(steps: int, cosine: bool, horizon: Fraction = Fraction(1)) -> optax.Schedule:
     """Return the factor of the learning rate by step, at most 1.
 
     It rises linearly in the first 2 % of the steps, is constant until 80 % of them, and falls linearly to 0 at the last; or,
-    with a cosine, falls from its maximum to 0 as 1/2 (1 + cos(pi x)).
+    with a cosine, falls from its maximum to 0 as 1/2 (1 + cos(pi x)). horizon: the end of a longer run, as a fraction of the
+    steps; it begins as the run does.
     """
     rise = max(1, round(WARM_UP * steps))
+    steps = round(steps * horizon)
     fall = steps - round(DECAY * steps)
 
     def factor(step: jax.Array) -> jax.Array:
@@ -84,7 +91,7 @@ def optimizer_of(settings: Settings, steps: int, arm: Arm) -> optax.GradientTran
     """
     optimizer = make_optimizer(
         "adamw",
-        schedule_of(steps, arm.cosine),
+        schedule_of(steps, arm.cosine, arm.horizon),
         settings.weight_decay,
         BETAS,
         EPS,
@@ -99,20 +106,38 @@ def optimizer_of(settings: Settings, steps: int, arm: Arm) -> optax.GradientTran
     return optax.chain(optimizer, optax.masked(optax.scale(arm.change.rate), lambda params: leaves_at(params, new)))
 
 
-def tie_of(arm: Arm) -> tying.Tie:
-    """Return the tie between the two tables of an arm, with the weights of its uses."""
-    return TIE if arm.weights == (1.0, 1.0) else dataclasses.replace(TIE, gradient=arm.weights)
+def ties_of(arm: Arm) -> list[tying.Tie]:
+    """Return the tie between the two tables of an arm, with the weights of its uses; none between tables of two widths."""
+    if arm.factorised:
+        return []
+    return [TIE if arm.weights == (1.0, 1.0) else dataclasses.replace(TIE, gradient=arm.weights)]
+
+
+NO_PAIRS = np.zeros((0, 2), int)
+
+
+class HeldOut(NamedTuple):
+    """Held-out blocks in batches.
+
+    tokens: `[batches, rows, context]`. weight: of every row, 0 for rows that only fill up the last batch. choices: the choices
+    of planted text, each `[batches, rows, context]`; None without planted symbols.
+    """
+
+    tokens: Any
+    weight: Any
+    choices: Any = None
 
 
 class Objective(NamedTuple):
     """The loss of a model on blocks of tokens `[rows, context]`, with what is recorded of it.
 
-    bucket: the bucket of every token, out of `buckets`.
+    bucket: the bucket of every token, out of `buckets`. pairs: the pairs of tokens whose distances are recorded, `[pairs, 2]`.
     """
 
     model: models.LanguageModel
     bucket: np.ndarray
     buckets: int
+    pairs: np.ndarray = NO_PAIRS
 
     def init(self, key: jax.Array) -> PyTree:
         """Return initial parameters, with both tables."""
@@ -133,30 +158,52 @@ class Objective(NamedTuple):
     def record(self, params: PyTree, tokens: jax.Array) -> dict[str, jax.Array]:
         """Return the loss on a batch, norms, ratio and cosine of the gradients of the two tables, and their distance.
 
-        distance: |E_in - E_out| / |E_in|, with Frobenius norms.
+        distance: |E_in - E_out| / |E_in|, with Frobenius norms. pair_input, pair_output: distance of the two rows of every
+        pair in each table, `[pairs]`, if there are pairs. Of tables of different widths, only the loss.
         """
         loss, grads = jax.value_and_grad(self.mean)(params, tokens)
-        uses = use_gradients(grads["embed"]["embedding"], grads["head"]["embedding"], self.bucket, self.buckets)
         source, target = params["embed"]["embedding"], params["head"]["embedding"]
+        if source.shape != target.shape:
+            return {"loss": loss, "finite": jnp.isfinite(loss)}
+        uses = use_gradients(grads["embed"]["embedding"], grads["head"]["embedding"], self.bucket, self.buckets)
         distance = jnp.linalg.norm(source - target) / jnp.linalg.norm(source)
-        return {"loss": loss, "finite": jnp.isfinite(loss), "distance": distance, **uses}
+        first, second = self.pairs.T
+        tables = {"pair_input": source, "pair_output": target} if len(self.pairs) else {}
+        pairs = {name: jnp.linalg.norm(table[first] - table[second], axis=1) for name, table in tables.items()}
+        return {"loss": loss, "finite": jnp.isfinite(loss), "distance": distance, **uses, **pairs}
 
-    def sums(self, params: PyTree, batches: jax.Array, weight: jax.Array) -> jax.Array:
-        """Return by bucket of the target the number of targets and their total loss in nats, `[2, buckets]`.
+    def sums(self, params: PyTree, held_out: HeldOut) -> dict[str, jax.Array]:
+        """Return sums over held-out targets: by bucket of the target `count` and `nats`, the total loss, `[buckets]`.
 
-        batches: `[batches, rows, context]`. weight: of every row, 0 for rows that only fill up the last batch.
+        With planted symbols also by kind of choice `choices`, their number, and `excess`, `[kinds]`: the total divergence
+        KL(p || q) in nats of the probabilities q that the model gives to the two symbols, of which there is one, from the known
+        ones p. It is the loss of the choice less the least possible one, in expectation over the choice.
         """
 
-        def of_batch(batch: tuple[jax.Array, jax.Array]) -> jax.Array:
-            tokens, weight = batch
-            following, states = tokens[:, 1:], self.states(params, tokens)[:, :-1]
-            each = jnp.repeat(weight, following.shape[1])
+        def of_batch(batch: HeldOut) -> dict[str, jax.Array]:
+            following, states = batch.tokens[:, 1:], self.states(params, batch.tokens)[:, :-1]
+            each = jnp.repeat(batch.weight, following.shape[1])
             head, target = _head(params), following.reshape(-1)
             _, predicted = predict_slots(states.reshape(-1, states.shape[-1]), head.table, target, each, head.bias)
-            values = jnp.stack([each, each * predicted.cross_entropy])
-            return values @ jax.nn.one_hot(jnp.asarray(self.bucket)[target], self.buckets)
+            in_bucket = jax.nn.one_hot(jnp.asarray(self.bucket)[target], self.buckets)
+            found = {"count": each @ in_bucket, "nats": (each * predicted.cross_entropy) @ in_bucket}
+            if batch.choices is None:
+                return found
+            made = jax.tree.map(lambda values: values[:, 1:].reshape(-1), batch.choices)
+            excess = each * _excess(head, states.reshape(len(target), -1), made)
+            of_kind = jax.nn.one_hot(made.kind, len(CHOICES))  # all 0 where there is no choice
+            return found | {"choices": each @ of_kind, "excess": excess @ of_kind}
 
-        return jnp.asarray(jnp.sum(jax.lax.map(of_batch, (batches, weight)), axis=0))
+        return jax.tree.map(lambda values: jnp.sum(values, axis=0), jax.lax.map(of_batch, held_out))
+
+
+def _excess(head: Head, states: jax.Array, made: Any) -> jax.Array:
+    """Return KL(p || q) of the two symbols of every choice, given that it is one of them, `[places]`."""
+    bias = 0.0 if head.bias is None else head.bias[made.second] - head.bias[made.first]
+    logit = jnp.sum(states * (head.table[made.second] - head.table[made.first]), axis=1) + bias
+    p = made.probability
+    entropy = -jax.scipy.special.xlogy(p, p) - jax.scipy.special.xlogy(1 - p, 1 - p)
+    return -p * jax.nn.log_sigmoid(logit) - (1 - p) * jax.nn.log_sigmoid(-logit) - entropy
 
 
 def _head(params: PyTree) -> Head:
@@ -165,29 +212,38 @@ def _head(params: PyTree) -> Head:
 
 def objective_of(settings: Settings, text: Text, arm: Arm) -> Objective:
     """Return the objective of an arm."""
-    return Objective(build_model(settings, text.vocabulary, arm), text.bucket, len(text.bucket_names))
+    return Objective(build_model(settings, text.vocabulary, arm), text.bucket, len(text.bucket_names), text.of_pairs[1])
 
 
-def in_batches(blocks: np.ndarray, rows: int, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return blocks in batches `[batches, rows, context]` with the weights of their rows: all, or `most` spread evenly."""
+def held_out(text: Text, rows: int, most: int | None = None) -> HeldOut:
+    """Return the validation blocks in batches: all, or `most` spread evenly, with the choices of planted text."""
+    blocks, made = text.validation, None
+    if text.planting is not None and text.ends is not None:
+        made = Choices(*(values.astype(np.float32 if values.dtype == float else np.int32)
+                         for values in choices(text.planting, blocks, text.ends)))  # fmt: skip
     chosen = spread(len(blocks), most)
     number = -(-len(chosen) // rows)
     weight = (np.arange(number * rows) < len(chosen)).astype(np.float32)
-    return blocks[np.resize(chosen, number * rows)].reshape(number, rows, -1), weight.reshape(number, rows)
+
+    def batches(values: np.ndarray) -> np.ndarray:
+        return values[np.resize(chosen, number * rows)].reshape(number, rows, -1)
+
+    return HeldOut(batches(blocks), weight.reshape(number, rows), jax.tree.map(batches, made))
 
 
 def recorders_of(settings: Settings, objective: Objective, text: Text) -> dict[str, training.Recorder]:
     """Return the recorders of training losses and gradients, and of validation losses."""
     assert settings.record_every is not None
     assert settings.validate_every is not None
-    held_out = in_batches(text.validation, settings.batch_size, settings.validation_blocks)
+    held = held_out(text, settings.batch_size, settings.validation_blocks)
 
     def train(params: PyTree, tokens: jax.Array, seed_key: Any, step: jax.Array) -> dict[str, jax.Array]:
         return objective.record(params, tokens)
 
     def validate(params: PyTree, tokens: jax.Array, seed_key: Any, step: jax.Array) -> dict[str, jax.Array]:
-        count, nats = objective.sums(params, *map(jnp.asarray, held_out))
-        return {"loss": jnp.sum(nats) / jnp.sum(count)}
+        sums = objective.sums(params, jax.tree.map(jnp.asarray, held))
+        planted = {"excess": sums["excess"] / jnp.maximum(sums["choices"], 1)} if "excess" in sums else {}
+        return {"loss": jnp.sum(sums["nats"]) / jnp.sum(sums["count"]), **planted}
 
     return {
         "train": training.Recorder(settings.record_every, train),

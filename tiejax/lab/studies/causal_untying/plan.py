@@ -47,10 +47,12 @@ class Arm(NamedTuple):
             step 0.
         parent: the name of the arm whose state it continues.
         change: what happens to that state.
-        end: the fraction of the run at which it ends: before 1, it only serves as a parent.
+        end: the fraction of the run at which it ends: before 1, it only serves as a parent; after 1, the learning rate begins
+            to fall later as well.
         wide: whether it has the parameters of an untied model in a wider tied one.
         cosine: whether its learning rate falls along a cosine.
         bias: whether its logits have a bias.
+        factorised: whether its input table has half the width of the states, with a linear map between them.
         weights: the weights of the gradients of the input and of the output use of a tied table.
         by_use: whether it keeps optimizer states of each use, for children with policy `split`.
     """
@@ -65,8 +67,14 @@ class Arm(NamedTuple):
     wide: bool = False
     cosine: bool = False
     bias: bool = False
+    factorised: bool = False
     weights: tuple[float, float] = (1.0, 1.0)
     by_use: bool = False
+
+    @property
+    def horizon(self) -> Fraction:
+        """The fraction of the run at which its learning rate ends."""
+        return max(self.end, Fraction(1))
 
     @property
     def rate_of(self) -> Class:
@@ -76,6 +84,7 @@ class Arm(NamedTuple):
 
 TIED, NEVER_EQUAL, NEVER_INDEPENDENT, WIDE = "tied", "never-equal", "never-independent", "tied-wide"
 LATE = Fraction(2, 3)  # the fork of the control and of exploratory arms
+LONG = Fraction(3, 2)  # the end of longer runs
 EXPLORE = "explore-"  # begins the names of exploratory arms
 
 
@@ -111,6 +120,11 @@ def arms_of(forks: Sequence[Fraction], wide: bool, cosine: bool) -> list[Arm]:
     return arms
 
 
+def planted_arms(forks: Sequence[Fraction]) -> list[Arm]:
+    """Return the arms of a run on text with planted symbols."""
+    return [arm for arm in arms_of(forks, wide=False, cosine=False) if arm.name != NEVER_EQUAL]
+
+
 def exploratory(forks: Sequence[Fraction]) -> list[Arm]:
     """Return the exploratory arms, which train for one block of seeds: variants of the untie at 2/3, and others.
 
@@ -132,9 +146,13 @@ def exploratory(forks: Sequence[Fraction]) -> list[Arm]:
         Arm(f"{EXPLORE}bias-late", False, fork=LATE, parent=bias, bias=True),
         Arm(f"{EXPLORE}bias-never", False, bias=True),
         Arm(f"{EXPLORE}output-owner", True, weights=(0.0, 1.0)),
+        Arm(f"{EXPLORE}factorised", False, equal=False, factorised=True),
+        Arm(f"{EXPLORE}long-tied", True, fork=LATE, parent=TIED, end=LONG),
     ]
     if Fraction(1, 3) in forks:
-        arms.append(Arm(f"{EXPLORE}retie", True, fork=LATE, parent=untied_at(Fraction(1, 3))))
+        early = untied_at(Fraction(1, 3))
+        arms.append(Arm(f"{EXPLORE}retie", True, fork=LATE, parent=early))
+        arms.append(Arm(f"{EXPLORE}long-early", False, fork=LATE, parent=early, end=LONG))
     return arms
 
 
@@ -152,8 +170,13 @@ class Segment(NamedTuple):
     @property
     def name(self) -> str:
         """The segment's name in a run directory."""
-        within = "" if self.first == self.start and self.last == 1 else f".{self.first}"
+        within = "" if self.first == self.start and self.final else f".{self.first}"
         return f"{self.arm.name}{within}".replace("/", "-")
+
+    @property
+    def final(self) -> bool:
+        """Whether its arm ends with it, and is compared."""
+        return self.last == self.arm.end >= 1
 
     @property
     def start(self) -> Fraction:

@@ -17,13 +17,14 @@ WARM_UP, DECAY = 0.02, 0.2  # shares of the run in which the learning rate rises
 # What is not given depends on whether a corpus is given: a study, or a demonstration on the text in Python itself.
 STUDY_DEFAULTS: dict[str, Any] = {
     "seeds": 10, "hours": 3.6, "layers": 4, "width": 128, "context": 128, "vocab_size": 4096, "rate_seeds": 3,
-    "control_seeds": 10, "gate": 1.0, "explore": True,
+    "control_seeds": 10, "gate": 1.0, "explore": True, "wide": True,
     "record_every": 50, "validate_every": 50,
 }  # fmt: skip
 DEMONSTRATION: dict[str, Any] = {
     "seeds": 8, "steps": 300, "layers": 2, "width": 64, "context": 64, "vocab_size": 2048, "rate_seeds": 2, "control_seeds": 0,
-    "gate": 0.5, "explore": False, "record_every": 25, "validate_every": 25,
+    "gate": 0.5, "explore": False, "wide": True, "record_every": 25, "validate_every": 25,
 }  # fmt: skip
+PLANTED: dict[str, Any] = {"control_seeds": 0, "explore": False, "wide": False}
 
 
 @with_defaults(out="runs/causal_untying")
@@ -55,11 +56,17 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         tied_rate: learning rate of tied models, instead of a choice among --rates
         untied_rate: likewise of models that are never tied
         control_seeds: number of seeds, the first of --seeds, that also train with a cosine schedule; with --resume, another
-            number (default: 10; without --corpus 0)
-        wide: also train wider tied models with the parameters of the untied ones
+            number (default: 10; without --corpus or with --planted 0)
+        wide: also train wider tied models with the parameters of the untied ones (default: true; with --planted false)
         explore: also train exploratory arms for the first block of seeds, without tests: other changes of the optimizer's state
             at the untie, other rates of the new table, a bias of the logits, a table that only its output use trains, and a tie
-            that begins again (default: true; without --corpus false)
+            that begins again (default: true; without --corpus or with --planted false)
+        trigger: threshold of an exploratory arm that unties when the mean cosine of the gradients of the two uses of the table,
+            over the 100 most frequent tokens, stays below it for 100 steps (default: the median over the models that choose
+            the learning rate)
+        planted: write the text with planted symbols, of which it is known whether they are equally likely and whether they have
+            equal effects: twins of 60 words, 20 pairs of markers before sentences, and ciphers of 64 words. The arms are
+            tied, untied at --untie_at, and never tied from independent tables
         gate: the run ends before its first seed unless the tied models that choose the learning rate end this many nats below
             the entropy of the token frequencies (default: 1; without --corpus .5)
         weight_decay: weight decay of matrices other than tables; tables, biases and LayerNorms have none
@@ -90,8 +97,10 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     tied_rate: float | None = None
     untied_rate: float | None = None
     control_seeds: int | None = None
-    wide: bool = True
+    wide: bool | None = None
     explore: bool | None = None
+    trigger: float | None = None
+    planted: bool = False
     gate: float | None = None
     weight_decay: float = 0.1
     clip: float = 1.0
@@ -104,7 +113,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         """Return the settings with every default filled in; raises BadInput if they are invalid."""
         if self.steps is not None and self.hours is not None:
             raise BadInput("--steps and --hours: give one of them")
-        defaults = STUDY_DEFAULTS if self.corpus else DEMONSTRATION
+        defaults = (STUDY_DEFAULTS if self.corpus else DEMONSTRATION) | (PLANTED if self.planted else {})
         fields = dataclasses.asdict(self)
         fields |= checks.seeds_of_looks(self, defaults["seeds"])
         one_of_both = {"steps", "hours"} if self.steps is not None or self.hours is not None else set()
@@ -129,6 +138,10 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         assert self.context is not None
         check_places("batch_size", self.batch_size, self.context)
         self._check_rates()
+        if self.trigger is not None and not (self.explore and -1 <= self.trigger <= 1):
+            raise BadInput(f"--trigger: expected a cosine, between -1 and 1, with --explore true, got {self.trigger:g}")
+        if self.planted and (others := [name for name in PLANTED if getattr(self, name)]):
+            raise BadInput(f"--{others[0]}: with --planted there are no such models; leave it out")
         if self.steps is not None and self.steps < 60:
             raise BadInput(f"--steps: expected at least 60, got {self.steps}")
         if self.tuned and (both := set(self.seed_list) & set(self.tuning_seeds)):
@@ -179,7 +192,9 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     @property
     def arms(self) -> list[plan.Arm]:
         """The arms of resolved settings."""
-        return plan.arms_of(self.forks, self.wide, bool(self.control_seeds))
+        if self.planted:
+            return plan.planted_arms(self.forks)
+        return plan.arms_of(self.forks, bool(self.wide), bool(self.control_seeds))
 
     @property
     def explored(self) -> list[plan.Arm]:

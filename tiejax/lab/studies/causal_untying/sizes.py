@@ -4,9 +4,10 @@ from typing import Any
 
 from tiejax.lab.settings.sizes import FLOAT, MOMENTS, Need, bytes_of_token, records_of
 from tiejax.models import counts
+from tiejax.text.planted_pairs import KINDS, PAIRS
 
 # The resolved settings that the estimate depends on.
-OPTIONS = ("width", "layers", "vocab_size", "batch_size", "context", "seeds", "steps", "record_every")
+OPTIONS = ("width", "layers", "vocab_size", "batch_size", "context", "seeds", "steps", "record_every", "planted")
 MOST_STEPS = 2800  # without --steps: under one epoch of WikiText-2
 RECORD = 24 * FLOAT  # loss, distance, and gradients of two uses, in total and in buckets
 FEED_FORWARD = 4  # width of the feed-forward layers, of the width
@@ -26,7 +27,9 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
     values = counts.gpt2(vocabulary, settings.layers, width, FEED_FORWARD * width, settings.context, tied=False)
     places = settings.batch_size * settings.context
     steps = MOST_STEPS if settings.steps is None else settings.steps
-    of_member = RECORD * records_of(steps, settings.record_every) + FLOAT * records_of(steps, settings.validate_every)
+    pairs = (len(KINDS) + 1) * PAIRS if settings.planted else 0
+    record = RECORD + 2 * FLOAT * pairs
+    of_member = record * records_of(steps, settings.record_every) + FLOAT * records_of(steps, settings.validate_every)
     return Need(
         records=settings.number_of_seeds * len(settings.arms) * of_member,
         state=(1 + MOMENTS) * values * FLOAT,

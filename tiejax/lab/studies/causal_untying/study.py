@@ -17,9 +17,11 @@ from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.runs.train import begin
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.causal_untying import figures, page, plan
+from tiejax.lab.studies.causal_untying import figures, page, plan, planted_figures
 from tiejax.lab.studies.causal_untying.model import objective_of, shape_of
 from tiejax.lab.studies.causal_untying.plan import Segment
+from tiejax.lab.studies.causal_untying.planted_claims import Planted
+from tiejax.lab.studies.causal_untying.planted_text import facts as facts_of_planting
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.lab.studies.causal_untying.sizes import MOST_STEPS
 from tiejax.lab.studies.causal_untying.summary import TUNED, below_entropy, join_blocks, summarise, tuning_rows
@@ -36,6 +38,7 @@ from tiejax.lab.studies.causal_untying.train import (
     tuning_blocks,
     tuning_stage,
 )
+from tiejax.lab.studies.causal_untying.trigger import COSINE, STEP, Cosines, train_triggered
 from tiejax.system.json_values import plain
 from tiejax.training.loop import Training
 
@@ -58,15 +61,16 @@ def run(launched: Launched, console: Console) -> int:
             trainer = Trainer(settings, text, steps, stages)
             tried = {kind: tune(trainer, kind, block_size(settings)) for kind in TUNED} if settings.tuned else {}
             check_gate(settings, text, tried, console)
-            arrays, looks = train_all(launched, trainer, rates_of(settings, tried), console)
+            trained = train_all(launched, trainer, rates_of(settings, tried), threshold_of(trainer, tried), console)
     except Stopped:
         console.result(f"stopped with {stages.share:.0%} of the run done; continue with the same command and --resume")
         return 130
 
+    arrays, looks, triggered = trained
     parts = [seed_list(part) for part in directory.manifest.all_parts]
     seeds = [seed for part in parts for seed in part]
     directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
-    body = summarise(arrays, seeds, text.bucket_names, looks)
+    body = summarise(arrays, seeds, text.bucket_names, looks, planted_of(arrays, text, steps))
     results = plain(
         {
             "experiment": "causal_untying",
@@ -79,12 +83,17 @@ def run(launched: Launched, console: Console) -> int:
             "tuning": tuning_rows(tried),
             "tuning_seeds": settings.tuning_seeds if tried else [],
             "models": models_of(settings, text),
+            **planted_facts(text),
+            **({"trigger": triggered} if triggered else {}),
             **body,
             **facts_of(looks, parts),
             "timing": stages.timing,
         }
     )
-    finish(directory, settings, results, facts, figures.plot_all(arrays, results), page.page, console)
+    plots = figures.plot_all(arrays, results)
+    if (planted := planted_of(arrays, text, steps)) is not None:
+        plots = [*planted_figures.plot_all(planted, results), *plots]
+    finish(directory, settings, results, facts, plots, page.page, console)
     return 0
 
 
@@ -98,8 +107,8 @@ def announce(settings: Settings, text: Text, console: Console) -> None:
     parameters = {row["arm"]: row["parameters"] for row in models_of(settings, text)}
     console.say(
         f"{len(settings.arms)} arms x {settings.number_of_seeds} seeds, {settings.layers} layers of width {settings.width}, "
-        f"{parameters[plan.TIED]:,} parameters tied and {parameters[plan.NEVER_EQUAL]:,} untied, on {jax.device_count()} x "
-        f"{jax.devices()[0].device_kind}, in {settings.out}"
+        f"{parameters[plan.TIED]:,} parameters tied and {parameters[plan.NEVER_INDEPENDENT]:,} untied, on "
+        f"{jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
     )
 
 
@@ -218,11 +227,26 @@ def check_gate(settings: Settings, text: Text, tried: dict[plan.Class, Tried], c
             )
 
 
-def train_all(launched: Launched, trainer: Trainer, rates: dict[plan.Class, float], console: Console) -> tuple[Arrays, Looks]:
-    """Train all blocks of seeds, and with `--until decided` those of further looks; return their arrays and the looks."""
+def threshold_of(trainer: Trainer, tried: dict[plan.Class, Tried]) -> float | None:
+    """Return the threshold of the untie that follows from gradients; None without such models."""
+    settings = trainer.settings
+    if not settings.explore or settings.trigger is not None or not tried:
+        return settings.trigger
+    records = tried["tied"].records
+    return Cosines.of(records[STEP], records[COSINE], trainer.steps).threshold
+
+
+def train_all(
+    launched: Launched, trainer: Trainer, rates: dict[plan.Class, float], threshold: float | None, console: Console
+) -> tuple[Arrays, Looks, dict[str, Any]]:
+    """Train all blocks of seeds, and with `--until decided` those of further looks.
+
+    Returns their arrays, the looks, and the steps at which models were untied by their gradients, if they have a threshold.
+    """
     settings, run = trainer.settings, launched.run
     assert run is not None
     trained: dict[str, Arrays] = {}
+    triggered: dict[str, Any] = {}
     while True:
         parts = run.manifest.all_parts
         for block, segments in blocks(settings, parts):
@@ -231,14 +255,30 @@ def train_all(launched: Launched, trainer: Trainer, rates: dict[plan.Class, floa
                 for stage, cost in costs_of(segments, block).items():
                     trainer.stages.add(stage, cost)
                 trained[name] = train_block(trainer, segments, block, rates)
+                if threshold is not None and len(trained) == 1:
+                    more, triggered = train_triggered(trainer, block, trained[name], rates, threshold)
+                    trained[name] |= more
         seeds_by_part = [seed_list(part) for part in parts]
         seeds = [seed for part in seeds_by_part for seed in part]
         arrays, looks = join_blocks(list(trained.values())), looks_done(settings, [len(part) for part in seeds_by_part])
-        if next_seeds(launched, console, looks, lambda: growing(arrays, seeds, trainer.text, looks)) is None:  # noqa: B023
-            return arrays, looks
+        if next_seeds(launched, console, looks, lambda: growing(arrays, seeds, trainer, looks)) is None:  # noqa: B023
+            return arrays, looks, triggered
 
 
-def growing(arrays: Arrays, seeds: Sequence[int], text: Text, looks: Looks) -> list[dict[str, Any]]:
+def planted_facts(text: Text) -> dict[str, Any]:
+    """Return what is planted, for results.json."""
+    if text.planting is None or text.ends is None:
+        return {}
+    return {"planted": facts_of_planting(text.streams, text.planting, text.ends, text.train, text.validation)}
+
+
+def planted_of(arrays: Arrays, text: Text, steps: int) -> Planted | None:
+    """Return what claims on planted text are computed from; None without planted symbols."""
+    return None if text.planting is None else Planted(arrays, text.of_pairs[0], steps)
+
+
+def growing(arrays: Arrays, seeds: Sequence[int], trainer: Trainer, looks: Looks) -> list[dict[str, Any]]:
     """Return the rows of the claims that more seeds may decide: all except those of the control, whose seeds are fixed."""
-    rows: list[dict[str, Any]] = summarise(arrays, seeds, text.bucket_names, looks)["claims"]
+    text, planted = trainer.text, planted_of(arrays, trainer.text, trainer.steps)
+    rows: list[dict[str, Any]] = summarise(arrays, seeds, text.bucket_names, looks, planted)["claims"]
     return [row for row in rows if not row["id"].startswith("cosine/")]

@@ -7,6 +7,7 @@ import numpy as np
 
 from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.causal_untying import claims, plan
+from tiejax.lab.studies.causal_untying.planted_claims import Planted
 from tiejax.lab.studies.causal_untying.train import Arrays, Tried
 
 TUNED: tuple[plan.Class, ...] = ("tied", "untied")
@@ -55,21 +56,27 @@ def below_entropy(tried: Tried, entropy: float) -> float:
     return entropy - float(tried.losses[tried.best].mean())
 
 
-def summarise(arrays: Arrays, seeds: Sequence[int], bucket_names: Sequence[str], looks: Looks) -> dict[str, Any]:
-    """Return final losses, claims and diverged models, as in results.json."""
+def summarise(
+    arrays: Arrays, seeds: Sequence[int], bucket_names: Sequence[str], looks: Looks, planted: Planted | None = None
+) -> dict[str, Any]:
+    """Return final losses, claims and diverged models, as in results.json; planted: of planted text, with its excess losses."""
     losses, buckets = final_losses(arrays)
     tested, by_frequency = ({arm: of[arm] for arm in of if not arm.startswith(plan.EXPLORE)} for of in (losses, buckets))
     done = looks.done or [len(seeds)]
-    rows = claims.verdicts(tested, by_frequency, bucket_names, done, max(1, len(looks.planned)))
+    rows = claims.verdicts(tested, by_frequency, bucket_names, done, max(1, len(looks.planned)), planted)
     diverged = [
         {"arm": arm, "seed": seed, "step": _last_finite(arrays, arm, place)}
         for arm, values in losses.items()
         for place, seed in enumerate(seeds[: len(values)])
         if not np.isfinite(values[place])
     ]
+    arms = {arm: {"loss": values.tolist(), "by_frequency": buckets[arm].tolist()} for arm, values in losses.items()}
+    if planted is not None:
+        arms = {arm: {**row, "excess": {kind: values.tolist() for kind, values in planted.excess(arm).items()}}
+                for arm, row in arms.items()}  # fmt: skip
     return {
         "seeds": list(seeds),
-        "arms": {arm: {"loss": values.tolist(), "by_frequency": buckets[arm].tolist()} for arm, values in losses.items()},
+        "arms": arms,
         "frequency_ranks": list(bucket_names),
         "excluded_seeds": sorted({row["seed"] for row in diverged}),
         "non_finite": diverged,

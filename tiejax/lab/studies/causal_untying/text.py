@@ -1,19 +1,21 @@
-"""The text of a run: blocks of tokens, buckets of tokens by frequency, and the entropy of the token frequencies."""
+"""The text of a run: blocks of tokens, planted symbols, buckets of tokens by frequency, and the entropy of frequencies."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, Int32
+from jaxtyping import Bool, Int, Int32
 
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.resume import text_arguments
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import check_memory
-from tiejax.lab.studies.causal_untying import sizes
+from tiejax.lab.studies.causal_untying import planted_text, sizes
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.text import blocks, streams
 from tiejax.text.buckets import buckets, entropy
 from tiejax.text.errors import CorpusError
+from tiejax.text.planted_pairs import Planting
 from tiejax.text.streams import Streams
 from tiejax.text.twins import Twins
 
@@ -22,7 +24,8 @@ class Text(NamedTuple):
     """The text of a run.
 
     train, validation: blocks of tokens. bucket: the bucket of every token by frequency rank, out of `bucket_names`. entropy:
-    that of the token frequencies of the training text, in nats.
+    that of the token frequencies of the training text, in nats. planting, ends: what is planted, and whether each original
+    token ends a sentence; None without `--planted`.
     """
 
     streams: Streams
@@ -31,11 +34,24 @@ class Text(NamedTuple):
     bucket: Int[np.ndarray, "vocabulary"]
     bucket_names: list[str]
     entropy: float
+    planting: Planting | None = None
+    ends: Bool[np.ndarray, "original"] | None = None
 
     @property
     def vocabulary(self) -> int:
-        """The number of tokens."""
-        return self.streams.vocabulary
+        """The number of tokens, planted symbols included."""
+        return self.streams.vocabulary if self.planting is None else self.planting.vocabulary
+
+    @property
+    def pairs(self) -> Mapping[str, Int[np.ndarray, "pairs 2"]]:
+        """The pairs of symbols whose distances are recorded, by kind."""
+        return {} if self.planting is None else self.planting.pairs()
+
+    @property
+    def of_pairs(self) -> tuple[list[str], Int[np.ndarray, "pairs 2"]]:
+        """The kind of every pair, and its ids, in the order of recorded distances."""
+        kinds = [kind for kind, pairs in self.pairs.items() for _ in pairs]
+        return kinds, np.concatenate([np.zeros((0, 2), int), *self.pairs.values()])
 
 
 def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
@@ -53,15 +69,24 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
                 say=console.say,
                 progress=progress,
             )
+        splits = [prepared.split(name) for name in ("train", "validation")]
+        plant = planted_text.plant(prepared, splits) if settings.planted else None
         train, validation = (
-            blocks.blocks(prepared.split(name), settings.context, prepared.begin).astype(np.int32)
-            for name in ("train", "validation")
+            blocks.blocks(ids, settings.context, prepared.begin).astype(np.int32)
+            for ids in (splits if plant is None else plant.marked)
         )
+        if plant is not None:
+            train, validation = plant.write(train, validation)
     except CorpusError as error:
         raise BadInput(f"--{error}") from None
     if len(train) < settings.batch_size:
         raise BadInput(f"--corpus: {len(train)} blocks of training text, expected at least --batch_size {settings.batch_size}")
-    check_memory(settings, lambda settings: sizes.need(settings, prepared.vocabulary), sizes.OPTIONS)
-    count = np.bincount(train[:, 1:].ravel(), minlength=prepared.vocabulary)
-    names, bucket = buckets(count, Twins(prepared.vocabulary, (), (), ()))
-    return Text(prepared, train, validation, bucket, names[:-1], entropy(count))
+    vocabulary = prepared.vocabulary if plant is None else plant.planting.vocabulary
+    check_memory(settings, lambda settings: sizes.need(settings, vocabulary), sizes.OPTIONS)
+    count = np.bincount(train[:, 1:].ravel(), minlength=vocabulary)
+    names, bucket = buckets(count[: prepared.vocabulary], Twins(prepared.vocabulary, (), (), ()))
+    if plant is None:
+        return Text(prepared, train, validation, bucket, names[:-1], entropy(count))
+    new = np.full(vocabulary - prepared.vocabulary, len(names) - 1, bucket.dtype)
+    names, bucket = [*names[:-1], "planted"], np.concatenate([bucket, new])
+    return Text(prepared, train, validation, bucket, names, entropy(count), plant.planting, plant.ends)

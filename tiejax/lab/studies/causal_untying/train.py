@@ -16,11 +16,11 @@ from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.model import (
     TIE,
     Objective,
-    in_batches,
+    held_out,
     objective_of,
     optimizer_of,
     recorders_of,
-    tie_of,
+    ties_of,
 )
 from tiejax.lab.studies.causal_untying.plan import Arm, Segment
 from tiejax.lab.studies.causal_untying.settings import Settings
@@ -58,8 +58,8 @@ class Trainer(NamedTuple):
             sample=lambda seed_key, step, tokens: tokens,
             loss=objective.loss,
             optimizer=optimizer_of(self.settings, self.steps, arm),
-            ties=[tie_of(arm)],
-            arm_ties=np.array([[arm.tied]]),
+            ties=ties_of(arm),
+            arm_ties=np.array([[arm.tied] * len(ties_of(arm))], bool),
             steps=last - first,
             recorders=recorders_of(self.settings, objective, self.text),
             max_norm=self.settings.clip,
@@ -73,7 +73,7 @@ class Trainer(NamedTuple):
         ensemble = self.ensemble(objective, arm._replace(tied=arm.equal), 0, self.steps)
         state = ensemble.start(members.seeds).state
         # Compiled together, the two uses of one random draw may differ by rounding; equal tables have the same bits.
-        params = tying.copy_to_targets(state.params, state.params, [TIE], arm.equal)
+        params = tying.copy_to_targets(state.params, state.params, ties_of(arm), arm.equal)
         state = with_rates(state._replace(params=params), jnp.asarray(members.rates)[:, None])
         if not arm.by_use:
             return state
@@ -100,16 +100,18 @@ class Trainer(NamedTuple):
         trained = self.stages.train(stage, ensemble, members.seeds, conditions)
         arrays = records_of(trained.records, first)
         final = trained.members.state
-        if segment.last == 1:
+        if segment.final:
             arrays |= self.judge(objective, final.params)
         return arrays | (to_arrays(final, STATE) if keep else {})
 
     def changed(self, arm: Arm, parent: Arm, state: TrainState) -> TrainState:
-        """Return the state of a parent as a child continues it: its tie has ended, or begun again from the mean."""
+        """Return the state of a parent as a child continues it: its tie has ended, or begun again from the mean, or goes on."""
+        if arm.tied == parent.tied:
+            return state
         optimizer = optimizer_of(self.settings, self.steps, parent)
 
         def of_member(member: TrainState) -> TrainState:
-            if arm.tied and not parent.tied:
+            if arm.tied:
                 return TrainState(*tying.retie_switched(member.params, member.opt_state, [TIE], "mean"))
             policy, new = arm.change.policy, arm.change.new
             after = tying.untie_switched(optimizer, *member[:2], [TIE], policy, new, member.use_states)
@@ -121,10 +123,9 @@ class Trainer(NamedTuple):
         return changed._replace(opt_state=jax.tree.unflatten(jax.tree.structure(own), leaves))
 
     def judge(self, objective: Objective, params: PyTree) -> Arrays:
-        """Return `count` and `nats` of the targets of the final validation by bucket, `[seed, bucket]`."""
-        batches = in_batches(self.text.validation, self.settings.batch_size, self.settings.final_blocks)
-        sums = map_members(lambda params, shared: objective.sums(params, *shared), params, batches)
-        return {"count": sums[:, 0, 0], "nats": sums[:, 0, 1]}
+        """Return the sums of the final validation by bucket or kind of choice, `[seed, ...]` (see `Objective.sums`)."""
+        batches = held_out(self.text, self.settings.batch_size, self.settings.final_blocks)
+        return {name: values[:, 0] for name, values in map_members(objective.sums, params, batches).items()}
 
 
 def records_of(records: Mapping[str, Mapping[str, np.ndarray]], first: int) -> Arrays:
@@ -175,7 +176,7 @@ def joined(segments: Sequence[Segment], left: Mapping[str, Arrays]) -> Arrays:
     """
     arrays: Arrays = {}
     for segment in segments:
-        if segment.last != 1:
+        if not segment.final:
             continue
         line = [segment]
         while (before := line[0].after) is not None:
@@ -192,10 +193,14 @@ def joined(segments: Sequence[Segment], left: Mapping[str, Arrays]) -> Arrays:
 
 
 class Tried(NamedTuple):
-    """Learning rates that were tried: ascending rates, and final losses `[rate, seed]`, infinite if a model diverged."""
+    """Learning rates that were tried: ascending rates, and final losses `[rate, seed]`, infinite if a model diverged.
+
+    records: of the models with the best rate, as `FIELD`, `[seed, record, ...]`.
+    """
 
     rates: np.ndarray
     losses: np.ndarray
+    records: Arrays = {}  # noqa: RUF012
 
     @property
     def best(self) -> int:
@@ -249,6 +254,8 @@ def tune(trainer: Trainer, kind: plan.Class, block: int) -> Tried:
     segment = Segment(tuning_arm(kind), Fraction(0), Fraction(1), None)
     seeds = trainer.settings.tuning_seeds
 
+    parts: dict[float, list[Arrays]] = {}
+
     def losses_at(rates: Sequence[float]) -> np.ndarray:
         losses = []
         for members in tuning_blocks(rates, seeds, block):
@@ -256,7 +263,14 @@ def tune(trainer: Trainer, kind: plan.Class, block: int) -> Tried:
             trainer.stages.add(stage, 1.0)
             arrays = trainer.stages.once(stage, functools.partial(trainer.segment, stage, segment, members, None, False))
             losses.append(arrays["nats"].sum(-1) / arrays["count"].sum(-1))
+            for place, rate in enumerate(members.rates):
+                parts.setdefault(rate, []).append({field: values if field.endswith("step") else values[place : place + 1]
+                                                   for field, values in arrays.items()})  # fmt: skip
         found = np.concatenate(losses).reshape(len(rates), len(seeds))
         return np.where(np.isfinite(found), found, np.inf)
 
-    return choose_rate(trainer.settings.rates, losses_at)
+    tried = choose_rate(trainer.settings.rates, losses_at)
+    best = parts[float(tried.rates[tried.best])]
+    records = {field: values if field.endswith("step") else np.concatenate([part[field] for part in best])
+               for field, values in best[0].items()}  # fmt: skip
+    return tried._replace(records=records)

@@ -1,0 +1,50 @@
+"""The step of an untie that follows from recorded cosines, on made-up ones."""
+
+import numpy as np
+import pytest
+
+from tiejax.lab.studies.causal_untying import plan
+from tiejax.lab.studies.causal_untying.trigger import Cosines, untied_at_step
+
+STEPS = np.arange(0, 1001, 50)
+
+
+def cosines(*of_seeds):
+    """Of a run of 1,000 steps, recorded every 50, whose rate is constant from step 20 to 800; the second bucket is noise."""
+    frequent = np.array(of_seeds, float)
+    return Cosines.of(STEPS, np.stack([frequent, np.random.default_rng(0).normal(size=frequent.shape)], axis=-1), 1000)
+
+
+def test_means_are_over_three_records_of_the_constant_rate():
+    found = cosines(STEPS)
+    assert found.steps.tolist() == list(range(150, 801, 50))
+    np.testing.assert_allclose(found.mean, [np.arange(100, 751, 50)])
+
+
+def test_the_threshold_is_the_median_of_all_models():
+    assert cosines(np.full(21, 1.0), np.full(21, 3.0), np.full(21, 4.0)).threshold == 3.0
+
+
+@pytest.mark.parametrize(
+    ("cosine", "step"),
+    [
+        # Means of three records are below .5 from step 500 on, since two of three records are 0 there.
+        (np.where(STEPS < 450, 1.0, 0.0), 600),
+        # One high mean begins the 100 steps anew.
+        (np.where(STEPS == 550, 3.0, np.where(STEPS < 450, 1.0, 0.0)), 800),
+        (np.where(STEPS == 600, 3.0, np.where(STEPS < 450, 1.0, 0.0)), None),
+        (np.zeros(21), 250),
+        (np.ones(21), None),
+    ],
+)
+def test_a_model_unties_after_100_steps_below_the_threshold(cosine, step):
+    assert cosines(cosine).steps_below(0.5) == [step]
+
+
+def test_segments_of_an_untie_at_a_step():
+    before, after = untied_at_step(350, 1000)
+    assert (before.arm.tied, before.steps(1000), before.final) == (True, (0, 350), False)
+    assert (after.arm.tied, after.steps(1000), after.final) == (False, (350, 1000), True)
+    assert after.after is before
+    assert after.arm.rate_of == "tied"
+    assert after.arm.change == plan.Change()

@@ -1,0 +1,116 @@
+"""The claims of a run on planted text, fixed before it: what becomes of each kind of pairs when tied models are untied.
+
+One family. The distance of a pair counts relative to its distance at the step of the untie, which the untied model shares with
+the tied one of its seed; pairs of a kind are averaged within a seed.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from tiejax.lab.studies.causal_untying import plan
+from tiejax.statistics.arms import replace_diverged, replace_undefined
+from tiejax.statistics.claims import Claim
+from tiejax.text.planted_pairs import CHOICES
+
+EARLY = Fraction(1, 3)  # the untie of the claims on distances
+CONFLICT = ("constant", "contextual")  # kinds of twins for which the distributional hypothesis fails
+DISTANCE_MARGIN, EXCESS_MARGIN = 0.05, 0.01  # of the distance at the untie; nats a choice
+TABLES = ("input", "output")
+Arrays = Mapping[str, np.ndarray]
+
+
+class Planted(NamedTuple):
+    """What claims and figures of planted text are computed from.
+
+    arrays: of all seeds, as `ARM/FIELD`. kinds: the kind of every pair, in the order of recorded distances. steps: of the run.
+    """
+
+    arrays: Arrays
+    kinds: Sequence[str]
+    steps: int
+
+    def of_seeds(self, seeds: int) -> "Planted":
+        """Return the same of the first seeds."""
+        return self._replace(
+            arrays={name: values if name.endswith("step") else values[:seeds] for name, values in self.arrays.items()}
+        )
+
+    def relative(self, arm: str, table: str, fork: Fraction) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return recorded steps, and by kind the mean distance relative to that at a fork, `[seed, record]`."""
+        step, distance = self.arrays[f"{arm}/train_step"], self.arrays[f"{arm}/train_pair_{table}"]
+        at_fork = distance[:, step == plan.step_at(fork, self.steps)]
+        relative = distance / at_fork
+        kinds = np.array(self.kinds)
+        return step, {kind: relative[:, :, kinds == kind].mean(axis=2) for kind in dict.fromkeys(self.kinds)}
+
+    def at_end(self, arm: str, table: str) -> dict[str, np.ndarray]:
+        """Return by kind the mean distance at the end relative to that at the early untie, `[seed]`."""
+        return {kind: values[:, -1] for kind, values in self.relative(arm, table, EARLY)[1].items()}
+
+    def excess(self, arm: str) -> dict[str, np.ndarray]:
+        """Return by kind of choice the final loss less the least possible one, in nats a choice, `[seed]`."""
+        total, number = self.arrays[f"{arm}/excess"].astype(float), self.arrays[f"{arm}/choices"].astype(float)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return dict(zip(CHOICES, (total / number).T, strict=True))
+
+
+def claims(planted: Planted) -> list[Claim]:
+    """Return the claims whose arms are in the run."""
+    early, late = plan.untied_at(EARLY), plan.untied_at(plan.LATE)
+    arms = {field.removesuffix("/nats") for field in planted.arrays if field.endswith("/nats")}
+    found = []
+    if {early, plan.TIED} <= arms:
+        found += [_conflict(planted, early), _reverse(planted, early)]
+    if {late, plan.TIED} <= arms:
+        found.append(_spelling(planted, late))
+    return found
+
+
+def _conflict(planted: Planted, early: str) -> Claim:
+    untied, tied = (planted.at_end(arm, "input") for arm in (early, plan.TIED))
+    change = {kind: untied[kind] - tied[kind] for kind in (*CONFLICT, "holding")}
+    of_conflict = np.mean([change[kind] for kind in CONFLICT], axis=0)
+    return Claim(
+        "input-distance/conflict",
+        "Untying at 1/3 of the run brings conflict twins closer in the input table, more than holding twins.",
+        "the relative distance in the input table at the end (untied at 1/3 - tied), of conflict twins less holding ones",
+        _defined(of_conflict - change["holding"]),
+        -1,
+        unit="of the distance at the untie",
+        margin=DISTANCE_MARGIN,
+    )
+
+
+def _reverse(planted: Planted, early: str) -> Claim:
+    relative = planted.at_end(early, "output")
+    return Claim(
+        "output-distance/reverse",
+        "After an untie at 1/3 of the run, the markers of reverse pairs come closer in the output table than unrelated words.",
+        "the relative distance in the output table at the end, of reverse pairs less unrelated ones (untied at 1/3)",
+        _defined(relative["reverse"] - relative["unrelated"]),
+        -1,
+        unit="of the distance at the untie",
+        margin=DISTANCE_MARGIN,
+    )
+
+
+def _spelling(planted: Planted, late: str) -> Claim:
+    first, second = (planted.excess(arm)["contextual"] for arm in (late, plan.TIED))
+    both = replace_diverged(np.stack([first, second]), ~np.isfinite(np.stack([first, second])), "high")
+    return Claim(
+        "excess/contextual",
+        "Models that are untied at 2/3 of the run predict the spelling of contextual twins better than always tied ones.",
+        "the excess loss of contextual spellings at the end (untied at 2/3 - tied)",
+        both[0] - both[1],
+        -1,
+        unit="nats a choice",
+        margin=EXCESS_MARGIN,
+    )
+
+
+def _defined(differences: np.ndarray) -> np.ndarray:
+    """Return differences with those of diverged models replaced by the one least favourable to the claim that they are < 0."""
+    return replace_undefined(np.where(np.isfinite(differences), differences, np.nan), -1)
