@@ -16,19 +16,19 @@ from tiejax.lab.runs import environment, launch
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.causal_untying import plan, text
 from tiejax.lab.studies.causal_untying.model import objective_of
-from tiejax.lab.studies.causal_untying.page import EXPLORED
 from tiejax.lab.studies.causal_untying.plan import Segment
 from tiejax.lab.studies.causal_untying.settings import STUDY, Settings
+from tiejax.lab.studies.causal_untying.tables import EXPLORED
 from tiejax.lab.studies.causal_untying.train import Members, Trainer
 from tiejax.training.state_arrays import from_arrays, to_arrays
 
 pytestmark = pytest.mark.slow
 SCRIPT = EXPERIMENTS / "causal_untying.py"
-SMALL = shlex.split("""
+SIZE = shlex.split("""
   --vocab_size 300 --layers 1 --width 8 --heads 2 --context 12 --batch_size 4 --steps 60 --record_every 20 --validate_every 20
-  --validation_blocks 8 --untie_at [1/3,2/3] --control_seeds 0 --wide false --explore false
-  --tied_rate .01 --untied_rate .02 --seeds [3,7]
+  --validation_blocks 8 --untie_at [1/3,2/3] --tied_rate .01 --untied_rate .02 --seeds [3,7]
 """)
+SMALL = [*SIZE, *shlex.split("--control_seeds 0 --wide false --explore false --natural_pairs 0")]
 TABLES = ("embed", "head")
 ARMS = ["tied", "untie-1/3", "untie-2/3", "never-equal", "never-independent"]
 
@@ -176,8 +176,7 @@ def test_planted_text(many_words):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
         patch.setattr(environment, "one_device_a_core", lambda: None)
-        left_out = [word for word in SMALL if word not in ("--wide", "false", "--explore", "--control_seeds", "0")]
-        assert launch.main(STUDY, [*text_of(many_words), *left_out, *size]) == 0
+        assert launch.main(STUDY, [*text_of(many_words), *SIZE, *size]) == 0
     results, arrays = json.loads((out / "results.json").read_text()), metrics(out)
     assert list(results["arms"]) == ["tied", "untie-1/3", "untie-2/3", "never-independent"]
     assert results["families"]["planted"][:3] == ["input-distance/conflict", "output-distance/reverse", "excess/contextual"]
@@ -196,6 +195,28 @@ def test_planted_text(many_words):
     page = (out / "report.html").read_text()
     assert "Numbers: planted words" in page
     assert {path.stem for path in (out / "figures").glob("*.png")} >= {"planted_distances", "planted_excess", "final"}
+
+
+def test_natural_pairs(many_words):
+    """They are measured before the tied arm, and their distances are recorded in all arms."""
+    out = many_words / "natural"
+    size = ["--vocab_size", "700", "--context", "32", "--natural_pairs", "40", "--out", str(out)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
+        patch.setattr(environment, "one_device_a_core", lambda: None)
+        assert launch.main(STUDY, [*text_of(many_words), *SMALL, *size]) == 0
+    natural, arrays = json.loads((out / "results.json").read_text())["natural"], metrics(out)
+    assert len(natural["pairs"]) == 40
+    assert all(len(word) == 3 for pair in natural["pairs"] for word in pair["words"])
+    with np.load(out / "finished" / "natural-pairs.npz") as measured:
+        for field in ("semantic", "conditional"):
+            assert measured[field].shape == (2, 40)
+            np.testing.assert_allclose([pair[field] for pair in natural["pairs"]], measured[field].mean(0), rtol=1e-5)
+    assert list(natural["tables"]) == ARMS
+    assert natural["tables"]["tied"]["input"] == natural["tables"]["tied"]["output"]
+    assert all(arrays[f"{arm.replace('/', '.')}.train_pair_output"].shape == (2, 4, 40) for arm in ARMS)
+    assert (out / "figures" / "natural_pairs.png").exists()
+    assert "natural pairs in the lowest or highest fifth" in (out / "report.html").read_text()
 
 
 def test_changes_at_a_fork(run):

@@ -18,13 +18,15 @@ WARM_UP, DECAY = 0.02, 0.2  # shares of the run in which the learning rate rises
 STUDY_DEFAULTS: dict[str, Any] = {
     "seeds": 10, "hours": 3.6, "layers": 4, "width": 128, "context": 128, "vocab_size": 4096, "rate_seeds": 3,
     "control_seeds": 10, "gate": 1.0, "explore": True, "wide": True,
+    "natural_pairs": 300,
     "record_every": 50, "validate_every": 50,
 }  # fmt: skip
 DEMONSTRATION: dict[str, Any] = {
     "seeds": 8, "steps": 300, "layers": 2, "width": 64, "context": 64, "vocab_size": 2048, "rate_seeds": 2, "control_seeds": 0,
-    "gate": 0.5, "explore": False, "wide": True, "record_every": 25, "validate_every": 25,
+    "gate": 0.5, "explore": False, "wide": True, "natural_pairs": 0, "record_every": 25, "validate_every": 25,
 }  # fmt: skip
-PLANTED: dict[str, Any] = {"control_seeds": 0, "explore": False, "wide": False}
+PLANTED: dict[str, Any] = {"control_seeds": 0, "explore": False, "wide": False, "natural_pairs": 0}
+NATURAL_SEEDS, NATURAL_CONTEXT = (1000, 1001), 24  # of the models that measure natural pairs
 
 
 @with_defaults(out="runs/causal_untying")
@@ -64,6 +66,9 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         trigger: threshold of an exploratory arm that unties when the mean cosine of the gradients of the two uses of the table,
             over the 100 most frequent tokens, stays below it for 100 steps (default: the median over the models that choose
             the learning rate)
+        natural_pairs: number of pairs of frequent words whose equivalence is measured in two models that are never tied and are
+            not reported, and whose distances are recorded in all arms; 0 for none (default: 300; without --corpus or with
+            --planted 0)
         planted: write the text with planted symbols, of which it is known whether they are equally likely and whether they have
             equal effects: twins of 60 words, 20 pairs of markers before sentences, and ciphers of 64 words. The arms are
             tied, untied at --untie_at, and never tied from independent tables
@@ -100,6 +105,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     wide: bool | None = None
     explore: bool | None = None
     trigger: float | None = None
+    natural_pairs: int | None = None
     planted: bool = False
     gate: float | None = None
     weight_decay: float = 0.1
@@ -131,7 +137,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         checks.check_counts(self, (*counts, "validation_blocks", "final_blocks"))
         check_most("control_seeds", self.control_seeds or 0, "seeds")
         checks.check_positive(self, ("hours", "tied_rate", "untied_rate", "clip"))
-        checks.check_not_negative(self, ("weight_decay", "gate", "control_seeds"))
+        checks.check_not_negative(self, ("weight_decay", "gate", "control_seeds", "natural_pairs"))
         checks.check_heads(self)
         checks.check_context(self)
         checks.check_held_out(self)
@@ -140,8 +146,9 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         self._check_rates()
         if self.trigger is not None and not (self.explore and -1 <= self.trigger <= 1):
             raise BadInput(f"--trigger: expected a cosine, between -1 and 1, with --explore true, got {self.trigger:g}")
+        self._check_natural()
         if self.planted and (others := [name for name in PLANTED if getattr(self, name)]):
-            raise BadInput(f"--{others[0]}: with --planted there are no such models; leave it out")
+            raise BadInput(f"--{others[0]}: not available with --planted; leave it out")
         if self.steps is not None and self.steps < 60:
             raise BadInput(f"--steps: expected at least 60, got {self.steps}")
         if self.tuned and (both := set(self.seed_list) & set(self.tuning_seeds)):
@@ -163,6 +170,17 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             raise BadInput(f"--rates: expected at least three numbers between 0 and 1 in ascending order, got {cut(rates)}")
         if (self.tied_rate is None) != (self.untied_rate is None):
             raise BadInput("--tied_rate and --untied_rate: give both or neither")
+
+    def _check_natural(self) -> None:
+        assert self.natural_pairs is not None
+        assert self.context is not None
+        if not self.natural_pairs:
+            return
+        check_most("natural_pairs", self.natural_pairs, "pairs")
+        if self.context < NATURAL_CONTEXT:
+            raise BadInput(f"--natural_pairs: needs a --context of at least {NATURAL_CONTEXT}, got {self.context}")
+        if both := set(self.seed_list) & set(NATURAL_SEEDS):
+            raise BadInput(f"--seeds: {min(both)} is one of the seeds that measure --natural_pairs; use others")
 
     @property
     def forks(self) -> list[Fraction]:

@@ -25,7 +25,7 @@ class Text(NamedTuple):
 
     train, validation: blocks of tokens. bucket: the bucket of every token by frequency rank, out of `bucket_names`. entropy:
     that of the token frequencies of the training text, in nats. planting, ends: what is planted, and whether each original
-    token ends a sentence; None without `--planted`.
+    token ends a sentence; None without `--planted`. natural: pairs of words by list, once they are measured.
     """
 
     streams: Streams
@@ -36,6 +36,7 @@ class Text(NamedTuple):
     entropy: float
     planting: Planting | None = None
     ends: Bool[np.ndarray, "original"] | None = None
+    natural: Mapping[str, Int[np.ndarray, "pairs 2"]] = {}
 
     @property
     def vocabulary(self) -> int:
@@ -45,7 +46,7 @@ class Text(NamedTuple):
     @property
     def pairs(self) -> Mapping[str, Int[np.ndarray, "pairs 2"]]:
         """The pairs of symbols whose distances are recorded, by kind."""
-        return {} if self.planting is None else self.planting.pairs()
+        return self.natural if self.planting is None else self.planting.pairs()
 
     @property
     def of_pairs(self) -> tuple[list[str], Int[np.ndarray, "pairs 2"]]:

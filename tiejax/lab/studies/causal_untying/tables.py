@@ -1,0 +1,131 @@
+"""The tables of the HTML report of a run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.reporting.looks import looks_table
+from tiejax.lab.reporting.words import counted
+from tiejax.lab.studies.causal_untying import plan
+
+
+def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the tables of the report: final losses of the arms, and learning rates that were tried."""
+    sizes = {row["arm"]: row["parameters"] for row in results["models"]}
+    rows = []
+    for arm, row in results["arms"].items():
+        if arm.startswith(plan.EXPLORE):
+            continue
+        losses = np.array(row["loss"], float)
+        spread = f"{losses.std(ddof=1):.4f}" if len(losses) > 1 else "-"
+        ranks = [f"{value:.4f}" for value in np.array(row["by_frequency"], float).mean(0)]
+        rows.append([arm, f"{sizes[arm]:,}", f"{losses.mean():.4f}", spread, str(len(losses)), *ranks])
+    ranks = [f"rank {name}" for name in results["frequency_ranks"]]
+    found: dict[str, tuple[list[str], list[list[str]]]] = {
+        "Numbers: final validation loss (nats a token)": (
+            ["arm", "parameters at the end", "mean", "standard deviation", "seeds", *ranks],
+            rows,
+        )
+    }
+    if results["tuning"]:
+        rows = [row for kind, tried in results["tuning"].items() for row in _rate_rows(kind, tried)]
+        seeds = ", ".join(map(str, results["tuning_seeds"]))
+        found[f"Numbers: learning rates, on seeds {seeds} only"] = (["models", "rate", "mean loss", "losses"], rows)
+    if "planted" in results:
+        found |= _planted_tables(results)
+    if "natural" in results:
+        found |= _natural_tables(results["natural"])
+    if explored := _explored_rows(results):
+        number = len(next(row["loss"] for arm, row in results["arms"].items() if arm.startswith(plan.EXPLORE)))
+        columns = ["arm", "what differs", "final loss", f"less that of {plan.untied_at(plan.LATE)}", "less that of tied"]
+        found[f"Numbers: exploratory arms, means of {counted(number, 'seed')}, not tested"] = (columns, explored)
+    return found | looks_table(results)
+
+
+KIND_WORDS = {
+    "holding": "word and twin, probability 1/2",
+    "constant": "word and twin, probability .1",
+    "contextual": "word and twin, probability .1 or .9 by the token before",
+    "reverse": "markers A and B",
+    "cipher": "word and cipher, by the marker of the sentence",
+}
+
+
+def _planted_tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the tables of excess losses and of the words that are planted."""
+    planted = results["planted"]
+    rows = []
+    for kind, described in KIND_WORDS.items():
+        means = [f"{np.mean(np.array(row['excess'][kind], float)):.4f}" for row in results["arms"].values()]
+        rows.append([kind, described, f"{planted['choices'][kind]:,}", f"{planted['least_loss'].get(kind, 0):.4f}", *means])
+    columns = ["kind", "choice", "in the validation text", "least loss", *results["arms"]]
+    unrelated = ", ".join(" - ".join(pair) for pair in planted["unrelated"])
+    chosen = [*planted["words"].items(), ("cipher", planted["ciphered"])]
+    words = [*([kind, ", ".join(some)] for kind, some in chosen), ["unrelated", unrelated]]
+    return {
+        "Numbers: final loss of the choice between two symbols less the least possible one (nats)": (columns, rows),
+        "Numbers: planted words": (["kind", "words"], words),
+    }
+
+
+def _natural_tables(natural: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the tables of natural pairs: those in lists, and the distances of their rows in the tables of the arms."""
+    rows = [[pair["list"], " / ".join(pair["words"]), f"{pair['semantic']:.4f}", f"{pair['conditional']:.3f}"]
+            for pair in sorted(natural["pairs"], key=lambda pair: (str(pair["list"]), pair["semantic"] or 0))
+            if pair["list"]]  # fmt: skip
+    lists = list(next(iter(natural["tables"].values()))["input"])
+    distances = [[arm, table, *(f"{by_list[name]:.3f}" for name in lists)]
+                 for arm, tables in natural["tables"].items() for table, by_list in tables.items()]  # fmt: skip
+    return {
+        "Numbers: natural pairs in the lowest or highest fifth of both distances": (
+            ["list", "words", "semantic distance (nats)", "conditional distance (nats)"],
+            rows,
+        ),
+        "Numbers: mean distance of the pairs of a list over that of all natural pairs, at the end": (
+            ["arm", "table", *lists],
+            distances,
+        ),
+    }
+
+
+EXPLORED = {
+    "zero": "at 2/3, the output table starts with new moments",
+    "zero-input": "at 2/3, the input table starts with new moments",
+    "slow": "after 2/3, a quarter of the learning rate for the output table",
+    "fast": "after 2/3, four times the learning rate for the output table",
+    "split": "at 2/3, each table takes the moments of its own use",
+    "bias-tied": "a bias of the logits, always tied",
+    "bias-late": "a bias of the logits, untied at 2/3",
+    "bias-never": "a bias of the logits, never tied, from equal tables",
+    "output-owner": "always tied; only the output use trains the table",
+    "retie": "untied at 1/3, tied again at 2/3 with the mean of both tables",
+    "trigger": "untied when the cosine of the gradients of both uses stays low",
+    "yoked": "untied at the step of the next seed of the row above",
+    "factorised": "never tied; an input table of half the width, with a linear map",
+    "long-tied": "always tied, 1.5 times the steps",
+    "long-early": "untied at 1/3, 1.5 times the steps",
+}
+
+
+def _explored_rows(results: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows of the exploratory arms: their mean losses, and those less the losses of the same seeds' other arms."""
+    rows, every = [], {arm: np.array(row["loss"], float) for arm, row in results["arms"].items()}
+    compared = (plan.untied_at(plan.LATE), plan.TIED)
+    for name, words in EXPLORED.items():
+        losses = every.get(f"{plan.EXPLORE}{name}")
+        if losses is None:
+            continue
+        others = [every[arm][: len(losses)] if arm in every else losses + np.nan for arm in compared]
+        rows.append([name, words, f"{losses.mean():.4f}", *(f"{(losses - other).mean():+.4f}" for other in others)])
+    return rows
+
+
+def _rate_rows(kind: str, tried: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows of the table of learning rates; the loss of a model that diverged is None in results.json."""
+    rows = []
+    for rate, losses in zip(tried["rates"], tried["losses"], strict=True):
+        chosen = " (chosen)" if rate == tried["best"] else ""
+        numbers = [np.inf if loss is None else loss for loss in losses]
+        rows.append([kind, f"{rate:g}{chosen}", f"{np.mean(numbers):.4f}", ", ".join(f"{loss:.4f}" for loss in numbers)])
+    return rows
