@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from gpt2_names import named
 
 from tiejax import tying
 from tiejax.lab.studies.layer_tying import model as layer_model
@@ -78,35 +79,11 @@ LAYERS, VOCABULARY, CONTEXT = 4, 11, 6
 # Choices with weights shared by two layers, weights that their owner leaves, and finally all layers tied to the first.
 ACTIONS = ((2, 2), (3, 2), (3, 3), (2, 0), (2, 2), (1, 1), (2, 1), (2, 2), (1, 0), (3, 1), (3, 3), (1, 1), (2, 1), (2, 2))
 STEPS_BETWEEN = 4
-OURS = {
-    "attn.c_attn": ("qkv", "kernel"),
-    "attn.c_proj": ("out", "kernel"),
-    "mlp.c_fc": ("feed_forward_in", "kernel"),
-    "mlp.c_proj": ("feed_forward_out", "kernel"),
-    "ln_1": ("attention_norm", "scale"),
-    "ln_2": ("feed_forward_norm", "scale"),
-}
 
 
 def batch_of(number):
     tokens = np.random.default_rng(number).integers(1, VOCABULARY, (3, CONTEXT)).astype(np.uint16)
     return BlockBatch(tokens, np.ones(3, np.float32), jax.random.key(0))
-
-
-def named(params, reads):
-    """Return our parameters by the names of the GPT-2 in transformers."""
-    stack, norm = stack_of(params, STACK), params["encoder"]["final_norm"]
-    leaves = {
-        "transformer.wte.weight": params["embed"]["embedding"],
-        "transformer.wpe.weight": params["positions"]["embedding"],
-        "transformer.ln_f.weight": norm["scale"],
-        "transformer.ln_f.bias": norm["bias"],
-    }
-    for layer, slot in enumerate(reads):
-        for theirs, (own, weight) in OURS.items():
-            leaves[f"transformer.h.{layer}.{theirs}.weight"] = stack[own][weight][slot]
-            leaves[f"transformer.h.{layer}.{theirs}.bias"] = stack[own]["bias"][slot]
-    return {name: np.asarray(leaf) for name, leaf in leaves.items()}
 
 
 def gpt2(params):

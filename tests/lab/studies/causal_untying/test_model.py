@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gpt2_names import named
 
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.model import Objective, _excess, build_model, held_out, schedule_of, shape_of
@@ -76,6 +77,45 @@ def test_the_input_table_of_the_factorised_model_has_half_the_width():
 def test_the_cosine_falls_to_0():
     rate = schedule_of(300, cosine=True)
     assert [float(rate(jnp.int32(step))) for step in (6, 153, 300)] == pytest.approx([1, 0.5, 0], abs=1e-6)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("tied", [True, False])
+def test_loss_and_gradients_are_those_of_transformers(tied):
+    """In float64, for a model whose parameters are about as far from their initial values as after training."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    model = build_model(SETTINGS, 60, ARMS["never-equal"])
+    objective = Objective(model, np.zeros(60, np.int32), 1)
+    tokens = np.random.default_rng(0).integers(0, 60, (3, 8))
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(1)
+        first = objective.init(jax.random.key(0))
+        params = jax.tree.map(lambda leaf: jnp.asarray(leaf + 0.3 * rng.normal(size=leaf.shape)), first)
+        if tied:
+            params["head"]["embedding"] = params["embed"]["embedding"]
+        loss, grads = jax.value_and_grad(objective.mean)(params, jnp.asarray(tokens))
+        ours = {name: np.asarray(leaf) for name, leaf in named(grads, range(2)).items()}
+        head = np.asarray(grads["head"]["embedding"])
+        given = named(params, range(2)) | {"lm_head.weight": np.asarray(params["head"]["embedding"])}
+    assert head.dtype == np.float64
+    sizes = {"vocab_size": 60, "n_positions": 8, "n_embd": 16, "n_layer": 2, "n_head": 4}
+    drop = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    config = transformers.GPT2Config(**sizes, **drop, tie_word_embeddings=tied, attn_implementation="eager")
+    theirs = transformers.GPT2LMHeadModel(config).double()
+    theirs.load_state_dict({name: torch.tensor(leaf) for name, leaf in given.items()}, strict=True)
+    inputs = torch.tensor(tokens)
+    logits = theirs(inputs).logits[:, :-1]  # with labels=..., its loss would be computed in float32
+    expected = torch.nn.functional.cross_entropy(logits.reshape(-1, 60), inputs[:, 1:].reshape(-1))
+    expected.backward()
+    np.testing.assert_allclose(loss, expected.detach().numpy(), rtol=1e-12)
+    of_theirs = {name: parameter.grad.numpy() for name, parameter in theirs.named_parameters()}
+    if tied:  # torch adds the gradients of both uses
+        ours["transformer.wte.weight"] = ours["transformer.wte.weight"] + head
+    else:
+        np.testing.assert_allclose(head, of_theirs.pop("lm_head.weight"), atol=1e-12)
+    for name, gradient in of_theirs.items():
+        np.testing.assert_allclose(ours[name], gradient, atol=1e-12, err_msg=name)
 
 
 def test_sums_by_bucket_are_those_of_the_logits():

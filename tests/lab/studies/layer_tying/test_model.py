@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gpt2_names import named
 
 from tiejax import tying
 from tiejax.lab.settings import command_line
@@ -57,22 +58,9 @@ def test_parity_with_gpt2_of_transformers(activation):
         activation_function={"gelu": "gelu", "gelu_tanh": "gelu_new"}[activation],
     )
     theirs = transformers.GPT2LMHeadModel(settings).eval()
-    norms = {"ln_1": "attention_norm", "ln_2": "feed_forward_norm"}
-    maps = {"attn.c_attn": "qkv", "attn.c_proj": "out", "mlp.c_fc": "feed_forward_in", "mlp.c_proj": "feed_forward_out"}
-    state = {"transformer.wte.weight": params["embed"]["embedding"], "transformer.wpe.weight": params["positions"]["embedding"]}
-    state |= {
-        f"transformer.ln_f.{to}": params["encoder"]["final_norm"][of] for to, of in (("weight", "scale"), ("bias", "bias"))
-    }
-    stack = stack_of(params, STACK)
-    for layer in range(3):
-        for name, own in norms.items():
-            state |= {f"transformer.h.{layer}.{name}.weight": stack[own]["scale"][layer]}
-            state |= {f"transformer.h.{layer}.{name}.bias": stack[own]["bias"][layer]}
-        for name, own in maps.items():
-            state |= {f"transformer.h.{layer}.{name}.weight": stack[own]["kernel"][layer]}
-            state |= {f"transformer.h.{layer}.{name}.bias": stack[own]["bias"][layer]}
+    state = named(params, range(3))
     state["lm_head.weight"] = state["transformer.wte.weight"]
-    theirs.load_state_dict({name: torch.tensor(np.asarray(leaf)) for name, leaf in state.items()}, strict=True)
+    theirs.load_state_dict({name: torch.tensor(leaf) for name, leaf in state.items()}, strict=True)
     with torch.no_grad():
         expected = theirs(torch.tensor(tokens(), dtype=torch.long)).logits.numpy()
     found = jax.jit(model.apply)({"params": params}, tokens())

@@ -67,8 +67,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             over the 100 most frequent tokens, stays below it for 100 steps (default: the median over the models that choose
             the learning rate)
         natural_pairs: number of pairs of frequent words whose equivalence is measured in two models that are never tied and are
-            not reported, and whose distances are recorded in all arms; 0 for none (default: 300; without --corpus or with
-            --planted 0)
+            not reported, and whose distances are recorded in all arms; 0 for none (default: 300; without --corpus, with
+            --planted or with a --context below 24 0)
         planted: write the text with planted symbols, of which it is known whether they are equally likely and whether they have
             equal effects: twins of 60 words, 20 pairs of markers before sentences, and ciphers of 64 words. The arms are
             tied, untied at --untie_at, and never tied from independent tables
@@ -124,6 +124,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         fields |= checks.seeds_of_looks(self, defaults["seeds"])
         one_of_both = {"steps", "hours"} if self.steps is not None or self.hours is not None else set()
         fields |= {name: value for name, value in defaults.items() if fields[name] is None and name not in one_of_both}
+        if self.natural_pairs is None and fields["context"] < NATURAL_CONTEXT:
+            fields["natural_pairs"] = 0
         if fields["data_dir"] is None:
             fields["data_dir"] = checks.default_data_dir()
         settings = Settings(**fields)
