@@ -14,7 +14,8 @@ from experiments.bench.timing import spread, write_results
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.model import objective_of
+from tiejax.lab.studies.causal_untying.model import Objective, objective_of
+from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.lab.studies.causal_untying.train import Members, Trainer
 from tiejax.models.counts import layer_matrices
@@ -59,17 +60,21 @@ def job_of(settings: CausalBench, side: str) -> Any:
     )
 
 
-def train_ours(settings: CausalBench) -> Train:
-    """Return our training of one untied model on each device, compiled and warmed up."""
-    study = settings.study_settings
-    rng = np.random.default_rng(0)
-    blocks = rng.integers(0, settings.vocab_size, (BLOCKS, settings.context), np.int32)
-    bucket = np.zeros(settings.vocab_size, np.int32)
-    streams: Any = SimpleNamespace(vocabulary=settings.vocab_size)  # all that training reads of the streams
-    text = Text(streams, blocks, blocks[: settings.batch_size], bucket, ["all"], 0.0)
+def parts_of(study: Settings, vocabulary: int) -> tuple[Trainer, Objective, plan.Arm]:
+    """Return what trains the untied models of a study on random text."""
+    assert study.context is not None
+    blocks = np.random.default_rng(0).integers(0, vocabulary, (BLOCKS, study.context), np.int32)
+    streams: Any = SimpleNamespace(vocabulary=vocabulary)  # all that training reads of the streams
+    text = Text(streams, blocks, blocks[: study.batch_size], np.zeros(vocabulary, np.int32), ["all"], 0.0)
     arm = plan.Arm(plan.NEVER_EQUAL, False)
     trainer = Trainer(study, text, study.steps or 0, None)  # type: ignore[arg-type]  # no stages: nothing is stored
-    objective, members = objective_of(study, text, arm), Members(range(jax.device_count()), [1e-3] * jax.device_count())
+    return trainer, objective_of(study, text, arm), arm
+
+
+def train_ours(settings: CausalBench) -> Train:
+    """Return our training of one untied model on each device, compiled and warmed up."""
+    trainer, objective, arm = parts_of(settings.study_settings, settings.vocab_size)
+    members = Members(range(jax.device_count()), [1e-3] * jax.device_count())
     ensemble = trainer.ensemble(objective, arm, 0, trainer.steps)
     training = Training(ensemble, members.seeds)
     training.compile()
@@ -87,7 +92,7 @@ def train_ours(settings: CausalBench) -> Train:
     return train
 
 
-def products_of_token(settings: CausalBench) -> float:
+def products_of_token(settings: Any) -> float:
     """Return the flops of the matrix products of one token, forward and backward; attention over half of the context."""
     attention = 2 * settings.context // 2 * settings.width
     layer = layer_matrices(settings.width, 4 * settings.width) + attention

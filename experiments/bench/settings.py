@@ -36,6 +36,7 @@ Program = Literal[
     "layers, 12, bfloat16",
     "encoder",
     "rembert",
+    "causal, 124M",
 ]
 Part = Literal["exor", "text", "layers", "encoder", "fine_tuning"]
 CheckpointCommand = Literal["check", "factorise", "tie", "diagnose"]

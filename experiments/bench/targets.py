@@ -21,6 +21,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from experiments.bench.causal import parts_of as causal_parts
 from experiments.bench.encoder import plan as encoder_plan
 from experiments.bench.graphs import host_loops
 from experiments.bench.h100 import TARGET_CONFIG
@@ -29,7 +30,9 @@ from experiments.bench.settings import EncoderBench, LayersBench, TargetsBench, 
 from experiments.bench.timing import write_results
 from tiejax import training, tying
 from tiejax.lab.runs.console import Console
+from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.causal_untying import settings as causal_settings
 from tiejax.lab.studies.embedding_coupling.pretraining_ensemble import build_ensemble as build_coupling
 from tiejax.lab.studies.embedding_coupling.text import prepare_text
 from tiejax.lab.studies.exor import settings as exor_settings
@@ -45,6 +48,7 @@ from tiejax.training.chunk import step_on_mesh
 from tiejax.training.placement import DATA, SEEDS
 
 PyTree = Any
+GPT2_VOCABULARY = 50_257
 # Instructions of a scheduled program that are not kernels.
 NO_KERNELS = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all"}
 NO_KERNELS |= {"partition-id", "replica-id", "iota"}
@@ -264,6 +268,24 @@ def rembert(devices: Sequence[Any]) -> Any:
     return traced_step(ensemble, devices, 1, all_devices)
 
 
+def causal(devices: Sequence[Any]) -> Any:
+    """Return a training step of an untied model of the preset of 124 million parameters, on one GPU or over all TPU devices."""
+    study = preset_124m()
+    shared = len(devices) if platform_of(devices) == "tpu" else 1
+    trainer, objective, arm = causal_parts(study, GPT2_VOCABULARY)
+    ensemble = trainer.ensemble(objective._replace(devices=shared), arm, 0, trainer.steps)
+    ensemble = dataclasses.replace(ensemble, recorders={}, devices=shared)
+    return traced_step(ensemble, devices[:shared], 1, feed_shapes(ensemble))
+
+
+def preset_124m() -> causal_settings.Settings:
+    """Return the resolved settings of the preset of 124 million parameters."""
+    given, _ = command_line.parse(
+        causal_settings.Settings, causal_settings.STUDY.command, ["--config", "causal_untying/gpt2_124m"]
+    )
+    return given.resolved()
+
+
 PROGRAMS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "exor, fast": lambda devices: exor(devices, "fast"),
     "exor, kernel": exor_kernel,
@@ -276,4 +298,5 @@ PROGRAMS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "layers, 12, bfloat16": lambda devices: layers(devices, 12, "bfloat16"),
     "encoder": encoder,
     "rembert": rembert,
+    "causal, 124M": causal,
 }

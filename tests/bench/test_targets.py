@@ -12,6 +12,7 @@ from experiments.bench import targets
 from experiments.bench.settings import TargetsBench
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.causal_untying.model import shape_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 # Three kernels: two fusions (one in the body of a loop) and a copy. Computations inside fusions and reductions do not count.
@@ -69,6 +70,14 @@ def test_line_has_the_numbers_that_changed():
     assert "as before" in targets.program_line("text", found, {**found, "compile_s": 9.0})
     assert targets.program_line("text", found, {**found, "kernels": 4}).endswith("before: {'kernels': 4}")
     assert "before" not in targets.program_line("text", found, None)
+
+
+def test_the_preset_is_that_of_gpt2():
+    """124,439,808 is the number of parameters of the released model; 10 billion tokens to two parts in a thousand."""
+    study = targets.preset_124m()
+    tied = next(arm for arm in study.arms if arm.tied)
+    assert shape_of(study, targets.GPT2_VOCABULARY, tied).parameters == 124_439_808
+    assert study.steps * study.batch_size * (study.context - 1) == pytest.approx(10e9, rel=2e-3)
 
 
 def test_every_program_has_a_function():

@@ -14,6 +14,7 @@ from tiejax.lab.studies.causal_untying.train import Arrays
 
 FIXED = {plan.TIED: ORANGE, plan.NEVER_EQUAL: BLUE, plan.NEVER_INDEPENDENT: SKY, plan.WIDE: YELLOW}
 FORKS = (GREEN, PURPLE, "black", "grey")
+FACTORISED = f"{plan.EXPLORE}factorised"
 APART = -0.16  # place of the arm that is not part of the curve
 
 
@@ -37,7 +38,7 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
         plot_since_untying(arrays, list(losses), steps),
         plot_uses(arrays, list(losses), steps),
         plot_frequency(results),
-        plot_sizes(losses, results["models"]),
+        plot_sizes(results),
     ]
 
 
@@ -155,17 +156,21 @@ def plot_frequency(results: Mapping[str, Any]) -> Plot:
     )
 
 
-def plot_sizes(losses: Mapping[str, np.ndarray], models: Sequence[Mapping[str, Any]]) -> Plot:
-    """Plot the final losses of all arms with their numbers of parameters."""
-    figure, axes = new_figure(1, 1, 6.4, 1 + 0.35 * len(losses))
-    panel, colour_of = axes[0, 0], colours(list(losses))
-    parameters = {row["arm"]: row["parameters"] / 1e6 for row in models}
-    for place, (arm, values) in enumerate(losses.items()):
-        panel.plot(values, np.full(len(values), place), "o", color=colour_of[arm], alpha=0.4, markersize=4)
-        panel.plot(np.nanmean(values), place, "|", color=colour_of[arm], markersize=16, markeredgewidth=2.5)
-    panel.set_yticks(range(len(losses)), [f"{arm}, {parameters[arm]:.2f} million" for arm in losses])
-    panel.set_ylim(len(losses) - 0.5, -0.5)
-    panel.set_xlabel("final loss (nats a token)")
+def plot_sizes(results: Mapping[str, Any]) -> Plot:
+    """Plot the final losses of all arms over the bytes of their parameters at the end, in float32."""
+    arms = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items() if is_primary(arm) or arm == FACTORISED}
+    figure, axes = new_figure(1, 1, 6.4, 4.4)
+    panel, colour_of = axes[0, 0], colours(list(arms))
+    megabytes = {row["arm"]: 4 * row["parameters"] / 1e6 for row in results["models"]}
+    apart = 0.012 * (max(megabytes[arm] for arm in arms) - min(megabytes[arm] for arm in arms))
+    for arm, values in arms.items():
+        before = [other for other in arms if abs(megabytes[other] - megabytes[arm]) < apart]
+        place = megabytes[arm] + 2 * apart * (before.index(arm) - (len(before) - 1) / 2)
+        panel.plot(np.full(len(values), place), values, "o", color=colour_of[arm], alpha=0.4, markersize=4)
+        panel.plot(place, np.nanmean(values), "_", color=colour_of[arm], markersize=14, markeredgewidth=2.5, label=arm)
+    panel.set_xlabel("parameters at the end (MB in float32; arms of one size side by side)")
+    panel.set_ylabel("final loss (nats a token)")
+    legend_below(figure, panel, columns=4)
     return Plot(
-        "sizes", "Final validation loss and number of parameters at the end: a dot per seed, bars: means of each arm.", figure
+        "sizes", "Final validation loss over the size of the model at the end: a dot per seed, bars: means of each arm.", figure
     )

@@ -22,6 +22,7 @@ from tiejax.pretraining.loss import Head, predict_slots
 from tiejax.text.blocks import spread
 from tiejax.text.planted_pairs import CHOICES, Choices, choices
 from tiejax.training.optimizer import TableRecipe, leaves_at, make_optimizer
+from tiejax.training.placement import total
 
 PyTree = Any
 BETAS, EPS = (0.9, 0.95), 1e-8
@@ -132,12 +133,14 @@ class Objective(NamedTuple):
     """The loss of a model on blocks of tokens `[rows, context]`, with what is recorded of it.
 
     bucket: the bucket of every token, out of `buckets`. pairs: the pairs of tokens whose distances are recorded, `[pairs, 2]`.
+    devices: number of devices that share the rows of a step; each returns its share of the mean loss.
     """
 
     model: models.LanguageModel
     bucket: np.ndarray
     buckets: int
     pairs: np.ndarray = NO_PAIRS
+    devices: int = 1
 
     def init(self, key: jax.Array) -> PyTree:
         """Return initial parameters, with both tables."""
@@ -149,7 +152,8 @@ class Objective(NamedTuple):
 
     def mean(self, params: PyTree, tokens: jax.Array) -> jax.Array:
         """Return the mean loss in nats a token."""
-        return causal_loss(self.states(params, tokens), _head(params), tokens, jnp.ones(len(tokens)))
+        across = total if self.devices > 1 else lambda number: number
+        return causal_loss(self.states(params, tokens), _head(params), tokens, jnp.ones(len(tokens)), None, across)
 
     def loss(self, params: PyTree, tokens: jax.Array, key: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return the mean loss as `training.Ensemble` takes it; the key is not used, for want of dropout."""
