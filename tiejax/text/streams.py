@@ -47,6 +47,11 @@ class Streams:
         """Return the stream "train", "validation" or "test"."""
         return read_split(self.folder, name, dtype_for(self.vocabulary)).ids
 
+    def token_texts(self) -> list[str]:
+        """Return the text of every token, with its spaces."""
+        tokenizer = tokenizers.Tokenizer.from_file(str(self.tokenizer_file))
+        return [tokenizer.decode([token], skip_special_tokens=False) for token in range(self.vocabulary)]
+
 
 def prepare(
     corpus: Sequence[str],

@@ -63,6 +63,15 @@ def test_rare_and_frequent_tokens_differ():
     assert row["verdict"] == "supported"
 
 
+def test_a_diverged_model_speaks_against_a_difference_of_rare_tokens():
+    tied = 4 + SEEDS[:, None] + np.array([0, 1.0])
+    late = tied + np.stack([SEEDS * 0, 0.1 + SEEDS], axis=1)
+    late[5] = np.nan
+    found = verdicts(LOSSES, {"tied": tied, "untie-2/3": late}, ["1-100", "101-200"], [12], 1)[SECONDARY]
+    row = next(row for row in found if row["id"] == "frequency/late-tied")
+    assert row["differences"][5] == pytest.approx(0.1)  # the smallest of the others
+
+
 @pytest.mark.parametrize(("arm", "difference"), [("untie-2/3", 0.6), ("never-independent", -0.5)])
 def test_a_diverged_model_has_the_worst_loss_of_all(arm, difference):
     """4.61 is the highest other loss; the other model of seed 3 has 4.05 or 4.53."""

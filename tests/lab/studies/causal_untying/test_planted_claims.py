@@ -21,13 +21,15 @@ EXCESS = {"tied": 0.30, "untie-1/3": 0.27, "untie-2/3": 0.25, "never-independent
 
 
 def made_up(arms=("tied", "untie-1/3", "untie-2/3", "never-independent")):
-    """Distances of pair k are k + 1 until the untie, with noise of seeds that is the same in all arms."""
+    """Distances of pair k are k + 1 at the untie, twice that at first; the noise of seeds is the same in all arms."""
     arrays, noise = {}, np.random.default_rng(0).normal(0, 0.01, (SEEDS, 1))
     for arm in arms:
         arrays[f"{arm}/train_step"] = STEPS
         for table in ("input", "output"):
             ends = AT_END.get((arm, table), dict.fromkeys(KINDS, 1.0))
             distance = np.ones((SEEDS, len(STEPS), len(KINDS))) * np.arange(1, len(KINDS) + 1)
+            distance[:, 0] *= 2
+            distance[:, 2] *= 3
             distance[:, -1] *= np.array([ends[kind] for kind in KINDS]) + noise
             arrays[f"{arm}/train_pair_{table}"] = distance
         arrays[f"{arm}/nats"] = np.ones((SEEDS, 1))

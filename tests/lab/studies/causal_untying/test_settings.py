@@ -67,3 +67,8 @@ def test_every_fork_is_at_a_step_of_records(every, unit):
     assert all(int(fork * unit) % every == 0 and fork * unit == int(fork * unit) for fork in settings.forks)
     smaller = [number for number in range(1, unit) if all(fork * number % every == 0 for fork in settings.forks)]
     assert smaller == []
+
+
+def test_distances_on_planted_text_are_recorded_at_a_third():
+    settings = Settings(corpus=["x"], planted=True, untie_at=["1/2"], record_every=50, validate_every=50).resolved()
+    assert settings.step_unit == 300  # 100 without them

@@ -139,11 +139,10 @@ def test_exploratory_arms(run, data):
     arrays, whole = metrics(out), metrics(run)
     np.testing.assert_array_equal(arrays["untie-1.3.nats"], whole["untie-1.3.nats"])  # trained in two segments here
     arms = {name.rpartition(".")[0] for name in arrays if name.startswith(plan.EXPLORE)}
-    assert arms == {plan.EXPLORE + name for name in EXPLORED}
+    assert arms == {plan.EXPLORE + name for name in EXPLORED if name != "yoked"}  # which needs another seed
     assert json.loads((out / "results.json").read_text())["trigger"]["steps"] == {"3": 20}
-    for name in ("trigger", "yoked"):
-        np.testing.assert_array_equal(arrays[f"explore-{name}.nats"], whole["untie-1.3.nats"][:1])
-        np.testing.assert_array_equal(arrays[f"explore-{name}.train_loss"], whole["untie-1.3.train_loss"][:1])
+    for field in ("nats", "train_loss"):
+        np.testing.assert_array_equal(arrays[f"explore-trigger.{field}"], whole[f"untie-1.3.{field}"][:1])
     for name, parent in (("long-tied", "tied"), ("long-early", "untie-1.3")):
         assert arrays[f"explore-{name}.train_step"].tolist() == [0, 20, 40, 60, 80, 90]
         np.testing.assert_array_equal(arrays[f"explore-{name}.train_loss"][:, :3], arrays[f"{parent}.train_loss"][:1, :3])
@@ -156,7 +155,7 @@ def test_exploratory_arms(run, data):
     assert (arrays["explore-retie.train_distance"] == 0).all()  # recorded at both forks, while the tables are equal
     assert arrays["explore-retie.train_loss"][0, 2] != arrays["tied.train_loss"][0, 2]
     page = (out / "report.html").read_text()
-    assert "Numbers: exploratory arms, means of 1 seed, not tested" in page
+    assert "Numbers: exploratory arms, means of few seeds, not tested" in page
 
 
 @pytest.fixture(scope="module")

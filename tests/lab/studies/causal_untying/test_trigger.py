@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.trigger import Cosines, untied_at_step
+from tiejax.lab.studies.causal_untying.trigger import Cosines, _assembled, untied_at_step
 
 STEPS = np.arange(0, 1001, 50)
 
@@ -39,6 +39,21 @@ def test_the_threshold_is_the_median_of_all_models():
 )
 def test_a_model_unties_after_100_steps_below_the_threshold(cosine, step):
     assert cosines(cosine).steps_below(0.5) == [step]
+
+
+def test_models_untie_at_steps_of_both_kinds_of_records():
+    found = cosines(np.where(STEPS < 450, 1.0, 0.0))
+    assert found._replace(every=250).steps_below(0.5) == [750]
+
+
+def test_arms_are_assembled_from_the_models_of_their_steps():
+    """Seed 0 unties at 200, seed 1 never; the yoked arm has the steps the other way round. Values name step and seed."""
+    values = {None: [1.0, 2.0], 200: [201.0, 202.0]}
+    trained = {step: {"ARM/loss": np.array(of_seeds), "ARM/train_step": STEPS} for step, of_seeds in values.items()}
+    own, yoked = _assembled("trigger", [200, None], trained), _assembled("yoked", [None, 200], trained)
+    assert own["explore-trigger/loss"].tolist() == [201, 2]
+    assert yoked["explore-yoked/loss"].tolist() == [1, 202]
+    assert own["explore-trigger/train_step"] is STEPS
 
 
 def test_segments_of_an_untie_at_a_step():

@@ -15,7 +15,7 @@ import numpy as np
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
 from tiejax.lab.studies.causal_untying.planted_claims import claims as planted_claims
-from tiejax.statistics.arms import replace_diverged
+from tiejax.statistics.arms import replace_diverged, replace_undefined
 from tiejax.statistics.claims import Claim, assess_in_looks
 
 MARGIN = 0.01  # nats
@@ -126,7 +126,7 @@ def _slope(losses: Losses) -> Claim | None:
         return None
     return Claim(
         "slope/fraction",
-        "The longer models are tied, of those that start from equal tables, the lower they end.",
+        "Of models that start from equal tables, the final loss falls, by least squares, with the tied fraction of the run.",
         "the slope of the validation loss at the end over the tied fraction of the run, by least squares",
         slopes(losses),
         -1,
@@ -135,20 +135,29 @@ def _slope(losses: Losses) -> Claim | None:
 
 
 def interaction(losses: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Return the claim that untying late helps rare tokens less than frequent ones; losses: arm -> `[seed, bucket]`.
+    """Return the claim that untying late changes the loss of rare tokens more upwards; losses: arm -> `[seed, bucket]`.
 
     Buckets go from frequent to rare tokens; a bucket without a target in the held-out text leaves the claim out.
     """
     late, tied = _late(), plan.TIED
     if not {late, tied} <= set(losses):
         return []
-    frequent, rare = (worst_if_diverged({arm: losses[arm][:, bucket] for arm in (late, tied)}) for bucket in (0, -1))
-    differences = (rare[late] - rare[tied]) - (frequent[late] - frequent[tied])
+    change = losses[late] - losses[tied]
+    differences = change[:, -1] - change[:, 0]
+    differences = replace_undefined(np.where(np.isfinite(differences), differences, np.nan), 1)
     if not np.isfinite(differences).all():
         return []
-    statement = "Untying at 2/3 of the run, instead of never, lowers the loss of rare tokens less than that of frequent ones."
+    statement = (
+        "Untying at 2/3 of the run, instead of never, changes the loss of the rarest tokens more upwards, or less downwards, "
+        "than that of the most frequent ones."
+    )
     estimand = f"{_estimand(late, tied)}, of the rarest tokens less that of the most frequent (the first and the last group)"
     return [Claim("frequency/late-tied", statement, estimand, differences, 1, unit="nats a token", margin=MARGIN)]
+
+
+def rank_words(name: str) -> str:
+    """Return the name of a group of tokens in words: a range of frequency ranks, or planted symbols."""
+    return "planted symbols" if name == "planted" else f"frequency rank {name}"
 
 
 def by_frequency(losses: Mapping[str, np.ndarray], names: Sequence[str]) -> list[Claim]:
@@ -160,8 +169,8 @@ def by_frequency(losses: Mapping[str, np.ndarray], names: Sequence[str]) -> list
         for number, name in enumerate(names):
             differences = losses[each.first][:, number] - losses[each.second][:, number]
             if np.isfinite(differences).all():
-                estimand = f"{_estimand(each.first, each.second)}, tokens of frequency rank {name}"
-                statement = f"The same as {each.id} for tokens of frequency rank {name}."
+                estimand = f"{_estimand(each.first, each.second)}, tokens of {rank_words(name)}"
+                statement = f"The same as {each.id} for tokens of {rank_words(name)}."
                 rows.append(
                     Claim(
                         f"{each.id}/rank-{name}",

@@ -9,7 +9,7 @@ import numpy as np
 from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, grid, legend_below, new_figure, thousands
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.claims import MARGIN, curve
+from tiejax.lab.studies.causal_untying.claims import MARGIN, curve, rank_words
 from tiejax.lab.studies.causal_untying.train import Arrays
 
 FIXED = {plan.TIED: ORANGE, plan.NEVER_EQUAL: BLUE, plan.NEVER_INDEPENDENT: SKY, plan.WIDE: YELLOW}
@@ -62,7 +62,9 @@ def plot_final(losses: Mapping[str, np.ndarray]) -> Plot:
         _dots_and_mean(panel, place, values, BLUE)
     independent = losses[plan.NEVER_INDEPENDENT] - losses[plan.TIED]
     _dots_and_mean(panel, APART, independent, SKY)
-    panel.set_xticks([APART, *x], ["never,\nindependent", "never,\nequal", *map(str, fractions[1:-1]), "always"], fontsize=8)
+    names = {plan.NEVER_EQUAL: "never,\nequal", plan.TIED: "always"}
+    labels = [names.get(arm, str(fraction)) for arm, fraction in zip(arms, fractions, strict=True)]
+    panel.set_xticks([APART, *x], ["never,\nindependent", *labels], fontsize=8)
     panel.set_xlabel("share of the run for which the tables are tied")
     panel.set_ylabel("final loss - that of tied (nats a token)")
     return Plot(
@@ -146,7 +148,7 @@ def plot_frequency(results: Mapping[str, Any]) -> Plot:
             panel.plot(values, np.full(len(values), place), "o", color=colour_of[arm], alpha=0.4, markersize=4)
             panel.plot(np.nanmean(values), place, "|", color=colour_of[arm], markersize=16, markeredgewidth=2.5)
         panel.set_yticks(range(len(others)), others, fontsize=8)
-        panel.set_title(f"frequency rank {name}", fontsize=10)
+        panel.set_title(rank_words(name), fontsize=10)
         panel.set_xlabel("loss - that of tied (nats)")
     return Plot(
         "frequency",

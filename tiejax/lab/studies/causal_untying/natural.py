@@ -8,8 +8,8 @@ similar neighbours, two distances are measured in models that are never tied, on
     conditional   the mean of |l - median l| (nats), where l = ln p(first | past) - ln p(second | past): what a bias of the
                   logits leaves of the log-ratio of their probabilities
 
-Pairs in the lowest fifth of one and the highest fifth of the other are *equivalent one way only*. The lists are stored before
-any tied model is trained.
+Pairs in the lowest fifth of one and the highest fifth of the other are *equivalent one way only*. The distances, from which the
+lists follow, are stored before any reported model is trained.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tokenizers
 from scipy.stats import spearmanr
 
+from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.causal_untying.model import Objective, objective_of
 from tiejax.lab.studies.causal_untying.plan import Segment
 from tiejax.lab.studies.causal_untying.settings import NATURAL_SEEDS
@@ -126,17 +126,13 @@ def measure(trainer: Trainer, rate: float, number: int) -> Arrays:
 def candidates(text: Text, number: int) -> np.ndarray:
     """Return the pairs of frequent whole words whose neighbours in the training text are most similar."""
     ids = text.streams.split("train")
-    is_word, _ = planted_pairs.words_of(token_texts(text), ids)
+    is_word, _ = planted_pairs.words_of(text.streams.token_texts(), ids)
     count = np.bincount(ids, minlength=text.streams.vocabulary)
     frequent = np.argsort(np.where(is_word, -count, 0), kind="stable")[:WORDS]
     frequent = frequent[is_word[frequent] & (count[frequent] > 0)]
+    if len(frequent) < 2:
+        raise BadInput("--natural_pairs: the vocabulary has no two whole words, tokens of a space and letters; use 0")
     return most_similar(ids, frequent, text.streams.vocabulary, number)
-
-
-def token_texts(text: Text) -> list[str]:
-    """Return the text of every token."""
-    tokenizer = tokenizers.Tokenizer.from_file(str(text.streams.tokenizer_file))
-    return [tokenizer.decode([token], skip_special_tokens=False) for token in range(text.streams.vocabulary)]
 
 
 def lists_of(measured: Arrays) -> dict[str, np.ndarray]:
@@ -161,7 +157,7 @@ def pairs_by_list(measured: Arrays) -> dict[str, np.ndarray]:
 
 def facts(text: Text, measured: Arrays) -> dict[str, Any]:
     """Return what results.json says: all pairs with their distances and lists, and how far the models agree."""
-    texts, of_list = token_texts(text), lists_of(measured)
+    texts, of_list = text.streams.token_texts(), lists_of(measured)
     named = {int(number): name for name, numbers in of_list.items() for number in numbers}
     semantic, conditional = (measured[name].mean(axis=0) for name in ("semantic", "conditional"))
     return {
@@ -175,9 +171,15 @@ def facts(text: Text, measured: Arrays) -> dict[str, Any]:
             }
             for number, pair in enumerate(measured["pairs"])
         ],
-        "agreement": {name: float(spearmanr(*measured[name]).statistic) for name in ("semantic", "conditional")},
-        "correlation": float(spearmanr(semantic, conditional).statistic),
+        "agreement": {name: _correlation(*measured[name]) for name in ("semantic", "conditional")},
+        "correlation": _correlation(semantic, conditional),
     }
+
+
+def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Return Spearman's correlation over the pairs that have both values."""
+    both = np.isfinite(first) & np.isfinite(second)
+    return float(spearmanr(first[both], second[both]).statistic) if both.sum() > 2 else np.nan
 
 
 def relative_distances(arrays: Arrays, kinds: Sequence[str], arms: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:

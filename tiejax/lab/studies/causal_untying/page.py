@@ -10,7 +10,7 @@ from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import PLAIN, PLANTED, SECONDARY
-from tiejax.lab.studies.causal_untying.tables import tables
+from tiejax.lab.studies.causal_untying.tables import decimal, tables
 
 QUESTION = (
     "Does a causal language model that is trained with tied tables and untied on the way end with a lower loss than one that "
@@ -24,9 +24,10 @@ PLANTED_QUESTION = (
 LEADING = ("late/tied", "late/never-independent", "late/never-equal", "slope/fraction")
 PLANTED_LEADING = ("input-distance/conflict", "output-distance/reverse", "excess/contextual")
 LIMITS = (
-    "One size and one text: nothing is said of larger models. The tables are a larger share of the "
-    "parameters here than in large models. How long a model trains after its untie is bound to the step of "
-    "the untie, since all runs have the same number of steps."
+    "One size, one text and a small vocabulary, of which the run sees less than one epoch unless the setting says otherwise: "
+    "nothing is said of larger models or longer runs. The tables are a larger share of the parameters here than in large "
+    "models. How long a model trains after its untie is bound to the step of the untie, since all reported models have the same number "
+    "of steps."
 )
 SOURCE = (
     "an open question of Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610); the protocol is ours. Models: GPT-2 (Radford "
@@ -65,7 +66,7 @@ def _planted_words(results: Mapping[str, Any]) -> dict[str, str]:
     twins = ", ".join(f"{len(words)} of kind {kind}" for kind, words in planted["words"].items())
     return {
         "planted": f"{planted['share']:.1%} of the training tokens: {twins}, {planted['pairs_of_markers']} pairs of markers, "
-        f"of which one symbol begins every sentence, and ciphers of {len(planted['ciphered'])} words"
+        f"one of which stands before every sentence, and ciphers of {len(planted['ciphered'])} words"
     }
 
 
@@ -76,8 +77,8 @@ def _natural_words(results: Mapping[str, Any]) -> dict[str, str]:
     return {
         "natural pairs": f"{len(natural['pairs'])} pairs of frequent words with the most similar neighbours, measured in never "
         f"tied models of seeds {', '.join(map(str, natural['seeds']))}; Spearman correlation between the two models: semantic "
-        f"distance {agreement['semantic']:.2f}, conditional distance {agreement['conditional']:.2f}; between the two distances "
-        f"{natural['correlation']:.2f}"
+        f"distance {decimal(agreement['semantic'], 2)}, conditional distance {decimal(agreement['conditional'], 2)}; between "
+        f"the two distances {decimal(natural['correlation'], 2)}"
     }
 
 
@@ -87,7 +88,7 @@ def _trigger_words(results: Mapping[str, Any]) -> dict[str, str]:
     steps = ", ".join(f"seed {seed}: {'never' if step is None else f'{step:,}'}" for seed, step in triggered["steps"].items())
     return {
         "untied by the gradients": f"the cosine of the gradients of both uses of the table, over the 100 most frequent tokens, "
-        f"below {triggered['threshold']:.3f} for 100 steps; step of the untie: {steps}"
+        f"below {decimal(triggered['threshold'], 3)} for 100 steps; step of the untie: {steps}"
     }
 
 
@@ -98,13 +99,13 @@ def page(run: RunOnPage) -> str:
     rates = results["rates"]
     setting = {
         "models": f"pre-LN transformers, {size_words(results, settings)}, {settings['heads']} heads, context "
-        f"{settings['context']}, no bias of the logits; all tables start from N(0, .02^2)",
+        f"{settings['context']}, no bias of the logits except in exploratory arms; all tables start from N(0, .02^2)",
         "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, {results['epochs']:.2f} epochs; "
         "AdamW with betas .9 and .95, weight decay "
         f"{settings['weight_decay']:g} on matrices other than tables, gradients clipped at {settings['clip']:g}",
         "learning rate": f"{rates['tied']:g} of tied models, also after they are untied, and {rates['untied']:g} of never tied "
         "ones; it rises for 2 % of the run, is constant until 80 %, and falls linearly to 0",
-        "untying": "the two tables continue from the shared one, each with its moments",
+        "untying": "the two tables continue from the shared one, each with its moments; other policies are exploratory",
         "text": f"{', '.join(map(str, settings['corpus'])) or 'the prose that comes with CPython'}; entropy of the token "
         f"frequencies {results['unigram_entropy']:.3f} nats; fingerprint {results['data']['fingerprint'][:16]}",
         "final loss": f"nats a token, at the last step, on {settings['final_blocks']:,} blocks spread evenly over the "

@@ -83,6 +83,7 @@ class Arm(NamedTuple):
 
 
 TIED, NEVER_EQUAL, NEVER_INDEPENDENT, WIDE = "tied", "never-equal", "never-independent", "tied-wide"
+EARLY = Fraction(1, 3)  # the fork at which distances on planted text are compared
 LATE = Fraction(2, 3)  # the fork of the control and of exploratory arms
 LONG = Fraction(3, 2)  # the end of longer runs
 EXPLORE = "explore-"  # begins the names of exploratory arms
@@ -149,8 +150,8 @@ def exploratory(forks: Sequence[Fraction]) -> list[Arm]:
         Arm(f"{EXPLORE}factorised", False, equal=False, factorised=True),
         Arm(f"{EXPLORE}long-tied", True, fork=LATE, parent=TIED, end=LONG),
     ]
-    if Fraction(1, 3) in forks:
-        early = untied_at(Fraction(1, 3))
+    if EARLY in forks:
+        early = untied_at(EARLY)
         arms.append(Arm(f"{EXPLORE}retie", True, fork=LATE, parent=early))
         arms.append(Arm(f"{EXPLORE}long-early", False, fork=LATE, parent=early, end=LONG))
     return arms

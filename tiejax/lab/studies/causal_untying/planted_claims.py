@@ -15,7 +15,6 @@ from tiejax.statistics.arms import replace_diverged, replace_undefined
 from tiejax.statistics.claims import Claim
 from tiejax.text.planted_pairs import CHOICES
 
-EARLY = Fraction(1, 3)  # the untie of the claims on distances
 CONFLICT = ("constant", "contextual")  # kinds of twins for which the distributional hypothesis fails
 DISTANCE_MARGIN, EXCESS_MARGIN = 0.05, 0.01  # of the distance at the untie; nats a choice
 TABLES = ("input", "output")
@@ -48,7 +47,7 @@ class Planted(NamedTuple):
 
     def at_end(self, arm: str, table: str) -> dict[str, np.ndarray]:
         """Return by kind the mean distance at the end relative to that at the early untie, `[seed]`."""
-        return {kind: values[:, -1] for kind, values in self.relative(arm, table, EARLY)[1].items()}
+        return {kind: values[:, -1] for kind, values in self.relative(arm, table, plan.EARLY)[1].items()}
 
     def excess(self, arm: str) -> dict[str, np.ndarray]:
         """Return by kind of choice the final loss less the least possible one, in nats a choice, `[seed]`."""
@@ -59,7 +58,7 @@ class Planted(NamedTuple):
 
 def claims(planted: Planted) -> list[Claim]:
     """Return the claims whose arms are in the run."""
-    early, late = plan.untied_at(EARLY), plan.untied_at(plan.LATE)
+    early, late = plan.untied_at(plan.EARLY), plan.untied_at(plan.LATE)
     arms = {field.removesuffix("/nats") for field in planted.arrays if field.endswith("/nats")}
     found = []
     if {early, plan.TIED} <= arms:
@@ -75,7 +74,8 @@ def _conflict(planted: Planted, early: str) -> Claim:
     of_conflict = np.mean([change[kind] for kind in CONFLICT], axis=0)
     return Claim(
         "input-distance/conflict",
-        "Untying at 1/3 of the run brings conflict twins closer in the input table, more than holding twins.",
+        "Untying at 1/3 of the run, instead of never, lowers the final distance of conflict twins in the input table more than "
+        "that of holding twins.",
         "the relative distance in the input table at the end (untied at 1/3 - tied), of conflict twins less holding ones",
         _defined(of_conflict - change["holding"]),
         -1,
@@ -88,7 +88,8 @@ def _reverse(planted: Planted, early: str) -> Claim:
     relative = planted.at_end(early, "output")
     return Claim(
         "output-distance/reverse",
-        "After an untie at 1/3 of the run, the markers of reverse pairs come closer in the output table than unrelated words.",
+        "In models that are untied at 1/3 of the run, the relative distance in the output table is smaller at the end for the "
+        "markers of reverse pairs than for unrelated words.",
         "the relative distance in the output table at the end, of reverse pairs less unrelated ones (untied at 1/3)",
         _defined(relative["reverse"] - relative["unrelated"]),
         -1,
@@ -102,8 +103,9 @@ def _spelling(planted: Planted, late: str) -> Claim:
     both = replace_diverged(np.stack([first, second]), ~np.isfinite(np.stack([first, second])), "high")
     return Claim(
         "excess/contextual",
-        "Models that are untied at 2/3 of the run predict the spelling of contextual twins better than always tied ones.",
-        "the excess loss of contextual spellings at the end (untied at 2/3 - tied)",
+        "Models that are untied at 2/3 of the run have a lower excess loss than always tied ones in the choice between a word "
+        "and its contextual twin.",
+        "the excess loss of the choice between a word and its contextual twin at the end (untied at 2/3 - tied)",
         both[0] - both[1],
         -1,
         unit="nats a choice",

@@ -8,10 +8,11 @@ import numpy as np
 from tiejax.lab.reporting.figures import GREEN, PURPLE, SKY, grid, legend_below, new_figure, thousands
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.planted_claims import EARLY, TABLES, Planted
+from tiejax.lab.studies.causal_untying.claims import curve
+from tiejax.lab.studies.causal_untying.planted_claims import TABLES, Planted
 from tiejax.text.planted_pairs import CHOICES
 
-COLOURS = {plan.TIED: "grey", plan.untied_at(EARLY): GREEN, plan.untied_at(plan.LATE): PURPLE, plan.NEVER_INDEPENDENT: SKY}
+COLOURS = {plan.TIED: "grey", plan.untied_at(plan.EARLY): GREEN, plan.untied_at(plan.LATE): PURPLE, plan.NEVER_INDEPENDENT: SKY}
 
 
 def plot_all(planted: Planted, results: Mapping[str, Any]) -> list[Plot]:
@@ -26,18 +27,18 @@ def plot_distances(planted: Planted, arms: list[str]) -> Plot:
     for row, table in zip(axes, TABLES, strict=True):
         for panel, kind in zip(row, kinds, strict=True):
             for arm in arms:
-                step, relative = planted.relative(arm, table, EARLY)
+                step, relative = planted.relative(arm, table, plan.EARLY)
                 panel.plot(step, np.nanmean(relative[kind], axis=0), color=COLOURS.get(arm, "black"), linewidth=1.6, label=arm)
-            for fork in (EARLY, plan.LATE):
+            for fork in curve(dict.fromkeys(arms, np.zeros(0)))[0][:-1]:
                 panel.axvline(plan.step_at(fork, planted.steps), color="black", linewidth=0.6, linestyle=":")
             panel.set_title(f"{kind}, {table} table", fontsize=9)
             thousands(panel)
-        row[0].set_ylabel("distance / that at the first untie")
+        row[0].set_ylabel(f"distance / that at {plan.EARLY}")
     legend_below(figure, axes[0, 0])
     return Plot(
         "planted_distances",
-        f"Distance of the two symbols of a pair over training, relative to that at {EARLY} of the run: means over pairs and "
-        "seeds. Tied models have one table, shown in both rows. Dotted: the steps of unties.",
+        f"Distance of the two symbols of a pair over training, relative to that at {plan.EARLY} of the run: means over pairs "
+        "and seeds. Tied models have one table, shown in both rows. Dotted: the steps of unties.",
         figure,
     )
 
@@ -58,6 +59,6 @@ def plot_excess(arms: Mapping[str, Mapping[str, Any]]) -> Plot:
     return Plot(
         "planted_excess",
         "Final loss of the choice between the two symbols of a pair less the least possible loss, by kind of pair: a dot per "
-        "seed, bars: means of each arm. cipher: the choice between a word and its cipher after a marker.",
+        "seed, bars: means of each arm. cipher: a word or its cipher, which is certain given the last marker.",
         figure,
     )

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tokenizers
 
 from tiejax.text import planted_pairs
 from tiejax.text.errors import CorpusError
@@ -38,18 +37,12 @@ class Plant(NamedTuple):
         return written
 
 
-def _texts_of(streams: Streams) -> list[str]:
-    """Return the text of every token."""
-    tokenizer = tokenizers.Tokenizer.from_file(str(streams.tokenizer_file))
-    return [tokenizer.decode([token], skip_special_tokens=False) for token in range(streams.vocabulary)]
-
-
 def plant(streams: Streams, splits: Sequence[np.ndarray]) -> Plant:
     """Choose what is planted by the first of two texts, and insert markers in both; raises CorpusError.
 
     All draws are the same in every run on the same text.
     """
-    is_word, ends = planted_pairs.words_of(_texts_of(streams), splits[0])
+    is_word, ends = planted_pairs.words_of(streams.token_texts(), splits[0])
     try:
         planting = planted_pairs.choose(np.bincount(splits[0], minlength=streams.vocabulary), is_word)
     except ValueError as error:
@@ -59,10 +52,10 @@ def plant(streams: Streams, splits: Sequence[np.ndarray]) -> Plant:
     return Plant(planting, ends, marked, rngs)
 
 
-def facts(streams: Streams, planting: Planting, ends: np.ndarray, train: np.ndarray, validation: np.ndarray) -> dict[str, Any]:
-    """Return what is planted, as in results.json: words by kind, share of the training text, choices of the validation text."""
-    texts = _texts_of(streams)
-    made = planted_pairs.choices(planting, validation, ends)
+def facts(streams: Streams, planting: Planting, ends: np.ndarray, train: np.ndarray, judged: np.ndarray) -> dict[str, Any]:
+    """Return what is planted, as in results.json: words by kind, the planted share of `train`, and the choices in `judged`."""
+    texts = streams.token_texts()
+    made = planted_pairs.choices(planting, judged, ends)
     return {
         "words": {kind: [texts[token].strip() for token in tokens] for kind, tokens in planting.twins.items()},
         "ciphered": [texts[token].strip() for token in planting.ciphered],

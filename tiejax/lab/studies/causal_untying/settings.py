@@ -57,18 +57,19 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             (default: 3; without --corpus 2)
         tied_rate: learning rate of tied models, instead of a choice among --rates
         untied_rate: likewise of models that are never tied
-        control_seeds: number of seeds, the first of --seeds, that also train with a cosine schedule; with --resume, another
-            number (default: 10; without --corpus or with --planted 0)
-        wide: also train wider tied models with the parameters of the untied ones (default: true; with --planted false)
+        control_seeds: number of seeds, the first of --seeds, that also train with a cosine schedule; with --resume, this
+            number may change (default: 10; without --corpus or with --planted: 0)
+        wide: also train wider tied models with the parameters of the untied ones (default: true; with --planted: false)
         explore: also train exploratory arms for the first block of seeds, without tests: other changes of the optimizer's state
-            at the untie, other rates of the new table, a bias of the logits, a table that only its output use trains, and a tie
-            that begins again (default: true; without --corpus or with --planted false)
-        trigger: threshold of an exploratory arm that unties when the mean cosine of the gradients of the two uses of the table,
-            over the 100 most frequent tokens, stays below it for 100 steps (default: the median over the models that choose
-            the learning rate)
+            at the untie, other rates of the new table, a bias of the logits, a table that only its output use trains, a tie
+            that begins again, an input table of half the width, longer runs, and an untie whose step follows from gradients
+            (see --trigger) (default: true; without --corpus or with --planted: false)
+        trigger: threshold of the exploratory arm that unties when the cosine of the gradients of the two uses of the table,
+            over the 100 most frequent tokens and as a mean over three records, stays below it for 100 steps (default: the
+            median over the models that choose the learning rate; with --tied_rate no such arm unless a threshold is given)
         natural_pairs: number of pairs of frequent words whose equivalence is measured in two models that are never tied and are
             not reported, and whose distances are recorded in all arms; 0 for none (default: 300; without --corpus, with
-            --planted or with a --context below 24 0)
+            --planted or with a --context below 24: none)
         planted: write the text with planted symbols, of which it is known whether they are equally likely and whether they have
             equal effects: twins of 60 words, 20 pairs of markers before sentences, and ciphers of 64 words. The arms are
             tied, untied at --untie_at, and never tied from independent tables
@@ -202,8 +203,10 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
 
     @property
     def step_unit(self) -> int:
-        """The number of which the steps are a multiple: then every fork is at a step of records and of validations."""
+        """The number of which the steps are a multiple, so that every fork is at a step of records and of validations."""
         forks = {*self.forks, *([plan.LATE] if self.explore or self.control_seeds else [])}
+        if self.planted:
+            forks.add(plan.EARLY)
         return math.lcm(
             *(fork.denominator * every // math.gcd(fork.numerator, every)
               for fork in forks for every in (self.record_every, self.validate_every) if every is not None)

@@ -34,6 +34,7 @@ from tiejax.lab.studies.causal_untying.train import (
 )
 from tiejax.lab.studies.causal_untying.trigger import COSINE, STEP, Cosines, train_triggered
 from tiejax.system.json_values import plain
+from tiejax.text.blocks import spread
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -49,7 +50,11 @@ def run(launched: Launched, console: Console) -> int:
         with console:
             steps = steps_of(settings, text, stages, directory.manifest.all_parts, console)
             trainer = Trainer(settings, text, steps, stages)
-            tried = {kind: tune(trainer, kind, block_size(settings)) for kind in TUNED} if settings.tuned else {}
+            tried = (
+                {kind: tune(trainer, kind, block_size(directory.manifest.all_parts)) for kind in TUNED}
+                if settings.tuned
+                else {}
+            )
             check_gate(settings, text, tried, console)
             rates = rates_of(settings, tried)
             trainer, measured = with_natural_pairs(trainer, rates)
@@ -75,7 +80,7 @@ def run(launched: Launched, console: Console) -> int:
             "tuning": tuning_rows(tried),
             "tuning_seeds": settings.tuning_seeds if tried else [],
             "models": models_of(settings, text),
-            **planted_facts(text),
+            **planted_facts(text, settings),
             **natural_facts(trainer.text, measured, arrays, settings),
             **({"trigger": triggered} if triggered else {}),
             **body,
@@ -195,11 +200,12 @@ def natural_facts(text: Text, measured: Arrays, arrays: Arrays, settings: Settin
     return {"natural": natural.facts(text, measured) | {"tables": natural.relative_distances(arrays, text.of_pairs[0], arms)}}
 
 
-def planted_facts(text: Text) -> dict[str, Any]:
+def planted_facts(text: Text, settings: Settings) -> dict[str, Any]:
     """Return what is planted, for results.json."""
     if text.planting is None or text.ends is None:
         return {}
-    return {"planted": facts_of_planting(text.streams, text.planting, text.ends, text.train, text.validation)}
+    judged = text.validation[spread(len(text.validation), settings.final_blocks)]
+    return {"planted": facts_of_planting(text.streams, text.planting, text.ends, text.train, judged)}
 
 
 def planted_of(arrays: Arrays, text: Text, steps: int) -> Planted | None:

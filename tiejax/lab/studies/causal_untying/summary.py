@@ -16,6 +16,9 @@ TUNED: tuple[plan.Class, ...] = ("tied", "untied")
 def join_blocks(blocks: Sequence[Arrays]) -> Arrays:
     """Return the arrays of all blocks, joined along the seeds; a field that some blocks lack has the seeds of the others."""
     fields = dict.fromkeys(field for block in blocks for field in block)
+    for field in fields:
+        has = [field in block for block in blocks]
+        assert has == sorted(has, reverse=True), f"{field}: blocks that have it come after one that has not"
     whole = {}
     for field in fields:
         values = [block[field] for block in blocks if field in block]

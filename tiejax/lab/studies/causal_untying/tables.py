@@ -6,8 +6,12 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting.looks import looks_table
-from tiejax.lab.reporting.words import counted
 from tiejax.lab.studies.causal_untying import plan
+
+
+def decimal(value: float | None, places: int) -> str:
+    """Return a number with this many places, or a dash for one that is not defined, which is None in results.json."""
+    return "-" if value is None else f"{value:.{places}f}"
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
@@ -21,7 +25,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
         spread = f"{losses.std(ddof=1):.4f}" if len(losses) > 1 else "-"
         ranks = [f"{value:.4f}" for value in np.array(row["by_frequency"], float).mean(0)]
         rows.append([arm, f"{sizes[arm]:,}", f"{losses.mean():.4f}", spread, str(len(losses)), *ranks])
-    ranks = [f"rank {name}" for name in results["frequency_ranks"]]
+    ranks = [name if name == "planted" else f"rank {name}" for name in results["frequency_ranks"]]
     found: dict[str, tuple[list[str], list[list[str]]]] = {
         "Numbers: final validation loss (nats a token)": (
             ["arm", "parameters at the end", "mean", "standard deviation", "seeds", *ranks],
@@ -37,9 +41,8 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     if "natural" in results:
         found |= _natural_tables(results["natural"])
     if explored := _explored_rows(results):
-        number = len(next(row["loss"] for arm, row in results["arms"].items() if arm.startswith(plan.EXPLORE)))
-        columns = ["arm", "what differs", "final loss", f"less that of {plan.untied_at(plan.LATE)}", "less that of tied"]
-        found[f"Numbers: exploratory arms, means of {counted(number, 'seed')}, not tested"] = (columns, explored)
+        columns = ["arm", "what differs", "seeds", "final loss", f"less {plan.untied_at(plan.LATE)}", "less tied"]
+        found["Numbers: exploratory arms, means of few seeds, not tested"] = (columns, explored)
     return found | looks_table(results)
 
 
@@ -59,7 +62,7 @@ def _planted_tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], li
     for kind, described in KIND_WORDS.items():
         means = [f"{np.mean(np.array(row['excess'][kind], float)):.4f}" for row in results["arms"].values()]
         rows.append([kind, described, f"{planted['choices'][kind]:,}", f"{planted['least_loss'].get(kind, 0):.4f}", *means])
-    columns = ["kind", "choice", "in the validation text", "least loss", *results["arms"]]
+    columns = ["kind", "choice", "choices", "least loss", *results["arms"]]
     unrelated = ", ".join(" - ".join(pair) for pair in planted["unrelated"])
     chosen = [*planted["words"].items(), ("cipher", planted["ciphered"])]
     words = [*([kind, ", ".join(some)] for kind, some in chosen), ["unrelated", unrelated]]
@@ -71,11 +74,11 @@ def _planted_tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], li
 
 def _natural_tables(natural: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Return the tables of natural pairs: those in lists, and the distances of their rows in the tables of the arms."""
-    rows = [[pair["list"], " / ".join(pair["words"]), f"{pair['semantic']:.4f}", f"{pair['conditional']:.3f}"]
+    rows = [[pair["list"], " / ".join(pair["words"]), decimal(pair["semantic"], 4), decimal(pair["conditional"], 3)]
             for pair in sorted(natural["pairs"], key=lambda pair: (str(pair["list"]), pair["semantic"] or 0))
             if pair["list"]]  # fmt: skip
     lists = list(next(iter(natural["tables"].values()))["input"])
-    distances = [[arm, table, *(f"{by_list[name]:.3f}" for name in lists)]
+    distances = [[arm, table, *(decimal(by_list[name], 3) for name in lists)]
                  for arm, tables in natural["tables"].items() for table, by_list in tables.items()]  # fmt: skip
     return {
         "Numbers: natural pairs in the lowest or highest fifth of both distances": (
@@ -104,20 +107,22 @@ EXPLORED = {
     "yoked": "untied at the step of the next seed of the row above",
     "factorised": "never tied; an input table of half the width, with a linear map",
     "long-tied": "always tied, 1.5 times the steps",
-    "long-early": "untied at 1/3, 1.5 times the steps",
+    "long-early": "untied at step 1/3 T of 1.5 T; compared with long-tied",
 }
+LONGER: dict[str, tuple[str | None, str | None]] = {"long-tied": (None, None), "long-early": (None, f"{plan.EXPLORE}long-tied")}
 
 
 def _explored_rows(results: Mapping[str, Any]) -> list[list[str]]:
     """Return the rows of the exploratory arms: their mean losses, and those less the losses of the same seeds' other arms."""
     rows, every = [], {arm: np.array(row["loss"], float) for arm, row in results["arms"].items()}
-    compared = (plan.untied_at(plan.LATE), plan.TIED)
     for name, words in EXPLORED.items():
         losses = every.get(f"{plan.EXPLORE}{name}")
         if losses is None:
             continue
-        others = [every[arm][: len(losses)] if arm in every else losses + np.nan for arm in compared]
-        rows.append([name, words, f"{losses.mean():.4f}", *(f"{(losses - other).mean():+.4f}" for other in others)])
+        compared = LONGER.get(name, (plan.untied_at(plan.LATE), plan.TIED))
+        others = [losses - every[arm][: len(losses)] if arm in every else None for arm in compared]
+        differences = ["-" if other is None else f"{other.mean():+.4f}" for other in others]
+        rows.append([name, words, str(len(losses)), f"{losses.mean():.4f}", *differences])
     return rows
 
 

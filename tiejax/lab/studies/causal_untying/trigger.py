@@ -9,6 +9,7 @@ The *yoked* control unties each model at the step of the next seed: it shares th
 sees, so that the choice of the moment and the moment itself can be told apart.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -30,25 +31,26 @@ NAMES = {"trigger": 0, "yoked": 1}  # arm -> whose step it takes: its own, or th
 class Cosines(NamedTuple):
     """Running means of the cosine over the rows of frequent tokens, at the recorded steps of the constant learning rate.
 
-    steps: `[record]`. mean: `[seed, record]`.
+    steps: `[record]`. mean: `[seed, record]`. every: models untie at multiples of this step, at which they are also validated.
     """
 
     steps: np.ndarray
     mean: np.ndarray
+    every: int = 1
 
     @classmethod
-    def of(cls, steps: np.ndarray, cosine: np.ndarray, total: int) -> "Cosines":
+    def of(cls, steps: np.ndarray, cosine: np.ndarray, total: int, every: int = 1) -> "Cosines":
         """Return the running means of cosines `[seed, record, bucket]`; total: the number of steps of the run."""
         windows = np.lib.stride_tricks.sliding_window_view(cosine[..., FREQUENT].astype(float), WINDOW, axis=1)
         mean = np.nanmean(windows, axis=-1)
         later = steps[WINDOW - 1 :]
         constant = (steps[: len(later)] >= WARM_UP * total) & (later <= (1 - DECAY) * total)
-        return cls(later[constant], mean[:, constant])
+        return cls(later[constant], mean[:, constant], every)
 
     @property
     def threshold(self) -> float:
         """The median of the running means."""
-        return float(np.median(self.mean))
+        return float(np.nanmedian(self.mean))
 
     def steps_below(self, threshold: float) -> list[int | None]:
         """Return for each seed the first step at which its mean has been below the threshold for `PATIENCE` steps."""
@@ -58,7 +60,9 @@ class Cosines(NamedTuple):
             fires = (
                 int(step)
                 for step in self.steps
-                if step - PATIENCE >= self.steps[0] and below[(self.steps >= step - PATIENCE) & (self.steps <= step)].all()
+                if step - PATIENCE >= self.steps[0]
+                and step % self.every == 0
+                and below[(self.steps >= step - PATIENCE) & (self.steps <= step)].all()
             )
             found.append(next(fires, None))
         return found
@@ -80,7 +84,11 @@ def train_triggered(
     tied: the arrays of the tied models of the same seeds.
     """
     seeds = seeds[:SEEDS]
-    cosines = Cosines.of(tied[f"{TIED}/{STEP}"], tied[f"{TIED}/{COSINE}"][: len(seeds)], trainer.steps)
+    settings = trainer.settings
+    assert settings.record_every is not None
+    assert settings.validate_every is not None
+    every = math.lcm(settings.record_every, settings.validate_every)
+    cosines = Cosines.of(tied[f"{TIED}/{STEP}"], tied[f"{TIED}/{COSINE}"][: len(seeds)], trainer.steps, every)
     steps = cosines.steps_below(threshold)
     trained: dict[int | None, Arrays] = {None: {f: v for f, v in tied.items() if f.startswith(f"{TIED}/")}}
     for step in sorted({step for step in steps if step is not None}):
@@ -90,6 +98,8 @@ def train_triggered(
         trained[step] = train_block(trainer, segments, seeds, rates)
     arrays: Arrays = {}
     for name, shift in NAMES.items():
+        if shift and len(seeds) == 1:
+            continue  # there is no other seed
         chosen = [steps[(place + shift) % len(steps)] for place in range(len(steps))]
         arrays |= _assembled(name, chosen, trained)
     return arrays, {"threshold": threshold, "steps": dict(zip(map(str, seeds), steps, strict=True))}
@@ -98,6 +108,8 @@ def train_triggered(
 def _assembled(name: str, steps: Sequence[int | None], trained: Mapping[int | None, Arrays]) -> Arrays:
     """Return the arrays of an arm whose seed number i is member i of the models untied at steps[i]."""
     by_seed = [{field.rpartition("/")[2]: values for field, values in trained[step].items()} for step in steps]
+    for field, values in by_seed[0].items():
+        assert not field.endswith("step") or all(np.array_equal(values, arrays[field]) for arrays in by_seed), field
     return {
         f"{EXPLORE}{name}/{field}": values
         if field.endswith("step")

@@ -1,0 +1,48 @@
+"""Tables and figures of results that lack a value or an arm."""
+
+import numpy as np
+
+from tiejax.lab.studies.causal_untying.figures import plot_final
+from tiejax.lab.studies.causal_untying.natural import LISTS
+from tiejax.lab.studies.causal_untying.page import _natural_words
+from tiejax.lab.studies.causal_untying.tables import _explored_rows, _natural_tables
+
+
+def test_values_that_are_not_defined_are_dashes():
+    natural = {
+        "seeds": [1000, 1001],
+        "pairs": [{"words": ["he", "she"], "semantic": None, "conditional": 0.5, "list": LISTS[0]}],
+        "agreement": {"semantic": None, "conditional": 0.25},
+        "correlation": None,
+        "tables": {"tied": {"input": {LISTS[0]: None}, "output": {LISTS[0]: 0.5}}},
+    }
+    of_pairs, distances = (rows for _, rows in _natural_tables(natural).values())
+    assert of_pairs == [[LISTS[0], "he / she", "-", "0.500"]]
+    assert distances == [["tied", "input", "-"], ["tied", "output", "0.500"]]
+    assert "semantic distance -, conditional distance 0.25" in _natural_words({"natural": natural})["natural pairs"]
+
+
+def test_exploratory_arms_are_compared_with_the_same_seeds():
+    arms = {
+        "tied": [4.0, 5.0, 6.0],
+        "untie-2/3": [4.5, 5.5, 6.5],
+        "explore-zero": [4.25],
+        "explore-long-tied": [3.0, 4.0],
+        "explore-long-early": [3.5, 4.25],
+    }
+    rows = _explored_rows({"arms": {arm: {"loss": losses} for arm, losses in arms.items()}})
+    assert [[row[0], *row[2:]] for row in rows] == [
+        ["zero", "1", "4.2500", "-0.2500", "+0.2500"],
+        ["long-tied", "2", "3.5000", "-", "-"],
+        ["long-early", "2", "3.8750", "-", "+0.3750"],
+    ]
+
+
+def test_ticks_name_the_arms():
+    losses = {arm: np.ones(2) for arm in ("tied", "untie-1/3", "untie-2/3", "never-independent")}
+    for more, expected in (
+        ({}, ["1/3", "2/3", "always"]),
+        ({"never-equal": np.ones(2)}, ["never,\nequal", "1/3", "2/3", "always"]),
+    ):
+        panel = plot_final({**losses, **more}).figure.axes[0]
+        assert [label.get_text() for label in panel.get_xticklabels()] == ["never,\nindependent", *expected]
