@@ -26,8 +26,8 @@ PLANTED_LEADING = ("input-distance/conflict", "output-distance/reverse", "excess
 LIMITS = (
     "One size, one text and a small vocabulary, of which the run sees less than one epoch unless the setting says otherwise: "
     "nothing is said of larger models or longer runs. The tables are a larger share of the parameters here than in large "
-    "models. How long a model trains after its untie is bound to the step of the untie, since all reported models have the same number "
-    "of steps."
+    "models. How long a model trains after its untie is bound to the step of the untie, since all reported models have the "
+    "same number of steps."
 )
 SOURCE = (
     "an open question of Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610); the protocol is ours. Models: GPT-2 (Radford "
