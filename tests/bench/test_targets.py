@@ -3,12 +3,14 @@
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from experiments.bench import targets
+from experiments.bench.causal import products_of_token
 from experiments.bench.settings import TargetsBench
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
@@ -78,6 +80,10 @@ def test_the_preset_is_that_of_gpt2():
     tied = next(arm for arm in study.arms if arm.tied)
     assert shape_of(study, targets.GPT2_VOCABULARY, tied).parameters == 124_439_808
     assert study.steps * study.batch_size * (study.context - 1) == pytest.approx(10e9, rel=2e-3)
+    size = SimpleNamespace(context=study.context, width=study.width, layers=study.layers, vocab_size=targets.GPT2_VOCABULARY)
+    of_step = products_of_token(size) * study.batch_size * study.context
+    words = f"{of_step / 1e12:.1f} TFLOP, those of its {study.steps:,} steps {of_step * study.steps / 1e18:.2f} EFLOP"
+    assert words in " ".join((DOCS / "devices.md").read_text().split())
 
 
 def test_every_program_has_a_function():
@@ -115,5 +121,7 @@ def test_table_in_the_docs_is_that_of_the_file():
     )
     for of_target in found.values():
         assert list(of_target["programs"]) == list(targets.PROGRAMS)
-        kinds = {kind for program in of_target["programs"].values() for kind in program["products"]}
+        programs = {**of_target["programs"]}
+        assert set(programs.pop("causal, 124M")["products"]) == {"f32 default"}
+        kinds = {kind for program in programs.values() for kind in program["products"]}
         assert {kind for kind in kinds if kind.startswith("f32")} == {"f32 highest"}
