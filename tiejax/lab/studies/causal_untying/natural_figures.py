@@ -28,6 +28,8 @@ def plot_pairs(natural: Mapping[str, Any]) -> Plot:
             panel.annotate(words, (pair["conditional"], pair["semantic"]), (3, 3), textcoords="offset points", fontsize=6)
     panel.set_xlabel("conditional distance: |log-ratio of probabilities| that a bias leaves (nats)")
     panel.set_ylabel("semantic distance: Jensen-Shannon\ndivergence after replacement (nats)")
+    panel.set_xscale("log")
+    panel.set_yscale("log")
     legend_below(figure, panel)
     return Plot(
         "natural_pairs",

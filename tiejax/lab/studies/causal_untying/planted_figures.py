@@ -53,7 +53,7 @@ def plot_excess(arms: Mapping[str, Mapping[str, Any]]) -> Plot:
             panel.plot(np.nanmean(values), place, "|", color=colour, markersize=16, markeredgewidth=2.5)
         panel.set_yticks(range(len(arms)), list(arms) if number == 0 else [""] * len(arms), fontsize=8)
         panel.set_ylim(len(arms) - 0.5, -0.5)
-        panel.set_xlim(left=0)
+        panel.set_xlim(0, 1.08 * panel.get_xlim()[1])
         panel.set_title(kind, fontsize=10)
     figure.supxlabel("loss of the choice - the least possible (nats)", fontsize=9)
     return Plot(
