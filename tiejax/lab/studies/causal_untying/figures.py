@@ -124,7 +124,6 @@ def plot_uses(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
                 panel.axvline(fork, color=colour_of[arm], linewidth=0.6, linestyle=":")
         panel.set_title(title, fontsize=10)
         thousands(panel)
-    panels[0].set_yscale("log")
     legend_below(figure, panels[0])
     return Plot(
         "uses",
