@@ -30,7 +30,7 @@ def plot_pairs(natural: Mapping[str, Any]) -> Plot:
     panel.set_ylabel("semantic distance: Jensen-Shannon\ndivergence after replacement (nats)")
     panel.set_xscale("log")
     panel.set_yscale("log")
-    legend_below(figure, panel)
+    legend_below(figure, panel, columns=3)
     return Plot(
         "natural_pairs",
         "Pairs of frequent words in models that are never tied: how much replacing one word by the other changes the next "
