@@ -49,6 +49,12 @@ def _dots_and_mean(panel: Any, x: float, values: np.ndarray, colour: str) -> Non
         panel.plot([x - 0.025, x + 0.025], [values.mean()] * 2, color=colour, linewidth=2.5)
 
 
+def plot_row(panel: Any, place: float, values: np.ndarray, colour: str) -> None:
+    """Plot a dot for each value in a row of a panel, and a bar at their mean."""
+    panel.plot(values, np.full(len(values), place), "o", color=colour, alpha=0.4, markersize=4)
+    panel.plot(np.nanmean(values), place, "|", color=colour, markersize=16, markeredgewidth=2.5)
+
+
 def plot_final(losses: Mapping[str, np.ndarray]) -> Plot:
     """Plot the final loss less that of the tied model of the seed over the tied fraction of the run."""
     figure, axes = new_figure(1, 1, 6.4, 3.8)
@@ -144,8 +150,7 @@ def plot_frequency(results: Mapping[str, Any]) -> Plot:
         panel.axvline(0, color="black", linewidth=0.8)
         for place, arm in enumerate(others):
             values = arms[arm][:, number] - arms[plan.TIED][:, number]
-            panel.plot(values, np.full(len(values), place), "o", color=colour_of[arm], alpha=0.4, markersize=4)
-            panel.plot(np.nanmean(values), place, "|", color=colour_of[arm], markersize=16, markeredgewidth=2.5)
+            plot_row(panel, place, values, colour_of[arm])
         panel.set_yticks(range(len(others)), others, fontsize=8)
         panel.set_title(rank_words(name), fontsize=10)
         panel.set_xlabel("loss - that of tied (nats)")

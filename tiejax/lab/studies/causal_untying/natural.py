@@ -28,6 +28,7 @@ from tiejax.lab.studies.causal_untying.settings import NATURAL_SEEDS
 from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.lab.studies.causal_untying.train import STATE, Arrays, Members, Trainer, tuning_arm
 from tiejax.text import planted_pairs
+from tiejax.text.blocks import spread
 from tiejax.text.similar_words import most_similar
 from tiejax.training.placement import map_members
 from tiejax.training.state_arrays import from_arrays
@@ -67,7 +68,7 @@ def contexts_of(blocks: np.ndarray, pairs: np.ndarray) -> Contexts:
     for number, pair in enumerate(pairs):
         most = min(OCCURRENCES, *(len(of_word[word]) for word in pair))
         for side, word in enumerate(pair):
-            chosen = of_word[word][np.arange(most) * len(of_word[word]) // max(most, 1)]
+            chosen = of_word[word][spread(len(of_word[word]), most)]
             to = slice(side * OCCURRENCES, side * OCCURRENCES + most)
             tokens[number, to] = swapped[number, to] = blocks[rows[chosen]]
             place[number, to], weight[number, to] = places[chosen] + AHEAD, 1
@@ -117,9 +118,7 @@ def measure(trainer: Trainer, rate: float, number: int) -> Arrays:
     like = jax.eval_shape(lambda: trainer.first_state(objective, segment.arm, members))
     params = from_arrays(arrays, like, STATE).params
     contexts = contexts_of(text.validation, pairs)
-    found = map_members(
-        lambda params, shared: distances(objective, params, shared[0], Contexts(*shared[1])), params, (pairs, tuple(contexts))
-    )
+    found = map_members(lambda params, shared: distances(objective, params, *shared), params, (pairs, contexts))
     return {"pairs": pairs, **{name: values[:, 0] for name, values in found.items()}}
 
 

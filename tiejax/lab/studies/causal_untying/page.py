@@ -60,9 +60,7 @@ def finding(results: Mapping[str, Any], settings: Mapping[str, Any] | None = Non
     return [answer for answer in (openings(results["claims"], leading, size), *counts) if answer]
 
 
-def _planted_words(results: Mapping[str, Any]) -> dict[str, str]:
-    if (planted := results.get("planted")) is None:
-        return {}
+def _planted_words(planted: Mapping[str, Any]) -> dict[str, str]:
     twins = ", ".join(f"{len(words)} of kind {kind}" for kind, words in planted["words"].items())
     return {
         "planted": f"{planted['share']:.1%} of the training tokens: {twins}, {planted['pairs_of_markers']} pairs of markers, "
@@ -70,9 +68,7 @@ def _planted_words(results: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _natural_words(results: Mapping[str, Any]) -> dict[str, str]:
-    if (natural := results.get("natural")) is None:
-        return {}
+def _natural_words(natural: Mapping[str, Any]) -> dict[str, str]:
     agreement = natural["agreement"]
     return {
         "natural pairs": f"{len(natural['pairs'])} pairs of frequent words with the most similar neighbours, measured in never "
@@ -82,14 +78,16 @@ def _natural_words(results: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _trigger_words(results: Mapping[str, Any]) -> dict[str, str]:
-    if (triggered := results.get("trigger")) is None:
-        return {}
+def _trigger_words(triggered: Mapping[str, Any]) -> dict[str, str]:
     steps = ", ".join(f"seed {seed}: {'never' if step is None else f'{step:,}'}" for seed, step in triggered["steps"].items())
     return {
         "untied by the gradients": f"the cosine of the gradients of both uses of the table, over the 100 most frequent tokens, "
         f"below {decimal(triggered['threshold'], 3)} for 100 steps; step of the untie: {steps}"
     }
+
+
+# Parts of results.json that only some runs have -> their lines of the setting.
+OPTIONAL = {"planted": _planted_words, "trigger": _trigger_words, "natural": _natural_words}
 
 
 def page(run: RunOnPage) -> str:
@@ -111,9 +109,12 @@ def page(run: RunOnPage) -> str:
         "final loss": f"nats a token, at the last step, on {settings['final_blocks']:,} blocks spread evenly over the "
         "validation split, or on all of them",
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches; an arm that unties continues its tied one",
-        **_planted_words(results),
-        **_trigger_words(results),
-        **_natural_words(results),
+        **{
+            name: words
+            for part, words_of in OPTIONAL.items()
+            if part in results
+            for name, words in words_of(results[part]).items()
+        },
         **parts_words(results),
         "source": SOURCE,
         **timing_words(results["timing"], facts),

@@ -5,7 +5,6 @@ the tied one of its seed; pairs of a kind are averaged within a seed.
 """
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -37,17 +36,17 @@ class Planted(NamedTuple):
             arrays={name: values if name.endswith("step") else values[:seeds] for name, values in self.arrays.items()}
         )
 
-    def relative(self, arm: str, table: str, fork: Fraction) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return recorded steps, and by kind the mean distance relative to that at a fork, `[seed, record]`."""
+    def relative(self, arm: str, table: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return recorded steps, and by kind the mean distance relative to that at the early untie, `[seed, record]`."""
         step, distance = self.arrays[f"{arm}/train_step"], self.arrays[f"{arm}/train_pair_{table}"]
-        at_fork = distance[:, step == plan.step_at(fork, self.steps)]
+        at_fork = distance[:, step == plan.step_at(plan.EARLY, self.steps)]
         relative = distance / at_fork
         kinds = np.array(self.kinds)
         return step, {kind: relative[:, :, kinds == kind].mean(axis=2) for kind in dict.fromkeys(self.kinds)}
 
     def at_end(self, arm: str, table: str) -> dict[str, np.ndarray]:
         """Return by kind the mean distance at the end relative to that at the early untie, `[seed]`."""
-        return {kind: values[:, -1] for kind, values in self.relative(arm, table, plan.EARLY)[1].items()}
+        return {kind: values[:, -1] for kind, values in self.relative(arm, table)[1].items()}
 
     def excess(self, arm: str) -> dict[str, np.ndarray]:
         """Return by kind of choice the final loss less the least possible one, in nats a choice, `[seed]`."""
@@ -99,8 +98,8 @@ def _reverse(planted: Planted, early: str) -> Claim:
 
 
 def _spelling(planted: Planted, late: str) -> Claim:
-    first, second = (planted.excess(arm)["contextual"] for arm in (late, plan.TIED))
-    both = replace_diverged(np.stack([first, second]), ~np.isfinite(np.stack([first, second])), "high")
+    both = np.stack([planted.excess(arm)["contextual"] for arm in (late, plan.TIED)])
+    both = replace_diverged(both, ~np.isfinite(both), "high")
     return Claim(
         "excess/contextual",
         "Models that are untied at 2/3 of the run have a lower excess loss than always tied ones in the choice between a word "

@@ -9,6 +9,7 @@ from tiejax.lab.reporting.figures import GREEN, PURPLE, SKY, grid, legend_below,
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import curve
+from tiejax.lab.studies.causal_untying.figures import plot_row
 from tiejax.lab.studies.causal_untying.planted_claims import TABLES, Planted
 from tiejax.text.planted_pairs import CHOICES
 
@@ -25,9 +26,9 @@ def plot_distances(planted: Planted, arms: list[str]) -> Plot:
     kinds = list(dict.fromkeys(planted.kinds))
     figure, axes = new_figure(len(TABLES), len(kinds), 2.5 * len(kinds), 5.4)
     for row, table in zip(axes, TABLES, strict=True):
+        relative_of = {arm: planted.relative(arm, table) for arm in arms}
         for panel, kind in zip(row, kinds, strict=True):
-            for arm in arms:
-                step, relative = planted.relative(arm, table, plan.EARLY)
+            for arm, (step, relative) in relative_of.items():
                 panel.plot(step, np.nanmean(relative[kind], axis=0), color=COLOURS.get(arm, "black"), linewidth=1.6, label=arm)
             for fork in curve(dict.fromkeys(arms, np.zeros(0)))[0][:-1]:
                 panel.axvline(plan.step_at(fork, planted.steps), color="black", linewidth=0.6, linestyle=":")
@@ -49,8 +50,7 @@ def plot_excess(arms: Mapping[str, Mapping[str, Any]]) -> Plot:
     for number, (panel, kind) in enumerate(zip(panels, CHOICES, strict=True)):
         for place, (arm, row) in enumerate(arms.items()):
             values, colour = np.array(row["excess"][kind], float), COLOURS.get(arm, "black")
-            panel.plot(values, np.full(len(values), place), "o", color=colour, alpha=0.4, markersize=4)
-            panel.plot(np.nanmean(values), place, "|", color=colour, markersize=16, markeredgewidth=2.5)
+            plot_row(panel, place, values, colour)
         panel.set_yticks(range(len(arms)), list(arms) if number == 0 else [""] * len(arms), fontsize=8)
         panel.set_ylim(len(arms) - 0.5, -0.5)
         panel.set_xlim(0, 1.08 * panel.get_xlim()[1])
