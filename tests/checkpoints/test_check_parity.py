@@ -11,8 +11,8 @@ from library_models import saved  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tiejax.checkpoints.check import check_folder  # noqa: E402
+from tiejax.checkpoints.diagnose.tables import find_tables  # noqa: E402
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint  # noqa: E402
-from tiejax.checkpoints.hub.families import find_tables  # noqa: E402
 
 pytestmark = pytest.mark.parity
 

@@ -4,18 +4,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from tiejax.checkpoints.hub.architectures import Ties
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, predicts
-from tiejax.checkpoints.rewrite.stored import WORDS, Stored, stored_tables
+from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, title_of
+from tiejax.checkpoints.hub.locate import candidates, shown, unknown
+from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
 STATUS: Mapping[Answer, int] = {"agrees": 0, "disagrees": 1, "cannot say": 2}
 
-T5 = (
-    "Version 5 of the transformers library ties every T5, and uses the flag only to decide whether to divide logits by the "
-    "square root of the width."
-)
+
+class Judgement(NamedTuple):
+    """An answer, its reason, and the edit that fixes the checkpoint, if one does."""
+
+    answer: Answer
+    reason: str
+    edit: str | None
 
 
 class Checked(NamedTuple):
@@ -51,83 +56,110 @@ def check(checkpoint: Checkpoint) -> Checked:
     """
     tables, flag = stored_tables(checkpoint), flag_of(checkpoint.config)
     answer, reason, edit = _judged(checkpoint, tables, flag)
-    words = WORDS[tables.relation]
-    if tables.scale is not None:
-        words += f" ({tables.scale:.4g} times the input)"
-    if tables.padding:
-        words += f", the output {tables.padding:,} rows longer"
-    family = tables.family.title if tables.family else None
-    return Checked(str(checkpoint.folder), family, answer, words, flag.where, reason, _consequences(tables, flag), edit)
+    title = title_of(checkpoint.config)
+    return Checked(str(checkpoint.folder), title, answer, tables.words, flag.where, reason, _consequences(tables, flag), edit)
 
 
-def _judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> tuple[Answer, str, str | None]:
-    relation, tied = tables.relation, flag.tied
+def _judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
+    relation = tables.relation
+    if relation == "unknown":
+        return _cannot_say(unknown(checkpoint))
     if relation == "nothing":
-        return "cannot say", "no tensor has one of the usual names of an embedding table", None
-    if not predicts(checkpoint.config) and relation == "one":
-        return "agrees", "the architecture predicts no tokens, so there is nothing to tie", None
+        assert tables.architecture is not None
+        may_be = shown(candidates(checkpoint))
+        found = f"; tensors that may be: {may_be}" if may_be else ""
+        return _cannot_say(f"no tensor has the name of a table of {tables.architecture.name}{found}")
+    if relation == "headless":
+        return Judgement("agrees", "the architecture predicts no tokens, so there is nothing to tie", None)
+    if relation == "encoded":
+        return _cannot_say("whether its values are those of the other table cannot be read from the file")
     if levels := _contradiction(checkpoint.config):
-        return "disagrees", levels, f"set {FLAG} to {_value(relation in ('one', 'equal', 'head'))} at both levels"
-    if tied is None:
-        return "cannot say", "the configuration does not say whether they are tied", None
-    if tables.family is not None and tables.family.never:
-        tied = False
-    return _by_relation(tables, tied, _level(checkpoint.config))
+        tied = relation in ("one", "equal", "rounded", "head")
+        return Judgement("disagrees", levels, f"set {FLAG} to {_value(tied)} at both levels")
+    return _by_version(tables, flag, _level(checkpoint.config))
 
 
-def _by_relation(tables: Stored, tied: bool, level: str) -> tuple[Answer, str, str | None]:
+def _by_version(tables: Stored, flag: Flag, level: str) -> Judgement:
+    """Judge by what each major version of the transformers library does; "cannot say" where they differ."""
+    assert tables.architecture is not None
+    judged: dict[str, Judgement] = {}
+    for version, ties in sorted(tables.architecture.ties.items()):
+        tied = tables.architecture.flags.get(version) if flag.tied is None else flag.tied
+        if tied is None and ties == "by flag":
+            return _cannot_say("the configuration does not say whether they are tied")
+        judged[version] = _by_relation(tables, _effective(tables, ties, tied), level)
+    if len({judgement.answer for judgement in judged.values()}) > 1:
+        said = "; ".join(f"in version {version}: {judgement.reason}" for version, judgement in judged.items())
+        return _cannot_say(f"versions of the transformers library differ: {said}")
+    return list(judged.values())[-1]
+
+
+def _effective(tables: Stored, ties: Ties, tied: bool | None) -> bool:
+    """Return whether the library ties the tables. One that always does so keeps a second table if one is stored."""
+    if ties == "always":
+        return tables.relation in ("one", "head") or bool(tied)
+    return ties == "by flag" and bool(tied)
+
+
+def _by_relation(tables: Stored, tied: bool, level: str) -> Judgement:
     set_true, set_false = (f"set {level}{FLAG} to {value} in config.json" for value in ("true", "false"))
     match tables.relation, tied:
-        case ("one", True) | ("equal", True) | ("differ" | "scaled" | "shapes" | "quantised", False):
-            return "agrees", "stored as the configuration says", None
+        case ("one" | "equal" | "rounded", True) | ("differ" | "scaled" | "shapes", False):
+            return Judgement("agrees", "stored as the configuration says", None)
+        case "one", False if tables.architecture is not None and not tables.architecture.by_flag:
+            return Judgement("disagrees", "the output table is missing, and the transformers library never ties this one", None)
         case "one", False:
-            return (
-                "disagrees",
-                "the output table is missing, so that loaders initialise one at random",
-                f"{set_true}, if the model was trained tied",
-            )
-        case "equal", False:
-            return (
-                "agrees",
-                "stored as the configuration says, but equal: either just untied, or saved under the wrong flag",
-                None,
-            )
+            reason = "the output table is missing, so that loaders initialise one at random"
+            return Judgement("disagrees", reason, f"{set_true}, if the model was trained tied")
+        case "equal" | "rounded", False:
+            reason = "stored as the configuration says, but equal: either just untied, or saved under the wrong flag"
+            return Judgement("agrees", reason, None)
         case "head", True:
-            return "disagrees", "the shared table is stored under the name of the output table", _rename(tables)
+            return Judgement("disagrees", "the shared table is stored under the name of the output table", _rename(tables))
         case "head", False:
-            return "disagrees", "the input table is missing", None
+            return Judgement("disagrees", "the input table is missing", None)
         case _:
-            return "disagrees", "loaders that trust the flag drop the stored output table", set_false
+            return Judgement("disagrees", "loaders that trust the flag drop the stored output table", set_false)
+
+
+def _cannot_say(reason: str) -> Judgement:
+    return Judgement("cannot say", reason, None)
 
 
 def _rename(tables: Stored) -> str:
     assert tables.output is not None
-    to = f" to that of the input table ({tables.family.input[0]})" if tables.family else ""
-    return f"rename {tables.output.name}{to}"
+    assert tables.architecture is not None
+    return f"rename {tables.output.name} to that of the input table ({tables.architecture.input[0]})"
 
 
 def _consequences(tables: Stored, flag: Flag) -> tuple[str, ...]:
     """Return the consequences for loaders and tools, one sentence each."""
     relation, tied, lines = tables.relation, flag.tied, []
-    two = relation in ("differ", "scaled", "shapes", "quantised")
-    if tied and two:
+    if tables.architecture is None or not tables.architecture.output or relation == "nothing":
+        return ()
+    never = tables.architecture.only("never")
+    if tied and relation in ("differ", "scaled", "shapes") and not never:
         lines.append("transformers 4 replaces the output table by the input table; transformers 5 keeps both, with a warning.")
         lines.append("Inference engines that read only the flag load one table.")
-    if tied is False and relation == "one":
+    if relation == "one" and (tied is False or never):
         lines.append(
             "transformers initialises a new output table at random, with a warning; inference engines do the same or fail."
         )
-    if relation == "head" and tied:
+    if relation == "head" and tied and not never:
         lines.append("transformers 5 uses it for both roles; transformers 4 ties it to an input table initialised at random.")
-    if relation in ("one", "equal") and tied:
+    if relation in ("one", "equal", "rounded") and tied and not never:
         lines.append("Quantising the head quantises the input table too, unless the tables are untied first.")
         lines.append(
             "Merging an adapter of one of the two uses into the shared table would change both uses: untie the tables first."
         )
-    if relation == "equal" and tied is False:
+    if relation in ("equal", "rounded") and tied is False:
         lines.append("Loaded as two tables with the same values; merging or adapting one of them makes them differ.")
-    if tables.family is not None and tables.family.always:
-        lines.append(T5)
+    always = [version for version, ties in tables.architecture.ties.items() if ties == "always"]
+    if always:
+        versions = " and ".join(sorted(always))
+        lines.append(f"Version {versions} of the transformers library ties these tables, whatever the flag says.")
+    if never:
+        lines.append("The transformers library never ties these tables, whatever the flag says.")
     if tables.padding:
         lines.append("The padding rows of the output table have no token; engines that count its rows take them for tokens.")
     return tuple(lines)

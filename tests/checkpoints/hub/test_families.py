@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hub_checkpoints import ROWS, checkpoint, refused, values
 
+from tiejax.checkpoints.diagnose.tables import find_tables
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
-from tiejax.checkpoints.hub.families import FAMILIES, find_tables, flag_of
+from tiejax.checkpoints.hub.families import FAMILIES, flag_of
 
 STORED = {
     "bert": ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight", "cls.predictions.bias", True),

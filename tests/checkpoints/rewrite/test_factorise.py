@@ -10,9 +10,9 @@ from safetensors.numpy import load_file
 from small_tables import EMBED, HEAD, NORM, ROWS, TIED, UNTIED, WIDTH, residual, table, tied, truncated, untied, with_vocabulary
 
 from tiejax.checkpoints.check import check_folder
+from tiejax.checkpoints.diagnose.tables import find_tables
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import find_tables
 from tiejax.checkpoints.rewrite import budget as budgets
 from tiejax.checkpoints.rewrite import spectrum as spectra
 from tiejax.checkpoints.rewrite.factorise import factorise

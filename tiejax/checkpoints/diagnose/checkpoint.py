@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from tiejax.checkpoints.check import check
 from tiejax.checkpoints.diagnose.options import Options
 from tiejax.checkpoints.diagnose.progress import Progress, counted, no_progress
 from tiejax.checkpoints.diagnose.relation import Arrays, extreme_tokens, relate
+from tiejax.checkpoints.diagnose.tables import INPUT, Tables, find_tables
 from tiejax.checkpoints.diagnose.token_ranks import Ranked, rank_tokens
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import INPUT, Tables, find_tables
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.geometry.norms import norms_and_equality
 from tiejax.system.json_values import plain
@@ -51,6 +52,8 @@ def diagnose_checkpoint(
     norms = norms_and_equality(*counted(progress, "norms", rows * len(stored), *stored))
     fact = "absent" if tables.output is None else "untied" if norms.differing else "equal"
     results = {"experiment": "diagnose", **facts_of(checkpoint, tables), "fact": fact, "rank": ranked.facts}
+    if options.input_table is None and options.output_table is None:
+        results["check"] = check(checkpoint)._asdict()
     results |= {"differing_rows": norms.differing, "largest_difference": norms.largest}
     results["memory"] = memory_of(tables, results["parameters"])
     results["norms"] = {"input": norm_facts(norms.first, ranked)}
@@ -97,7 +100,7 @@ def facts_of(checkpoint: Checkpoint, tables: Tables) -> dict[str, Any]:
         "bias": tables.bias,
         "flag": tables.flag._asdict(),
         "head": tables.head,
-        "quantised": tables.quantised,
+        "form": tables.form,
         "notes": list(tables.notes),
     }
 

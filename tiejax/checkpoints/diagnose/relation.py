@@ -6,8 +6,8 @@ import numpy as np
 
 from tiejax.checkpoints.diagnose.options import Options
 from tiejax.checkpoints.diagnose.progress import Progress, counted
+from tiejax.checkpoints.diagnose.tables import Tables
 from tiejax.checkpoints.diagnose.token_ranks import Ranked
-from tiejax.checkpoints.hub.families import Tables
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.hub.tokens import Tokens, text_of
 from tiejax.geometry import alignment, published

@@ -21,15 +21,16 @@ def number(value: float | None) -> str:
 
 
 def agreement(results: Mapping[str, Any]) -> str:
-    """Return one sentence on whether the flag in config.json agrees with the stored tables."""
+    """Return one sentence on whether the flag in config.json agrees with the stored tables.
+
+    It is the answer of `tiejax check`, or follows from the tables that the user named.
+    """
+    if checked := results.get("check"):
+        return f"Configuration and file ({checked['says']}; {checked['stored']}): {checked['answer']}: {checked['reason']}."
     flag, fact = results["flag"]["tied"], results["fact"]
     if flag is None:
         return f"config.json does not say whether they are tied ({results['flag']['where']})."
     claim = f"config.json says {'tied' if flag else 'untied'} ({results['flag']['where']})"
-    if results["quantised"]:
-        return f"{claim}; the stored output table is quantised" + (
-            ", and a loader that trusts the flag drops it." if flag else ", which agrees."
-        )
     if flag == (fact != "untied"):
         return f"{claim}, which agrees with the stored tables."
     if fact == "untied":
@@ -58,10 +59,12 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
         first = "They are tied: one table is stored, and logits are computed with the input table."
         if not results["head"]:
             first = "There is nothing to tie: this architecture predicts no tokens."
-        elif results["quantised"]:
-            first = "There is nothing to compare: the stored output table is quantised, and quantised tables are not read."
-        elif results["flag"]["tied"] is False:
-            first = "There is nothing to compare: no output table is stored, although config.json says untied."
+        elif results["form"]:
+            first = f"There is nothing to compare: a table is stored {results['form']}, and is not read."
+        elif results["head"] is None:
+            first = "Whether they are tied is unknown: the architecture is not known, and no output table was named."
+        elif results.get("check", {}).get("answer") != "agrees":
+            first = "There is nothing to compare: one table is stored, and config.json does not say that it has both roles."
         return [first, f"A separate output table would add {memory(weight['bytes'])} ({training}).", agreement(results)]
     widths = [table["shape"][1] for table in results["tables"].values()]
     if widths[0] != widths[1]:

@@ -77,7 +77,7 @@ def _stored(checkpoint: Checkpoint, family: Family, prefix: str, shapes: Shapes,
     head = [path for path in shapes if path.startswith(HEAD)]
     names = [name for slot in slots(family.names, head, prefix, ()) for name in slot.names]
     # GPT-2's head consists of the output table, which a tied file stores as its input table.
-    has_head = any(name in checkpoint.tensors for name in names) or (family.causal and predicts(checkpoint.config))
+    has_head = any(name in checkpoint.tensors for name in names) or (family.causal and predicts(checkpoint.config) is True)
     stored = {path: shape for path, shape in shapes.items() if has_head or path not in head}
     pooler = family.names.modules.get(POOLER)
     if pooler is not None and f"{prefix}{pooler}.weight" in checkpoint.tensors:

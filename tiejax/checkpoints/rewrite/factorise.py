@@ -9,12 +9,13 @@ import numpy as np
 
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
+from tiejax.checkpoints.hub.locate import unknown
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
 from tiejax.checkpoints.rewrite.budget import Budget, budget_of
 from tiejax.checkpoints.rewrite.factors import Product, form_of
 from tiejax.checkpoints.rewrite.rewrite import check_new, rewrite
 from tiejax.checkpoints.rewrite.spectrum import Spectrum, bytes_needed, factor_rows, maps, rank_for, spectrum
-from tiejax.checkpoints.rewrite.stored import WORDS, Stored, stored_tables
+from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
 from tiejax.checkpoints.rewrite.token_weights import token_weights
 from tiejax.system.memory import machine_memory
 
@@ -93,13 +94,15 @@ def chosen_tables(checkpoint: Checkpoint, stored: Stored, tables: Roles | None) 
     """Return the tables to factorise, by role; raises CheckpointError if the checkpoint lacks one or they do not fit."""
     available = {role: tensor for role, tensor in (("input", stored.input), ("output", stored.output)) if tensor is not None}
     roles = ("input", "output") if tables == "both" else (tables,) if tables else tuple(available)
-    if not roles:
-        raise CheckpointError(f"{checkpoint.folder}: has {WORDS[stored.relation]}")
+    if stored.architecture is None:
+        raise CheckpointError(f"{checkpoint.folder}: {unknown(checkpoint)}")
+    if not roles or stored.form is not None:
+        raise CheckpointError(f"{checkpoint.folder}: has {stored.words}")
     if not set(roles) <= set(available):
-        raise CheckpointError(TABLES, f" {tables}: {checkpoint.folder} has {WORDS[stored.relation]}")
+        raise CheckpointError(TABLES, f" {tables}: {checkpoint.folder} has {stored.words}")
     if stored.relation == "equal" and len(roles) == 1:
         raise CheckpointError(
-            TABLES, f" {tables}: {checkpoint.folder} has {WORDS['equal']}, which would then differ; factorise both"
+            TABLES, f" {tables}: {checkpoint.folder} has {stored.words}, which would then differ; factorise both"
         )
     chosen = {role: available[role] for role in roles}
     if len({(tensor.shape, tensor.dtype) for tensor in chosen.values()}) > 1:

@@ -14,7 +14,8 @@ from jaxtyping import Float
 
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import FACTORISED, flag_of, predicts, with_flag
+from tiejax.checkpoints.hub.families import flag_of, predicts, title_of, with_flag
+from tiejax.checkpoints.hub.locate import FACTORISED
 from tiejax.checkpoints.hub.tables import BYTES, DTYPES, HubTable
 from tiejax.checkpoints.rewrite.rewrite import Part, part_of
 from tiejax.checkpoints.rewrite.stored import Stored
@@ -109,7 +110,7 @@ def _opt(checkpoint: Checkpoint, stored: Stored, product: Product) -> Form | Non
     W_out [r, H] `project_out`; so W_in = B_in^T and W_out = B_out. The transformers library creates the two only if r
     differs from H.
     """
-    if stored.family is None or stored.family.title != "OPT" or not predicts(checkpoint.config):
+    if title_of(checkpoint.config) != "OPT" or not predicts(checkpoint.config):
         return None
     input_table = product.tables.get("input")
     # OPT uses one narrow table for both roles, so that one of two different tables cannot be factorised alone.

@@ -1,89 +1,146 @@
 """The embedding tables that a checkpoint stores, and the relation between the two."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import FAMILIES, Family, check_whole, family_of, has_quantised_head, named, only
+from tiejax.checkpoints.hub.locate import called, check_whole, form_of_tables, locate
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
 
 BLOCK_BYTES = 2**22
 LENGTH_BYTES = 8  # at the start of a safetensors file, for the length of its header
 MOST_HEADER_BYTES = 10**8
+PRECISIONS = ("BF16", "F16", "F32", "F64")  # dtypes, the one with the fewest bits of a fraction first
 SAMPLED = 64  # number of rows on which a constant ratio of two tables is tested first
 SCALE_TOLERANCE = 1e-3
 
-# one: only the input table is stored. head: only the output table is. Two tables: bitwise equal (equal), equal up to a
-# constant factor (scaled), of different widths (shapes), or other (differ). quantised: the head is stored in a quantised form.
-Relation = Literal["one", "head", "equal", "scaled", "differ", "shapes", "quantised", "nothing"]
+# one: only the input table is stored. head: only the output table is. Two tables: bitwise equal (equal), equal if the values of
+# the more precise one are rounded to the dtype of the other (rounded), equal up to a constant factor (scaled), of different
+# widths (shapes), or other (differ). encoded: a table is quantised or has an adapter. headless: the architecture predicts no
+# tokens. nothing: no tensor has the name of a table. unknown: the architecture is unknown.
+Relation = Literal["one", "head", "equal", "rounded", "scaled", "differ", "shapes", "encoded", "headless", "nothing", "unknown"]
 
-WORDS = {
+WORDS: Mapping[Relation, str] = {
     "one": "one table",
     "head": "the output table alone",
     "equal": "two equal tables",
+    "rounded": "two tables, equal after rounding",
     "scaled": "two tables, one a multiple of the other",
     "differ": "two different tables",
     "shapes": "two tables of different shapes",
-    "quantised": "an input table and a quantised head",
+    "encoded": "a table in another form",
+    "headless": "a model that predicts no tokens",
     "nothing": "no table by a known name",
+    "unknown": "tables of an unknown architecture",
 }
 
 
 class Stored(NamedTuple):
-    """The stored tables. scale: if the relation is scaled, output = scale * input. padding: extra rows of the output table."""
+    """The stored tables.
 
-    family: Family | None
+    Attributes:
+        architecture: None if it is unknown; the tables are not located then
+        input: the input table, if it is stored
+        output: the output table, if it is stored
+        relation: of the two
+        scale: if the relation is scaled, output = scale * input
+        padding: number of rows of the output table after those of the input table
+        form: if the relation is encoded, how a table is stored, in words
+    """
+
+    architecture: Architecture | None
     input: Tensor | None
     output: Tensor | None
     relation: Relation
-    scale: float | None
-    padding: int
+    scale: float | None = None
+    padding: int = 0
+    form: str | None = None
+
+    @property
+    def words(self) -> str:
+        """The relation in words, with its details."""
+        words = WORDS[self.relation]
+        if self.relation == "rounded":
+            assert self.input is not None
+            assert self.output is not None
+            words += f" to {DTYPES[min(self.input.dtype, self.output.dtype, key=PRECISIONS.index)]}"
+        if self.scale is not None:
+            words += f" ({self.scale:.4g} times the input)"
+        if self.form is not None:
+            words = f"a table stored {self.form}"
+        return words + (f", the output {self.padding:,} rows longer" if self.padding else "")
 
 
 def stored_tables(checkpoint: Checkpoint) -> Stored:
     """Find the embedding tables of a checkpoint and compare them.
 
-    Raises CheckpointError if several tensors match the names of a table, if a table is empty, or if the tables are factorised.
+    Raises CheckpointError if a table is empty, or if the tables are factorised.
     """
     check_whole(checkpoint)
-    family = family_of(checkpoint.config)
-    families = [family] if family else list(FAMILIES)
-    inputs, outputs = ([getattr(of, role) for of in families] for role in ("input", "output"))
-    first = only(checkpoint, named(checkpoint, inputs), "input")
-    second = only(checkpoint, [tensor for tensor in named(checkpoint, outputs) if tensor != first], "output")
+    architecture = architecture_of(checkpoint.config)
+    if architecture is None:
+        return Stored(None, None, None, "unknown")
+    first, second = (locate(checkpoint, architecture, role) for role in ("input", "output"))
     for tensor in (first, second):
         if tensor is not None and 0 in tensor.shape:
             shape = list(tensor.shape)
             raise CheckpointError(f"{checkpoint.folder}: {tensor.name} has the shape {shape}, which is empty")
-    if first is None:
-        return Stored(family, None, second, "nothing" if second is None else "head", None, 0)
-    if second is None:
-        relation: Relation = "quantised" if has_quantised_head(checkpoint, outputs) else "one"
-        return Stored(family, first, None, relation, None, 0)
+    if not architecture.output:
+        return Stored(architecture, first, None, "headless")
+    if form := form_of_tables(checkpoint, architecture):
+        return Stored(architecture, first, second, "encoded", form=form)
+    if first is None and second is not None and any(called(second.name, name) for name in architecture.kept):
+        return Stored(architecture, second, None, "one")
+    if first is None or second is None:
+        relation: Relation = "one" if first else "head" if second else "nothing"
+        return Stored(architecture, first, second, relation)
     relation, scale = compare(first, second)
     padding = second.shape[0] - first.shape[0] if relation != "shapes" else 0
-    return Stored(family, first, second, relation, scale, padding)
+    return Stored(architecture, first, second, relation, scale, padding)
 
 
 def compare(first: Tensor, second: Tensor) -> tuple[Relation, float | None]:
-    """Return the relation of two tables, and their constant ratio second / first if they are scaled.
+    """Return the relation of two tables of floating point numbers, and their constant ratio second / first if they are scaled.
 
     Bytes are read only up to the first difference. If the second table has more rows, for padding, only the common rows are
     compared. Raises CheckpointError if a file cannot be read.
     """
     if first.shape[1:] != second.shape[1:] or second.shape[0] < first.shape[0]:
         return "shapes", None
-    if first.dtype == second.dtype and _equal_bytes(first, second):
-        return "equal", None
-    if not {first.dtype, second.dtype} <= set(DTYPES):
-        return "differ", None
+    if first.dtype == second.dtype:
+        if _equal_bytes(first, second):
+            return "equal", None
+    elif (equal := _equal_values(first, second)) is not None:
+        return equal, None
     scale = _scale(HubTable(first), HubTable(second))
-    return ("differ", None) if scale is None else ("equal", None) if scale == 1 else ("scaled", scale)
+    return ("differ", None) if scale is None else ("scaled", scale)
+
+
+def _equal_values(first: Tensor, second: Tensor) -> Relation | None:
+    """Return whether tables of two dtypes are equal, or equal after one is rounded to the dtype of the other; None if not."""
+    exact, down, up = True, True, True
+    for x, y in zip(_blocks_of_values(first, first.number), _blocks_of_values(second, first.number), strict=True):
+        with np.errstate(over="ignore"):
+            exact = exact and np.array_equal(x.astype(np.float64), y.astype(np.float64))
+            down, up = down and np.array_equal(x.astype(y.dtype), y), up and np.array_equal(x, y.astype(x.dtype))
+        if not (exact or down or up):
+            return None
+    return "equal" if exact else "rounded"
+
+
+def _blocks_of_values(tensor: Tensor, number: int) -> Iterator[np.ndarray]:
+    """Yield the first `number` values of a tensor in blocks of equal lengths for all dtypes."""
+    dtype = np.dtype(DTYPES[tensor.dtype])
+    begin, step = extent_of(tensor)[0], BLOCK_BYTES // 8
+    for start in range(0, number, step):
+        length = min(step, number - start) * dtype.itemsize
+        yield np.frombuffer(b"".join(blocks_of(tensor.file, begin + start * dtype.itemsize, length)), dtype)
 
 
 def _equal_bytes(first: Tensor, second: Tensor) -> bool:
@@ -144,9 +201,7 @@ def _scale(first: HubTable, second: HubTable) -> float | None:
             return None
     except CheckpointError:  # a table with values that are not finite has no scale
         return None
-    if abs(scale - 1) < SCALE_TOLERANCE:  # with one dtype, the tables are similar; with two dtypes, one is the other rounded
-        return None if first.dtype == second.dtype else 1.0
-    return scale
+    return None if abs(scale - 1) < SCALE_TOLERANCE else scale  # tables that are only similar differ
 
 
 def _fits(x: np.ndarray, y: np.ndarray, scale: float) -> bool:

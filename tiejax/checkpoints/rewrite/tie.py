@@ -5,14 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tiejax.checkpoints.hub.architectures import Architecture
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
-from tiejax.checkpoints.hub.families import predicts, with_flag
+from tiejax.checkpoints.hub.families import with_flag
+from tiejax.checkpoints.hub.locate import stored_under, unknown
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
 from tiejax.checkpoints.rewrite.last_norm import last_norm
 from tiejax.checkpoints.rewrite.one_table import Keep, OneTable, blocks, one_table
 from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, part_of, rewrite
-from tiejax.checkpoints.rewrite.stored import WORDS, Stored, compare, stored_tables
+from tiejax.checkpoints.rewrite.stored import compare, stored_tables
 from tiejax.checkpoints.rewrite.tie_report import Pair, Report, measure
 
 
@@ -101,15 +103,16 @@ def _open_pair(folder: Path, keep: Keep) -> Pair:
     """Return the two tables of a checkpoint that can be tied; raises CheckpointError for any other checkpoint."""
     checkpoint = open_checkpoint(folder)
     stored = stored_tables(checkpoint)
-    if stored.relation not in ("equal", "scaled", "differ"):
-        raise CheckpointError(f"{folder}: cannot be tied: it has {WORDS[stored.relation]}; tying needs two of one shape")
+    if stored.architecture is None:
+        raise CheckpointError(f"{folder}: cannot be tied: {unknown(checkpoint)}")
+    if stored.relation == "headless":
+        raise CheckpointError(f"{folder}: cannot be tied: its architecture predicts no tokens")
+    if stored.relation not in ("equal", "rounded", "scaled", "differ"):
+        raise CheckpointError(f"{folder}: cannot be tied: it has {stored.words}; tying needs two of one shape")
     assert stored.input is not None
     assert stored.output is not None
-    family, kind = stored.family, checkpoint.config.get("model_type")
-    if family is None or family.never or family.always:
-        raise CheckpointError(f"{folder}: cannot be tied: " + _family_fault(stored, kind))
-    if not predicts(checkpoint.config):
-        raise CheckpointError(f"{folder}: cannot be tied: its architecture predicts no tokens")
+    if fault := _fault(stored.architecture):
+        raise CheckpointError(f"{folder}: cannot be tied: {fault}")
     if stored.padding:
         raise CheckpointError(
             f"{folder}: cannot be tied: its output table has {stored.padding:,} more rows than its input table"
@@ -124,15 +127,15 @@ def _open_pair(folder: Path, keep: Keep) -> Pair:
     norm = last_norm(checkpoint, stored.input.shape[1])
     if keep == "aligned" and norm is None:
         raise CheckpointError(Field("keep"), f" aligned: no layer normalisation is known to precede the head of {folder}")
-    return Pair(checkpoint, stored.relation, stored.input, stored.output, norm)
+    return Pair(checkpoint, stored.architecture, stored.relation, stored.input, stored.output, norm)
 
 
-def _family_fault(stored: Stored, kind: object) -> str:
-    if stored.family is None:
-        return f"whether loaders of {kind!r} models read the flag is unknown"
-    if stored.family.never:
-        return f"the transformers library never ties {stored.family.title}, whatever the flag says"
-    return f"the transformers library always ties {stored.family.title}; its flag only decides whether logits are divided"
+def _fault(architecture: Architecture) -> str | None:
+    """Return why loaders would not tie the tables by the flag, None if they do."""
+    for version, ties in sorted(architecture.ties.items()):
+        if ties != "by flag":
+            return f"version {version} of the transformers library {ties} ties {architecture.name}, whatever the flag says"
+    return None
 
 
 def _shared_table(pair: Pair, table: OneTable) -> Part:
@@ -165,11 +168,8 @@ def _inner_tables(pair: Pair) -> list[str]:
 
     Raises CheckpointError if they differ from the input table.
     """
-    if not pair.input.name.endswith("shared.weight"):
-        return []
-    prefix = pair.input.name.removesuffix("shared.weight")
-    names = (f"{prefix}{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
-    inner = [name for name in names if name in pair.checkpoint.tensors]
+    names = (stored_under(pair.checkpoint, pair.architecture, pair.input, name) for name in pair.architecture.inner)
+    inner = [name for name in names if name in pair.checkpoint.tensors and name != pair.input.name]
     for name in inner:
         if compare(pair.input, pair.checkpoint.tensors[name])[0] != "equal":
             raise CheckpointError(f"{pair.checkpoint.folder}: cannot be tied: {name} differs from {pair.input.name}")

@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiejax.checkpoints.hub.architectures import Architecture
+from tiejax.checkpoints.hub.bias import bias_of
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
-from tiejax.checkpoints.hub.families import bias_of, flag_of
+from tiejax.checkpoints.hub.families import flag_of
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.rewrite.last_norm import LastNorm
 from tiejax.checkpoints.rewrite.logits import Moved, moved
@@ -26,6 +28,7 @@ class Pair(NamedTuple):
     """A checkpoint with two tables of one shape. norm: the layer normalisation before the output table, None if unknown."""
 
     checkpoint: Checkpoint
+    architecture: Architecture
     relation: Relation
     input: Tensor
     output: Tensor

@@ -40,7 +40,7 @@ def _rank_words(rank: Mapping[str, Any]) -> str:
 def _stored(results: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts about the stored tables, by name."""
     fact = {
-        "absent": "one table, for both roles" if results["head"] else "one table; the architecture predicts no tokens",
+        "absent": _one_table(results),
         "equal": "yes: the two stored tables are equal in every value",
         "untied": f"no: {results['differing_rows'] or 0:,} of {results['tables']['input']['shape'][0]:,} rows differ"
         + (f", by at most {number(results['largest_difference'])}" if results["largest_difference"] is not None else ""),
@@ -128,6 +128,16 @@ def numbers(results: Mapping[str, Any]) -> dict[str, tuple[str, list[str], list[
     }
 
 
+def _one_table(results: Mapping[str, Any]) -> str:
+    """Return what it means that one table is compared."""
+    if results["form"]:
+        return f"unknown: a table is stored {results['form']}"
+    if results["head"] is False:
+        return "one table; the architecture predicts no tokens"
+    agrees = results.get("check", {}).get("answer") == "agrees"
+    return "one table, for both roles" if agrees else "one table; whether it has both roles is unknown"
+
+
 def _notes(results: Mapping[str, Any]) -> list[str]:
     """Return warnings that the verdict does not contain."""
     notes = []
@@ -136,7 +146,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         notes.append(
             f"Only {differing:,} of {rows:,} rows differ: rather one table with some rows changed later than two tables."
         )
-    if not results["head"]:
+    if results["head"] is False:
         notes.append(f"config.json names {', '.join(map(str, results['architectures']))}, which predicts no tokens.")
     return notes
 

@@ -1,0 +1,58 @@
+"""Write the map of tied tables of the transformers library: python tests/architectures ROWS.jsonl, then --merge ROWS.jsonl ...
+
+The first form builds every architecture of the installed version and appends a row for each to a file; it goes on where it was
+interrupted. The second merges the files of several versions into tiejax/checkpoints/hub/architectures.json, which is part of
+the package. `tests/checkpoints/test_architectures_parity.py` compares that file with the installed version.
+"""
+
+# ruff: noqa: E402
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
+
+from architectures.merge import merged
+
+DATA = ROOT / "tiejax" / "checkpoints" / "hub" / "architectures.json"
+
+
+def write_rows(file: Path) -> None:
+    """Append a row for each architecture that the file does not have yet."""
+    import transformers
+    from architectures.rows import row_of
+    from architectures.small_models import architectures
+
+    transformers.utils.logging.disable_progress_bar()
+    done = {json.loads(line)["class"] for line in file.read_text().splitlines()} if file.exists() else set()
+    with file.open("a") as opened:
+        for kind in architectures():
+            if kind.__name__ in done:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                row = row_of(kind, Path(folder))
+            opened.write(json.dumps({"version": transformers.__version__, **row}) + "\n")
+            opened.flush()
+            print(len(done), row.get("failed", ""), kind.__name__, flush=True)
+            done.add(kind.__name__)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--merge", action="store_true", help="merge the files of several versions, the newest first")
+    parser.add_argument("files", nargs="+", type=Path)
+    given = parser.parse_args()
+    if given.merge:
+        rows = [[json.loads(line) for line in file.read_text().splitlines()] for file in given.files]
+        DATA.write_text(json.dumps(merged(rows), indent=None, separators=(",", ":"), sort_keys=True) + "\n")
+    else:
+        write_rows(given.files[0])
+
+
+if __name__ == "__main__":
+    main()

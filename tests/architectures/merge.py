@@ -1,0 +1,77 @@
+"""The map of tied tables from the rows of several versions of the library."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+EMBEDDING = "embed_tokens"
+
+
+def merged(versions: Sequence[Sequence[Row]]) -> dict[str, Any]:
+    """Return the content of architectures.json; versions: the rows of each version, the newest first."""
+    heads: dict[str, dict[str, Any]] = {}
+    headless: dict[str, dict[str, list[str]]] = {}
+    for rows in versions:
+        for row in rows:
+            if row.get("head") and not _doubtful(row):
+                _add(heads.setdefault(row["class"], _empty(row)), row)
+            elif row.get("head") is False:
+                inputs = headless.setdefault(row["type"], {}).setdefault(row["class"], [])
+                inputs += [name for name in row["input"] if name not in inputs]
+    for classes in headless.values():
+        for name in heads.keys() & classes.keys():  # a version of the library without the head
+            del classes[name]
+    found = {name: {field: value for field, value in row.items() if value} for name, row in heads.items()}
+    return {"versions": [rows[0]["version"] for rows in versions], "heads": found, "headless": headless}
+
+
+def _empty(row: Row) -> dict[str, Any]:
+    lists: dict[str, Any] = {field: [] for field in ("input", "output", "inner", "kept", "more")}
+    return {"type": row["type"], "prefix": row["prefix"], "by_text": False, "ties": {}, "flags": {}, **lists}
+
+
+def _add(found: dict[str, Any], row: Row) -> None:
+    """Add what one version does. Names in its files come before names in its memory, which other versions may write."""
+    major = row["version"].split(".")[0]
+    tied, untied = row["true"], row["false"]
+    outputs = [*([] if row["tied"]["false"] else untied["output_in_file"]), *untied["output"]]
+    inner = [name for name in tied["shared"] if name not in {*outputs, *tied["input_in_file"]}] if row["tied"]["true"] else []
+    inputs = [*untied["input_in_file"], *untied["input"], *tied["input_in_file"], *inner]
+    inputs = [name for name in inputs if name not in outputs]
+    found["output"] = _distinct([*found["output"], *outputs])
+    found["inner"] = _distinct([*found["inner"], *inner])
+    found["input"] = _distinct([*found["input"], *inputs])
+    found["kept"] = _distinct([*found["kept"], *(tied["input_in_file"] if row["tied"]["true"] else [])])
+    found["more"] += [group for group in row.get("more", []) if group not in found["more"]]
+    found["by_text"] = found["by_text"] or _by_part(row)
+    found["ties"].setdefault(major, {(True, False): "by flag", (True, True): "always"}.get(_flags(row), "never"))
+    if isinstance(row["default"][0], bool):
+        found["flags"].setdefault(major, row["default"][0])
+
+
+def _doubtful(row: Row) -> bool:
+    """Return whether what the class says about its tables holds for one of its configurations only, or not at all.
+
+    If the flag of a part decides that is a configuration of another model, the class joins any two models, whose names follow.
+    FSMT names a table of embeddings as its output table, and multiplies by another one.
+    """
+    own = row["levels"][0].removesuffix("Config")
+    others = _by_part(row) and not all(name.startswith(own) for name in _deciding(row))
+    return others or any(EMBEDDING in name for name in row["false"]["output"])
+
+
+def _by_part(row: Row) -> bool:
+    """Return whether the flag of a part of the configuration ties the tables, and not that at the top."""
+    return _flags(row) == (True, False) and not row.get("decides", [True])[0]
+
+
+def _deciding(row: Row) -> list[str]:
+    return [name for name, decides in zip(row["levels"], row["decides"], strict=True) if decides]
+
+
+def _flags(row: Row) -> tuple[bool, bool]:
+    return row["tied"]["true"], row["tied"]["false"]
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

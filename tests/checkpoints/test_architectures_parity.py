@@ -1,0 +1,130 @@
+"""Every architecture of the transformers library: its checkpoints as saved, damaged, sharded and untied."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from architectures.merge import merged  # noqa: E402
+from architectures.rows import row_of  # noqa: E402
+from architectures.small_models import FLAG, Model, build, save  # noqa: E402
+from safetensors import safe_open  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from tiejax.checkpoints.check import check_folder  # noqa: E402
+from tiejax.checkpoints.hub.architectures import known  # noqa: E402
+from tiejax.checkpoints.hub.checkpoint import INDEX, WEIGHTS, open_checkpoint  # noqa: E402
+from tiejax.checkpoints.hub.errors import CheckpointError  # noqa: E402
+from tiejax.checkpoints.rewrite.stored import stored_tables  # noqa: E402
+from tiejax.checkpoints.rewrite.untie import untie  # noqa: E402
+
+pytestmark = pytest.mark.parity
+WITH_HEAD = [name for name, one in known().items() if one.output and hasattr(transformers, name)]
+
+
+@pytest.fixture(scope="module", params=WITH_HEAD)
+def models(request, tmp_path_factory):
+    """Both models of an architecture, saved: {tied by the flag: (model, folder)}."""
+    kind, built = getattr(transformers, request.param), {}
+    for flag in (True, False):
+        model, folder = build(kind, flag), tmp_path_factory.mktemp(request.param)
+        save(model, folder)
+        built[flag] = model, folder
+    return built
+
+
+def in_all_versions(models: Mapping[bool, tuple[Model, Path]]) -> bool:
+    """Return whether all major versions of the library do the same with the tables, so that there is an answer."""
+    ties = known()[type(models[True][0].module).__name__].ties
+    return len(set(ties.values())) == 1
+
+
+def by_flag(models: Mapping[bool, tuple[Model, Path]]) -> bool:
+    return models[True][0].tied and not models[False][0].tied
+
+
+def with_flag(folder: Path, flag: bool, out: Path) -> Path:
+    """Copy a checkpoint with the flag set at every level that has one, and at the top."""
+    config = json.loads((folder / "config.json").read_text())
+    inner = {name: {**part, FLAG: flag} for name, part in config.items() if isinstance(part, dict) and FLAG in part}
+    out.mkdir()
+    (out / "config.json").write_text(json.dumps({**config, **inner, FLAG: flag}))
+    (out / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes())
+    return out
+
+
+def names_in(folder: Path) -> set[str]:
+    with safe_open(folder / WEIGHTS, framework="pt") as opened:
+        return set(opened.keys())
+
+
+@pytest.mark.parametrize("flag", [True, False], ids=["tied", "untied"])
+def test_as_saved(models, flag):
+    model, folder = models[flag]
+    one = check_folder(folder)
+    assert one.answer == "agrees" or (one.answer == "cannot say" and not in_all_versions(models)), one
+    assert one.stored.startswith("one table" if model.tied else "two "), one
+
+
+@pytest.mark.parametrize("flag", [True, False], ids=["tied", "untied"])
+def test_flag_flipped(models, flag, tmp_path):
+    one = check_folder(with_flag(models[flag][1], not flag, tmp_path / "c"))
+    if in_all_versions(models):
+        assert one.answer == ("disagrees" if by_flag(models) else "agrees"), one
+    else:
+        assert one.answer in ("disagrees", "cannot say"), one
+
+
+def test_head_removed(models, tmp_path):
+    model, folder = models[False]
+    if model.tied:
+        pytest.skip("the library ties it whatever the flag says")
+    output = stored_tables(open_checkpoint(folder)).output
+    copy = with_flag(folder, False, tmp_path / "c")
+    tensors = load_file(copy / WEIGHTS)
+    del tensors[output.name]
+    save_file(tensors, copy / WEIGHTS)
+    one = check_folder(copy)
+    assert (one.answer, one.stored) == ("disagrees", "one table"), one
+    with pytest.raises(CheckpointError, match="cannot be untied"):
+        untie(copy, tmp_path / "untied")
+
+
+@pytest.mark.parametrize("flag", [True, False], ids=["tied", "untied"])
+def test_sharded(models, flag, tmp_path):
+    _, folder = models[flag]
+    tensors = load_file(folder / WEIGHTS)
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    files = {name: f"model-{place % 3}.safetensors" for place, name in enumerate(sorted(tensors))}
+    for file in set(files.values()):
+        save_file({name: tensors[name] for name in tensors if files[name] == file}, tmp_path / file)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": files}))
+    assert check_folder(tmp_path)[1:] == check_folder(folder)[1:]
+
+
+def test_untied_copy_has_the_names_that_the_library_writes(models, tmp_path):
+    (tied, folder), (_, other) = models[True], models[False]
+    if not (by_flag(models) and in_all_versions(models)):
+        with pytest.raises(CheckpointError, match=r"cannot be untied|is not tied"):
+            untie(folder, tmp_path / "untied")
+        return
+    untie(folder, tmp_path / "untied")
+    one = check_folder(tmp_path / "untied")
+    assert (one.answer, one.stored) == ("agrees", "two equal tables"), one
+    assert names_in(tmp_path / "untied") == names_in(other)
+    assert tied.tied
+
+
+def test_data_is_that_of_the_installed_version(models, tmp_path):
+    """What the installed version does is part of the map."""
+    kind = type(models[True][0].module)
+    row = row_of(kind, tmp_path) | {"version": transformers.__version__}
+    found, ours = merged([[row]])["heads"][kind.__name__], known()[kind.__name__]
+    major = row["version"].split(".")[0]
+    assert ours.ties[major] == found["ties"][major]
+    assert set(found["input"]) <= set(ours.input)
+    assert set(found["output"]) <= set(ours.output)

@@ -1,0 +1,88 @@
+"""The embedding tables that a diagnosis reads: those of the checkpoint's architecture, or those that a user names."""
+
+from typing import NamedTuple
+
+from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
+from tiejax.checkpoints.hub.bias import bias_of
+from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
+from tiejax.checkpoints.hub.errors import CheckpointError, Field
+from tiejax.checkpoints.hub.families import Flag, flag_of, notes_of, predicts, text_part, title_of
+from tiejax.checkpoints.hub.locate import candidates, check_whole, form_of_tables, locate, shown, unknown
+from tiejax.checkpoints.hub.tables import HubTable, table
+
+INPUT, OUTPUT = Field("input_table"), Field("output_table")
+ONLY_OUTPUT = "Only the output table is stored, and is used as the one table; loaders expect it under the input table's name."
+
+
+class Tables(NamedTuple):
+    """The input and output tables of a checkpoint, and related facts.
+
+    family: title of the family, None if the architecture is unknown. output: None if no output table is stored. bias: the
+    tensor added to the logits, if any. head: False if the architecture predicts no tokens, None if it is unknown. notes: facts
+    that the tables do not show. form: how a table is stored if not as numbers alone, in words; it is not read then.
+    """
+
+    family: str | None
+    input: HubTable
+    output: HubTable | None
+    bias: str | None
+    flag: Flag
+    head: bool | None
+    notes: tuple[str, ...]
+    form: str | None = None
+
+
+def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_table: str | None = None) -> Tables:
+    """Find the tables of a checkpoint, by the names of its architecture or by the given names.
+
+    Raises CheckpointError if no tensor matches, or if the shapes do not fit.
+    """
+    if input_table is None:
+        check_whole(checkpoint)
+    config, notes = checkpoint.config, notes_of(checkpoint.config)
+    architecture = architecture_of(config)
+    name = input_table or _name(locate(checkpoint, architecture, "input"))
+    other = output_table or _name(locate(checkpoint, architecture, "output"))
+    if name is None and other is not None and output_table is None:
+        name, notes = other, (*notes, ONLY_OUTPUT)
+    if name is None:
+        raise _no_input(checkpoint, architecture)
+    tokens = text_part(config).get("vocab_size")
+    first = table(checkpoint, name, INPUT, tokens if isinstance(tokens, int) else None)
+    if output_table is not None and output_table == name:
+        raise CheckpointError(OUTPUT, f" {output_table}: is the input table; omit it if no output table is stored")
+    form = None if output_table else form_of_tables(checkpoint, architecture)
+    second = None if other in (None, name) or form else table(checkpoint, str(other), OUTPUT, first.shape[0])
+    if second is not None and output_table is None and second.shape[0] > first.shape[0] and second.shape[1] == first.shape[1]:
+        more = second.shape[0] - first.shape[0]
+        notes += (f"The output table has {more:,} more rows than the input table, for padding, which are ignored.",)
+        second = second.cut(first.shape[0])
+    if second is not None and second.shape[0] != first.shape[0]:
+        raise _other_rows(first, second)
+    heads = [second.name] if second else list(architecture.output) if architecture else []
+    bias = bias_of(checkpoint, heads, first.shape[0])
+    return Tables(title_of(config), first, second, bias, flag_of(config), predicts(config), notes, form)
+
+
+def _name(tensor: Tensor | None) -> str | None:
+    return None if tensor is None else tensor.name
+
+
+def _other_rows(first: HubTable, second: HubTable) -> CheckpointError:
+    return CheckpointError(
+        OUTPUT,
+        f" {second.name}: the shape is {list(second.tensor.shape)}, that of the input table {first.name} is "
+        f"{list(first.tensor.shape)}; both need one row per token: name the right tensors with ",
+        INPUT,
+        " and ",
+        OUTPUT,
+    )
+
+
+def _no_input(checkpoint: Checkpoint, architecture: Architecture | None) -> CheckpointError:
+    if architecture is None:
+        return CheckpointError(f"{checkpoint.folder}: {unknown(checkpoint)}; name its tables with ", INPUT, " and ", OUTPUT)
+    tall = candidates(checkpoint)
+    may_be = f" (tensors that may be it: {shown(tall)})" if tall else ""
+    none = f"{checkpoint.folder}: no tensor has the name of the input table of {architecture.name}; name it with "
+    return CheckpointError(none, INPUT, may_be)
