@@ -2,7 +2,8 @@
 
 The first form builds every architecture of the installed version and appends a row for each to a file; it goes on where it was
 interrupted. The second merges the files of several versions into tiejax/checkpoints/hub/architectures.json, which is part of
-the package. `tests/checkpoints/test_architectures_parity.py` compares that file with the installed version.
+the package, and writes the list of classes in docs/checkpoints.md. The test `test_architectures_parity.py` compares that file with
+the installed version.
 """
 
 # ruff: noqa: E402
@@ -17,9 +18,10 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
 
-from architectures.merge import merged
+from architectures.merge import described, in_page, merged
 
 DATA = ROOT / "tiejax" / "checkpoints" / "hub" / "architectures.json"
+PAGE = ROOT / "docs" / "checkpoints.md"
 
 
 def write_rows(file: Path) -> None:
@@ -49,7 +51,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.merge:
         rows = [[json.loads(line) for line in file.read_text().splitlines()] for file in given.files]
-        DATA.write_text(json.dumps(merged(rows), indent=None, separators=(",", ":"), sort_keys=True) + "\n")
+        content = merged(rows)
+        DATA.write_text(json.dumps(content, separators=(",", ":"), sort_keys=True) + "\n")
+        PAGE.write_text(in_page(PAGE.read_text(), described(content)))
     else:
         write_rows(given.files[0])
 

@@ -5,6 +5,7 @@ from typing import Any
 
 Row = Mapping[str, Any]
 EMBEDDING = "embed_tokens"
+BEGIN, END = "<!-- architectures -->", "<!-- end of architectures -->"
 
 
 def merged(versions: Sequence[Sequence[Row]]) -> dict[str, Any]:
@@ -25,6 +26,27 @@ def merged(versions: Sequence[Sequence[Row]]) -> dict[str, Any]:
     return {"versions": [rows[0]["version"] for rows in versions], "heads": found, "headless": headless}
 
 
+def described(content: Mapping[str, Any]) -> str:
+    """Return the section of docs/checkpoints.md about the classes that are known."""
+    heads, headless = content["heads"], content["headless"]
+    without = sum(len(classes) for classes in headless.values())
+    types = {row["type"] for row in heads.values()}
+    differing = [name for name, row in heads.items() if len(set(row["ties"].values())) > 1]
+    never = [name for name, row in heads.items() if set(row["ties"].values()) == {"never"}]
+    return (
+        f"Known are {len(heads):,} classes that predict tokens, of {len(types):,} model types, and {without:,} that do not, "
+        f"from the versions {', '.join(content['versions'])} of the transformers library.\n\n"
+        f"* Never tied: {', '.join(f'`{name}`' for name in sorted(never))}.\n"
+        f"* Not the same in versions 4 and 5: {', '.join(f'`{name}`' for name in sorted(differing))}.\n"
+    )
+
+
+def in_page(page: str, section: str) -> str:
+    """Return a page with the section between its two marks."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{section}{END}{rest.split(END)[1]}"
+
+
 def _empty(row: Row) -> dict[str, Any]:
     lists: dict[str, Any] = {field: [] for field in ("input", "output", "inner", "kept", "more")}
     return {"type": row["type"], "prefix": row["prefix"], "by_text": False, "ties": {}, "flags": {}, **lists}
@@ -35,13 +57,16 @@ def _add(found: dict[str, Any], row: Row) -> None:
     major = row["version"].split(".")[0]
     tied, untied = row["true"], row["false"]
     outputs = [*([] if row["tied"]["false"] else untied["output_in_file"]), *untied["output"]]
-    inner = [name for name in tied["shared"] if name not in {*outputs, *tied["input_in_file"]}] if row["tied"]["true"] else []
+    kept = tied["input_in_file"] if row["tied"]["true"] else []
+    # Names in memory that the file spells in another way say nothing about further tables in the file.
+    known = bool(kept) and set(kept) <= set(tied["shared"])
+    inner = [name for name in tied["shared"] if name not in {*outputs, *kept}] if known else []
     inputs = [*untied["input_in_file"], *untied["input"], *tied["input_in_file"], *inner]
     inputs = [name for name in inputs if name not in outputs]
     found["output"] = _distinct([*found["output"], *outputs])
     found["inner"] = _distinct([*found["inner"], *inner])
     found["input"] = _distinct([*found["input"], *inputs])
-    found["kept"] = _distinct([*found["kept"], *(tied["input_in_file"] if row["tied"]["true"] else [])])
+    found["kept"] = _distinct([*found["kept"], *kept])
     found["more"] += [group for group in row.get("more", []) if group not in found["more"]]
     found["by_text"] = found["by_text"] or _by_part(row)
     found["ties"].setdefault(major, {(True, False): "by flag", (True, True): "always"}.get(_flags(row), "never"))

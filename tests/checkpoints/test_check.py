@@ -2,6 +2,7 @@
 
 import json
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hub_checkpoints import ROWS, checkpoint, values
@@ -36,8 +37,8 @@ def check_tensors(tmp_path, tensors, tied, **config):
         (SCALED, False, "agrees", "(2.5 times the input)", None),
         (NEARLY, True, "disagrees", "two different tables", "set tie_word_embeddings to false"),
         (PADDED, True, "agrees", "two equal tables, the output 3 rows longer", None),
-        (QUANTISED, True, "disagrees", "a quantised head", "set tie_word_embeddings to false"),
-        (QUANTISED, False, "agrees", "a quantised head", None),
+        (QUANTISED, True, "cannot say", "a table stored quantised as by GPTQ or AWQ (lm_head.qweight)", None),
+        (QUANTISED, False, "cannot say", "a table stored quantised as by GPTQ or AWQ (lm_head.qweight)", None),
         (NARROW, True, "disagrees", "two tables of different shapes", "set tie_word_embeddings to false"),
         (NARROW, False, "agrees", "two tables of different shapes", None),
         (ALONE, True, "disagrees", "the output table alone", "rename lm_head.weight to that of the input table"),
@@ -64,16 +65,82 @@ def test_default_of_the_family_without_a_flag(tmp_path):
 
 def test_flag_at_both_levels(tmp_path):
     text = {"model_type": "gemma3_text", "tie_word_embeddings": False}
-    both = check_tensors(tmp_path, TWO, True, model_type="gemma3", text_config=text)
+    two = {f"language_model.{name}": table for name, table in TWO.items()}
+    both = check_tensors(tmp_path, two, True, model_type="gemma3", text_config=text)
     assert both.answer == "disagrees"
     assert both.edit == "set tie_word_embeddings to false at both levels"
-    inner = check_tensors(tmp_path, TWO, None, model_type="gemma3", text_config=text | {"tie_word_embeddings": True})
+    inner = check_tensors(tmp_path, two, None, model_type="gemma3", text_config=text | {"tie_word_embeddings": True})
     assert inner.edit == "set text_config.tie_word_embeddings to false in config.json"
 
 
 def test_family_that_is_never_tied(tmp_path):
     tensors = {"rembert.embeddings.word_embeddings.weight": values(), "cls.predictions.decoder.weight": values(width=6)}
     assert check_tensors(tmp_path, tensors, True, model_type="rembert").answer == "agrees"
+    alone = {"rembert.embeddings.word_embeddings.weight": values()}
+    one = check_tensors(tmp_path, alone, True, model_type="rembert")
+    assert (one.answer, one.edit) == ("disagrees", None)
+    assert "never ties" in one.reason
+
+
+def test_versions_of_the_library_that_differ(tmp_path):
+    """T5: version 4 goes by the flag, version 5 always ties and keeps a second table if there is one."""
+    t5, two = {"shared.weight": values()}, {"shared.weight": values(), HEAD: values(seed=1)}
+    assert check_tensors(tmp_path, t5, True, model_type="t5").answer == "agrees"
+    assert check_tensors(tmp_path, two, False, model_type="t5").answer == "agrees"
+    assert check_tensors(tmp_path, two, True, model_type="t5").answer == "disagrees"
+    one = check_tensors(tmp_path, t5, False, model_type="t5")
+    assert one.answer == "cannot say"
+    assert "in version 4: the output table is missing" in one.reason
+    assert "in version 5: stored as the configuration says" in one.reason
+
+
+def test_table_stored_under_the_name_of_the_output_table(tmp_path):
+    """The library stores the one table of a tied OpenAI GPT with two heads as its head."""
+    config = {"architectures": ["OpenAIGPTDoubleHeadsModel"]}
+    assert check_tensors(tmp_path, ALONE, True, **config).answer == "agrees"
+    assert check_tensors(tmp_path, ALONE, False, **config).answer == "disagrees"
+
+
+def test_equal_after_rounding(tmp_path):
+    """A head in bfloat16 beside an input table in float32, or the reverse; rows of padding do not matter."""
+    rounded = values().astype(ml_dtypes.bfloat16)
+    padded = np.concatenate([rounded, np.ones((3, 4), rounded.dtype)])
+    for first, second in ((values(), rounded), (rounded, values()), (values(), padded)):
+        one = check_tensors(tmp_path, {EMBED: first, HEAD: second}, True)
+        assert one.answer == "agrees"
+        assert one.stored.startswith("two tables, equal after rounding to bfloat16")
+    other = rounded.copy()
+    other[ROWS - 1, 3] += 1
+    assert check_tensors(tmp_path, {EMBED: values(), HEAD: other}, True).stored == "two different tables"
+    half = values().astype(np.float16)  # of which neither is the other after rounding
+    assert check_tensors(tmp_path, {EMBED: half, HEAD: rounded}, True).stored == "two different tables"
+
+
+def test_scales_beside_equal_bytes(tmp_path):
+    """Equal integers with different scales are not equal tables."""
+    table = np.ones((ROWS, 4), np.int8)
+    scales = {"model.embed_tokens.weight_scale": values(), "lm_head.weight_scale": values(seed=1)}
+    one = check_tensors(tmp_path, {EMBED: table, HEAD: table, **scales}, True)
+    assert one.answer == "cannot say"
+    assert "quantised with scales" in one.stored
+
+
+def test_unknown_architecture_with_the_usual_names(tmp_path):
+    one = check_tensors(tmp_path, TWO, True, architectures=["NewForCausalLM"], vocab_size=ROWS)
+    assert one.answer == "cannot say"
+    assert "NewForCausalLM is not known; tensors that may be tables: lm_head.weight [23, 4], model" in one.reason
+
+
+def test_known_architecture_with_other_names(tmp_path):
+    one = check_tensors(tmp_path, {"in": values(), "out": values(seed=1)}, False, vocab_size=ROWS)
+    assert one.answer == "cannot say"
+    assert "no tensor has the name of a table of llama; tensors that may be: in [23, 4], out [23, 4]" in one.reason
+
+
+@pytest.mark.parametrize("name", ["ElectraForPreTraining", "FunnelForPreTraining"])
+def test_discriminators_predict_no_tokens(tmp_path, name):
+    for tied in (True, False):
+        assert check_tensors(tmp_path, {"x": values()}, tied, architectures=[name]).answer == "agrees"
 
 
 def test_encoder_without_a_head(tmp_path):

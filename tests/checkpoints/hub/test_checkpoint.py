@@ -8,8 +8,8 @@ import pytest
 from hub_checkpoints import ROWS, checkpoint, refused, values
 from safetensors.numpy import save_file
 
+from tiejax.checkpoints.diagnose.tables import INPUT
 from tiejax.checkpoints.hub.checkpoint import INDEX, open_checkpoint
-from tiejax.checkpoints.hub.families import INPUT
 from tiejax.checkpoints.hub.tables import table
 
 

@@ -25,19 +25,30 @@ STORED = {
 
 
 @pytest.mark.parametrize("kind", list(STORED))
-@pytest.mark.parametrize("known", [True, False])
-def test_tables_are_found_by_their_usual_names(tmp_path, kind, known):
-    """With an unknown `model_type`, the names of all families are tried."""
+def test_tables_are_found_by_the_names_of_their_architecture(tmp_path, kind):
     first, second, bias, ties = STORED[kind]
     tensors = {first: values(), second: values(seed=1), "other.weight": values(6, 6), "position.weight": values(9, 4)}
-    if kind == "t5" and known:  # with an unknown family, both would be candidates
+    if kind == "t5":
         tensors["encoder.embed_tokens.weight"] = values()
     if bias:
         tensors[bias] = np.zeros(ROWS, np.float32)
-    found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", tensors, {"model_type": kind if known else "new"})))
+    found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", tensors, {"model_type": kind})))
     assert (found.input.name, found.output.name, found.bias) == (first, second, bias)
-    assert found.flag.tied == (ties if known else None)
-    assert (found.family is None) == (not known)
+    assert found.flag.tied == ties
+    assert found.family is not None
+
+
+@pytest.mark.parametrize("config", [{"model_type": "new"}, {"model_type": "llama", "architectures": ["NewForCausalLM"]}])
+def test_unknown_architecture_is_not_guessed(tmp_path, config):
+    """The usual names are not enough: the error names the tensors with one row for each token."""
+    tensors = {"model.embed_tokens.weight": values(), "lm_head.weight": values(), "w": values(90, 4)}
+    opened = open_checkpoint(checkpoint(tmp_path / "c", tensors, config | {"vocab_size": ROWS}))
+    shapes = f"lm_head.weight [{ROWS}, 4], model.embed_tokens.weight [{ROWS}, 4];"
+    refused(lambda: find_tables(opened), "is not known", shapes, "--input_table", "--output_table")
+    found = find_tables(opened, "model.embed_tokens.weight", "lm_head.weight")
+    assert (found.family, found.flag.tied, found.bias) == (None, None, None)
+    one = find_tables(opened, "model.embed_tokens.weight")
+    assert (one.output, one.flag.tied) == (None, None)
 
 
 @pytest.mark.parametrize("untied", [True, False])
@@ -72,20 +83,32 @@ def test_no_stored_output_table(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "head"),
+    ("name", "table", "head"),
     [
-        ("LlamaForCausalLM", True),
-        ("BertForMaskedLM", True),
-        ("GPT2LMHeadModel", True),
-        ("T5ForConditionalGeneration", True),
-        ("BertModel", False),
-        ("XLMRobertaModel", False),
-        ("LlamaForSequenceClassification", False),
+        ("LlamaForCausalLM", "model.embed_tokens.weight", True),
+        ("BertForMaskedLM", "bert.embeddings.word_embeddings.weight", True),
+        ("GPT2LMHeadModel", "transformer.wte.weight", True),
+        ("T5ForConditionalGeneration", "shared.weight", True),
+        ("MarianMTModel", "model.shared.weight", True),
+        ("BertModel", "embeddings.word_embeddings.weight", False),
+        ("XLMRobertaModel", "embeddings.word_embeddings.weight", False),
+        ("LlamaForSequenceClassification", "model.embed_tokens.weight", False),
+        ("ElectraForPreTraining", "electra.embeddings.word_embeddings.weight", False),
     ],
 )
-def test_architectures_that_predict_tokens(tmp_path, name, head):
-    config = {"model_type": "llama", "architectures": [name]}
-    assert find_tables(open_checkpoint(checkpoint(tmp_path / "c", {"embed_tokens.weight": values()}, config))).head is head
+def test_architectures_that_predict_tokens(tmp_path, name, table, head):
+    opened = open_checkpoint(checkpoint(tmp_path / "c", {table: values()}, {"architectures": [name]}))
+    assert find_tables(opened).head is head
+
+
+def test_prefix_of_all_names_of_a_file(tmp_path):
+    """As a wrapper for several devices or a compiler writes them."""
+    tensors = {"module.model.embed_tokens.weight": values(), "module.lm_head.weight": values(seed=1), "module.x": values(2, 2)}
+    found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", tensors, {"model_type": "llama"})))
+    assert (found.input.name, found.output.name) == ("module.model.embed_tokens.weight", "module.lm_head.weight")
+    tensors["other.lm_head.weight"] = tensors.pop("module.lm_head.weight")  # of another part of the model
+    opened = open_checkpoint(checkpoint(tmp_path / "d", tensors, {"model_type": "llama"}))
+    refused(lambda: find_tables(opened), "no tensor has the name of the input table of llama", "--input_table")
 
 
 def test_transposed_output_and_input(tmp_path):
@@ -127,36 +150,46 @@ def test_output_table_alone_is_used(tmp_path):
     assert any("Only the output table" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("name", ["lm_head.qweight", "model.lm_head.weight_packed"])
-def test_quantised_head_is_found(tmp_path, name):
-    tensors = {"model.embed_tokens.weight": values(), name: np.ones((2, 2), np.int32)}
+@pytest.mark.parametrize(
+    ("names", "form"),
+    [
+        (["lm_head.qweight", "lm_head.qzeros"], "as by GPTQ or AWQ (lm_head.qweight)"),
+        (["lm_head.weight_packed", "lm_head.weight_scale"], "packed as by compressed-tensors (lm_head.weight_packed)"),
+        (["lm_head.weight", "lm_head.weight_scale_inv"], "quantised with scales (lm_head.weight_scale_inv)"),
+        (["lm_head.weight", "lm_head.SCB"], "quantised by bitsandbytes (lm_head.SCB)"),
+        (["lm_head.weight", "lm_head.weight.absmax", "lm_head.weight.quant_state.bitsandbytes__nf4"], "as nf4 of bitsandbytes"),
+        (["lm_head.blocks", "lm_head.scales"], "as mxfp4 blocks with scales (lm_head.blocks)"),
+        (["lm_head.base_layer.weight", "lm_head.lora_A.default.weight"], "with a LoRA adapter"),
+        (["lm_head.original_module.weight", "lm_head.modules_to_save.default.weight"], "as modules_to_save of an adapter"),
+        (["model.embed_tokens.lora_embedding_A.default"], "with a LoRA adapter"),
+        (["lm_head.weight"], "as I8 (lm_head.weight)"),
+    ],
+)
+def test_quantised_and_adapted_tables(tmp_path, names, form):
+    tensors = {"model.embed_tokens.weight": values()} | dict.fromkeys(names, np.ones((ROWS, 4), np.int8))
     found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", tensors, {"model_type": "llama"})))
-    assert (found.output, found.quantised) == (None, True)
+    assert found.output is None
+    assert form in found.form
 
 
-def test_several_and_no_candidates(tmp_path):
+def test_no_table(tmp_path):
     tensors = {"a.wte.weight": values(), "b.wte.weight": values(seed=1)}
     opened = open_checkpoint(checkpoint(tmp_path / "c", tensors, {"model_type": "gpt2"}))
-    refused(lambda: find_tables(opened), "several", "input", "--input_table", "a.wte.weight", "b.wte.weight")
-    opened = open_checkpoint(checkpoint(tmp_path / "d", {"in.weight": values(), "w": values(3, 3)}))
-    refused(lambda: find_tables(opened), "no tensor", "--input_table", f"in.weight [{ROWS}, 4]")
-    tensors = {"wte.weight": values(), "lm_head.weight": values(seed=1), "two.lm_head.weight": values(seed=2)}
-    opened = open_checkpoint(checkpoint(tmp_path / "e", tensors, {"model_type": "gpt2"}))
-    refused(lambda: find_tables(opened), "several", "output", "--output_table")
+    refused(lambda: find_tables(opened), "input table of gpt2", "--input_table", "a.wte.weight", "b.wte.weight")
 
 
 def test_flag():
     assert flag_of({"model_type": "llama", "tie_word_embeddings": True}).tied is True
-    nested = {"model_type": "seen", "text_config": {"model_type": "gemma3_text", "tie_word_embeddings": False}}
+    nested = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "tie_word_embeddings": False}}
     assert flag_of(nested) == (False, "text_config.tie_word_embeddings: false")
-    assert flag_of({"model_type": "seen", "text_config": {"model_type": "gemma3_text"}}).tied is True
+    assert flag_of({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}).tied is True
     assert flag_of({"model_type": "mt5"}).tied is None
     assert flag_of({"tie_word_embeddings": "yes"}).tied is None
 
 
 def test_scales_are_in_the_notes(tmp_path):
     config = {"model_type": "gemma", "final_logit_softcapping": 30.0, "logit_scale": 1.0}
-    found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", {"embed_tokens.weight": values()}, config)))
+    found = find_tables(open_checkpoint(checkpoint(tmp_path / "c", {"model.embed_tokens.weight": values()}, config)))
     assert any("square root of the width" in note for note in found.notes)
     t5 = find_tables(open_checkpoint(checkpoint(tmp_path / "t5", {"shared.weight": values()}, {"model_type": "t5"})))
     assert any("From version 5 on, the transformers library ties them" in note for note in t5.notes)

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from hub_checkpoints import ROWS, WIDTH, checkpoint, refused, values
 
+from tiejax.checkpoints.diagnose.tables import INPUT, OUTPUT
 from tiejax.checkpoints.hub import tables
 from tiejax.checkpoints.hub.arrays import read
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
-from tiejax.checkpoints.hub.families import INPUT, OUTPUT
 from tiejax.checkpoints.hub.tables import HubTable, table
 from tiejax.geometry.table_rows import Table
 

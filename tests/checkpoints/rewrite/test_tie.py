@@ -156,11 +156,11 @@ def test_given_states_are_used(tmp_path):
     second = values()
     second[:, 3] *= 3
     folder = untied(tmp_path / "c", second)
-    states = values(50, 4, seed=8)
+    states = values(100, 4, seed=8)
     states[:, 3] = 0
     np.save(tmp_path / "h.npy", states)
     given = report(folder, str(tmp_path / "h.npy"))
-    assert (given.moved.kl, given.moved.top1, given.obstacle(), given.states) == (0.0, 1.0, None, 50)
+    assert (given.moved.kl, given.moved.top1, given.obstacle(), given.states) == (0.0, 1.0, None, 100)
     assert report(folder).moved.kl > 0.1
 
 
@@ -222,13 +222,13 @@ def test_shards(tmp_path):
     ("config", "words"),
     [
         ({"model_type": "rembert"}, "never ties RemBERT"),
-        ({"model_type": "new"}, "whether loaders of 'new' models read the flag is unknown"),
+        ({"model_type": "new"}, "the model_type 'new' is not known"),
         ({"model_type": "llama", "architectures": ["LlamaModel"]}, "predicts no tokens"),
     ],
 )
 def test_refused_families(tmp_path, config, words):
     tensors = {EMBED: values(), HEAD: values()}
     if config["model_type"] == "rembert":
-        tensors = {"word_embeddings.weight": values(), "cls.predictions.decoder.weight": values()}
+        tensors = {"rembert.embeddings.word_embeddings.weight": values(), "cls.predictions.decoder.weight": values()}
     with pytest.raises(CheckpointError, match=words):
         tie(checkpoint(tmp_path / "c", tensors, config), tmp_path / "out")

@@ -83,8 +83,8 @@ def test_flag_is_set_at_both_levels(tmp_path):
     ("tensors", "config", "words"),
     [
         ({EMBED: values(), HEAD: values(seed=1)}, TIED, "is not tied: it has two different tables"),
-        ({EMBED: values()}, {"model_type": "new"}, "cannot be untied: the name of the output table of 'new' models is unknown"),
-        ({"shared.weight": values()}, {"model_type": "t5"}, "cannot be untied: .* ties every T5"),
+        ({EMBED: values()}, {"model_type": "new"}, "cannot be untied: the model_type 'new' is not known"),
+        ({"shared.weight": values()}, {"model_type": "t5"}, "cannot be untied: version 5 of the transformers library ties T5"),
         ({EMBED: values()}, TIED | {"architectures": ["LlamaModel"]}, "cannot be untied: its architecture predicts no tokens"),
     ],
 )

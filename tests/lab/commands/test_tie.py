@@ -33,7 +33,7 @@ def untied(folder, second=None, **tensors):
         (values(seed=1), ["--states", "0"], ["--states: expected an integer >= 1, got 0"]),
         (values(25), [], ["2 more rows than its input table"]),
         (values(23, 5), [], ["two tables of different shapes; tying needs two of one shape"]),
-        (values(23, 4, dtype=np.float32).astype(np.int32), [], ["lm_head.weight is stored as I32"]),
+        (values(23, 4, dtype=np.float32).astype(np.int32), [], ["it has a table stored as I32 (lm_head.weight)"]),
     ],
 )
 def test_refused_checkpoints_and_flags(tmp_path, second, argv, words):
@@ -52,10 +52,13 @@ def test_refused_checkpoints_and_flags(tmp_path, second, argv, words):
         (np.zeros((2, 5), np.float32), r"expected \[states, 4\]"),
         (np.zeros(4, np.float32), r"expected \[states, 4\]"),
         (np.zeros((2, 4), np.int32), "floating-point"),
-        (np.full((2, 4), np.nan), "not finite"),
+        (np.full((100, 4), np.nan), "not finite"),
+        (np.ones((99, 4)), "has 99 states; a share of states within 1 % needs at least 100"),
+        (np.zeros((100, 4)), "100 of 100 states are zero"),
+        (np.eye(100, 4), "96 of 100 states are zero"),
         (np.array([{}]), "not a .npy file of numbers"),
     ],
-    ids=["width", "axes", "dtype", "nan", "pickle"],
+    ids=["width", "axes", "dtype", "nan", "few", "zero", "some zero", "pickle"],
 )
 def test_invalid_state_files(tmp_path, array, words):
     np.save(tmp_path / "h.npy", array)

@@ -196,7 +196,7 @@ def test_states_of_unknown_scale_are_refused(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     assert command.main([str(folder), str(tmp_path / "forced"), "--force"]) == 0
     capsys.readouterr()
-    np.save(tmp_path / "h.npy", values(9, 4))
+    np.save(tmp_path / "h.npy", values(100, 4))
     assert command.main([str(folder), str(tmp_path / "given"), "--hidden", str(tmp_path / "h.npy")]) == 0
     assert "a guess" not in capsys.readouterr().out
     # An unchanged output table moves no logit, whatever the states.
@@ -303,8 +303,8 @@ def test_invalid_state_files(tmp_path, content):
 def test_states_that_overflow_float32(tmp_path):
     folder = checkpoint(tmp_path / "c", EQUAL, CONFIG)
     for array, words in (
-        (np.full((2, 4), 1e300), "not finite in float32"),
-        (np.full((2, 4), 3e38, np.float32), "lm_head.weight"),
+        (np.full((100, 4), 1e300), "not finite in float32"),
+        (np.full((100, 4), 3e38, np.float32), "lm_head.weight"),
     ):
         np.save(tmp_path / "h.npy", array)
         refused(folder, tmp_path, words, "--hidden", tmp_path / "h.npy")

@@ -98,6 +98,7 @@ def _of_type(kind: str) -> Architecture | None:
     classes = [one for one in known().values() if one.type == kind and one.output]
     if not classes:
         return None
+    classes.sort(key=lambda one: -len(one.input))  # of an encoder and decoder, the names of the whole model come first
     ties = dict(classes[0].ties)
     for one in classes[1:]:
         if any(ties.setdefault(version, of) != of for version, of in one.ties.items()):

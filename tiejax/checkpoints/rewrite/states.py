@@ -12,7 +12,7 @@ from tiejax.checkpoints.rewrite.last_norm import LastNorm
 from tiejax.system.files import check_file
 from tiejax.system.memory import machine_memory
 
-MOST_STATES = 2**16
+MOST_STATES, FEWEST_STATES = 2**16, 100
 COPIES = 3  # number of copies of all states in memory at one time
 HIDDEN, STATES = Field("hidden"), Field("states")
 
@@ -74,6 +74,10 @@ def given(file: Path, width: int) -> States:
         raise CheckpointError(HIDDEN, f" {file}: expected [states, {width}], the input of the output table, got {shape}")
     if values.dtype.kind != "f":
         raise CheckpointError(HIDDEN, f" {file}: expected floating-point numbers, got {values.dtype}")
+    if len(values) < FEWEST_STATES:
+        raise CheckpointError(
+            HIDDEN, f" {file}: has {len(values)} states; a share of states within 1 % needs at least {FEWEST_STATES}"
+        )
     if len(values) > MOST_STATES:
         raise CheckpointError(HIDDEN, f" {file}: has {len(values):,} states; expected at most {MOST_STATES:,}")
     check_memory(HIDDEN, len(values), width)
@@ -81,4 +85,6 @@ def given(file: Path, width: int) -> States:
         states = np.ascontiguousarray(values, np.float32)
     if not np.isfinite(states).all():
         raise CheckpointError(HIDDEN, f" {file}: has a value that is not finite in float32")
+    if zero := int((states == 0).all(axis=1).sum()):
+        raise CheckpointError(HIDDEN, f" {file}: {zero:,} of {len(states):,} states are zero, whose logits are all equal")
     return States(states, states, None, f"of {file.name}", whole=False)

@@ -8,7 +8,7 @@ import numpy as np
 from tiejax.checkpoints.hub.architectures import Architecture
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
-from tiejax.checkpoints.hub.families import with_flag
+from tiejax.checkpoints.hub.families import title_of, with_flag
 from tiejax.checkpoints.hub.locate import stored_under, unknown
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
 from tiejax.checkpoints.rewrite.last_norm import last_norm
@@ -111,15 +111,12 @@ def _open_pair(folder: Path, keep: Keep) -> Pair:
         raise CheckpointError(f"{folder}: cannot be tied: it has {stored.words}; tying needs two of one shape")
     assert stored.input is not None
     assert stored.output is not None
-    if fault := _fault(stored.architecture):
+    if fault := _fault(stored.architecture, title_of(checkpoint.config)):
         raise CheckpointError(f"{folder}: cannot be tied: {fault}")
     if stored.padding:
         raise CheckpointError(
             f"{folder}: cannot be tied: its output table has {stored.padding:,} more rows than its input table"
         )
-    for tensor in (stored.input, stored.output):
-        if tensor.dtype not in DTYPES:
-            raise CheckpointError(f"{folder}: cannot be tied: {tensor.name} is stored as {tensor.dtype}")
     if keep in ("mean", "aligned") and "F64" in (stored.input.dtype, stored.output.dtype):
         raise CheckpointError(
             Field("keep"), f" {keep}: {folder} stores F64, but the {keep} table is computed in float32; keep input or output"
@@ -130,11 +127,11 @@ def _open_pair(folder: Path, keep: Keep) -> Pair:
     return Pair(checkpoint, stored.architecture, stored.relation, stored.input, stored.output, norm)
 
 
-def _fault(architecture: Architecture) -> str | None:
+def _fault(architecture: Architecture, title: str | None) -> str | None:
     """Return why loaders would not tie the tables by the flag, None if they do."""
     for version, ties in sorted(architecture.ties.items()):
         if ties != "by flag":
-            return f"version {version} of the transformers library {ties} ties {architecture.name}, whatever the flag says"
+            return f"version {version} of the transformers library {ties} ties {title}, whatever the flag says"
     return None
 
 

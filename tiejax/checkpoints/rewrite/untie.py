@@ -5,9 +5,9 @@ from pathlib import Path
 from tiejax.checkpoints.hub.architectures import Architecture
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import flag_of, with_flag
+from tiejax.checkpoints.hub.families import flag_of, title_of, with_flag
 from tiejax.checkpoints.hub.locate import stored_under, unknown
-from tiejax.checkpoints.rewrite.rewrite import Part, copy_of, rewrite
+from tiejax.checkpoints.rewrite.rewrite import copy_of, rewrite
 from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
 
 
@@ -32,16 +32,11 @@ def untie(folder: Path, out: Path) -> str:
     tables = stored_tables(checkpoint)
     _check(checkpoint, tables)
     assert tables.input is not None
-    architecture = tables.architecture
-    assert architecture is not None
-    under = stored_under(checkpoint, architecture, tables.input, architecture.output[0])
-    name = tables.output.name if tables.output else under
-    # The library stores the one table of a few architectures under the name of the output table.
-    other = stored_under(checkpoint, architecture, tables.input, architecture.input[0]) if tables.input.name == under else under
-    parts = [] if tables.output else [copy_of(tables.input, other)]
-    parts += [*_biases(checkpoint, name), *_other_tables(checkpoint, architecture, tables.input)]
+    assert tables.architecture is not None
+    output, copies = _copies(checkpoint, tables.architecture, tables.input)
+    parts = [copy_of(source, name) for name, source in copies.items() if name not in checkpoint.tensors]
     rewrite(checkpoint, out, with_flag(checkpoint.config, False), {tables.input.file: parts} if parts else {})
-    return name
+    return output
 
 
 def _check(checkpoint: Checkpoint, tables: Stored) -> None:
@@ -56,7 +51,7 @@ def _check(checkpoint: Checkpoint, tables: Stored) -> None:
     if always := [version for version, ties in sorted(architecture.ties.items()) if ties == "always"]:
         raise CheckpointError(
             f"{folder}: cannot be untied: version {' and '.join(always)} of the transformers library ties "
-            f"{architecture.name} whatever the flag says"
+            f"{title_of(checkpoint.config)} whatever the flag says"
         )
     flag = flag_of(checkpoint.config)
     if relation == "one" and not (flag.tied and architecture.by_flag):
@@ -66,25 +61,25 @@ def _check(checkpoint: Checkpoint, tables: Stored) -> None:
         )
 
 
-def _biases(checkpoint: Checkpoint, output: str) -> list[Part]:
-    """Return the bias that the untied decoder needs. Tied BERT-like models store it one level up."""
-    if not output.endswith(".decoder.weight"):
-        return []
-    own, shared = output.removesuffix("weight") + "bias", output.removesuffix("decoder.weight") + "bias"
-    if own in checkpoint.tensors or shared not in checkpoint.tensors:
-        return []
-    return [copy_of(checkpoint.tensors[shared], own)]
+def _copies(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> tuple[str, dict[str, Tensor]]:
+    """Return the name of the output table, and the tensors that an untied checkpoint stores, each with the one it is equal to.
 
-
-def _other_tables(checkpoint: Checkpoint, architecture: Architecture, source: Tensor) -> list[Part]:
-    """Return copies of tables that the library does not store while they are tied, such as those of encoder and decoder."""
+    These are both tables, tables of an encoder and a decoder, other matrices that the flag ties, and the bias of the decoder.
+    """
 
     def name_of(wanted: str) -> str:
-        return stored_under(checkpoint, architecture, source, wanted)
+        return stored_under(checkpoint, architecture, table, wanted)
 
-    groups = [(source, [name_of(name) for name in architecture.inner])]
+    output = next(
+        (name for name in map(name_of, architecture.output) if name in checkpoint.tensors), name_of(architecture.output[0])
+    )
+    copies = {output: table} | {name_of(name): table for name in architecture.inner}
     for group in architecture.more:
         names = [name_of(name) for name in group]
         stored = [checkpoint.tensors[name] for name in names if name in checkpoint.tensors]
-        groups += [(stored[0], names)] if stored else []
-    return [copy_of(of, name) for of, names in groups for name in names if name not in checkpoint.tensors]
+        copies |= {name: stored[0] for name in names if stored}
+    # Tied BERT-like models store the bias of the decoder one level up.
+    own, shared = output.removesuffix("weight") + "bias", output.removesuffix("decoder.weight") + "bias"
+    if output.endswith(".decoder.weight") and shared in checkpoint.tensors:
+        copies[own] = checkpoint.tensors[shared]
+    return output, copies

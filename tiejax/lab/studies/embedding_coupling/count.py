@@ -36,6 +36,7 @@ def table() -> list[str]:
     for published in PUBLISHED_SHAPES:
         cells = [f"{count.millions:12.1f} {count.printed:8} {count.residual:+9.2%}" for count in counted(published)]
         lines.append("  ".join([f"{published.name:{width}}", *cells]))
+    lines.append("Both counts include BERT's pooler, as the printed ones do; a coupled table counts once.")
     return lines
 
 
