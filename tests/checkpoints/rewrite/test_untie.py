@@ -86,12 +86,39 @@ def test_flag_is_set_at_both_levels(tmp_path):
         ({EMBED: values()}, {"model_type": "new"}, "cannot be untied: the model_type 'new' is not known"),
         ({"shared.weight": values()}, {"model_type": "t5"}, "cannot be untied: version 5 of the transformers library ties T5"),
         ({EMBED: values()}, TIED | {"architectures": ["LlamaModel"]}, "cannot be untied: its architecture predicts no tokens"),
+        ({"x": values()}, TIED | {"architectures": ["ElectraForPreTraining"]}, "its architecture predicts no tokens"),
+        ({EMBED: values()}, TIED | {"tie_word_embeddings": False}, "nothing says that it is tied .*cannot be restored"),
+        ({EMBED: values(), "lm_head.qweight": values()}, TIED, "is not tied: it has a table stored quantised"),
     ],
 )
 def test_refused_checkpoints(tmp_path, tensors, config, words):
     with pytest.raises(CheckpointError, match=words):
         untie(checkpoint(tmp_path / "c", tensors, config), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_head_outside_the_index_is_missing(tmp_path):
+    """A file that the index does not list is not part of the checkpoint, as for the transformers library."""
+    config = TIED | {"tie_word_embeddings": False}
+    folder = checkpoint(tmp_path / "c", {EMBED: values()}, config, file="a.safetensors")
+    checkpoint(folder, {HEAD: values(seed=1)}, config, file="b.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {EMBED: "a.safetensors"}}))
+    assert check_folder(folder).answer == "disagrees"
+    with pytest.raises(CheckpointError, match="nothing says that it is tied"):
+        untie(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_tables_of_encoder_and_decoder(tmp_path):
+    """Of a tied BART the library stores the shared table alone, of an untied one all of them."""
+    config = {"architectures": ["BartForConditionalGeneration"], "tie_word_embeddings": True}
+    folder = checkpoint(tmp_path / "c", {"model.shared.weight": values(), "x": values(2, 2)}, config)
+    assert untie(folder, tmp_path / "out") == HEAD
+    new = load_file(tmp_path / "out" / "model.safetensors")
+    sides = {f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")}
+    assert set(new) == {"model.shared.weight", "x", HEAD, *sides}
+    for name in (HEAD, *sides):
+        np.testing.assert_array_equal(new[name], values())
 
 
 def test_existing_folder_is_refused(tmp_path):
