@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,15 @@ from tiejax.lab.runs.manifest import MOST_BYTES, digest_of_json
 from tiejax.lab.runs.writing import replace
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.files import read_own_file
+from tiejax.system.visible import cut
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "matplotlib")
 
 
-def write(path: Path, devices: Mapping[str, Any], command: str) -> dict[str, Any]:
+def write(path: Path, devices: Mapping[str, Any], command: str, flags: Sequence[str] = ()) -> dict[str, Any]:
     """Write and return versions, machine, devices, git commit, command and date; those of a resumption under `resumed`.
 
-    Raises BadInput if the existing file is damaged.
+    flags: those of XLA that may decide numbers. Raises BadInput if the existing file is damaged, or has other flags.
     """
     now = {
         "command": command,
@@ -31,10 +32,14 @@ def write(path: Path, devices: Mapping[str, Any], command: str) -> dict[str, Any
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "xla_flags": flags,
         **devices,
         "git_commit": _git_commit(),
     }
     facts = _before(path)
+    if facts and (before := facts.get("xla_flags", list(flags))) != list(flags):
+        was, is_now = (" ".join(some) or "none" for some in (before, flags))
+        raise BadInput(f"--resume: XLA_FLAGS: the run was started with {cut(was)}, now given: {cut(is_now)}; give the same")
     facts = {**facts, "resumed": [*facts.get("resumed", []), now]} if facts else now
     replace(path, json.dumps({**facts, "digest": digest_of_json(facts)}, indent=2).encode())
     return facts

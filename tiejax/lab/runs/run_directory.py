@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -262,9 +262,9 @@ class RunDirectory:
     def figures(self) -> Path:
         return self.path / FIGURES
 
-    def write_environment(self, devices: Mapping[str, Any], command: str) -> dict[str, Any]:
+    def write_environment(self, devices: Mapping[str, Any], command: str, flags: Sequence[str] = ()) -> dict[str, Any]:
         """Write and return environment.json; see `facts.write`."""
-        return facts.write(self.path / ENVIRONMENT, devices, command)
+        return facts.write(self.path / ENVIRONMENT, devices, command, flags)
 
     def holds(self, name: str) -> bool:
         """Return whether a file exists and is listed."""

@@ -8,6 +8,7 @@ import jax
 from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.numbers import fix_numbers, other_flags
 from tiejax.lab.runs.run_directory import CHECKPOINTS
 from tiejax.lab.runs.stop import stop_flag
 from tiejax.lab.settings.command_line import BadInput
@@ -18,21 +19,21 @@ from tiejax.training.loop import Trained, Training
 from tiejax.tying.errors import TieError
 
 
-def begin(launched: Launched) -> tuple[Callable[[], bool], dict[str, Any]]:
+def begin(launched: Launched, console: Console) -> tuple[Callable[[], bool], dict[str, Any]]:
     """Prepare this process for training; return the function that reports a request to stop, and environment.json.
 
     By default, accelerators multiply float32 in lower precision. Here that is only allowed in training, by
     `--matmul_precision`.
     """
     stop = stop_flag()
-    jax.config.update("jax_default_matmul_precision", "highest")
+    fix_numbers(console)
     return stop, write_environment(launched)
 
 
 def write_environment(launched: Launched) -> dict[str, Any]:
     """Write and return environment.json, in the process that has the run directory; others return an empty mapping."""
     devices = {"devices": [device.device_kind for device in jax.devices()]}
-    return launched.run.write_environment(devices, launched.command) if launched.run else {}
+    return launched.run.write_environment(devices, launched.command, other_flags()) if launched.run else {}
 
 
 class Part(NamedTuple):

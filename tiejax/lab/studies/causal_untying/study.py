@@ -43,7 +43,7 @@ def run(launched: Launched, console: Console) -> int:
     assert directory is not None
     facts_of_text = text.streams.facts | {"fingerprint": text.streams.fingerprint}
     data = keep_text(directory, facts_of_text, text.streams.tokenizer_file.read_bytes())
-    stop, facts = begin(launched)
+    stop, facts = begin(launched, console)
     announce(settings, text, console)
     stages = Stages(launched, console, stop, costs(settings, directory.manifest.all_parts))
     try:

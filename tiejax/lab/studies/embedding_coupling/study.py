@@ -43,7 +43,7 @@ def run(launched: Launched, console: Console) -> int:
     assert directory is not None
     prepared: Prepared = launched.prepared
     data = keep_text(directory, prepared.text.facts, prepared.text.tokenizer_file)
-    stop, facts = begin(launched)
+    stop, facts = begin(launched, console)
     announce(settings, prepared, console)
 
     stages = Stages(launched, console, stop, costs_of(settings, prepared))

@@ -45,7 +45,7 @@ from tiejax.training.records import Records
 
 def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
-    stop, facts = begin(launched)
+    stop, facts = begin(launched, console)
     return train_and_report(launched, console, stop, facts, InSeries())
 
 

@@ -37,7 +37,7 @@ Stop = Callable[[], bool]
 
 def run(launched: Launched, console: Console) -> int:
     """Train all variants that are not finished, then write the page across them; return the exit status."""
-    stop, facts = begin(launched)
+    stop, facts = begin(launched, console)
     settings, directory = launched.settings, launched.run
     if directory is not None and launched.switches["overwrite"]:
         empty(settings.by_variant)

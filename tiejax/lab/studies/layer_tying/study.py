@@ -24,7 +24,7 @@ def run(launched: Launched, console: Console) -> int:
     text: Text = launched.prepared
     text_facts = text.streams.facts | {"fingerprint": text.streams.fingerprint}
     data = keep_text(directory, text_facts, text.streams.tokenizer_file.read_bytes())
-    stop, facts = begin(launched)
+    stop, facts = begin(launched, console)
     model = facts_of_model(settings, text.streams.vocabulary)
     announce(settings, text, model["parameters_untied"], console)
 

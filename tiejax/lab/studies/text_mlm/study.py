@@ -34,7 +34,7 @@ def run(launched: Launched, console: Console) -> int:
     text, plan = launched.prepared
     data = text.facts if directory is None else keep_text(directory, text.facts, text.tokenizer)
     check_texts_agree(text)
-    stop, facts = begin(launched)
+    stop, facts = begin(launched, console)
     arms = arms_of(settings, plan)
     models = len(names_of_arms(settings, plan)) * len(settings.seed_list)
     announce(settings, text, plan, models, console)

@@ -38,7 +38,7 @@ MARGIN = 0.05  # nats: the smallest difference of interest
 def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
     settings, directory = launched.settings, launched.run
-    stop, facts = begin(launched)
+    stop, facts = begin(launched, console)
     seeds, arms = counted(settings.number_of_seeds, "seed"), len(settings.untie_arms.step)
     console.say(
         f"EXor {settings.variant_name}, {settings.model} {settings.size}, tied and untied: "
