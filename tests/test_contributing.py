@@ -1,12 +1,15 @@
 """CONTRIBUTING.md says where is what, and that is there; every settings module loads no jax."""
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 TABLE = re.findall(r"^\| [^|]+ \| `([^`]+)` \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
@@ -72,3 +75,38 @@ assert view(stored, ties)["b"].shape == (3, 2) and view(stored, ties)["b"].sum()
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_workflow_runs_the_readme_test_command():
+    steps = [step for job in read_yaml(".github/workflows/tests.yml")["jobs"].values() for step in job["steps"]]
+    first, *others = [step["run"] for step in steps if "run" in step]
+    assert first in map(str.strip, (ROOT / "README.md").read_text().splitlines())
+    assert others == [".ci/run"]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_hooks_are_checks_of_ci():
+    hooks = [hook for repository in read_yaml(".pre-commit-config.yaml")["repos"] for hook in repository["hooks"]]
+    checks = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert len(hooks) == 4
+    for hook in hooks:
+        files = "" if hook.get("pass_filenames") is False else " ."
+        assert hook["entry"] + files in checks
+
+
+def test_job_of_slurm_is_a_script_whose_options_exist():
+    script = ROOT / "experiments" / "slurm" / "exor.sh"
+    assert subprocess.run(["bash", "-n", script], capture_output=True).returncode == 0
+    text = script.read_text()
+    command = re.search(r"srun \S+ (experiments/\S+) (.*)$", text, re.MULTILINE)
+    assert command is not None
+    shown = subprocess.run([sys.executable, ROOT / command[1], "--help"], capture_output=True, text=True, timeout=120).stdout
+    for option in re.findall(r"--\w+", command[2] + " --resume"):
+        assert re.search(rf"{option}\b", shown), option
+    named = re.search(r"STOPPED=(\d+)", text)
+    assert named is not None
+    assert f"status {named[1]}" in (ROOT / "docs" / "devices.md").read_text()
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / path).read_text()))

@@ -2,6 +2,8 @@
 
 import math
 import re
+import runpy
+import warnings
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,19 @@ def test_a_model_of_ones_own(tmp_path, monkeypatch):
     names = names_after("tie_a_model.md", tmp_path, monkeypatch)
     assert names["stored"]["head"]["kernel"] is None
     assert names["tied_loss"] > names["untied_loss"] > 0
+
+
+@pytest.mark.parity
+def test_notebook_is_the_first_tutorial_and_runs(tmp_path):
+    """The extra `docs` has what a notebook needs."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    writer = runpy.run_path(str(FOLDER / "notebook.py"))
+    stored = nbformat.read(writer["NOTEBOOK"], as_version=4)
+    assert stored == writer["notebook"](writer["PAGE"].read_text())
+    with warnings.catch_warnings(action="ignore"):  # of the client's own event loop
+        ran = nbclient.NotebookClient(stored, timeout=300, resources={"metadata": {"path": tmp_path}}).execute()
+    outputs = [output for cell in ran.cells for output in cell.get("outputs", [])]
+    assert not [output for output in outputs if output.output_type == "error"]
 
 
 def test_many_seeds(tmp_path, monkeypatch, capsys):

@@ -16,7 +16,8 @@ def test_values_that_are_not_defined_are_dashes():
         "correlation": None,
         "tables": {"tied": {"input": {LISTS[0]: None}, "output": {LISTS[0]: 0.5}}},
     }
-    of_pairs, distances = (rows for _, rows in _natural_tables(natural).values())
+    facts, of_pairs, distances = (rows for _, rows in _natural_tables(natural).values())
+    assert [value for _, value in facts] == ["1", "1", "-", "0.250", "-"]
     assert of_pairs == [[LISTS[0], "he / she", "-", "0.500"]]
     assert distances == [["tied", "input", "-"], ["tied", "output", "0.500"]]
     assert "semantic distance -, conditional distance 0.25" in _natural_words(natural)["natural pairs"]

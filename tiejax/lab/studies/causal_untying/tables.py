@@ -78,9 +78,18 @@ def _natural_tables(natural: Mapping[str, Any]) -> dict[str, tuple[list[str], li
             for pair in sorted(natural["pairs"], key=lambda pair: (str(pair["list"]), pair["semantic"] or 0))
             if pair["list"]]  # fmt: skip
     lists = list(next(iter(natural["tables"].values()))["input"])
+    sizes = {name: sum(pair["list"] == name for pair in natural["pairs"]) for name in lists}
+    facts = [
+        ["pairs", f"{len(natural['pairs'])}"],
+        *([f"pairs {name}", str(size)] for name, size in sizes.items()),
+        ["semantic distance, one model with the other (Spearman)", decimal(natural["agreement"]["semantic"], 3)],
+        ["conditional distance, one model with the other (Spearman)", decimal(natural["agreement"]["conditional"], 3)],
+        ["semantic with conditional distance, over pairs (Spearman)", decimal(natural["correlation"], 3)],
+    ]
     distances = [[arm, table, *(decimal(by_list[name], 3) for name in lists)]
                  for arm, tables in natural["tables"].items() for table, by_list in tables.items()]  # fmt: skip
     return {
+        "Numbers: natural pairs, sizes of the lists and rank correlations": (["what", "value"], facts),
         "Numbers: natural pairs in the lowest or highest fifth of both distances": (
             ["list", "words", "semantic distance (nats)", "conditional distance (nats)"],
             rows,
