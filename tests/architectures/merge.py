@@ -18,7 +18,9 @@ def merged(versions: Sequence[Sequence[Row]]) -> dict[str, Any]:
                 _add(heads.setdefault(row["class"], _empty(row)), row)
             elif row.get("head") is False:
                 inputs = headless.setdefault(row["type"], {}).setdefault(row["class"], [])
-                inputs += [name for name in row["input"] if name not in inputs]
+                # A base model is also loaded from a file whose names begin with its prefix, as those of a model with a head.
+                names = [*row["input"], *(f"{row['prefix']}.{name}" for name in row["input"] if row["prefix"])]
+                inputs += [name for name in names if name not in inputs]
     for classes in headless.values():
         for name in heads.keys() & classes.keys():  # a version of the library without the head
             del classes[name]

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from tiejax.checkpoints.hub.architectures import Ties
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, open_checkpoint
+from tiejax.checkpoints.hub.download import folder_of_tables, is_id
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, title_of
 from tiejax.checkpoints.hub.locate import candidates, shown, unknown
@@ -41,12 +42,18 @@ class Checked(NamedTuple):
     edit: str | None = None
 
 
-def check_folder(folder: Path) -> Checked:
-    """Check the checkpoint in a folder as `check` does; if it cannot be read, the answer is "cannot say"."""
+def check_folder(folder: Path | str) -> Checked:
+    """Check a checkpoint as `check` does; if it cannot be read, the answer is "cannot say".
+
+    folder: its folder, or its id on the Hugging Face hub, of which only the shards with tables are downloaded.
+    """
+    name = str(folder)
     try:
-        return check(open_checkpoint(folder))
+        if isinstance(folder, str) and is_id(folder):
+            return check(open_checkpoint(folder_of_tables(folder), partial=True))._replace(folder=name)
+        return check(open_checkpoint(Path(folder).expanduser()))
     except CheckpointError as error:
-        return Checked(str(folder), None, "cannot say", "", "", str(error))
+        return Checked(name, None, "cannot say", "", "", str(error))
 
 
 def check(checkpoint: Checkpoint) -> Checked:

@@ -37,8 +37,11 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
-    """Open the checkpoint in a folder; raises CheckpointError if it cannot be used."""
+def open_checkpoint(folder: Path, partial: bool = False) -> Checkpoint:
+    """Open the checkpoint in a folder; raises CheckpointError if it cannot be used.
+
+    partial: tensors in shards that are not there are left out, as after a download of some shards.
+    """
     try:
         if not folder.is_dir():
             what = "is a file; name the folder that contains it" if folder.exists() else "not found"
@@ -46,7 +49,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be read: {error.strerror}") from None
-    tensors = _tensors(folder, names)  # read before the configuration, since the error about pickles is more useful
+    tensors = _tensors(folder, names, partial)  # read before the configuration, since the error about pickles is more useful
     if CONFIG not in names:
         raise CheckpointError(f"{folder}: has no {CONFIG}, which describes the model and whether it is tied")
     return Checkpoint(folder, read_json(folder / CONFIG), tensors)
@@ -65,9 +68,9 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def _tensors(folder: Path, names: list[str]) -> dict[str, Tensor]:
+def _tensors(folder: Path, names: list[str], partial: bool) -> dict[str, Tensor]:
     if WEIGHTS not in names and INDEX in names:
-        return _indexed(folder)
+        return _indexed(folder, partial)
     files = [WEIGHTS] if WEIGHTS in names else [name for name in names if name.endswith(".safetensors")]
     if not files:
         pickles = [name for name in names if name.endswith(PICKLES)]
@@ -88,7 +91,7 @@ def _tensors(folder: Path, names: list[str]) -> dict[str, Tensor]:
     return tensors
 
 
-def _indexed(folder: Path) -> dict[str, Tensor]:
+def _indexed(folder: Path, partial: bool) -> dict[str, Tensor]:
     places = read_json(folder / INDEX).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
         raise CheckpointError(f"{folder / INDEX}: expected a weight_map from tensor names to files")
@@ -98,10 +101,14 @@ def _indexed(folder: Path) -> dict[str, Tensor]:
         if "/" in file or "\\" in file or "\0" in file or file in ("", ".", ".."):
             raise CheckpointError(f"{folder / INDEX}: {file!r} is not the name of a file in the same folder")
         if not (folder / file).exists():
+            if partial:
+                continue
             raise CheckpointError(f"{folder}: {file}, named in {INDEX}, not found; download that file too")
         shards[file] = _header(folder / file)
     tensors: dict[str, Tensor] = {}
     for name, file in places.items():
+        if file not in shards:
+            continue
         if name not in shards[file]:
             raise CheckpointError(f"{folder / file}: has no tensor {name}, although {INDEX} lists it; download both again")
         tensors[name] = shards[file][name]

@@ -12,6 +12,7 @@ from tiejax.checkpoints.hub.errors import CheckpointError, Field
 from tiejax.checkpoints.hub.locate import unknown
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
 from tiejax.checkpoints.rewrite.budget import Budget, budget_of
+from tiejax.checkpoints.rewrite.card import section
 from tiejax.checkpoints.rewrite.factors import Product, form_of
 from tiejax.checkpoints.rewrite.rewrite import check_new, rewrite
 from tiejax.checkpoints.rewrite.spectrum import Spectrum, bytes_needed, factor_rows, maps, rank_for, spectrum
@@ -180,5 +181,9 @@ def write(planned: Plan, out: Path) -> str:
     )
     form = form_of(checkpoint, stored, product)
     file = next(iter(tables.values())).file
-    rewrite(checkpoint, out, form.config, {file: form.parts}, [table.name for table in tables.values()])
+    left_out = [table.name for table in tables.values()]
+    names = " and ".join(f"`{name}`" for name in left_out)
+    changes = f"{names}: products of rank {rank} that keep {product.energy:.2%} of the sum of squares; {form.title}."
+    card = section(checkpoint.folder, f"factorise --rank {rank}", changes)
+    rewrite(checkpoint, out, form.config, {file: form.parts}, left_out, card)
     return form.title

@@ -16,6 +16,7 @@ import numpy as np
 from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, Checkpoint, Tensor, read_json
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite import new_folder
+from tiejax.checkpoints.rewrite.card import CARD
 from tiejax.checkpoints.rewrite.entries import Entries, entries
 from tiejax.checkpoints.rewrite.stored import LENGTH_BYTES, blocks_of, extent_of, header_of
 from tiejax.checkpoints.rewrite.vectors import rounded
@@ -64,7 +65,8 @@ def rewrite(
     out: Path,
     config: Mapping[str, Any],
     added: Mapping[Path, list[Part]],
-    left_out: Collection[str] = (),
+    left_out: Collection[str],
+    card: str,
 ) -> None:
     """Write a modified copy of a checkpoint's folder.
 
@@ -74,6 +76,7 @@ def rewrite(
         config: the new content of config.json
         added: file of the checkpoint -> parts to append to it, which replace tensors of the same names
         left_out: names of tensors to leave out; a file left without tensors is not written
+        card: text to append to the model card, README.md
 
     Raises:
         CheckpointError: if `out` or the folder cannot be used (see `check_new`), or the folder cannot be read
@@ -98,6 +101,8 @@ def rewrite(
                     target.write_bytes(texts[file])
                 elif file not in changed:
                     _copy(file, target)
+            with (folder / CARD).open("ab") as opened:
+                opened.write(card.encode())
             _to_disk(folder)
     except OSError as error:
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(out)) from None

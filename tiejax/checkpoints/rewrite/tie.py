@@ -8,9 +8,10 @@ import numpy as np
 from tiejax.checkpoints.hub.architectures import Architecture
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
-from tiejax.checkpoints.hub.families import title_of, with_flag
+from tiejax.checkpoints.hub.families import FLAG, title_of, with_flag
 from tiejax.checkpoints.hub.locate import stored_under, unknown
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
+from tiejax.checkpoints.rewrite.card import section
 from tiejax.checkpoints.rewrite.last_norm import last_norm
 from tiejax.checkpoints.rewrite.one_table import Keep, OneTable, blocks, one_table
 from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, part_of, rewrite
@@ -96,7 +97,12 @@ def write(planned: Plan, out: Path, force: bool = False) -> None:
         tensor = pair.checkpoint.tensors.get(part.name, pair.output)
         added.setdefault(tensor.file, []).append(part)
     left_out = [pair.output.name, *leave, *_inner_tables(pair)]
-    rewrite(pair.checkpoint, out, with_flag(pair.checkpoint.config, True), added, left_out)
+    changes = (
+        f"`{FLAG}` is true, `{pair.input.name}` serves both roles, and these tensors are no longer stored: "
+        f"{', '.join(f'`{name}`' for name in left_out)}.\n\n" + "\n".join(f"* {line}" for line in planned.report.lines())
+    )
+    card = section(pair.checkpoint.folder, f"tie --keep {table.keep}", changes)
+    rewrite(pair.checkpoint, out, with_flag(pair.checkpoint.config, True), added, left_out, card)
 
 
 def _open_pair(folder: Path, keep: Keep) -> Pair:

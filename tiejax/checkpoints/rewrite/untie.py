@@ -5,8 +5,9 @@ from pathlib import Path
 from tiejax.checkpoints.hub.architectures import Architecture
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import flag_of, title_of, with_flag
+from tiejax.checkpoints.hub.families import FLAG, flag_of, title_of, with_flag
 from tiejax.checkpoints.hub.locate import stored_under, unknown
+from tiejax.checkpoints.rewrite.card import section
 from tiejax.checkpoints.rewrite.rewrite import copy_of, rewrite
 from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
 
@@ -35,7 +36,10 @@ def untie(folder: Path, out: Path) -> str:
     assert tables.architecture is not None
     output, copies = _copies(checkpoint, tables.architecture, tables.input)
     parts = [copy_of(source, name) for name, source in copies.items() if name not in checkpoint.tensors]
-    rewrite(checkpoint, out, with_flag(checkpoint.config, False), {tables.input.file: parts} if parts else {})
+    copied = ", ".join(f"`{part.name}`" for part in parts) or "no tensor"
+    changes = f"`{FLAG}` is false, and copies were added of tensors that were one: {copied}. All others are unchanged."
+    card = section(folder, "untie", changes)
+    rewrite(checkpoint, out, with_flag(checkpoint.config, False), {tables.input.file: parts} if parts else {}, (), card)
     return output
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from tiejax.checkpoints.check import STATUS, Checked, check_folder
 from tiejax.lab.runs.console import Console
@@ -16,7 +15,8 @@ class Settings:
     """The checkpoints to check.
 
     Args:
-        folders: folders of checkpoints in the Hugging Face format (config.json and *.safetensors, also sharded)
+        folders: folders of checkpoints in the Hugging Face format (config.json and *.safetensors, also sharded), or ids on the
+            hub, ORGANISATION/NAME or ORGANISATION/NAME@REVISION
     """
 
     folders: list[str] = dataclasses.field(default_factory=list)
@@ -29,7 +29,10 @@ COMMAND = CommandLine(
     "cannot be judged.",
     example="Example: PROGRAM checkpoints/* --json.",
     switches={"json": "print the results as one JSON object"},
-    positional={"folders": "folders of checkpoints in the Hugging Face format (config.json and *.safetensors, also sharded)"},
+    positional={
+        "folders": "folders of checkpoints in the Hugging Face format (config.json and *.safetensors, also sharded), or ids on "
+        "the hub such as openai-community/gpt2, of which only the tables are downloaded"
+    },
 )
 
 
@@ -38,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     settings, switches = command_line.parse(Settings, COMMAND, argv)
     if not settings.folders:
         raise BadInput("folders: name the folder of at least one checkpoint")
-    results = [check_folder(Path(folder).expanduser()) for folder in settings.folders]
+    results = [check_folder(folder) for folder in settings.folders]
     if switches["json"]:
         # JSON escapes control characters in paths.
         print(json.dumps({"checkpoints": [result._asdict() for result in results]}, indent=1))

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite import budget as budgets
 from tiejax.checkpoints.rewrite import factorise
@@ -75,7 +76,8 @@ COMMAND = CommandLine(
     switches={},
     first=("tables", "rank", "energy", "corpus", "report"),
     positional={
-        "folder": "folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded)",
+        "folder": "folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded), or its id "
+        "on the hub",
         "out": "folder to write, which must not exist (default: only compute the budget)",
     },
 )
@@ -99,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _factorise(settings: Settings, console: Console) -> None:
-    source = factorise.open_source(Path(settings.folder or "").expanduser(), settings.tables)
+    source = factorise.open_source(whole_folder(settings.folder or ""), settings.tables)
     _check_places(source, settings)
     with console.preparing() as progress:
         planned = factorise.plan(source, settings.rank, settings.energy, settings.corpus, progress)

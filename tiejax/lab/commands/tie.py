@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite import tie
 from tiejax.checkpoints.rewrite.one_table import Keep
@@ -70,7 +71,7 @@ COMMAND = CommandLine(
         "json": "print the report as one JSON object",
     },
     positional={
-        "folder": "folder of a checkpoint in the Hugging Face format, with two tables of the same shape",
+        "folder": "folder of a checkpoint in the Hugging Face format, with two tables of the same shape, or its id on the hub",
         "out": "folder to write, which must not exist (default: only print the report)",
     },
     first=("keep", "text", "force"),
@@ -82,9 +83,9 @@ def main(argv: Sequence[str]) -> int:
     settings, switches = command_line.parse(Settings, COMMAND, argv)
     settings.check()
     console = Console()
-    folder = Path(settings.folder or "").expanduser()
     out = None if settings.out is None else Path(settings.out).expanduser()
     try:
+        folder = whole_folder(settings.folder or "")
         planned = tie.plan(folder, out, settings.keep, settings.text, settings.hidden, settings.states, settings.seed)
         if switches["json"]:
             print(json.dumps(planned.report.as_json(), indent=1, allow_nan=False))

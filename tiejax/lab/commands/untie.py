@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite.untie import untie
 from tiejax.lab.runs.console import Console
@@ -31,7 +32,7 @@ COMMAND = CommandLine(
     example="Example: PROGRAM checkpoints/some-model checkpoints/some-model-untied.",
     switches={},
     positional={
-        "folder": "folder of a tied checkpoint in the Hugging Face format",
+        "folder": "folder of a tied checkpoint in the Hugging Face format, or its id on the hub",
         "out": "folder to write, which must not exist",
     },
 )
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     if not settings.folder or not settings.out:
         raise BadInput("folder, out: name the folder of a checkpoint and a new folder")
     try:
-        name = untie(Path(settings.folder).expanduser(), Path(settings.out).expanduser())
+        name = untie(whole_folder(settings.folder), Path(settings.out).expanduser())
     except CheckpointError as error:
         raise BadInput(str(error)) from None
     Console().result(f"untied: {settings.out}, with {name}")

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
+from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.diagnosis.open_run import is_run, open_run
@@ -32,7 +33,8 @@ def diagnose(
     the prepared text of a run on text is prepared again if it is missing.
 
     Args:
-        folder: a checkpoint in the Hugging Face format (config.json and *.safetensors), or a run directory of tiejax
+        folder: a checkpoint in the Hugging Face format (config.json and *.safetensors), its id on the hub, or a run directory
+            of tiejax
         corpus: a text file, a folder of text files, or a .gz file, in which the checkpoint's tokens are counted
         tokenizer: a tokenizer.json, a vocab.txt, or a name on the Hugging Face Hub; by default the checkpoint's own
         input_table: name of the input table's tensor; by default, the usual names of the model's family
@@ -62,7 +64,7 @@ def diagnose(
         ).resolved()
         if is_run(settings.folder):
             return diagnose_run(open_run(settings, Console(silent=True)), settings)
-        return diagnose_checkpoint(settings.folder, settings.options)[0]
+        return diagnose_checkpoint(whole_folder(os.fspath(folder)), settings.options)[0]
     except BadInput as error:
         # Messages for the command line spell the settings as flags.
         raise DiagnosisError(re.sub(r"(?<![\w/-])--(?=[a-z])", "", str(error))) from None

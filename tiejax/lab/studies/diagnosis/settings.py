@@ -63,7 +63,7 @@ class Settings:
 
     @property
     def folder(self) -> Path:
-        """The folder of the checkpoint or the run."""
+        """The folder of the checkpoint or the run, unless the checkpoint is named by its id on the hub."""
         return Path(self.checkpoint or "").expanduser()
 
     @property

@@ -1,0 +1,21 @@
+"""The section of a rewritten checkpoint's model card that says what was changed."""
+
+import importlib.metadata
+from pathlib import Path
+
+CARD = "README.md"
+
+
+def section(folder: Path, command: str, changes: str) -> str:
+    """Return the section in Markdown. folder: the checkpoint that was rewritten. changes: sentences."""
+    version = importlib.metadata.version("tiejax")
+    by = f"`tiejax {command}` (version {version}) wrote this checkpoint from {_name(folder)}."
+    return f"\n\n## Changed by tiejax\n\n{by} {changes}\n"
+
+
+def _name(folder: Path) -> str:
+    """Return the name of a checkpoint: its id and revision if it is in the hub's cache, or else the name of its folder."""
+    cached = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and cached.startswith("models--"):
+        return f"`{cached.removeprefix('models--').replace('--', '/')}` at `{folder.name}`"
+    return f"`{folder.resolve().name}`"
