@@ -161,11 +161,10 @@ def _table(of: Any) -> torch.nn.Module | None:
 
 
 def groups(model: Model) -> list[list[str]]:
-    """Return the names in memory of matrices that have several, by matrix."""
+    """Return the names in memory of parameters that have several, by parameter."""
     names: dict[int, list[str]] = {}
     for name, value in model.module.named_parameters(remove_duplicate=False):
-        if value.ndim == 2:
-            names.setdefault(id(value), []).append(name)
+        names.setdefault(id(value), []).append(name)
     return [group for group in names.values() if len(group) > 1]
 
 

@@ -28,7 +28,7 @@ class Architecture(NamedTuple):
         output: names of the output table in files; none if the architecture predicts no tokens
         kept: names under which the library stores the one table of tied models
         inner: names of further copies of the input table, which the library stores only for untied models
-        more: groups of names of other matrices that are one if these tables are one
+        more: groups of names of other tensors that are one if these tables are one
         by_text: whether the flag that counts is that in `text_config`, not the one at the top
         ties: what decides whether the tables are one, by major version of the library
         flags: the default of the flag, by major version of the library

@@ -68,7 +68,7 @@ def _check(checkpoint: Checkpoint, tables: Stored) -> None:
 def _copies(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> tuple[str, dict[str, Tensor]]:
     """Return the name of the output table, and the tensors that an untied checkpoint stores, each with the one it is equal to.
 
-    These are both tables, tables of an encoder and a decoder, other matrices that the flag ties, and the bias of the decoder.
+    These are both tables, tables of an encoder and a decoder, and others that the flag ties, such as the bias of BERT's decoder.
     """
 
     def name_of(wanted: str) -> str:
@@ -82,8 +82,4 @@ def _copies(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -
         names = [name_of(name) for name in group]
         stored = [checkpoint.tensors[name] for name in names if name in checkpoint.tensors]
         copies |= {name: stored[0] for name in names if stored}
-    # Tied BERT-like models store the bias of the decoder one level up.
-    own, shared = output.removesuffix("weight") + "bias", output.removesuffix("decoder.weight") + "bias"
-    if output.endswith(".decoder.weight") and shared in checkpoint.tensors:
-        copies[own] = checkpoint.tensors[shared]
     return output, copies
