@@ -68,7 +68,7 @@ def _check(checkpoint: Checkpoint, tables: Stored) -> None:
 def _copies(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> tuple[str, dict[str, Tensor]]:
     """Return the name of the output table, and the tensors that an untied checkpoint stores, each with the one it is equal to.
 
-    These are both tables, tables of an encoder and a decoder, and others that the flag ties, such as the bias of BERT's decoder.
+    These are both tables, tables of an encoder and a decoder, and others that the flag ties, such as biases of BERT's decoder.
     """
 
     def name_of(wanted: str) -> str:
