@@ -96,9 +96,7 @@ def test_a_command_refuses_devices_that_cannot_be_started(tmp_path, variables, w
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "line"), [("tie", [".", "--text", "novel.txt"]), ("embedding-coupling", ["--count"])]
-)
+@pytest.mark.parametrize(("name", "line"), [("tie", [".", "--text", "novel.txt"]), ("embedding-coupling", ["--count"])])
 def test_every_command_that_computes_with_jax_starts_its_devices_first(tmp_path, name, line):
     ended = end(start_python("-m", "tiejax", name, *line, env={"JAX_PLATFORMS": "foo"}, cwd=tmp_path))
     assert (ended.status, ended.out, len(ended.err.splitlines())) == (2, "", 1), ended.err
