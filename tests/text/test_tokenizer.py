@@ -431,3 +431,52 @@ def test_names_of_the_hub(tmp_path):
     assert load_elsewhere("two words", **settings).out == (
         "tokenizer two words: no such file, and not a valid name on the hub\n"
     )
+
+
+def model_json(path, kind, vocab, **fields):
+    """Write a tokenizer.json with this model and no other part."""
+    parts = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+    parts |= {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}}
+    path.write_text(json.dumps(parts | {"model": {"type": kind, "vocab": vocab, **fields}}))
+    return str(path)
+
+
+WORD_PIECE = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+
+
+@pytest.mark.parametrize(
+    ("kind", "vocab", "fields"),
+    [
+        ("WordPiece", {"a": 0}, {"unk_token": "[UNK]", **WORD_PIECE}),
+        ("WordLevel", {"a": 0}, {"unk_token": "[UNK]"}),
+        ("Unigram", [["a", -1.0]], {"unk_id": None, "byte_fallback": False}),
+        ("BPE", {"a": 0}, {"unk_token": "[UNK]", "merges": []}),
+    ],
+)
+def test_a_word_that_has_no_tokens_needs_an_unknown_token(kind, vocab, fields, tmp_path):
+    tokenizer = tokenization.load(model_json(tmp_path / "tokenizer.json", kind, vocab, **fields))
+    assert [encoding.ids for encoding in tokenization.encoded(tokenizer, ["a", "a"])] == [[0], [0]]
+    for encode in (tokenization.encoded, lambda *given: list(tokenization.in_parts(given[0], "a b " * 100, 8))):
+        with pytest.raises(CorpusError, match=r"^tokenizer: a text cannot be encoded: [^\n]*(?i:unk)[^\n]*$"):
+            encode(tokenizer, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "vocab", "fields", "words"),
+    [
+        ("WordPiece", {}, {"unk_token": "[UNK]", **WORD_PIECE}, "its vocabulary is empty"),
+        ("BPE", {}, {"merges": []}, "its vocabulary is empty"),
+        ("Unigram", [], {"unk_id": None, "byte_fallback": False}, "its vocabulary is empty"),
+        ("Unigram", [], {"unk_id": 0, "byte_fallback": False}, "invalid tokenizer.json"),
+        ("WordLevel", {"a": 2**32 - 1}, {"unk_token": "a"}, "a token has the id 4294967295; expected at most 16777215"),
+    ],
+)
+def test_vocabularies_that_no_table_fits_are_refused(kind, vocab, fields, words, tmp_path):
+    with pytest.raises(CorpusError, match=f"^tokenizer [^\n]*tokenizer.json: {words}"):
+        tokenization.load(model_json(tmp_path / "tokenizer.json", kind, vocab, **fields))
+
+
+def test_an_empty_list_of_tokens_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").touch()
+    with pytest.raises(CorpusError, match=r"vocab\.txt: its vocabulary is empty"):
+        tokenization.load(str(tmp_path / "vocab.txt"))

@@ -18,8 +18,10 @@ from tiejax.geometry.table_rows import (
     check_tables,
     chosen_blocks,
     chosen_rows,
+    exponents,
     read_ahead,
     read_rows,
+    row_cosines,
 )
 
 Means = tuple[Float[np.ndarray, "source"], Float[np.ndarray, "target"]]
@@ -54,15 +56,14 @@ def alignment(source: Table, target: Table, rows: Int[np.ndarray, "tokens"] | No
     """
     chosen = chosen_rows(source, target, rows)
     fitted = cross_products(source, target, rows)
-    maps = np.hstack([orthogonal_map(fitted.cross), least_squares_map(fitted)]).astype(np.float32)
+    maps = np.hstack([map_in_float32(each) for each in (orthogonal_map(fitted.cross), least_squares_map(fitted))])
     width = target.shape[1]
     scores: dict[str, list[np.ndarray]] = {"identity": [], "procrustes": [], "least_squares": []}
     for block in chosen_blocks(chosen, 4 * max(source.shape[1], 2 * width)):
         x, y = read_rows(source, block), read_rows(target, block)
         if source.shape[1] == width:
             scores["identity"].append(row_cosines(x, y))
-        x = x - fitted.source_mean.astype(np.float32)
-        y = y - fitted.target_mean.astype(np.float32)
+        x, y = _centred(x, fitted.source_mean), _centred(y, fitted.target_mean)
         mapped = x @ maps
         scores["procrustes"].append(row_cosines(mapped[:, :width], y))
         scores["least_squares"].append(row_cosines(mapped[:, width:], y))
@@ -80,10 +81,10 @@ def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, "tokens"]
     Raises ValueError if the numbers of rows differ or `rows` is invalid.
     """
     check_rows(rows, check_tables(source, target))
-    weights = Maps(*(each.astype(np.float32, copy=False) for each in maps))
+    weights = Maps(*map(map_in_float32, maps))
 
     def read(chosen: Rows) -> list[np.ndarray]:
-        return [read_rows(table, chosen) - mean.astype(np.float32) for table, mean in zip((source, target), means, strict=True)]
+        return [_centred(read_rows(table, chosen), mean) for table, mean in zip((source, target), means, strict=True)]
 
     parts = []
     for _, (x, y) in read_ahead(read, chosen_blocks(rows, 4 * max(source.shape[1], target.shape[1]))):
@@ -100,11 +101,17 @@ def least_squares_chance(rows: int, width: int) -> float:
     return min(1.0, math.sqrt(width / max(rows - 1, 1)))
 
 
-def row_cosines(x: Float[np.ndarray, "rows width"], y: Float[np.ndarray, "rows width"]) -> Float[np.ndarray, "rows"]:
-    """Return the cosine of each row of x with the same row of y; NaN where one of the two is zero."""
-    with np.errstate(invalid="ignore"):
-        cosines = np.vecdot(x, y) / np.sqrt(np.vecdot(x, x)) / np.sqrt(np.vecdot(y, y))
-    return np.clip(cosines, -1, 1)
+def _centred(rows: Float[np.ndarray, "rows width"], mean: Float[np.ndarray, "width"]) -> Float[np.ndarray, "rows width"]:
+    """Return rows minus the mean in float32, scaled by a power of two if they are very small or very large."""
+    power = exponents(rows)
+    if power:
+        rows, mean = np.ldexp(rows, -power), np.ldexp(mean, -power)
+    return rows - mean.astype(np.float32)
+
+
+def map_in_float32(matrix: Float[np.ndarray, "source target"]) -> Float[np.ndarray, "source target"]:
+    """Return a map in float32, scaled by a power of two if its entries are very small or very large; cosines do not change."""
+    return np.ldexp(matrix, -exponents(matrix)).astype(np.float32)
 
 
 def _mean(cosines: np.ndarray) -> float | None:

@@ -7,11 +7,12 @@ from jaxtyping import Float, Int
 
 from tiejax.geometry import table_rows
 from tiejax.geometry.products import column_products, has_amx
-from tiejax.geometry.table_rows import BFLOAT16, Table, chosen_blocks, chosen_rows, read_ahead, stored_rows
+from tiejax.geometry.table_rows import BFLOAT16, Table, chosen_blocks, chosen_rows, exponents, read_ahead, stored_rows
 
 # Products of uncentred rows lose precision in columns far from 0, by a factor of (mean / standard deviation)^2, which may reach
 # FAR. Sums in float32 lose precision with their length.
 FAR = 1.0
+PAIRS = (0, 0), (1, 1), (0, 1)  # of tables, in the order of the products
 MOST_ROWS = 1024  # rows of a block, for tables narrower than this; wider tables use as many rows as columns
 
 
@@ -33,25 +34,32 @@ def cross_products(source: Table, target: Table, rows: Int[np.ndarray, "tokens"]
 
     X_b and Y_b are the n_b rows of block b minus the block's means m_b and k_b, so tables far from the origin lose no
     precision. Near the origin, bfloat16 rows are multiplied uncentred and n_b m_b k_b^T is subtracted. Products within a block
-    are in float32, sums over blocks in float64. rows: ascending row numbers to use; None for all. Raises ValueError if the
-    numbers of rows differ or `rows` is invalid.
+    are in float32, sums over blocks in float64. Columns of very small or very large numbers are scaled by powers of two. rows:
+    ascending row numbers to use; None for all. Raises ValueError if the numbers of rows differ or `rows` is invalid.
     """
     chosen = chosen_rows(source, target, rows)
     widths = source.shape[1], target.shape[1]
-    totals = [np.zeros((widths[i], widths[j])) for i, j in ((0, 0), (1, 1), (0, 1))]
+    totals = [np.zeros((widths[i], widths[j])) for i, j in PAIRS]
     counts, uncentred, means = [], [], []
     near = True
     # Four times as many rows as elsewhere, since each block costs a pass over three matrices in float64, but no more than
     # float32 sums can add up accurately.
     blocks = chosen_blocks(chosen, max(*widths, table_rows.BLOCK_BYTES // max(*widths, MOST_ROWS)))
     for _, (x, y) in read_ahead(lambda block: (stored_rows(source, block), stored_rows(target, block)), blocks):
-        means.append([part.mean(axis=0, dtype=np.float64) for part in (x, y)])
-        products = _uncentred(x, y, *means[-1]) if near else None
+        powers = [exponents(part, axis=0) for part in (x, y)]
+        x, y = (
+            np.ldexp(part.astype(np.float32), -power) if power.any() else part
+            for part, power in zip((x, y), powers, strict=True)
+        )
+        block_means = [part.mean(axis=0, dtype=np.float64) for part in (x, y)]
+        products = _uncentred(x, y, *block_means) if near else None
         near = products is not None  # a column that is far from 0 in one block is far from 0 in every block
         counts.append(len(x))
         uncentred.append(near)
-        for total, part in zip(totals, products or _centred(x, y, *means[-1]), strict=True):
-            total += part
+        means.append([np.ldexp(mean, power) for mean, power in zip(block_means, powers, strict=True)])
+        for total, part, (i, j) in zip(totals, products or _centred(x, y, *block_means), PAIRS, strict=True):
+            power = np.add.outer(powers[i], powers[j])
+            total += np.ldexp(part.astype(np.float64), power) if power.any() else part
     table_means = [np.array(blocks) for blocks in zip(*means, strict=True)]
     return _combined(totals, np.array(counts), np.array(uncentred), table_means)
 
@@ -59,7 +67,7 @@ def cross_products(source: Table, target: Table, rows: Int[np.ndarray, "tokens"]
 def _combined(totals: list[np.ndarray], counts: np.ndarray, uncentred: np.ndarray, means: list[np.ndarray]) -> CrossProducts:
     """Return the products of all rows from sums over blocks and block means; uncentred: which blocks were not centred."""
     overall = [np.average(blocks, axis=0, weights=counts) for blocks in means]
-    for total, (i, j) in zip(totals, ((0, 0), (1, 1), (0, 1)), strict=True):
+    for total, (i, j) in zip(totals, PAIRS, strict=True):
         total += ((means[i] - overall[i]) * counts[:, None]).T @ (means[j] - overall[j])
         total -= (means[i] * (counts * uncentred)[:, None]).T @ means[j]
     return CrossProducts(int(counts.sum()), *overall, *totals)

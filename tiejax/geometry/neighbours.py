@@ -9,7 +9,7 @@ from jaxtyping import Int
 from scipy import stats
 
 from tiejax.geometry.products import prepared, row_products
-from tiejax.geometry.table_rows import Rows, Table, check_tables, read_ahead, row_blocks, stored_rows
+from tiejax.geometry.table_rows import LARGE, SMALL, Rows, Table, check_tables, read_ahead, row_blocks, row_norms, stored_rows
 
 NONE = np.iinfo(np.int64).min
 QUERY_BLOCKS = 4  # size of a block of queries, in blocks of rows; larger blocks mean fewer passes over the table
@@ -70,7 +70,7 @@ def nearest_neighbours(table: Table, queries: Int[np.ndarray, "queries"], k: int
     neighbours and are not neighbours.
     """
     asked = stored_rows(table, queries)
-    asked_norms = _norms(asked)
+    asked_norms = row_norms(asked)
     q = prepared(_near_one(asked, asked_norms))
     best = np.full((len(queries), k), NONE)
     blocks = row_blocks(int(table.shape[0]), 2 * (table.shape[1] + len(queries)))
@@ -120,12 +120,10 @@ def _in_order(bits: np.ndarray) -> np.ndarray:
 
 def _with_norms(table: Table, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     stored = stored_rows(table, rows)
-    return stored, _norms(stored)
-
-
-def _norms(rows: np.ndarray) -> np.ndarray:
-    values = rows.astype(np.float32, copy=False)
-    return np.sqrt(np.vecdot(values, values))
+    norms = row_norms(stored)
+    if ((norms > 0) & ((norms < SMALL) | (norms > LARGE))).any():
+        stored, norms = _near_one(stored, norms), np.frexp(norms)[0]
+    return stored, norms.astype(np.float32, copy=False)
 
 
 def _near_one(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:

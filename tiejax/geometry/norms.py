@@ -6,7 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from tiejax.geometry.table_rows import Rows, Table, check_tables, read_ahead, read_rows, row_blocks
+from tiejax.geometry.table_rows import Rows, Table, check_tables, read_ahead, read_rows, row_blocks, row_cosines, row_norms
+
+LARGEST = np.finfo(np.float32).max  # of norms and differences, which may be larger only if entries are of this size
 
 
 class Norms(NamedTuple):
@@ -39,14 +41,14 @@ def norms_and_equality(first: Table, second: Table | None = None) -> Norms:
         return [read_rows(table, block) for table in tables]
 
     for block, parts in read_ahead(read, row_blocks(rows, 4 * max(table.shape[1] for table in tables))):
-        norms[:, block] = [np.sqrt(np.vecdot(part, part)) for part in parts]
+        norms[:, block] = [np.minimum(row_norms(part), LARGEST) for part in parts]
         if second is None or first.shape != second.shape:
             continue
         x, y = parts
-        with np.errstate(invalid="ignore"):
-            cosine[block] = np.clip(np.vecdot(x, y) / norms[0, block] / norms[1, block], -1, 1)
-        difference = x - y
-        difference = np.abs(difference, out=difference).max(axis=1)
+        cosine[block] = row_cosines(x, y)
+        with np.errstate(over="ignore"):
+            difference = x - y
+        difference = np.minimum(np.abs(difference, out=difference).max(axis=1), LARGEST)
         differing += int((difference > 0).sum())
         largest = max(largest, float(difference.max()))
     if second is None:

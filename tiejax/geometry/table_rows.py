@@ -14,6 +14,11 @@ BLOCK_BYTES = 16 * 2**20
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 EXPONENT = 0x7F80  # these bits are all set in a bfloat16 that is not finite
+MAGNITUDE = 0x7FFF  # all bits of a bfloat16 but its sign
+
+# Sums of products of numbers up to LARGE do not overflow float32. If the largest number is at least SMALL, products that
+# underflow are negligible.
+SMALL, LARGE = 2.0**-40, 2.0**40
 
 T = TypeVar("T")
 B = TypeVar("B")
@@ -114,3 +119,41 @@ def stored_rows(table: Table, rows: Rows) -> Float[np.ndarray, "rows width"]:
         row = (rows.start or 0) + place if isinstance(rows, slice) else int(rows[place])
         raise ValueError(f"row {row} of a table of shape {tuple(table.shape)} has a value that is not finite")
     return block
+
+
+def exponents(rows: Float[np.ndarray, "rows width"], axis: int | None = None) -> Int[np.ndarray, "..."]:
+    """Return exponents k, one for each column (axis 0) or one for all, such that float32 can hold products of rows * 2^-k.
+
+    k is 0 for numbers of ordinary size, whose products are then computed from the rows as they are.
+    """
+    if rows.dtype == BFLOAT16:
+        largest = np.asarray((rows.view(np.uint16) & MAGNITUDE).max(axis=axis)).view(BFLOAT16).astype(np.float32)
+    else:
+        largest = np.maximum(rows.max(axis=axis), -rows.min(axis=axis))
+    is_safe = (largest == 0) | ((largest >= SMALL) & (largest <= LARGE))
+    return np.where(is_safe, 0, np.frexp(largest)[1])
+
+
+def row_norms(rows: Float[np.ndarray, "rows width"]) -> Float[np.ndarray, "rows"]:
+    """Return the Euclidean norm of each row in float32; in float64 if any is too small or too large for sums in float32."""
+    values = rows.astype(np.float32, copy=False)
+    with np.errstate(over="ignore", under="ignore"):
+        norms = np.sqrt(np.vecdot(values, values))
+    unsafe = ~((norms >= SMALL) & (norms <= LARGE))
+    exact = values[unsafe].astype(np.float64)
+    if exact.any():  # zero rows are exact in float32
+        norms = norms.astype(np.float64)
+        norms[unsafe] = np.sqrt(np.vecdot(exact, exact))
+    return norms
+
+
+def row_cosines(x: Float[np.ndarray, "rows width"], y: Float[np.ndarray, "rows width"]) -> Float[np.ndarray, "rows"]:
+    """Return the cosine in float32 of each row of x with the same row of y; NaN where one of the two is zero."""
+    x_norms, y_norms = row_norms(x), row_norms(y)
+    with np.errstate(all="ignore"):
+        cosines = np.vecdot(x, y) / x_norms / y_norms
+        unsafe = ~((x_norms >= SMALL) & (x_norms <= LARGE) & (y_norms >= SMALL) & (y_norms <= LARGE))
+        if unsafe.any():
+            exact = np.vecdot(x[unsafe].astype(np.float64), y[unsafe].astype(np.float64))
+            cosines[unsafe] = exact / x_norms[unsafe] / y_norms[unsafe]
+    return np.clip(cosines, -1, 1).astype(np.float32, copy=False)

@@ -1,6 +1,8 @@
 """Token sequences as a TFDS data set in array_record files, written and read without TensorFlow."""
 
 import contextlib
+import errno
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -92,6 +94,10 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type:
         """Print nothing: the caller reports progress."""
 
 
+# Errors of the operating system that the C++ writer names only in its messages.
+CAUSES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+
+
 def write(folder: Path, name: str, splits: Mapping[str, Sequences], progress: Progress) -> None:
     """Write the splits to `folder` as a data set called `name`, then read them back to verify them; raises OSError."""
     total = sum(len(sequences.offsets) - 1 for sequences in splits.values())
@@ -109,7 +115,9 @@ def write(folder: Path, name: str, splits: Mapping[str, Sequences], progress: Pr
         raise
     # The C++ writer of array_record raises exceptions of any type.
     except Exception as error:
-        raise OSError(first_line(error)) from error
+        reason = first_line(error)
+        cause = next((number for number in CAUSES if os.strerror(number) in reason), None)
+        raise (OSError(reason) if cause is None else OSError(cause, os.strerror(cause))) from error
 
 
 def read_split(folder: Path, split: str, dtype: np.dtype[Any]) -> Sequences:

@@ -197,8 +197,7 @@ def _tokenised(
             yield from parts
 
     for batch in tokenization.in_batches(sequences(), TOKENISED_AT_ONCE):
-        encoded = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-        for sentence, encoding in zip(batch, encoded, strict=True):
+        for sentence, encoding in zip(batch, tokenization.encoded(tokenizer, batch), strict=True):
             collected.add(sentence, encoding.ids)
     splits, counts = _split(collected)
     if corpora.fingerprint(sources) != text:

@@ -154,8 +154,8 @@ def _tokenised(
     streams = {name: _Stream(array.array(dtype.char)) for name in SPLITS}
     documents = 0
     for batch in tokenization.in_batches(_parts(texts, tokenizer)):
-        encoded = tokenizer.encode_batch_fast([part for _, _, part in batch], add_special_tokens=False)
-        for (passage, begins, part), encoding in zip(batch, encoded, strict=True):
+        encodings = tokenization.encoded(tokenizer, [part for _, _, part in batch])
+        for (passage, begins, part), encoding in zip(batch, encodings, strict=True):
             streams[passage.split].add(encoding.ids, part, begins, end)
             documents += begins and passage.begins
     characters = sum(stream.characters for stream in streams.values())

@@ -15,6 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from tiejax.system.files import check_file, read_bytes
 from tiejax.system.visible import cut
+from tiejax.text.character_map import check_maps
 from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.network import reachable
 
@@ -30,6 +31,7 @@ END_OF_TEXT = ("<|endoftext|>", "</s>", "[SEP]", "<eos>", "<|end_of_text|>")
 # The vocabulary files of GPT-2: their names on the hub and as first published.
 BYTE_LEVEL_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 LETTERS_OF_BYTES = 256
+MOST_IDS = 2**24  # the largest published vocabularies have 2**18 tokens
 PART, PARTS_AT_ONCE = 2**16, 16
 # Where a text may be split: before the space between two words, or after a line end without other white space around it.
 BETWEEN_WORDS = re.compile(r"(?<=\S)(?= \w)|(?<=\S\n)(?=\S)")
@@ -92,16 +94,43 @@ def load(name: str) -> tokenizers.Tokenizer:
             tokenizer = _from_hub(name)
     except OSError as error:
         raise CorpusError(f"tokenizer {name}: cannot be read: {error.strerror or error}") from None
+    _check_ids(tokenizer, name)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True
     return tokenizer
 
 
+def _check_ids(tokenizer: tokenizers.Tokenizer, name: str) -> None:
+    """Raise CorpusError if a tokenizer has no tokens, or an id that no table of embeddings has room for."""
+    if (size := number_of_ids(tokenizer)) == 0:
+        raise CorpusError(f"tokenizer {name}: its vocabulary is empty")
+    if size > MOST_IDS:
+        raise CorpusError(f"tokenizer {name}: a token has the id {size - 1}; expected at most {MOST_IDS - 1}")
+
+
+def encoded(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], offsets: bool = False) -> list[tokenizers.Encoding]:
+    """Return the encodings of texts, without special tokens around them, in parallel.
+
+    offsets: whether the positions of the tokens in the text are needed, which takes longer.
+
+    Raises CorpusError if a text cannot be encoded, such as a word without tokens if the vocabulary has no unknown token.
+    """
+    encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
+    try:
+        found: list[tokenizers.Encoding] = encode(texts, add_special_tokens=False)
+    # The library raises plain Exception.
+    except Exception as error:
+        raise CorpusError(f"tokenizer: a text cannot be encoded: {first_line(error)}") from None
+    return found
+
+
 def _from_json(path: Path, name: str) -> tokenizers.Tokenizer:
     content = read_bytes(path)
     try:
-        return tokenizers.Tokenizer.from_str(content.decode("utf-8"))
+        text = content.decode("utf-8")
+        check_maps(text)
+        return tokenizers.Tokenizer.from_str(text)
     # The parser of the tokenizers library raises plain Exception.
     except Exception as error:
         raise CorpusError(f"tokenizer {name}: invalid tokenizer.json: {first_line(error)}") from None
@@ -361,7 +390,7 @@ def _cut(tokenizer: tokenizers.Tokenizer, text: str, near: int) -> int:
     """Return the first position from `near` on where a cut changes no token, or the length of the text if none is found."""
 
     def tokens(part: str) -> list[int]:
-        return list(tokenizer.encode(part, add_special_tokens=False).ids)
+        return list(encoded(tokenizer, [part])[0].ids)
 
     # Such a cut never changes tokens of GPT-2, but may do so for other tokenizers: try each on the text around it.
     for between in itertools.islice(BETWEEN_WORDS.finditer(text, near), CUTS_TRIED):

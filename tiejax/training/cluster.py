@@ -56,7 +56,11 @@ def join() -> bool:
     except (ValueError, RuntimeError) as error:
         raise NoCluster(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
     try:
-        devices = [count for (count,) in agree([jax.local_device_count()])]
+        here = jax.local_device_count()
+    except (RuntimeError, AssertionError) as error:  # jax raises AssertionError if no platform that it may use has a device
+        raise NoCluster(f"the devices cannot be started: {str(error).partition(chr(10))[0] or 'no device found'}") from None
+    try:
+        devices = [count for (count,) in agree([here])]
     except ProcessGone as error:
         raise NoCluster(f"another process ended during startup ({error})") from None
     if len(set(devices)) > 1:

@@ -8,7 +8,7 @@ import tokenizers
 from jaxtyping import Int, Int64
 
 from tiejax.text.array_records import Sequences
-from tiejax.text.tokenizer import Vocabulary
+from tiejax.text.tokenizer import Vocabulary, encoded
 from tiejax.transfer.read import Labelled
 from tiejax.transfer.tasks import Kind
 
@@ -41,7 +41,7 @@ def encode_texts(
 
     Returns the tokens, and for each sentence the end positions in the text of the tokens between [CLS] and [SEP].
     """
-    encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    encodings = encoded(tokenizer, list(texts), offsets=True)
     cut = [encoding.ids[: max_length - 2] for encoding in encodings]
     ids = [np.array([vocabulary.cls, *tokens, vocabulary.sep], np.int32) for tokens in cut]
     ends = [np.array([end for _, end in encoding.offsets[: max_length - 2]], np.int64) for encoding in encodings]

@@ -200,3 +200,19 @@ def test_quantised_head(tmp_path):
         "There is nothing to compare: a table is stored quantised as by GPTQ or AWQ (lm_head.qweight), and is not read."
     )
     assert "cannot say" in last
+
+
+@pytest.mark.parametrize("power", [-83, -76, 66])
+def test_tables_of_very_small_or_very_large_numbers(tmp_path, power):
+    """1e-25, 1e-23 and 1e20: squares of such numbers are not finite or 0 in float32."""
+    first, second = pair()
+    wanted, _ = results_of(make(tmp_path / "ordinary", dict(zip(NAMES, (first, second), strict=True))))
+    tables = [np.ldexp(table, power) for table in (first, second)]
+    results, arrays = results_of(make(tmp_path / "c", dict(zip(NAMES, tables, strict=True))))
+    assert results["standing"] == wanted["standing"]
+    assert results["neighbours"] == wanted["neighbours"]
+    assert results["canonical"]["mean"] == pytest.approx(wanted["canonical"]["mean"], abs=1e-5)
+    for name in ("identity", "procrustes"):
+        assert results["alignment"][name] == pytest.approx(wanted["alignment"][name], abs=1e-5)
+    assert results["norms"]["input"]["median"] == pytest.approx(np.ldexp(wanted["norms"]["input"]["median"], power), rel=1e-6)
+    checkpoint_figures.plot_all(results, arrays)

@@ -187,10 +187,10 @@ def test_opt_that_falls_back_to_our_own_form(tmp_path, config, tensors, options)
 # Ranks, weights and refusals.
 
 
-@pytest.mark.parametrize("scale", [0, 1e-30, 1e30])
-def test_zero_or_overflowing_squares_are_refused(tmp_path, monkeypatch, scale):
-    monkeypatch.setattr(spectra, "MOST_EXACT", 0)  # the path of wide tables
-    folder = checkpoint(tmp_path / "c", {EMBED: np.float32(scale) * table()}, TIED)
+@pytest.mark.parametrize("most", [0, 1024])
+def test_zero_squares_are_refused(tmp_path, monkeypatch, most):
+    monkeypatch.setattr(spectra, "MOST_EXACT", most)  # 0: the path of wide tables
+    folder = checkpoint(tmp_path / "c", {EMBED: np.float32(0) * table()}, TIED)
     with pytest.raises(CheckpointError, match=f"{EMBED}: the sum of squares is not a finite number above 0"):
         factorise(folder, tmp_path / "out", rank=2)
     assert [path.name for path in tmp_path.iterdir()] == ["c"]

@@ -126,3 +126,20 @@ def test_panels_that_are_incomplete_by_themselves_have_no_boxes():
     assert figures.panel_boxes(one) == []
     shared, _ = figures.new_figure(1, 2, 6.0, 2.5, share_y=True)
     assert figures.panel_boxes(shared) == []  # the second panel has no tick labels
+
+
+def test_text_in_a_figure_is_shown_as_it_is(tmp_path):
+    figure, axes = figures.grid(1, 1, 4, 3)
+    names = ["$x$", r"$\frac$", "a\x1b\x07b", "\udcff", "\u65e5"]
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].plot([0, 1], [0, 4], label="$y$")
+    axes[0].set_title("$z$\nbelow")
+    axes[0].set_xscale("log")  # whose labels are mathematics
+    figures.legend_below(figure, axes[0])
+    figures.save(figure, tmp_path, "names")
+    shown = [label.get_text() for label in axes[0].get_yticklabels()]
+    assert shown == [r"\$x\$", r"\$\frac\$", r"a\x1b\x07b", r"\udcff", "\u65e5"]
+    assert axes[0].get_title() == "\\$z\\$\nbelow"
+    assert axes[0].get_legend_handles_labels()[1] == ["$y$"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [r"\$y\$"]
+    assert any(label.get_text().startswith("$") for label in axes[0].get_xticklabels())

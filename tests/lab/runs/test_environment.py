@@ -55,6 +55,7 @@ def test_words_at_which_xla_would_stop_reading_are_refused(flags, monkeypatch):
         ("--xla_cpu_enable_fast_math=false threads=1", "expected flags that begin with --, got 'threads=1'"),
         ("--xla_cpu_enable_fast_math=false --xla_no_such=1", "unknown to XLA or invalid: --xla_no_such=1"),
         ("--xla_cpu_enable_fast_math=perhaps", "unknown to XLA or invalid: --xla_cpu_enable_fast_math=perhaps"),
+        ("--xla_force_host_platform_device_count=0", "--xla_force_host_platform_device_count: expected an integer from 1 to"),
     ],
 )
 def test_a_command_refuses_flags_that_xla_would_ignore_or_fail_at(tmp_path, flags, words):
@@ -62,3 +63,50 @@ def test_a_command_refuses_flags_that_xla_would_ignore_or_fail_at(tmp_path, flag
     ended = end(start("--out", tmp_path / "run", env={"XLA_FLAGS": flags, "JAX_NUM_CPU_DEVICES": "1"}))
     assert_refused(ended, f"XLA_FLAGS: {words}")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "", "two", "1e3", "1025", "9" * 400, "1\u0662"])
+def test_numbers_of_cpu_devices_that_cannot_be_started_are_refused(value, monkeypatch):
+    """jax fails at the first four, and is busy for minutes with large numbers."""
+    for name, given, words in (
+        ("XLA_FLAGS", f"--xla_force_host_platform_device_count={value}", "XLA_FLAGS: --xla_force_host_platform_device_count"),
+        ("JAX_NUM_CPU_DEVICES", value, "JAX_NUM_CPU_DEVICES"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, given)
+            with pytest.raises(BadInput, match=f"^{words}: expected an integer from 1 to 1024, got '") as error:
+                environment.check_flags()
+        assert len(str(error.value)) < 200
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1024")
+    environment.check_flags()
+
+
+# Variables that jax or its platforms refuse, each in another way, and what the message must show.
+ABSENT = {
+    "unknown platform": ({"JAX_PLATFORMS": "foo"}, "JAX_PLATFORMS=foo"),
+    "no device of the platform": ({"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": ""}, "JAX_PLATFORMS=cuda"),
+    "no truth value": ({"JAX_ENABLE_X64": "perhaps"}, "JAX_ENABLE_X64"),
+}
+
+
+@pytest.mark.parametrize(("variables", "words"), ABSENT.values(), ids=list(ABSENT))
+def test_a_command_refuses_devices_that_cannot_be_started(tmp_path, variables, words):
+    ended = end(start("--out", tmp_path / "run", env={"JAX_PLATFORM_NAME": "", **variables}))
+    assert_refused(ended, words, "the devices cannot be started: ")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("name", "line"), [("tie", [".", "--text", "novel.txt"]), ("embedding-coupling", ["--count"])])
+def test_every_command_that_computes_with_jax_starts_its_devices_first(tmp_path, name, line):
+    ended = end(start_python("-m", "tiejax", name, *line, env={"JAX_PLATFORMS": "foo"}, cwd=tmp_path))
+    assert (ended.status, ended.out, len(ended.err.splitlines())) == (2, "", 1), ended.err
+    assert ended.err.startswith(f"tiejax {name}: error: JAX_PLATFORMS=foo")
+
+
+@pytest.mark.parametrize("name", ["factorise", "diagnose"])
+def test_commands_that_need_no_accelerator_do_not_ask_for_it(tmp_path, name):
+    """They refuse the folder, whatever platform the environment names."""
+    ended = end(start_python("-m", "tiejax", name, "none", "out", env={"JAX_PLATFORMS": "foo"}, cwd=tmp_path))
+    assert "JAX_PLATFORMS" not in ended.err
+    assert ended.status in (1, 2), ended.err
+    assert "Traceback" not in ended.err

@@ -62,19 +62,43 @@ def test_overwrite_replaces_only_the_run(here):
 
 def test_a_killed_overwrite_leaves_an_unfinished_run(here, monkeypatch):
     path = make_run(here / "run", finished=True)
-    removed = []
 
     def killed(target):
-        if removed:
-            raise KeyboardInterrupt
-        removed.append(target)
-        shutil.rmtree(target)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(run_directory, "shutil", type("Killed", (), {"rmtree": staticmethod(killed)}))
         with pytest.raises(KeyboardInterrupt):
             RunDirectory.claim(STUDY, Settings(out=str(path)).resolved(), False, True)
+    assert not (path / "results.json").exists()
     assert RunDirectory.state(path) == "unfinished"
+
+
+def test_overwrite_leaves_files_that_run_json_does_not_list(here):
+    path = make_run(here / "run")
+    run = RunDirectory.claim(STUDY, Settings(out=str(path)).resolved(), True, False)
+    for name in ("figures/a.png", "models/small/weights.bin", "data.json", "environment.json"):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text("of the run")
+    run.add([path / "figures", path / "models", path / "data.json"])
+    (path / "events/seed 0").mkdir(parents=True)
+    (path / "events/seed 0/events.out.tfevents.1").write_text("of the run")
+    mine = ["figures/mine.png", "models/small/notes/mine.txt", "events/mine.txt", "finished/mine.npz", "tokenizer.json"]
+    for name in mine:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text("mine")
+    # A hostile list of files may name others, directly or through a link.
+    (here / "outside").mkdir()
+    (here / "outside/file").write_text("mine")
+    (path / "models/link").symlink_to(here / "outside")
+    hostile = dict.fromkeys(("../outside/file", "models/link/file", str(here / "outside/file"), "models"), "0" * 64)
+    dataclasses.replace(run.manifest, files=run.manifest.files | hostile).write(path)
+    run.release()
+    RunDirectory.claim(STUDY, Settings(out="run").resolved(), False, True).release()
+    left = {entry.relative_to(path).as_posix() for entry in path.rglob("*") if entry.is_file()} - {".lock"}
+    assert left - {"models/link/file"} == {"config.yaml", "run.json", *mine}
+    assert all((path / name).read_text() == "mine" for name in mine)
+    assert (here / "outside/file").read_text() == "mine"
 
 
 def test_a_directory_with_only_the_lock_is_new(here):
@@ -354,3 +378,38 @@ def test_the_order_of_a_mapping_is_part_of_the_identity(tmp_path):
     assert len(manifest.differences(one.settings, other.settings)) == 1
     one.write(tmp_path)
     assert list(manifest.read(tmp_path).settings["twins"]) == [".5", ".9"]
+
+
+def test_files_of_another_length_are_not_read(tmp_path):
+    """A sparse file of 1 TB has taken the place of a file: reading it would take hours."""
+    config = Settings(out=str(tmp_path / "run")).resolved()
+    run = RunDirectory.claim(STUDY, config, False, False)
+    run.write("data.json", b"{}")
+    (tmp_path / "run/models").mkdir()
+    (tmp_path / "run/models/a.bin").write_bytes(b"weights")
+    run.add([tmp_path / "run/models"])
+    run.release()
+    assert RunDirectory.opened(run.path).lengths == {"data.json": 2, "models/a.bin": 7}
+    for name in ("data.json", "models/a.bin"):
+        with (run.path / name).open("r+b") as file:
+            file.truncate(10**12)
+    assert sorted(RunDirectory.damage(run.path)) == ["data.json", "models/a.bin"]
+    assert not run.intact("data.json")
+    with pytest.raises(BadInput, match=r"data\.json is damaged"):
+        run.read("data.json", "it is written again")
+
+
+def test_a_run_without_listed_lengths_can_be_resumed(tmp_path):
+    """Runs were written without them before."""
+    config = Settings(out=str(tmp_path / "run")).resolved()
+    run = RunDirectory.claim(STUDY, config, False, False)
+    run.write("data.json", b"{}")
+    dataclasses.replace(run.manifest, lengths={}).write(run.path)
+    run.release()
+    assert "lengths" not in json.loads((run.path / "run.json").read_text())
+    again = RunDirectory.claim(STUDY, config, True, False)
+    assert RunDirectory.damage(run.path) == []
+    assert again.read("data.json", "") == b"{}"
+    (run.path / "data.json").write_text("[]")
+    assert RunDirectory.damage(run.path) == ["data.json"]
+    again.release()

@@ -87,7 +87,7 @@ def _fitted(first: HubTable, second: HubTable, progress: Progress) -> tuple[np.n
     bases = whitening(products.source_gram), whitening(products.target_gram)
     correlations = correlations_of(products, bases)
     progress(MAPS, 1, 3)
-    maps = Maps(*(each.astype(np.float32) for each in maps_between(products, bases)))
+    maps = Maps(*map(alignment.map_in_float32, maps_between(products, bases)))
     progress(MAPS, 2, 3)
     return correlations, maps, (products.source_mean, products.target_mean)
 

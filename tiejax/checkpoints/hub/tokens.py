@@ -12,7 +12,7 @@ from tokenizers import decoders, models, normalizers
 from tiejax.checkpoints.hub.checkpoint import read_json
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.text.errors import CorpusError, first_line
-from tiejax.text.tokenizer import bpe, byte_level, in_batches, in_parts, load
+from tiejax.text.tokenizer import MOST_IDS, bpe, byte_level, encoded, in_batches, in_parts, load
 
 CHARACTERS = 2**18  # longer documents are encoded in parts
 TOGETHER = 16  # parts encoded at a time
@@ -50,8 +50,8 @@ def find_tokens(folder: Path, name: str | None = None) -> Tokens | None:
 def _byte_level(folder: Path) -> Tokens:
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     ids = read_json(vocabulary)
-    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in ids.values()):
-        raise CheckpointError(f"{vocabulary}: every token needs an id, an integer >= 0")
+    if not ids or not all(type(number) is int and 0 <= number < MOST_IDS for number in ids.values()):
+        raise CheckpointError(f"{vocabulary}: expected tokens, each with an id, an integer from 0 to {MOST_IDS - 1}")
     whole = merges.exists()
     try:
         model = bpe(ids, merges) if whole else models.BPE(ids, [])
@@ -89,7 +89,7 @@ def count_tokens(
     counts = np.zeros(rows, np.int64)
     parts = (part for document in documents for part in in_parts(tokens.tokenizer, document, CHARACTERS))
     for batch in in_batches(parts, TOGETHER):
-        for encoding in tokens.tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+        for encoding in encoded(tokens.tokenizer, batch):
             occurrences = np.bincount(np.asarray(encoding.ids, np.int64), minlength=rows)
             if len(occurrences) > rows:
                 raise CorpusError(

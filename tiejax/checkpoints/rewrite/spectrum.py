@@ -15,12 +15,13 @@ from jaxtyping import Float
 from scipy import linalg
 
 from tiejax.checkpoints.hub.tables import HubTable
+from tiejax.geometry.table_rows import exponents
 
 BLOCK_BYTES = 64 * 2**20  # size of a block of rows in float32
 MOST_EXACT = 1024  # columns up to which products are computed in float64; beyond, in float32, which halves the time
 ARRAYS = 3  # number of arrays in memory at one time, each of the size of the Gram matrix, or of all rows if they are few
 
-NOT_FINITE = "the sum of squares is not a finite number above 0: all values are zero, or too large or too small for float32"
+NOT_FINITE = "the sum of squares is not a finite number above 0: all values are zero"
 
 Table = HubTable | Float[np.ndarray, "rows width"]
 
@@ -127,7 +128,11 @@ def _gram(tables: Sequence[Table], weights: np.ndarray | None, widths: Sequence[
     for start, block in _blocks(tables, np.float64 if _exact(widths) else np.float32):
         if weights is not None:
             block *= np.sqrt(weights[start : start + len(block), None]).astype(block.dtype)
-        with np.errstate(over="ignore", invalid="ignore"):
+        power = exponents(block, axis=0)
+        if power.any():
+            block = np.ldexp(block, -power)
+            gram += np.ldexp((block.T @ block).astype(np.float64), np.add.outer(power, power))
+        else:
             gram += block.T @ block
     return gram
 

@@ -17,7 +17,7 @@ from tiejax.checkpoints.hub.weights import Loaded, load
 from tiejax.checkpoints.rewrite.one_table import OneTable, blocks
 from tiejax.checkpoints.rewrite.states import States
 from tiejax.text import corpus
-from tiejax.text.tokenizer import in_batches, in_parts, vocabulary
+from tiejax.text.tokenizer import encoded, in_batches, in_parts, vocabulary
 
 LENGTH = 128  # tokens per row, or the number of the model's positions if smaller
 MASKED = 0.15  # share of masked tokens in a row; BERT, Devlin et al. 2019
@@ -111,7 +111,7 @@ def _ids(tokens: Tokens, text: str, rows: int) -> Iterator[int]:
     """Yield the tokens of a text; raises CheckpointError for a token outside the table."""
     parts = (part for document in corpus.read(corpus.sources([text])) for part in in_parts(tokens.tokenizer, document))
     for batch in in_batches(parts):
-        for encoding in tokens.tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+        for encoding in encoded(tokens.tokenizer, batch):
             if encoding.ids and max(encoding.ids) >= rows:
                 raise CheckpointError(
                     f"{tokens.file}: a token has the id {max(encoding.ids)}, but the input table has {rows} rows; "

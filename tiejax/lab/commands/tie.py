@@ -11,6 +11,7 @@ from tiejax.checkpoints.rewrite import tie
 from tiejax.checkpoints.rewrite.one_table import Keep
 from tiejax.checkpoints.rewrite.states import MOST_STATES
 from tiejax.checkpoints.rewrite.tie_report import LEAST_TOP1, MOST_KL
+from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings import checks, command_line
 from tiejax.lab.settings.command_line import BadInput, CommandLine
@@ -82,6 +83,9 @@ def main(argv: Sequence[str]) -> int:
     """Tie a checkpoint, or report what tying would change; return the exit status. Raises BadInput."""
     settings, switches = command_line.parse(Settings, COMMAND, argv)
     settings.check()
+    if settings.text is not None:  # the model runs on the text
+        environment.check_flags()
+        environment.start_jax()
     console = Console()
     out = None if settings.out is None else Path(settings.out).expanduser()
     try:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,10 @@ from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FixedFormatter
+
+from tiejax.system.visible import visible_lines
 
 # Okabe and Ito's palette, distinguishable with colour vision deficiency.
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
@@ -58,7 +63,10 @@ def grid(number: int, columns: int, width: float, height: float, below: float = 
 def save(figure: Figure, folder: Path, name: str) -> Path:
     """Write a figure as PNG, with the boxes of its panels as metadata, and as PDF; return the path of the PNG."""
     folder.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(RC):
+    _show_as_written(figure)
+    with mpl.rc_context(RC), warnings.catch_warnings():
+        # A name may contain letters that the font lacks, which are drawn as boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.set_dpi(RC["savefig.dpi"])
         figure.draw_without_rendering()
         # Laying out many panels takes longer than drawing them: keep the layout for both files.
@@ -67,6 +75,21 @@ def save(figure: Figure, folder: Path, name: str) -> Path:
         # Without a creation date, the same run writes the same file.
         figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
     return folder / f"{name}.png"
+
+
+def _show_as_written(figure: Figure) -> None:
+    """Make all text in a figure appear as it is: a name between dollar signs would be mathematics."""
+    for text in figure.findobj(Text):
+        text.set_text(_literal(text.get_text()))
+    for panel in figure.axes:
+        for axis in (panel.xaxis, panel.yaxis):
+            # The texts of tick labels are set by the formatter when the figure is drawn.
+            if isinstance(formatter := axis.get_major_formatter(), FixedFormatter):
+                formatter.seq = [_literal(str(text)) for text in formatter.seq]
+
+
+def _literal(text: str) -> str:
+    return visible_lines(text).replace("$", r"\$")
 
 
 def panel_boxes(figure: Figure) -> list[list[int]]:

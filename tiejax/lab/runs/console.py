@@ -15,12 +15,25 @@ import rich.table
 from rich.cells import cell_len, set_cell_size
 
 from tiejax.lab.reporting.words import cells, counted, duration, remarks
+from tiejax.lab.settings.command_line import STANDARD_OUTPUT
+from tiejax.system.naming import naming
 from tiejax.system.visible import visible_line
 
 PLAIN_EVERY_S = 15.0
 # The time left is estimated after this share of the run or this many seconds, since the very first steps are slow.
 ESTIMATE_SHARE, ESTIMATE_S = 0.02, 5.0
 NARROWEST_BAR, NARROWEST_LABEL = 4, 10  # columns
+
+
+class _RichConsole(rich.console.Console):
+    """A console that raises an OSError for output that cannot be written, instead of ending the process with status 1."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with naming(STANDARD_OUTPUT):
+            super().print(*objects, **options)
+
+    def on_broken_pipe(self) -> None:
+        raise  # the BrokenPipeError that rich handles when it calls this
 
 
 class Console:
@@ -35,7 +48,7 @@ class Console:
         self._clock = clock
         # Lines in a pipe are not wrapped. Brackets and colons in names are not markup.
         width = None if sys.stdout.isatty() else 200
-        self._rich = rich.console.Console(width=width, soft_wrap=True, highlight=False, markup=False, emoji=False)
+        self._rich = _RichConsole(width=width, soft_wrap=True, highlight=False, markup=False, emoji=False)
         self._bar: rich.progress.Progress | None = None
         self._printed_at, self._printed_step = float("-inf"), -1
         self._compiling = False

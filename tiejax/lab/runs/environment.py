@@ -1,9 +1,11 @@
 """Environment variables for devices and processes, read and set before jax is imported."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.files import read_bytes
@@ -17,6 +19,10 @@ KNOWN_FLAGS = (
     "--xla_force_host_platform_device_count",
     "--xla_gpu_deterministic_ops",
 )
+CPU_DEVICES = ("XLA_FLAGS", "--xla_force_host_platform_device_count"), ("JAX_NUM_CPU_DEVICES", "")
+MOST_CPU_DEVICES = 1024  # jax needs minutes to start 10,000
+# Variables that decide which devices jax starts; the messages about devices that cannot be started show them.
+OF_DEVICES = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")
 
 
 def cores() -> int:
@@ -62,8 +68,10 @@ def given_flags() -> list[str]:
 def check_flags() -> None:
     """Raise BadInput for a flag that XLA does not know, which would otherwise end the process in the middle of a run.
 
-    XLA checks them in a separate process, which is only started for flags that are not in KNOWN_FLAGS.
+    XLA checks them in a separate process, which is only started for flags that are not in KNOWN_FLAGS. Numbers of CPU devices
+    are checked here.
     """
+    _check_cpu_devices()
     flags = [flag for flag in given_flags() if flag.partition("=")[0] not in KNOWN_FLAGS]
     if not flags:
         return
@@ -73,6 +81,34 @@ def check_flags() -> None:
     if ended.returncode:
         unknown = [flag for flag in flags if flag in ended.stderr] or flags
         raise BadInput(f"XLA_FLAGS: unknown to XLA or invalid: {cut(' '.join(unknown))}")
+
+
+def _check_cpu_devices() -> None:
+    """Raise BadInput unless the numbers of CPU devices in the environment, if any, can be started."""
+    by_flag, by_variable = (f"{variable}: {flag}".removesuffix(": ") for variable, flag in CPU_DEVICES)
+    given = [(by_flag, word.partition("=")[2]) for word in given_flags() if word.partition("=")[0] == CPU_DEVICES[0][1]]
+    given += [(by_variable, os.environ[by_variable])] if by_variable in os.environ else []
+    for name, value in given:
+        if not (re.fullmatch(r"[0-9]{1,9}", value) and 1 <= int(value) <= MOST_CPU_DEVICES):
+            raise BadInput(f"{name}: expected an integer from 1 to {MOST_CPU_DEVICES}, got '{cut(value)}'")
+
+
+def start_jax(platform: Literal["any", "cpu"] = "any") -> None:
+    """Import jax and start its devices; raises BadInput if the environment asks for something that this machine lacks.
+
+    platform: cpu starts only the CPU, whatever the environment asks for, so that no memory of a GPU is reserved.
+    """
+    try:
+        import jax
+
+        if platform == "cpu":
+            jax.config.update("jax_platforms", "cpu")
+        jax.devices()
+    # jax raises RuntimeError for an unknown platform, ValueError for an invalid variable, AssertionError without any device.
+    except Exception as error:
+        given = [f"{name}={cut(os.environ[name])}" for name in OF_DEVICES if os.environ.get(name)]
+        reason = str(error).partition("\n")[0] or "no device found"
+        raise BadInput(f"{', '.join(given) or 'jax'}: the devices cannot be started: {cut(reason, 300)}") from None
 
 
 def names_a_cluster() -> bool:

@@ -65,5 +65,8 @@ def _answer(study: Study, argv: Sequence[str]) -> int | None:
     settings, switches = command_line.parse(study.settings, study.command, argv)
     for name, answer in study.answers.items():
         if switches.get(name) or getattr(settings, name, None):
-            return answer(settings.resolved(), Console(switches["quiet"]))
+            resolved = settings.resolved()
+            environment.check_flags()
+            environment.start_jax()
+            return answer(resolved, Console(switches["quiet"]))
     return None

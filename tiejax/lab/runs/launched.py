@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.resume import Request
 from tiejax.lab.runs.run_directory import RunDirectory
@@ -45,6 +46,8 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
             check_disk(settings, study.sizes.need, study.sizes.OPTIONS, request.out, existing)
     if first:
         RunDirectory.probe(request.out)
+    if alone and (platform := study.platform(settings)) != "none":
+        environment.start_jax(platform)
     prepared = None
     if study.prepare is not None:
         prepared = study.prepare(settings, Console(switches["quiet"], silent=not first), resuming)

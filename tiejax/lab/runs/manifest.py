@@ -34,14 +34,16 @@ class Manifest:
     """The identity of a run, and its files.
 
     study: its name. settings: resolved, as JSON values, without those that do not affect results. text: fingerprint of the
-    training text, None without text or before it is known. files: path in the run directory -> SHA-256 (hex). parts: the seeds
-    of each part that has begun to train, as values of the setting `seeds`; empty if all seeds train together.
+    training text, None without text or before it is known. files: path in the run directory -> SHA-256 (hex). lengths: path ->
+    number of bytes, of files that were written since lengths are recorded. parts: the seeds of each part that has begun to
+    train, as values of the setting `seeds`; empty if all seeds train together.
     """
 
     study: str
     settings: dict[str, Any]
     text: str | None = None
     files: dict[str, str] = dataclasses.field(default_factory=dict)
+    lengths: dict[str, int] = dataclasses.field(default_factory=dict)
     parts: tuple[int | list[int], ...] = ()
 
     @property
@@ -60,7 +62,8 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Write run.json atomically."""
         content = {"study": self.study, "format": FORMAT, "settings": self.settings, "text": self.text, "files": self.files}
-        content |= {"parts": list(self.parts)} if self.parts else {}
+        lengths = {name: length for name, length in self.lengths.items() if name in self.files}
+        content |= ({"lengths": lengths} if lengths else {}) | ({"parts": list(self.parts)} if self.parts else {})
         replace(folder / KIND, json.dumps({**content, "digest": digest_of_json(content)}, indent=1).encode())
 
 
@@ -78,18 +81,21 @@ def read(folder: Path) -> Manifest:
         raise NoManifest(f"it has format {cut(version)}, but this version of tiejax reads format {FORMAT}", study)
     if content.pop("digest", None) != digest_of_json(content) or not _is_whole(content):
         raise damage
-    return Manifest(study, content["settings"], content["text"], content["files"], tuple(content.get("parts", ())))
+    parts = tuple(content.get("parts", ()))
+    return Manifest(study, content["settings"], content["text"], content["files"], content.get("lengths", {}), parts)
 
 
 def _is_whole(content: Mapping[str, Any]) -> bool:
     """Return whether all keys are present with values of their types; a valid digest does not guarantee that."""
-    files = content.get("files")
+    files, lengths = content.get("files"), content.get("lengths", {})
     return (
         isinstance(content.get("settings"), dict)
         and (content.get("text") is None or isinstance(content["text"], str))
         and "text" in content
         and isinstance(files, dict)
         and all(isinstance(digest, str) for digest in files.values())
+        and isinstance(lengths, dict)
+        and all(type(length) is int for length in lengths.values())
         and _is_parts(content.get("parts", []))
     )
 
@@ -127,17 +133,26 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the settings in which two runs differ, as `field: before -> now`."""
-    return [f"{name}: {one} -> {other}" for name, (one, other) in differing([before, now]).items()]
+    return [f"{name}: {cut(one)} -> {cut(other)}" for name, (one, other) in differing([before, now]).items()]
 
 
 def damaged(folder: Path, manifest: Manifest) -> list[str]:
     """Return the listed files of a run that are missing or have been changed."""
-    return [name for name, digest in manifest.files.items() if not is_as_written(folder / name, digest)]
+    return [name for name in manifest.files if not is_as_written(folder, name, manifest)]
 
 
-def is_as_written(path: Path, digest: str) -> bool:
-    """Return whether a file exists and has this digest."""
-    return path.is_file() and digest_of(path) == digest
+def is_as_written(folder: Path, name: str, manifest: Manifest) -> bool:
+    """Return whether a file of a run exists and has its listed length and digest."""
+    return has_length(folder, name, manifest) and digest_of(folder / name) == manifest.files[name]
+
+
+def has_length(folder: Path, name: str, manifest: Manifest) -> bool:
+    """Return whether a file of a run exists and has its listed length, if there is one.
+
+    It is compared before a file is read, because reading another one in its place, perhaps a sparse one, may take minutes.
+    """
+    path = folder / name
+    return path.is_file() and path.stat().st_size == manifest.lengths.get(name, path.stat().st_size)
 
 
 def digest_of_bytes(content: bytes) -> str:

@@ -95,8 +95,8 @@ def trained_tokenizer(settings: Any, resume: bool) -> str | None:
     trained = Path(settings.out, TOKENIZER)
     if settings.tokenizer is not None or not resume or not trained.exists():
         return None
-    written = RunDirectory.opened(trained.parent).files.get(TOKENIZER)
-    if written is not None and not is_as_written(trained, written):
+    listed = RunDirectory.opened(trained.parent)
+    if TOKENIZER in listed.files and not is_as_written(trained.parent, TOKENIZER, listed):
         raise BadInput(f"--resume: {trained} is damaged; restore the original file, or --overwrite the run")
     return str(trained)
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import filelock
 import numpy as np
-import yaml
 
 from tiejax.lab.runs import facts, manifest
 from tiejax.lab.runs.arrays import write_npz
-from tiejax.lab.runs.manifest import KIND, Manifest, NoManifest, is_as_written
+from tiejax.lab.runs.manifest import KIND, Manifest, NoManifest, has_length, is_as_written
 from tiejax.lab.runs.writing import replace, replace_with
-from tiejax.lab.settings import checks
+from tiejax.lab.settings import checks, yaml_text
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.study import Study
 from tiejax.system.visible import cut
@@ -30,7 +29,10 @@ METRICS, REPORT, FIGURES = "metrics.npz", "report.html", "figures"
 RESULTS_FORMAT = 2
 # Errors for paths that cannot exist, regardless of disk space and permissions.
 IMPOSSIBLE_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
-# In the order of removal: if the process is killed midway, the remaining files are still a valid unfinished run.
+# Files and folders that tiejax writes and run.json does not list.
+UNLISTED = (ENVIRONMENT, f".{METRICS}.part")
+OWN_FOLDERS = (CHECKPOINTS, "damaged")
+EVENTS, EVENT_FILES = "events", "events.out.tfevents.*"
 CONTENTS = (
     RESULTS,
     ENVIRONMENT,
@@ -39,12 +41,11 @@ CONTENTS = (
     "tokenizer.json",
     REPORT,
     FIGURES,
-    "events",
+    EVENTS,
     "finished",
     "states",
     "models",
-    CHECKPOINTS,
-    "damaged",
+    *OWN_FOLDERS,
     CONFIG,
     KIND,
 )
@@ -144,7 +145,7 @@ class RunDirectory:
         """Return results.json of the run in `path`, None if the run has not finished; raises BadInput if it is damaged."""
         if RESULTS not in listed.files:
             return None
-        if not is_as_written(path / RESULTS, listed.files[RESULTS]):
+        if not is_as_written(path, RESULTS, listed):
             raise BadInput(f"{path / RESULTS}: damaged; the command of the run with --resume writes it again")
         found = json.loads((path / RESULTS).read_bytes())
         if not isinstance(found, dict):
@@ -219,7 +220,7 @@ class RunDirectory:
         return run
 
     def _write_config(self, settings: Any) -> None:
-        replace(self.path / CONFIG, yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False).encode())
+        replace(self.path / CONFIG, yaml_text.dump(dataclasses.asdict(settings)).encode())
 
     def _grow(self, settings: Any) -> None:
         """Take the seeds that the settings append to those of the run as its next part.
@@ -272,7 +273,7 @@ class RunDirectory:
 
     def intact(self, name: str) -> bool:
         """Return whether a file exists, is listed and has not been changed."""
-        return name in self.manifest.files and is_as_written(self.path / name, self.manifest.files[name])
+        return name in self.manifest.files and is_as_written(self.path, name, self.manifest)
 
     def whole(self, folder: str) -> bool:
         """Return whether files in a folder are listed, and all of these exist and have not been changed."""
@@ -285,7 +286,7 @@ class RunDirectory:
         then: the consequence of removing the file, such as "that model is trained again".
         """
         path = self.path / name
-        content = path.read_bytes() if path.is_file() else b""
+        content = path.read_bytes() if has_length(self.path, name, self.manifest) else b""
         if manifest.digest_of_bytes(content) != self.manifest.files[name]:
             raise BadInput(f"--resume: {path} is damaged; remove it, and {then}")
         return content
@@ -301,16 +302,19 @@ class RunDirectory:
         path = self.path / name
         path.parent.mkdir(exist_ok=True)
         replace(path, content)
-        self._list({name: manifest.digest_of_bytes(content)})
+        self._list({name: manifest.digest_of_bytes(content)}, {name: len(content)})
 
     def add(self, paths: Iterable[Path]) -> None:
         """List files with their current digests, and all files in folders."""
         files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path]) if file.is_file()]
-        self._list({file.relative_to(self.path).as_posix(): manifest.digest_of(file) for file in files})
+        names = [file.relative_to(self.path).as_posix() for file in files]
+        digests = dict(zip(names, map(manifest.digest_of, files), strict=True))
+        self._list(digests, {name: file.stat().st_size for name, file in zip(names, files, strict=True)})
 
-    def _list(self, found: Mapping[str, str]) -> None:
-        if found.items() - self.manifest.files.items():
-            self._change(files={**self.manifest.files, **found})
+    def _list(self, digests: Mapping[str, str], lengths: Mapping[str, int]) -> None:
+        if digests.items() - self.manifest.files.items():
+            files, known = {**self.manifest.files, **digests}, {**self.manifest.lengths, **lengths}
+            self._change(files=files, lengths=known)
 
     def _change(self, **fields: Any) -> None:
         self.manifest = dataclasses.replace(self.manifest, **fields)
@@ -366,12 +370,31 @@ def _as_started(study: Study, path: Path, asked: dict[str, Any]) -> Manifest:
 
 
 def _empty(path: Path) -> None:
-    """Remove a run; a process that is killed midway leaves a valid unfinished run."""
+    """Remove a run: the files that run.json lists, and those that tiejax writes without listing them; all others stay.
+
+    A process that is killed midway leaves a valid unfinished run.
+    """
+    listed: dict[str, str] = {}
     with contextlib.suppress(NoManifest):
-        dataclasses.replace(manifest.read(path), files={}).write(path)
-    for name in (f".{METRICS}.part", *CONTENTS):
-        target = path / name
-        if target.is_dir():
-            shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
+        found = manifest.read(path)
+        listed = found.files
+        unfinished = {name: digest for name, digest in listed.items() if name != RESULTS}
+        dataclasses.replace(found, files=unfinished).write(path)
+    for target in (*(path / name for name in listed), *(path / name for name in UNLISTED), *(path / EVENTS).rglob(EVENT_FILES)):
+        # A name in a hostile run.json may lead out of the directory, and so may a link in it.
+        if target.parent.resolve().is_relative_to(path.resolve()) and (target.is_symlink() or target.is_file()):
+            target.unlink()
+    for name in OWN_FOLDERS:
+        if (path / name).is_dir():
+            shutil.rmtree(path / name)
+    for name in CONTENTS:
+        _remove_empty_folders(path / name)
+    for name in (CONFIG, KIND):
+        (path / name).unlink(missing_ok=True)
+
+
+def _remove_empty_folders(folder: Path) -> None:
+    """Remove a folder, and folders in it, unless they contain files."""
+    for root, _, _ in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(root)

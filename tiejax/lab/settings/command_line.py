@@ -10,6 +10,8 @@ import dataclasses
 import difflib
 import errno
 import itertools
+import math
+import os
 import re
 import shlex
 import sys
@@ -25,16 +27,19 @@ import jsonargparse
 from tiejax.lab.settings import named_configs, yaml_text
 from tiejax.lab.settings.yaml_text import NotYaml
 from tiejax.system.files import read_bytes
+from tiejax.system.naming import naming
 from tiejax.system.visible import cut, visible_line, visible_lines
 
 # The mode in which jsonargparse reads values and prints a configuration.
 MODE = "tiejax"
-jsonargparse.set_loader(MODE, yaml_text.load_flag, (NotYaml,))
+jsonargparse.set_loader(MODE, yaml_text.load, (NotYaml,))
 jsonargparse.set_dumper(MODE, yaml_text.dump)
 MOST_BYTES = 2**20  # of a configuration file
+STANDARD_OUTPUT = Path("standard output")  # in messages
 PROGRAM = "PROGRAM"  # placeholder for the command in an example
 MOST_SEEDS = 10**6
 RANGE = re.compile(r"(\d{1,10})-(\d{1,10})")  # of seeds, inclusive
+JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 CLOUD = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 Config = TypeVar("Config")
@@ -51,6 +56,7 @@ ADVICE = {
     errno.EACCES: "allow reading and writing",
     errno.EPERM: "allow reading and writing",
     errno.EROFS: "allow writing",
+    errno.EBADF: "open it",
 }
 
 # Whether this process was started as a command, so that it may be replaced by another (see `huge_pages.restart`).
@@ -96,7 +102,7 @@ def parse(
     # Switches are not part of the configuration, so that --print_config does not print them.
     switches = {name: f"--{name}" in flags for name in command.switches}
     flags = [flag for flag in flags if flag not in {f"--{name}" for name in switches}]
-    flags = _expand_seeds(_gather_words(flags, config_class))
+    flags = _as_yaml(_expand_seeds(_gather_words(flags, config_class)), config_class)
     _check_flags(flags, config_class)
     parser = _parser(config_class, command)
     values: dict[str, Any] = {}
@@ -221,8 +227,33 @@ def _gather_words(flags: Sequence[str], config_class: type) -> list[str]:
             words.append(waiting.pop(0))
         if not words:
             raise BadInput(f"{flag}: expected at least one value")
-        gathered.append(f"{flag}={words[0] if words[0].startswith('[') else yaml_text.dump_words(words)}")
+        gathered.append(f"{flag}={words[0] if words[0].startswith('[') else yaml_text.dump_line(words)}")
     return gathered
+
+
+def _as_yaml(flags: Sequence[str], config_class: type) -> list[str]:
+    """Rewrite the values of options that jsonargparse would not read as a file's: `010` as a number, `[010]` as text."""
+    hints = typing.get_type_hints(config_class)
+    rewritten: list[str] = []
+    for before, flag in zip(["", *flags], flags, strict=False):
+        option, equals, value = flag.partition("=") if flag.startswith("--") else (before, "", flag)
+        kind = hints.get(option.removeprefix("--")) if option.startswith("--") else None
+        value = value if kind is None or flag == option else _value_as_yaml(value, kind)
+        rewritten.append(f"{option}={value}" if equals else flag if flag.startswith("--") else value)
+    return rewritten
+
+
+def _value_as_yaml(text: str, kind: Any) -> str:
+    try:
+        value, as_text = yaml_text.load(text), yaml_text.load_as_text(text)
+    except NotYaml:  # which is refused later, or is text
+        return text
+    if isinstance(value, list | dict):
+        written = _as_written(value, as_text, kind)
+        return text if written == value else yaml_text.dump_line(written)
+    if _is_text(kind) or JSON_NUMBER.fullmatch(text) or isinstance(value, bool) or not isinstance(value, int | float):
+        return text
+    return text if isinstance(value, float) and not math.isfinite(value) else str(value)
 
 
 def _expand_seeds(flags: Sequence[str]) -> list[str]:
@@ -257,7 +288,7 @@ def _check_flags(flags: Sequence[str], config_class: type) -> None:
         if not option.startswith("--") or name not in hints or not _has_parts(hints[name]):
             continue
         try:
-            yaml_text.load_flag(value if equals else following)
+            yaml_text.load(value if equals else following)
         except NotYaml as error:
             values = _value_words(name, hints[name])
             raise BadInput(f"{option}: expected {values}, got {cut(value or following)}: {error}") from None
@@ -283,7 +314,8 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
         found = named_configs.find(file)
         if found is None:
             raise BadInput(f"--config {cut(file)}: not found{_nearest_configuration(file, command)}")
-        values = yaml_text.load(read_bytes(found, MOST_BYTES).decode("utf-8"))
+        text = read_bytes(found, MOST_BYTES).decode("utf-8")
+        values, as_text = yaml_text.load(text), yaml_text.load_as_text(text)
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--config {file}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
     except NotYaml as error:
@@ -300,6 +332,7 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
         if name not in names:
             raise BadInput(f"--config {file}: unknown field '{cut(name)}'{nearest(str(name), names)}")
     hints = typing.get_type_hints(config_class)
+    values = {name: _as_written(value, as_text[name], hints[name]) for name, value in values.items()}
     for name, value in values.items():  # jsonargparse accepts null for any field
         if value is None and type(None) not in typing.get_args(hints[name]):
             raise BadInput(f"--config {file}: {name}: expected {_value_words(name, hints[name])}, got null")
@@ -310,6 +343,38 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
     except jsonargparse.ArgumentError as error:
         raise BadInput(f"--config {file}: {_explain(str(error), config_class, None)}") from None
     return values
+
+
+def _as_written(value: Any, text: Any, kind: Any) -> Any:
+    """Return a value of a file, with the text that was written wherever the field expects text: `out: 010` names a folder 010.
+
+    text: the same value with all scalars as text.
+    """
+    if isinstance(value, list) and (items := _items_of(kind, list)):
+        return [_as_written(one, written, items[0]) for one, written in zip(value, text, strict=True)]
+    if isinstance(value, dict) and (items := _items_of(kind, dict)):
+        # Both are in the order of the file, in which no key occurs twice, neither as a value nor as text.
+        pairs = zip(value.items(), text.items(), strict=True)
+        return {_as_written(name, key, items[0]): _as_written(one, written, items[1]) for (name, one), (key, written) in pairs}
+    return text if isinstance(value, int | float) and _is_text(kind) else value
+
+
+def _is_text(kind: Any) -> bool:
+    """Return whether a field takes text, or one of several words, and no number."""
+    return str in (kinds := _kinds(kind)) and not {int, float, bool} & kinds
+
+
+def _items_of(kind: Any, container: type) -> tuple[Any, ...]:
+    """Return the types of the items of a list or mapping, () if the type hint accepts none."""
+    return next((typing.get_args(one) for one in (kind, *typing.get_args(kind)) if typing.get_origin(one) is container), ())
+
+
+def _kinds(kind: Any) -> set[Any]:
+    """Return the types that a type hint accepts, without the types of their items."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return {found for one in inner for found in _kinds(one)}
+    return {type(value) for value in inner} if origin is typing.Literal else {origin or kind}
 
 
 def _nearest_configuration(file: str, command: CommandLine) -> str:
@@ -349,7 +414,7 @@ def _explain(message: str, config_class: type, command: CommandLine | None) -> s
 def _quoted(value: str) -> str:
     """Return a value for a message, in quotes if YAML reads it as text."""
     try:
-        is_text = isinstance(yaml_text.load_flag(value), str)
+        is_text = isinstance(yaml_text.load(value), str)
     except NotYaml:
         is_text = True
     return f"'{cut(value)}'" if is_text else cut(value)
@@ -411,14 +476,47 @@ def report(error: BadInput | Refused) -> int:
 def run_main(main: Callable[[list[str]], int]) -> NoReturn:
     """Run `main(argv)` as a command and exit: with status 2 after bad input, 4 after an error of the operating system.
 
-    Both are reported in one line on standard error; only errors in tiejax itself show a traceback.
+    Both are reported in one line on standard error; only errors in tiejax itself show a traceback. It is an error of the
+    operating system if output cannot be written, because standard output is closed or its reader has exited.
     """
     AS_COMMAND.set(True)
+    _open_standard_error()
     try:
-        status = main(sys.argv[1:])
+        status = _checked_output(main)
     except (BadInput, Refused, OSError) as error:
         status = report(refused(error, "run it again") if isinstance(error, OSError) else error)
     except KeyboardInterrupt:  # before or after training, when there is nothing to save
         print(f"{visible_line(Path(sys.argv[0]).name)}: interrupted", file=sys.stderr)
         status = 130
+    _drop_output()
     sys.exit(status)
+
+
+def _checked_output(main: Callable[[list[str]], int]) -> int:
+    """Return the status of `main(argv)`, also if it exits as `--help` does; raises OSError if its output cannot be written."""
+    if sys.stdout is None:  # closed by the shell, as in `command >&-`
+        raise OSError(errno.EBADF, "is closed", str(STANDARD_OUTPUT))
+    try:
+        status = main(sys.argv[1:])
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 0
+    with naming(STANDARD_OUTPUT):
+        sys.stdout.flush()
+    return status
+
+
+def _open_standard_error() -> None:
+    """Open standard error if it is closed, so that no file of the command takes its place and receives messages."""
+    if sys.stderr is None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115, open until the process ends
+
+
+def _drop_output() -> None:
+    """Discard output that cannot be written, about which Python would complain at exit."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

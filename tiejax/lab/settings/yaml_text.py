@@ -1,8 +1,11 @@
-"""The subset of YAML for settings: plain values, lists and mappings with distinct keys; no aliases, tags or objects."""
+"""The subset of YAML 1.2 for settings: plain values, lists and mappings with distinct keys; no aliases, tags or objects.
+
+PyYAML reads YAML 1.1, in which `010` is 8, `1:30` is 90 and `no` is false. Its loader gets the rules of the core schema of
+YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), in which these are 10 and two words.
+"""
 
 import math
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -11,9 +14,17 @@ from tiejax.system.visible import cut, visible, visible_lines
 
 DEEPEST = 32
 LARGEST = 2**63  # in JSON, numpy and the files of a run
-# Dates, merges and `=` are read as text; sets, binary data and objects are refused.
-KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
-TAGS = tuple(f"tag:yaml.org,2002:{kind}" for kind in KINDS)
+PREFIX = "tag:yaml.org,2002:"
+# Plain scalars that are not text: pattern and possible first characters.
+SCALARS = {
+    "null": (r"~|null|Null|NULL|", "~nN"),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+}
 
 
 class NotYaml(ValueError):
@@ -63,33 +74,42 @@ class _Loader(yaml.SafeLoader):
         raise yaml.constructor.ConstructorError(None, None, reason, where.start_mark)
 
 
-# Set on the subclass, so that the tables of yaml.SafeLoader stay unchanged.
-_Loader.yaml_constructors = {tag: yaml.SafeLoader.yaml_constructors[tag] for tag in TAGS}
-_Loader.yaml_implicit_resolvers = {
-    letter: [(tag, pattern) for tag, pattern in known if tag in TAGS]
-    for letter, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+def _integer(loader: _Loader, node: Any) -> int:
+    digits = loader.construct_scalar(node)
+    return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
 
 
-class _FlagLoader(_Loader):
-    """A loader that reads 5e-4 as a number, which is text in YAML 1.1."""
+def _add_scalars(kind: Any) -> None:
+    """Make a loader or dumper class recognise the plain scalars of YAML 1.2."""
+    for name, (pattern, letters) in SCALARS.items():
+        empty = [""] if name == "null" else []
+        kind.add_implicit_resolver(PREFIX + name, re.compile(rf"(?:{pattern})\Z"), [*letters, *empty])
 
 
-_FlagLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
-)
+# Set on the subclass, so that the tables of yaml.SafeLoader stay unchanged. Dates, merges and `=` are read as text; sets,
+# binary data and objects are refused.
+_Loader.yaml_constructors = {
+    PREFIX + kind: yaml.SafeLoader.yaml_constructors[PREFIX + kind] for kind in (*SCALARS, "str", "seq", "map")
+} | {PREFIX + "int": _integer}
+_Loader.yaml_implicit_resolvers = {}
+_add_scalars(_Loader)
+
+
+class _TextLoader(_Loader):
+    """A loader that leaves every plain scalar as the text that was written."""
+
+
+_TextLoader.yaml_implicit_resolvers = {}
 
 
 def load(text: str) -> Any:
-    """Return the content of a YAML file; raises NotYaml."""
+    """Return the content of a YAML file, or the value of an option; raises NotYaml."""
     return _load(text, _Loader)
 
 
-def load_flag(text: str) -> Any:
-    """Return the value of an option, read as YAML; raises NotYaml."""
-    return _load(text, _FlagLoader)
+def load_as_text(text: str) -> Any:
+    """Return the content of a YAML file with every scalar as the text that was written; raises NotYaml."""
+    return _load(text, _TextLoader)
 
 
 def _load(text: str, loader: type[_Loader]) -> Any:
@@ -106,15 +126,30 @@ def _load(text: str, loader: type[_Loader]) -> Any:
         raise NotYaml(str(error)) from None
 
 
+class _Dumper(yaml.SafeDumper):
+    """A dumper that writes text in quotes if it would be read as a number or a truth value by YAML 1.1 or by YAML 1.2."""
+
+
+_add_scalars(_Dumper)  # in addition to those of YAML 1.1
+
+
+class _LineDumper(_Dumper):
+    """A dumper that writes all text in quotes, so that line ends in it are escaped."""
+
+
+_LineDumper.add_representer(str, lambda dumper, text: dumper.represent_scalar(f"{PREFIX}str", text, style='"'))
+
+
 def dump(values: Any) -> str:
     """Return values as YAML; invisible and control characters are written as escapes."""
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-    return text if visible_lines(text) == text else yaml.safe_dump(values, sort_keys=False)
+    text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return text if visible_lines(text) == text else yaml.dump(values, Dumper=_Dumper, sort_keys=False)
 
 
-def dump_words(words: Sequence[str]) -> str:
-    """Return words as a YAML list on one line, whatever characters they contain."""
-    return yaml.safe_dump(list(words), default_style='"', default_flow_style=True, width=math.inf).rstrip("\n")
+def dump_line(values: Any) -> str:
+    """Return values as YAML on one line, whatever characters they contain."""
+    text: str = yaml.dump(values, Dumper=_LineDumper, default_flow_style=True, sort_keys=False, width=math.inf)
+    return text.rstrip("\n")
 
 
 def fault(value: Any) -> str | None:

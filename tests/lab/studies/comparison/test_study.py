@@ -177,3 +177,19 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, runs):
     assert f"{other / 'results.json'}: damaged;" in refusal(tmp_path, one, other)
     out, _ = compared(tmp_path, [one, make_run(tmp_path / "third", finished=True, results=body())])
     assert f"{one} is a run of exor and {out} one of comparison" in refusal(tmp_path / "x", one, out)
+
+
+NAMES = ("\x1b[31m\x07", r"$\frac$", "$x$", "_one", "\udcff", "\u65e5\u672c", "a\nb", "\u202eb", r"\$")
+
+
+def test_names_of_runs_are_shown_as_they_are(tmp_path, capsys, drawn):
+    """Control characters, mathematics, letters without a glyph, and a name that is not UTF-8; warnings are errors here."""
+    results = body(claim("$x_{$", "supported"), claim("$y$", "undecided"))
+    runs = [make_run(tmp_path / name, finished=True, results=results, seeds=3) for name in NAMES]
+    out, found = compared(tmp_path, runs)
+    assert sorted(found["runs"]) == sorted(NAMES)
+    assert is_a_picture(out / "figures" / "effects.png")
+    ended = capsys.readouterr()
+    assert ended.err == ""
+    assert ended.out.replace("\n", "").isprintable()
+    assert set("\x1b\x07\u202e").isdisjoint((out / "report.html").read_text())

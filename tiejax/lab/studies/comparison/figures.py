@@ -32,7 +32,9 @@ def plot_effects(results: Mapping[str, Any]) -> Plot | None:
             ]
             x, y = zip(*points, strict=True) if points else ((), ())
             face = colour if decided else "white"
-            panel.plot(x, y, marker, color=colour, markerfacecolor=face, label=label if decided else None, markersize=5)
+            # Without the space, the legend would leave out a name that begins with "_".
+            name = f" {label}" if decided else None
+            panel.plot(x, y, marker, color=colour, markerfacecolor=face, label=name, markersize=5)
     panel.axvline(0, color="black", linewidth=0.8)
     panel.set_yticks(range(len(claims)), [claim["id"] for claim in claims])
     panel.set_ylim(len(claims) - 0.5, -0.5)

@@ -8,9 +8,9 @@ from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
 from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.diagnosis.open_run import is_run, open_run
+from tiejax.lab.studies.diagnosis.open_run import open_run
 from tiejax.lab.studies.diagnosis.run import diagnose_run
-from tiejax.lab.studies.diagnosis.settings import Settings
+from tiejax.lab.studies.diagnosis.settings import Settings, is_run
 
 
 class DiagnosisError(ValueError):

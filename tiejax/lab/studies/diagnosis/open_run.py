@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.manifest import KIND, Manifest, damaged
+from tiejax.lab.runs.manifest import Manifest, damaged
 from tiejax.lab.runs.restored import restored, restored_parts
-from tiejax.lab.runs.run_directory import CHECKPOINTS, CONFIG
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.diagnosis.probes import LONGEST, Probes, exor_probes, text_probes
 from tiejax.lab.studies.diagnosis.settings import Settings, settings_of_run
@@ -40,11 +39,6 @@ class OpenRun(NamedTuple):
     records: Mapping[str, Mapping[str, np.ndarray]]
     encode: Callable[[Any, Any, Any], Any]
     probes: Probes
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a folder is a run directory."""
-    return (folder / KIND).is_file() or ((folder / CONFIG).is_file() and (folder / CHECKPOINTS).is_dir())
 
 
 def open_run(settings: Settings, console: Console) -> OpenRun:

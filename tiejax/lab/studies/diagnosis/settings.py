@@ -2,11 +2,13 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tiejax.checkpoints.diagnose.options import Options
 from tiejax.lab.runs import manifest
+from tiejax.lab.runs.manifest import KIND
 from tiejax.lab.runs.reopen import reopened
+from tiejax.lab.runs.run_directory import CHECKPOINTS, CONFIG
 from tiejax.lab.settings import checks, command_line
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.sizes import check_most
@@ -87,6 +89,16 @@ def device_a_core(settings: Settings) -> bool:
     return run.study == text_mlm.STUDY.name and text_mlm.STUDY.device_a_core(run_settings)
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run directory."""
+    return (folder / KIND).is_file() or ((folder / CONFIG).is_file() and (folder / CHECKPOINTS).is_dir())
+
+
+def _platform(settings: Settings) -> Literal["any", "cpu"]:
+    """Return the platform of a diagnosis: the tables of a checkpoint are read in blocks of rows, on the CPU."""
+    return "any" if is_run(settings.folder) else "cpu"
+
+
 def _run(launched: Any, console: Any) -> int:
     from tiejax.lab.studies.diagnosis.study import run
 
@@ -116,4 +128,5 @@ STUDY = Study(
     claims_at_end=True,
     single_process=True,
     device_a_core=device_a_core,
+    platform=_platform,
 )

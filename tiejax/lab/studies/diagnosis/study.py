@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
@@ -18,9 +17,9 @@ from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.diagnosis import checkpoint_figures, checkpoint_page, run_figures, run_page, run_verdict
-from tiejax.lab.studies.diagnosis.open_run import is_run, open_run
+from tiejax.lab.studies.diagnosis.open_run import open_run
 from tiejax.lab.studies.diagnosis.run import diagnose_run
-from tiejax.lab.studies.diagnosis.settings import STUDY, Settings
+from tiejax.lab.studies.diagnosis.settings import STUDY, Settings, is_run
 from tiejax.system.naming import naming
 from tiejax.text.errors import CorpusError
 
@@ -68,8 +67,6 @@ def _of_run(settings: Settings, console: Console) -> Diagnosis:
 
 def _of_checkpoint(settings: Settings, console: Console) -> Diagnosis:
     """Diagnose a checkpoint in the hub's format; raises BadInput."""
-    # Blocks of rows are processed on the CPU, so that no memory of a GPU is reserved.
-    jax.config.update("jax_platforms", "cpu")
     try:
         with console.preparing() as progress:
             results, arrays = diagnose_checkpoint(

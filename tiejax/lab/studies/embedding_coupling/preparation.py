@@ -18,6 +18,7 @@ from tiejax.lab.studies.embedding_coupling.task_data import ProbeData, TaskData,
 from tiejax.lab.studies.embedding_coupling.text import Text, plan, prepare_text, text_of_checkpoint
 from tiejax.models.bert import discard_head
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member
+from tiejax.text.errors import CorpusError
 from tiejax.text.stored import digest
 
 
@@ -47,7 +48,11 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepa
         start, text = None, prepare_text(settings, console, resume)
         planned = plan(settings, text, mesh)
     causal = start is not None and start.model.encoder.causal
-    tasks = [task_data(settings, text, task, mesh, causal) for task in files.tasks]
+    try:
+        tasks = [task_data(settings, text, task, mesh, causal) for task in files.tasks]
+        probes = probe_data(settings, text, files)
+    except CorpusError as error:  # the tokenizer cannot encode a sentence of a task
+        raise BadInput(f"--{error}") from None
     check_sizes(settings, text, mesh, tasks, start)
     # The fingerprint covers tasks and probes too, so that a run cannot be resumed with different ones.
     whole = {"text": text.facts["fingerprint"], "files": digest([list(part) if part else part for part in files])}
@@ -56,7 +61,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepa
             [hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for leaf in jax.tree.leaves(start.params)]
         )
     text = text._replace(facts=text.facts | {"fingerprint": digest(whole)})
-    return Prepared(text, planned, tasks, probe_data(settings, text, files), start)
+    return Prepared(text, planned, tasks, probes, start)
 
 
 def check_sizes(settings: Settings, text: Text, mesh: int, tasks: list[TaskData], start: Loaded | None) -> None:

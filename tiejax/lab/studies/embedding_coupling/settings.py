@@ -12,6 +12,7 @@ from tiejax.lab.settings.sizes import check_most, check_places, most_of
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.embedding_coupling import sizes
 from tiejax.models.shapes import POSITIONS, Shape
+from tiejax.system.visible import cut
 
 # Small enough for two cores. A small E_in saves about as many parameters as all layers have, as in the paper.
 DEFAULT_SHAPES = {
@@ -172,7 +173,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
             raise BadInput(f"--language_exponent: expected a number between 0 and 1, got {self.language_exponent}")
         checks.check_shares(self, ("fine_tuning_dropout",))
         if not self.fine_tuning_rates or not all(0 < rate < math.inf for rate in self.fine_tuning_rates):
-            raise BadInput(f"--fine_tuning_rates: expected rates above 0, got {self.fine_tuning_rates}")
+            raise BadInput(f"--fine_tuning_rates: expected rates above 0, got {cut(self.fine_tuning_rates)}")
         if self.memory is not None and self.plan is None:
             raise BadInput("--memory: only used with --plan; give --plan as well")
         self._check_corpus()
@@ -200,40 +201,44 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         for name, fields in (self.shapes or {}).items():
             if unknown := [field for field in fields if field not in SHAPE_FIELDS]:
                 raise BadInput(
-                    f"--shapes: {name}: unknown field {unknown[0][:80]!r}; the fields of a shape are {', '.join(SHAPE_FIELDS)}"
+                    f"--shapes: {cut(name)}: unknown field {cut(unknown[0])!r}; the fields of a shape are "
+                    f"{', '.join(SHAPE_FIELDS)}"
                 )
             if missing := [field for field in SHAPE_FIELDS[:5] if field not in fields]:
                 raise BadInput(
-                    f"--shapes: {name}: {missing[0]} is missing; the fields of a shape are {', '.join(SHAPE_FIELDS)}"
+                    f"--shapes: {cut(name)}: {missing[0]} is missing; the fields of a shape are {', '.join(SHAPE_FIELDS)}"
                 )
             if wrong := [field for field, value in fields.items() if type(value) is not (bool if field == "coupled" else int)]:
                 kind = "true or false" if wrong[0] == "coupled" else "a whole number"
-                raise BadInput(f"--shapes: {name}: {wrong[0]} must be {kind}, got {str(fields[wrong[0]])[:80]}")
+                raise BadInput(f"--shapes: {cut(name)}: {wrong[0]} must be {kind}, got {cut(fields[wrong[0]])}")
             if huge := [field for field in SHAPE_FIELDS[:5] if fields[field] > most_of(field)]:
-                raise BadInput(f"--shapes: {name}: {huge[0]} must be at most {most_of(huge[0]):,}, got {fields[huge[0]]}")
+                raise BadInput(f"--shapes: {cut(name)}: {huge[0]} must be at most {most_of(huge[0]):,}, got {fields[huge[0]]}")
             if problem := Shape(**fields).problem():
-                raise BadInput(f"--shapes: {name}: {problem}")
+                raise BadInput(f"--shapes: {cut(name)}: {problem}")
             _check_name("shapes", name)
         if self.shapes and self.baseline not in self.shapes:
-            raise BadInput(f"--baseline: expected one of {', '.join(self.shapes)}, got {self.baseline}")
+            raise BadInput(f"--baseline: expected one of {cut(', '.join(self.shapes))}, got {cut(self.baseline)}")
 
     def _check_tasks(self) -> None:
         for name, fields in (self.tasks or {}).items():
             if unknown := [field for field in fields if field not in TASK_FIELDS]:
                 raise BadInput(
-                    f"--tasks: {name}: unknown field {unknown[0][:80]!r}; the fields of a task are {', '.join(TASK_FIELDS)}"
+                    f"--tasks: {cut(name)}: unknown field {cut(unknown[0])!r}; the fields of a task are "
+                    f"{', '.join(TASK_FIELDS)}"
                 )
             if type(fields.get("examples", 1)) is not int or fields.get("examples", 1) < 1:
-                raise BadInput(f"--tasks: {name}: examples must be an integer >= 1, got {fields['examples']}")
+                raise BadInput(f"--tasks: {cut(name)}: examples must be an integer >= 1, got {cut(fields['examples'])}")
             if wrong := [split for split in TASK_FIELDS[:3] if split in fields and not _names_files(fields[split])]:
-                raise BadInput(f"--tasks: {name}: {wrong[0]} must be a file or a list of files, got {fields[wrong[0]]}")
+                raise BadInput(
+                    f"--tasks: {cut(name)}: {wrong[0]} must be a file or a list of files, got {cut(fields[wrong[0]])}"
+                )
             if "train" not in fields and set(fields) - {"examples"}:
-                raise BadInput(f"--tasks: {name}: train is missing: a file, several files of one class each, or tfds:NAME")
+                raise BadInput(f"--tasks: {cut(name)}: train is missing: a file, several files of one class each, or tfds:NAME")
             _check_name("tasks", name)
         if not self.tasks:
             raise BadInput("--tasks: expected at least one task")
         if self.drop_task not in (*self.tasks, "none"):
-            raise BadInput(f"--drop_task: expected one of {', '.join(self.tasks)}, or none, got {self.drop_task}")
+            raise BadInput(f"--drop_task: expected one of {cut(', '.join(self.tasks))}, or none, got {cut(self.drop_task)}")
 
     @property
     def every_shape(self) -> dict[str, Shape]:
@@ -244,7 +249,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
 def _check_name(option: str, name: str) -> None:
     """Raise BadInput if the name of a shape or a task cannot be part of a file name."""
     if not name.replace("-", "").replace("_", "").isalnum():
-        raise BadInput(f"--{option}: names may contain only letters, digits, - and _, got {name[:80]!r}")
+        raise BadInput(f"--{option}: names may contain only letters, digits, - and _, got {cut(name)!r}")
 
 
 def _names_files(value: Any) -> bool:

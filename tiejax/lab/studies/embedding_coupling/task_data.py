@@ -14,7 +14,7 @@ from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.text import Text
 from tiejax.system.files import read_bytes
 from tiejax.text import cipher
-from tiejax.text.tokenizer import Vocabulary
+from tiejax.text.tokenizer import Vocabulary, encoded
 from tiejax.transfer.batches import TaskFeed, TaskRows, all_rows, rows_of_batch
 from tiejax.transfer.encoding import NO_LABEL, Encoded, encode, encode_texts
 from tiejax.transfer.errors import TaskError
@@ -183,7 +183,7 @@ def _one_a_row(settings: Settings, text: Text, sentences: list[str]) -> TaskRows
 def _word_pairs(settings: Settings, text: Text, rows: Sequence[tuple[str, str, float]]) -> WordPairs:
     """Return the pairs in which both words occur often enough in the training text."""
     words = sorted({word for first, second, _ in rows for word in (first, second)})
-    pieces = {word: text.tokenizer.encode(word, add_special_tokens=False).ids for word in words}
+    pieces = {word: encoding.ids for word, encoding in zip(words, encoded(text.tokenizer, words), strict=True)}
     # The training text of a checkpoint is unknown: use all words that its tokenizer can encode.
     unknown_text = not len(text.train.ids)
     within = within_words(text.vocabulary)

@@ -11,6 +11,8 @@ import random
 import numpy as np
 from jaxtyping import Int
 
+from tiejax.system.visible import cut
+
 SPLITS = ("train", "validation", "test")
 SPLIT_SEED = 14
 MAX_BITS = 16
@@ -43,9 +45,9 @@ class EXor:
             if not probabilities:
                 raise ValueError(f"{name}: needs at least one probability, got none")
             if not all(math.isfinite(p) and p >= 0 for p in probabilities):
-                raise ValueError(f"{name}: probabilities must be finite and not negative, got {list(probabilities)}")
+                raise ValueError(f"{name}: probabilities must be finite and not negative, got {cut(list(probabilities))}")
             if abs(sum(probabilities) - 1) > 1e-6:
-                raise ValueError(f"{name}: must sum to 1, got {list(probabilities)} with sum {sum(probabilities):.6g}")
+                raise ValueError(f"{name}: must sum to 1, got {cut(list(probabilities))} with sum {sum(probabilities):.6g}")
 
     @property
     def spellings(self) -> dict[str, tuple[int, ...]]:

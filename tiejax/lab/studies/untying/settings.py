@@ -11,6 +11,7 @@ from tiejax.lab.studies.exor import settings as exor
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.lab.studies.untying import sizes
 from tiejax.statistics.untie_arms import Arms
+from tiejax.system.visible import cut
 from tiejax.tying.policies import POLICIES, Policy
 
 
@@ -74,7 +75,7 @@ class Settings(UntieSettings, exor.Settings):
             if not values:
                 raise BadInput(f"--{name}: needs at least one value, got none")
             if len(set(values)) < len(values):
-                raise BadInput(f"--{name}: values must be distinct, got {values}")
+                raise BadInput(f"--{name}: values must be distinct, got {cut(values)}")
         if count_contexts(self.tasks[0], self.ordered) > MAX_CONTEXTS:
             raise BadInput(
                 f"--bits: untying needs the exact risk, which supports at most {MAX_CONTEXTS:,} contexts; use fewer than "
