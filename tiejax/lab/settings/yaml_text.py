@@ -89,8 +89,9 @@ def _add_scalars(kind: Any) -> None:
 # Set on the subclass, so that the tables of yaml.SafeLoader stay unchanged. Dates, merges and `=` are read as text; sets,
 # binary data and objects are refused.
 _Loader.yaml_constructors = {
-    PREFIX + kind: yaml.SafeLoader.yaml_constructors[PREFIX + kind] for kind in (*SCALARS, "str", "seq", "map")
-} | {PREFIX + "int": _integer}
+    **{PREFIX + kind: yaml.SafeLoader.yaml_constructors[PREFIX + kind] for kind in (*SCALARS, "str", "seq", "map")},
+    PREFIX + "int": _integer,
+}
 _Loader.yaml_implicit_resolvers = {}
 _add_scalars(_Loader)
 
