@@ -4,6 +4,8 @@ import math
 import re
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
@@ -28,6 +30,14 @@ def test_a_model_of_ones_own(tmp_path, monkeypatch):
     names = names_after("tie_a_model.md", tmp_path, monkeypatch)
     assert names["stored"]["head"]["kernel"] is None
     assert names["tied_loss"] > names["untied_loss"] > 0
+
+
+def test_save_and_load(tmp_path, monkeypatch):
+    names = names_after("save_and_load.md", tmp_path, monkeypatch)
+    assert names["restored_ties"] == names["loaded_ties"] == [*names["ties"]]
+    for full in (names["restored"], names["full"]):
+        assert jax.tree.structure(full) == jax.tree.structure(names["params"])
+        np.testing.assert_array_equal(full["embed"]["table"], names["params"]["embed"]["table"])
 
 
 def test_many_seeds(tmp_path, monkeypatch, capsys):
