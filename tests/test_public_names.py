@@ -32,7 +32,8 @@ def test_the_version_is_that_of_pyproject():
 
 
 def test_every_public_name_can_be_imported():
-    assert "Tie" in tiejax.__all__
+    assert {"Tie", "symmetrise", "clip_by_global_norm", "__version__"} <= set(tiejax.__all__)
+    assert set(tiejax.__all__) <= set(dir(tiejax))
     for name in tiejax.__all__:
         assert getattr(tiejax, name) is not None
 

@@ -6,6 +6,8 @@ import runpy
 import warnings
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
@@ -43,6 +45,14 @@ def test_notebook_is_the_first_tutorial_and_runs(tmp_path):
         ran = nbclient.NotebookClient(stored, timeout=300, resources={"metadata": {"path": tmp_path}}).execute()
     outputs = [output for cell in ran.cells for output in cell.get("outputs", [])]
     assert not [output for output in outputs if output.output_type == "error"]
+
+
+def test_save_and_load(tmp_path, monkeypatch):
+    names = names_after("save_and_load.md", tmp_path, monkeypatch)
+    assert names["restored_ties"] == names["loaded_ties"] == [*names["ties"]]
+    for full in (names["restored"], names["full"]):
+        assert jax.tree.structure(full) == jax.tree.structure(names["params"])
+        np.testing.assert_array_equal(full["embed"]["table"], names["params"]["embed"]["table"])
 
 
 def test_many_seeds(tmp_path, monkeypatch, capsys):

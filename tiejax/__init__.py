@@ -22,8 +22,13 @@ from typing import Any
 
 from tiejax import _lazy
 
-_load, __dir__, __all__ = _lazy.attach(__name__, __file__)
+_load, _, _names = _lazy.attach(__name__, __file__)
+__all__ = ["__version__", *_names]
 _lazy.find_moved()
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,10 @@ from .tying.store import equal_leaves as equal_leaves
 from .tying.store import store as store
 from .tying.store import tied_loss as tied_loss
 from .tying.store import view as view
+from .tying.switched import clip_by_global_norm as clip_by_global_norm
 from .tying.tie import Tie as Tie
+from .tying.tie_json import ties_from_json as ties_from_json
+from .tying.tie_json import ties_to_json as ties_to_json
+from .tying.tied_gradient import symmetrise as symmetrise
 from .tying.untie import retie as retie
 from .tying.untie import untie as untie

@@ -16,7 +16,7 @@ from processes import end, start_python, tree
 from tiejax.lab.runs.checkpoints import quiet_libraries
 from tiejax.training import Checkpoints, checkpoint
 from tiejax.training.checkpoint import CheckpointMismatch
-from tiejax.tying import Tie
+from tiejax.tying import Scale, Tie, TieError
 
 TIES = [Tie("embed/embedding", "head/embedding")]
 
@@ -69,6 +69,19 @@ def restored(folder, step_saved=None, ties=TIES, like=None):
     finally:
         checkpoints.close()
     return found, messages
+
+
+def test_ties_with_weights_and_values_are_the_same_after_a_restart(tmp_path):
+    ties = [Tie("a", "b", gradient=(1.0, 0.25)), Tie("a", "c", transform=["transpose", Scale(0.5)])]
+    checkpoints = Checkpoints(tmp_path / "checkpoints", ties, pytest.fail)
+    checkpoints.save(5, state(5), records(5))
+    checkpoints.close()
+    assert_same_checkpoint(restored(tmp_path / "checkpoints", ties=ties)[0], 5)
+    with pytest.raises(CheckpointMismatch, match="has other ties than this run"):
+        restored(tmp_path / "checkpoints", ties=[dataclasses.replace(ties[0], gradient=(1.0, 0.5)), ties[1]])
+    with pytest.raises(TieError, match="a pair of functions cannot be written to JSON"):
+        Checkpoints(tmp_path / "others", Tie("a", "b", transform=(jnp.exp, jnp.log)), pytest.fail)
+    assert not (tmp_path / "others").exists()
 
 
 def test_checkpoints_keep_the_two_newest(pair, tmp_path):

@@ -6,7 +6,19 @@ import pytest
 
 from tiejax import tying
 
-EXAMPLES = ["Tie", "store", "view", "untie", "retie", "find_ties", "tie_between", "ties_of_keys"]
+EXAMPLES = [
+    "Tie",
+    "store",
+    "view",
+    "untie",
+    "retie",
+    "find_ties",
+    "tie_between",
+    "ties_of_keys",
+    "ties_to_json",
+    "ties_from_json",
+]
+TRANSFORMS = ["Cast", "Slice"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

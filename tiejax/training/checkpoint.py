@@ -65,16 +65,20 @@ class Checkpoints:
         run: digest of the run's settings and text.
         keep: number of newest checkpoints to keep.
         read_only: change nothing on the disk, for readers of a run that may still be training.
+
+    Raises:
+        tying.TieError: if a tie cannot be saved, since its transform is a pair of functions.
     """
 
     directory: Path
-    ties: Sequence[tying.Tie]
+    ties: tying.Ties
     say: Callable[[str], None]
     run: str = ""
     keep: int = 2
     read_only: bool = False
 
     def __post_init__(self) -> None:
+        tying.ties_to_json(self.ties)  # an error here rather than at the first checkpoint
         if not self.read_only:
             self.directory.mkdir(parents=True, exist_ok=True)
         # Only one process of a run has checkpoints: orbax must not wait for the others.
@@ -113,7 +117,7 @@ class Checkpoints:
             "step": step,
             "run": self.run,
             "files": files,
-            "ties": [dataclasses.asdict(tie) for tie in self.ties],
+            "ties": json.loads(tying.ties_to_json(self.ties)),
             "digests": {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()},
         }
         facts = {"content": content, "digest": _digest_text(content)}
@@ -203,7 +207,7 @@ class Checkpoints:
                 f"checkpoint {at} belongs to another run (other settings or another text); restore this run's checkpoints, or "
                 f"remove {self.directory} to start at step 0"
             )
-        if content["ties"] != [dataclasses.asdict(tie) for tie in self.ties]:
+        if content["ties"] != json.loads(tying.ties_to_json(self.ties)):
             raise CheckpointMismatch(f"checkpoint {at} has other ties than this run: {str(content['ties'])[:80]}")
         leaves, treedef = jax.tree.flatten(like)
         state = arrays.pop("state")

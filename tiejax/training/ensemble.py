@@ -64,6 +64,18 @@ class Recorder:
         return number // records_per_stretch * self.restart + number % records_per_stretch * self.every
 
 
+def _checked(arm_ties: Any) -> np.ndarray:
+    """Return `arm_ties` as an array; raises ValueError if it is not boolean, `[arm, tie]`."""
+    expected = "arm_ties: expected booleans [arm, tie], such as [[False], [True]] for two arms and one tie, got"
+    try:
+        array = np.asarray(arm_ties)
+    except ValueError:  # rows of different lengths
+        raise ValueError(f"{expected} {repr(arm_ties)[:80]}") from None
+    if array.ndim != 2 or not len(array) or array.dtype != bool:
+        raise ValueError(f"{expected} {array.dtype} of shape {array.shape}")
+    return array
+
+
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
     """How members are initialised, trained and measured.
@@ -74,8 +86,9 @@ class Ensemble:
             for recorders, it is also None if the source is a `DrawAhead`.
         loss: (params, batch, key) -> (loss, metrics).
         optimizer: any element-wise optax transformation.
-        ties: the ties of some or all arms.
-        arm_ties: booleans `[arm, resolved tie]`: the ties of each arm. A tie that is on starts from its source's values.
+        ties: the tie or ties of some or all arms.
+        arm_ties: booleans `[arm, resolved tie]`: the ties of each arm, or `[arm, 1]` for all ties together. A tie that is on
+            starts from its source's values.
         steps: number of training steps.
         recorders: name -> recorder; records are returned under the same name.
         max_norm: clip gradients to this global norm, in which a tied pair counts once; None does not clip.
@@ -103,7 +116,7 @@ class Ensemble:
     sample: Callable[[SeedKey, jax.Array, Any], Any]
     loss: Loss
     optimizer: optax.GradientTransformation
-    ties: Sequence[tying.Tie]
+    ties: tying.Ties
     arm_ties: np.ndarray
     steps: int
     recorders: Mapping[str, Recorder]
@@ -120,12 +133,14 @@ class Ensemble:
     gradient_weights: Callable[[jax.Array], jax.Array] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "ties", tying.as_ties(self.ties))
+        object.__setattr__(self, "arm_ties", _checked(self.arm_ties))
         if self.phases is not None and len(self.phases) != len(self.arm_ties):
             raise ValueError(f"phases: {len(self.phases)} for {len(self.arm_ties)} arms; expected one per arm")
         if self.phases is not None and (self.arm_ties.any(axis=1) != self.arm_ties.all(axis=1)).any():
             raise ValueError("arm_ties: an arm with phases must have all ties or none")
-        if self.devices > 1 and any(tie.transform == "transpose" for tie in self.ties):
-            raise ValueError("devices: ties with a transpose need one device per member")
+        if self.devices > 1 and not all(tying.keeps_places(tie.transform) for tie in tying.as_ties(self.ties)):
+            raise ValueError("devices: ties that move entries, such as a transpose, need one device per member")
         if isinstance(self.source, TrainSteps) and not (self.phases is self.gradient_weights is None and not self.unrolled):
             raise ValueError("source: TrainSteps supports neither phases, gradient_weights nor unrolled members")
 
@@ -145,7 +160,18 @@ class Ensemble:
         return sorted({step for phase in self.every_phase for step in phase.change_steps})
 
     def start(self, seeds: Sequence[int]) -> EnsembleState:
-        """Return the members of these seeds before their first step."""
+        """Return the members of these seeds before their first step.
+
+        Raises:
+            ValueError: if `arm_ties` does not have one column per resolved tie.
+            tying.TieError: if the ties do not fit the parameters.
+        """
+        number = len(tying.resolve_full(self.ties, self._shapes())) if self.ties else 0
+        if self.arm_ties.shape[1] not in (1, number):
+            raise ValueError(
+                f"arm_ties: expected one column for each of the {number} resolved ties, or one for all, got "
+                f"{self.arm_ties.shape[1]}"
+            )
         if self.start_from is not None:
             return EnsembleState(self.start_from, jnp.int32(0))
         equal = self.arm_ties & np.array([[phase.starts_equal] for phase in self.every_phase])
@@ -168,12 +194,14 @@ class Ensemble:
         """
         last = int(members.cursor) - 1  # ties that change at the cursor's step change when the next chunk starts
         was_on = [phase.starts_equal if last < 0 else phase.on(last) for phase in self.every_phase]
+        params = jax.device_get(members.state.params)
         for arm, on in enumerate(self.arm_ties & np.array(was_on)[:, None]):
-            params = jax.tree.map(lambda leaf, arm=arm: leaf[:, arm], members.state.params)
-            equal = tying.equal_leaves(params, self.ties)
-            for tie, is_on in zip(tying.resolve(self.ties, params), on, strict=True):
-                if is_on and not equal[tie.target]:
-                    raise tying.TieError(f"{tie}: the leaves of arm {arm} differ although they are tied")
+            for seed in range(len(jax.tree.leaves(params)[0])):
+                member = jax.tree.map(lambda leaf, at=(seed, arm): leaf[at], params)
+                equal, resolved = tying.equal_leaves(member, self.ties), tying.resolve(self.ties, member)
+                for tie, is_on in zip(resolved, np.broadcast_to(on, len(resolved)), strict=True):
+                    if is_on and not equal[tie.target]:
+                        raise tying.TieError(f"{tie}: the leaves of arm {arm} differ although they are tied")
 
     def train(self, keys: SeedKey, state: Any, first: jax.Array, stop: jax.Array, fed_at: Callable[[jax.Array], Any]) -> Any:
         """Train all members for the steps first, ..., stop - 1, each as `step` does.

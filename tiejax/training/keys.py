@@ -1,5 +1,6 @@
 """Random keys: a root key per seed, and named streams derived from it."""
 
+import collections
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -34,6 +35,42 @@ def stream(key: Key[Array, ""], name: str) -> Key[Array, ""]:
         name: for example `init`, `data` or `dropout`.
     """
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
+def check_seeds(seeds: Sequence[int], conditions: Sequence[int] | None = None) -> None:
+    """Check the seeds of an ensemble.
+
+    Args:
+        seeds: the seeds.
+        conditions: number of each seed's condition; all 0 by default.
+
+    Raises:
+        ValueError: if the seeds are not a list of integers from 0 to 2**32 - 1, if there is not one condition per seed, or if a
+            seed is repeated under the same condition.
+    """
+    try:
+        array = np.asarray(seeds)
+    except (TypeError, ValueError):
+        array = np.zeros(())
+    if array.ndim != 1 or not array.size or not (array.dtype.kind in "iu" or _are_large(array)):
+        raise ValueError(f"seeds: expected a list of integers, such as range(10), got {repr(seeds)[:80]}")
+    names = [int(seed) for seed in array]
+    outside = [seed for seed in names if not 0 <= seed < 2**32]
+    if outside:
+        raise ValueError(f"seeds: expected integers from 0 to 2**32 - 1, got {outside[0]}")
+    if conditions is not None and len(conditions) != len(names):
+        raise ValueError(f"conditions: {len(conditions)} for {len(names)} seeds; expected one per seed")
+    counts = collections.Counter(zip(names, [0] * len(names) if conditions is None else map(int, conditions), strict=True))
+    repeated = [seed for (seed, _), count in counts.items() if count > 1]
+    if repeated:
+        raise ValueError(
+            f"seeds: expected distinct seeds, but {repeated[0]} is repeated; its members would be the same ones twice"
+        )
+
+
+def _are_large(array: np.ndarray) -> bool:
+    """Whether numpy holds Python integers as objects, since they are too large for its types."""
+    return array.dtype == object and all(isinstance(one, int) for one in array)
 
 
 def seed_keys(seeds: Sequence[int], conditions: Sequence[int] | None = None) -> SeedKey:

@@ -10,6 +10,7 @@ from tiejax.training import cluster
 from tiejax.training.checkpoint import Checkpoints, pack, unpack
 from tiejax.training.chunk import Runner, compile_ensemble
 from tiejax.training.ensemble import Ensemble
+from tiejax.training.keys import check_seeds
 from tiejax.training.members import EnsembleState
 from tiejax.training.records import RecordFiles, Records, RecordsInMemory
 
@@ -71,7 +72,7 @@ def train(
 
     Args:
         ensemble: the ensemble.
-        seeds: the seeds, without duplicates unless their conditions differ.
+        seeds: the seeds, integers from 0 to 2**32 - 1, without duplicates unless their conditions differ.
         checkpoints: where to write checkpoints; none by default.
         resume: start from the newest checkpoint, if there is one.
         conditions: number of each seed's condition; all 0 by default. `Ensemble.sample` receives it.
@@ -83,7 +84,8 @@ def train(
         Members, records and times; the same in every process, except that only the first has records on disk.
 
     Raises:
-        ValueError: if `records_on_disk` is given without `checkpoints`.
+        ValueError: if seeds or conditions are invalid or a seed is repeated, or `records_on_disk` is given without
+            `checkpoints`.
         CheckpointMismatch: if the newest checkpoint belongs to another run.
     """
     training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk)
@@ -100,7 +102,7 @@ class Training:
 
     Args:
         ensemble: the ensemble.
-        seeds: the seeds, without duplicates unless their conditions differ.
+        seeds: the seeds, integers from 0 to 2**32 - 1, without duplicates unless their conditions differ.
         checkpoints: where to write checkpoints. In a run of several processes, only the first has them.
         resume: start from the newest checkpoint, if there is one.
         conditions: number of each seed's condition; all 0 by default.
@@ -108,7 +110,8 @@ class Training:
             processes, the argument of the first counts for all, and only the first has records.
 
     Raises:
-        ValueError: if `records_on_disk` is given without `checkpoints`.
+        ValueError: if seeds or conditions are invalid or a seed is repeated, or `records_on_disk` is given without
+            `checkpoints`.
         CheckpointMismatch: if the newest checkpoint belongs to another run.
     """
 
@@ -121,6 +124,7 @@ class Training:
         conditions: Sequence[int] | None = None,
         records_on_disk: bool = False,
     ) -> None:
+        check_seeds(seeds, conditions)
         self.ensemble, self._seeds, self._conditions, self._checkpoints = ensemble, seeds, conditions, checkpoints
         on_disk, somewhere = cluster.agree([records_on_disk, checkpoints is not None])[0]
         if on_disk and not somewhere:

@@ -90,7 +90,7 @@ def change_ties(
     phases: Sequence[Phase],
     arm_ties: np.ndarray,
     optimizer: optax.GradientTransformation,
-    ties: Sequence[tying.Tie],
+    ties: tying.Ties,
     state: TrainState,
     step: jax.Array,
 ) -> TrainState:

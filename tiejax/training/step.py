@@ -1,6 +1,6 @@
 """One training step as a pure function, and the precision of its matrix products."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ class TrainState(NamedTuple):
 def make_step(
     loss: Loss,
     optimizer: optax.GradientTransformation,
-    ties: Sequence[tying.Tie] = (),
+    ties: tying.Ties = (),
     max_norm: float | None = None,
     squares: Callable[[PyTree], PyTree] = tying.leaf_squares,
 ) -> Step:
@@ -44,7 +44,7 @@ def make_step(
     Args:
         loss: (params, batch, key) -> (loss, metrics).
         optimizer: any optax transformation.
-        ties: the ties that `on` switches.
+        ties: the tie or ties that `on` switches.
         max_norm: clip gradients to this global norm, in which a tied pair counts once; None does not clip.
         squares: as in `tying.global_norm`.
 

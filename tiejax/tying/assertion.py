@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.tying.errors import TieError
-from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
+from tiejax.tying.tie import PyTree, Ties, apply_transform, leaves_by_path, resolve_full
 
 
-def assert_tied(params: PyTree, ties: Sequence[Tie]) -> None:
+def assert_tied(params: PyTree, ties: Ties) -> None:
     """Raise TieError unless the two leaves of every tie are equal; NaN equals NaN.
 
     In a compiled function the comparison becomes part of the program, and the error is raised on the host when its result
@@ -19,13 +19,13 @@ def assert_tied(params: PyTree, ties: Sequence[Tie]) -> None:
 
     Args:
         params: Full parameters, traced or not.
-        ties: Ties between leaves of `params`.
+        ties: A tie or several, between leaves of `params`.
 
     Raises:
-        TieError: The leaves of a tie differ, or the ties do not fit `params`.
+        TieError: The leaves of a tie differ, the ties do not fit `params`, or `params` are stored.
     """
     leaves, _ = leaves_by_path(params)
-    resolved = resolve(ties, params)
+    resolved = resolve_full(ties, params)
     equal = [_equal(apply_transform(tie, leaves[tie.source]), leaves[tie.target]) for tie in resolved]
     names = [str(tie) for tie in resolved]
     if any(isinstance(one, jax.core.Tracer) for one in equal):

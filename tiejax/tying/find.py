@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from tiejax.tying.errors import TieError
+from tiejax.tying.errors import TieError, short
+from tiejax.tying.patterns import listed
 from tiejax.tying.tie import PyTree, Tie, leaves_by_path
 from tiejax.tying.transforms import TRANSFORMS, TransformName
 
@@ -18,7 +19,7 @@ def find_ties(tree: PyTree, equal: bool = True) -> list[Tie]:
 
     Each array is also compared with the transposes of the others. The first leaf of each group, in the order of the tree, is
     the source of all others. Arrays that hold a single repeated value, such as biases initialised to zero, are equal by chance:
-    they are tied only if they are the same object. Traced arrays are skipped.
+    they are tied only if they are the same object. Traced arrays, and leaves that are not arrays, are skipped.
 
     Args:
         tree: Any tree, such as the parameters of a model or an NNX module whose layers share a variable.
@@ -86,13 +87,17 @@ def tie_between(tree: PyTree, source: Callable[[Any], Any], target: Callable[[An
         A tie with the paths of both leaves.
 
     Raises:
-        TieError: A function selects something other than one leaf.
+        TieError: `source` or `target` is not a function, or selects something other than one leaf.
 
     Examples:
         >>> params = {"embed": {"table": 1.0}, "head": [2.0, 3.0]}
         >>> str(tie_between(params, lambda tree: tree["embed"]["table"], lambda tree: tree["head"][1]))
         'tie embed/table -> head/1'
     """
+    for role, select in (("source", source), ("target", target)):
+        if not callable(select):
+            found = f"{role}: expected a function that selects a leaf, got {type(select).__name__}"
+            raise TieError(f"{found}; the arguments are tie_between(tree, source, target)")
     leaves, treedef = leaves_by_path(tree)
     marked = jax.tree_util.tree_unflatten(treedef, [_Mark(path) for path in leaves])
 
@@ -101,8 +106,7 @@ def tie_between(tree: PyTree, source: Callable[[Any], Any], target: Callable[[An
         found = jax.tree.leaves(selected)  # an NNX variable is a tree with one leaf
         if len(found) != 1 or not isinstance(found[0], _Mark):
             raise TieError(
-                f"{role}: expected a function that selects one leaf, got {type(selected).__name__}; "
-                f"the leaves are {', '.join(leaves)}"
+                f"{role}: expected a function that selects one leaf, got {type(selected).__name__}; {listed(leaves)}"
             )
         return found[0].path
 
@@ -130,13 +134,22 @@ def ties_of_keys(
         One tie per entry of `keys`.
 
     Raises:
-        TieError: A key is a regular expression. Write such a tie as a `Tie` with `*`.
+        TieError: `keys` is a list, which does not name the sources, or a key is a regular expression. Write such a tie as a
+            `Tie` with `*`.
 
     Examples:
         >>> [str(tie) for tie in ties_of_keys({"lm_head.weight": "model.embed_tokens.weight"})]
         ['tie model/embed_tokens/weight -> lm_head/weight']
     """
+    if not isinstance(keys, Mapping):
+        first = keys[0] if isinstance(keys, list | tuple) and keys else "lm_head.weight"
+        raise TieError(
+            "keys: expected a mapping from each target's key to its source's key, got "
+            f"{type(keys).__name__} {short(keys)}; write {{{str(first)[:80]!r}: 'model.embed_tokens.weight'}}"
+        )
     for name in (*keys, *keys.values()):
+        if not isinstance(name, str):
+            raise TieError(f"keys: expected names of tensors, got {short(name)}")
         if not re.fullmatch(r"[\w.]+", name):
             raise TieError(f"expected the name of a tensor, got the pattern {name!r}; write it as a Tie with '*'")
     return [Tie(names(source), names(target), **how) for target, source in keys.items()]

@@ -1,26 +1,30 @@
 """Permanent ties: `store` keeps each distinct array once, and `view` rebuilds the model's full tree from it."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from tiejax.tying.dropped import with_targets
 from tiejax.tying.errors import TieError
-from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
+from tiejax.tying.leaves import is_concrete
+from tiejax.tying.tie import PyTree, Ties, apply_transform, as_ties, leaves_by_path, resolve, resolve_full
 from tiejax.tying.weighted import weighted
 
 
-def store(params: PyTree, ties: Sequence[Tie]) -> PyTree:
+def store(params: PyTree, ties: Ties) -> PyTree:
     """Keep each distinct array once, with `None` in place of every tie's target.
 
     The values of the targets are dropped. jax, optax and orbax treat `None` as an empty subtree, so gradients, the optimizer
-    state and checkpoints hold a tied array once as well.
+    state and checkpoints hold a tied array once as well. The arrays are not copied: a compiled function to which the result is
+    donated deletes the arrays of `params` too.
 
     Args:
-        params: Full parameters: any tree of arrays, or of shapes and dtypes as `jax.eval_shape` returns.
-        ties: Ties between leaves of `params`.
+        params: Full parameters: any tree of arrays, of shapes and dtypes as `jax.eval_shape` returns, or of partitions over
+            devices (`PartitionSpec` or `NamedSharding`). Other leaves, such as functions, are passed through.
+        ties: A tie or several, between leaves of `params`.
 
     Returns:
         The stored parameters, a tree of the same containers as `params`.
@@ -42,15 +46,18 @@ def store(params: PyTree, ties: Sequence[Tie]) -> PyTree:
     return jax.tree_util.tree_unflatten(treedef, leaves.values())
 
 
-def view(stored: PyTree, ties: Sequence[Tie]) -> PyTree:
+def view(stored: PyTree, ties: Ties) -> PyTree:
     """Rebuild the full tree of a model from stored parameters: every target reads its source through the tie's transform T.
 
     Call it inside the loss. Automatic differentiation then sums the gradient over all uses of each stored array:
     dL/dW = dL/dW_source + T^-1(dL/dW_target), or a dL/dW_source + b T^-1(dL/dW_target) for a tie with gradient weights (a, b).
 
+    A shape or a partition over devices of the target follows from that of the source. If dictionaries lack the keys of targets,
+    because a file format without `None` dropped them, the keys are added.
+
     Args:
-        stored: The parameters that `store` returned.
-        ties: The ties that were passed to `store`.
+        stored: The parameters that `store` returned: arrays, or shapes, dtypes or partitions of them.
+        ties: The tie or ties that were passed to `store`.
 
     Returns:
         Full parameters, with the tree structure that `store` received.
@@ -70,6 +77,7 @@ def view(stored: PyTree, ties: Sequence[Tie]) -> PyTree:
         >>> grads["encoder"].shape, grads["decoder"]
         ((3, 2), None)
     """
+    stored = with_targets(stored, ties)
     leaves, treedef = leaves_by_path(stored)
     sources = {}
     for tie in resolve(ties, stored):
@@ -82,22 +90,30 @@ def view(stored: PyTree, ties: Sequence[Tie]) -> PyTree:
 
 
 def _with_gradient_weight(x: Any, weight: Any) -> Any:
-    """Return `x`, with its gradient multiplied by `weight`."""
+    """Return `x`, with its gradient multiplied by `weight`; a shape or a partition has none."""
+    if not is_concrete(x) and not isinstance(x, int | float | complex):
+        return x
     if isinstance(weight, int | float) and weight in (0, 1):
         return x if weight else jax.lax.stop_gradient(x)
     return weighted(x, weight)
 
 
-def tied_loss(loss: Callable[..., Any], ties: Sequence[Tie]) -> Callable[..., Any]:
+def tied_loss(loss: Callable[..., Any], ties: Ties) -> Callable[..., Any]:
     """Turn a loss of full parameters into a loss of stored parameters.
 
     Args:
         loss: A function of full parameters and any other arguments.
-        ties: The ties that were passed to `store`.
+        ties: The tie or ties that were passed to `store`.
 
     Returns:
         The function `(stored, *args, **kwargs) -> loss(view(stored, ties), *args, **kwargs)`.
+
+    Raises:
+        TieError: `loss` is not a function, or `ties` are not ties.
     """
+    if not callable(loss):
+        raise TieError(f"loss: expected a function of full parameters, got {type(loss).__name__}; write tied_loss(loss, ties)")
+    ties = as_ties(ties)
 
     @functools.wraps(loss)
     def loss_of_stored(stored: PyTree, *args: Any, **kwargs: Any) -> Any:
@@ -106,23 +122,23 @@ def tied_loss(loss: Callable[..., Any], ties: Sequence[Tie]) -> Callable[..., An
     return loss_of_stored
 
 
-def equal_leaves(params: PyTree, ties: Sequence[Tie]) -> dict[str, bool]:
+def equal_leaves(params: PyTree, ties: Ties) -> dict[str, bool]:
     """Return, for each tie's target, whether its array equals the transformed array of its source, bit for bit.
 
     The comparison is by value, so it shows whether a declared tie actually holds. NaNs with the same bits are equal.
 
     Args:
         params: Full parameters, not traced.
-        ties: Ties between leaves of `params`.
+        ties: A tie or several, between leaves of `params`.
 
     Returns:
         A mapping from the target's path to whether the two arrays are equal.
 
     Raises:
-        TieError: The ties do not fit `params`.
+        TieError: The ties do not fit `params`, or `params` are stored.
     """
     leaves, _ = leaves_by_path(params)
     return {
         tie.target: np.asarray(apply_transform(tie, leaves[tie.source])).tobytes() == np.asarray(leaves[tie.target]).tobytes()
-        for tie in resolve(ties, params)
+        for tie in resolve_full(ties, params)
     }

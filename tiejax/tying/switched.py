@@ -15,25 +15,25 @@ inside the optimizer would count it twice.)
 `on` is one boolean per resolved tie, or one for all of them; an array of shape `[ties]` or `[]`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
+from tiejax.tying.tie import PyTree, Ties, apply_transform, leaves_by_path, resolve_full, state_tie
 from tiejax.tying.tied_gradient import Switches, per_tie
 
 Squares = Callable[[PyTree], PyTree]
 
 
-def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switches) -> PyTree:
+def copy_to_targets(tree: PyTree, like: PyTree, ties: Ties, on: Switches) -> PyTree:
     """Overwrite the target of every tie that is on with the transformed array of its source.
 
     Args:
         tree: Full parameters, or any optax state. In a state, the subtrees with the structure of `like` (moments, for example)
-            are rewritten.
+            are rewritten; there, entries are rearranged as the transform says, but neither scaled nor cast.
         like: Full parameters; only their structure, shapes and dtypes matter.
-        ties: Ties between leaves of `like`.
+        ties: A tie or several, between leaves of `like`.
         on: Whether each resolved tie is on, `[ties]`, or one boolean for all. It may be traced.
 
     Returns:
@@ -42,7 +42,7 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switche
     Raises:
         TieError: The ties do not fit `like`.
     """
-    structure, switched = jax.tree.structure(like), per_tie(on, resolve(ties, like))
+    structure, switched = jax.tree.structure(like), per_tie(on, resolve_full(ties, like))
 
     def is_part(part: PyTree) -> bool:
         return bool(jax.tree.structure(part) == structure)  # type: ignore[operator]
@@ -52,9 +52,13 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switche
             return part
         leaves, treedef = leaves_by_path(part)
         for tie, is_on in switched:
-            shared = leaves[tie.source]
-            source = apply_transform(tie, shared) if jnp.ndim(shared) else shared  # a leaf's step count is a scalar
-            leaves[tie.target] = jnp.where(is_on, source, leaves[tie.target])
+            # Moments follow the entries of a parameter, but are neither scaled nor cast; a leaf's step count is a scalar.
+            by = tie if part is tree else state_tie(tie)
+            if by is None:
+                continue
+            shared, own = leaves[tie.source], leaves[tie.target]
+            source = apply_transform(by, shared) if jnp.ndim(shared) or part is tree else shared
+            leaves[tie.target] = jnp.where(is_on, source, own).astype(jnp.result_type(own))
         return jax.tree_util.tree_unflatten(treedef, leaves.values())
 
     return jax.tree.map(copy, tree, is_leaf=is_part)
@@ -65,12 +69,12 @@ def leaf_squares(grads: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.sum(jnp.square(leaf)), grads)
 
 
-def global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches, squares: Squares = leaf_squares) -> jax.Array:
+def global_norm(grads: PyTree, ties: Ties, on: Switches, squares: Squares = leaf_squares) -> jax.Array:
     """Return the Euclidean norm of symmetrised gradients over all leaves, counting a tied pair once.
 
     Args:
         grads: Gradients as `symmetrise` returns them.
-        ties: Ties between leaves of `grads`.
+        ties: A tie or several, between leaves of `grads`.
         on: Whether each resolved tie is on, `[ties]`, or one boolean for all. It may be traced.
         squares: Maps gradients to a tree of sums of squares, one scalar per leaf. Replace it where each device holds only a
             shard of a leaf, to sum over shards.
@@ -82,23 +86,23 @@ def global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches, squares: Squar
         TieError: The ties do not fit `grads`.
     """
     sums, _ = leaves_by_path(squares(grads))
-    counted = {tie.target: ~is_on for tie, is_on in per_tie(on, resolve(ties, grads))}
+    counted = {tie.target: ~is_on for tie, is_on in per_tie(on, resolve_full(ties, grads))}
     terms = [jnp.where(counted.get(path, True), square, 0.0) for path, square in sums.items() if square is not None]
     return jnp.sqrt(sum(terms, start=jnp.zeros(())))
 
 
-def clip_scale(grads: PyTree, ties: Sequence[Tie], on: Switches, max_norm: float, squares: Squares = leaf_squares) -> jax.Array:
+def clip_scale(grads: PyTree, ties: Ties, on: Switches, max_norm: float, squares: Squares = leaf_squares) -> jax.Array:
     """Return min(1, max_norm / norm), a scalar, for the `global_norm` of symmetrised gradients."""
     norm = global_norm(grads, ties, on, squares)
     return jnp.where(norm > max_norm, max_norm / norm, 1.0)
 
 
-def clip_by_global_norm(grads: PyTree, ties: Sequence[Tie], on: Switches, max_norm: float) -> PyTree:
+def clip_by_global_norm(grads: PyTree, ties: Ties, on: Switches, max_norm: float) -> PyTree:
     """Scale symmetrised gradients to a `global_norm` of at most `max_norm`, counting a tied pair once.
 
     Args:
         grads: Gradients as `symmetrise` returns them.
-        ties: Ties between leaves of `grads`.
+        ties: A tie or several, between leaves of `grads`.
         on: Whether each resolved tie is on, `[ties]`, or one boolean for all. It may be traced.
         max_norm: The maximum norm.
 

@@ -17,28 +17,43 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from tiejax.tying.errors import TieError, short
 from tiejax.tying.store import store, view
-from tiejax.tying.tie import PyTree, Tie, apply_transform, invert_transform, leaves_by_path, resolve
+from tiejax.tying.tie import PyTree, Tie, Ties, adjoint_transform, apply_transform, leaves_by_path, resolve_full, state_tie
 from tiejax.tying.weighted import scale
 
-Switches = jax.Array | bool  # boolean, [] or [ties]
+Switches = jax.Array | np.ndarray | np.bool_ | bool | Sequence[bool]  # boolean, [] or [ties]
 
 
 def per_tie(on: Switches, ties: Sequence[Tie]) -> list[tuple[Tie, jax.Array]]:
-    """Pair every resolved tie with its switch."""
-    return list(zip(ties, jnp.broadcast_to(jnp.asarray(on), (len(ties),)), strict=True))
+    """Pair every resolved tie with its switch; raises TieError if `on` has another shape or dtype."""
+    try:
+        switches = jnp.asarray(on)
+    except (TypeError, ValueError):
+        switches = jnp.zeros(())
+    if switches.dtype != bool or switches.shape not in ((), (1,), (len(ties),)):
+        one = "on" if isinstance(on, jax.Array | np.ndarray) else short(on)
+        raise TieError(
+            f"on: expected a boolean, or one for each of the {len(ties)} resolved ties, got {one}, "
+            f"{tuple(switches.shape)} {switches.dtype}; compare, as in step < 100"
+        )
+    return list(zip(ties, jnp.broadcast_to(switches, (len(ties),)), strict=True))
 
 
-def symmetrise(grads: PyTree, ties: Sequence[Tie], on: Switches, gradient_weights: jax.Array | None = None) -> PyTree:
+def symmetrise(grads: PyTree, ties: Ties, on: Switches, gradient_weights: jax.Array | None = None) -> PyTree:
     """Turn the gradients of an untied loss into those of the tied loss, for every tie that is on.
 
     With the gradients g of source a and target b, and the tie's transform T, both leaves receive the sum over both uses,
     total = g_a + T^-1(g_b): the source receives total, the target T(total). A tie with `gradient="owner"` leaves g_b out.
 
+    For a transform that is not a permutation, the adjoint of T takes the place of T^-1, and the target receives the total with
+    its entries rearranged as by T but not scaled; scaled leaves stay tied by `copy_to_targets` after the update.
+
     Args:
         grads: Gradients of full parameters, taken where the two leaves of every tie that is on are equal.
-        ties: Ties between leaves of `grads`.
+        ties: A tie or several, between leaves of `grads`.
         on: Whether each resolved tie is on, `[ties]`, or one boolean for all. It may be traced.
         gradient_weights: Weights (a, b) of each resolved tie, `[ties, 2]`, instead of those of `ties`: they may be traced, and
             so change during training or differ between the members of an ensemble. If several ties of one source are on, the
@@ -48,10 +63,10 @@ def symmetrise(grads: PyTree, ties: Sequence[Tie], on: Switches, gradient_weight
         Gradients with the structure of `grads`.
 
     Raises:
-        TieError: The ties do not fit `grads`.
+        TieError: The ties do not fit `grads`, `on` has another shape or dtype, or a transform is not linear.
     """
     leaves, treedef = leaves_by_path(grads)
-    switched = per_tie(on, resolve(ties, grads))
+    switched = per_tie(on, resolve_full(ties, grads))
     weights = [tie.weights for tie, _ in switched] if gradient_weights is None else gradient_weights
     weighed = [(tie, is_on, a, b) for (tie, is_on), (a, b) in zip(switched, weights, strict=True)]
     totals = {tie.source: leaves[tie.source] for tie, _ in switched}
@@ -60,10 +75,13 @@ def symmetrise(grads: PyTree, ties: Sequence[Tie], on: Switches, gradient_weight
             totals[tie.source] = jnp.where(is_on, scale(a, leaves[tie.source]), totals[tie.source])
     for tie, is_on, _, b in weighed:
         if not _is(b, 0):
-            from_target = scale(b, invert_transform(tie, leaves[tie.target]))
+            from_target = scale(b, adjoint_transform(tie, leaves[tie.target], leaves[tie.source]))
             totals[tie.source] = jnp.where(is_on, totals[tie.source] + from_target, totals[tie.source])
     for tie, is_on in switched:
-        leaves[tie.target] = jnp.where(is_on, apply_transform(tie, totals[tie.source]), leaves[tie.target])
+        rearranging, own = state_tie(tie), leaves[tie.target]
+        if rearranging is not None:
+            shared = apply_transform(rearranging, totals[tie.source])
+            leaves[tie.target] = jnp.where(is_on, shared, own).astype(jnp.result_type(own))
     return jax.tree_util.tree_unflatten(treedef, (leaves | totals).values())
 
 
@@ -71,13 +89,13 @@ def _is(weight: Any, number: int) -> bool:
     return isinstance(weight, int | float) and weight == number
 
 
-def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: Sequence[Tie], *args: Any) -> PyTree:
+def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: Ties, *args: Any) -> PyTree:
     """Compute the gradient of each use of every shared array separately, at W_target = T(W_source).
 
     Args:
         loss: A scalar function `(params, *args)` of full parameters.
         stored: The parameters that `store` returned.
-        ties: The ties that were passed to `store`.
+        ties: The tie or ties that were passed to `store`.
         *args: Further arguments of `loss`.
 
     Returns:
@@ -86,10 +104,12 @@ def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: Sequence[Ti
     Raises:
         TieError: The ties do not fit `stored`.
     """
+    if not callable(loss):
+        raise TieError(f"loss: expected a function of full parameters, got {type(loss).__name__}")
     return jax.grad(loss)(view(stored, ties), *args)
 
 
-def collect(grads: PyTree, ties: Sequence[Tie]) -> PyTree:
+def collect(grads: PyTree, ties: Ties) -> PyTree:
     """Sum the gradients of the uses of each stored array: a g_source + b T^-1(g_target) for gradient weights (a, b).
 
     Args:

@@ -17,16 +17,27 @@ any optax state.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, get_args, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 
 from tiejax.tying.errors import TieError
+from tiejax.tying.leaves import is_array
 from tiejax.tying.policies import POLICIES, Keep, New, Policy
 from tiejax.tying.store import store, view
-from tiejax.tying.tie import PyTree, Tie, apply_transform, invert_transform, leaves_by_path, resolve
-from tiejax.tying.transforms import TRANSFORMS
+from tiejax.tying.tie import (
+    PyTree,
+    Tie,
+    Ties,
+    apply_transform,
+    invert_transform,
+    leaves_by_path,
+    resolve,
+    resolve_full,
+    state_tie,
+)
+from tiejax.tying.transforms import entries_read, reads_part, result
 
 
 @runtime_checkable
@@ -40,7 +51,7 @@ class Optimizer(Protocol):
         """Return transformed updates and the next state."""
 
 
-def only_tied(tree: PyTree, ties: Sequence[Tie]) -> PyTree:
+def only_tied(tree: PyTree, ties: Ties) -> PyTree:
     """Replace every leaf that is neither a source nor a target of a tie with `None`.
 
     The policy `split` of `untie` needs `optimizer.init(only_tied(params, ties))`, updated at every step with the gradients of
@@ -57,7 +68,7 @@ def only_tied(tree: PyTree, ties: Sequence[Tie]) -> PyTree:
         TieError: The ties do not fit `tree`.
     """
     leaves, treedef = leaves_by_path(tree)
-    named = {path for tie in resolve(ties, tree) for path in (tie.source, tie.target)}
+    named = {path for tie in resolve_full(ties, tree) for path in (tie.source, tie.target)}
     return jax.tree_util.tree_unflatten(treedef, [leaf if path in named else None for path, leaf in leaves.items()])
 
 
@@ -65,7 +76,7 @@ def untie(
     optimizer: Optimizer,
     stored: PyTree,
     opt_state: PyTree,
-    ties: Sequence[Tie],
+    ties: Ties,
     policy: Policy = "copy",
     new: New = "target",
     use_states: PyTree = None,
@@ -79,7 +90,7 @@ def untie(
         stored: The parameters that `store` returned, as trained so far.
         opt_state: The optimizer state of `stored`.
         ties: The ties that were passed to `store`.
-        policy: How the optimizer state continues:
+        policy: How the optimizer state continues. Moments are rearranged by the tie's transform, but not scaled.
             `copy`: both leaves keep the moments and the step count of the shared leaf.
             `zero`: the new leaf starts with the initial state, and its bias correction restarts. This needs an optimizer that
             counts steps per leaf, such as `tiejax.training.make_optimizer(..., counts="leaf")`.
@@ -108,21 +119,25 @@ def untie(
         >>> sorted(params), sorted(opt_state[0].mu)
         (['embed', 'head'], ['embed', 'head'])
     """
-    resolved = resolve(ties, stored)
+    _check_arguments("untie(optimizer, stored, opt_state, ties)", optimizer, stored, opt_state, ties)
+    _check_choice("new", new, get_args(New))
     # A copy, since one buffer in two leaves could not be donated.
-    params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), view(stored, ties))
-    fresh, treedef = leaves_by_path(optimizer.init(params))
+    params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if is_array(leaf) else leaf, view(stored, ties))
+    resolved = resolve(ties, params)
+    fresh, treedef = leaves_by_path(optimizer.init(_trained(params, opt_state, resolved)))
     old, _ = leaves_by_path(opt_state)
     owners = _owners(fresh, params)
     by_target = {tie.target: tie for tie in resolved}
     leaves = {}
     for path, like in fresh.items():
         tie = by_target.get(owners.get(path, ("", ""))[1])
-        if tie is not None:
+        if tie is not None and like is not None:
             source = f"{owners[path][0]}{tie.source}"
             if old.get(source) is None:
                 raise TieError(f"{tie}: the optimizer state has no {source}, from which {path} would start")
-            leaves[path] = jnp.array(_state_of_target(tie, old[source], path), copy=True)
+            replaced = policy != "copy" and new == "target"  # by `untie_switched`, below
+            lost = replaced and _is_lost(tie, old[source])
+            leaves[path] = jnp.array(like if lost else _to_target(tie, old[source], source, like, is_state=True), copy=True)
         elif like is not None and old.get(path) is None:
             raise _foreign_state(path)
         else:
@@ -135,9 +150,7 @@ def _foreign_state(path: str) -> TieError:
     return TieError(f"the optimizer state has no {path}: it belongs to another optimizer or to other parameters")
 
 
-def retie(
-    optimizer: Optimizer, params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep: Keep = "mean"
-) -> tuple[PyTree, PyTree]:
+def retie(optimizer: Optimizer, params: PyTree, opt_state: PyTree, ties: Ties, keep: Keep = "mean") -> tuple[PyTree, PyTree]:
     """Begin ties during training: return stored parameters and their optimizer state, to continue with the ties.
 
     Args:
@@ -164,9 +177,11 @@ def retie(
         >>> stored["embed"].tolist(), stored["head"]
         ([2.0, 3.0], None)
     """
+    _check_arguments("retie(optimizer, params, opt_state, ties)", optimizer, params, opt_state, ties)
     params, opt_state = retie_switched(params, opt_state, ties, keep)
     stored, joined = store(params, ties), leaves_by_path(opt_state)[0]
-    fresh, treedef = leaves_by_path(jax.eval_shape(optimizer.init, stored))
+    trained = _trained(stored, opt_state, resolve(ties, stored))
+    fresh, treedef = leaves_by_path(jax.eval_shape(optimizer.init, trained))
     missing = [path for path, leaf in fresh.items() if leaf is not None and joined.get(path) is None]
     if missing:
         raise _foreign_state(missing[0])
@@ -178,7 +193,7 @@ def untie_switched(
     optimizer: Optimizer,
     params: PyTree,
     opt_state: PyTree,
-    ties: Sequence[Tie],
+    ties: Ties,
     policy: Policy,
     new: New = "target",
     use_states: PyTree = None,
@@ -201,10 +216,11 @@ def untie_switched(
         TieError: See `untie`.
         ValueError: An unknown policy.
     """
+    _check_choice("new", new, get_args(New))
     if policy == "copy":
         return opt_state
     leaves, treedef = leaves_by_path(opt_state)
-    owners, resolved = _owners(leaves, params), resolve(ties, params)
+    owners, resolved = _owners(leaves, params), resolve_full(ties, params)
     if policy == "split":
         if use_states is None:
             raise TieError(
@@ -212,7 +228,8 @@ def untie_switched(
             )
         given, replaced = leaves_by_path(use_states)[0], {path for tie in resolved for path in (tie.source, tie.target)}
     elif policy in ("zero", "zero-keep-count"):
-        given, replaced = leaves_by_path(optimizer.init(params))[0], {getattr(tie, new) for tie in resolved}
+        given = leaves_by_path(optimizer.init(_trained(params, opt_state, resolved)))[0]
+        replaced = {getattr(tie, new) for tie in resolved}
     else:
         raise ValueError(f"policy: expected one of {', '.join(POLICIES)}, got {policy!r}")
     for path, (prefix, owner) in owners.items():
@@ -235,7 +252,7 @@ def untie_switched(
     return jax.tree_util.tree_unflatten(treedef, leaves.values())
 
 
-def retie_switched(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep: Keep = "mean") -> tuple[PyTree, PyTree]:
+def retie_switched(params: PyTree, opt_state: PyTree, ties: Ties, keep: Keep = "mean") -> tuple[PyTree, PyTree]:
     """Make both leaves of every tie, and their optimizer states, equal when switched ties begin.
 
     Args:
@@ -251,41 +268,39 @@ def retie_switched(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep:
         TieError: The ties do not fit `params`, or `opt_state` lacks the state of a target.
         ValueError: An unknown value of `keep`.
     """
-    if keep not in ("mean", "source", "target"):
-        raise ValueError(f"keep: expected mean, source or target, got {keep!r}")
-    resolved = resolve(ties, params)
+    _check_choice("keep", keep, get_args(Keep))
+    resolved = resolve_full(ties, params)
     by_source: dict[str, list[Tie]] = {}
     for tie in resolved:
         by_source.setdefault(tie.source, []).append(tie)
 
-    def joined(tree: PyTree, owners: dict[str, tuple[str, str]]) -> PyTree:
+    def joined(tree: PyTree, owners: dict[str, tuple[str, str]], is_state: bool) -> PyTree:
         leaves, treedef = leaves_by_path(tree)
         for path, (prefix, owner) in owners.items():
             if owner not in by_source or leaves[path] is None:
                 continue
-            group = by_source[owner]
-            others = []
-            for tie in group:
-                other_path = f"{prefix}{tie.target}"
-                other = leaves.get(other_path)
-                if other is None:
+            group = {f"{prefix}{tie.target}": tie for tie in by_source[owner]}
+            for other_path, tie in group.items():
+                if leaves.get(other_path) is None:
                     raise TieError(
                         f"{tie}: the optimizer state has {path} but no {other_path}; pass the state of all parameters"
                     )
-                others.append(_state_of_source(tie, other, other_path))
             shared = leaves[path]
             if keep == "target":
-                shared = others[-1]
+                for other_path, tie in group.items():
+                    shared = _to_source(tie, leaves[other_path], path, shared, is_state)
             elif keep == "mean" and jnp.issubdtype(jnp.result_type(shared), jnp.inexact):
-                shared = sum(others, start=shared) / (1 + len(others))
+                others = [_to_source(tie, leaves[other], path, shared, is_state) for other, tie in group.items()]
+                shared = _mean(shared, others, list(group.values()))
             leaves[path] = shared
-            for tie in group:
-                leaves[f"{prefix}{tie.target}"] = _state_of_target(tie, shared, path)
+            for other_path, tie in group.items():
+                if not (is_state and _is_lost(tie, shared)):
+                    leaves[other_path] = _to_target(tie, shared, path, leaves[other_path], is_state)
         return jax.tree_util.tree_unflatten(treedef, leaves.values())
 
     state_owners = _owners(leaves_by_path(opt_state)[0], params)
     param_owners = {path: ("", path) for path in leaves_by_path(params)[0]}
-    return joined(params, param_owners), joined(opt_state, state_owners)
+    return joined(params, param_owners, is_state=False), joined(opt_state, state_owners, is_state=True)
 
 
 def _owners(state: dict[str, Any], params: PyTree) -> dict[str, tuple[str, str]]:
@@ -302,19 +317,81 @@ def _owners(state: dict[str, Any], params: PyTree) -> dict[str, tuple[str, str]]
     return owners
 
 
-def _state_of_target(tie: Tie, leaf: Any, path: str) -> Any:
-    """Map a leaf of the source's optimizer state to the layout of the target's."""
-    return apply_transform(tie, leaf) if _is_transformed(tie, leaf, path) else leaf
+def _to_target(tie: Tie, leaf: Any, path: str, like: Any, is_state: bool) -> Any:
+    """Map the source's value, or a leaf of its optimizer state, to the layout and dtype of the target's, `like`."""
+    by = _state_tie(tie, leaf, path) if is_state else tie
+    return jnp.asarray(leaf if by is None else apply_transform(by, leaf), jnp.result_type(like))
 
 
-def _state_of_source(tie: Tie, leaf: Any, path: str) -> Any:
-    """Map a leaf of the target's optimizer state to the layout of the source's."""
-    return invert_transform(tie, leaf) if _is_transformed(tie, leaf, path) else leaf
+def _to_source(tie: Tie, leaf: Any, path: str, source: Any, is_state: bool) -> Any:
+    """Return `source`, the source's value or a leaf of its state, with the entries that the target reads taken from `leaf`."""
+    by = _state_tie(tie, source, path) if is_state else tie
+    return jnp.asarray(leaf if by is None else invert_transform(by, leaf, source), jnp.result_type(source))
 
 
-def _is_transformed(tie: Tie, leaf: Any, path: str) -> bool:
-    """Whether a leaf of an optimizer state is transformed like the parameter; a scalar, such as a step count, is not."""
-    shape, axes = jnp.shape(leaf), TRANSFORMS[tie.transform].axes
-    if shape and len(shape) < axes:
-        raise TieError(f"{tie}: {tie.transform} needs at least {axes} axes, got {path} {shape} of the optimizer state")
-    return bool(shape)
+def _state_tie(tie: Tie, leaf: Any, path: str) -> Tie | None:
+    """Return the tie between states; None for a scalar, such as a step count. `leaf`: of the source's state, at `path`."""
+    shape, by = jnp.shape(leaf), state_tie(tie)
+    if not shape:
+        return None
+    if by is None:
+        raise TieError(
+            f"{tie}: {path} of the optimizer state cannot be carried through a pair of functions; use a policy that replaces "
+            "it ('zero', 'zero-keep-count' or 'split'; for retie, keep='source'), or, if the functions only move entries, "
+            "Functions(forward, inverse, rearranges=True)"
+        )
+    try:
+        result(by.transform, jax.ShapeDtypeStruct(shape, jnp.result_type(leaf)))
+    except TieError as error:
+        raise TieError(f"{tie}: {error}, got {path} {shape} of the optimizer state") from None
+    return by
+
+
+def _is_lost(tie: Tie, leaf: Any) -> bool:
+    """Whether a leaf of the source's optimizer state cannot be mapped to the target's."""
+    return jnp.ndim(leaf) > 0 and state_tie(tie) is None
+
+
+def _mean(shared: Any, others: Sequence[Any], group: Sequence[Tie]) -> Any:
+    """Return the mean of a source and its targets, for every entry over those that have it; all in the source's layout."""
+    if not any(reads_part(tie.transform) for tie in group) or not jnp.shape(shared):
+        return sum(others, start=shared) / (1 + len(others))
+    read = [entries_read(tie.transform, jnp.shape(shared)) for tie in group]
+    total = sum((jnp.where(own, other, 0) for own, other in zip(read, others, strict=True)), start=shared)
+    return total / sum((own.astype(total.dtype) for own in read), start=jnp.ones_like(total))
+
+
+def _trained(params: PyTree, opt_state: PyTree, resolved: Sequence[Tie]) -> PyTree:
+    """Replace leaves that an optimizer does not train, such as functions and settings, with `None`.
+
+    Kept are floating-point arrays, and everything else of which the optimizer state has a state.
+    """
+    state = {path: leaf for path, leaf in leaves_by_path(opt_state)[0].items() if leaf is not None}
+    owners = {owner for _, owner in _owners(state, params).values()}
+    owners |= {tie.target for tie in resolved if tie.source in owners}
+    leaves, treedef = leaves_by_path(params)
+    kept = [
+        leaf if path in owners or (is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact)) else None
+        for path, leaf in leaves.items()
+    ]
+    return jax.tree_util.tree_unflatten(treedef, kept)
+
+
+def _check_arguments(call: str, optimizer: Any, params: PyTree, opt_state: PyTree, ties: Ties) -> None:
+    """Raise TieError if the optimizer is none, or the parameters and their optimizer state are swapped."""
+    if not isinstance(optimizer, Optimizer):
+        found = f"optimizer: expected an optax optimizer, with init and update, got {type(optimizer).__name__}"
+        raise TieError(f"{found}; the arguments are {call}")
+    try:
+        resolve(ties, params)
+    except TieError:
+        try:
+            resolve(ties, opt_state)
+        except TieError:
+            return  # the first error is raised again, where the ties are resolved
+        raise TieError(f"the parameters and the optimizer state are swapped; the arguments are {call}") from None
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")

@@ -2,12 +2,16 @@
 
 import json
 import warnings
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from scipy import linalg
 from two_tables import NAMES, TOKENS, make, pair, results_of
 
+from tiejax import diagnose
+from tiejax.checkpoints.diagnose.checkpoint import COMPARED, Fact
 from tiejax.checkpoints.diagnose.verdict import agreement, verdict
 from tiejax.checkpoints.hub.families import flag_of
 from tiejax.lab.studies.diagnosis import checkpoint_figures
@@ -36,8 +40,16 @@ def test_flag_and_fact(tmp_path, fact, flag):
         }
         assert says[fact, flag] in agreement(results)
     assert results["fact"] == fact
+    compared = {name: results[name] is not None for name in COMPARED}  # a tied checkpoint has nothing to compare
+    assert set(compared.values()) == {fact == "untied"}
     first_line = verdict(results)[0]
     assert ("tied" in first_line or flag is not True) if fact != "untied" else "untied" in first_line
+
+
+def test_values_of_fact_are_documented():
+    for text in (diagnose.__doc__, (Path(__file__).parents[3] / "docs" / "diagnose.md").read_text()):
+        for name in (*get_args(Fact), *COMPARED):
+            assert f"`{name}`" in text
 
 
 def test_one_differing_row_makes_them_untied(tmp_path):

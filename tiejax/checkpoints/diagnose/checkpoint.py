@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
@@ -19,6 +19,14 @@ from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.geometry.norms import norms_and_equality
 from tiejax.system.json_values import plain
+
+# Whether the two tables of a checkpoint are tied, as stored: the entry `fact` of the results.
+#   untied  two tables are stored, and some rows differ
+#   equal   two tables are stored, and are equal in every value
+#   absent  no output table is stored (or it is quantised, and not read)
+Fact = Literal["untied", "equal", "absent"]
+# Entries of the results that compare two different tables; None unless `fact` is `untied`.
+COMPARED = ("alignment", "neighbours", "canonical", "published", "standing", "tokens")
 
 
 def diagnose_checkpoint(
@@ -38,7 +46,8 @@ def diagnose_checkpoint(
         without_texts: called with the error when the tokenizer cannot be read; the report then shows token ids only
 
     Returns:
-        The measures, as results.json holds them, and arrays by token, as metrics.npz holds them.
+        The measures, as results.json holds them, and arrays by token, as metrics.npz holds them. All checkpoints have the
+        same entries; those in `COMPARED` are None unless `fact` is `untied`.
 
     Raises:
         CheckpointError: if the checkpoint or an option cannot be used
@@ -50,12 +59,13 @@ def diagnose_checkpoint(
     tokens, ranked = rank_tokens(options, checkpoint.folder, rows, progress, without_texts)
     stored = [table for table in (tables.input, tables.output) if table is not None]
     norms = norms_and_equality(*counted(progress, "norms", rows * len(stored), *stored))
-    fact = "absent" if tables.output is None else "untied" if norms.differing else "equal"
+    fact: Fact = "absent" if tables.output is None else "untied" if norms.differing else "equal"
     results = {"experiment": "diagnose", **facts_of(checkpoint, tables), "fact": fact, "rank": ranked.facts}
     if options.input_table is None and options.output_table is None:
         results["check"] = check(checkpoint)._asdict()
     results |= {"differing_rows": norms.differing, "largest_difference": norms.largest}
     results["memory"] = memory_of(tables, results["parameters"])
+    results |= dict.fromkeys(COMPARED)
     results["norms"] = {"input": norm_facts(norms.first, ranked)}
     arrays = {"norm_input": norms.first, "rank": ranked.ranks, "counted": ranked.counted}
     if ranked.counts is not None:

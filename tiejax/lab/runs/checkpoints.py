@@ -2,17 +2,15 @@
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.training.checkpoint import Checkpoints
-from tiejax.tying.tie import Tie
+from tiejax.tying.tie import Ties
 
 
-def open_checkpoints(
-    run: RunDirectory, folder: Path, ties: Sequence[Tie], say: Callable[[str], None], part: int = 0
-) -> Checkpoints:
+def open_checkpoints(run: RunDirectory, folder: Path, ties: Ties, say: Callable[[str], None], part: int = 0) -> Checkpoints:
     """Return the checkpoints of a run in one of its folders, with orbax silenced.
 
     ties, say: as for `Checkpoints`. part: number of the part of the seeds that is trained there.

@@ -1,0 +1,121 @@
+"""Seeds, conditions and ties of an ensemble: errors before anything is compiled."""
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import optax
+import pytest
+
+from tiejax.training import Ensemble, Phase, train
+from tiejax.training.keys import check_seeds
+from tiejax.tying import Slice, Tie, TieError
+
+TIES = [Tie("a", "b"), Tie("a", "c")]
+
+
+@pytest.fixture(autouse=True)
+def unchecked(monkeypatch):
+    """Switch off the type checks of the tests, which users do not have."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+def ensemble(**changes):
+    fields = {
+        "init": lambda key: {name: jax.random.normal(jax.random.fold_in(key, n), (2,)) for n, name in enumerate("abc")},
+        "sample": lambda seed_key, step, fed: jnp.float32(step),
+        "loss": lambda params, batch, key: (sum(jnp.sum(jnp.square(leaf - batch)) for leaf in params.values()), {}),
+        "optimizer": optax.sgd(0.1),
+        "ties": TIES,
+        "arm_ties": np.array([[False, False], [True, True]]),
+        "steps": 2,
+        "recorders": {},
+    }
+    return Ensemble(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        ([1, 2, 1], "seeds: expected distinct seeds, but 1 is repeated; its members would be the same ones twice"),
+        (np.array([3, 3]), "seeds: expected distinct seeds, but 3 is repeated"),
+        (5, r"seeds: expected a list of integers, such as range\(10\), got 5"),
+        ([], r"seeds: expected a list of integers, such as range\(10\), got \[\]"),
+        ([0.5], r"seeds: expected a list of integers, .*, got \[0.5\]"),
+        ([True], r"seeds: expected a list of integers, .*, got \[True\]"),
+        ("12", "seeds: expected a list of integers, .*, got '12'"),
+        ([[1], [2]], r"seeds: expected a list of integers, .*, got \[\[1\], \[2\]\]"),
+        ([jax.random.key(0)], "seeds: expected a list of integers"),
+        (None, "seeds: expected a list of integers, .*, got None"),
+        ([0, -1], r"seeds: expected integers from 0 to 2\*\*32 - 1, got -1"),
+        ([2**32], r"seeds: expected integers from 0 to 2\*\*32 - 1, got 4294967296"),
+        ([2**70], r"seeds: expected integers from 0 to 2\*\*32 - 1, got 1180591620717411303424"),
+    ],
+)
+def test_seeds_that_cannot_be_trained(seeds, message):
+    with pytest.raises(ValueError, match=message):
+        train(ensemble(), seeds)
+
+
+def test_conditions():
+    check_seeds([1, 1], [0, 1])
+    check_seeds(range(3), [0, 0, 0])
+    check_seeds([2**32 - 1])
+    check_seeds(np.arange(3, dtype=np.uint8))
+    with pytest.raises(ValueError, match="conditions: 1 for 2 seeds; expected one per seed"):
+        train(ensemble(), [1, 2], conditions=[0])
+    with pytest.raises(ValueError, match="seeds: expected distinct seeds, but 7 is repeated"):
+        train(ensemble(), [7, 7, 7], conditions=[0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("arm_ties", "message"),
+    [
+        (np.array([True, False]), r"arm_ties: expected booleans \[arm, tie\], .* got bool of shape \(2,\)"),
+        ([[0, 0], [1, 1]], r"arm_ties: expected booleans \[arm, tie\], .* got int64 of shape \(2, 2\)"),
+        ([[True], [True, False]], r"arm_ties: expected booleans \[arm, tie\], .* got \[\[True\], \[True, False\]\]"),
+        (True, r"arm_ties: expected booleans \[arm, tie\], .* got bool of shape \(\)"),
+        (np.zeros((0, 2), bool), r"arm_ties: expected booleans \[arm, tie\], .* got bool of shape \(0, 2\)"),
+        (np.ones((2, 3), bool), "arm_ties: expected one column for each of the 2 resolved ties, or one for all, got 3"),
+        (np.ones((2, 0), bool), "arm_ties: expected one column for each of the 2 resolved ties, or one for all, got 0"),
+    ],
+)
+def test_arm_ties_of_a_wrong_shape_or_type(arm_ties, message):
+    with pytest.raises(ValueError, match=message):
+        ensemble(arm_ties=arm_ties).start([0])
+
+
+def test_ties_that_do_not_fit():
+    with pytest.raises(TieError, match="ties: expected a Tie or a list of them, got str 'a'"):
+        ensemble(ties="a")
+    with pytest.raises(TieError, match="tie a -> d: no leaf d"):
+        ensemble(ties=Tie("a", "d"), arm_ties=[[True]]).start([0])
+    with pytest.raises(ValueError, match="devices: ties that move entries, such as a transpose, need one device per member"):
+        ensemble(ties=Tie("a", "b", transform=Slice(0)), arm_ties=[[True]], devices=2)
+
+
+def test_one_tie_and_lists_of_arms():
+    one = ensemble(ties=Tie("a", "b"), arm_ties=[[False], [True]], phases=[Phase(), Phase()])
+    params = one.start([0, 1]).state.params
+    np.testing.assert_array_equal(params["b"][:, 1], params["a"][:, 1])
+    assert (params["b"][:, 0] != params["a"][:, 0]).all()
+    one.check(one.start([0, 1]))
+
+
+def test_one_column_for_all_ties():
+    """Training, and the check of a resumed checkpoint, which slices members before their leaves."""
+    whole, column = ensemble(), ensemble(arm_ties=[[False], [True]])
+    for one, other in zip(jax.tree.leaves(train(whole, [4])), jax.tree.leaves(train(column, [4])), strict=True):
+        if isinstance(one, jax.Array | np.ndarray):
+            np.testing.assert_array_equal(one, other)
+    members = column.start([4])
+    column.check(members)
+    params = members.state.params | {"c": members.state.params["c"] + 1}
+    with pytest.raises(TieError, match="tie a -> c: the leaves of arm 1 differ although they are tied"):
+        column.check(members._replace(state=members.state._replace(params=params)))
+    sliced = ensemble(
+        init=lambda key: {"a": jax.random.normal(key, (3, 2)), "b": jnp.zeros(2)},
+        ties=Tie("a", "b", transform=Slice(1)),
+        arm_ties=[[True]],
+    )
+    sliced.check(sliced.start([0, 1]))
