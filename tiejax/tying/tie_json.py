@@ -97,7 +97,7 @@ def _transform_from_json(value: Any) -> Any:
         return [_transform_from_json(one) for one in value]
     if not isinstance(value, Mapping):
         return value
-    name, fields = next(iter(value.items()), (None, None))
+    name, fields = next(iter(value.items()), ("", {}))
     has_fields = name != "slice" or (isinstance(fields, dict) and {"index"} <= set(fields) <= {"index", "axis"})
     if len(value) != 1 or name not in WITH_VALUES or not has_fields:
         raise TieError(f"unknown transform {json.dumps(value)[:80]}; expected a name or one of {', '.join(WITH_VALUES)}")

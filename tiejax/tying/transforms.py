@@ -320,7 +320,7 @@ def parts(transform: Any) -> tuple[Elementary, ...]:
     Raises TieError if it is not a transform.
     """
     if isinstance(transform, str) and transform in TRANSFORMS:
-        return () if transform == "identity" else (Named(transform),)  # type: ignore[arg-type]
+        return () if transform == "identity" else (Named(transform),)
     if isinstance(transform, tuple | list):
         if len(transform) == 2 and all(callable(one) for one in transform):
             return (Functions(*transform),)
