@@ -1,6 +1,7 @@
 """Flags for XLA that are set before jax is imported, read back from XLA."""
 
 import pytest
+from hub_checkpoints import checkpoint, values
 from processes import assert_refused, end, start, start_python
 
 from tiejax.lab.runs import environment
@@ -110,3 +111,12 @@ def test_commands_that_need_no_accelerator_do_not_ask_for_it(tmp_path, name):
     assert "JAX_PLATFORMS" not in ended.err
     assert ended.status in (1, 2), ended.err
     assert "Traceback" not in ended.err
+
+
+def test_backend_of_matplotlib_in_the_environment_does_not_matter(tmp_path):
+    tensors = {"model.embed_tokens.weight": values(), "lm_head.weight": values(seed=1)}
+    folder = checkpoint(tmp_path / "c", tensors, {"model_type": "llama"})
+    command = ["-m", "tiejax", "diagnose", folder, "--out", tmp_path / "out"]
+    ended = end(start_python(*command, env={"MPLBACKEND": "nonsense"}))
+    assert (ended.status, ended.err) == (0, "")
+    assert (tmp_path / "out" / "report.html").is_file()

@@ -480,6 +480,7 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
     operating system if output cannot be written, because standard output is closed or its reader has exited.
     """
     AS_COMMAND.set(True)
+    os.environ["MPLBACKEND"] = "agg"  # figures are only written to files; matplotlib cannot be imported with an unknown one
     _open_standard_error()
     try:
         status = _checked_output(main)
