@@ -37,8 +37,8 @@ def diagnose(
             of tiejax
         corpus: a text file, a folder of text files, or a .gz file, in which the checkpoint's tokens are counted
         tokenizer: a tokenizer.json, a vocab.txt, or a name on the Hugging Face Hub; by default the checkpoint's own
-        input_table: name of the input table's tensor; by default, the usual names of the model's family
-        output_table: name of the output table's tensor; by default, the usual names of the model's family
+        input_table: name of the input table's tensor; by default, that of the architecture, if it is known
+        output_table: name of the output table's tensor; by default, likewise
         neighbours: number of nearest neighbours compared per token
         sample: number of tokens whose neighbours are compared
         seed: random seed of the samples
@@ -47,8 +47,8 @@ def diagnose(
         The measures: the content of results.json as written by `tiejax diagnose`.
 
         Of a checkpoint: `fact` is `untied` (two tables are stored, and some rows differ), `equal` (two tables are stored, and
-        are equal in every value: tied) or `absent` (no output table is stored: tied, unless `head` is False, `quantised` is
-        True or `flag["tied"]` is False). `alignment` has the mean cosines `identity`, `procrustes` and `least_squares`; like
+        are equal in every value: tied) or `absent` (one table is read: tied if `check["answer"]` is "agrees"; `head` is False if
+        the architecture predicts no tokens, and `form` says how a table is stored that is not read). `alignment` has the mean cosines `identity`, `procrustes` and `least_squares`; like
         `neighbours`, `canonical`, `published`, `standing` and `tokens`, it compares two different tables, and is None unless
         `fact` is `untied`. `standing` is `near`, `between` or `apart`. The guide (docs/diagnose.md) describes all entries.
 

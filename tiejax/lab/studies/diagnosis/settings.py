@@ -30,8 +30,8 @@ class Settings:
             directory of tiejax
         corpus: text in which tokens are counted, to rank them by frequency: a text file, a folder of text files, or a .gz file
             (default: rank tokens by id)
-        input_table: name of the tensor of the input embeddings (default: the usual names of the model's family)
-        output_table: name of the tensor of the output embeddings (default: the usual names of the model's family)
+        input_table: name of the tensor of the input embeddings (default: that of the architecture, if it is known)
+        output_table: name of the tensor of the output embeddings (default: that of the architecture, if it is known)
         tokenizer: a tokenizer.json, a vocab.txt, or a name on the Hugging Face Hub (default: the checkpoint's own)
         neighbours: number of nearest neighbours compared per token
         sample: number of tokens whose neighbours are compared; neighbours are searched among all tokens
