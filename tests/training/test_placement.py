@@ -119,7 +119,7 @@ def test_clipping_has_an_effect(on_one):
 
 
 def test_transposes_need_one_device_per_member():
-    with pytest.raises(ValueError, match="ties with a transpose need one device per member"):
+    with pytest.raises(ValueError, match="ties that move entries, such as a transpose, need one device per member"):
         training.Ensemble(
             init=lambda key: {},
             sample=lambda seed_key, step, fed: None,

@@ -86,7 +86,7 @@ def test_numbers_of_cpu_devices_that_cannot_be_started_are_refused(value, monkey
 ABSENT = {
     "unknown platform": ({"JAX_PLATFORMS": "foo"}, "JAX_PLATFORMS=foo"),
     "no device of the platform": ({"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": ""}, "JAX_PLATFORMS=cuda"),
-    "no truth value": ({"JAX_ENABLE_X64": "perhaps"}, "JAX_ENABLE_X64"),
+    "one of two platforms": ({"JAX_PLATFORMS": "cpu,foo"}, "JAX_PLATFORMS=cpu,foo"),
 }
 
 

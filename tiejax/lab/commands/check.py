@@ -1,7 +1,6 @@
 """The command `tiejax check FOLDER ...`."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 
 from tiejax.checkpoints.check import STATUS, Checked, check_folder
@@ -41,12 +40,11 @@ def main(argv: Sequence[str]) -> int:
     settings, switches = command_line.parse(Settings, COMMAND, argv)
     if not settings.folders:
         raise BadInput("folders: name the folder of at least one checkpoint")
+    console = Console()
     results = [check_folder(folder) for folder in settings.folders]
     if switches["json"]:
-        # JSON escapes control characters in paths.
-        print(json.dumps({"checkpoints": [result._asdict() for result in results]}, indent=1))
+        console.json({"checkpoints": [result._asdict() for result in results]})
     else:
-        console = Console()
         for line in report(results):
             console.say(line)
     # A checkpoint that disagrees outweighs one that cannot be judged.

@@ -1,7 +1,6 @@
 """The command `tiejax tie FOLDER [OUT]`."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -85,14 +84,14 @@ def main(argv: Sequence[str]) -> int:
     settings.check()
     if settings.text is not None:  # the model runs on the text
         environment.check_flags()
-        environment.start_jax()
+        environment.check_platforms()
     console = Console()
     out = None if settings.out is None else Path(settings.out).expanduser()
     try:
         folder = whole_folder(settings.folder or "")
         planned = tie.plan(folder, out, settings.keep, settings.text, settings.hidden, settings.states, settings.seed)
         if switches["json"]:
-            print(json.dumps(planned.report.as_json(), indent=1, allow_nan=False))
+            console.json(planned.report.as_json())
         else:
             for line in planned.report.lines():
                 console.say(line)

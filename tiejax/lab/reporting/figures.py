@@ -1,5 +1,6 @@
 """Figures shared by several studies, in the project's style, and their PNG and PDF files."""
 
+import functools
 import json
 import math
 import warnings
@@ -14,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import FixedFormatter
+from matplotlib.ticker import FixedFormatter, Formatter, FuncFormatter
 
 from tiejax.system.visible import visible_lines
 
@@ -81,11 +82,14 @@ def _show_as_written(figure: Figure) -> None:
     """Make all text in a figure appear as it is: a name between dollar signs would be mathematics."""
     for text in figure.findobj(Text):
         text.set_text(_literal(text.get_text()))
-    for panel in figure.axes:
-        for axis in (panel.xaxis, panel.yaxis):
-            # The texts of tick labels are set by the formatter when the figure is drawn.
-            if isinstance(formatter := axis.get_major_formatter(), FixedFormatter):
-                formatter.seq = [_literal(str(text)) for text in formatter.seq]
+    # The texts of tick labels are set when the figure is drawn, by formatters, which panels may share.
+    for axis in {id(axis.major): axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)}.values():
+        if isinstance(formatter := axis.get_major_formatter(), FixedFormatter | FuncFormatter):
+            axis.set_major_formatter(functools.partial(_literal_tick, formatter))
+
+
+def _literal_tick(formatter: Formatter, place: float, position: int | None) -> str:
+    return _literal(formatter(place, position))
 
 
 def _literal(text: str) -> str:

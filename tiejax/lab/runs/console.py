@@ -70,7 +70,8 @@ class Console:
 
     def json(self, value: object) -> None:
         """Print a value as JSON, in ASCII and so without characters that could control a terminal."""
-        print(json.dumps(value, indent=1, allow_nan=False))
+        with naming(STANDARD_OUTPUT):
+            print(json.dumps(value, indent=1, allow_nan=False))
 
     def __enter__(self) -> "Console":
         self._printed_step, self._compiling = -1, False

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
 
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.files import read_bytes
@@ -21,8 +20,7 @@ KNOWN_FLAGS = (
 )
 CPU_DEVICES = ("XLA_FLAGS", "--xla_force_host_platform_device_count"), ("JAX_NUM_CPU_DEVICES", "")
 MOST_CPU_DEVICES = 1024  # jax needs minutes to start 10,000
-# Variables that decide which devices jax starts; the messages about devices that cannot be started show them.
-OF_DEVICES = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")
+PLATFORMS = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME")
 
 
 def cores() -> int:
@@ -93,22 +91,22 @@ def _check_cpu_devices() -> None:
             raise BadInput(f"{name}: expected an integer from 1 to {MOST_CPU_DEVICES}, got '{cut(value)}'")
 
 
-def start_jax(platform: Literal["any", "cpu"] = "any") -> None:
-    """Import jax and start its devices; raises BadInput if the environment asks for something that this machine lacks.
+def check_platforms() -> None:
+    """Raise BadInput if the environment names a platform of jax that this machine lacks.
 
-    platform: cpu starts only the CPU, whatever the environment asks for, so that no memory of a GPU is reserved.
+    Its devices are started for that. jax is not imported if no platform is named, or only the CPU.
     """
+    named = [f"{name}={cut(os.environ[name])}" for name in PLATFORMS if os.environ.get(name) not in (None, "", "cpu")]
+    if not named:
+        return
     try:
         import jax
 
-        if platform == "cpu":
-            jax.config.update("jax_platforms", "cpu")
         jax.devices()
-    # jax raises RuntimeError for an unknown platform, ValueError for an invalid variable, AssertionError without any device.
-    except Exception as error:
-        given = [f"{name}={cut(os.environ[name])}" for name in OF_DEVICES if os.environ.get(name)]
+    # jax raises RuntimeError for an unknown platform, AssertionError without any device.
+    except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0] or "no device found"
-        raise BadInput(f"{', '.join(given) or 'jax'}: the devices cannot be started: {cut(reason, 300)}") from None
+        raise BadInput(f"{', '.join(named)}: the devices cannot be started: {cut(reason, 300)}") from None
 
 
 def names_a_cluster() -> bool:

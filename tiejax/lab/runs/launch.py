@@ -67,6 +67,6 @@ def _answer(study: Study, argv: Sequence[str]) -> int | None:
         if switches.get(name) or getattr(settings, name, None):
             resolved = settings.resolved()
             environment.check_flags()
-            environment.start_jax()
+            environment.check_platforms()
             return answer(resolved, Console(switches["quiet"]))
     return None

@@ -46,8 +46,8 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
             check_disk(settings, study.sizes.need, study.sizes.OPTIONS, request.out, existing)
     if first:
         RunDirectory.probe(request.out)
-    if alone and (platform := study.platform(settings)) != "none":
-        environment.start_jax(platform)
+    if alone and study.any_platform(settings):
+        environment.check_platforms()
     prepared = None
     if study.prepare is not None:
         prepared = study.prepare(settings, Console(switches["quiet"], silent=not first), resuming)

@@ -130,7 +130,9 @@ class _Parser(jsonargparse.ArgumentParser):
     """A parser whose help cannot control the terminal, even by defaults that were read from a file."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        super()._print_message(visible_lines(message), file)
+        if message:
+            with naming(STANDARD_OUTPUT):  # argparse would ignore that it cannot be written
+                (file or sys.stderr).write(visible_lines(message))
 
 
 def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentParser:
@@ -323,8 +325,6 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
         raise BadInput(f"--config {file}{place}: invalid YAML: {error}") from None
     if values is None:  # comments only: every default
         return {}
-    if isinstance(values, dict) and isinstance(values.get("seeds"), str):
-        values["seeds"] = _seed_range(values["seeds"], f"--config {file}: seeds") or values["seeds"]
     if not isinstance(values, dict):
         raise BadInput(f"--config {file}: expected lines `field: value`, got a {type(values).__name__}")
     names = [field.name for field in dataclasses.fields(config_class)]
@@ -333,6 +333,8 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
             raise BadInput(f"--config {file}: unknown field '{cut(name)}'{nearest(str(name), names)}")
     hints = typing.get_type_hints(config_class)
     values = {name: _as_written(value, as_text[name], hints[name]) for name, value in values.items()}
+    if isinstance(values.get("seeds"), str):
+        values["seeds"] = _seed_range(values["seeds"], f"--config {file}: seeds") or values["seeds"]
     for name, value in values.items():  # jsonargparse accepts null for any field
         if value is None and type(None) not in typing.get_args(hints[name]):
             raise BadInput(f"--config {file}: {name}: expected {_value_words(name, hints[name])}, got null")

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from tiejax.lab.settings.command_line import CommandLine
 from tiejax.lab.settings.sizes import Need
@@ -48,8 +48,7 @@ class Study:
         answers: switch or setting -> function `(settings, console)` -> exit status that prints something instead of running
         device_a_core: whether a run with these settings treats every CPU core as a device, unless the environment decides
         huge_pages: whether runs ask for huge pages
-        platform: platform of jax on which a run with these settings computes: any, cpu, or none (without jax); its devices are
-            started before the data is loaded
+        any_platform: whether a run with these settings computes on the platform of jax that the environment names
     """
 
     name: str
@@ -65,4 +64,4 @@ class Study:
     answers: Mapping[str, Callable[[Any, Any], int]] = dataclasses.field(default_factory=dict)
     device_a_core: Callable[[Any], bool] = lambda settings: True
     huge_pages: bool = False
-    platform: Callable[[Any], Literal["any", "cpu", "none"]] = lambda settings: "any"
+    any_platform: Callable[[Any], bool] = lambda settings: True

@@ -76,5 +76,5 @@ STUDY = Study(
     claims_at_end=True,
     single_process=True,
     device_a_core=lambda settings: False,
-    platform=lambda settings: "none",
+    any_platform=lambda settings: False,
 )

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tiejax.checkpoints.diagnose.options import Options
 from tiejax.lab.runs import manifest
@@ -94,11 +94,6 @@ def is_run(folder: Path) -> bool:
     return (folder / KIND).is_file() or ((folder / CONFIG).is_file() and (folder / CHECKPOINTS).is_dir())
 
 
-def _platform(settings: Settings) -> Literal["any", "cpu"]:
-    """Return the platform of a diagnosis: the tables of a checkpoint are read in blocks of rows, on the CPU."""
-    return "any" if is_run(settings.folder) else "cpu"
-
-
 def _run(launched: Any, console: Any) -> int:
     from tiejax.lab.studies.diagnosis.study import run
 
@@ -128,5 +123,5 @@ STUDY = Study(
     claims_at_end=True,
     single_process=True,
     device_a_core=device_a_core,
-    platform=_platform,
+    any_platform=lambda settings: is_run(settings.folder),  # tables of a checkpoint are read on the CPU
 )

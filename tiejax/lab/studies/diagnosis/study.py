@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
@@ -67,6 +68,8 @@ def _of_run(settings: Settings, console: Console) -> Diagnosis:
 
 def _of_checkpoint(settings: Settings, console: Console) -> Diagnosis:
     """Diagnose a checkpoint in the hub's format; raises BadInput."""
+    # Blocks of rows are processed on the CPU, so that no memory of a GPU is reserved.
+    jax.config.update("jax_platforms", "cpu")
     try:
         with console.preparing() as progress:
             results, arrays = diagnose_checkpoint(

@@ -56,6 +56,7 @@ def run(launched: Launched, console: Console) -> int:
 
 def check(settings: Settings, warn: Callable[[str], None], progress: Progress) -> dict[str, Any]:
     """Return the content of results.json; raises BadInput."""
+    jax.config.update("jax_platforms", "cpu")  # float64, in small products
     listed, of_run = settings_of_run(settings.folder)
     seeds, step, params, _ = restored_parts(listed, build_ensemble(of_run), settings.folder, warn)
     chosen = chosen_seeds(settings, RunDirectory.results(settings.folder, listed), seeds)
