@@ -197,7 +197,7 @@ def test_table_stored_twice_is_tied(library, tmp_path):
 
 def test_tables_of_different_widths_cannot_be_tied_directly(tmp_path):
     first, second = pair(60, 4)[0], pair(60, 6)[1]
-    names = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+    names = "rembert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
     results, _ = results_of(make(tmp_path / "c", dict(zip(names, (first, second), strict=True)), model_type="rembert"))
     first, *more = verdict(results)
     assert first == "They cannot be tied directly: the input table is 4 wide, the output table 6."

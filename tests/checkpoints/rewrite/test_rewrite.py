@@ -186,7 +186,7 @@ def test_failed_write_names_the_output_and_leaves_nothing(tmp_path):
 
     part = Part("w", "F32", (2,), 8, full)
     with pytest.raises(OSError, match="No space left") as error:
-        rewrite(open_checkpoint(folder), tmp_path / "p1" / "p2" / "out", {}, {folder / "model.safetensors": [part]})
+        rewrite(open_checkpoint(folder), tmp_path / "p1" / "p2" / "out", {}, {folder / "model.safetensors": [part]}, (), "")
     assert error.value.filename == str(tmp_path / "p1" / "p2" / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 

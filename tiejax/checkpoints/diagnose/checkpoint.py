@@ -62,7 +62,7 @@ def diagnose_checkpoint(
     fact: Fact = "absent" if tables.output is None else "untied" if norms.differing else "equal"
     results = {"experiment": "diagnose", **facts_of(checkpoint, tables), "fact": fact, "rank": ranked.facts}
     if options.input_table is None and options.output_table is None:
-        results["check"] = check(checkpoint)._asdict()
+        results["check"] = {name: value for name, value in check(checkpoint)._asdict().items() if name != "folder"}
     results |= {"differing_rows": norms.differing, "largest_difference": norms.largest}
     results["memory"] = memory_of(tables, results["parameters"])
     results |= dict.fromkeys(COMPARED)

@@ -45,7 +45,8 @@ def test_count_prints_every_row(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert launch.main(STUDY, ["--count"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(PUBLISHED_SHAPES) == 18
+    assert len(lines) == 2 + len(PUBLISHED_SHAPES) == 19
+    assert "include BERT's pooler" in lines[-1]
     assert lines == table()
     rembert = next(line for line in lines if line.startswith("RemBERT")).split()
     assert rembert == ["RemBERT", "994.6", "995", "-0.04%", "575.9", "575", "+0.16%"]

@@ -43,7 +43,7 @@ BAD = {
     "--twins {'.5':[]}": ("--twins", "the set at .5 has no words"),
     "--twins {'.5':[the],'0.50':[of]}": ("--twins", ".5 and 0.50"),
     "--out /dev/null/run": ("--out /dev/null/run",),
-    "--twins {'.5':[true]}": ("--twins", "a list [...], each text", "got True"),
+    "--twins {'.5':[[the]]}": ("--twins", "a list [...], each text"),
     "--corpus files/some.txt --vocab_size 60 --twins {'.5':[zebra,ye]}": (
         "--twins",
         "none of 'zebra', 'ye' is a token of the vocabulary",
