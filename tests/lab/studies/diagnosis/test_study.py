@@ -114,7 +114,14 @@ def test_damaged_tokenizer_is_a_warning_unless_needed(here, command):
 
 def test_tables_by_other_names_are_refused(here, command):
     make(here / "c", {"a.wte.weight": pair()[0], "b.wte.weight": pair()[1]}, model_type="gpt2")
-    assert_refused(command("c"), "no tensor has the name of the input table of gpt2", "a.wte.weight", "b.wte.weight", "--input_table", script=SCRIPT)
+    assert_refused(
+        command("c"),
+        "no tensor has the name of the input table of gpt2",
+        "a.wte.weight",
+        "b.wte.weight",
+        "--input_table",
+        script=SCRIPT,
+    )
 
 
 @pytest.mark.parametrize(("study", "words"), [("exor", "made by exor"), (None, "early version")])
