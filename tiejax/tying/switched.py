@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, resolve
+from tiejax.tying.optimizer_state import check_separate, counterpart, owned_leaves, shapes_by_path
+from tiejax.tying.tie import PyTree, Tie, leaves_by_path, resolve
 from tiejax.tying.tied_gradient import Switches, per_tie
 
 Squares = Callable[[PyTree], PyTree]
@@ -30,8 +31,8 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switche
     """Overwrite the target of every tie that is on with the transformed array of its source.
 
     Args:
-        tree: Full parameters, or any optax state. In a state, the subtrees with the structure of `like` (moments, for example)
-            are rewritten.
+        tree: Full parameters, or any optax state. In a state, leaves that belong to one parameter (moments, for example) are
+            rewritten.
         like: Full parameters; only their structure, shapes and dtypes matter.
         ties: Ties between leaves of `like`.
         on: Whether each resolved tie is on, `[ties]`, or one boolean for all. It may be traced.
@@ -40,24 +41,19 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Sequence[Tie], on: Switche
         The tree with overwritten targets.
 
     Raises:
-        TieError: The ties do not fit `like`.
+        TieError: The ties do not fit `like`, or the state of a target does not follow from its source's, as under
+            `optax.flatten`; then copy the parameters alone.
     """
-    structure, switched = jax.tree.structure(like), per_tie(on, resolve(ties, like))
-
-    def is_part(part: PyTree) -> bool:
-        return bool(jax.tree.structure(part) == structure)  # type: ignore[operator]
-
-    def copy(part: PyTree) -> PyTree:
-        if not is_part(part):
-            return part
-        leaves, treedef = leaves_by_path(part)
-        for tie, is_on in switched:
-            shared = leaves[tie.source]
-            source = apply_transform(tie, shared) if jnp.ndim(shared) else shared  # a leaf's step count is a scalar
-            leaves[tie.target] = jnp.where(is_on, source, leaves[tie.target])
-        return jax.tree_util.tree_unflatten(treedef, leaves.values())
-
-    return jax.tree.map(copy, tree, is_leaf=is_part)
+    switched, shapes = per_tie(on, resolve(ties, like)), shapes_by_path(like)
+    leaves, treedef = leaves_by_path(tree)
+    owned = owned_leaves(tree, like)
+    check_separate(tree, owned, [tie for tie, _ in switched], like)
+    by_target, copied = {tie.target: (tie, is_on) for tie, is_on in switched}, dict(leaves)
+    for path, leaf in owned.items():
+        if leaf.owner in by_target:
+            tie, is_on = by_target[leaf.owner]
+            copied[path] = jnp.where(is_on, counterpart(tie, leaves, leaf, shapes[tie.source]), leaves[path])
+    return jax.tree_util.tree_unflatten(treedef, copied.values())
 
 
 def leaf_squares(grads: PyTree) -> PyTree:

@@ -12,21 +12,31 @@ When a tie ends, both leaves continue from the shared value. A policy determines
 When a tie begins, the shared leaf and its state are the mean of both, or the source's, or the target's.
 
 `untie` and `retie` are for parameters that are stored once; `untie_switched` and `retie_switched` are for switched ties
-(`switched.py`), where shapes do not change. All four are pure and may be traced. They find the state of a leaf by its path, in
-any optax state.
+(`switched.py`), where shapes do not change. All four are pure and may be traced. They return a state with the structure, shapes
+and dtypes of `optimizer.init(params)`, or raise TieError if the state of a leaf cannot be carried over (`optimizer_state.py`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 
 from tiejax.tying.errors import TieError
+from tiejax.tying.optimizer_state import (
+    OwnedLeaf,
+    check_divisible,
+    check_separate,
+    counterpart,
+    fits,
+    fitted,
+    mixed,
+    owned_leaves,
+    shapes_by_path,
+)
 from tiejax.tying.policies import POLICIES, Keep, New, Policy
 from tiejax.tying.store import store, view
-from tiejax.tying.tie import PyTree, Tie, apply_transform, invert_transform, leaves_by_path, resolve
-from tiejax.tying.transforms import TRANSFORMS
+from tiejax.tying.tie import PyTree, Tie, leaves_by_path, resolve
 
 
 @runtime_checkable
@@ -94,8 +104,9 @@ def untie(
         Full parameters and their optimizer state.
 
     Raises:
-        TieError: The ties do not fit `stored`; `opt_state` belongs to another optimizer or other parameters; `zero` with an
-            optimizer that counts the steps of all leaves together; or `split` without `use_states`.
+        TieError: The ties do not fit `stored`; `opt_state` belongs to another optimizer or other parameters, or cannot be
+            divided between two leaves, as under `optax.flatten`; `zero` with an optimizer that counts the steps of all leaves
+            together; or `split` without `use_states`.
         ValueError: An unknown policy.
 
     Examples:
@@ -109,30 +120,83 @@ def untie(
         (['embed', 'head'], ['embed', 'head'])
     """
     resolved = resolve(ties, stored)
+    old = leaves_by_path(fitted(opt_state, _shapes_of_init(optimizer, stored)))[0]
     # A copy, since one buffer in two leaves could not be donated.
     params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), view(stored, ties))
-    fresh, treedef = leaves_by_path(optimizer.init(params))
-    old, _ = leaves_by_path(opt_state)
-    owners = _owners(fresh, params)
-    by_target = {tie.target: tie for tie in resolved}
-    leaves = {}
-    for path, like in fresh.items():
-        tie = by_target.get(owners.get(path, ("", ""))[1])
-        if tie is not None:
-            source = f"{owners[path][0]}{tie.source}"
-            if old.get(source) is None:
-                raise TieError(f"{tie}: the optimizer state has no {source}, from which {path} would start")
-            leaves[path] = jnp.array(_state_of_target(tie, old[source], path), copy=True)
-        elif like is not None and old.get(path) is None:
-            raise _foreign_state(path)
-        else:
+    like = jax.eval_shape(optimizer.init, params)
+    owned, shapes, by_target = owned_leaves(like, params), shapes_by_path(params), {tie.target: tie for tie in resolved}
+    leaves = _replaced(optimizer, params, like, owned, resolved, policy, new, use_states)
+    for path, wanted in leaves_by_path(like)[0].items():
+        if path in leaves or wanted is None:
+            continue
+        tie = by_target.get(owned[path].owner) if path in owned else None
+        if tie is not None and old.get(path) is None:
+            check_divisible(owned[path])
+            leaves[path] = jnp.array(counterpart(tie, old, owned[path], shapes[tie.source]), copy=True)
+        elif fits(old.get(path), wanted):
             leaves[path] = old[path]
-    state = jax.tree_util.tree_unflatten(treedef, leaves.values())
-    return params, untie_switched(optimizer, params, state, ties, policy, new, use_states)
+        else:
+            raise mixed(path, wanted)
+    return params, _state(leaves, like)
 
 
-def _foreign_state(path: str) -> TieError:
-    return TieError(f"the optimizer state has no {path}: it belongs to another optimizer or to other parameters")
+def _shapes_of_init(optimizer: Optimizer, stored: PyTree) -> PyTree:
+    """Return shapes and dtypes of a new state of stored parameters."""
+    try:
+        return jax.eval_shape(optimizer.init, stored)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise TieError(
+            f"optimizer.init does not accept stored parameters, which have None in place of a target ({error}); use switched "
+            "ties (untie_switched, retie_switched), or another optimizer"
+        ) from error
+
+
+def _state(leaves: Mapping[str, Any], like: PyTree) -> PyTree:
+    """Return a state like `like` from leaves by path, after a check of their shapes and dtypes."""
+    paths, treedef = leaves_by_path(like)
+    return fitted(jax.tree_util.tree_unflatten(treedef, [leaves.get(path) for path in paths]), like)
+
+
+def _replaced(
+    optimizer: Optimizer,
+    params: PyTree,
+    like: PyTree,
+    owned: Mapping[str, OwnedLeaf],
+    ties: Sequence[Tie],
+    policy: Policy,
+    new: New,
+    use_states: PyTree,
+) -> dict[str, Any]:
+    """Return the leaves by path that a policy does not continue from `opt_state`; `like` is a state of `params`."""
+    if policy == "copy":
+        return {}
+    if policy == "split":
+        if use_states is None:
+            raise TieError(
+                "policy 'split' needs use_states: an optimizer state of each use's gradients, from step 0 (see only_tied)"
+            )
+        given, changed = leaves_by_path(use_states)[0], {path for tie in ties for path in (tie.source, tie.target)}
+    elif policy in ("zero", "zero-keep-count"):
+        given, changed = leaves_by_path(optimizer.init(params))[0], {getattr(tie, new) for tie in ties}
+    else:
+        raise ValueError(f"policy: expected one of {', '.join(POLICIES)}, got {policy!r}")
+    paths, replaced = leaves_by_path(like)[0], {}
+    for path, leaf in owned.items():
+        if leaf.owner not in changed or (policy == "zero-keep-count" and leaf.field == "count"):
+            continue
+        check_divisible(leaf)
+        count = f"{leaf.prefix.removesuffix(f'{leaf.field}/')}count"
+        if policy == "zero" and paths.get(count) is not None:
+            raise TieError(
+                f"policy 'zero' cannot restart {leaf.owner}: {count} of the optimizer state counts the steps of all leaves "
+                "together; use an optimizer that counts steps per leaf, such as "
+                "tiejax.training.make_optimizer(..., counts='leaf'), or policy 'zero-keep-count'"
+            )
+        if given.get(path) is None:
+            missing = "use_states has" if policy == "split" else "a new optimizer state has"
+            raise TieError(f"policy {policy!r}: {missing} no {path}, which the given optimizer state has")
+        replaced[path] = given[path]
+    return replaced
 
 
 def retie(
@@ -152,7 +216,8 @@ def retie(
         Stored parameters, as returned by `store`, and their optimizer state.
 
     Raises:
-        TieError: The ties do not fit `params`, or `opt_state` belongs to another optimizer or other parameters.
+        TieError: The ties do not fit `params`, or `opt_state` belongs to another optimizer or other parameters, or the states
+            of two leaves cannot be joined.
         ValueError: An unknown value of `keep`.
 
     Examples:
@@ -164,14 +229,16 @@ def retie(
         >>> stored["embed"].tolist(), stored["head"]
         ([2.0, 3.0], None)
     """
-    params, opt_state = retie_switched(params, opt_state, ties, keep)
-    stored, joined = store(params, ties), leaves_by_path(opt_state)[0]
-    fresh, treedef = leaves_by_path(jax.eval_shape(optimizer.init, stored))
-    missing = [path for path, leaf in fresh.items() if leaf is not None and joined.get(path) is None]
-    if missing:
-        raise _foreign_state(missing[0])
-    leaves = [None if leaf is None else joined[path] for path, leaf in fresh.items()]
-    return stored, jax.tree_util.tree_unflatten(treedef, leaves)
+    old = fitted(opt_state, jax.eval_shape(optimizer.init, params))
+    owned, targets = owned_leaves(old, params), {tie.target for tie in resolve(ties, params)}
+    stored = store(_tree(params, _joined(params, params, ties, keep)), ties)
+    like = _shapes_of_init(optimizer, stored)
+    joined, wanted = _joined(old, params, ties, keep), leaves_by_path(like)[0]
+    for path, leaf in leaves_by_path(old)[0].items():
+        of_target = path in owned and owned[path].owner in targets
+        if leaf is not None and not of_target and not fits(leaf, wanted.get(path)):
+            raise mixed(path, leaf)
+    return stored, _state({path: joined[path] for path, leaf in wanted.items() if leaf is not None}, like)
 
 
 def untie_switched(
@@ -201,38 +268,16 @@ def untie_switched(
         TieError: See `untie`.
         ValueError: An unknown policy.
     """
-    if policy == "copy":
-        return opt_state
-    leaves, treedef = leaves_by_path(opt_state)
-    owners, resolved = _owners(leaves, params), resolve(ties, params)
-    if policy == "split":
-        if use_states is None:
-            raise TieError(
-                "policy 'split' needs use_states: an optimizer state of each use's gradients, from step 0 (see only_tied)"
-            )
-        given, replaced = leaves_by_path(use_states)[0], {path for tie in resolved for path in (tie.source, tie.target)}
-    elif policy in ("zero", "zero-keep-count"):
-        given, replaced = leaves_by_path(optimizer.init(params))[0], {getattr(tie, new) for tie in resolved}
-    else:
-        raise ValueError(f"policy: expected one of {', '.join(POLICIES)}, got {policy!r}")
-    for path, (prefix, owner) in owners.items():
-        if owner not in replaced or leaves[path] is None:
-            continue
-        kind = prefix.rstrip("/")
-        parent = kind[: -len(kind.split("/")[-1])]
-        if policy == "zero" and leaves.get(f"{parent}count") is not None:
-            raise TieError(
-                f"policy 'zero' cannot restart {owner}: {parent}count of the optimizer state counts the steps of all leaves "
-                "together; use an optimizer that counts steps per leaf, such as "
-                "tiejax.training.make_optimizer(..., counts='leaf'), or policy 'zero-keep-count'"
-            )
-        if policy == "zero-keep-count" and kind.split("/")[-1] == "count":
-            continue
-        if given.get(path) is None:
-            missing = "use_states has" if policy == "split" else "a new optimizer state has"
-            raise TieError(f"policy {policy!r}: {missing} no {path}, which the given optimizer state has")
-        leaves[path] = given[path]
-    return jax.tree_util.tree_unflatten(treedef, leaves.values())
+    opt_state, resolved = fitted(opt_state, jax.eval_shape(optimizer.init, params)), resolve(ties, params)
+    owned = owned_leaves(opt_state, params)
+    if policy != "copy":
+        check_separate(opt_state, owned, resolved, params)
+    return _tree(opt_state, _replaced(optimizer, params, opt_state, owned, resolved, policy, new, use_states))
+
+
+def _tree(tree: PyTree, leaves: Mapping[str, Any]) -> PyTree:
+    """Replace leaves of `tree`, by path; raise TieError if their shapes or dtypes differ from those replaced."""
+    return _state(leaves_by_path(tree)[0] | dict(leaves), tree)
 
 
 def retie_switched(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep: Keep = "mean") -> tuple[PyTree, PyTree]:
@@ -248,73 +293,39 @@ def retie_switched(params: PyTree, opt_state: PyTree, ties: Sequence[Tie], keep:
         Full parameters and their optimizer state.
 
     Raises:
-        TieError: The ties do not fit `params`, or `opt_state` lacks the state of a target.
+        TieError: The ties do not fit `params`, or the states of two leaves in `opt_state` cannot be joined.
         ValueError: An unknown value of `keep`.
     """
+    resolved, shapes, joined_trees = resolve(ties, params), shapes_by_path(params), []
+    check_separate(opt_state, owned_leaves(opt_state, params), resolved, params)
+    for tree in (params, opt_state):
+        joined = _joined(tree, params, ties, keep)
+        for tie in resolved:
+            for path, leaf in owned_leaves(tree, params).items():
+                if leaf.owner == tie.target:
+                    joined[path] = counterpart(tie, joined, leaf, shapes[tie.source])
+        joined_trees.append(_tree(tree, joined))
+    return joined_trees[0], joined_trees[1]
+
+
+def _joined(tree: PyTree, params: PyTree, ties: Sequence[Tie], keep: Keep) -> dict[str, Any]:
+    """Return the leaves by path of full parameters or their optimizer state, in which the sources have the shared state."""
     if keep not in ("mean", "source", "target"):
         raise ValueError(f"keep: expected mean, source or target, got {keep!r}")
-    resolved = resolve(ties, params)
-    by_source: dict[str, list[Tie]] = {}
-    for tie in resolved:
-        by_source.setdefault(tie.source, []).append(tie)
-
-    def joined(tree: PyTree, owners: dict[str, tuple[str, str]]) -> PyTree:
-        leaves, treedef = leaves_by_path(tree)
-        for path, (prefix, owner) in owners.items():
-            if owner not in by_source or leaves[path] is None:
-                continue
-            group = by_source[owner]
-            others = []
-            for tie in group:
-                other_path = f"{prefix}{tie.target}"
-                other = leaves.get(other_path)
-                if other is None:
-                    raise TieError(
-                        f"{tie}: the optimizer state has {path} but no {other_path}; pass the state of all parameters"
-                    )
-                others.append(_state_of_source(tie, other, other_path))
-            shared = leaves[path]
-            if keep == "target":
-                shared = others[-1]
-            elif keep == "mean" and jnp.issubdtype(jnp.result_type(shared), jnp.inexact):
-                shared = sum(others, start=shared) / (1 + len(others))
-            leaves[path] = shared
-            for tie in group:
-                leaves[f"{prefix}{tie.target}"] = _state_of_target(tie, shared, path)
-        return jax.tree_util.tree_unflatten(treedef, leaves.values())
-
-    state_owners = _owners(leaves_by_path(opt_state)[0], params)
-    param_owners = {path: ("", path) for path in leaves_by_path(params)[0]}
-    return joined(params, param_owners), joined(opt_state, state_owners)
-
-
-def _owners(state: dict[str, Any], params: PyTree) -> dict[str, tuple[str, str]]:
-    """Map the path of every leaf of an optimizer state that belongs to a parameter to (prefix, path of the parameter)."""
-    paths, owners = set(leaves_by_path(params)[0]), {}
-    for name in state:
-        parts = name.split("/")
-        # The longest match: `mu/head/table` belongs to head/table even if there is a parameter `table`.
-        for start in range(len(parts)):
-            owner = "/".join(parts[start:])
-            if owner in paths:
-                owners[name] = (name[: len(name) - len(owner)], owner)
-                break
-    return owners
-
-
-def _state_of_target(tie: Tie, leaf: Any, path: str) -> Any:
-    """Map a leaf of the source's optimizer state to the layout of the target's."""
-    return apply_transform(tie, leaf) if _is_transformed(tie, leaf, path) else leaf
-
-
-def _state_of_source(tie: Tie, leaf: Any, path: str) -> Any:
-    """Map a leaf of the target's optimizer state to the layout of the source's."""
-    return invert_transform(tie, leaf) if _is_transformed(tie, leaf, path) else leaf
-
-
-def _is_transformed(tie: Tie, leaf: Any, path: str) -> bool:
-    """Whether a leaf of an optimizer state is transformed like the parameter; a scalar, such as a step count, is not."""
-    shape, axes = jnp.shape(leaf), TRANSFORMS[tie.transform].axes
-    if shape and len(shape) < axes:
-        raise TieError(f"{tie}: {tie.transform} needs at least {axes} axes, got {path} {shape} of the optimizer state")
-    return bool(shape)
+    groups: dict[str, list[Tie]] = {}
+    for tie in resolve(ties, params):
+        groups.setdefault(tie.source, []).append(tie)
+    old, shapes = leaves_by_path(tree)[0], shapes_by_path(params)
+    joined = dict(old)
+    for path, leaf in owned_leaves(tree, params).items():
+        group = groups.get(leaf.owner, [])
+        if group:
+            check_divisible(leaf)
+        if not group or keep == "source":
+            continue
+        others = [counterpart(tie, old, leaf, shapes[tie.source], back=True) for tie in group]
+        if keep == "target":
+            joined[path] = others[-1]
+        elif jnp.issubdtype(jnp.result_type(old[path]), jnp.inexact):
+            joined[path] = sum(others, start=old[path]) / (1 + len(others))
+    return joined

@@ -1,0 +1,301 @@
+"""Where the state of a parameter is in an optimizer state, and how it changes under a tie's transform.
+
+An optimizer keeps the state of each parameter (its moments, for example) in subtrees that have the structure of the parameters;
+masked parameters are left out. The other leaves, such as a step count, belong to all parameters together. `owned_leaves` tells
+the two apart by structure, so that any optax state is handled. An owned leaf is one number, an array with the shape of the
+parameter, a stack of such arrays, or, in the two optimizers that `_kept_axes` knows, a reduction of the parameter over some
+axes.
+
+Some optimizers keep what cannot be divided between two leaves, or carried across a transpose. They are listed by the class of
+their state, and refused.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiejax.tying.errors import TieError
+from tiejax.tying.tie import PyTree, Tie, leaves_by_path, path_name
+from tiejax.tying.transforms import TRANSFORMS, Shape, Transform
+
+Keys = tuple[Any, ...]
+
+RESTART = "start again with optimizer.init"
+# States that are about the sum of both uses, or about all parameters, and so fit neither two leaves from one nor one from two.
+INDIVISIBLE = {
+    "ScaleByLBFGSState": "its weights are inner products over all parameters",
+    "MomoState": "its gamma is an inner product over all parameters",
+    "MomoAdamState": "its gamma is an inner product over all parameters",
+    "ScaleByBacktrackingLinesearchState": "it holds the gradient at the present parameters, which changes with the tie",
+    "ScaleByZoomLinesearchState": "it holds the gradient at the present parameters, which changes with the tie",
+}
+# States whose leaves for a transposed parameter do not follow from those of the parameter.
+NOT_TRANSFORMED = {"GaLoreState": "it projects a matrix and its transpose onto different subspaces"}
+
+
+class OwnedLeaf(NamedTuple):
+    """A leaf of an optimizer state that belongs to one parameter; its path is `prefix + owner + suffix`.
+
+    Attributes:
+        prefix: Path of the subtree with the structure of the parameters, such as `0/mu/`.
+        owner: Path of the parameter.
+        suffix: Rest of the path, such as `/0`, where an optimizer keeps several arrays for a parameter.
+        classes: Names of the classes of the state that contain the subtree, the outermost first.
+    """
+
+    prefix: str
+    owner: str
+    suffix: str
+    classes: tuple[str, ...]
+
+    @property
+    def field(self) -> str:
+        """Name of the subtree, such as `mu`."""
+        return self.prefix.rstrip("/").rpartition("/")[2]
+
+    def path(self, owner: str | None = None) -> str:
+        """Return the path of this leaf, or of the corresponding leaf of another parameter."""
+        return f"{self.prefix}{self.owner if owner is None else owner}{self.suffix}"
+
+
+def owned_leaves(state: PyTree, params: PyTree) -> dict[str, OwnedLeaf]:
+    """Return the leaves of an optimizer state that belong to single parameters, by path.
+
+    Args:
+        state: Any optimizer state of `params`, or a tree like `params`. Leaves may be shapes and dtypes.
+        params: Full or stored parameters.
+
+    Returns:
+        A mapping from the paths of these leaves, as in `leaves_by_path`, to their parts.
+    """
+    found: dict[str, OwnedLeaf] = {}
+
+    def visit(node: PyTree, keys: Keys, classes: tuple[str, ...]) -> bool:
+        """Record the innermost subtrees with the structure of `params`; return whether there are any in `node`."""
+        inside = (*classes, type(node).__name__)
+        deeper = [visit(child, (*keys, key), inside) for key, child in _children(node).items()]
+        if any(deeper):
+            return True
+        prefix = f"{path_name(keys)}/" if keys else ""
+        leaves = [
+            (OwnedLeaf(prefix, path_name(owner), f"/{path_name(rest)}" if rest else "", classes), leaf)
+            for owner, part in _by_parameter(params, node) or ()
+            for rest, leaf in jax.tree_util.tree_flatten_with_path(part)[0]
+        ]
+        # Tuples of parameters have the structure of some chains of optimizers, whose counts are not of a parameter.
+        if any(one.suffix and shape_and_dtype(leaf)[0] == () for one, leaf in leaves):
+            return False
+        found.update({one.path(): one for one, _ in leaves})
+        return bool(leaves)
+
+    visit(state, (), ())
+    return found
+
+
+def _children(node: PyTree) -> dict[Any, PyTree]:
+    """Return the direct children of a node by key; a leaf, like None, has none."""
+    pairs, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda child: child is not node)
+    return {keys[0]: child for keys, child in pairs if keys}
+
+
+def _by_parameter(params: PyTree, node: PyTree) -> list[tuple[Keys, PyTree]] | None:
+    """Return the subtree of each parameter, or None if `node` does not have the structure of `params`.
+
+    Empty subtrees, such as `optax.MaskedNode`, may replace parts of the structure.
+    """
+    mine = _children(params)
+    if not mine:
+        return [((), node)]
+    if not jax.tree.leaves(node):
+        return []
+    theirs = _children(node)
+    if type(params) is not type(node) or mine.keys() != theirs.keys():
+        return None
+    pairs: list[tuple[Keys, PyTree]] = []
+    for key, child in mine.items():
+        inner = _by_parameter(child, theirs[key])
+        if inner is None:
+            return None
+        pairs += [((key, *keys), part) for keys, part in inner]
+    return pairs
+
+
+def shapes_by_path(params: PyTree) -> dict[str, Shape]:
+    """Return the shapes of the leaves of a tree."""
+    return {path: shape_and_dtype(leaf)[0] for path, leaf in leaves_by_path(params)[0].items() if leaf is not None}
+
+
+def shape_and_dtype(leaf: Any) -> tuple[Shape, Any]:
+    """Return the shape of a leaf and its dtype; those of a Python number, or of no array, are () and None."""
+    return tuple(getattr(leaf, "shape", ())), getattr(leaf, "dtype", None)
+
+
+def fits(leaf: Any, like: Any) -> bool:
+    """Whether both are leaves of one shape and dtype; a Python number has any dtype."""
+    if leaf is None or like is None:
+        return False
+    (shape, dtype), (wanted, wanted_dtype) = shape_and_dtype(leaf), shape_and_dtype(like)
+    return shape == wanted and (None in (dtype, wanted_dtype) or dtype == wanted_dtype)
+
+
+def fitted(state: PyTree, like: PyTree) -> PyTree:
+    """Return an optimizer state in the containers of `like`, after a check of its paths, shapes and dtypes.
+
+    Args:
+        state: An optimizer state.
+        like: Shapes and dtypes of the state that the optimizer's `init` returns.
+
+    Returns:
+        The leaves of `state` in a tree like `like`.
+
+    Raises:
+        TieError: A leaf is missing, superfluous, or of another shape or dtype.
+    """
+    leaves, (wanted, treedef) = leaves_by_path(state)[0], leaves_by_path(like)
+    for path in {**wanted, **leaves}:
+        leaf, expected = leaves.get(path), wanted.get(path)
+        if leaf is None and expected is not None:
+            raise TieError(f"the optimizer state has no {path}: it belongs to another optimizer or to other parameters")
+        if leaf is not None and expected is None:
+            raise TieError(
+                f"the optimizer state has {path}, which optimizer.init does not return: it belongs to another optimizer or to "
+                "other parameters, or an update added it, as optax.monitor adds measurements; then leave it out"
+            )
+        if leaf is not None and not fits(leaf, expected):
+            raise TieError(
+                f"{_described(path, leaf)} of the optimizer state: optimizer.init returns {_described('', expected)}"
+            )
+        dtype = shape_and_dtype(expected)[1]
+        if leaf is not None and not hasattr(leaf, "dtype") and dtype is not None:
+            leaves[path] = jnp.asarray(leaf, dtype)
+    return jax.tree_util.tree_unflatten(treedef, [leaves.get(path) for path in wanted])
+
+
+def _described(path: str, leaf: Any) -> str:
+    shape, dtype = shape_and_dtype(leaf)
+    return f"{path} {shape} {dtype or type(leaf).__name__}".lstrip()
+
+
+def check_divisible(leaf: OwnedLeaf) -> None:
+    """Raise TieError if the leaf is of a state that can be neither divided between two leaves nor joined."""
+    for name in leaf.classes:
+        if name in INDIVISIBLE:
+            raise TieError(f"{leaf.path()} of the optimizer state ({name}) cannot be kept: {INDIVISIBLE[name]}; {RESTART}")
+
+
+def mixed(path: str, leaf: Any) -> TieError:
+    """Return the error about a leaf that belongs to neither one parameter nor all of them together."""
+    return TieError(
+        f"{_described(path, leaf)} of the optimizer state mixes parameters, as under optax.flatten (train without it, or "
+        f"{RESTART}), or has another path than its parameter, as under optax.lookahead (pass the inner optimizer and its state)"
+    )
+
+
+def check_separate(state: PyTree, owned: Mapping[str, OwnedLeaf], ties: Sequence[Tie], params: PyTree) -> None:
+    """Raise TieError if a leaf that no single parameter owns could hold the state of tied ones, judged by its size.
+
+    What optimizers keep for all parameters together is small: counts, rates, coefficients.
+    """
+    if not ties:
+        return
+    shapes = shapes_by_path(params)
+    largest = max(math.prod(shapes[tie.source]) for tie in ties)
+    for path, shape in shapes_by_path(state).items():
+        if path not in owned and shape and math.prod(shape) >= largest:
+            raise mixed(path, leaves_by_path(state)[0][path])
+
+
+def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, shape: Shape, back: bool = False) -> Any:
+    """Return the leaf `to` of the state of a tie's target, given the state of its source.
+
+    Args:
+        tie: A resolved tie.
+        leaves: Leaves of the optimizer state, by path.
+        to: The leaf to compute.
+        shape: Shape of the source.
+        back: Compute a leaf of the source from the target's state instead.
+
+    Returns:
+        The transformed leaf.
+
+    Raises:
+        TieError: The state has no such leaf, or its transform is unknown.
+    """
+    transform = TRANSFORMS[tie.transform]
+    origin = tie.source
+    if back:
+        origin, shape, transform = tie.target, transform.shape(shape), TRANSFORMS[transform.inverse]
+    leaf = leaves.get(to.path(origin))
+    if leaf is None:
+        raise TieError(
+            f"{tie}: the optimizer state has no {to.path(origin)}, which corresponds to {to.path()}: the optimizer treats the "
+            "two leaves differently, as optax.multi_transform does with two labels; give both one label, or untie with "
+            f"policy='split', or tie with retie(..., keep='source'), or {RESTART}"
+        )
+    if tie.transform == "identity":
+        return leaf
+    found = _transformed(transform, leaves, to, origin, shape)
+    if found is None:
+        reason = next((f": {NOT_TRANSFORMED[name]}" for name in to.classes if name in NOT_TRANSFORMED), "")
+        where = f"{_described(to.path(origin), leaf)} of the optimizer state ({(*to.classes, 'no class')[-1]})"
+        raise TieError(f"{tie}: the {tie.transform} of {where} is unknown{reason}; {RESTART}")
+    return found
+
+
+def _transformed(transform: Transform, leaves: Mapping[str, Any], to: OwnedLeaf, origin: str, shape: Shape) -> Any:
+    """Return the leaf `to` of the transform of the parameter `origin [shape]`; None if it is unknown."""
+    leaf, axes = leaves[to.path(origin)], len(shape)
+    if any(name in NOT_TRANSFORMED for name in to.classes):
+        return None
+    if math.prod(jnp.shape(leaf)) == 1:
+        return leaf  # one number for the parameter, or a placeholder of Adafactor
+    kept = _kept_axes(to, transform.shape(shape))
+    if kept is not None:
+        return _transformed_reduction(transform, leaves, to, origin, shape, kept)
+    if jnp.shape(leaf) == shape:
+        return transform.apply(leaf)
+    if jnp.shape(leaf)[-axes:] == shape:
+        return jax.vmap(transform.apply)(leaf.reshape(-1, *shape)).reshape(*leaf.shape[:-axes], *transform.shape(shape))
+    return None
+
+
+def _kept_axes(leaf: OwnedLeaf, shape: Shape) -> tuple[int, ...] | None:
+    """Return the axes of a parameter `[shape]` that a reduction keeps; None if the leaf is not a reduction.
+
+    Adafactor's `v_row` is a mean over the largest axis, `v_col` one over the second largest (the last of equal axes is the
+    largest). SM3 has one array per axis.
+    """
+    if leaf.classes[-1:] == ("FactoredState",) and leaf.field in ("v_row", "v_col"):
+        reduced = np.argsort(shape)[-1 if leaf.field == "v_row" else -2]
+        return tuple(axis for axis in range(len(shape)) if axis != reduced)
+    if leaf.classes[-1:] == ("ScaleBySM3State",) and leaf.suffix:
+        return (int(leaf.suffix[1:]),)
+    return None
+
+
+def _siblings(leaf: OwnedLeaf, axes: int) -> list[OwnedLeaf]:
+    """Return all reductions of the same parameter in the same state."""
+    if leaf.suffix:
+        return [leaf._replace(suffix=f"/{axis}") for axis in range(axes)]
+    outer = leaf.prefix.removesuffix(f"{leaf.field}/")
+    return [leaf._replace(prefix=f"{outer}{field}/") for field in ("v_row", "v_col")]
+
+
+def _transformed_reduction(
+    transform: Transform, leaves: Mapping[str, Any], to: OwnedLeaf, origin: str, shape: Shape, kept: tuple[int, ...]
+) -> Any:
+    """Transform the reduction of `origin [shape]` over the axes that correspond to those that `to` reduces."""
+    permutation = transform.shape(tuple(range(len(shape))))
+    wanted = tuple(sorted(permutation[axis] for axis in kept))
+    for sibling in _siblings(to, len(shape)):
+        leaf = leaves.get(sibling.path(origin))
+        if leaf is None or _kept_axes(sibling, shape) != wanted:
+            continue
+        if jnp.shape(leaf) == tuple(shape[axis] for axis in wanted):
+            in_place = leaf.reshape([size if axis in wanted else 1 for axis, size in enumerate(shape)])
+            return transform.apply(in_place).reshape([transform.shape(shape)[axis] for axis in kept])
+    return None
