@@ -20,7 +20,15 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from tiejax.tying.tie import PyTree, Ties, apply_transform, leaves_by_path, resolve_full, state_tie
+from tiejax.tying.optimizer_state import (
+    check_separate,
+    counterpart,
+    is_lost,
+    owned_leaves,
+    parameter_leaves,
+    shapes_by_path,
+)
+from tiejax.tying.tie import PyTree, Ties, leaves_by_path, resolve_full
 from tiejax.tying.tied_gradient import Switches, per_tie
 
 Squares = Callable[[PyTree], PyTree]
@@ -30,8 +38,8 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Ties, on: Switches) -> PyT
     """Overwrite the target of every tie that is on with the transformed array of its source.
 
     Args:
-        tree: Full parameters, or any optax state. In a state, the subtrees with the structure of `like` (moments, for example)
-            are rewritten; there, entries are rearranged as the transform says, but neither scaled nor cast.
+        tree: Full parameters, or any optax state. In a state, leaves that belong to one parameter (moments, for example) are
+            rewritten; there, entries are rearranged as the transform says, but neither scaled nor cast.
         like: Full parameters; only their structure, shapes and dtypes matter.
         ties: A tie or several, between leaves of `like`.
         on: Whether each resolved tie is on, `[ties]`, or one boolean for all. It may be traced.
@@ -40,28 +48,20 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: Ties, on: Switches) -> PyT
         The tree with overwritten targets.
 
     Raises:
-        TieError: The ties do not fit `like`.
+        TieError: The ties do not fit `like`, or the state of a target does not follow from its source's, as under
+            `optax.flatten`; then copy the parameters alone.
     """
-    structure, switched = jax.tree.structure(like), per_tie(on, resolve_full(ties, like))
-
-    def is_part(part: PyTree) -> bool:
-        return bool(jax.tree.structure(part) == structure)  # type: ignore[operator]
-
-    def copy(part: PyTree) -> PyTree:
-        if not is_part(part):
-            return part
-        leaves, treedef = leaves_by_path(part)
-        for tie, is_on in switched:
-            # Moments follow the entries of a parameter, but are neither scaled nor cast; a leaf's step count is a scalar.
-            by = tie if part is tree else state_tie(tie)
-            if by is None:
-                continue
-            shared, own = leaves[tie.source], leaves[tie.target]
-            source = apply_transform(by, shared) if jnp.ndim(shared) or part is tree else shared
-            leaves[tie.target] = jnp.where(is_on, source, own).astype(jnp.result_type(own))
-        return jax.tree_util.tree_unflatten(treedef, leaves.values())
-
-    return jax.tree.map(copy, tree, is_leaf=is_part)
+    switched, shapes = per_tie(on, resolve_full(ties, like)), shapes_by_path(like)
+    leaves, treedef = leaves_by_path(tree)
+    are_parameters = jax.tree.structure(tree) == jax.tree.structure(like)  # type: ignore[operator]
+    owned = parameter_leaves(tree) if are_parameters else owned_leaves(tree, like)
+    check_separate(tree, owned, [tie for tie, _ in switched], like)
+    by_target, copied = {tie.target: (tie, is_on) for tie, is_on in switched}, dict(leaves)
+    for path, leaf in owned.items():
+        tie, is_on = by_target.get(leaf.owner, (None, False))
+        if tie is not None and not is_lost(tie, leaf, leaves.get(leaf.path(tie.source))):
+            copied[path] = jnp.where(is_on, counterpart(tie, leaves, leaf, leaves[path], shapes[tie.source]), leaves[path])
+    return jax.tree_util.tree_unflatten(treedef, copied.values())
 
 
 def leaf_squares(grads: PyTree) -> PyTree:

@@ -12,11 +12,11 @@ When a tie ends, both leaves continue from the shared value. A policy determines
 When a tie begins, the shared leaf and its state are the mean of both, or the source's, or the target's.
 
 `untie` and `retie` are for parameters that are stored once; `untie_switched` and `retie_switched` are for switched ties
-(`switched.py`), where shapes do not change. All four are pure and may be traced. They find the state of a leaf by its path, in
-any optax state.
+(`switched.py`), where shapes do not change. All four are pure and may be traced. They return a state with the structure, shapes
+and dtypes of `optimizer.init(params)`, or raise TieError if the state of a leaf cannot be carried over (`optimizer_state.py`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, get_args, runtime_checkable
 
 import jax
@@ -24,20 +24,23 @@ import jax.numpy as jnp
 
 from tiejax.tying.errors import TieError
 from tiejax.tying.leaves import is_array
+from tiejax.tying.optimizer_state import (
+    OwnedLeaf,
+    check_divisible,
+    check_separate,
+    counterpart,
+    fits,
+    fitted,
+    is_lost,
+    mixed,
+    owned_leaves,
+    parameter_leaves,
+    shapes_by_path,
+)
 from tiejax.tying.policies import POLICIES, Keep, New, Policy
 from tiejax.tying.store import store, view
-from tiejax.tying.tie import (
-    PyTree,
-    Tie,
-    Ties,
-    apply_transform,
-    invert_transform,
-    leaves_by_path,
-    resolve,
-    resolve_full,
-    state_tie,
-)
-from tiejax.tying.transforms import entries_read, reads_part, result
+from tiejax.tying.tie import PyTree, Tie, Ties, leaves_by_path, resolve, resolve_full
+from tiejax.tying.transforms import Shape, entries_read, reads_part
 
 
 @runtime_checkable
@@ -105,8 +108,9 @@ def untie(
         Full parameters and their optimizer state.
 
     Raises:
-        TieError: The ties do not fit `stored`; `opt_state` belongs to another optimizer or other parameters; `zero` with an
-            optimizer that counts the steps of all leaves together; or `split` without `use_states`.
+        TieError: The ties do not fit `stored`; `opt_state` belongs to another optimizer or other parameters, or cannot be
+            divided between two leaves, as under `optax.flatten`; `zero` with an optimizer that counts the steps of all leaves
+            together; or `split` without `use_states`.
         ValueError: An unknown policy.
 
     Examples:
@@ -120,34 +124,85 @@ def untie(
         (['embed', 'head'], ['embed', 'head'])
     """
     _check_arguments("untie(optimizer, stored, opt_state, ties)", optimizer, stored, opt_state, ties)
+    _check_choice("policy", policy, POLICIES)
     _check_choice("new", new, get_args(New))
     # A copy, since one buffer in two leaves could not be donated.
     params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if is_array(leaf) else leaf, view(stored, ties))
-    resolved = resolve(ties, params)
-    fresh, treedef = leaves_by_path(optimizer.init(_trained(params, opt_state, resolved)))
-    old, _ = leaves_by_path(opt_state)
-    owners = _owners(fresh, params)
-    by_target = {tie.target: tie for tie in resolved}
-    leaves = {}
-    for path, like in fresh.items():
-        tie = by_target.get(owners.get(path, ("", ""))[1])
-        if tie is not None and like is not None:
-            source = f"{owners[path][0]}{tie.source}"
-            if old.get(source) is None:
-                raise TieError(f"{tie}: the optimizer state has no {source}, from which {path} would start")
-            replaced = policy != "copy" and new == "target"  # by `untie_switched`, below
-            lost = replaced and _is_lost(tie, old[source])
-            leaves[path] = jnp.array(like if lost else _to_target(tie, old[source], source, like, is_state=True), copy=True)
-        elif like is not None and old.get(path) is None:
-            raise _foreign_state(path)
-        else:
+    resolved, states = resolve(ties, params), _with_state(opt_state, stored)
+    old = leaves_by_path(fitted(opt_state, _shapes_of_init(optimizer, _trained(stored, states))))[0]
+    trained = _trained(params, states | {tie.target for tie in resolved if tie.source in states})
+    like = jax.eval_shape(optimizer.init, trained)
+    owned, shapes, by_target = owned_leaves(like, params), shapes_by_path(params), {tie.target: tie for tie in resolved}
+    leaves = _replaced(optimizer, trained, like, owned, resolved, policy, new, use_states)
+    for path, wanted in leaves_by_path(like)[0].items():
+        if path in leaves or wanted is None:
+            continue
+        tie = by_target.get(owned[path].owner) if path in owned else None
+        if tie is not None and old.get(path) is None:
+            check_divisible(owned[path])
+            leaves[path] = jnp.array(counterpart(tie, old, owned[path], wanted, shapes[tie.source]), copy=True)
+        elif fits(old.get(path), wanted):
             leaves[path] = old[path]
-    state = jax.tree_util.tree_unflatten(treedef, leaves.values())
-    return params, untie_switched(optimizer, params, state, ties, policy, new, use_states)
+        else:
+            raise mixed(path, wanted)
+    return params, _state(leaves, like)
 
 
-def _foreign_state(path: str) -> TieError:
-    return TieError(f"the optimizer state has no {path}: it belongs to another optimizer or to other parameters")
+def _shapes_of_init(optimizer: Optimizer, stored: PyTree) -> PyTree:
+    """Return shapes and dtypes of a new state of stored parameters."""
+    try:
+        return jax.eval_shape(optimizer.init, stored)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise TieError(
+            f"optimizer.init does not accept stored parameters, which have None in place of a target ({error}); use switched "
+            "ties (untie_switched, retie_switched), or another optimizer"
+        ) from error
+
+
+def _state(leaves: Mapping[str, Any], like: PyTree) -> PyTree:
+    """Return a state like `like` from leaves by path, after a check of their shapes and dtypes."""
+    paths, treedef = leaves_by_path(like)
+    return fitted(jax.tree_util.tree_unflatten(treedef, [leaves.get(path) for path in paths]), like)
+
+
+def _replaced(
+    optimizer: Optimizer,
+    params: PyTree,
+    like: PyTree,
+    owned: Mapping[str, OwnedLeaf],
+    ties: Sequence[Tie],
+    policy: Policy,
+    new: New,
+    use_states: PyTree,
+) -> dict[str, Any]:
+    """Return the leaves by path that a policy does not continue from `opt_state`; `like` is a state of `params`."""
+    if policy == "copy":
+        return {}
+    if policy == "split":
+        if use_states is None:
+            raise TieError(
+                "policy 'split' needs use_states: an optimizer state of each use's gradients, from step 0 (see only_tied)"
+            )
+        given, changed = leaves_by_path(use_states)[0], {path for tie in ties for path in (tie.source, tie.target)}
+    else:
+        given, changed = leaves_by_path(optimizer.init(params))[0], {getattr(tie, new) for tie in ties}
+    paths, replaced = leaves_by_path(like)[0], {}
+    for path, leaf in owned.items():
+        if leaf.owner not in changed or (policy == "zero-keep-count" and leaf.field == "count"):
+            continue
+        check_divisible(leaf)
+        count = f"{leaf.prefix.removesuffix(f'{leaf.field}/')}count"
+        if policy == "zero" and paths.get(count) is not None:
+            raise TieError(
+                f"policy 'zero' cannot restart {leaf.owner}: {count} of the optimizer state counts the steps of all leaves "
+                "together; use an optimizer that counts steps per leaf, such as "
+                "tiejax.training.make_optimizer(..., counts='leaf'), or policy 'zero-keep-count'"
+            )
+        if given.get(path) is None:
+            missing = "use_states has" if policy == "split" else "a new optimizer state has"
+            raise TieError(f"policy {policy!r}: {missing} no {path}, which the given optimizer state has")
+        replaced[path] = given[path]
+    return replaced
 
 
 def retie(optimizer: Optimizer, params: PyTree, opt_state: PyTree, ties: Ties, keep: Keep = "mean") -> tuple[PyTree, PyTree]:
@@ -165,7 +220,8 @@ def retie(optimizer: Optimizer, params: PyTree, opt_state: PyTree, ties: Ties, k
         Stored parameters, as returned by `store`, and their optimizer state.
 
     Raises:
-        TieError: The ties do not fit `params`, or `opt_state` belongs to another optimizer or other parameters.
+        TieError: The ties do not fit `params`, or `opt_state` belongs to another optimizer or other parameters, or the states
+            of two leaves cannot be joined.
         ValueError: An unknown value of `keep`.
 
     Examples:
@@ -178,15 +234,18 @@ def retie(optimizer: Optimizer, params: PyTree, opt_state: PyTree, ties: Ties, k
         ([2.0, 3.0], None)
     """
     _check_arguments("retie(optimizer, params, opt_state, ties)", optimizer, params, opt_state, ties)
-    params, opt_state = retie_switched(params, opt_state, ties, keep)
-    stored, joined = store(params, ties), leaves_by_path(opt_state)[0]
-    trained = _trained(stored, opt_state, resolve(ties, stored))
-    fresh, treedef = leaves_by_path(jax.eval_shape(optimizer.init, trained))
-    missing = [path for path, leaf in fresh.items() if leaf is not None and joined.get(path) is None]
-    if missing:
-        raise _foreign_state(missing[0])
-    leaves = [None if leaf is None else joined[path] for path, leaf in fresh.items()]
-    return stored, jax.tree_util.tree_unflatten(treedef, leaves)
+    _check_choice("keep", keep, get_args(Keep))
+    resolved, states, shapes = resolve_full(ties, params), _with_state(opt_state, params), shapes_by_path(params)
+    old = fitted(opt_state, _shapes_of_init(optimizer, _trained(params, states)))
+    owned, targets = owned_leaves(old, params), {tie.target for tie in resolved}
+    stored = store(_tree(params, _joined(params, parameter_leaves(params), resolved, shapes, keep)), ties)
+    like = _shapes_of_init(optimizer, _trained(stored, states))
+    joined, wanted = _joined(old, owned, resolved, shapes, keep), leaves_by_path(like)[0]
+    for path, leaf in leaves_by_path(old)[0].items():
+        of_target = path in owned and owned[path].owner in targets
+        if leaf is not None and not of_target and not fits(leaf, wanted.get(path)):
+            raise mixed(path, leaf)
+    return stored, _state({path: joined[path] for path, leaf in wanted.items() if leaf is not None}, like)
 
 
 def untie_switched(
@@ -216,40 +275,19 @@ def untie_switched(
         TieError: See `untie`.
         ValueError: An unknown policy.
     """
+    _check_choice("policy", policy, POLICIES)
     _check_choice("new", new, get_args(New))
-    if policy == "copy":
-        return opt_state
-    leaves, treedef = leaves_by_path(opt_state)
-    owners, resolved = _owners(leaves, params), resolve_full(ties, params)
-    if policy == "split":
-        if use_states is None:
-            raise TieError(
-                "policy 'split' needs use_states: an optimizer state of each use's gradients, from step 0 (see only_tied)"
-            )
-        given, replaced = leaves_by_path(use_states)[0], {path for tie in resolved for path in (tie.source, tie.target)}
-    elif policy in ("zero", "zero-keep-count"):
-        given = leaves_by_path(optimizer.init(_trained(params, opt_state, resolved)))[0]
-        replaced = {getattr(tie, new) for tie in resolved}
-    else:
-        raise ValueError(f"policy: expected one of {', '.join(POLICIES)}, got {policy!r}")
-    for path, (prefix, owner) in owners.items():
-        if owner not in replaced or leaves[path] is None:
-            continue
-        kind = prefix.rstrip("/")
-        parent = kind[: -len(kind.split("/")[-1])]
-        if policy == "zero" and leaves.get(f"{parent}count") is not None:
-            raise TieError(
-                f"policy 'zero' cannot restart {owner}: {parent}count of the optimizer state counts the steps of all leaves "
-                "together; use an optimizer that counts steps per leaf, such as "
-                "tiejax.training.make_optimizer(..., counts='leaf'), or policy 'zero-keep-count'"
-            )
-        if policy == "zero-keep-count" and kind.split("/")[-1] == "count":
-            continue
-        if given.get(path) is None:
-            missing = "use_states has" if policy == "split" else "a new optimizer state has"
-            raise TieError(f"policy {policy!r}: {missing} no {path}, which the given optimizer state has")
-        leaves[path] = given[path]
-    return jax.tree_util.tree_unflatten(treedef, leaves.values())
+    resolved, trained = resolve_full(ties, params), _trained(params, _with_state(opt_state, params))
+    opt_state = fitted(opt_state, jax.eval_shape(optimizer.init, trained))
+    owned = owned_leaves(opt_state, params)
+    if policy != "copy":
+        check_separate(opt_state, owned, resolved, params)
+    return _tree(opt_state, _replaced(optimizer, trained, opt_state, owned, resolved, policy, new, use_states))
+
+
+def _tree(tree: PyTree, leaves: Mapping[str, Any]) -> PyTree:
+    """Replace leaves of `tree`, by path; raise TieError if their shapes or dtypes differ from those replaced."""
+    return _state(leaves_by_path(tree)[0] | dict(leaves), tree)
 
 
 def retie_switched(params: PyTree, opt_state: PyTree, ties: Ties, keep: Keep = "mean") -> tuple[PyTree, PyTree]:
@@ -265,113 +303,73 @@ def retie_switched(params: PyTree, opt_state: PyTree, ties: Ties, keep: Keep = "
         Full parameters and their optimizer state.
 
     Raises:
-        TieError: The ties do not fit `params`, or `opt_state` lacks the state of a target.
+        TieError: The ties do not fit `params`, or the states of two leaves in `opt_state` cannot be joined.
         ValueError: An unknown value of `keep`.
     """
     _check_choice("keep", keep, get_args(Keep))
-    resolved = resolve_full(ties, params)
-    by_source: dict[str, list[Tie]] = {}
-    for tie in resolved:
-        by_source.setdefault(tie.source, []).append(tie)
-
-    def joined(tree: PyTree, owners: dict[str, tuple[str, str]], is_state: bool) -> PyTree:
-        leaves, treedef = leaves_by_path(tree)
-        for path, (prefix, owner) in owners.items():
-            if owner not in by_source or leaves[path] is None:
-                continue
-            group = {f"{prefix}{tie.target}": tie for tie in by_source[owner]}
-            for other_path, tie in group.items():
-                if leaves.get(other_path) is None:
-                    raise TieError(
-                        f"{tie}: the optimizer state has {path} but no {other_path}; pass the state of all parameters"
-                    )
-            shared = leaves[path]
-            if keep == "target":
-                for other_path, tie in group.items():
-                    shared = _to_source(tie, leaves[other_path], path, shared, is_state)
-            elif keep == "mean" and jnp.issubdtype(jnp.result_type(shared), jnp.inexact):
-                others = [_to_source(tie, leaves[other], path, shared, is_state) for other, tie in group.items()]
-                shared = _mean(shared, others, list(group.values()))
-            leaves[path] = shared
-            for other_path, tie in group.items():
-                if not (is_state and _is_lost(tie, shared)):
-                    leaves[other_path] = _to_target(tie, shared, path, leaves[other_path], is_state)
-        return jax.tree_util.tree_unflatten(treedef, leaves.values())
-
-    state_owners = _owners(leaves_by_path(opt_state)[0], params)
-    param_owners = {path: ("", path) for path in leaves_by_path(params)[0]}
-    return joined(params, param_owners, is_state=False), joined(opt_state, state_owners, is_state=True)
+    resolved, shapes, owned_states = resolve_full(ties, params), shapes_by_path(params), owned_leaves(opt_state, params)
+    check_separate(opt_state, owned_states, resolved, params)
+    by_target, joined_trees = {tie.target: tie for tie in resolved}, []
+    for tree, owned in ((params, parameter_leaves(params)), (opt_state, owned_states)):
+        joined = _joined(tree, owned, resolved, shapes, keep)
+        for path, leaf in owned.items():
+            tie = by_target.get(leaf.owner)
+            if tie is not None and not is_lost(tie, leaf, joined.get(leaf.path(tie.source))):
+                joined[path] = counterpart(tie, joined, leaf, joined[path], shapes[tie.source])
+        joined_trees.append(_tree(tree, joined))
+    return joined_trees[0], joined_trees[1]
 
 
-def _owners(state: dict[str, Any], params: PyTree) -> dict[str, tuple[str, str]]:
-    """Map the path of every leaf of an optimizer state that belongs to a parameter to (prefix, path of the parameter)."""
-    paths, owners = set(leaves_by_path(params)[0]), {}
-    for name in state:
-        parts = name.split("/")
-        # The longest match: `mu/head/table` belongs to head/table even if there is a parameter `table`.
-        for start in range(len(parts)):
-            owner = "/".join(parts[start:])
-            if owner in paths:
-                owners[name] = (name[: len(name) - len(owner)], owner)
-                break
-    return owners
+def _joined(
+    tree: PyTree, owned: Mapping[str, OwnedLeaf], ties: Sequence[Tie], shapes: Mapping[str, Shape], keep: Keep
+) -> dict[str, Any]:
+    """Return the leaves by path of full parameters or their optimizer state, in which the sources have the shared state."""
+    groups: dict[str, list[Tie]] = {}
+    for tie in ties:
+        groups.setdefault(tie.source, []).append(tie)
+    old = leaves_by_path(tree)[0]
+    joined = dict(old)
+    for path, leaf in owned.items():
+        group = groups.get(leaf.owner, [])
+        if group:
+            check_divisible(leaf)
+        if not group or keep == "source":
+            continue
+        shape = shapes[leaf.owner]
+        if keep == "target":
+            for tie in group:
+                joined[path] = counterpart(tie, old, leaf, joined[path], shape, back=True)
+        elif jnp.issubdtype(jnp.result_type(old[path]), jnp.inexact):
+            others = [counterpart(tie, old, leaf, old[path], shape, back=True) for tie in group]
+            joined[path] = _mean(old[path], others, group, shape)
+    return joined
 
 
-def _to_target(tie: Tie, leaf: Any, path: str, like: Any, is_state: bool) -> Any:
-    """Map the source's value, or a leaf of its optimizer state, to the layout and dtype of the target's, `like`."""
-    by = _state_tie(tie, leaf, path) if is_state else tie
-    return jnp.asarray(leaf if by is None else apply_transform(by, leaf), jnp.result_type(like))
+def _mean(shared: Any, others: Sequence[Any], group: Sequence[Tie], shape: Shape) -> Any:
+    """Return the mean of a source and its targets, for every entry over those that have it; all in the source's layout.
 
-
-def _to_source(tie: Tie, leaf: Any, path: str, source: Any, is_state: bool) -> Any:
-    """Return `source`, the source's value or a leaf of its state, with the entries that the target reads taken from `leaf`."""
-    by = _state_tie(tie, source, path) if is_state else tie
-    return jnp.asarray(leaf if by is None else invert_transform(by, leaf, source), jnp.result_type(source))
-
-
-def _state_tie(tie: Tie, leaf: Any, path: str) -> Tie | None:
-    """Return the tie between states; None for a scalar, such as a step count. `leaf`: of the source's state, at `path`."""
-    shape, by = jnp.shape(leaf), state_tie(tie)
-    if not shape:
-        return None
-    if by is None:
-        raise TieError(
-            f"{tie}: {path} of the optimizer state cannot be carried through a pair of functions; use a policy that replaces "
-            "it ('zero', 'zero-keep-count' or 'split'; for retie, keep='source'), or, if the functions only move entries, "
-            "Functions(forward, inverse, rearranges=True)"
-        )
-    try:
-        result(by.transform, jax.ShapeDtypeStruct(shape, jnp.result_type(leaf)))
-    except TieError as error:
-        raise TieError(f"{tie}: {error}, got {path} {shape} of the optimizer state") from None
-    return by
-
-
-def _is_lost(tie: Tie, leaf: Any) -> bool:
-    """Whether a leaf of the source's optimizer state cannot be mapped to the target's."""
-    return jnp.ndim(leaf) > 0 and state_tie(tie) is None
-
-
-def _mean(shared: Any, others: Sequence[Any], group: Sequence[Tie]) -> Any:
-    """Return the mean of a source and its targets, for every entry over those that have it; all in the source's layout."""
-    if not any(reads_part(tie.transform) for tie in group) or not jnp.shape(shared):
+    An array that does not end in `shape`, that of the source, is no part of slices.
+    """
+    if not any(reads_part(tie.transform) for tie in group) or jnp.shape(shared)[-len(shape) :] != shape:
         return sum(others, start=shared) / (1 + len(others))
-    read = [entries_read(tie.transform, jnp.shape(shared)) for tie in group]
+    read = [entries_read(tie.transform, shape) if reads_part(tie.transform) else jnp.ones(shape, bool) for tie in group]
     total = sum((jnp.where(own, other, 0) for own, other in zip(read, others, strict=True)), start=shared)
-    return total / sum((own.astype(total.dtype) for own in read), start=jnp.ones_like(total))
+    return total / sum((own.astype(total.dtype) for own in read), start=jnp.ones(shape, total.dtype))
 
 
-def _trained(params: PyTree, opt_state: PyTree, resolved: Sequence[Tie]) -> PyTree:
+def _with_state(opt_state: PyTree, params: PyTree) -> set[str]:
+    """Return the paths of the parameters of which the optimizer state has a state."""
+    return {leaf.owner for leaf in owned_leaves(opt_state, params).values()}
+
+
+def _trained(params: PyTree, states: set[str]) -> PyTree:
     """Replace leaves that an optimizer does not train, such as functions and settings, with `None`.
 
-    Kept are floating-point arrays, and everything else of which the optimizer state has a state.
+    Kept are floating-point arrays, and the leaves at the paths `states`, of which the optimizer state has a state.
     """
-    state = {path: leaf for path, leaf in leaves_by_path(opt_state)[0].items() if leaf is not None}
-    owners = {owner for _, owner in _owners(state, params).values()}
-    owners |= {tie.target for tie in resolved if tie.source in owners}
     leaves, treedef = leaves_by_path(params)
     kept = [
-        leaf if path in owners or (is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact)) else None
+        leaf if path in states or (is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact)) else None
         for path, leaf in leaves.items()
     ]
     return jax.tree_util.tree_unflatten(treedef, kept)
