@@ -80,8 +80,12 @@ def _doubtful(row: Row) -> bool:
     """Return whether what the class says about its tables holds for one of its configurations only, or not at all.
 
     If the flag of a part decides that is a configuration of another model, the class joins any two models, whose names follow.
-    FSMT names a table of embeddings as its output table, and multiplies by another one.
+    FSMT names a table of embeddings as its output table, and multiplies by another one. Of several copies of an input table
+    whose names differ in the file (T5Gemma2), those in the file are unknown.
     """
+    shared = row["true"]["shared"]
+    if row["tied"]["true"] and len(shared) > 2 and not set(row["true"]["input_in_file"]) <= set(shared):
+        return True
     own = row["levels"][0].removesuffix("Config")
     others = _by_part(row) and not all(name.startswith(own) for name in _deciding(row))
     return others or any(EMBEDDING in name for name in row["false"]["output"])
