@@ -135,6 +135,7 @@ BAD = {
     "out is under a file": ("--out files/some_file/run", "--out", "files/some_file/run", "cannot be written"),
     "out cannot be made": ("--out /proc/none/run", "--out", "/proc/none/run", "cannot be written"),
     "out has a long name": (f"--out {'x' * 300}", "--out", "too long"),
+    "out is not UTF-8": ("--out files/\udcff", "--out", "a path in UTF-8", r"files/\udcff"),
     "out is not a run": ("--out files", "--out", "files", "no run", "new directory"),
     "overwrite a directory without a run": ("--out files --overwrite", "--out", "files", "no run", "new directory"),
     "resume nothing": ("--resume", "--resume", "no run", "runs/exor/main-transformer-small"),

@@ -75,6 +75,16 @@ def looks_up_to(looks: Sequence[int], most: int) -> list[int]:
     return [*(look for look in looks if look < most), most]
 
 
+def check_utf8(config: Any, names: Sequence[str]) -> None:
+    """Check that the absolute paths of folders in which libraries write files are UTF-8, which those libraries need."""
+    for name in names:
+        value = getattr(config, name)
+        try:
+            str(Path(value or "").absolute()).encode("utf-8")
+        except UnicodeEncodeError:
+            raise BadInput(f"--{name}: expected a path in UTF-8, got {cut(value)}") from None
+
+
 def check_counts(config: Any, names: Sequence[str]) -> None:
     """Check that integer fields are at least 1 and at most `sizes.most_of(name)`; None and text are not checked."""
     for name in names:

@@ -63,6 +63,7 @@ class RunSettings(Settings):
         checks.check_positive(self, ("checkpoint_every",))
         if not self.out:
             raise BadInput("--out: expected a directory, got ''")
+        checks.check_utf8(self, ("out",))
 
     @property
     def seed_list(self) -> list[int]:
@@ -134,6 +135,7 @@ class TextSettings(Settings):
     def check(self) -> None:
         super().check()
         checks.check_counts(self, ("vocab_size",))
+        checks.check_utf8(self, ("data_dir", "tfds_dir"))
 
 
 @dataclasses.dataclass(frozen=True)

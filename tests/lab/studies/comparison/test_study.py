@@ -185,7 +185,8 @@ NAMES = ("\x1b[31m\x07", r"$\frac$", "$x$", "_one", "\udcff", "\u65e5\u672c", "a
 def test_names_of_runs_are_shown_as_they_are(tmp_path, capsys, drawn):
     """Control characters, mathematics, letters without a glyph, and a name that is not UTF-8; warnings are errors here."""
     results = body(claim("$x_{$", "supported"), claim("$y$", "undecided"), claim("$z", "undecided"))
-    runs = [make_run(tmp_path / name, finished=True, results=results, seeds=3) for name in NAMES]
+    # Renamed, because a run cannot be started under a name that is not UTF-8.
+    runs = [make_run(tmp_path / "made", finished=True, results=results, seeds=3).rename(tmp_path / name) for name in NAMES]
     out, found = compared(tmp_path, runs)
     assert sorted(found["runs"]) == sorted(NAMES)
     assert is_a_picture(out / "figures" / "effects.png")

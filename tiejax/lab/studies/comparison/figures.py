@@ -6,6 +6,7 @@ from typing import Any
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.studies.comparison.compare import DECIDED, is_tested
+from tiejax.system.visible import visible
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
@@ -33,7 +34,7 @@ def plot_effects(results: Mapping[str, Any]) -> Plot | None:
             x, y = zip(*points, strict=True) if points else ((), ())
             face = colour if decided else "white"
             # Without the space, the legend would leave out a name that begins with "_".
-            name = f" {label}" if decided else None
+            name = f" {visible(label)}" if decided else None
             panel.plot(x, y, marker, color=colour, markerfacecolor=face, label=name, markersize=5)
     panel.axvline(0, color="black", linewidth=0.8)
     panel.set_yticks(range(len(claims)), [claim["id"] for claim in claims])
