@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import tempfile
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from corpora import ROOT, closed_port, python, refused, serving, write
 from prepared_text import listed
 
 from tiejax.text import corpus, sentences, tokenizer
-from tiejax.text.array_records import SPLITS, without_progress_bar
+from tiejax.text.array_records import SPLITS, LocalInfo, without_progress_bar
 
 
 class Fables(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -24,7 +25,7 @@ class Fables(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     features: ClassVar[dict[str, object]] = {"story": {"body": tfds.features.Text(), "words": tfds.features.Scalar(np.int64)}}
 
     def _info(self):
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(self.features), disable_shuffling=True)
+        return LocalInfo(builder=self, features=tfds.features.FeaturesDict(self.features), disable_shuffling=True)
 
     def _split_generators(self, dl_manager):
         return {split: self._generate_examples(split) for split in self.texts}
@@ -66,6 +67,15 @@ def prepared(builder: type[Fables], folder: Path) -> Path:
     with without_progress_bar():
         data_set.download_and_prepare(file_format="array_record")
     return Path(data_set.data_dir)
+
+
+@pytest.fixture(autouse=True)
+def no_temporary_folders(tmp_path_factory, monkeypatch):
+    """Assert that a test leaves nothing in the temporary folder, where TFDS creates one for every new builder."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield
+    assert list(folder.iterdir()) == []
 
 
 def test_documents_of_every_split(tmp_path):

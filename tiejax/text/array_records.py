@@ -47,7 +47,7 @@ def without_progress_bar() -> Iterator[None]:
         yield
 
 
-class _LocalInfo(tfds.core.DatasetInfo):
+class LocalInfo(tfds.core.DatasetInfo):
     """Metadata of a data set that exists only on this machine."""
 
     def initialize_from_bucket(self) -> None:
@@ -75,7 +75,7 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type:
     def _info(self) -> tfds.core.DatasetInfo:
         # Encoded as bytes, since a list of integers takes seven times as long to parse without TensorFlow.
         ids = tfds.features.Tensor(shape=(None,), dtype=self.splits[SPLITS[0]].ids.dtype, encoding="bytes")
-        return _LocalInfo(builder=self, features=tfds.features.FeaturesDict({"ids": ids}), disable_shuffling=True)
+        return LocalInfo(builder=self, features=tfds.features.FeaturesDict({"ids": ids}), disable_shuffling=True)
 
     def _split_generators(self, dl_manager: object) -> dict[str, Iterator[tuple[int, dict[str, np.ndarray]]]]:
         return {name: self._generate_examples(name) for name in self.splits}
