@@ -1,6 +1,6 @@
 """Write the map of tied tables of the transformers library: python tests/architectures ROWS.jsonl, then --merge ROWS.jsonl ...
 
-The first form builds every architecture of the installed version and appends a row for each to a file; it goes on where it was
+The first form builds every architecture of the installed version and appends a row for each to a file; it resumes where it was
 interrupted. The second merges the files of several versions into tiejax/checkpoints/hub/architectures.json, which is part of
 the package, and writes the list of classes in docs/checkpoints.md. `test_architectures_parity.py` compares that file with
 the installed version.

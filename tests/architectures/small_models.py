@@ -1,8 +1,8 @@
 """Models of every architecture of the installed transformers library, built without memory and saved with small tensors only.
 
-A model is built on the meta device with a short vocabulary; its tables, and its other parameters with few
-values, are filled with random numbers and written by the library's own `save_pretrained`. The names in the file are thus those
-that the library writes, also where they differ from those in memory.
+A model is built on the meta device with a short vocabulary; its tables, and its other parameters with few values, are filled
+with random numbers and written by the library's own `save_pretrained`. The names in the file are thus those that the library
+writes, also where they differ from those in memory.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ LAYERS = re.compile(r"(num_.*layers|n_layers?|.*_layers|num_hidden_groups|depth|
 EXPERTS = re.compile(r"num_(local_)?experts|n_routed_experts")
 TIMM = ("timm_wrapper", "gemma3n_vision")  # image encoders of a library that is not needed here
 FEW = 8  # experts, at most
-IDS = re.compile(r".*(token_id|token_ids|_id|token_index|_idx)$")
+IDS = re.compile(r".*(token_id|token_ids|_id|token_index|_idx)")
 
 
 class Model(NamedTuple):

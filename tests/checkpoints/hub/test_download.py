@@ -96,7 +96,7 @@ def hub(tmp_path):
 
 
 def tiejax(environment, *argv, cwd):
-    """Run a command in a process of its own, since the hub's library reads its variables when it is imported."""
+    """Run a command in a separate process, since the hub's library reads its variables when it is imported."""
     command = [sys.executable, "-m", "tiejax", *map(str, argv)]
     path = {"PYTHONPATH": str(Path(__file__).parents[3])}
     return subprocess.run(command, env=os.environ | path | environment, cwd=cwd, capture_output=True, text=True, timeout=300)
@@ -137,7 +137,7 @@ def test_no_such_model_and_no_network(hub, tmp_path):
         assert ended.returncode == 2
         assert ended.stdout == ""
         assert len(ended.stderr.splitlines()) == 1
-        assert f"{name}: there is no such folder, and no checkpoint of that name could be downloaded" in ended.stderr
+        assert f"{name}: is not a folder, and no checkpoint of that name could be downloaded" in ended.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tiejax.checkpoints.hub.checkpoint import Checkpoint
+from tiejax.checkpoints.hub.locate import called
 
 BIAS_OF_BART = "final_logits_bias"  # [1, tokens]
 
@@ -17,6 +18,6 @@ def bias_of(checkpoint: Checkpoint, heads: Sequence[str], rows: int) -> str | No
     above = [name.removesuffix("decoder.bias") + "bias" for name in own if name.endswith(".decoder.bias")]
     for wanted in (*own, *above, BIAS_OF_BART):
         for name, tensor in checkpoint.tensors.items():
-            if tensor.shape in ((rows,), (1, rows)) and (name == wanted or name.endswith(f".{wanted}")):
+            if tensor.shape in ((rows,), (1, rows)) and called(name, wanted):
                 return name
     return None

@@ -34,12 +34,10 @@ def whole_folder(name: str) -> Path:
 
 
 def folder_of_tables(name: str) -> Path:
-    """Return the folder of a checkpoint by its path or its id; by its id, with those of its shards that hold a table only.
+    """Return the folder of a checkpoint by its id, with those of its shards only that hold a table.
 
     Raises CheckpointError if it cannot be downloaded.
     """
-    if not is_id(name):
-        return Path(name).expanduser()
     folder = _snapshot(name, SMALL)
     if not (folder / INDEX).exists():
         return _snapshot(name, (*SMALL, WEIGHTS))
@@ -64,7 +62,7 @@ def _snapshot(name: str, patterns: Sequence[str] | None) -> Path:
 
     matched = ID.fullmatch(name)
     assert matched is not None
-    unreachable = f"{name}: there is no such folder, and no checkpoint of that name could be downloaded"
+    unreachable = f"{name}: is not a folder, and no checkpoint of that name could be downloaded"
     offline = constants.HF_HUB_OFFLINE or not reachable(constants.ENDPOINT)
     try:
         return Path(

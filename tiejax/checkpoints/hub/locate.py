@@ -29,7 +29,7 @@ FORMS = (
 
 
 def located(checkpoint: Checkpoint, names: Sequence[str], prefix: str = "") -> Tensor | None:
-    """Return the matrix with the first of these names that there is, None if there is none.
+    """Return the matrix with the first of these names that a matrix of the file has, None if none does.
 
     A file may lack the prefix of the base model, and all its names may begin with another one.
     """

@@ -23,8 +23,9 @@ def fix_numbers(console: Console) -> None:
     """Set the configuration of jax that decides numbers; warn where the environment asks for something else."""
     for name, value in FIXED.items():
         given = getattr(jax.config, name)
-        if str(getattr(given, "value", given)) not in (str(value), str(UNSET)):
-            console.warn(f"{name.upper()} is {getattr(given, 'value', given)}; a run always uses {value}")
+        given = getattr(given, "value", given)  # of an enumeration
+        if given not in (value, UNSET):
+            console.warn(f"{name.upper()} is {given}; a run always uses {value}")
         jax.config.update(name, value)
 
 
