@@ -102,7 +102,8 @@ def test_seeds_in_parts_are_listed(tmp_path, capsys):
 
 
 def test_a_hostile_name_in_json_is_escaped(tmp_path, capsys):
-    run = make_run(tmp_path / "\x1b]0;gone\x07\u202e\udcff")
+    """A folder that was renamed after its run: ``--out`` itself has to be UTF-8."""
+    run = make_run(tmp_path / "run").rename(tmp_path / "\x1b]0;gone\x07\u202e\udcff")
     assert listing.main([str(tmp_path), "--json"]) == 0
     out = capsys.readouterr().out
     assert out.isascii()
