@@ -1,5 +1,7 @@
 """Tokens per second of language models with tied layers, compared with the transformers library's models in torch."""
 
+import concurrent.futures
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -98,23 +100,37 @@ def owner_of(layers: int, distinct: int) -> tying.Owner:
 
 
 def train_ours(job: OurJob) -> Train:
-    """Return our training of one model on all devices together, compiled and warmed up."""
+    """Return our training, compiled and warmed up: a model on each CPU device, as in a run, or one on all accelerators."""
     settings, study = job.settings, job.settings.study_settings(job.layers, "compact")
-    devices = groups_of(jax.devices(), models=1, rows=study.batch_size)[0]
-    batch = random_blocks(settings)
-    form = TimedForm(build(study, settings.vocab_size, 0, devices), owner_of(job.layers, job.distinct), "compact", batch)
-    form.seconds_per_step(1)
-    seconds_per_step = form.seconds_per_step(3)
+    groups = groups_of(jax.devices(), 1, study.batch_size, jax.default_backend())
+    batch, owner = random_blocks(settings), owner_of(job.layers, job.distinct)
+    threads = concurrent.futures.ThreadPoolExecutor(len(groups))
+
+    def start(devices: Sequence[jax.Device]) -> TimedForm:
+        with jax.default_device(devices[0]):
+            return TimedForm(build(study, settings.vocab_size, 0, devices), owner, "compact", batch)
+
+    forms = list(threads.map(start, groups))
+
+    def seconds_per_step(steps: int) -> float:
+        """Train every model `steps` steps; return the seconds that a step of all models takes."""
+        began = time.perf_counter()
+        for done in [threads.submit(form.seconds_per_step, steps) for form in forms]:
+            done.result()
+        return (time.perf_counter() - began) / steps
+
+    seconds_per_step(1)
+    estimate = seconds_per_step(3)
 
     def train(seconds: float) -> Work:
-        steps = max(1, round(seconds / seconds_per_step))
-        return Work(steps * batch.tokens.size, steps * form.seconds_per_step(steps))
+        steps = max(1, round(seconds / estimate))
+        return Work(steps * batch.tokens.size * len(forms), steps * seconds_per_step(steps))
 
     return train
 
 
 def row_of(settings: DecoderBench, entry: Entry, rates: Mapping[Entry, Sequence[float]]) -> dict[str, Any]:
-    """Return the row of an entry in results.json: milliseconds per step and, for ours, the ratio of its rate to torch's."""
+    """Return the row of an entry in results.json: milliseconds per batch and, for ours, the ratio of its rate to torch's."""
     tokens, measured = settings.batch_size * settings.context, rates[entry]
     other = rates.get(entry._replace(side=TORCH)) if entry.side == OURS else None
     over = None if other is None else spread([ours / theirs for ours, theirs in zip(measured, other, strict=True)])
@@ -126,6 +142,6 @@ def row_line(row: Mapping[str, Any]) -> str:
     ties = "untied" if row["distinct"] == row["layers"] else f"{row['distinct']} distinct"
     over = row["over_torch"]
     return (
-        f"{row['layers']:>3} layers, {ties:<12} {row['side']:>5}  {row['median']:8.1f} ms per step ({row['min']:.1f} to "
+        f"{row['layers']:>3} layers, {ties:<12} {row['side']:>5}  {row['median']:8.1f} ms per batch ({row['min']:.1f} to "
         f"{row['max']:.1f})"
     ) + ("" if over is None else f"  {over['median']:.2f} x torch ({over['min']:.2f} to {over['max']:.2f})")

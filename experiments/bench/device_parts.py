@@ -85,7 +85,7 @@ def layers(settings: DeviceBench, rates: bool) -> Measured:
     """Return losses and step times of a GPT-2 with 12 layers."""
     bench, measured = LayersBench(), Measured()
     batch = random_blocks(bench)
-    devices, owner = groups_of(jax.devices(), 1, bench.batch_size)[0], tying.independent(12)
+    devices, owner = groups_of(jax.devices(), 1, bench.batch_size, jax.default_backend())[0], tying.independent(12)
 
     def form(dtype: Any) -> TimedForm:
         study = dataclasses.replace(bench.study_settings(12, "compact"), compute_dtype=dtype)

@@ -56,6 +56,15 @@ def test_default_number_of_devices_per_member(members, devices, local, expected)
     assert devices_of_member(members, devices, local) == expected
 
 
+@pytest.mark.parametrize(
+    ("members", "devices", "local", "expected"), [(1, 8, 8, 1), (3, 2, 2, 1), (4, 8, 8, 1), (1, 2, 1, 2), (1, 4, 2, 1)]
+)
+def test_cpu_devices_of_a_process_do_not_share_a_member_by_default(members, devices, local, expected):
+    """Collectives between processes are safe: each process waits in a thread of its own."""
+    assert devices_of_member(members, devices, local, platform="cpu") == expected
+    assert devices_of_member(1, 8, 8, 4, platform="cpu") == 4
+
+
 def test_unsuitable_numbers_of_devices():
     assert devices_of_member(1, 8, 8, 2) == 2
     with pytest.raises(ValueError, match=r"^mesh: 3 devices per member do not fit 8 devices; expected one of 1, 2, 4, 8$"):

@@ -34,13 +34,16 @@ class StepPlan(NamedTuple):
         return -(-self.rows // self.mesh)
 
 
-def devices_of_member(members: int, devices: int, local: int, mesh: int | None = None) -> int:
+def devices_of_member(members: int, devices: int, local: int, mesh: int | None = None, platform: str = "gpu") -> int:
     """Return the number of devices that train one member: `mesh`, by default the smallest number that keeps all devices busy.
 
     members: number of members trained side by side. devices: number of devices of all processes. local: number of devices per
-    process. Every process has whole members, or an equal share of one member. Raises ValueError, beginning with `mesh`, if
-    `mesh` does not allow this.
+    process. Every process has whole members, or an equal share of one member. platform: of the devices; CPU devices of one
+    process share a member only if `mesh` says so, since collectives between them can deadlock. Raises ValueError, beginning
+    with `mesh`, if `mesh` does not allow this.
     """
+    if mesh is None and platform == "cpu" and local > 1:
+        return 1
     fitting = [size for size in range(1, devices + 1) if devices % size == 0 and (local % size == 0 or size % local == 0)]
     if mesh is None:
         return min(size for size in fitting if members % (devices // size) == 0)

@@ -30,6 +30,15 @@ def begin(launched: Launched, console: Console) -> tuple[Callable[[], bool], dic
     return stop, write_environment(launched)
 
 
+def warn_of_deadlock(devices: int, console: Console) -> None:
+    """Warn if `devices` CPU devices of this process train a member together, upon which XLA may end the process."""
+    if devices > 1 and jax.default_backend() == "cpu" and jax.local_device_count() > 1:
+        console.warn(
+            f"--mesh {devices}: collectives between the CPU devices of one process can deadlock; XLA ends the process after "
+            "40 s; then continue with the same command and --resume, or leave out --mesh"
+        )
+
+
 def write_environment(launched: Launched) -> dict[str, Any]:
     """Write and return environment.json, in the process that has the run directory; others return an empty mapping."""
     devices = {"devices": [device.device_kind for device in jax.devices()]}

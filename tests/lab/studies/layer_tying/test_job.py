@@ -79,4 +79,8 @@ def test_maps_of_the_methods():
     ],
 )
 def test_devices_train_together_if_they_outnumber_the_models(devices, models, rows, groups):
-    assert [list(group) for group in groups_of(range(devices), models, rows)] == groups
+    assert [list(group) for group in groups_of(range(devices), models, rows, "gpu")] == groups
+
+
+def test_cpu_devices_do_not_train_together():
+    assert groups_of(range(4), 1, 8, "cpu") == [[0], [1], [2], [3]]

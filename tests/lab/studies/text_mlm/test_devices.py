@@ -57,7 +57,7 @@ def assert_close(ours, wanted):
 def test_eight_devices_train_one_member_as_one_does(data, on_one_device):
     """Rows, parameters and optimizer state in eight shards: results agree to 1e-5 after 50 steps."""
     one = on_one_device
-    eight = on_devices(data, 8, "--seeds", 1)  # --mesh defaults to 8: one seed leaves seven devices idle
+    eight = on_devices(data, 8, "--seeds", 1, "--mesh", 8)
     assert (int(one["mesh"]), int(eight["mesh"])) == (1, 8)
     assert int(eight["rows"]) == int(one["rows"])
     assert np.prod(eight["part"]) * 8 == np.prod(one["part"])

@@ -35,7 +35,8 @@ class Prepared(NamedTuple):
 def prepare(settings: Settings, console: Console, resume: bool = False) -> Prepared:
     """Prepare the input of a run; raises BadInput. resume: use the vocabulary with which the run was started."""
     try:
-        mesh = devices_of_member(len(settings.trained_seeds), jax.device_count(), jax.local_device_count(), settings.mesh)
+        counts = len(settings.trained_seeds), jax.device_count(), jax.local_device_count()
+        mesh = devices_of_member(*counts, settings.mesh, jax.default_backend())
     except ValueError as error:
         raise BadInput(f"--{error}") from None
     # Read files first, so that errors in them are reported before a text is prepared.

@@ -5,6 +5,7 @@ import itertools
 import math
 from typing import Any, Literal
 
+from tiejax.lab.runs.environment import cores
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.shared import AdamSettings, PrecisionSettings, RunSettings, TextSettings, with_defaults
@@ -82,7 +83,8 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
             its cipher
         similarity: file of word pairs with human similarity judgements, in the format of the MEN data set
         start: fine-tune and probe a checkpoint folder of BERT, RemBERT, ALBERT or GPT-2, instead of pre-training shapes
-        mesh: number of devices that train one member together
+        mesh: number of devices that train one member together (default: as many as the seeds leave idle; on CPUs 1, since
+            collectives between CPU devices can deadlock)
         plan: print the bytes per device for each shape with this many devices per member, and exit
         memory: with --plan, memory of a device in bytes, to find the largest batch that fits
     """
@@ -301,5 +303,7 @@ STUDY = Study(
     prepare=_prepare,
     may_change=("checkpoint_every", "data_dir", "mesh"),
     single_process=True,
+    # As for text_mlm: CPU devices share a member only if --mesh says so.
+    device_a_core=lambda settings: settings.mesh is not None or len(settings.trained_seeds) % cores() == 0,
     answers={"count": _count, "plan": _plan},
 )

@@ -14,7 +14,7 @@ from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stages, Stopped
-from tiejax.lab.runs.train import begin
+from tiejax.lab.runs.train import begin, warn_of_deadlock
 from tiejax.lab.studies.embedding_coupling import figures, page
 from tiejax.lab.studies.embedding_coupling.claims import verdicts
 from tiejax.lab.studies.embedding_coupling.costs import costs_of
@@ -93,6 +93,7 @@ def announce(settings: Settings, prepared: Prepared, console: Console) -> None:
     if prepared.start is not None:
         models = f"the {prepared.start.family} in {settings.start} x {len(settings.seed_list)} seeds"
     console.say(f"{models} on {jax.device_count()} x {jax.devices()[0].device_kind}, {plan.mesh} per member, in {settings.out}")
+    warn_of_deadlock(plan.mesh, console)
 
 
 def run_shape(settings: Settings, name: str, prepared: Prepared, directory: RunDirectory, stages: Stages) -> dict[str, Arrays]:

@@ -1,6 +1,6 @@
 """Scheduling of the models of a run over devices: each device trains one model at a time, then takes the next that is ready.
 
-With more devices than models, groups of devices train a model together.
+With more accelerators than models, groups of devices train a model together.
 """
 
 import concurrent.futures
@@ -77,7 +77,7 @@ class Jobs:
     def run(self, devices: Sequence[jax.Device], stop: Callable[[], bool]) -> None:
         """Train all models, or stop when `stop()` is true; if one raises, re-raise after the others have saved checkpoints."""
         self._stop, began = stop, time.perf_counter()
-        groups = groups_of(devices, len(self._models), self._settings.batch_size)
+        groups = groups_of(devices, len(self._models), self._settings.batch_size, devices[0].platform)
         with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
             workers = [pool.submit(self._work, group) for group in groups[: len(self._waiting)]]
             while not all(worker.done() for worker in workers):
@@ -164,11 +164,14 @@ class Jobs:
         self._console.say(f"{method}, seed {seed}: {counted(distinct, 'distinct layer')}, test loss {loss:.4f} nats per token")
 
 
-def groups_of(devices: Sequence[T], models: int, rows: int) -> list[Sequence[T]]:
+def groups_of(devices: Sequence[T], models: int, rows: int, platform: str) -> list[Sequence[T]]:
     """Split the devices into groups that each train a model at a time: the smallest that leave no group without a model.
 
-    rows: rows of a batch, which the devices of a group share equally.
+    rows: rows of a batch, which the devices of a group share equally. platform: of the devices; CPU devices do not form groups,
+    since collectives between them can deadlock.
     """
+    if platform == "cpu":
+        return [[device] for device in devices]
     fitting = [size for size in range(1, len(devices) + 1) if len(devices) % size == 0 and rows % size == 0]
     size = min((size for size in fitting if len(devices) // size <= models), default=max(fitting))
     return [devices[first : first + size] for first in range(0, len(devices), size)]

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, Literal
 
+from tiejax.lab.runs.environment import cores
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.shared import (
@@ -229,4 +230,6 @@ STUDY = Study(
     prepare=_prepare,
     may_change=("checkpoint_every", "data_dir"),
     single_process=True,
+    # One device that uses all cores is faster for fewer models than cores, since CPU devices do not share a model.
+    device_a_core=lambda settings: len(settings.names) * len(settings.seed_list) >= cores(),
 )

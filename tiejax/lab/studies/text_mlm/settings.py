@@ -88,8 +88,9 @@ class Settings(
         validation_batches: batches per validation, with the same sentences every time but newly drawn twins and masks; or all,
             for the whole split
         mesh: number of devices that train one member together; its rows, parameters and optimizer state are sharded over them
-            (default: as many as the seeds leave idle). Affects results only through rounding and through the values that
-            dropout drops. For initialisation and checkpoints a member must still fit on one device
+            (default: as many as the seeds leave idle; on CPUs 1, since collectives between CPU devices can deadlock). Affects
+            results only through rounding and through the values that dropout drops. For initialisation and checkpoints a
+            member must still fit on one device
         tensorboard: also write TensorBoard event files, to events/ in the run directory
     """
 

@@ -12,7 +12,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.resume import keep_text
-from tiejax.lab.runs.train import begin, timing, train
+from tiejax.lab.runs.train import begin, timing, train, warn_of_deadlock
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.text_mlm import claims, figures, page, untie_page
 from tiejax.lab.studies.text_mlm.ensemble import arms_of, build_ensemble, facts_of_model, names_of_arms, reach
@@ -84,6 +84,7 @@ def announce(settings: Settings, text: Text, plan: StepPlan, models: int, consol
         f"({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding) on {jax.device_count()} x "
         f"{jax.devices()[0].device_kind}, {plan.mesh} per member, in {settings.out}"
     )
+    warn_of_deadlock(plan.mesh, console)
     far = reach(settings, plan)
     console.say(
         f"reach: learning rates sum to {far['per_coordinate']:.3g}, words start {far['initial']:.3g} apart per coordinate"

@@ -52,7 +52,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
             text = with_twins(settings, prepared, console.warn)
     except CorpusError as error:
         raise BadInput(f"--{error}") from None
-    planned = plan(settings, text, jax.device_count(), jax.local_device_count())
+    planned = plan(settings, text, jax.device_count(), jax.local_device_count(), jax.default_backend())
     checks.check_untie_steps(settings.untie_at or [], planned.steps)
     decided = sizes.Decided(
         text.twins.vocabulary, len(pairs_of(text)[0]), len(buckets_of(text)[0]), planned.steps, planned.rows, planned.mesh
@@ -81,15 +81,15 @@ def with_twins(settings: Settings, prepared: sentences.Prepared, warn: Callable[
     return Text(vocabulary, twins, train, validation, facts, prepared.tokenizer_file.read_bytes())
 
 
-def plan(settings: Settings, text: Text, devices: int, local: int) -> StepPlan:
-    """Plan the steps on `devices` devices, `local` of them in each process; raises BadInput."""
+def plan(settings: Settings, text: Text, devices: int, local: int, platform: str = "gpu") -> StepPlan:
+    """Plan the steps on `devices` devices of `platform`, `local` of them in each process; raises BadInput."""
     try:
         planned = plan_steps(
             np.diff(text.train.offsets),
             settings.batch_size,
             settings.max_length,
             settings.packing == "packed",
-            devices_of_member(len(settings.seed_list), devices, local, settings.mesh),
+            devices_of_member(len(settings.seed_list), devices, local, settings.mesh, platform),
             settings.steps,
             settings.epochs,
             settings.epochs_apart,
