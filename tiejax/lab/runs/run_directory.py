@@ -166,8 +166,13 @@ class RunDirectory:
 
     @classmethod
     def grows(cls, study: Study, path: Path, settings: Any) -> bool:
-        """Return whether resolved settings append seeds to the run in `path`."""
-        return study.appends and checks.extends(settings.seeds, manifest.read(path).settings["seeds"])
+        """Return whether resolved settings add work to the run in `path`: append seeds, or change a setting of `study.adds`."""
+        if study.appends and checks.extends(settings.seeds, manifest.read(path).settings["seeds"]):
+            return True
+        if not study.adds:
+            return False
+        before = yaml_text.load((path / CONFIG).read_text())
+        return any(before[name] != getattr(settings, name) for name in study.adds)
 
     @classmethod
     def probe(cls, path: Path) -> None:
@@ -188,7 +193,7 @@ class RunDirectory:
     def claim(cls, study: Study, settings: Any, resume: bool, overwrite: bool) -> "RunDirectory":
         """Lock `settings.out` and write study and settings into it, unless the run is resumed; `overwrite` empties it first.
 
-        A resumed run takes the seeds that the settings append to its own.
+        A resumed run takes the seeds that the settings append to its own, and a change of a setting of `study.adds`.
 
         Raises BadInput if the state of the directory does not allow the switches, if a resumed run was started with other
         settings, or if another process has locked it; OSError if it cannot be written.
@@ -223,21 +228,26 @@ class RunDirectory:
         replace(self.path / CONFIG, yaml_text.dump(dataclasses.asdict(settings)).encode())
 
     def _grow(self, settings: Any) -> None:
-        """Take the seeds that the settings append to those of the run as its next part.
+        """Take the seeds that the settings append to those of the run as its next part, and settings that add other work.
 
         If the process is killed between the files, config.yaml asks for the seeds that run.json lacks, and resuming grows the
-        run. Files made from the seeds so far are replaced when the run ends, which has not finished until then.
+        run; without more seeds, the run is no longer finished, but its settings are those before. Files made from the seeds so
+        far are replaced when the run ends, which has not finished until then.
         """
-        self._write_config(settings)
-        before = len(checks.seed_list(self.manifest.settings["seeds"]))
         made = (RESULTS, METRICS, REPORT)
         files = {
             name: digest
             for name, digest in self.manifest.files.items()
             if name not in made and not name.startswith(f"{FIGURES}/")
         }
-        parts = (*self.manifest.all_parts, settings.seed_list[before:])
-        self._change(settings=self.manifest.settings | {"seeds": settings.seeds}, files=files, parts=parts)
+        before = len(checks.seed_list(self.manifest.settings["seeds"]))
+        if appended := settings.seed_list[before:]:
+            self._write_config(settings)
+            parts = (*self.manifest.all_parts, appended)
+            self._change(settings=self.manifest.settings | {"seeds": settings.seeds}, files=files, parts=parts)
+        else:
+            self._change(files=files)
+            self._write_config(settings)
 
     def append_part(self, seeds: list[int]) -> None:
         """Take seeds that the settings name already as the next part."""

@@ -265,6 +265,7 @@ STUDY = Study(
     sizes=sizes,
     prepare=_prepare,
     may_change=("checkpoint_every", "data_dir", "gate", "control_seeds"),
+    adds=("control_seeds",),
     appends=True,
     single_process=True,
 )
