@@ -10,6 +10,7 @@ from tiejax.checkpoints.hub.download import folder_of_tables, is_id
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, title_of
 from tiejax.checkpoints.hub.locate import candidates, shown, unknown
+from tiejax.checkpoints.rewrite.further import further_groups
 from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
@@ -83,18 +84,21 @@ def _judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
     if levels := _contradiction(checkpoint.config):
         tied = relation in ("one", "equal", "rounded", "head")
         return Judgement("disagrees", levels, f"set {FLAG} to {_value(tied)} at both levels")
-    return _by_version(tables, flag, _level(checkpoint.config))
+    return _by_version(checkpoint, tables, flag)
 
 
-def _by_version(tables: Stored, flag: Flag, level: str) -> Judgement:
+def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
     """Judge by what each major version of the transformers library does; "cannot say" where they differ."""
     assert tables.architecture is not None
-    judged: dict[str, Judgement] = {}
+    level, judged = _level(checkpoint.config), {}
     for version, ties in sorted(tables.architecture.ties.items()):
         tied = tables.architecture.flags.get(version) if flag.tied is None else flag.tied
         if tied is None and ties == "by flag":
             return _cannot_say("the configuration does not say whether they are tied")
-        judged[version] = _by_relation(tables, _effective(tables, ties, tied), level)
+        effective = _effective(tables, ties, tied)
+        judged[version] = _by_relation(tables, effective, level)
+        if effective and judged[version].answer == "agrees":
+            judged[version] = _by_further_tensors(checkpoint, tables, level) or judged[version]
     if len({judgement.answer for judgement in judged.values()}) > 1:
         said = "; ".join(f"in version {version}: {judgement.reason}" for version, judgement in judged.items())
         return _cannot_say(f"versions of the transformers library differ: {said}")
@@ -127,6 +131,21 @@ def _by_relation(tables: Stored, tied: bool, level: str) -> Judgement:
             return Judgement("disagrees", "the input table is missing", None)
         case _:
             return Judgement("disagrees", "loaders that trust the flag drop the stored output table", set_false)
+
+
+def _by_further_tensors(checkpoint: Checkpoint, tables: Stored, level: str) -> Judgement | None:
+    """Judge a tied model by the other tensors that its flag makes one; return None if none of them differ."""
+    assert tables.architecture is not None
+    assert tables.input is not None
+    for group in further_groups(checkpoint, tables.architecture, tables.input):
+        if odd := group.odd():
+            reason = (
+                f"the flag makes {group.tensors[0].name} and {odd.name} one tensor too, but both are stored and differ: loaders "
+                "that trust it drop one of them"
+            )
+            untied = "write an untied copy with `tiejax untie`" if tables.architecture.only("by flag") else None
+            return Judgement("disagrees", reason, f"set {level}{FLAG} to false in config.json" if tables.output else untied)
+    return None
 
 
 def _cannot_say(reason: str) -> Judgement:

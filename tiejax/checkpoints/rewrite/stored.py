@@ -122,6 +122,18 @@ def compare(first: Tensor, second: Tensor) -> tuple[Relation, float | None]:
     return ("differ", None) if scale is None else ("scaled", scale)
 
 
+def equal(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors have one shape and equal bytes, or equal values in two floating point dtypes.
+
+    Bytes are read only up to the first difference. Raises CheckpointError if a file cannot be read.
+    """
+    if first.shape != second.shape:
+        return False
+    if first.dtype == second.dtype:
+        return _equal_bytes(first, second)
+    return {first.dtype, second.dtype} <= set(DTYPES) and _equal_values(first, second) == "equal"
+
+
 def _equal_values(first: Tensor, second: Tensor) -> Relation | None:
     """Return whether tables of two dtypes are equal, or equal after one is rounded to the dtype of the other; None if not."""
     exact, down, up = True, True, True
