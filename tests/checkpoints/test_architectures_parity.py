@@ -140,7 +140,7 @@ def test_data_is_that_of_the_installed_version(models, tmp_path):
 
 def test_tied_copy_has_the_names_that_the_library_writes(models, tmp_path):
     """An untied checkpoint whose tensors are equal wherever the flag makes them one, but for the bias of the logits."""
-    (_, tied), (model, folder) = models[True], models[False]
+    (_, tied), (_, folder) = models[True], models[False]
     stored = stored_tables(open_checkpoint(folder))
     one = stored.architecture
     if not by_flag(models) or stored.relation == "shapes":
@@ -165,5 +165,5 @@ def test_tied_copy_has_the_names_that_the_library_writes(models, tmp_path):
     further = {name for names in one.more for name in names if bias not in names} & set(tensors)
     for name in {*one.inner, *one.kept, *further} & set(tensors) - {stored.input.name, stored.output.name}:
         save_file(tensors | {name: tensors[name] + 1}, copy / WEIGHTS)
-        with pytest.raises(CheckpointError, match="cannot be tied: .* differs from .*, and a flag that says tied"):
+        with pytest.raises(CheckpointError, match=r"cannot be tied: .* differs from .*, and a flag that says tied"):
             tie(copy, tmp_path / "other")

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tiejax.checkpoints.hub.architectures import Ties
-from tiejax.checkpoints.hub.checkpoint import Checkpoint, open_checkpoint
-from tiejax.checkpoints.hub.download import folder_of_tables, is_id
+from tiejax.checkpoints.hub.checkpoint import Checkpoint
+from tiejax.checkpoints.hub.download import is_id, open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, title_of
 from tiejax.checkpoints.hub.locate import candidates, shown, unknown
@@ -50,19 +50,19 @@ def check_folder(folder: Path | str) -> Checked:
     """
     name = str(folder)
     try:
-        if isinstance(folder, str) and is_id(folder):
-            return check(open_checkpoint(folder_of_tables(folder), partial=True))._replace(folder=name)
-        return check(open_checkpoint(Path(folder).expanduser()))
+        checked = check(open_with_tables(folder))
+        return checked._replace(folder=name) if isinstance(folder, str) and is_id(folder) else checked
     except CheckpointError as error:
         return Checked(name, None, "cannot say", "", "", str(error))
 
 
-def check(checkpoint: Checkpoint) -> Checked:
+def check(checkpoint: Checkpoint, equal: bool = False) -> Checked:
     """Return whether a checkpoint's configuration agrees with the tables it stores; raises CheckpointError.
 
-    Reads headers, and table bytes only where two tables are stored.
+    Reads headers, and table bytes only where two tables are stored. equal: whether these are known to be bitwise equal, so that
+    they are not read.
     """
-    tables, flag = stored_tables(checkpoint), flag_of(checkpoint.config)
+    tables, flag = stored_tables(checkpoint, equal), flag_of(checkpoint.config)
     answer, reason, edit = _judged(checkpoint, tables, flag)
     title = title_of(checkpoint.config)
     return Checked(str(checkpoint.folder), title, answer, tables.words, flag.where, reason, _consequences(tables, flag), edit)
@@ -140,11 +140,13 @@ def _by_further_tensors(checkpoint: Checkpoint, tables: Stored, level: str) -> J
     for group in further_groups(checkpoint, tables.architecture, tables.input):
         if odd := group.odd():
             reason = (
-                f"the flag makes {group.tensors[0].name} and {odd.name} one tensor too, but both are stored and differ: loaders "
+                f"the flag makes {group.tensors[0].name} and {odd.name} one tensor, but both are stored and differ: loaders "
                 "that trust it drop one of them"
             )
-            untied = "write an untied copy with `tiejax untie`" if tables.architecture.only("by flag") else None
-            return Judgement("disagrees", reason, f"set {level}{FLAG} to false in config.json" if tables.output else untied)
+            edit: str | None = f"set {level}{FLAG} to false in config.json"
+            if tables.output is None:
+                edit = "write an untied copy with `tiejax untie`" if tables.architecture.only("by flag") else None
+            return Judgement("disagrees", reason, edit)
     return None
 
 

@@ -211,7 +211,11 @@ FURTHER = {
         ("model.embed_tokens.embedding_projection.weight", "unembedding_projection.weight"),
     ),
     # The untied model does not use `shared`, which a tied one reads for all tables.
-    "SeamlessM4TForSpeechToSpeech": ("text_decoder.embed_tokens.weight", HEAD, ("text_decoder.embed_tokens.weight", "shared.weight")),
+    "SeamlessM4TForSpeechToSpeech": (
+        "text_decoder.embed_tokens.weight",
+        HEAD,
+        ("text_decoder.embed_tokens.weight", "shared.weight"),
+    ),
 }
 
 

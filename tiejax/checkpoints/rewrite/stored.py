@@ -77,8 +77,8 @@ class Stored(NamedTuple):
         return words + (f", the output {self.padding:,} rows longer" if self.padding else "")
 
 
-def stored_tables(checkpoint: Checkpoint) -> Stored:
-    """Find the embedding tables of a checkpoint and compare them.
+def stored_tables(checkpoint: Checkpoint, equal: bool = False) -> Stored:
+    """Find the embedding tables of a checkpoint and compare them, unless they are known to be `equal`.
 
     Raises CheckpointError if a table is empty, or if the tables are factorised.
     """
@@ -100,7 +100,7 @@ def stored_tables(checkpoint: Checkpoint) -> Stored:
     if first is None or second is None:
         relation: Relation = "one" if first else "head" if second else "nothing"
         return Stored(architecture, first, second, relation)
-    relation, scale = compare(first, second)
+    relation, scale = ("equal", None) if equal else compare(first, second)
     padding = second.shape[0] - first.shape[0] if relation != "shapes" else 0
     return Stored(architecture, first, second, relation, scale, padding)
 

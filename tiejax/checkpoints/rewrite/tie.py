@@ -185,8 +185,8 @@ def _copies(pair: Pair) -> tuple[str, ...]:
             continue
         if odd := group.odd():
             raise CheckpointError(
-                f"{pair.checkpoint.folder}: cannot be tied: {odd.name} differs from {names[0]}, and a flag that says tied makes "
-                "them one tensor"
+                f"{pair.checkpoint.folder}: cannot be tied: {odd.name} differs from {names[0]}, and a flag that says tied "
+                "makes them one tensor"
             )
         copies += names[1:]
     return tuple(copies)
