@@ -90,7 +90,8 @@ def _judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
 def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
     """Judge by what each major version of the transformers library does; "cannot say" where they differ."""
     assert tables.architecture is not None
-    level, judged = _level(checkpoint.config), {}
+    level = _level(checkpoint.config)
+    judged: dict[str, Judgement] = {}
     for version, ties in sorted(tables.architecture.ties.items()):
         tied = tables.architecture.flags.get(version) if flag.tied is None else flag.tied
         if tied is None and ties == "by flag":

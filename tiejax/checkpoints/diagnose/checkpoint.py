@@ -91,8 +91,9 @@ def same_bytes(tables: Tables, norms: Norms) -> bool:
     Finite values of the other dtypes have one representation each.
     """
     first, second = tables.input, tables.output
-    alike = second is not None and first.tensor.dtype == second.tensor.dtype != "F64"
-    return alike and not first.transposed and not second.transposed and bool(norms.identical)
+    if second is None or first.transposed or second.transposed:
+        return False
+    return first.tensor.dtype == second.tensor.dtype != "F64" and bool(norms.identical)
 
 
 def open_tables(folder: Path | str, options: Options) -> tuple[Checkpoint, Tables]:
