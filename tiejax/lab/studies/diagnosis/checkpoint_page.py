@@ -9,7 +9,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import duration, number
 
-TEMPLATE = Path(__file__).with_name("checkpoint_page.html.j2")
+PACKAGE, TEMPLATE = "tiejax.lab.studies.diagnosis", "checkpoint_page.html.j2"
 CONFOUNDS = (
     "A diagnosis describes two tables after one training run. It does not show how the other choice would train: if the answer "
     "matters, train both with several seeds.",
@@ -163,6 +163,7 @@ def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: st
         figures=pictures,
         numbers=numbers(results),
         reproduce=reproduction(facts, settings_text),
+        package=PACKAGE,
         template=TEMPLATE,
         confounds=[*results["notes"], *CONFOUNDS],
     )
