@@ -46,6 +46,7 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
             check_disk(settings, study.sizes.need, study.sizes.OPTIONS, request.out, existing)
     if first:
         RunDirectory.probe(request.out)
+    environment.check_variables()
     if alone and study.any_platform(settings):
         environment.check_platforms()
     prepared = None

@@ -18,6 +18,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -316,7 +317,8 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
         found = named_configs.find(file)
         if found is None:
             raise BadInput(f"--config {cut(file)}: not found{_nearest_configuration(file, command)}")
-        text = read_bytes(found, MOST_BYTES).decode("utf-8")
+        with resources.as_file(found) as path:
+            text = read_bytes(path, MOST_BYTES).decode("utf-8")
         values, as_text = yaml_text.load(text), yaml_text.load_as_text(text)
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--config {file}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None

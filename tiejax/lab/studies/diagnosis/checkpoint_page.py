@@ -9,7 +9,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import duration, number
 
-TEMPLATE = Path(__file__).with_name("checkpoint_page.html.j2")
+PACKAGE, TEMPLATE = "tiejax.lab.studies.diagnosis", "checkpoint_page.html.j2"
 UNCOUNTED = "unknown: some shards were not downloaded, and their headers could not be read from the hub"
 CONFOUNDS = (
     "A diagnosis describes two tables after one training run. It does not show how the other choice would train: if the answer "
@@ -164,6 +164,7 @@ def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: st
         figures=pictures,
         numbers=numbers(results),
         reproduce=reproduction(facts, settings_text),
+        package=PACKAGE,
         template=TEMPLATE,
         confounds=[*results["notes"], *CONFOUNDS],
     )
