@@ -264,7 +264,7 @@ STUDY = Study(
     run=_run,
     sizes=sizes,
     prepare=_prepare,
-    may_change=("checkpoint_every", "data_dir", "gate", "control_seeds"),
+    may_change=("checkpoint_every", "data_dir", "gate", "control_seeds", "tracker"),
     appends=True,
     single_process=True,
 )

@@ -299,7 +299,7 @@ STUDY = Study(
     run=_run,
     sizes=sizes,
     prepare=_prepare,
-    may_change=("checkpoint_every", "data_dir", "mesh"),
+    may_change=("checkpoint_every", "data_dir", "mesh", "tracker"),
     single_process=True,
     answers={"count": _count, "plan": _plan},
 )

@@ -227,6 +227,6 @@ STUDY = Study(
     run=_run,
     sizes=sizes,
     prepare=_prepare,
-    may_change=("checkpoint_every", "data_dir"),
+    may_change=("checkpoint_every", "data_dir", "tracker"),
     single_process=True,
 )
