@@ -34,7 +34,7 @@ class _File:
         self._write(Event(summary=summary), global_step or 0)
 
 
-class Writer(tensorboardX.SummaryWriter):  # type: ignore[misc]  # the library has no types
+class Writer(tensorboardX.SummaryWriter):
     """A SummaryWriter for one folder that starts anew: TensorBoard discards points that an earlier process wrote there.
 
     Its methods raise OSError if the file cannot be written.

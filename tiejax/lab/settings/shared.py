@@ -55,9 +55,6 @@ class RunSettings(Settings):
             Weights & Biases (pip install wandb) or Aim (pip install aim). Affects no result
     """
 
-    # Not annotated, it is no setting. Fields of earlier versions: name -> (name now, value -> value now).
-    RENAMED = {}  # noqa: RUF012, a constant
-
     seeds: int | list[int] = 1
     checkpoint_every: float = 30.0
     out: str | None = None

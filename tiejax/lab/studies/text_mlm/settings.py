@@ -92,6 +92,7 @@ class Settings(
             dropout drops. For initialisation and checkpoints a member must still fit on one device
     """
 
+    # Fields of earlier versions, name -> (name now, value -> value now). Not annotated: it is no setting.
     RENAMED = {"tensorboard": ("tracker", {True: "tensorboard", False: "none"})}  # noqa: RUF012, a constant
 
     max_length: int = 128
