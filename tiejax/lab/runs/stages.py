@@ -120,7 +120,7 @@ class Stages:
         checkpoints = open_checkpoints(self._run, self._run.checkpoints / name, ensemble.ties, self._console.warn)
         try:
             training = Training(ensemble, seeds, checkpoints, self._resume, conditions)
-            arm_names = [f"{name}/{arm}" for arm in arms]
+            arm_names = [f"{name}/{arm}" if arm else name for arm in arms]
 
             def track(records: Records) -> None:
                 if self._tracker.tracks:
