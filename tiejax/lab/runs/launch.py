@@ -44,7 +44,8 @@ def main(study: Study, argv: Sequence[str]) -> int:
         console.result(f"the run is finished: {Path(launched.settings.out) / 'report.html'}")
         return 0
     try:
-        return study.run(launched, console)
+        with launched.tracker:
+            return study.run(launched, console)
     except (BadInput, OSError) as error:
         resumable = "resume" in launched.switches and launched.run is not None
         then = "continue with the same command and --resume" if resumable else "run it again"

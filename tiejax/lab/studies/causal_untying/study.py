@@ -93,7 +93,7 @@ def run(launched: Launched, console: Console) -> int:
         plots.append(natural_figures.plot_pairs(results["natural"]))
     if (planted := planted_of(arrays, text, steps)) is not None:
         plots = [*planted_figures.plot_all(planted, results), *plots]
-    finish(directory, settings, results, facts, plots, page.page, console)
+    finish(directory, settings, results, facts, plots, page.page, console, launched.tracker)
     return 0
 
 
