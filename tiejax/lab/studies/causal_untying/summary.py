@@ -16,7 +16,8 @@ TUNED: tuple[plan.Class, ...] = ("tied", "untied")
 def join_blocks(blocks: Sequence[tuple[Sequence[int], Arrays]], seeds: Sequence[int]) -> Arrays:
     """Return the arrays of all blocks, joined along the seeds.
 
-    blocks: the seeds of each block, and its arrays. seeds: those of the run; a field that some blocks lack has the first of them.
+    blocks: the seeds of each block, and its arrays. seeds: those of the run; a field that some blocks lack has the first of
+    them.
     """
     whole = {}
     for field in dict.fromkeys(field for _, arrays in blocks for field in arrays):
