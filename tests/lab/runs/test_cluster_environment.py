@@ -34,7 +34,7 @@ def environment(monkeypatch):
     [
         ({}, None),
         (SLURM, "SLURM_NTASKS"),
-        ({**SLURM, "SLURM_NTASKS": "1"}, None),
+        ({**SLURM, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, None),
         ({name: SLURM[name] for name in SLURM if name != "SLURM_STEP_NODELIST"}, None),  # the shell of a job
         (MPI, "OMPI_COMM_WORLD_SIZE"),
         (JAX, "JAX_COORDINATOR_ADDRESS"),

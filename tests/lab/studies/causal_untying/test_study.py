@@ -276,16 +276,6 @@ def test_a_missing_state_is_named(data):
     assert f"{state} is missing, from which other stages continue" in ended.err
 
 
-def test_seeds_are_appended(run, data):
-    """The seeds that were trained stay as they are; results cover all."""
-    before = metrics(run)
-    train_here([*arguments(data, "--out", run, "--resume"), "--seeds", "[3,7,11]"])
-    after = metrics(run)
-    assert after["tied.nats"].shape[0] == 3
-    np.testing.assert_array_equal(after["tied.nats"][:2], before["tied.nats"])
-    assert json.loads((run / "results.json").read_text())["seeds"] == [3, 7, 11]
-
-
 def test_a_finished_run_goes_on_with_a_control(run, data):
     """A control is added for the first seed, and taken away; models of the other arms stay as they are."""
     before, resumed = metrics(run), [*arguments(data, "--out", run), "--resume", "--control_seeds"]
@@ -297,6 +287,16 @@ def test_a_finished_run_goes_on_with_a_control(run, data):
         np.testing.assert_array_equal(after[name], values, err_msg=name)
     train_here([*resumed, "0"])
     assert set(json.loads((run / "results.json").read_text())["arms"]) == set(ARMS)
+
+
+def test_seeds_are_appended(run, data):
+    """The seeds that were trained stay as they are; results cover all."""
+    before = metrics(run)
+    train_here([*arguments(data, "--out", run, "--resume"), "--seeds", "[3,7,11]"])
+    after = metrics(run)
+    assert after["tied.nats"].shape[0] == 3
+    np.testing.assert_array_equal(after["tied.nats"][:2], before["tied.nats"])
+    assert json.loads((run / "results.json").read_text())["seeds"] == [3, 7, 11]
 
 
 def test_the_gate_ends_a_run_before_its_first_seed(data, capsys):
