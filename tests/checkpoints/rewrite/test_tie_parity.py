@@ -59,11 +59,16 @@ def test_tied_checkpoint_computes_with_the_shared_table(tmp_path, name, keep):
 
 
 def filled(folder):
-    """Set every bias to random numbers, instead of the zeros it is initialised with."""
+    """Set every bias to random numbers, instead of the zeros it is initialised with, and copies of the input table to it.
+
+    A new BART has separate tables in its encoder and its decoder, which the flag would make one: `tie` refuses that.
+    """
     tensors, generator = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(5)
     for name, tensor in tensors.items():
         if name.endswith("bias"):
             tensors[name] = torch.randn(tensor.shape, generator=generator)
+        if "model.shared.weight" in tensors and name.endswith("embed_tokens.weight"):
+            tensors[name] = tensors["model.shared.weight"].clone()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 

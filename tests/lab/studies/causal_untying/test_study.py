@@ -61,7 +61,7 @@ def run(data):
 class NoStages:
     """Trains without a run directory."""
 
-    def train(self, name, ensemble, seeds, conditions):
+    def train(self, name, ensemble, seeds, conditions, first=0):
         from tiejax.training.loop import train
 
         return train(ensemble, seeds, conditions=conditions)
